@@ -1,0 +1,67 @@
+//! Why a frame was dropped: a closed list, because an operator reads it at 3 a.m. and a sum must be complete.
+
+macro_rules! drop_reasons {
+    ($($name:ident = $text:literal, $why:literal;)*) => {
+        /// Why a frame was dropped. The name (`as_str`) is the word in metrics, JSON and `explain`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum DropReason { $(#[doc = $why] $name,)* }
+
+        impl DropReason {
+            /// Every reason, in the order of their numbers.
+            pub const ALL: &[DropReason] = &[$(DropReason::$name,)*];
+
+            /// The word for it.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self { $(DropReason::$name => $text,)* }
+            }
+
+            /// One sentence for a person.
+            #[must_use]
+            pub const fn explanation(self) -> &'static str {
+                match self { $(DropReason::$name => $why,)* }
+            }
+        }
+    };
+}
+
+drop_reasons! {
+    Policy = "policy", "The program says `drop`.";
+    Miss = "miss", "No entry of a pipe matched and the pipe's `miss` is `drop`.";
+    MalformedEthernet = "malformed_ethernet", "The frame ends inside its Ethernet header or VLAN tags.";
+    MalformedArp = "malformed_arp", "The frame ends inside its ARP packet, or it is not IPv4 over Ethernet.";
+    MalformedIpv4 = "malformed_ipv4", "The IPv4 header is cut short or contradicts itself (version, IHL, total length).";
+    MalformedIpv6 = "malformed_ipv6", "The IPv6 header or an extension header is cut short or contradicts itself, or the source is multicast.";
+    MalformedTcp = "malformed_tcp", "The TCP header is cut short or its data offset is impossible.";
+    MalformedUdp = "malformed_udp", "The UDP header is cut short or its length is impossible.";
+    MalformedIcmp = "malformed_icmp", "The ICMP or ICMPv6 header is cut short.";
+    MalformedVxlan = "malformed_vxlan", "The VXLAN header is cut short or its I flag is not set.";
+    MalformedInner = "malformed_inner", "A header inside VXLAN is cut short or contradicts itself.";
+    TooManyExtensionHeaders = "too_many_extension_headers", "More IPv6 extension headers than weir follows (8).";
+    TtlExpired = "ttl_expired", "`decrement_ttl` met a TTL or hop limit of 0 or 1.";
+    NoHeadroom = "no_headroom", "No room in front of the frame for the header to be pushed.";
+    NotApplicable = "not_applicable", "An action needs a header that the frame does not have (set a TCP port of a UDP packet, pop a tag that is not there).";
+    NoTarget = "no_target", "The group has no live target.";
+    Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
+    AppFull = "app_full", "The app's ring of punted frames is full.";
+    TransmitFull = "transmit_full", "The port's transmit queue is full.";
+    PortDown = "port_down", "The port is gone or its link is down.";
+    NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
+    PoolEmpty = "pool_empty", "No free frame to copy into.";
+    Oversize = "oversize", "The frame is larger than a chunk or the port's MTU, or has several segments.";
+    HandOverFull = "hand_over_full", "The ring to the worker that owns the flow is full.";
+    Stopped = "stopped", "The daemon stopped while it held the frame.";
+    Fault = "fault", "A `fault` port lost it on purpose.";
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = Self::ALL.len();
+}
+
+impl std::fmt::Display for DropReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}

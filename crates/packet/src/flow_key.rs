@@ -1,0 +1,164 @@
+//! What makes two packets one flow: addresses, ports, protocol, and the VNI for flows inside VXLAN. 40 bytes, IPv4 and
+//! IPv6 alike.
+
+use crate::parse::{Headers, Layer, PROTOCOL_TCP, PROTOCOL_UDP};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A flow key: source (two words), destination (two words), `sport << 48 | dport << 32 | protocol << 24 | vni`.
+///
+/// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast sources
+/// (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(transparent)]
+pub struct FlowKey(pub [u64; 5]);
+
+/// Upper source word of IPv4 keys: inside ff00::/8.
+pub const IPV4_MARK: u64 = 0xff00_0000_0000_0004;
+
+/// Which headers a flow key is made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum KeySource {
+    /// The outer headers.
+    #[default]
+    Outer,
+    /// The headers inside VXLAN with the VNI; the outer ones for a packet without VXLAN or without IP in it.
+    Inner,
+}
+
+impl FlowKey {
+    /// A key from its parts, as a person would write them. Mixed address families give the IPv6 form.
+    #[must_use]
+    pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16), vni: u32) -> FlowKey {
+        let [src_hi, src_lo, dst_hi, dst_lo] = match (src, dst) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => [IPV4_MARK, u64::from(src.to_bits()), 0, u64::from(dst.to_bits())],
+            (src, dst) => {
+                let (src, dst) = (to_v6(src).to_bits(), to_v6(dst).to_bits());
+                [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64]
+            }
+        };
+        FlowKey([src_hi, src_lo, dst_hi, dst_lo, last_word(ports, protocol, vni)])
+    }
+
+    /// The key of a parsed frame; `None` without IP.
+    #[inline]
+    #[must_use]
+    pub fn of(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
+        let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
+        if source == KeySource::Inner && headers.layers.0 & inner_ip != 0 {
+            let vni = vni_of(frame, headers)?;
+            let at = (usize::from(headers.offsets[6]), usize::from(headers.offsets[7]));
+            let has_ports = headers.layers.has(Layer::InnerPorts);
+            let addresses = addresses(frame, at.0, headers.layers.has(Layer::InnerIpv4))?;
+            return assemble(frame, addresses, at.1, (headers.inner_protocol, has_ports, vni));
+        }
+        let ip = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
+        if headers.layers.0 & ip == 0 {
+            return None;
+        }
+        let addresses = addresses(frame, usize::from(headers.offsets[2]), headers.layers.has(Layer::Ipv4))?;
+        let has_ports = headers.layers.has(Layer::Ports);
+        assemble(frame, addresses, usize::from(headers.offsets[3]), (headers.protocol, has_ports, 0))
+    }
+
+    /// Source address.
+    #[must_use]
+    pub fn src(&self) -> IpAddr {
+        self.address(0)
+    }
+
+    /// Destination address.
+    #[must_use]
+    pub fn dst(&self) -> IpAddr {
+        self.address(2)
+    }
+
+    fn address(&self, word: usize) -> IpAddr {
+        if self.0[0] == IPV4_MARK {
+            IpAddr::V4(Ipv4Addr::from_bits(self.0[word + 1] as u32))
+        } else {
+            IpAddr::V6(Ipv6Addr::from_bits(u128::from(self.0[word]) << 64 | u128::from(self.0[word + 1])))
+        }
+    }
+
+    /// Source port, 0 without ports.
+    #[must_use]
+    pub fn sport(&self) -> u16 {
+        (self.0[4] >> 48) as u16
+    }
+
+    /// Destination port, 0 without ports.
+    #[must_use]
+    pub fn dport(&self) -> u16 {
+        (self.0[4] >> 32) as u16
+    }
+
+    /// Transport protocol (IANA).
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        (self.0[4] >> 24) as u8
+    }
+
+    /// VXLAN network identifier, 0 for outer keys.
+    #[must_use]
+    pub fn vni(&self) -> u32 {
+        (self.0[4] & 0xff_ffff) as u32
+    }
+}
+
+impl std::fmt::Display for FlowKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let protocol = match self.protocol() {
+            PROTOCOL_TCP => "tcp".to_string(),
+            PROTOCOL_UDP => "udp".to_string(),
+            other => format!("protocol {other}"),
+        };
+        let pair = |ip: IpAddr, port: u16| if ip.is_ipv6() { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+        write!(f, "{protocol} {} > {}", pair(self.src(), self.sport()), pair(self.dst(), self.dport()))?;
+        if self.vni() != 0 { write!(f, " vni {}", self.vni()) } else { Ok(()) }
+    }
+}
+
+fn to_v6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+#[inline(always)]
+fn last_word(ports: (u16, u16), protocol: u8, vni: u32) -> u64 {
+    u64::from(ports.0) << 48 | u64::from(ports.1) << 32 | u64::from(protocol) << 24 | u64::from(vni & 0xff_ffff)
+}
+
+#[inline(always)]
+fn assemble(frame: &[u8], address: [u64; 4], l4: usize, rest: (u8, bool, u32)) -> Option<FlowKey> {
+    let (protocol, has_ports, vni) = rest;
+    let ports = if has_ports {
+        let ports = frame.get(l4..l4 + 4)?;
+        (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]))
+    } else {
+        (0, 0)
+    };
+    let [a, b, c, d] = address;
+    Some(FlowKey([a, b, c, d, last_word(ports, protocol, vni)]))
+}
+
+#[inline(always)]
+fn addresses(frame: &[u8], l3: usize, is_ipv4: bool) -> Option<[u64; 4]> {
+    if is_ipv4 {
+        let pair = frame.get(l3 + 12..l3 + 20)?;
+        let pair = u64::from_be_bytes(pair.try_into().ok()?);
+        Some([IPV4_MARK, pair >> 32, 0, pair & 0xffff_ffff])
+    } else {
+        let pair = frame.get(l3 + 8..l3 + 40)?;
+        let word = |at: usize| pair[at..at + 8].try_into().map(u64::from_be_bytes).ok();
+        Some([word(0)?, word(8)?, word(16)?, word(24)?])
+    }
+}
+
+#[inline(always)]
+fn vni_of(frame: &[u8], headers: &Headers) -> Option<u32> {
+    let at = usize::from(headers.offsets[4]);
+    let vni = frame.get(at + 4..at + 7)?;
+    Some(u32::from_be_bytes([0, vni[0], vni[1], vni[2]]))
+}

@@ -1,0 +1,30 @@
+//! Bytes to headers: frames and their pools, batches, the port trait, one-pass parsing, flow keys, the two hashes,
+//! checksums, and the ledger that accounts for every frame.
+//!
+//! Nothing here does I/O and nothing on the data path allocates. All unsafe code is in `memory.rs`.
+
+mod batch;
+mod checksum;
+mod drop_reason;
+mod field;
+mod flow_key;
+mod hash;
+mod ledger;
+#[allow(unsafe_code, reason = "frames are move-only handles on pool memory; see the file's head")]
+mod memory;
+mod parse;
+mod port;
+
+pub use batch::{BATCH, Batch, Bits};
+pub use checksum::{Sum, checksum, update, update_udp};
+pub use drop_reason::DropReason;
+pub use field::{Access, Base, Depth, Field, FieldSpec};
+pub use flow_key::{FlowKey, IPV4_MARK, KeySource};
+pub use hash::{TableHash, select_hash};
+pub use ledger::Ledger;
+pub use memory::{CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, prefetch};
+pub use parse::{
+    ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, Headers, Layer, Layers,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse,
+};
+pub use port::{Port, PortStatistics};

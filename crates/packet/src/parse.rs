@@ -1,0 +1,363 @@
+//! One pass over a frame's headers: where they are, which they are, or why the frame is malformed.
+//!
+//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is a set of
+//! layers and eight offsets: 24 bytes. A fragment has no L4 layer, the first one included: ports that only some
+//! packets of a datagram carry must not decide where it goes.
+
+use crate::DropReason;
+use crate::field::Depth;
+
+/// A header that a frame can have; a bit of [`Layers`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Layer {
+    /// One VLAN tag at least.
+    Vlan = 1,
+    /// Two VLAN tags.
+    SecondVlan = 1 << 1,
+    /// ARP for IPv4 over Ethernet.
+    Arp = 1 << 2,
+    /// IPv4.
+    Ipv4 = 1 << 3,
+    /// IPv6.
+    Ipv6 = 1 << 4,
+    /// A fragment of an IPv4 or IPv6 datagram; then no L4 layer.
+    Fragment = 1 << 5,
+    /// TCP.
+    Tcp = 1 << 6,
+    /// UDP.
+    Udp = 1 << 7,
+    /// ICMP for IPv4.
+    Icmp = 1 << 8,
+    /// ICMP for IPv6.
+    Icmpv6 = 1 << 9,
+    /// TCP or UDP: there are ports.
+    Ports = 1 << 10,
+    /// VXLAN.
+    Vxlan = 1 << 11,
+    /// Ethernet inside VXLAN.
+    InnerEthernet = 1 << 12,
+    /// IPv4 inside VXLAN.
+    InnerIpv4 = 1 << 13,
+    /// IPv6 inside VXLAN.
+    InnerIpv6 = 1 << 14,
+    /// A fragment inside VXLAN.
+    InnerFragment = 1 << 15,
+    /// TCP inside VXLAN.
+    InnerTcp = 1 << 16,
+    /// UDP inside VXLAN.
+    InnerUdp = 1 << 17,
+    /// ICMP inside VXLAN.
+    InnerIcmp = 1 << 18,
+    /// ICMPv6 inside VXLAN.
+    InnerIcmpv6 = 1 << 19,
+    /// TCP or UDP inside VXLAN.
+    InnerPorts = 1 << 20,
+}
+
+/// A set of layers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Layers(pub u32);
+
+impl Layers {
+    /// True when `layer` is in the set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(self, layer: Layer) -> bool {
+        self.0 & layer as u32 != 0
+    }
+
+    /// True when every layer of `needs` is in the set.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_all(self, needs: Layers) -> bool {
+        self.0 & needs.0 == needs.0
+    }
+
+    #[inline(always)]
+    fn add(&mut self, layer: Layer) {
+        self.0 |= layer as u32;
+    }
+}
+
+/// What parsing found. Offsets are bytes from the frame's start, indexed by [`crate::Base`]; those of absent layers
+/// mean nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Headers {
+    /// Which headers there are.
+    pub layers: Layers,
+    /// Where they are.
+    pub offsets: [u16; 8],
+    /// EtherType after all VLAN tags.
+    pub ether_type: u16,
+    /// Transport protocol after all extension headers; 0 without IP.
+    pub protocol: u8,
+    /// The same inside VXLAN.
+    pub inner_protocol: u8,
+    /// EtherType inside VXLAN.
+    pub inner_ether_type: u16,
+}
+
+/// UDP destination port of VXLAN (RFC 7348 §5).
+pub const VXLAN_PORT: u16 = 4789;
+/// EtherType of IPv4.
+pub const ETHER_IPV4: u16 = 0x0800;
+/// EtherType of ARP.
+pub const ETHER_ARP: u16 = 0x0806;
+/// EtherType of IPv6.
+pub const ETHER_IPV6: u16 = 0x86dd;
+/// TPID of a C-VLAN tag (IEEE 802.1Q).
+pub const ETHER_VLAN: u16 = 0x8100;
+/// TPID of an S-VLAN tag (IEEE 802.1ad).
+pub const ETHER_QINQ: u16 = 0x88a8;
+/// Protocol numbers (IANA).
+pub const PROTOCOL_ICMP: u8 = 1;
+/// TCP.
+pub const PROTOCOL_TCP: u8 = 6;
+/// UDP.
+pub const PROTOCOL_UDP: u8 = 17;
+/// ICMP for IPv6.
+pub const PROTOCOL_ICMPV6: u8 = 58;
+
+/// Extension headers that are followed; more is a drop reason, so that a crafted chain costs a bounded walk.
+pub const EXTENSION_HEADERS_MAX: usize = 8;
+
+const ETHERNET: usize = 14;
+const VLAN_TAG: usize = 4;
+const ARP: usize = 28;
+const IPV4_MIN: usize = 20;
+const IPV6: usize = 40;
+const TCP_MIN: usize = 20;
+const UDP: usize = 8;
+const ICMP: usize = 8;
+const VXLAN: usize = 8;
+
+/// Finds the headers of a frame as deep as `depth`.
+///
+/// # Errors
+/// The drop reason of the first header that is cut short or contradicts itself.
+#[inline]
+pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
+    let mut headers = Headers::default();
+    let l3 = ethernet(frame, &mut headers)?;
+    headers.offsets[2] = l3 as u16;
+    if depth == Depth::L2 {
+        return Ok(headers);
+    }
+    let Some(payload) = network(frame, l3, headers.ether_type)? else { return Ok(headers) };
+    headers.layers.0 |= payload.layers.0;
+    headers.protocol = payload.protocol;
+    headers.offsets[3] = payload.start as u16;
+    if depth == Depth::L3 || headers.layers.has(Layer::Arp) || headers.layers.has(Layer::Fragment) {
+        return Ok(headers);
+    }
+    let transport = transport(frame, &payload)?;
+    headers.layers.0 |= transport.0;
+    if depth == Depth::Inner && headers.layers.has(Layer::Udp) {
+        tunnel(frame, &payload, &mut headers)?;
+    }
+    Ok(headers)
+}
+
+/// Ethernet and at most two VLAN tags; returns where L3 starts.
+#[inline(always)]
+fn ethernet(frame: &[u8], headers: &mut Headers) -> Result<usize, DropReason> {
+    let mut at = ETHERNET;
+    let mut ether_type = be16(frame, 12).ok_or(DropReason::MalformedEthernet)?;
+    headers.offsets[1] = 12;
+    for layer in [Layer::Vlan, Layer::SecondVlan] {
+        if ether_type != ETHER_VLAN && ether_type != ETHER_QINQ {
+            break;
+        }
+        ether_type = be16(frame, at + 2).ok_or(DropReason::MalformedEthernet)?;
+        headers.layers.add(layer);
+        at += VLAN_TAG;
+    }
+    headers.ether_type = ether_type;
+    Ok(at)
+}
+
+/// What an IP header leads to: the payload's place, its protocol, and the layers met on the way.
+struct Payload {
+    start: usize,
+    end: usize,
+    protocol: u8,
+    layers: Layers,
+}
+
+#[inline(always)]
+fn network(frame: &[u8], at: usize, ether_type: u16) -> Result<Option<Payload>, DropReason> {
+    match ether_type {
+        ETHER_IPV4 => ipv4(frame, at).map(Some),
+        ETHER_IPV6 => ipv6(frame, at).map(Some),
+        ETHER_ARP => arp(frame, at).map(Some),
+        _ => Ok(None),
+    }
+}
+
+/// RFC 826, for IPv4 over Ethernet.
+fn arp(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+    let header = frame.get(at..at + ARP).ok_or(DropReason::MalformedArp)?;
+    if header[..6] != [0, 1, 8, 0, 6, 4] {
+        return Err(DropReason::MalformedArp);
+    }
+    Ok(Payload { start: at + ARP, end: at + ARP, protocol: 0, layers: Layers(Layer::Arp as u32) })
+}
+
+/// RFC 791 §3.1. Options are skipped; what lies behind the total length is padding.
+#[inline(always)]
+fn ipv4(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+    let header = frame.get(at..at + IPV4_MIN).ok_or(DropReason::MalformedIpv4)?;
+    let header_length = usize::from(header[0] & 0x0f) * 4;
+    let total_length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    let fits = header_length >= IPV4_MIN && total_length >= header_length && at + total_length <= frame.len();
+    if header[0] >> 4 != 4 || !fits {
+        return Err(DropReason::MalformedIpv4);
+    }
+    let mut layers = Layers(Layer::Ipv4 as u32);
+    // More fragments, or an offset: any fragment, the first included.
+    if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
+        layers.add(Layer::Fragment);
+    }
+    Ok(Payload { start: at + header_length, end: at + total_length, protocol: header[9], layers })
+}
+
+/// RFC 8200 §3, §4.
+fn ipv6(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+    let header = frame.get(at..at + IPV6).ok_or(DropReason::MalformedIpv6)?;
+    let end = at + IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
+    // RFC 4291 §2.7: a source is never multicast. Flow keys rely on it to tell IPv4 from IPv6.
+    if header[0] >> 4 != 6 || end > frame.len() || header[8] == 0xff {
+        return Err(DropReason::MalformedIpv6);
+    }
+    let mut payload = Payload { start: at + IPV6, end, protocol: header[6], layers: Layers(Layer::Ipv6 as u32) };
+    for _ in 0..EXTENSION_HEADERS_MAX {
+        if !extension(frame, &mut payload)? {
+            return Ok(payload);
+        }
+    }
+    if is_extension(payload.protocol) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(payload) }
+}
+
+fn is_extension(protocol: u8) -> bool {
+    matches!(protocol, 0 | 43 | 44 | 51 | 60)
+}
+
+/// Steps over one extension header; false when there is none or a fragment ends the walk.
+fn extension(frame: &[u8], payload: &mut Payload) -> Result<bool, DropReason> {
+    if !is_extension(payload.protocol) || payload.layers.has(Layer::Fragment) {
+        return Ok(false);
+    }
+    let header = frame.get(payload.start..payload.end).unwrap_or_default();
+    let [next, length, third, fourth, ..] = *header else { return Err(DropReason::MalformedIpv6) };
+    let bytes = match payload.protocol {
+        44 => 8,                             // RFC 8200 §4.5
+        51 => (usize::from(length) + 2) * 4, // RFC 4302 §2.2
+        _ => (usize::from(length) + 1) * 8,  // RFC 8200 §4.3, §4.4, §4.6
+    };
+    if header.len() < bytes {
+        return Err(DropReason::MalformedIpv6);
+    }
+    // RFC 6946: an atomic fragment (offset 0, no more) is a whole datagram.
+    if payload.protocol == 44 && u16::from_be_bytes([third, fourth]) & 0xfff9 != 0 {
+        payload.layers.add(Layer::Fragment);
+    }
+    payload.protocol = next;
+    payload.start += bytes;
+    Ok(true)
+}
+
+#[inline(always)]
+fn transport(frame: &[u8], payload: &Payload) -> Result<Layers, DropReason> {
+    let room = payload.end - payload.start;
+    match payload.protocol {
+        PROTOCOL_UDP => {
+            let length = be16(frame, payload.start + 4).filter(|_| room >= UDP).ok_or(DropReason::MalformedUdp)?;
+            // RFC 768: the length counts the header; padding behind it is allowed, less is not.
+            let fits = (UDP..=room).contains(&usize::from(length));
+            if fits { Ok(Layers(Layer::Udp as u32 | Layer::Ports as u32)) } else { Err(DropReason::MalformedUdp) }
+        }
+        PROTOCOL_TCP => {
+            let offset = frame.get(payload.start + 12).filter(|_| room >= TCP_MIN).ok_or(DropReason::MalformedTcp)?;
+            // RFC 9293 §3.1: the data offset counts 32-bit words, 5 at least.
+            let fits = (TCP_MIN..=room).contains(&(usize::from(offset >> 4) * 4));
+            if fits { Ok(Layers(Layer::Tcp as u32 | Layer::Ports as u32)) } else { Err(DropReason::MalformedTcp) }
+        }
+        PROTOCOL_ICMP if payload.layers.has(Layer::Ipv4) => {
+            if room >= ICMP {
+                Ok(Layers(Layer::Icmp as u32))
+            } else {
+                Err(DropReason::MalformedIcmp)
+            }
+        }
+        PROTOCOL_ICMPV6 if payload.layers.has(Layer::Ipv6) => {
+            if room >= ICMP {
+                Ok(Layers(Layer::Icmpv6 as u32))
+            } else {
+                Err(DropReason::MalformedIcmp)
+            }
+        }
+        _ => Ok(Layers(0)),
+    }
+}
+
+/// RFC 7348 §5, and the frame inside.
+fn tunnel(frame: &[u8], outer: &Payload, headers: &mut Headers) -> Result<(), DropReason> {
+    if be16(frame, outer.start + 2) != Some(VXLAN_PORT) {
+        return Ok(());
+    }
+    let udp_length = usize::from(be16(frame, outer.start + 4).unwrap_or(0));
+    // What UDP carries ends the inner frame.
+    let frame = &frame[..outer.start + udp_length];
+    let at = outer.start + UDP;
+    let vxlan = frame.get(at..at + VXLAN).ok_or(DropReason::MalformedVxlan)?;
+    if vxlan[0] & 0x08 == 0 {
+        return Err(DropReason::MalformedVxlan);
+    }
+    headers.layers.add(Layer::Vxlan);
+    headers.offsets[4] = at as u16;
+    inner(frame, at + VXLAN, headers).map_err(|_| DropReason::MalformedInner)
+}
+
+/// The same walk once more, its layers moved up to the inner ones.
+fn inner(frame: &[u8], at: usize, headers: &mut Headers) -> Result<(), DropReason> {
+    let mut found = Headers::default();
+    let inner_frame = frame.get(at..).unwrap_or_default();
+    let l3 = at + ethernet(inner_frame, &mut found)?;
+    headers.layers.add(Layer::InnerEthernet);
+    headers.inner_ether_type = found.ether_type;
+    headers.offsets[5] = at as u16;
+    headers.offsets[6] = l3 as u16;
+    if found.ether_type == ETHER_ARP {
+        return Ok(());
+    }
+    let Some(payload) = network(frame, l3, found.ether_type)? else { return Ok(()) };
+    headers.inner_protocol = payload.protocol;
+    headers.offsets[7] = payload.start as u16;
+    let mut layers = payload.layers;
+    if !layers.has(Layer::Fragment) {
+        layers.0 |= transport(frame, &payload)?.0;
+    }
+    headers.layers.0 |= to_inner(layers);
+    Ok(())
+}
+
+/// Outer layer bits from IPv4 on, moved to their inner twins.
+const fn to_inner(layers: Layers) -> u32 {
+    const SHIFT: u32 = (Layer::InnerIpv4 as u32).trailing_zeros() - (Layer::Ipv4 as u32).trailing_zeros();
+    const MOVED: u32 = Layer::Ports as u32 * 2 - Layer::Ipv4 as u32;
+    (layers.0 & MOVED) << SHIFT
+}
+
+const _: () = {
+    assert!(to_inner(Layers(Layer::Ipv4 as u32)) == Layer::InnerIpv4 as u32);
+    assert!(to_inner(Layers(Layer::Fragment as u32)) == Layer::InnerFragment as u32);
+    assert!(to_inner(Layers(Layer::Ports as u32)) == Layer::InnerPorts as u32);
+    assert!(to_inner(Layers(Layer::Icmpv6 as u32)) == Layer::InnerIcmpv6 as u32);
+};
+
+#[inline(always)]
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([pair[0], pair[1]]))
+}

@@ -1,0 +1,74 @@
+//! What a packet is looked up in.
+//!
+//! Every table is sized when it is made, never grows afterwards, and refuses what does not fit with an error value.
+//! Hashes come from the caller, keyed and well mixed: a frame is hashed once, however many tables it meets. The data
+//! path asks for whole batches, addressed by a `u64` mask (bit i = packet i), because the memory latencies of 64 packets
+//! overlap and those of one packet do not.
+//!
+//! | module     | answers                                             | structure                               |
+//! |------------|-----------------------------------------------------|-----------------------------------------|
+//! | [`exact`]  | which row has this key                              | bucketised cuckoo index over dense rows |
+//! | [`small`]  | the same, for a handful of keys                     | compare with each                       |
+//! | [`flow`]   | which flow is this, what was decided, what was seen | the same index, 64-byte rows            |
+//! | [`bucket`] | which target does this hash go to                   | an array, filled two ways               |
+//! | [`lpm`]    | which is the longest prefix of this address         | multibit trie, 4 bits a node            |
+//! | [`acl`]    | which rule of the least priority matches            | tuple space over one cuckoo index       |
+//! | [`meter`]  | what colour is this packet                          | token buckets of RFC 2697 and RFC 2698  |
+#![forbid(unsafe_code)]
+
+pub mod acl;
+pub mod bucket;
+pub mod exact;
+pub mod flow;
+mod index;
+pub mod lpm;
+pub mod meter;
+mod mix;
+pub mod small;
+mod store;
+
+pub use acl::{Acl, AclError, PortRange, Rule};
+pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants};
+pub use exact::{Exact, Row};
+pub use flow::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
+pub use lpm::{Lpm, LpmError, Width};
+pub use meter::{Awareness, Color, Meter, MeterConfig, MeterError, Rates, Unit};
+pub use small::Small;
+
+/// A table is full: its rows are used up, or the buckets where this key may lie are (see [`exact`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+impl std::fmt::Display for Full {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("the table is full")
+    }
+}
+
+impl std::error::Error for Full {}
+
+/// Why a key was not inserted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InsertError {
+    /// No room, see [`Full`].
+    Full,
+    /// The key is there already, in this row.
+    Exists(u32),
+}
+
+impl std::fmt::Display for InsertError {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            InsertError::Full => Full.fmt(formatter),
+            InsertError::Exists(row) => write!(formatter, "the key is in row {row} already"),
+        }
+    }
+}
+
+impl std::error::Error for InsertError {}
+
+impl From<Full> for InsertError {
+    fn from(Full: Full) -> InsertError {
+        InsertError::Full
+    }
+}
