@@ -1,0 +1,598 @@
+//! A program as it was written: ports, pipes, groups, counters and meters, with names resolved to indices and nothing
+//! compiled yet. The check, the interpreter, the compiler and the control plane all read this one form.
+//!
+//! Indices (`PipeId`, ...) are positions in the program's own lists. Names are what lasts from one program to the next:
+//! an entry, a counter or a target that keeps its name keeps its state.
+
+use packet::{Depth, Field, FlowKey, KeySource};
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u16);
+
+        impl $name {
+            /// As a position in the program's list.
+            #[inline(always)]
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A port: position in [`Program::ports`], and the value of the match field `port`.
+    PortId;
+    /// A pipe: position in [`Program::pipes`].
+    PipeId;
+    /// A group: position in [`Program::groups`].
+    GroupId;
+    /// A shared counter: position in [`Program::counters`].
+    CounterId;
+    /// A meter: position in [`Program::meters`].
+    MeterId;
+    /// An app that takes frames: position in [`Program::apps`].
+    AppId;
+}
+
+/// Where in the configuration something was written: a key the configuration reader can turn into file, line and
+/// column. 0: nowhere (made by an app or at run time).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Origin(pub u32);
+
+/// A whole program.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Where frames come from and go to.
+    pub ports: Vec<PortDeclaration>,
+    /// The tables, in the order they were written; forwards make the graph.
+    pub pipes: Vec<Pipe>,
+    /// Sets of targets with their bucket tables.
+    pub groups: Vec<Group>,
+    /// Names of shared counters.
+    pub counters: Vec<String>,
+    /// Meters.
+    pub meters: Vec<MeterDeclaration>,
+    /// Names of apps that frames can be forwarded to.
+    pub apps: Vec<String>,
+    /// Seed of the select hash; equal over a fleet.
+    pub select_seed: u64,
+}
+
+/// A port as the program knows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortDeclaration {
+    /// Its name.
+    pub name: String,
+    /// The pipe its frames enter; `None`: what it receives is dropped (`policy`).
+    pub root: Option<PipeId>,
+    /// Can a frame be given to the host's stack from here (`forward: kernel`)?
+    pub kernel_path: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// One table: match, monitor, action, forward.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pipe {
+    /// Its name.
+    pub name: String,
+    /// How it looks packets up.
+    pub kind: PipeKind,
+    /// Fields that must match, all of them.
+    pub matches: Vec<Match>,
+    /// What is counted and metered on a hit.
+    pub monitor: Monitor,
+    /// Action templates; an entry names one of them. Never empty: no action is one template without operations.
+    pub templates: Vec<Template>,
+    /// Where a hit goes.
+    pub forward: Forward,
+    /// Where a miss goes.
+    pub miss: Forward,
+    /// Compute flow key and select hash anew from the bytes after the actions.
+    pub rehash: bool,
+    /// Entries (flows of a FLOW pipe) it can hold.
+    pub capacity: u32,
+    /// Entries the configuration or an app wrote.
+    pub entries: Vec<Entry>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// How a pipe looks packets up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PipeKind {
+    /// Exact match under one mask: a hash table.
+    Basic,
+    /// Hash to bucket to target; entries are the targets' actions.
+    Hash {
+        /// What is hashed.
+        input: HashInput,
+        /// The group whose bucket table is used.
+        group: GroupId,
+    },
+    /// Exact match on the flow key; entries are written by packets.
+    Flow {
+        /// Which headers the key is made of.
+        key: KeySource,
+        /// What a packet of a new flow writes.
+        learn: Learn,
+        /// Flows idle for so long are removed; 0: never.
+        idle_timeout_ns: u64,
+    },
+    /// Longest prefix match on one field.
+    Lpm,
+    /// Masks, ranges and priorities per entry.
+    Acl,
+}
+
+/// What a HASH pipe hashes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HashInput {
+    /// The packet's select hash (5-tuple, as received or since the last `rehash`).
+    Select(KeySource),
+    /// The select hash function over the values of these fields under these masks, in this order.
+    Fields(Vec<(Field, u128)>),
+}
+
+/// What the first packet of a flow writes into a FLOW pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learn {
+    /// Nothing: only entries given by configuration or at run time hit.
+    Nothing,
+    /// The pipe's default entry ([`EntryMatch::Default`]): flows are counted and tracked.
+    Default,
+    /// The target that the group's buckets give: pinned, the flow stays with it whatever becomes of the buckets.
+    Pin(GroupId),
+    /// The group: the flow follows its buckets.
+    Follow(GroupId),
+}
+
+/// One field a pipe matches.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Match {
+    /// The field.
+    pub field: Field,
+    /// What it is compared with.
+    pub criterion: Criterion,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What a field is compared with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Criterion {
+    /// `field & mask == value` for the whole pipe; otherwise the packet misses.
+    Const {
+        /// Value, within the mask.
+        value: u128,
+        /// Bits compared.
+        mask: u128,
+    },
+    /// The entry gives the value (BASIC): [`EntryMatch::Value`].
+    PerEntry {
+        /// Bits compared.
+        mask: u128,
+    },
+    /// The entry gives a prefix (LPM): [`EntryMatch::Prefix`].
+    Prefix,
+    /// The entry gives value and mask, or anything (ACL): [`EntryMatch::Masked`], [`EntryMatch::Any`].
+    Masked,
+    /// The entry gives a range of ports (ACL): [`EntryMatch::Range`], [`EntryMatch::Any`].
+    Range,
+}
+
+/// What is counted and metered when a pipe is hit. Every entry counts packets and bytes besides.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Monitor {
+    /// A counter shared by name.
+    pub counter: Option<SharedUse<CounterId>>,
+    /// A meter.
+    pub meter: Option<SharedUse<MeterId>>,
+    /// What becomes of a packet that the meter colours red.
+    pub drop_red: bool,
+    /// Run-time entries without a hit for so long are removed; 0: never. Configured entries stay.
+    pub idle_timeout_ns: u64,
+}
+
+/// A shared counter or meter: the same for the pipe, or named by each entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharedUse<Id> {
+    /// One for the pipe.
+    Pipe(Id),
+    /// Each entry names one.
+    PerEntry,
+}
+
+/// An action template: operations in the order in which they are carried out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Template {
+    /// The name entries use.
+    pub name: String,
+    /// Operations, already in the fixed order (decap, pop VLAN, set/add/copy/TTL as written, push VLAN, encap).
+    pub operations: Vec<Operation>,
+}
+
+/// One step of an action.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Operation {
+    /// Take off everything up to the Ethernet header inside VXLAN.
+    DecapVxlan,
+    /// Take off the outer VLAN tag.
+    PopVlan,
+    /// `field = value`.
+    Set(Field, Value),
+    /// `field = field + value` modulo the field's width.
+    Add(Field, Value),
+    /// `to = from`, the low bits where `to` is narrower.
+    Copy {
+        /// Read.
+        from: Field,
+        /// Written.
+        to: Field,
+    },
+    /// IPv4 TTL or IPv6 hop limit less one; 0 or 1 drops the packet.
+    DecrementTtl,
+    /// Put a VLAN tag in front of the others.
+    PushVlan {
+        /// TPID: 0x8100 or 0x88a8.
+        tpid: u16,
+        /// VLAN id.
+        vid: Value,
+        /// Priority.
+        pcp: Value,
+    },
+    /// Put Ethernet, IP, UDP and VXLAN in front (RFC 7348 §5).
+    EncapVxlan(Encap),
+}
+
+/// The outer headers of VXLAN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Encap {
+    /// Outer Ethernet destination.
+    pub eth_dst: Value,
+    /// Outer Ethernet source.
+    pub eth_src: Value,
+    /// Outer addresses are IPv6 (else IPv4).
+    pub ipv6: bool,
+    /// Outer source address.
+    pub src: Value,
+    /// Outer destination address.
+    pub dst: Value,
+    /// VXLAN network identifier.
+    pub vni: Value,
+    /// Outer TTL or hop limit.
+    pub ttl: Value,
+    /// Outer UDP source port; `None`: from the select hash, 49152..=65535 (RFC 7348 §5).
+    pub sport: Option<Value>,
+}
+
+/// A number in an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The same for all entries.
+    Const(u128),
+    /// The entry's own: the next of [`Entry::values`], in the order in which the operations name them.
+    PerEntry,
+}
+
+/// Where a packet goes next.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forward {
+    /// Out of a port.
+    Port(PortId),
+    /// Back out of the port it came in by.
+    InputPort,
+    /// Into another pipe.
+    Pipe(PipeId),
+    /// To the target of a group that the select hash picks, and where that target goes.
+    Group(GroupId),
+    /// To an app.
+    App(AppId),
+    /// To the host's stack, at the port it came in by.
+    Kernel,
+    /// Nowhere.
+    #[default]
+    Drop,
+    /// Each entry says ([`Entry::forward`]); not allowed as a miss.
+    PerEntry,
+}
+
+/// One row of a pipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Entry {
+    /// What it matches: one per match that is not constant, in the pipe's order; for HASH one [`EntryMatch::Target`];
+    /// for FLOW one [`EntryMatch::Flow`], [`EntryMatch::Target`] or [`EntryMatch::Default`].
+    pub matches: Vec<EntryMatch>,
+    /// ACL: the lowest number wins.
+    pub priority: u32,
+    /// Which of the pipe's templates.
+    pub template: u16,
+    /// Values of that template's `PerEntry` places, in order.
+    pub values: Vec<u128>,
+    /// Where it goes, when the pipe's forward is `PerEntry`.
+    pub forward: Option<Forward>,
+    /// Its counter, when the pipe's monitor says per entry.
+    pub counter: Option<CounterId>,
+    /// Its meter, when the pipe's monitor says per entry.
+    pub meter: Option<MeterId>,
+    /// Added while running: it ages, and it outlives a program swap that keeps its pipe's shape.
+    pub run_time: bool,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// What an entry matches in one field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EntryMatch {
+    /// `field & mask == value` under the pipe's mask.
+    Value(u128),
+    /// The first `length` bits are those of `value`.
+    Prefix {
+        /// Value; bits behind the prefix are zero.
+        value: u128,
+        /// Bits of the prefix.
+        length: u8,
+    },
+    /// `field & mask == value` under the entry's own mask.
+    Masked {
+        /// Value, within the mask.
+        value: u128,
+        /// Bits compared.
+        mask: u128,
+    },
+    /// `first <= field <= last`.
+    Range {
+        /// Lowest port.
+        first: u16,
+        /// Highest port.
+        last: u16,
+    },
+    /// Whatever the field is, also when the packet does not have it.
+    Any,
+    /// The actions of a target (HASH; FLOW that pins or follows).
+    Target(u16),
+    /// One flow (FLOW).
+    Flow(FlowKey),
+    /// The entry of flows that `learn: default` writes (FLOW).
+    Default,
+}
+
+/// A set of targets and how buckets are filled with them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// How buckets are filled.
+    pub fill: Fill,
+    /// Buckets: a power of two up to 65536 (wants), a prime (Maglev).
+    pub size: u32,
+    /// Who may get them. A target's id is its position here.
+    pub targets: Vec<Target>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// How a group's buckets are filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// A pure function of the set (Maglev, NSDI'16 §3.4): every node of a fleet builds the same.
+    Maglev,
+    /// Wants-count: history counts, the fewest buckets move.
+    Wants,
+}
+
+/// One target of a group.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Target {
+    /// Its name.
+    pub name: String,
+    /// Its share relative to the others; 0 takes no buckets.
+    pub weight: u32,
+    /// Where `forward: group` sends what it gets.
+    pub forward: Forward,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// A meter.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeterConfig {
+    /// Bytes or packets.
+    pub unit: MeterUnit,
+    /// Committed rate, units per second.
+    pub cir: u64,
+    /// Committed burst, units.
+    pub cbs: u64,
+    /// The second bucket.
+    pub second: MeterSecond,
+    /// Take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
+    pub colour_aware: bool,
+}
+
+/// What a meter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeterUnit {
+    /// Frame bytes without FCS.
+    Bytes,
+    /// Frames.
+    Packets,
+}
+
+/// The second token bucket of a meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeterSecond {
+    /// RFC 2697: an excess burst filled from what the committed one cannot hold.
+    Excess {
+        /// Excess burst, units.
+        ebs: u64,
+    },
+    /// RFC 2698: a peak rate of its own.
+    Peak {
+        /// Peak rate, units per second.
+        pir: u64,
+        /// Peak burst, units.
+        pbs: u64,
+    },
+}
+
+/// A meter with its name. Used by one pipe only: two pipes would see a batch in different orders.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeterDeclaration {
+    /// Its name.
+    pub name: String,
+    /// Its rates.
+    pub config: MeterConfig,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+impl Program {
+    /// How deep frames must be parsed: as deep as anything in the program reads.
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        self.pipes.iter().map(Pipe::depth).max().unwrap_or_default()
+    }
+
+    /// Which flow keys must be made of every received frame: `(outer, inner)`.
+    #[must_use]
+    pub fn keys_needed(&self) -> (bool, bool) {
+        let uses = |wanted: KeySource| self.pipes.iter().any(|pipe| pipe.uses_key(self, wanted));
+        (uses(KeySource::Outer), uses(KeySource::Inner))
+    }
+
+    /// Looks a pipe up by name.
+    #[must_use]
+    pub fn pipe_named(&self, name: &str) -> Option<PipeId> {
+        self.pipes.iter().position(|pipe| pipe.name == name).map(|at| PipeId(at as u16))
+    }
+
+    /// Looks a port up by name.
+    #[must_use]
+    pub fn port_named(&self, name: &str) -> Option<PortId> {
+        self.ports.iter().position(|port| port.name == name).map(|at| PortId(at as u16))
+    }
+
+    /// Looks a group up by name.
+    #[must_use]
+    pub fn group_named(&self, name: &str) -> Option<GroupId> {
+        self.groups.iter().position(|group| group.name == name).map(|at| GroupId(at as u16))
+    }
+}
+
+impl Pipe {
+    /// How deep this pipe reads: its matches, its hash input, its actions.
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        let matches = self.matches.iter().map(|one| one.field.depth());
+        let kind = match &self.kind {
+            PipeKind::Hash { input: HashInput::Fields(fields), .. } => {
+                fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default()
+            }
+            PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
+                key_depth(*source)
+            }
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => Depth::L2,
+        };
+        let actions = self.templates.iter().flat_map(|template| &template.operations).map(Operation::depth);
+        let forward = if self.forwards_by_hash() { Depth::L4 } else { Depth::L2 };
+        matches.chain(actions).max().unwrap_or_default().max(kind).max(forward)
+    }
+
+    fn forwards_by_hash(&self) -> bool {
+        let by_hash = |forward: &Forward| matches!(forward, Forward::Group(_));
+        by_hash(&self.forward)
+            || by_hash(&self.miss)
+            || self.entries.iter().filter_map(|entry| entry.forward.as_ref()).any(by_hash)
+            // Entries that come at run time may.
+            || self.forward == Forward::PerEntry && !matches!(self.kind, PipeKind::Hash { .. })
+    }
+
+    fn uses_key(&self, program: &Program, wanted: KeySource) -> bool {
+        let kind = match &self.kind {
+            PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
+                *source == wanted
+            }
+            _ => false,
+        };
+        let by_group = self.forwards_by_hash() && !program.groups.is_empty();
+        let encap = self
+            .templates
+            .iter()
+            .flat_map(|template| &template.operations)
+            .any(|operation| matches!(operation, Operation::EncapVxlan(encap) if encap.sport.is_none()));
+        kind || (wanted == KeySource::Outer && (by_group || encap))
+    }
+
+    /// The entry values a template wants.
+    #[must_use]
+    pub fn values_wanted(&self, template: u16) -> usize {
+        let Some(template) = self.templates.get(usize::from(template)) else { return 0 };
+        template
+            .operations
+            .iter()
+            .map(|operation| operation.values().filter(|value| *value == Value::PerEntry).count())
+            .sum()
+    }
+}
+
+fn key_depth(source: KeySource) -> Depth {
+    match source {
+        KeySource::Outer => Depth::L4,
+        KeySource::Inner => Depth::Inner,
+    }
+}
+
+impl Operation {
+    /// How deep a frame must be parsed for this operation to find its place and the checksums it must mend.
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        match self {
+            Operation::DecapVxlan => Depth::Inner,
+            Operation::PopVlan | Operation::PushVlan { .. } => Depth::L2,
+            Operation::Set(field, _) | Operation::Add(field, _) => write_depth(*field),
+            Operation::Copy { from, to } => from.depth().max(write_depth(*to)),
+            Operation::DecrementTtl => Depth::L3,
+            Operation::EncapVxlan(encap) => {
+                if encap.sport.is_none() {
+                    Depth::L4
+                } else {
+                    Depth::L2
+                }
+            }
+        }
+    }
+
+    /// The values it names, in order: the order of [`Entry::values`].
+    pub fn values(&self) -> impl Iterator<Item = Value> + '_ {
+        let list: [Option<Value>; 7] = match *self {
+            Operation::Set(_, value) | Operation::Add(_, value) => [Some(value), None, None, None, None, None, None],
+            Operation::PushVlan { vid, pcp, .. } => [Some(vid), Some(pcp), None, None, None, None, None],
+            Operation::EncapVxlan(e) => {
+                [Some(e.eth_dst), Some(e.eth_src), Some(e.src), Some(e.dst), Some(e.vni), Some(e.ttl), e.sport]
+            }
+            _ => [None; 7],
+        };
+        list.into_iter().flatten()
+    }
+
+    /// Does it move headers, so that they must be found again before the next pipe?
+    #[must_use]
+    pub fn moves_headers(&self) -> bool {
+        matches!(
+            self,
+            Operation::DecapVxlan | Operation::PopVlan | Operation::PushVlan { .. } | Operation::EncapVxlan(_)
+        )
+    }
+}
+
+/// Addresses sit in the L4 checksum's pseudo header: L4 must have been found to mend it.
+fn write_depth(field: Field) -> Depth {
+    match field {
+        Field::Ipv4Src | Field::Ipv4Dst | Field::Ipv6Src | Field::Ipv6Dst => Depth::L4,
+        other => other.depth(),
+    }
+}
