@@ -1,8 +1,13 @@
 //! The flow-pipe engine: programs, their check, two executors, workers. It knows the `Port` trait and no driver.
 
+pub mod batch;
 pub mod change;
+pub mod check;
+pub mod interpreter;
 pub mod program;
+pub mod ring;
 pub mod snapshot;
 mod verdict;
+pub mod worker;
 
 pub use verdict::Verdict;

@@ -85,21 +85,18 @@ impl Batch {
 
     /// The frame in a slot.
     #[inline]
-    #[must_use]
     pub fn frame(&self, slot: usize) -> &Frame {
         &self.frames[slot & (BATCH - 1)]
     }
 
     /// The frame in a slot, to be rewritten.
     #[inline]
-    #[must_use]
     pub fn frame_mut(&mut self, slot: usize) -> &mut Frame {
         &mut self.frames[slot & (BATCH - 1)]
     }
 
     /// All slots in use.
     #[inline]
-    #[must_use]
     pub fn frames(&self) -> &[Frame] {
         &self.frames[..self.length]
     }

@@ -1,8 +1,12 @@
-//! The two hashes, made of additions, rotations, exclusive ors and 64-bit multiplications alone, so that eBPF C
-//! computes the same.
+//! The two hashes, made of additions, rotations, exclusive ors and multiplications of 64 bits (and their 32-bit halves)
+//! alone, so that eBPF C computes the same.
 //!
 //! `select` is specified: equal over a fleet for equal seeds, it picks buckets. `table` is secret per process and
 //! places entries, so that nobody can aim traffic at one bucket of a table.
+//!
+//! Both are NH (RFC 4418 §5.2.2) and a finish. NH adds up, for every word, the product of its halves, each half keyed
+//! first: for two keys chosen without knowing the secret the sums are equal once in 2^32 secrets, whichever the keys,
+//! and the products of different words wait for each other no more than the additions do.
 
 /// Odd constants: the golden ratio and two of its relatives (from the fractional parts of square roots of primes), so
 /// that nothing is up a sleeve.
@@ -10,10 +14,12 @@ const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xbb67_ae85_84ca_a73b;
 const K2: u64 = 0x3c6e_f372_fe94_f82b;
 
-/// One round: absorb a word. The multiplication carries low bits upwards, the rotation brings high bits down.
+/// One word of NH: both halves keyed, modulo 2^32, and multiplied; the product fits 64 bits.
 #[inline(always)]
-const fn absorb(state: u64, word: u64) -> u64 {
-    ((state ^ word).wrapping_mul(K0)).rotate_left(29).wrapping_add(word)
+const fn product(word: u64, key: u64) -> u64 {
+    let low = (word as u32).wrapping_add(key as u32);
+    let high = ((word >> 32) as u32).wrapping_add((key >> 32) as u32);
+    low as u64 * high as u64
 }
 
 /// Spreads every bit over all: `x ^ x<<<a ^ x<<<b` is a bijection, and so is an odd multiplication.
@@ -24,23 +30,35 @@ const fn finish(state: u64) -> u64 {
     state ^ state.rotate_left(27) ^ state.rotate_left(49)
 }
 
-/// The select hash of `words`, in their order, under the configured `seed`.
+/// The select hash of `words`, in their order, under the configured `seed`. The seed is spread over the first
+/// word's key; the key of every further word is a golden ratio more.
 #[inline(always)]
 #[must_use]
 pub fn select_hash(seed: u64, words: &[u64]) -> u64 {
-    let mut state = seed ^ K1;
+    let mut key = (seed ^ K1).wrapping_mul(K0).rotate_left(32);
+    let mut sum = key;
     for &word in words {
-        state = absorb(state, word);
+        sum = sum.wrapping_add(product(word, key));
+        key = key.wrapping_add(K0);
     }
-    finish(state)
+    finish(sum)
 }
 
+/// Words of a table key at most, one of the secret for each: 128 bytes, more than any pipe matches exactly.
+const KEY_WORDS_MAX: usize = 16;
+
 /// The secret of the table hash.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub struct TableHash {
     start: u64,
-    multiplier: u64,
-    last: u64,
+    keys: [u64; KEY_WORDS_MAX],
+}
+
+impl std::fmt::Debug for TableHash {
+    /// The secret stays one.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TableHash")
+    }
 }
 
 impl TableHash {
@@ -49,7 +67,13 @@ impl TableHash {
     pub const fn new(secret: [u64; 2]) -> TableHash {
         let start = finish(secret[0] ^ K0);
         let last = finish(secret[1] ^ K2);
-        TableHash { start, multiplier: finish(start ^ secret[1]) | 1, last }
+        let mut keys = [0; KEY_WORDS_MAX];
+        let mut word = 0;
+        while word < KEY_WORDS_MAX {
+            keys[word] = finish(finish(start.wrapping_add(K0.wrapping_mul(word as u64 + 1))) ^ last);
+            word += 1;
+        }
+        TableHash { start: start ^ last.rotate_left(32), keys }
     }
 
     /// A hash under a secret nobody knows: from the standard library's randomly keyed hasher.
@@ -60,15 +84,15 @@ impl TableHash {
         TableHash::new([word(), word()])
     }
 
-    /// The hash of a key. Every word is keyed before and after the multiplication: additions of the secret between
-    /// the exclusive ors keep the map from being linear in either sense.
+    /// The hash of a key.
     #[inline(always)]
     #[must_use]
     pub fn hash<const W: usize>(&self, key: &[u64; W]) -> u64 {
-        let mut state = self.start;
-        for &word in key {
-            state = ((state ^ word).wrapping_mul(self.multiplier)).rotate_left(31).wrapping_add(self.last ^ word);
+        const { assert!(W <= KEY_WORDS_MAX, "a table key has more words than the secret") };
+        let mut sum = self.start;
+        for (&word, &secret) in key.iter().zip(&self.keys) {
+            sum = sum.wrapping_add(product(word, secret));
         }
-        finish(state)
+        finish(sum)
     }
 }

@@ -1,10 +1,11 @@
 //! Bytes to headers: frames and their pools, batches, the port trait, one-pass parsing, flow keys, the two hashes,
-//! checksums, and the ledger that accounts for every frame.
+//! checksums, and the ledger that accounts for every frame. `craft` makes frames from text for tests and people.
 //!
 //! Nothing here does I/O and nothing on the data path allocates. All unsafe code is in `memory.rs`.
 
 mod batch;
 mod checksum;
+pub mod craft;
 mod drop_reason;
 mod field;
 mod flow_key;

@@ -1,7 +1,7 @@
 //! One pass over a frame's headers: where they are, which they are, or why the frame is malformed.
 //!
 //! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is a set of
-//! layers and eight offsets: 24 bytes. A fragment has no L4 layer, the first one included: ports that only some
+//! layers, eight offsets and a few numbers: 28 bytes. A fragment has no L4 layer, the first one included: ports that only some
 //! packets of a datagram carry must not decide where it goes.
 
 use crate::DropReason;
@@ -136,7 +136,9 @@ const VXLAN: usize = 8;
 ///
 /// # Errors
 /// The drop reason of the first header that is cut short or contradicts itself.
-#[inline]
+// Inlined and built of values alone: a `Headers` that passes through memory is written narrow and read wide, and that
+// store-forwarding stall costs more than all the parsing.
+#[inline(always)]
 pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
     let mut headers = Headers::default();
     let l3 = ethernet(frame, &mut headers)?;
@@ -144,17 +146,20 @@ pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
     if depth == Depth::L2 {
         return Ok(headers);
     }
-    let Some(payload) = network(frame, l3, headers.ether_type)? else { return Ok(headers) };
-    headers.layers.0 |= payload.layers.0;
+    let mut payload = Payload::default();
+    network(frame, l3, headers.ether_type, &mut payload)?;
     headers.protocol = payload.protocol;
     headers.offsets[3] = payload.start as u16;
-    if depth == Depth::L3 || headers.layers.has(Layer::Arp) || headers.layers.has(Layer::Fragment) {
-        return Ok(headers);
+    if depth > Depth::L3 {
+        transport(frame, &mut payload)?;
     }
-    let transport = transport(frame, &payload)?;
-    headers.layers.0 |= transport.0;
-    if depth == Depth::Inner && headers.layers.has(Layer::Udp) {
-        tunnel(frame, &payload, &mut headers)?;
+    headers.layers.0 |= payload.layers.0;
+    if depth == Depth::Inner && is_vxlan(frame, &payload) {
+        let tunnel = tunnel(frame, payload.start)?;
+        headers.layers.0 |= tunnel.layers.0;
+        headers.offsets[4..].copy_from_slice(&tunnel.offsets);
+        headers.inner_protocol = tunnel.protocol;
+        headers.inner_ether_type = tunnel.ether_type;
     }
     Ok(headers)
 }
@@ -177,7 +182,10 @@ fn ethernet(frame: &[u8], headers: &mut Headers) -> Result<usize, DropReason> {
     Ok(at)
 }
 
-/// What an IP header leads to: the payload's place, its protocol, and the layers met on the way.
+/// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0 without L3.
+///
+/// Handed on by `&mut` and not inside a `Result`, where an error's byte would lie over its fields and cut them in two.
+#[derive(Default)]
 struct Payload {
     start: usize,
     end: usize,
@@ -186,27 +194,35 @@ struct Payload {
 }
 
 #[inline(always)]
-fn network(frame: &[u8], at: usize, ether_type: u16) -> Result<Option<Payload>, DropReason> {
+fn network(frame: &[u8], at: usize, ether_type: u16, payload: &mut Payload) -> Result<(), DropReason> {
     match ether_type {
-        ETHER_IPV4 => ipv4(frame, at).map(Some),
-        ETHER_IPV6 => ipv6(frame, at).map(Some),
-        ETHER_ARP => arp(frame, at).map(Some),
-        _ => Ok(None),
+        ETHER_IPV4 => ipv4(frame, at, payload),
+        ETHER_IPV6 => {
+            // A place of its own, so that the walk over extension headers keeps only this payload out of registers.
+            let mut found = Payload::default();
+            let result = ipv6(frame, at, &mut found);
+            *payload = found;
+            result
+        }
+        ETHER_ARP => arp(frame, at, payload),
+        _ => Ok(()),
     }
 }
 
 /// RFC 826, for IPv4 over Ethernet.
-fn arp(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+#[inline(always)]
+fn arp(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + ARP).ok_or(DropReason::MalformedArp)?;
     if header[..6] != [0, 1, 8, 0, 6, 4] {
         return Err(DropReason::MalformedArp);
     }
-    Ok(Payload { start: at + ARP, end: at + ARP, protocol: 0, layers: Layers(Layer::Arp as u32) })
+    *payload = Payload { start: at + ARP, end: at + ARP, protocol: 0, layers: Layers(Layer::Arp as u32) };
+    Ok(())
 }
 
 /// RFC 791 §3.1. Options are skipped; what lies behind the total length is padding.
 #[inline(always)]
-fn ipv4(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV4_MIN).ok_or(DropReason::MalformedIpv4)?;
     let header_length = usize::from(header[0] & 0x0f) * 4;
     let total_length = usize::from(u16::from_be_bytes([header[2], header[3]]));
@@ -219,35 +235,36 @@ fn ipv4(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
     if u16::from_be_bytes([header[6], header[7]]) & 0x3fff != 0 {
         layers.add(Layer::Fragment);
     }
-    Ok(Payload { start: at + header_length, end: at + total_length, protocol: header[9], layers })
+    *payload = Payload { start: at + header_length, end: at + total_length, protocol: header[9], layers };
+    Ok(())
 }
 
 /// RFC 8200 §3, §4.
-fn ipv6(frame: &[u8], at: usize) -> Result<Payload, DropReason> {
+fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV6).ok_or(DropReason::MalformedIpv6)?;
     let end = at + IPV6 + usize::from(u16::from_be_bytes([header[4], header[5]]));
     // RFC 4291 §2.7: a source is never multicast. Flow keys rely on it to tell IPv4 from IPv6.
     if header[0] >> 4 != 6 || end > frame.len() || header[8] == 0xff {
         return Err(DropReason::MalformedIpv6);
     }
-    let mut payload = Payload { start: at + IPV6, end, protocol: header[6], layers: Layers(Layer::Ipv6 as u32) };
+    *payload = Payload { start: at + IPV6, end, protocol: header[6], layers: Layers(Layer::Ipv6 as u32) };
     for _ in 0..EXTENSION_HEADERS_MAX {
-        if !extension(frame, &mut payload)? {
-            return Ok(payload);
+        if !at_extension(payload) {
+            return Ok(());
         }
+        extension(frame, payload)?;
     }
-    if is_extension(payload.protocol) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(payload) }
+    if at_extension(payload) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(()) }
 }
 
-fn is_extension(protocol: u8) -> bool {
-    matches!(protocol, 0 | 43 | 44 | 51 | 60)
+/// False when there is none or a fragment ends the walk.
+#[inline(always)]
+fn at_extension(payload: &Payload) -> bool {
+    matches!(payload.protocol, 0 | 43 | 44 | 51 | 60) && !payload.layers.has(Layer::Fragment)
 }
 
-/// Steps over one extension header; false when there is none or a fragment ends the walk.
-fn extension(frame: &[u8], payload: &mut Payload) -> Result<bool, DropReason> {
-    if !is_extension(payload.protocol) || payload.layers.has(Layer::Fragment) {
-        return Ok(false);
-    }
+/// Steps over one extension header.
+fn extension(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(payload.start..payload.end).unwrap_or_default();
     let [next, length, third, fourth, ..] = *header else { return Err(DropReason::MalformedIpv6) };
     let bytes = match payload.protocol {
@@ -264,81 +281,95 @@ fn extension(frame: &[u8], payload: &mut Payload) -> Result<bool, DropReason> {
     }
     payload.protocol = next;
     payload.start += bytes;
-    Ok(true)
+    Ok(())
+}
+
+/// Adds the L4 layers of a payload; a fragment has none.
+#[inline(always)]
+fn transport(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
+    if payload.layers.has(Layer::Fragment) {
+        return Ok(());
+    }
+    let segment = frame.get(payload.start..payload.end).unwrap_or_default();
+    let (layers, fits, reason) = match payload.protocol {
+        PROTOCOL_UDP => (Layer::Udp as u32 | Layer::Ports as u32, udp_fits(segment), DropReason::MalformedUdp),
+        PROTOCOL_TCP => (Layer::Tcp as u32 | Layer::Ports as u32, tcp_fits(segment), DropReason::MalformedTcp),
+        // ICMP belongs to IPv4 and ICMPv6 to IPv6; elsewhere their numbers mean nothing.
+        PROTOCOL_ICMP if payload.layers.has(Layer::Ipv4) => {
+            (Layer::Icmp as u32, segment.len() >= ICMP, DropReason::MalformedIcmp)
+        }
+        PROTOCOL_ICMPV6 if payload.layers.has(Layer::Ipv6) => {
+            (Layer::Icmpv6 as u32, segment.len() >= ICMP, DropReason::MalformedIcmp)
+        }
+        _ => return Ok(()),
+    };
+    payload.layers.0 |= layers;
+    if fits { Ok(()) } else { Err(reason) }
+}
+
+/// RFC 768: the length counts the header; padding behind it is allowed, less is not.
+#[inline(always)]
+fn udp_fits(segment: &[u8]) -> bool {
+    let Some(header) = segment.first_chunk::<UDP>() else { return false };
+    let length = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    (UDP..=segment.len()).contains(&length)
+}
+
+/// RFC 9293 §3.1: the data offset counts 32-bit words, 5 at least.
+#[inline(always)]
+fn tcp_fits(segment: &[u8]) -> bool {
+    let Some(header) = segment.first_chunk::<TCP_MIN>() else { return false };
+    (TCP_MIN..=segment.len()).contains(&(usize::from(header[12] >> 4) * 4))
 }
 
 #[inline(always)]
-fn transport(frame: &[u8], payload: &Payload) -> Result<Layers, DropReason> {
-    let room = payload.end - payload.start;
-    match payload.protocol {
-        PROTOCOL_UDP => {
-            let length = be16(frame, payload.start + 4).filter(|_| room >= UDP).ok_or(DropReason::MalformedUdp)?;
-            // RFC 768: the length counts the header; padding behind it is allowed, less is not.
-            let fits = (UDP..=room).contains(&usize::from(length));
-            if fits { Ok(Layers(Layer::Udp as u32 | Layer::Ports as u32)) } else { Err(DropReason::MalformedUdp) }
-        }
-        PROTOCOL_TCP => {
-            let offset = frame.get(payload.start + 12).filter(|_| room >= TCP_MIN).ok_or(DropReason::MalformedTcp)?;
-            // RFC 9293 §3.1: the data offset counts 32-bit words, 5 at least.
-            let fits = (TCP_MIN..=room).contains(&(usize::from(offset >> 4) * 4));
-            if fits { Ok(Layers(Layer::Tcp as u32 | Layer::Ports as u32)) } else { Err(DropReason::MalformedTcp) }
-        }
-        PROTOCOL_ICMP if payload.layers.has(Layer::Ipv4) => {
-            if room >= ICMP {
-                Ok(Layers(Layer::Icmp as u32))
-            } else {
-                Err(DropReason::MalformedIcmp)
-            }
-        }
-        PROTOCOL_ICMPV6 if payload.layers.has(Layer::Ipv6) => {
-            if room >= ICMP {
-                Ok(Layers(Layer::Icmpv6 as u32))
-            } else {
-                Err(DropReason::MalformedIcmp)
-            }
-        }
-        _ => Ok(Layers(0)),
-    }
+fn is_vxlan(frame: &[u8], payload: &Payload) -> bool {
+    payload.layers.has(Layer::Udp) && be16(frame, payload.start + 2) == Some(VXLAN_PORT)
+}
+
+/// What a VXLAN header leads to: the part of [`Headers`] that only tunnelled frames have.
+#[derive(Default)]
+struct Tunnel {
+    layers: Layers,
+    offsets: [u16; 4],
+    protocol: u8,
+    ether_type: u16,
 }
 
 /// RFC 7348 §5, and the frame inside.
-fn tunnel(frame: &[u8], outer: &Payload, headers: &mut Headers) -> Result<(), DropReason> {
-    if be16(frame, outer.start + 2) != Some(VXLAN_PORT) {
-        return Ok(());
-    }
-    let udp_length = usize::from(be16(frame, outer.start + 4).unwrap_or(0));
+fn tunnel(frame: &[u8], udp: usize) -> Result<Tunnel, DropReason> {
+    let udp_length = usize::from(be16(frame, udp + 4).unwrap_or(0));
     // What UDP carries ends the inner frame.
-    let frame = &frame[..outer.start + udp_length];
-    let at = outer.start + UDP;
+    let frame = &frame[..udp + udp_length];
+    let at = udp + UDP;
     let vxlan = frame.get(at..at + VXLAN).ok_or(DropReason::MalformedVxlan)?;
     if vxlan[0] & 0x08 == 0 {
         return Err(DropReason::MalformedVxlan);
     }
-    headers.layers.add(Layer::Vxlan);
-    headers.offsets[4] = at as u16;
-    inner(frame, at + VXLAN, headers).map_err(|_| DropReason::MalformedInner)
+    let mut tunnel = Tunnel { layers: Layers(Layer::Vxlan as u32), ..Tunnel::default() };
+    tunnel.offsets[0] = at as u16;
+    inner(frame, at + VXLAN, &mut tunnel).map_err(|_| DropReason::MalformedInner)?;
+    Ok(tunnel)
 }
 
 /// The same walk once more, its layers moved up to the inner ones.
-fn inner(frame: &[u8], at: usize, headers: &mut Headers) -> Result<(), DropReason> {
+#[inline(always)]
+fn inner(frame: &[u8], at: usize, tunnel: &mut Tunnel) -> Result<(), DropReason> {
     let mut found = Headers::default();
-    let inner_frame = frame.get(at..).unwrap_or_default();
-    let l3 = at + ethernet(inner_frame, &mut found)?;
-    headers.layers.add(Layer::InnerEthernet);
-    headers.inner_ether_type = found.ether_type;
-    headers.offsets[5] = at as u16;
-    headers.offsets[6] = l3 as u16;
+    let l3 = at + ethernet(frame.get(at..).unwrap_or_default(), &mut found)?;
+    tunnel.layers.add(Layer::InnerEthernet);
+    tunnel.ether_type = found.ether_type;
+    tunnel.offsets[1] = at as u16;
+    tunnel.offsets[2] = l3 as u16;
     if found.ether_type == ETHER_ARP {
         return Ok(());
     }
-    let Some(payload) = network(frame, l3, found.ether_type)? else { return Ok(()) };
-    headers.inner_protocol = payload.protocol;
-    headers.offsets[7] = payload.start as u16;
-    let mut layers = payload.layers;
-    if !layers.has(Layer::Fragment) {
-        layers.0 |= transport(frame, &payload)?.0;
-    }
-    headers.layers.0 |= to_inner(layers);
+    let mut payload = Payload::default();
+    network(frame, l3, found.ether_type, &mut payload)?;
+    tunnel.protocol = payload.protocol;
+    tunnel.offsets[3] = payload.start as u16;
+    transport(frame, &mut payload)?;
+    tunnel.layers.0 |= to_inner(payload.layers);
     Ok(())
 }
 

@@ -12,7 +12,9 @@
 //! Costs: 9.3 bytes a row besides the row itself, resident as used.
 
 use crate::InsertError;
-use crate::store::{Record, Store};
+use crate::store::{Record, Store, same};
+
+const NEVER_GIVEN: &str = "a row number that this table gave out";
 
 /// Key and data, side by side so that they arrive together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ impl<const W: usize, T: Default> Record for Row<W, T> {
     #[inline(always)]
     fn key(&self) -> &[u64; W] {
         &self.key
+    }
+
+    #[inline(always)]
+    fn has(&self, key: &[u64; W]) -> bool {
+        same(&self.key, key)
     }
 
     fn vacant(next: u32) -> Self {
@@ -100,25 +107,34 @@ impl<const W: usize, T: Default> Exact<W, T> {
         Some((row, self.store.remove(hash, row)?.data))
     }
 
-    /// A row by its number; `None` if it was never used. A removed row has default data and a meaningless key.
+    /// A row by its number. A removed row has default data and a meaningless key.
+    ///
+    /// # Panics
+    /// If this table never gave out the number: a bug of the caller.
     #[inline]
     #[must_use]
-    pub fn row(&self, row: u32) -> Option<&Row<W, T>> {
-        self.store.row(row)
+    pub fn row(&self, row: u32) -> &Row<W, T> {
+        self.store.row(row).expect(NEVER_GIVEN)
     }
 
     /// The data of a row.
+    ///
+    /// # Panics
+    /// As [`Exact::row`].
     #[inline]
     #[must_use]
-    pub fn data(&self, row: u32) -> Option<&T> {
-        self.store.row(row).map(|row| &row.data)
+    pub fn data(&self, row: u32) -> &T {
+        &self.row(row).data
     }
 
     /// The data of a row, to be changed.
+    ///
+    /// # Panics
+    /// As [`Exact::row`].
     #[inline]
     #[must_use]
-    pub fn data_mut(&mut self, row: u32) -> Option<&mut T> {
-        self.store.row_mut(row).map(|row| &mut row.data)
+    pub fn data_mut(&mut self, row: u32) -> &mut T {
+        &mut self.store.row_mut(row).expect(NEVER_GIVEN).data
     }
 
     /// True from the insertion of a row until its removal.
@@ -145,5 +161,108 @@ impl<const W: usize, T: Default> Exact<W, T> {
     #[must_use]
     pub fn lookup_batch(&self, keys: &[[u64; W]; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
         self.store.lookup_batch(keys, hashes, mask, rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mix::mix;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn hash(key: &[u64; 2]) -> u64 {
+        mix(mix(7, key[0]), key[1])
+    }
+
+    fn key(number: u64) -> [u64; 2] {
+        [number, !number]
+    }
+
+    #[test]
+    fn a_full_table_refuses_and_keeps_what_it_has() {
+        for capacity in [0, 1, 8, 9, 100, 5000] {
+            let mut table = Exact::with_capacity(capacity as usize);
+            for n in 0..capacity {
+                assert_eq!(table.insert(hash(&key(n)), key(n), n), Ok(n as u32));
+            }
+            let more = key(capacity);
+            assert_eq!(table.insert(hash(&more), more, 0), Err(InsertError::Full));
+            assert_eq!(table.len(), capacity as usize);
+            for n in 0..capacity {
+                assert_eq!(table.insert(hash(&key(n)), key(n), 0), Err(InsertError::Exists(n as u32)));
+                assert_eq!(*table.data(n as u32), n);
+            }
+        }
+    }
+
+    #[test]
+    fn equal_hashes_are_refused_in_the_end() {
+        let mut table = Exact::with_capacity(1000);
+        let taken = (0..1000).filter(|&n| table.insert(42 << 32, key(n), ()).is_ok()).count();
+        assert!(taken == 8 || taken == 16);
+        for n in 0..1000 {
+            assert_eq!(table.get(42 << 32, &key(n)), ((n as usize) < taken).then_some(n as u32));
+        }
+    }
+
+    #[test]
+    fn churn_at_design_load_never_refuses() {
+        const CAPACITY: u64 = 10_000;
+        let mut table = Exact::with_capacity(CAPACITY as usize);
+        for n in 0..11 * CAPACITY {
+            if n >= CAPACITY {
+                let old = key(n - CAPACITY);
+                assert_eq!(table.remove(hash(&old), &old).map(|(_, data)| data), Some(n - CAPACITY));
+            }
+            assert!(table.insert(hash(&key(n)), key(n), n).is_ok(), "{n}");
+        }
+        assert_eq!(table.len(), CAPACITY as usize);
+    }
+
+    #[test]
+    fn memory_follows_the_design() {
+        let table = Exact::<5, u64>::with_capacity(1_000_000);
+        assert!(table.bytes() - 48_000_000 < 9_300_000, "{}", table.bytes());
+    }
+
+    /// Few keys and hashes of few bits: overflows, equal tags and re-use of rows all happen.
+    fn step() -> impl Strategy<Value = (u8, u64)> {
+        (0_u8..3, 0_u64..200)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        #[test]
+        fn it_is_a_map(capacity in 0_usize..150, bits in 0_u32..64, steps in prop::collection::vec(step(), 1..500)) {
+            let hash = |key: &[u64; 2]| hash(key) & (u64::MAX >> bits).rotate_left(17);
+            let mut table = Exact::with_capacity(capacity);
+            let mut twin: HashMap<[u64; 2], (u32, u64)> = HashMap::new();
+            for (at, (operation, number)) in (0..).zip(steps) {
+                let key = key(number);
+                if operation < 2 {
+                    match table.insert(hash(&key), key, at) {
+                        Ok(row) => prop_assert_eq!(twin.insert(key, (row, at)), None),
+                        Err(InsertError::Exists(row)) => prop_assert_eq!(twin.get(&key).map(|entry| entry.0), Some(row)),
+                        Err(InsertError::Full) => prop_assert!(!twin.contains_key(&key)),
+                    }
+                } else {
+                    prop_assert_eq!(table.remove(hash(&key), &key), twin.remove(&key));
+                }
+                prop_assert_eq!(table.len(), twin.len());
+            }
+            prop_assert!(table.iter().all(|(row, key, &data)| twin.get(key) == Some(&(row, data)) && table.is_live(row)));
+            prop_assert_eq!(table.iter().count(), twin.len());
+            for first in [0, 64, 128] {
+                let keys = std::array::from_fn(|i| key(first + i as u64));
+                let hashes = keys.map(|key| hash(&key));
+                let (mut rows, mask) = ([0; 64], 0xFFFF_0FF0_F0F0_FFFF);
+                let hits = table.lookup_batch(&keys, &hashes, mask, &mut rows);
+                for i in 0..64 {
+                    let expected = twin.get(&keys[i]).filter(|_| mask >> i & 1 == 1).map(|entry| entry.0);
+                    prop_assert_eq!((hits >> i & 1 == 1).then_some(rows[i]), expected);
+                }
+            }
+        }
     }
 }

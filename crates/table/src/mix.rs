@@ -9,6 +9,24 @@ const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Mixes a word into a state.
 #[inline(always)]
 pub(crate) fn mix(state: u64, word: u64) -> u64 {
-    let product = u128::from(state ^ word ^ SPREAD) * u128::from(SPREAD ^ state.rotate_left(32));
+    fold(state ^ word ^ SPREAD, SPREAD ^ state.rotate_left(32))
+}
+
+/// Multiplies and folds: every bit of the answer depends on every bit of both factors, unless one of them is 0.
+#[inline(always)]
+fn fold(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
+}
+
+/// Hashes the masked bits of a key under a secret a word. Words are taken in pairs whose products wait for nothing, so
+/// that the hashes of a batch overlap. Nobody who does not know the secret can make a factor 0.
+#[inline(always)]
+pub(crate) fn hash_masked<const W: usize>(key: &[u64; W], mask: &[u64; W], secret: &[u64; W]) -> u64 {
+    let factor = |word: usize| (key[word] & mask[word]) ^ secret[word];
+    let mut hash = 0;
+    for word in (0..W).step_by(2) {
+        hash ^= fold(factor(word), if word + 1 < W { factor(word + 1) } else { SPREAD });
+    }
+    hash
 }

@@ -7,17 +7,26 @@
 use crate::index::{Index, ROWS_MAX};
 use crate::{Full, InsertError};
 use packet::{Bits, prefetch};
+use std::ops::Range;
 
 /// What can be a row.
 pub(crate) trait Record {
     /// What it is found by.
-    type Key: PartialEq;
+    type Key;
     /// The key of this row.
     fn key(&self) -> &Self::Key;
+    /// Whether this is the row of a key.
+    fn has(&self, key: &Self::Key) -> bool;
     /// A free row that remembers the next free one.
     fn vacant(next: u32) -> Self;
     /// What [`Record::vacant`] was given.
     fn next_vacant(&self) -> u32;
+}
+
+/// Equality without branches; the derived one calls `bcmp` for five words.
+#[inline(always)]
+pub(crate) fn same<const W: usize>(a: &[u64; W], b: &[u64; W]) -> bool {
+    (0..W).fold(0, |differs, word| differs | (a[word] ^ b[word])) == 0
 }
 
 /// Ends the chain of free rows.
@@ -87,17 +96,23 @@ impl<R: Record> Store<R> {
 
     #[inline]
     pub(crate) fn get(&self, hash: u64, key: &R::Key) -> Option<u32> {
-        self.index.find(hash, |row| self.has_key(row, key))
+        self.index.find(hash, |row| self.is_row(row, |record| record.has(key)))
     }
 
     /// See [`crate::Exact::lookup_batch`].
     #[inline(always)]
-    pub(crate) fn lookup_batch(
+    pub(crate) fn lookup_batch(&self, keys: &[R::Key; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+        self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]))
+    }
+
+    /// The rows of the hashes in `mask` for which `is_it` holds.
+    #[inline(always)]
+    pub(crate) fn find_batch(
         &self,
-        keys: &[R::Key; 64],
         hashes: &[u64; 64],
         mask: u64,
         rows: &mut [u32; 64],
+        is_it: impl Fn(usize, &R) -> bool,
     ) -> u64 {
         let guessed = self.index.guess_batch(hashes, mask, rows, |row| {
             if let Some(record) = self.rows.get(row as usize) {
@@ -106,20 +121,27 @@ impl<R: Record> Store<R> {
         });
         let mut hits = guessed;
         for i in Bits(guessed) {
-            if !self.has_key(rows[i], &keys[i]) {
-                hits ^= 1 << i;
-            }
+            hits ^= u64::from(!self.is_row(rows[i], |record| is_it(i, record))) << i;
         }
-        if hits == guessed { hits } else { hits | self.lookup_again(keys, hashes, guessed ^ hits, rows) }
+        if hits != guessed {
+            hits |= self.find_again(hashes, guessed ^ hits, rows, is_it);
+        }
+        hits
     }
 
     /// Another key has the same tag: look on behind it.
     #[cold]
     #[inline(never)]
-    fn lookup_again(&self, keys: &[R::Key; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+    fn find_again(
+        &self,
+        hashes: &[u64; 64],
+        mask: u64,
+        rows: &mut [u32; 64],
+        is_it: impl Fn(usize, &R) -> bool,
+    ) -> u64 {
         let mut hits = 0;
         for i in Bits(mask) {
-            if let Some(row) = self.get(hashes[i], &keys[i]) {
+            if let Some(row) = self.index.find(hashes[i], |row| self.is_row(row, |record| is_it(i, record))) {
                 rows[i] = row;
                 hits |= 1 << i;
             }
@@ -170,19 +192,22 @@ impl<R: Record> Store<R> {
         rows.map(|row| (row as u32, &self.rows[row]))
     }
 
-    /// The first live row at or after `from`.
-    pub(crate) fn next_live(&self, from: u32) -> Option<u32> {
-        let first = from as usize / 64;
-        let mut bits = self.live.get(first)? & (u64::MAX << (from % 64));
-        for word in first..self.live.len() {
-            if word > first {
-                bits = self.live[word];
-            }
+    /// The first live row of `rows`.
+    pub(crate) fn first_live(&self, rows: Range<u32>) -> Option<u32> {
+        let mut from = rows.start;
+        while from < rows.end {
+            let bits = self.live.get(from as usize / 64)? >> (from % 64);
             if bits != 0 {
-                return Some(word as u32 * 64 + bits.trailing_zeros());
+                return Some(from + bits.trailing_zeros()).filter(|row| rows.contains(row));
             }
+            from = (from / 64 + 1) * 64;
         }
         None
+    }
+
+    /// True when a row would be found by a hash.
+    pub(crate) fn leads_to(&self, hash: u64, row: u32) -> bool {
+        self.index.find(hash, |found| found == row).is_some()
     }
 
     /// Rows that share a bucket with a hash, at most 16.
@@ -191,7 +216,7 @@ impl<R: Record> Store<R> {
     }
 
     #[inline(always)]
-    fn has_key(&self, row: u32, key: &R::Key) -> bool {
-        self.rows.get(row as usize).is_some_and(|record| record.key() == key)
+    fn is_row(&self, row: u32, is_it: impl Fn(&R) -> bool) -> bool {
+        self.rows.get(row as usize).is_some_and(is_it)
     }
 }

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * What of an interface's traffic goes to weir: the XDP program in front of its AF_XDP sockets.
+ *
+ * A frame is summed up in WORDS words (what it is, ports, VNI, addresses). An entry is a mask and a value for each of
+ * them; the frame is weir's when an entry fits, and the kernel's otherwise. Whatever a `take` rule means (prefixes,
+ * fragments that follow their service, broadcast) is worked out by user space (take.rs): this program only compares.
+ *
+ * Promises: nothing is dropped here; every frame is counted once. Malformed headers leave the words after them zero.
+ * Cost: about 40 instructions to parse and 4 an entry that does not fit. There are at most 128 entries, so a linear
+ * walk in cache beats a table that would have to know masks.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define ENTRIES_MAX 128 /* 64 rules, each at most with an entry of its own for fragments: take.rs */
+#define VLAN_TAGS_MAX 2
+#define EXTENSION_HEADERS_MAX 8 /* as many as packet::parse follows */
+
+/* KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word. */
+enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
+
+/* Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (the first included). */
+enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4 };
+
+#define VNI_PRESENT (1U << 31)
+
+struct summary {
+	__u32 words[WORDS];
+};
+
+struct entry {
+	__u32 mask[WORDS];
+	__u32 value[WORDS];
+};
+
+struct settings {
+	__u8 own_mac[8]; /* the last two are padding */
+	__u32 count;
+	__u32 pad;
+	struct entry entries[ENTRIES_MAX];
+};
+
+/* Two, of which `active` names the one in use: rules change between two frames, never inside one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} active SEC(".maps");
+
+/* By receive queue; user space sets max_entries of this map and the next to the interface's queues. */
+struct {
+	__uint(type, BPF_MAP_TYPE_XSKMAP);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} sockets SEC(".maps");
+
+struct counters {
+	__u64 taken;
+	__u64 passed;
+	__u64 not_ours;
+	__u64 redirect_failed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counters);
+} counters SEC(".maps");
+
+struct cursor {
+	void *at;
+	void *end;
+};
+
+/* The next `length` bytes, or NULL when the frame ends before. */
+static __always_inline void *next(struct cursor *cursor, __u32 length)
+{
+	void *header = cursor->at;
+
+	if (header + length > cursor->end)
+		return 0;
+	cursor->at = header + length;
+	return header;
+}
+
+static __always_inline __u32 read_mac(struct cursor *cursor, const struct settings *settings, __u16 *ethertype)
+{
+	struct ethhdr *ethernet = next(cursor, sizeof(*ethernet));
+
+	if (!ethernet)
+		return FOREIGN;
+	*ethertype = ethernet->h_proto;
+	if (ethernet->h_dest[0] & 1)
+		return GROUP;
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (ethernet->h_dest[i] != settings->own_mac[i])
+			return FOREIGN;
+	return 0;
+}
+
+static __always_inline void skip_vlan_tags(struct cursor *cursor, __u16 *ethertype)
+{
+	for (int i = 0; i < VLAN_TAGS_MAX; i++) {
+		__be16 *tag;
+
+		if (*ethertype != bpf_htons(ETH_P_8021Q) && *ethertype != bpf_htons(ETH_P_8021AD))
+			return;
+		tag = next(cursor, 4);
+		if (!tag)
+			return;
+		*ethertype = tag[1];
+	}
+}
+
+/* The transport protocol, its header next in the cursor unless the frame is a FRAGMENT; -1 when there is none. */
+static __always_inline int read_ipv4(struct cursor *cursor, __u32 *words)
+{
+	struct iphdr *ip = next(cursor, sizeof(*ip));
+
+	if (!ip || ip->version != 4 || ip->ihl < 5)
+		return -1;
+	words[DESTINATION] = ip->daddr;
+	words[SOURCE] = ip->saddr;
+	if (ip->frag_off & bpf_htons(0x3fff)) /* RFC 791: more fragments, or an offset */
+		words[KIND] |= FRAGMENT;
+	if (!next(cursor, (ip->ihl * 4 - sizeof(*ip)) & 0x3f)) /* the mask tells the verifier what is known: at most 40 */
+		words[KIND] |= FRAGMENT; /* cut short: there are no ports to be found either */
+	return ip->protocol;
+}
+
+static __always_inline int is_extension(__u8 protocol)
+{
+	return protocol == IPPROTO_HOPOPTS || protocol == IPPROTO_ROUTING || protocol == IPPROTO_FRAGMENT ||
+	       protocol == IPPROTO_AH || protocol == IPPROTO_DSTOPTS;
+}
+
+static __always_inline int read_ipv6(struct cursor *cursor, __u32 *words)
+{
+	struct ipv6hdr *ip = next(cursor, sizeof(*ip));
+	__u8 protocol;
+
+	if (!ip || ip->version != 6)
+		return -1;
+	__builtin_memcpy(&words[DESTINATION], &ip->daddr, 16);
+	__builtin_memcpy(&words[SOURCE], &ip->saddr, 16);
+	protocol = ip->nexthdr;
+	for (int i = 0; i < EXTENSION_HEADERS_MAX; i++) {
+		__u8 *header;
+		__u32 length;
+
+		if (!is_extension(protocol))
+			return protocol;
+		header = next(cursor, 8);
+		if (!header)
+			return -1;
+		if (protocol == IPPROTO_FRAGMENT) /* RFC 8200 4.5: reserved bits apart, an offset or more to come */
+			length = 8;
+		else if (protocol == IPPROTO_AH) /* RFC 4302 2.2: in words of 4, minus 2 */
+			length = (header[1] + 2) * 4;
+		else
+			length = (header[1] + 1) * 8;
+		if (protocol == IPPROTO_FRAGMENT && (header[2] || header[3] & 0xf9)) {
+			words[KIND] |= FRAGMENT;
+			return header[0];
+		}
+		protocol = header[0];
+		if (length < 8 || !next(cursor, length - 8))
+			return -1;
+	}
+	return is_extension(protocol) ? -1 : protocol;
+}
+
+static __always_inline void read_ports(struct cursor *cursor, __u8 protocol, __u32 *words)
+{
+	__be16 *ports;
+	__u32 *vxlan;
+
+	if (protocol != IPPROTO_UDP && protocol != IPPROTO_TCP)
+		return;
+	ports = next(cursor, sizeof(struct udphdr));
+	if (!ports)
+		return;
+	words[DPORT] = bpf_ntohs(ports[1]);
+	if (protocol != IPPROTO_UDP)
+		return;
+	vxlan = next(cursor, 8);
+	if (vxlan && *(__u8 *)vxlan & 0x08) /* RFC 7348 5: the I flag says that the VNI is valid */
+		words[VNI] = VNI_PRESENT | bpf_ntohl(vxlan[1]) >> 8;
+}
+
+static __always_inline void read_frame(struct cursor *cursor, const struct settings *settings, __u32 *words)
+{
+	__u16 ethertype = 0;
+	int protocol = -1;
+
+	words[KIND] = read_mac(cursor, settings, &ethertype);
+	skip_vlan_tags(cursor, &ethertype);
+	words[KIND] |= (__u32)bpf_ntohs(ethertype) << 16;
+	if (ethertype == bpf_htons(ETH_P_IP))
+		protocol = read_ipv4(cursor, words);
+	else if (ethertype == bpf_htons(ETH_P_IPV6))
+		protocol = read_ipv6(cursor, words);
+	if (protocol < 0)
+		return;
+	words[KIND] |= (protocol & 0xff) << 8;
+	if (!(words[KIND] & FRAGMENT))
+		read_ports(cursor, protocol, words);
+}
+
+static __always_inline int fits(const struct entry *entry, const __u32 *words)
+{
+#pragma unroll
+	for (int i = 0; i < WORDS; i++)
+		if ((words[i] ^ entry->value[i]) & entry->mask[i])
+			return 0;
+	return 1;
+}
+
+/* Not static: the verifier then checks it once, not again for every way through the headers. */
+__attribute__((noinline)) int is_taken(const struct settings *settings, const struct summary *summary)
+{
+	if (!settings || !summary)
+		return 0;
+	for (__u32 i = 0; i < ENTRIES_MAX; i++) {
+		if (i >= settings->count)
+			return 0;
+		if (fits(&settings->entries[i], summary->words))
+			return 1;
+	}
+	return 0;
+}
+
+SEC("xdp")
+int xdp_take(struct xdp_md *context)
+{
+	struct cursor cursor = {
+		.at = (void *)(long)context->data,
+		.end = (void *)(long)context->data_end,
+	};
+	struct summary summary = {};
+	__u32 queue = context->rx_queue_index;
+	__u32 zero = 0;
+	__u32 *half = bpf_map_lookup_elem(&active, &zero);
+	struct settings *chosen = half ? bpf_map_lookup_elem(&settings, half) : 0;
+	struct counters *count = bpf_map_lookup_elem(&counters, &queue);
+	int verdict;
+
+	if (!chosen || !count)
+		return XDP_PASS;
+	read_frame(&cursor, chosen, summary.words);
+	if (!is_taken(chosen, &summary)) {
+		if (summary.words[KIND] & FOREIGN)
+			count->not_ours++;
+		else
+			count->passed++;
+		return XDP_PASS;
+	}
+	verdict = bpf_redirect_map(&sockets, queue, XDP_PASS);
+	if (verdict == XDP_REDIRECT)
+		count->taken++;
+	else
+		count->redirect_failed++; /* no socket on this queue */
+	return verdict;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,166 @@
+//! The XDP program in front of an interface's AF_XDP sockets, loaded and attached.
+//!
+//! It hangs on a bpf_link that this object owns: when the process ends, however it ends, the kernel detaches it and the
+//! interface is as before. The older attachment by netlink would outlive a kill -9, so it is refused.
+
+use std::os::fd::{AsFd, AsRawFd};
+
+use aya::maps::{Array, MapData, MapError, PerCpuArray, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+
+use crate::take::{Entry, RULES_MAX, Take, TakeError, WORDS, compile};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
+
+/// Receive queues of an interface at most: one socket and one set of counters each.
+pub const QUEUES_MAX: u32 = 1024;
+
+/// 64 rules, each with a second entry for its fragments.
+const ENTRIES_MAX: usize = RULES_MAX * 2;
+const HEAD_WORDS: usize = 4;
+
+/// `struct settings` as words: MAC (8 bytes), count, padding, entries (masks, then values).
+type Settings = [u32; HEAD_WORDS + ENTRIES_MAX * WORDS * 2];
+
+/// Where in the receive path the program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttachMode {
+    /// In the driver, before the kernel makes a packet of the frame.
+    Native,
+    /// In the stack, for drivers without XDP: works everywhere, costs a packet each.
+    Generic,
+}
+
+/// What the program did with the frames of a queue. Each frame is counted in one of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// A rule fitted; given to the queue's socket.
+    pub taken: u64,
+    /// No rule fitted; left to the kernel.
+    pub passed: u64,
+    /// For another host's MAC address; left to the kernel, which drops it.
+    pub not_ours: u64,
+    /// A rule fitted, but no socket was bound to the queue; left to the kernel.
+    pub redirect_failed: u64,
+}
+
+/// The program with its maps.
+pub struct XdpTake {
+    ebpf: Ebpf,
+    queues: u32,
+    half: u32,
+    /// Dropping it detaches.
+    link: Option<FdLink>,
+}
+
+impl XdpTake {
+    /// Loads the program for an interface of so many receive queues. It takes nothing yet.
+    ///
+    /// # Errors
+    /// What the kernel says: usually a missing privilege.
+    pub fn load(queues: u32) -> Result<XdpTake, EbpfError> {
+        let queues = queues.clamp(1, QUEUES_MAX);
+        let mut ebpf =
+            EbpfLoader::new().map_max_entries("sockets", queues).map_max_entries("counters", queues).load(OBJECT)?;
+        program(&mut ebpf)?.load()?;
+        Ok(XdpTake { ebpf, queues, half: 0, link: None })
+    }
+
+    /// Replaces the rules between two frames, attached or not.
+    ///
+    /// # Errors
+    /// A rule that cannot be (nothing has changed then).
+    pub fn set_take(&mut self, own_mac: [u8; 6], take: &Take) -> Result<(), TakeError> {
+        let settings = settings(own_mac, &compile(take)?);
+        self.half ^= 1;
+        let half = self.half;
+        self.array::<Settings>("settings").set(half, settings, 0).expect("a map of our own, of this size");
+        self.array::<u32>("active").set(0, half, 0).expect("a map of our own, of this size");
+        Ok(())
+    }
+
+    /// Attaches to the interface of this index.
+    ///
+    /// # Errors
+    /// What the kernel says: `EBUSY` when a program is attached already, `EOPNOTSUPP` without native XDP, `ERANGE` when
+    /// the MTU is too large for it. A kernel without XDP links (before 5.9) is refused as `NotAttached`.
+    pub fn attach(&mut self, interface: u32, mode: AttachMode) -> Result<(), ProgramError> {
+        let mode = match mode {
+            AttachMode::Native => XdpMode::Driver,
+            AttachMode::Generic => XdpMode::Skb,
+        };
+        let program = program(&mut self.ebpf)?;
+        let id = program.attach_to_if_index(interface, mode)?;
+        let link = program.take_link(id)?;
+        // aya falls back to netlink when links are not available; dropped here, that attachment is undone.
+        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        Ok(())
+    }
+
+    /// Gives the frames taken from a receive queue to a socket. The kernel forgets the socket when it closes.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_socket(&mut self, queue: u32, socket: impl AsFd) -> Result<(), MapError> {
+        let map = self.ebpf.map_mut("sockets").expect("xdp_take.bpf.c defines it");
+        XskMap::try_from(map)?.set(queue, socket.as_fd().as_raw_fd(), 0)
+    }
+
+    /// Receive queues there is room for.
+    #[must_use]
+    pub fn queues(&self) -> u32 {
+        self.queues
+    }
+
+    /// What was done with the frames of a receive queue since [`XdpTake::load`].
+    #[must_use]
+    pub fn counters(&self, queue: u32) -> Counters {
+        let map = self.ebpf.map("counters").expect("xdp_take.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, [u64; 4]>::try_from(map).expect("four counters");
+        let mut sum = Counters::default();
+        for cpu in map.get(&queue, 0).iter().flat_map(|values| values.iter()) {
+            sum.taken += cpu[0];
+            sum.passed += cpu[1];
+            sum.not_ours += cpu[2];
+            sum.redirect_failed += cpu[3];
+        }
+        sum
+    }
+
+    /// Runs the program on a frame without any interface (`BPF_PROG_TEST_RUN`), on queue 0, and returns its verdict.
+    ///
+    /// # Errors
+    /// What the kernel says; it wants at least the 14 bytes of an Ethernet header.
+    pub fn test_run(&mut self, frame: &[u8]) -> Result<u32, ProgramError> {
+        let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
+        Ok(program(&mut self.ebpf)?.test_run(options)?.return_value)
+    }
+
+    fn array<T: aya::Pod>(&mut self, name: &str) -> Array<&mut MapData, T> {
+        let map = self.ebpf.map_mut(name).expect("xdp_take.bpf.c defines it");
+        Array::try_from(map).expect("its value is laid out as here")
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
+    ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
+}
+
+fn settings(own_mac: [u8; 6], entries: &[Entry]) -> Settings {
+    let [a, b, c, d, e, f] = own_mac;
+    let mut settings = [0; _];
+    let (head, rows) = settings.split_at_mut(HEAD_WORDS);
+    head.copy_from_slice(&[
+        u32::from_ne_bytes([a, b, c, d]),
+        u32::from_ne_bytes([e, f, 0, 0]),
+        entries.len() as u32,
+        0,
+    ]);
+    for (row, entry) in rows.chunks_exact_mut(WORDS * 2).zip(entries) {
+        row[..WORDS].copy_from_slice(&entry.mask);
+        row[WORDS..].copy_from_slice(&entry.value);
+    }
+    settings
+}

@@ -1,0 +1,255 @@
+//! What is wrong with a configuration, and where: all of it at once, each with the line and a caret under the culprit.
+
+use engine::check::Severity;
+use engine::program::Origin;
+use std::fmt::Write;
+
+/// Diagnostics printed at most: who made more mistakes than this made one mistake many times.
+const PRINTED_MAX: usize = 100;
+/// Characters of a source line shown on each side of the caret.
+const AROUND: usize = 80;
+
+/// A run of characters in the text; lines and columns count from 1, columns in characters. Line 0: nowhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Span {
+    /// Line.
+    pub line: u32,
+    /// Column of the first character.
+    pub column: u32,
+    /// Characters.
+    pub length: u32,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Diagnostic {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where.
+    pub span: Span,
+    /// What.
+    pub message: String,
+    /// What to do.
+    pub help: Option<String>,
+}
+
+/// Everything that is wrong with one text.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    file: String,
+    text: String,
+    diagnostics: Vec<Diagnostic>,
+    origins: Vec<Span>,
+}
+
+impl Report {
+    /// Nothing wrong so far with `text`, which came from `file`.
+    #[must_use]
+    pub fn new(file: &str, text: &str) -> Report {
+        Report { file: file.to_string(), text: text.to_string(), ..Report::default() }
+    }
+
+    /// Something that must be mended.
+    pub fn error(&mut self, span: Span, message: impl Into<String>) {
+        self.push(Severity::Error, span, message.into(), None);
+    }
+
+    /// Something that must be mended, and how.
+    pub fn error_help(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
+        self.push(Severity::Error, span, message.into(), Some(help.into()));
+    }
+
+    /// Something odd.
+    pub fn warning(&mut self, span: Span, message: impl Into<String>) {
+        self.push(Severity::Warning, span, message.into(), None);
+    }
+
+    fn push(&mut self, severity: Severity, span: Span, message: String, help: Option<String>) {
+        let diagnostic = Diagnostic { severity, span, message, help };
+        if !self.diagnostics.contains(&diagnostic) || self.diagnostics.len() > PRINTED_MAX {
+            self.diagnostics.push(diagnostic);
+        }
+    }
+
+    /// A mark that leads back to `span`.
+    pub fn origin(&mut self, span: Span) -> Origin {
+        self.origins.push(span);
+        Origin(self.origins.len() as u32)
+    }
+
+    /// The next mark that [`Report::origin`] will give.
+    #[must_use]
+    pub fn next_origin(&self) -> Origin {
+        Origin(self.origins.len() as u32 + 1)
+    }
+
+    /// Where a mark leads.
+    #[must_use]
+    pub fn span_of(&self, origin: Origin) -> Span {
+        let at = (origin.0 as usize).checked_sub(1);
+        at.and_then(|at| self.origins.get(at)).copied().unwrap_or_default()
+    }
+
+    /// Errors so far.
+    #[must_use]
+    pub fn errors(&self) -> usize {
+        self.diagnostics.iter().filter(|one| one.severity == Severity::Error).count()
+    }
+
+    /// Warnings so far.
+    #[must_use]
+    pub fn warnings(&self) -> usize {
+        self.diagnostics.len() - self.errors()
+    }
+
+    /// All of it, in the order of the text.
+    #[must_use]
+    pub fn diagnostics(&self) -> Vec<&Diagnostic> {
+        let mut list: Vec<&Diagnostic> = self.diagnostics.iter().collect();
+        list.sort_by_key(|one| (one.span.line == 0, one.span.line, one.span.column));
+        list
+    }
+
+    /// As one JSON array.
+    #[must_use]
+    pub fn json(&self) -> serde_json::Value {
+        let one = |one: &Diagnostic| {
+            serde_json::json!({
+                "severity": severity(one.severity), "file": self.file, "line": one.span.line, "column": one.span.column,
+                "message": one.message, "help": one.help,
+            })
+        };
+        self.diagnostics().into_iter().map(one).collect()
+    }
+
+    fn draw(&self, out: &mut String, one: &Diagnostic) {
+        let severity = severity(one.severity);
+        let help = one.help.as_deref().unwrap_or_default();
+        let line = (one.span.line as usize).checked_sub(1).and_then(|at| self.text.lines().nth(at));
+        let Some(line) = line else {
+            let _ = writeln!(out, "{}: {severity}: {}{}{help}", self.file, one.message, if help.is_empty() { "" } else { "; " });
+            return;
+        };
+        let _ = writeln!(out, "{}:{}:{}: {severity}: {}", self.file, one.span.line, one.span.column, one.message);
+        let window = Window::of(line, one.span);
+        let _ = writeln!(out, "{:>5} | {}", one.span.line, window.text);
+        let _ = writeln!(out, "      | {}{} {help}", window.indent, "^".repeat(window.carets));
+        while out.ends_with([' ', '\n']) {
+            out.pop();
+        }
+        out.push('\n');
+    }
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let all = self.diagnostics();
+        let mut out = String::new();
+        for one in all.iter().take(PRINTED_MAX) {
+            self.draw(&mut out, one);
+        }
+        if all.len() > PRINTED_MAX {
+            let _ = writeln!(out, "... and {} more", all.len() - PRINTED_MAX);
+        }
+        f.write_str(&out)
+    }
+}
+
+fn severity(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    }
+}
+
+/// The part of a line that is shown.
+struct Window {
+    text: String,
+    indent: String,
+    carets: usize,
+}
+
+impl Window {
+    fn of(line: &str, span: Span) -> Window {
+        let characters: Vec<char> = line.chars().collect();
+        let at = (span.column as usize).saturating_sub(1).min(characters.len());
+        let start = if characters.len() > 2 * AROUND { at.saturating_sub(AROUND) } else { 0 };
+        let end = characters.len().min(start + 2 * AROUND);
+        let shown = |range: &[char]| range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>();
+        let carets = (span.length as usize).clamp(1, (end.saturating_sub(at)).max(1));
+        Window { text: shown(&characters[start..end]), indent: " ".repeat(at - start), carets }
+    }
+}
+
+/// The nearest of `known` to what was typed, if it is near enough to be meant.
+#[must_use]
+pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let allowed = (typed.chars().count() / 3).max(1);
+    let near = known.into_iter().map(|name| (distance(typed, name), name)).filter(|(distance, _)| *distance <= allowed);
+    near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
+}
+
+/// `did you mean ...`, or the list of what there is.
+#[must_use]
+pub fn suggestion<'a>(typed: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    if let Some(name) = nearest(typed, known.clone()) {
+        return format!("did you mean `{name}`?");
+    }
+    let names: Vec<&str> = known.into_iter().collect();
+    match names.len() {
+        0 => "there is none".to_string(),
+        1..=24 => format!("there is: {}", names.join(", ")),
+        _ => "see docs/configuration.md".to_string(),
+    }
+}
+
+/// Damerau-Levenshtein distance without repeated edits: swapped letters are one mistake.
+fn distance(one: &str, other: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
+    let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];
+    rows[0] = (0..=b.len()).collect();
+    for i in 1..=a.len() {
+        rows[i][0] = i;
+        for j in 1..=b.len() {
+            let substituted = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut best = substituted.min(rows[i - 1][j] + 1).min(rows[i][j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                best = best.min(rows[i - 2][j - 2] + 1);
+            }
+            rows[i][j] = best;
+        }
+    }
+    rows[a.len()][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearest_name_is_suggested() {
+        let fields = ["ipv4.src", "ipv4.dst", "ipv6.src"];
+        assert_eq!(nearest("ipv4.scr", fields), Some("ipv4.src"));
+        assert_eq!(nearest("ip4.dst", fields), Some("ipv4.dst"));
+        assert_eq!(nearest("bananas", fields), None);
+        assert_eq!(suggestion("x", ["alpha", "beta"]), "there is: alpha, beta");
+    }
+
+    #[test]
+    fn a_caret_stands_under_the_culprit() {
+        let mut report = Report::new("a.yaml", "workers: 1\nmatch: { ipv4.scr: 1 }\n");
+        let span = Span { line: 2, column: 10, length: 8 };
+        report.error_help(span, "no field `ipv4.scr`", "did you mean `ipv4.src`?");
+        let expected = "a.yaml:2:10: error: no field `ipv4.scr`\n    2 | match: { ipv4.scr: 1 }\n      |          ^^^^^^^^ did you mean `ipv4.src`?\n";
+        assert_eq!(report.to_string(), expected);
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_places_outside_the_text_do_no_harm() {
+        let mut report = Report::new("a", &"x".repeat(1000));
+        report.error(Span { line: 1, column: 500, length: 9000 }, "long");
+        report.error(Span { line: 1, column: 9000, length: 1 }, "beyond");
+        report.error(Span { line: 9, column: 1, length: 1 }, "no such line");
+        assert!(report.to_string().lines().all(|line| line.len() < 200));
+    }
+}

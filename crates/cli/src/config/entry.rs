@@ -1,0 +1,424 @@
+//! Entries: one row of a pipe, read from YAML (a configuration, or a line typed at run time) and written again.
+
+use super::action::{Place, constant, places};
+use super::diagnostic::{Report, Span, suggestion};
+use super::raw::{Kind, Node};
+use super::section::{Section, number, pairs, text};
+use super::{forward, value};
+use engine::change::EntryKey;
+use engine::program::{
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program, SharedUse,
+};
+use std::collections::HashMap;
+
+/// Names of shared counters.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// The names, in the order of their numbers.
+    pub names: Vec<String>,
+    numbers: HashMap<String, u16>,
+    /// May a new name be used?
+    open: bool,
+}
+
+impl Counters {
+    /// Those of a program.
+    #[must_use]
+    pub fn new(names: Vec<String>, open: bool) -> Counters {
+        let numbers = names.iter().enumerate().map(|(at, name)| (name.clone(), at as u16)).collect();
+        Counters { names, numbers, open }
+    }
+
+    /// The counter that `node` names.
+    pub fn named(&mut self, node: &Node, report: &mut Report) -> Option<CounterId> {
+        let name = text(node, "the name of a counter", report)?;
+        if let Some(number) = self.numbers.get(name) {
+            return Some(CounterId(*number));
+        }
+        if !self.open {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            report.error_help(node.span, format!("there is no counter `{name}`"), suggestion(name, names));
+            return None;
+        }
+        let name = super::section::name(name, node.span, report)?;
+        // One too many is told by the check.
+        let number = u16::try_from(self.names.len()).ok()?;
+        self.numbers.insert(name.to_string(), number);
+        self.names.push(name.to_string());
+        Some(CounterId(number))
+    }
+}
+
+/// Reads the entries of one pipe.
+pub struct EntryReader<'a> {
+    /// Names of everything else.
+    pub program: &'a Program,
+    /// The pipe, but for its entries.
+    pub pipe: &'a Pipe,
+    /// Names of counters.
+    pub counters: &'a mut Counters,
+    /// What is wrong.
+    pub report: &'a mut Report,
+}
+
+const KEYS: &[&str] =
+    &["match", "action", "set", "add", "push_vlan", "encap_vxlan", "counter", "meter", "forward", "priority"];
+
+impl EntryReader<'_> {
+    /// One entry; `None` if it cannot be used, which the report says.
+    pub fn read(&mut self, node: &Node) -> Option<Entry> {
+        let before = self.report.errors();
+        let section = Section::of(node, KEYS, self.report);
+        let (matches, priority) = self.key(&section);
+        let template = self.template(&section);
+        let values = self.values(&section, template);
+        let entry = Entry {
+            matches,
+            priority,
+            template,
+            values,
+            forward: self.forward(&section),
+            counter: self.counter(&section),
+            meter: self.meter(&section),
+            run_time: false,
+            origin: self.report.origin(section.get("match").map_or(node.span, |node| node.span)),
+        };
+        (self.report.errors() == before).then_some(entry)
+    }
+
+    /// What tells the entry from others.
+    pub fn read_key(&mut self, node: &Node) -> Option<EntryKey> {
+        let before = self.report.errors();
+        let section = Section::of(node, KEYS, self.report);
+        let (matches, priority) = self.key(&section);
+        (self.report.errors() == before).then_some(EntryKey { matches, priority })
+    }
+
+    fn key(&mut self, section: &Section) -> (Vec<EntryMatch>, u32) {
+        let priority = match section.get("priority") {
+            Some(node) if self.pipe.kind == PipeKind::Acl => {
+                number(node, "a priority", 0..=u64::from(u32::MAX), self.report).unwrap_or_default() as u32
+            }
+            Some(node) => {
+                self.report.error(node.span, "only entries of acl pipes have a priority");
+                0
+            }
+            None => 0,
+        };
+        (self.matches(section), priority)
+    }
+
+    fn matches(&mut self, section: &Section) -> Vec<EntryMatch> {
+        match self.pipe.kind {
+            PipeKind::Hash { group, .. } => self.row(section, Some(group), false),
+            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => self.row(section, Some(group), true),
+            PipeKind::Flow { .. } => self.row(section, None, true),
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => self.fields(section),
+        }
+    }
+
+    /// The match of an entry of a HASH or FLOW pipe: `{ target: name }`, `{ flow: "..." }` or `default`.
+    fn row(&mut self, section: &Section, group: Option<GroupId>, flow: bool) -> Vec<EntryMatch> {
+        let what = match (group, flow) {
+            (Some(_), false) => "`{ target: name }`",
+            (Some(_), true) => "`{ target: name }`, `{ flow: \"...\" }` or `default`",
+            (None, _) => "`{ flow: \"...\" }` or `default`",
+        };
+        let Some(node) = section.need("match", what, self.report) else { return Vec::new() };
+        if flow && matches!(&node.kind, Kind::Scalar(text) if text == "default") {
+            return vec![EntryMatch::Default];
+        }
+        let pairs = pairs(node, self.report);
+        let [(key, span, value)] = pairs.as_slice() else {
+            self.report.error(node.span, format!("the match of this entry is {what}"));
+            return Vec::new();
+        };
+        let given = match (*key, group) {
+            ("target", Some(group)) => self.target(value, group),
+            ("flow", _) if flow => self.flow(value),
+            _ => {
+                self.report.error(*span, format!("the match of this entry is {what}, not `{key}`"));
+                None
+            }
+        };
+        given.into_iter().collect()
+    }
+
+    fn target(&mut self, node: &Node, group: GroupId) -> Option<EntryMatch> {
+        let name = text(node, "the name of a target", self.report)?;
+        let group = self.program.groups.get(group.index())?;
+        let at = group.targets.iter().position(|target| target.name == name);
+        if at.is_none() {
+            let names: Vec<&str> = group.targets.iter().map(|target| target.name.as_str()).collect();
+            let message = format!("group `{}` has no target `{name}`", group.name);
+            self.report.error_help(node.span, message, suggestion(name, names));
+        }
+        at.map(|at| EntryMatch::Target(at as u16))
+    }
+
+    fn flow(&mut self, node: &Node) -> Option<EntryMatch> {
+        let text = text(node, "a flow", self.report)?;
+        let key = value::flow(text);
+        if key.is_none() {
+            let help = "write `\"udp 10.0.0.1:53 > 10.0.0.2:4000\"`, IPv6 as `[::1]:53`, and ` vni 7` behind an inner flow";
+            self.report.error_help(node.span, format!("`{text}` is not a flow"), help);
+        }
+        key.map(EntryMatch::Flow)
+    }
+
+    fn fields(&mut self, section: &Section) -> Vec<EntryMatch> {
+        let empty = Node { span: section.span, kind: Kind::Map(Vec::new()) };
+        let node = section.get("match").unwrap_or(&empty);
+        let given = pairs(node, self.report);
+        for (name, span, _) in &given {
+            self.known(name, *span);
+        }
+        let varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
+        let values: Vec<(&Match, Option<&Node>)> = varying
+            .map(|one| (one, given.iter().find(|(name, ..)| *name == one.field.name()).map(|(_, _, node)| *node)))
+            .collect();
+        values.into_iter().filter_map(|(one, value)| self.field(one, value, node.span)).collect()
+    }
+
+    /// A field that the entry gives must be one that the pipe leaves to it.
+    fn known(&mut self, name: &str, span: Span) {
+        let matched = self.pipe.matches.iter().find(|one| one.field.name() == name);
+        match matched.map(|one| one.criterion) {
+            Some(Criterion::Const { .. }) => {
+                self.report.error(span, format!("`{name}` has one value for the whole pipe: entries do not give it"));
+            }
+            Some(_) => {}
+            None => {
+                let names: Vec<&str> = self.pipe.matches.iter().map(|one| one.field.name()).collect();
+                let message = format!("pipe `{}` does not match `{name}`", self.pipe.name);
+                self.report.error_help(span, message, suggestion(name, names));
+            }
+        }
+    }
+
+    fn field(&mut self, one: &Match, node: Option<&Node>, at: Span) -> Option<EntryMatch> {
+        let Some(node) = node else {
+            if matches!(one.criterion, Criterion::Masked | Criterion::Range) {
+                return Some(EntryMatch::Any);
+            }
+            self.report.error(at, format!("`{}` is missing: its pipe matches it per entry", one.field));
+            return None;
+        };
+        let text = text(node, "a value", self.report)?;
+        let (of, program) = (one.field, self.program);
+        let read = match one.criterion {
+            Criterion::Masked | Criterion::Range if text == "any" => Ok(EntryMatch::Any),
+            Criterion::Prefix => value::prefix(of, text, program).map(|(value, length)| EntryMatch::Prefix { value, length }),
+            Criterion::Masked => value::masked(of, text, program).map(|(value, mask)| EntryMatch::Masked { value, mask }),
+            Criterion::Range => value::range(of, text, program).map(|(first, last)| EntryMatch::Range { first, last }),
+            Criterion::PerEntry { mask } => value::field(of, text, program)
+                .and_then(|value| value::within(of, value, mask, program).map(|()| EntryMatch::Value(value))),
+            Criterion::Const { .. } => return None,
+        };
+        read.map_err(|why| self.report.error(node.span, why)).ok()
+    }
+
+    fn template(&mut self, section: &Section) -> u16 {
+        let Some(node) = section.get("action") else {
+            if self.pipe.templates.len() > 1 {
+                let names: Vec<&str> = self.pipe.templates.iter().map(|one| one.name.as_str()).collect();
+                let message = format!("`action` is missing: the pipe has several ({})", names.join(", "));
+                self.report.error(section.span, message);
+            }
+            return 0;
+        };
+        let Some(name) = text(node, "the name of an action", self.report) else { return 0 };
+        let at = self.pipe.templates.iter().position(|template| template.name == name);
+        if at.is_none() {
+            let names: Vec<&str> = self.pipe.templates.iter().map(|one| one.name.as_str()).collect();
+            let message = format!("pipe `{}` has no action `{name}`", self.pipe.name);
+            self.report.error_help(node.span, message, suggestion(name, names));
+        }
+        at.unwrap_or_default() as u16
+    }
+
+    fn values(&mut self, section: &Section, template: u16) -> Vec<u128> {
+        let places = self.pipe.templates.get(usize::from(template)).map(places).unwrap_or_default();
+        for operation in ["set", "add", "push_vlan", "encap_vxlan"] {
+            if let Some(node) = section.get(operation) {
+                self.only_places(operation, node, &places);
+            }
+        }
+        let mut values = Vec::with_capacity(places.len());
+        for place in &places {
+            let given = section.get(place.operation).and_then(|node| self.given(node, place));
+            let Some(node) = given else {
+                let message = format!("`{}: {{ {}: ... }}` is missing: the action takes it per entry", place.operation, place.key);
+                self.report.error(section.span, message);
+                continue;
+            };
+            values.extend(constant(place.field, node, self.program, self.report));
+        }
+        values
+    }
+
+    fn given<'n>(&self, node: &'n Node, place: &Place) -> Option<&'n Node> {
+        let told = occurrences(node).get(place.occurrence).copied()?;
+        let Kind::Map(map) = &told.kind else { return None };
+        map.iter().find(|(key, _)| matches!(&key.kind, Kind::Scalar(name) if name == place.key)).map(|(_, value)| value)
+    }
+
+    /// What an entry gives must be something that its action takes.
+    fn only_places(&mut self, operation: &str, node: &Node, places: &[Place]) {
+        for (occurrence, told) in occurrences(node).into_iter().enumerate() {
+            for (key, span, _) in pairs(told, self.report) {
+                let fits = |place: &&Place| place.operation == operation && place.occurrence == occurrence;
+                if !places.iter().filter(fits).any(|place| place.key == key) {
+                    let names: Vec<&str> = places.iter().filter(fits).map(|place| place.key).collect();
+                    let message = format!("the action takes no `{key}` per entry in `{operation}`");
+                    self.report.error_help(span, message, suggestion(key, names));
+                }
+            }
+        }
+    }
+
+    fn forward(&mut self, section: &Section) -> Option<Forward> {
+        let node = self.per_entry(section, "forward", self.pipe.forward == Forward::PerEntry)?;
+        let forward = forward::read(node, self.program, self.report);
+        if forward == Some(Forward::PerEntry) {
+            self.report.error(node.span, "`per_entry` is for the pipe: the entry says where it goes");
+        }
+        forward
+    }
+
+    fn counter(&mut self, section: &Section) -> Option<CounterId> {
+        let node = self.per_entry(section, "counter", self.pipe.monitor.counter == Some(SharedUse::PerEntry))?;
+        self.counters.named(node, self.report)
+    }
+
+    fn meter(&mut self, section: &Section) -> Option<MeterId> {
+        let node = self.per_entry(section, "meter", self.pipe.monitor.meter == Some(SharedUse::PerEntry))?;
+        meter_named(node, self.program, self.report)
+    }
+
+    /// The value of a key that must be there if and only if the pipe leaves it to its entries.
+    fn per_entry<'n>(&mut self, section: &Section<'n>, key: &str, wanted: bool) -> Option<&'n Node> {
+        match section.get(key) {
+            None if wanted => {
+                self.report.error(section.span, format!("`{key}` is missing: the pipe says `{key}: per_entry`"));
+                None
+            }
+            Some(node) if !wanted => {
+                let message = format!("an entry gives its `{key}` only where the pipe says `{key}: per_entry`");
+                self.report.error(node.span, message);
+                None
+            }
+            given => given,
+        }
+    }
+}
+
+/// `{ ... }` or `[{ ... }, { ... }]`: what each of several operations of a name is told.
+fn occurrences(node: &Node) -> Vec<&Node> {
+    match &node.kind {
+        Kind::List(list) => list.iter().collect(),
+        _ => vec![node],
+    }
+}
+
+/// The meter that `node` names.
+pub fn meter_named(node: &Node, program: &Program, report: &mut Report) -> Option<MeterId> {
+    let name = text(node, "the name of a meter", report)?;
+    let at = program.meters.iter().position(|meter| meter.name == name);
+    if at.is_none() {
+        let names: Vec<&str> = program.meters.iter().map(|meter| meter.name.as_str()).collect();
+        report.error_help(node.span, format!("there is no meter `{name}`"), suggestion(name, names));
+    }
+    at.map(|at| MeterId(at as u16))
+}
+
+/// An entry as one line of YAML that reads back as the same entry.
+#[must_use]
+pub fn write(program: &Program, pipe: &Pipe, entry: &Entry) -> String {
+    let mut parts = vec![write_match(program, pipe, &entry.matches)];
+    if entry.priority != 0 {
+        parts.push(format!("priority: {}", entry.priority));
+    }
+    let template = pipe.templates.get(usize::from(entry.template));
+    if pipe.templates.len() > 1 {
+        parts.extend(template.map(|template| format!("action: {}", template.name)));
+    }
+    let places = template.map(places).unwrap_or_default();
+    parts.extend(write_values(program, &places, &entry.values));
+    let counter = entry.counter.and_then(|id| program.counters.get(id.index()));
+    parts.extend(counter.map(|name| format!("counter: {name}")));
+    let meter = entry.meter.and_then(|id| program.meters.get(id.index()));
+    parts.extend(meter.map(|meter| format!("meter: {}", meter.name)));
+    parts.extend(entry.forward.map(|forward| format!("forward: {}", forward::write(forward, program))));
+    format!("{{ {} }}", parts.join(", "))
+}
+
+/// What tells an entry from others, as YAML.
+#[must_use]
+pub fn write_key(program: &Program, pipe: &Pipe, key: &EntryKey) -> String {
+    let priority = if key.priority == 0 { String::new() } else { format!(", priority: {}", key.priority) };
+    format!("{{ {}{priority} }}", write_match(program, pipe, &key.matches))
+}
+
+fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String {
+    let varying = pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
+    let group = match pipe.kind {
+        PipeKind::Hash { group, .. } | PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => Some(group),
+        _ => None,
+    };
+    let row = match matches {
+        [EntryMatch::Default] => Some("default".to_string()),
+        [EntryMatch::Flow(key)] => Some(format!("{{ flow: \"{key}\" }}")),
+        [EntryMatch::Target(at)] => {
+            let target = group.and_then(|id| program.groups.get(id.index())?.targets.get(usize::from(*at)));
+            Some(format!("{{ target: {} }}", target.map_or_else(|| at.to_string(), |target| target.name.clone())))
+        }
+        _ => None,
+    };
+    let fields = || {
+        let named: Vec<String> = varying.zip(matches).map(|(one, given)| write_field(program, one, *given)).collect();
+        if named.is_empty() { "{}".to_string() } else { format!("{{ {} }}", named.join(", ")) }
+    };
+    format!("match: {}", row.unwrap_or_else(fields))
+}
+
+fn write_field(program: &Program, one: &Match, given: EntryMatch) -> String {
+    let of = one.field;
+    let value = match given {
+        EntryMatch::Value(value) => value::write(of, value, program),
+        EntryMatch::Prefix { value, length } => format!("{}/{length}", value::write(of, value, program)),
+        EntryMatch::Masked { value, mask } => value::write_masked(of, value, mask, program),
+        EntryMatch::Range { first, last } if first == last => value::write(of, u128::from(first), program),
+        EntryMatch::Range { first, last } => format!("{first}-{last}"),
+        EntryMatch::Any | EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default => "any".to_string(),
+    };
+    format!("{of}: {}", quoted(value))
+}
+
+/// In quotes if YAML would take its colons for its own.
+fn quoted(value: String) -> String {
+    if value.contains("::") { format!("\"{value}\"") } else { value }
+}
+
+fn write_values(program: &Program, places: &[Place], values: &[u128]) -> Vec<String> {
+    let mut told: Vec<(&str, Vec<Vec<String>>)> = Vec::new();
+    for (place, value) in places.iter().zip(values) {
+        let at = told.iter().position(|(name, _)| *name == place.operation).unwrap_or_else(|| {
+            told.push((place.operation, Vec::new()));
+            told.len() - 1
+        });
+        let occurrences = &mut told[at].1;
+        occurrences.resize(occurrences.len().max(place.occurrence + 1), Vec::new());
+        let pair = format!("{}: {}", place.key, quoted(value::write(place.field, *value, program)));
+        if !occurrences[place.occurrence].contains(&pair) {
+            occurrences[place.occurrence].push(pair);
+        }
+    }
+    let one = |pairs: &Vec<String>| format!("{{ {} }}", pairs.join(", "));
+    told.iter()
+        .map(|(name, occurrences)| match occurrences.as_slice() {
+            [pairs] => format!("{name}: {}", one(pairs)),
+            several => format!("{name}: [{}]", several.iter().map(one).collect::<Vec<_>>().join(", ")),
+        })
+        .collect()
+}

@@ -1,0 +1,104 @@
+//! Where packets go: `forward:` and `miss:`, read and written.
+
+use super::diagnostic::{Report, Span, suggestion};
+use super::raw::{Kind, Node};
+use super::section::{pairs, text};
+use engine::program::{AppId, Forward, Program};
+
+/// Words of the language that cannot be names.
+pub const RESERVED: &[&str] = &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
+
+/// Reads a forward: a word, a name, or `{ port | pipe | group | app: name }`.
+#[must_use]
+pub fn read(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
+    if let Kind::Map(_) = node.kind {
+        return one_kind(node, program, report);
+    }
+    let name = text(node, "a port, a pipe, a group, an app, `kernel`, `in_port` or `drop`", report)?;
+    match name {
+        "drop" => Some(Forward::Drop),
+        "kernel" => Some(Forward::Kernel),
+        "in_port" => Some(Forward::InputPort),
+        "per_entry" => Some(Forward::PerEntry),
+        _ => any_kind(name, node.span, program, report),
+    }
+}
+
+/// What can be forwarded to by name.
+const KINDS: [&str; 4] = ["port", "pipe", "group", "app"];
+
+fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
+    let pairs = pairs(node, report);
+    let [(kind, span, value)] = pairs.as_slice() else {
+        report.error(node.span, "one of `port`, `pipe`, `group` or `app` is wanted here");
+        return None;
+    };
+    if !KINDS.contains(kind) {
+        report.error_help(*span, format!("a forward has no `{kind}`"), suggestion(kind, KINDS));
+        return None;
+    }
+    let name = text(value, "a name", report)?;
+    let found = find(kind, name, program);
+    if found.is_none() {
+        let names: Vec<&str> = names(kind, program).collect();
+        report.error_help(value.span, format!("there is no {kind} `{name}`"), suggestion(name, names));
+    }
+    found
+}
+
+fn any_kind(name: &str, span: Span, program: &Program, report: &mut Report) -> Option<Forward> {
+    let found: Vec<(&str, Forward)> =
+        KINDS.iter().filter_map(|kind| find(kind, name, program).map(|forward| (*kind, forward))).collect();
+    match found.as_slice() {
+        [(_, forward)] => Some(*forward),
+        [] => {
+            let words = ["drop", "kernel", "in_port"].into_iter();
+            let all: Vec<&str> = KINDS.iter().flat_map(|kind| names(kind, program)).chain(words).collect();
+            let help = suggestion(name, all);
+            report.error_help(span, format!("there is no port, pipe, group or app `{name}`"), help);
+            None
+        }
+        several => {
+            let kinds: Vec<&str> = several.iter().map(|(kind, _)| *kind).collect();
+            let help = format!("write `{{ {}: {name} }}`", kinds[0]);
+            report.error_help(span, format!("`{name}` is the name of a {}", kinds.join(" and of a ")), help);
+            None
+        }
+    }
+}
+
+fn find(kind: &str, name: &str, program: &Program) -> Option<Forward> {
+    match kind {
+        "port" => program.port_named(name).map(Forward::Port),
+        "pipe" => program.pipe_named(name).map(Forward::Pipe),
+        "group" => program.group_named(name).map(Forward::Group),
+        _ => program.apps.iter().position(|app| app == name).map(|at| Forward::App(AppId(at as u16))),
+    }
+}
+
+fn names<'a>(kind: &str, program: &'a Program) -> Box<dyn Iterator<Item = &'a str> + 'a> {
+    match kind {
+        "port" => Box::new(program.ports.iter().map(|port| port.name.as_str())),
+        "pipe" => Box::new(program.pipes.iter().map(|pipe| pipe.name.as_str())),
+        "group" => Box::new(program.groups.iter().map(|group| group.name.as_str())),
+        _ => Box::new(program.apps.iter().map(String::as_str)),
+    }
+}
+
+/// A forward as [`read`] reads it.
+#[must_use]
+pub fn write(forward: Forward, program: &Program) -> String {
+    let (kind, name) = match forward {
+        Forward::Drop => return "drop".to_string(),
+        Forward::Kernel => return "kernel".to_string(),
+        Forward::InputPort => return "in_port".to_string(),
+        Forward::PerEntry => return "per_entry".to_string(),
+        Forward::Port(id) => ("port", program.ports.get(id.index()).map(|port| &port.name)),
+        Forward::Pipe(id) => ("pipe", program.pipes.get(id.index()).map(|pipe| &pipe.name)),
+        Forward::Group(id) => ("group", program.groups.get(id.index()).map(|group| &group.name)),
+        Forward::App(id) => ("app", program.apps.get(id.index())),
+    };
+    let Some(name) = name else { return format!("{{ {kind}: ? }}") };
+    let plain = KINDS.iter().filter(|kind| find(kind, name, program).is_some()).count() == 1;
+    if plain { name.clone() } else { format!("{{ {kind}: {name} }}") }
+}

@@ -1,0 +1,311 @@
+//! Pipes: what they match, count, do, and where they lead.
+
+use super::action::{field_named, template};
+use super::diagnostic::{Report, suggestion};
+use super::entry::{Counters, EntryReader, meter_named};
+use super::raw::{Kind, Node};
+use super::section::{Section, boolean, choice, duration, list, number, pairs, text};
+use super::{forward, value};
+use engine::check::CAPACITY_MAX;
+use engine::program::{
+    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Origin, Pipe, PipeKind, Program, SharedUse, Template,
+};
+use packet::{Field, KeySource};
+
+/// Entries that a pipe has room for at least, unless it says otherwise.
+const CAPACITY_LEAST: usize = 1024;
+/// Flows that a FLOW pipe has room for, unless it says otherwise.
+const FLOWS: usize = 65_536;
+
+const KEYS: &[&str] = &[
+    "type", "match", "hash", "group", "key", "learn", "monitor", "action", "actions", "forward", "miss", "rehash", "capacity",
+    "entries",
+];
+
+/// A pipe of which only the name is known yet.
+#[must_use]
+pub fn stub(name: &str, origin: Origin) -> Pipe {
+    Pipe {
+        name: name.to_string(),
+        kind: PipeKind::Basic,
+        matches: Vec::new(),
+        monitor: Monitor::default(),
+        templates: vec![Template { name: DEFAULT.to_string(), operations: Vec::new() }],
+        forward: Forward::Drop,
+        miss: Forward::Drop,
+        rehash: false,
+        capacity: CAPACITY_LEAST as u32,
+        entries: Vec::new(),
+        origin,
+    }
+}
+
+/// The name of a pipe's only action.
+const DEFAULT: &str = "default";
+
+/// Reads a pipe. What cannot be used is told and left out.
+#[must_use]
+pub fn read(stub: &Pipe, node: &Node, program: &Program, counters: &mut Counters, report: &mut Report) -> Pipe {
+    let section = Section::of(node, KEYS, report);
+    let mut pipe = stub.clone();
+    let reader = Reader { section: &section, program };
+    pipe.kind = reader.kind(report);
+    pipe.matches = reader.matches(report);
+    pipe.monitor = reader.monitor(&mut pipe.kind, counters, report);
+    pipe.templates = reader.templates(report);
+    pipe.forward = reader.forward("forward", "where hits go", report);
+    pipe.miss = reader.forward("miss", "where packets go that match nothing: a pipe, a port, `kernel`, `drop`", report);
+    pipe.rehash = section.get("rehash").and_then(|node| boolean(node, "`rehash`", report)).unwrap_or_default();
+    if let Some(node) = section.get("entries") {
+        let mut entries = Vec::new();
+        let mut reader = EntryReader { program, pipe: &pipe, counters, report };
+        for node in list(node, "entries", reader.report) {
+            entries.extend(reader.read(node));
+        }
+        pipe.entries = entries;
+    }
+    pipe.capacity = reader.capacity(&pipe, report);
+    pipe
+}
+
+struct Reader<'a> {
+    section: &'a Section<'a>,
+    program: &'a Program,
+}
+
+/// A pipe's type, before the rest of it is known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Type {
+    Basic,
+    Hash,
+    Flow,
+    Lpm,
+    Acl,
+}
+
+const TYPES: &[(&str, Type)] =
+    &[("basic", Type::Basic), ("hash", Type::Hash), ("flow", Type::Flow), ("lpm", Type::Lpm), ("acl", Type::Acl)];
+
+impl Reader<'_> {
+    fn kind(&self, report: &mut Report) -> PipeKind {
+        let node = self.section.need("type", "basic, hash, flow, lpm or acl", report);
+        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", TYPES, report)) else { return PipeKind::Basic };
+        self.only(&["hash", "group"], kind == Type::Hash, "hash", report);
+        self.only(&["key", "learn"], kind == Type::Flow, "flow", report);
+        match kind {
+            Type::Basic => PipeKind::Basic,
+            Type::Lpm => PipeKind::Lpm,
+            Type::Acl => PipeKind::Acl,
+            Type::Hash => PipeKind::Hash { input: self.hash(report), group: self.group(report) },
+            Type::Flow => PipeKind::Flow { key: self.key(report), learn: self.learn(report), idle_timeout_ns: 0 },
+        }
+    }
+
+    /// Keys that only one type of pipe has.
+    fn only(&self, keys: &[&str], allowed: bool, kind: &str, report: &mut Report) {
+        for key in keys {
+            if let Some(node) = self.section.get(key).filter(|_| !allowed) {
+                report.error(node.span, format!("only {kind} pipes have `{key}`"));
+            }
+        }
+    }
+
+    /// `5-tuple`, `inner 5-tuple`, or fields with masks.
+    fn hash(&self, report: &mut Report) -> HashInput {
+        let Some(node) = self.section.need("hash", "`5-tuple`, `inner 5-tuple` or a list of fields", report) else {
+            return HashInput::Select(KeySource::Outer);
+        };
+        if let Kind::Scalar(_) = node.kind {
+            let words = [("5-tuple", KeySource::Outer), ("inner 5-tuple", KeySource::Inner)];
+            return HashInput::Select(choice(node, "`hash`", &words, report).unwrap_or_default());
+        }
+        HashInput::Fields(list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect())
+    }
+
+    fn hashed(&self, node: &Node, report: &mut Report) -> Option<(Field, u128)> {
+        let text = text(node, "a field, or a field and its mask: `ipv4.src/0.0.0.255`", report)?;
+        let (name, mask) = text.split_once('/').map_or((text, None), |(name, mask)| (name, Some(mask)));
+        let field = field_named(name, node.span, report)?;
+        let mask = mask.map_or(Ok(field.max()), |mask| self.mask(field, mask));
+        mask.map(|mask| (field, mask)).map_err(|why| report.error(node.span, why)).ok()
+    }
+
+    /// The mask behind a slash: a prefix length for addresses, otherwise a value.
+    fn mask(&self, field: Field, text: &str) -> Result<u128, String> {
+        let prefix = format!("/{text}");
+        let length = text.bytes().all(|digit| digit.is_ascii_digit()) && matches!(field.spec().bits, 32 | 128);
+        value::mask(field, if length { &prefix } else { text }, self.program)
+    }
+
+    fn group(&self, report: &mut Report) -> GroupId {
+        let node = self.section.need("group", "the group whose buckets are used", report);
+        node.and_then(|node| self.group_named(node, report)).unwrap_or_default()
+    }
+
+    fn group_named(&self, node: &Node, report: &mut Report) -> Option<GroupId> {
+        let name = text(node, "the name of a group", report)?;
+        let group = self.program.group_named(name);
+        if group.is_none() {
+            let names: Vec<&str> = self.program.groups.iter().map(|group| group.name.as_str()).collect();
+            report.error_help(node.span, format!("there is no group `{name}`"), suggestion(name, names));
+        }
+        group
+    }
+
+    fn key(&self, report: &mut Report) -> KeySource {
+        let words = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
+        self.section.get("key").and_then(|node| choice(node, "`key`", &words, report)).unwrap_or_default()
+    }
+
+    /// `nothing`, `default`, `{ pin: group }` or `{ follow: group }`.
+    fn learn(&self, report: &mut Report) -> Learn {
+        let what = "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`";
+        let Some(node) = self.section.need("learn", what, report) else { return Learn::Nothing };
+        if let Kind::Scalar(_) = node.kind {
+            let words = [("nothing", Learn::Nothing), ("default", Learn::Default)];
+            return choice(node, "`learn`", &words, report).unwrap_or(Learn::Nothing);
+        }
+        let section = Section::of(node, &["pin", "follow"], report);
+        let mut group = |key: &str| section.get(key).and_then(|node| self.group_named(node, report));
+        match (group("pin"), group("follow")) {
+            (Some(group), None) => Learn::Pin(group),
+            (None, Some(group)) => Learn::Follow(group),
+            (Some(_), Some(_)) => {
+                report.error(section.span, "`pin` or `follow`, not both");
+                Learn::Nothing
+            }
+            (None, None) => Learn::Nothing,
+        }
+    }
+
+    fn matches(&self, report: &mut Report) -> Vec<Match> {
+        let Some(node) = self.section.get("match") else { return Vec::new() };
+        let mut matches = Vec::new();
+        for (name, span, node) in pairs(node, report) {
+            let Some(field) = field_named(name, span, report) else { continue };
+            if let Some(criterion) = self.criterion(field, node, report) {
+                matches.push(Match { field, criterion, origin: report.origin(span) });
+            }
+        }
+        matches
+    }
+
+    /// `per_entry`, `prefix`, `masked`, `range`, `ignore`, a value; `value/mask` and `per_entry/mask`, or the same as
+    /// mappings: `{ const: value, mask: mask }`, `{ per_entry: mask }`.
+    fn criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
+        if let Kind::Map(_) = node.kind {
+            return self.long_criterion(field, node, report);
+        }
+        let text = text(node, "a value, `per_entry`, `prefix`, `masked` or `range`", report)?;
+        let criterion = match text {
+            "ignore" => return None,
+            "per_entry" => Ok(Criterion::PerEntry { mask: field.max() }),
+            "prefix" => Ok(Criterion::Prefix),
+            "masked" => Ok(Criterion::Masked),
+            "range" => Ok(Criterion::Range),
+            _ => match text.strip_prefix("per_entry/") {
+                Some(mask) => self.mask(field, mask).map(|mask| Criterion::PerEntry { mask }),
+                None => value::masked(field, text, self.program).map(|(value, mask)| Criterion::Const { value, mask }),
+            },
+        };
+        criterion.map_err(|why| report.error(node.span, why)).ok()
+    }
+
+    fn long_criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
+        let section = Section::of(node, &["const", "mask", "per_entry"], report);
+        let mut given = |key: &str| section.get(key).and_then(|node| Some((node, text(node, "a value", report)?)));
+        let (constant, mask, per_entry) = (given("const"), given("mask"), given("per_entry"));
+        let told = |at: &Node, result: Result<u128, String>, report: &mut Report| {
+            result.map_err(|why| report.error(at.span, why)).ok()
+        };
+        match (constant, mask, per_entry) {
+            (None, None, Some((at, text))) => {
+                told(at, value::mask(field, text, self.program), report).map(|mask| Criterion::PerEntry { mask })
+            }
+            (Some((at, text)), mask, None) => {
+                let value = told(at, value::field(field, text, self.program), report)?;
+                let mask = match mask {
+                    Some((at, text)) => told(at, value::mask(field, text, self.program), report)?,
+                    None => field.max(),
+                };
+                told(at, value::within(field, value, mask, self.program).map(|()| value), report)?;
+                Some(Criterion::Const { value, mask })
+            }
+            _ => {
+                report.error(section.span, "write `{ const: value, mask: mask }` or `{ per_entry: mask }`");
+                None
+            }
+        }
+    }
+
+    fn monitor(&self, kind: &mut PipeKind, counters: &mut Counters, report: &mut Report) -> Monitor {
+        let mut monitor = Monitor::default();
+        let Some(node) = self.section.get("monitor") else { return monitor };
+        let section = Section::of(node, &["counter", "meter", "red", "idle_timeout"], report);
+        let per_entry = |node: &Node| matches!(&node.kind, Kind::Scalar(text) if text == "per_entry");
+        monitor.counter = section.get("counter").and_then(|node| match per_entry(node) {
+            true => Some(SharedUse::PerEntry),
+            false => counters.named(node, report).map(SharedUse::Pipe),
+        });
+        monitor.meter = section.get("meter").and_then(|node| match per_entry(node) {
+            true => Some(SharedUse::PerEntry),
+            false => meter_named(node, self.program, report).map(SharedUse::Pipe),
+        });
+        if let Some(node) = section.get("red") {
+            monitor.drop_red = choice(node, "`red`", &[("drop", true), ("pass", false)], report).unwrap_or_default();
+            if section.get("meter").is_none() {
+                report.error(node.span, "`red` says what becomes of packets that a meter colours red: there is no `meter`");
+            }
+        }
+        let timeout = section.get("idle_timeout").and_then(|node| duration(node, "a timeout", report)).unwrap_or_default();
+        match kind {
+            PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout,
+            _ => monitor.idle_timeout_ns = timeout,
+        }
+        monitor
+    }
+
+    fn templates(&self, report: &mut Report) -> Vec<Template> {
+        match (self.section.get("action"), self.section.get("actions")) {
+            (None, None) => vec![Template { name: DEFAULT.to_string(), operations: Vec::new() }],
+            (Some(node), None) => vec![template(DEFAULT, node, self.program, report)],
+            (given, Some(node)) => {
+                if let Some(one) = given {
+                    report.error(one.span, "`action` or `actions`, not both");
+                }
+                let named = pairs(node, report);
+                if named.is_empty() {
+                    report.error(node.span, "`actions` names one action at least");
+                }
+                named.into_iter().map(|(name, _, node)| template(name, node, self.program, report)).collect()
+            }
+        }
+    }
+
+    fn forward(&self, key: &str, what: &str, report: &mut Report) -> Forward {
+        let Some(node) = self.section.need(key, what, report) else { return Forward::Drop };
+        let forward = forward::read(node, self.program, report).unwrap_or_default();
+        if key == "miss" && forward == Forward::PerEntry {
+            report.error(node.span, "a miss cannot be `per_entry`: where nothing matched, there is no entry");
+            return Forward::Drop;
+        }
+        forward
+    }
+
+    fn capacity(&self, pipe: &Pipe, report: &mut Report) -> u32 {
+        let written = pipe.entries.len();
+        if let Some(node) = self.section.get("capacity") {
+            let capacity = number(node, "a capacity", 1..=u64::from(CAPACITY_MAX), report);
+            return capacity.map_or(CAPACITY_MAX, |capacity| capacity as u32);
+        }
+        let roomy = (written + written / 4).next_power_of_two();
+        match &pipe.kind {
+            PipeKind::Flow { .. } => FLOWS.max(roomy) as u32,
+            PipeKind::Hash { group, .. } => {
+                let targets = self.program.groups.get(group.index()).map_or(0, |group| group.targets.len());
+                written.max(targets).max(1) as u32
+            }
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => CAPACITY_LEAST.max(roomy) as u32,
+        }
+    }
+}

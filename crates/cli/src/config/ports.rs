@@ -1,0 +1,313 @@
+//! Ports: where frames come from and go to. What is read here is what the user wants; opening them is the daemon's.
+
+use super::diagnostic::{Report, Span, suggestion};
+use super::raw::{Kind, Node};
+use super::section::{Section, choice, duration, list, number, pairs, parsed, text};
+use super::value;
+use apps::TakeRule;
+use engine::program::PortId;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+/// A port as configured; its position is that of `Program::ports`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortConfig {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: PortKind,
+    /// Its MAC address: as written, or the interface's where that is known.
+    pub mac: Option<[u8; 6]>,
+    /// Mishaps that are made to happen to its frames.
+    pub fault: Option<Fault>,
+    /// A pcap file into which all its frames are written.
+    pub trace: Option<PathBuf>,
+}
+
+/// Kinds of ports.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PortKind {
+    /// AF_XDP on an interface.
+    Xdp(Xdp),
+    /// Files.
+    Pcap {
+        /// Frames come from here.
+        input: Option<PathBuf>,
+        /// Frames go here.
+        output: Option<PathBuf>,
+        /// Frames for the kernel go here.
+        kernel: Option<PathBuf>,
+    },
+    /// Memory: tests and benchmarks.
+    Mem,
+    /// DPDK.
+    Dpdk {
+        /// What rte_eal is told to probe.
+        devargs: String,
+        /// A TAP interface to which frames for the kernel go.
+        tap: Option<String>,
+    },
+}
+
+/// An AF_XDP port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Xdp {
+    /// The interface.
+    pub interface: String,
+    /// Its queues; `None`: all.
+    pub queues: Option<Vec<u32>>,
+    /// How the kernel hands frames over.
+    pub mode: XdpMode,
+    /// What is taken from the kernel's stack.
+    pub take: Take,
+}
+
+/// How AF_XDP is bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XdpMode {
+    /// The best that works.
+    #[default]
+    Auto,
+    /// Driver mode, no copy.
+    ZeroCopy,
+    /// Driver mode, one copy.
+    Copy,
+    /// Generic mode: any interface, slow.
+    Generic,
+}
+
+/// What a port takes; all else stays the kernel's.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Take {
+    /// Everything.
+    All,
+    /// What the apps name, and these.
+    Rules(Vec<TakeRule>),
+}
+
+/// Mishaps, each for a share of the frames between 0 and 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Fault {
+    /// Equal seeds make the same frames suffer.
+    pub seed: u64,
+    /// Lost.
+    pub loss: f64,
+    /// Sent twice.
+    pub duplicate: f64,
+    /// Cut short.
+    pub truncate: f64,
+    /// A bit flipped.
+    pub corrupt: f64,
+    /// Overtaken by the next.
+    pub reorder: f64,
+    /// All held back for so long.
+    pub delay_ns: u64,
+}
+
+impl PortConfig {
+    /// Can a frame be given to the host's stack from here? AF_XDP cannot give back what it has taken.
+    #[must_use]
+    pub fn kernel_path(&self) -> bool {
+        match &self.kind {
+            PortKind::Xdp(_) => false,
+            PortKind::Pcap { .. } | PortKind::Mem => true,
+            PortKind::Dpdk { tap, .. } => tap.is_some(),
+        }
+    }
+}
+
+const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
+const KEYS: &[&str] = &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "mac", "root", "fault", "trace"];
+
+/// Reads a port. `id` is its place in the program.
+#[must_use]
+pub fn read(name: &str, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
+    let section = Section::of(node, KEYS, report);
+    let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| section.get(kind).is_some()).collect();
+    let kind = match kinds.as_slice() {
+        [one] => kind(one, &section, id, report),
+        [] => {
+            report.error(section.span, format!("port `{name}` has no kind: write one of {}", KINDS.join(", ")));
+            PortKind::Mem
+        }
+        several => {
+            report.error(section.span, format!("port `{name}` has several kinds: {}", several.join(", ")));
+            PortKind::Mem
+        }
+    };
+    misplaced(&section, &kinds, report);
+    let mac = section.get("mac").and_then(|node| mac(node, report)).or_else(|| interface_mac(&kind));
+    let fault = section.get("fault").map(|node| fault(node, report));
+    let trace = section.get("trace").and_then(|node| path(node, report));
+    PortConfig { name: name.to_string(), kind, mac, fault, trace }
+}
+
+fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortKind {
+    let Some(node) = section.get(kind) else { return PortKind::Mem };
+    match kind {
+        "xdp" => PortKind::Xdp(xdp(node, section, id, report)),
+        "pcap" => pcap(node, report),
+        "dpdk" => {
+            let tap = section.get("tap").and_then(|node| text(node, "the name of a TAP interface", report));
+            let devargs = text(node, "the device's devargs", report).unwrap_or_default();
+            PortKind::Dpdk { devargs: devargs.to_string(), tap: tap.map(str::to_string) }
+        }
+        _ => PortKind::Mem,
+    }
+}
+
+/// Keys that belong to another kind of port.
+fn misplaced(section: &Section, kinds: &[&str], report: &mut Report) {
+    for (key, kind) in [("queues", "xdp"), ("mode", "xdp"), ("take", "xdp"), ("tap", "dpdk")] {
+        if let Some(node) = section.get(key).filter(|_| !kinds.is_empty() && !kinds.contains(&kind)) {
+            report.error(node.span, format!("only {kind} ports have `{key}`"));
+        }
+    }
+}
+
+fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
+    let interface = text(node, "the name of an interface", report).unwrap_or_default();
+    if interface.len() > INTERFACE_MAX || interface.contains(['/', ' ']) {
+        report.error(node.span, format!("`{interface}` cannot be an interface: {INTERFACE_MAX} characters at most, no `/`"));
+    }
+    let modes = [
+        ("auto", XdpMode::Auto),
+        ("zero_copy", XdpMode::ZeroCopy),
+        ("copy", XdpMode::Copy),
+        ("generic", XdpMode::Generic),
+    ];
+    let mode = section.get("mode").and_then(|node| choice(node, "`mode`", &modes, report)).unwrap_or_default();
+    let queues = section.get("queues").and_then(|node| queues(node, report));
+    let take = section.get("take").map_or(Take::Rules(Vec::new()), |node| take(node, id, report));
+    Xdp { interface: interface.to_string(), queues, mode, take }
+}
+
+/// `IFNAMSIZ` less its zero byte.
+const INTERFACE_MAX: usize = 15;
+/// Queues of an interface at most.
+const QUEUE_MAX: u64 = 1023;
+
+fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
+    if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
+        return None;
+    }
+    let queues = list(node, "queue numbers (or `all`)", report).iter();
+    Some(queues.filter_map(|node| number(node, "a queue", 0..=QUEUE_MAX, report)).map(|queue| queue as u32).collect())
+}
+
+fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
+    if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
+        report.warning(node.span, "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH");
+        return Take::All;
+    }
+    let rules = list(node, "rules (or `all`)", report).iter();
+    Take::Rules(rules.filter_map(|node| take_rule(node, id, report)).collect())
+}
+
+fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule> {
+    let section = Section::of(node, &["dst", "protocol", "dport", "fragments"], report);
+    let (dst, prefix) = address_prefix(section.need("dst", "the destination address or prefix", report)?, report)?;
+    let protocol = section.get("protocol").and_then(|node| protocol(node, report));
+    let dport = section.get("dport").and_then(|node| number(node, "a port", 1..=65535, report)).map(|port| port as u16);
+    let fragments = section.get("fragments").and_then(|node| super::section::boolean(node, "`fragments`", report));
+    if dport.is_some() && section.get("protocol").is_none() {
+        report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
+    }
+    if let Some(node) = section.get("dport").filter(|_| fragments == Some(true)) {
+        report.error(node.span, "fragments have no ports (docs/pipes.md F5)");
+    }
+    Some(TakeRule { port, dst, prefix, protocol, dport, fragments: fragments.unwrap_or_default() })
+}
+
+/// `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
+fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
+    let text = text(node, "an address or prefix", report)?;
+    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.map_or(Some(bits), |length| length.parse().ok()).filter(|length| *length <= bits)?;
+        Some((address, length))
+    });
+    if parsed.is_none() {
+        report.error(node.span, format!("`{text}` is not an address or prefix such as 10.0.0.0/8"));
+    }
+    parsed
+}
+
+/// The protocol of a service or a rule: by name or number.
+pub fn protocol(node: &Node, report: &mut Report) -> Option<u8> {
+    let text = text(node, "a protocol", report)?;
+    let value = value::field(packet::Field::IpProtocol, text, &engine::program::Program::default());
+    value.map_err(|why| report.error(node.span, why)).ok().map(|value| value as u8)
+}
+
+fn pcap(node: &Node, report: &mut Report) -> PortKind {
+    let section = Section::of(node, &["in", "out", "kernel"], report);
+    let mut file = |key: &str| section.get(key).and_then(|node| path(node, report));
+    PortKind::Pcap { input: file("in"), output: file("out"), kernel: file("kernel") }
+}
+
+fn path(node: &Node, report: &mut Report) -> Option<PathBuf> {
+    text(node, "a file name", report).map(PathBuf::from)
+}
+
+/// A MAC address of one station.
+pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
+    let text = text(node, "a MAC address", report)?;
+    let Some(mac) = value::mac(text) else {
+        report.error_help(node.span, format!("`{text}` is not a MAC address"), "six pairs of hex digits: 02:00:00:00:00:01");
+        return None;
+    };
+    if mac[0] & 1 != 0 || mac == [0; 6] {
+        report.error(node.span, format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"));
+        return None;
+    }
+    Some(mac)
+}
+
+/// The address of an interface that exists here.
+fn interface_mac(kind: &PortKind) -> Option<[u8; 6]> {
+    let PortKind::Xdp(xdp) = kind else { return None };
+    if xdp.interface.is_empty() || xdp.interface.contains('/') {
+        return None;
+    }
+    let text = std::fs::read_to_string(format!("/sys/class/net/{}/address", xdp.interface)).ok()?;
+    value::mac(text.trim())
+}
+
+fn fault(node: &Node, report: &mut Report) -> Fault {
+    let mut fault = Fault::default();
+    for (key, span, node) in pairs(node, report) {
+        match key {
+            "seed" => fault.seed = number(node, "a seed", 0..=u64::MAX, report).unwrap_or_default(),
+            "loss" => fault.loss = share(node, report),
+            "duplicate" => fault.duplicate = share(node, report),
+            "truncate" => fault.truncate = share(node, report),
+            "corrupt" => fault.corrupt = share(node, report),
+            "reorder" => fault.reorder = share(node, report),
+            "delay" => fault.delay_ns = duration(node, "a delay", report).unwrap_or_default(),
+            _ => unknown_fault(key, span, report),
+        }
+    }
+    fault
+}
+
+fn unknown_fault(key: &str, span: Span, report: &mut Report) {
+    let known = ["seed", "loss", "duplicate", "truncate", "corrupt", "reorder", "delay"];
+    report.error_help(span, format!("there is no fault `{key}`"), suggestion(key, known));
+}
+
+/// A share of frames: `0.01` or `1%`.
+fn share(node: &Node, report: &mut Report) -> f64 {
+    let share = match &node.kind {
+        Kind::Scalar(text) if text.ends_with('%') => {
+            text.trim_end_matches('%').trim().parse::<f64>().ok().map(|percent| percent / 100.0)
+        }
+        _ => parsed::<f64>(node, "a share of the frames", report),
+    };
+    let share = share.filter(|share| (0.0..=1.0).contains(share));
+    if share.is_none() {
+        report.error(node.span, "a share of the frames is between 0 and 1, or 0% and 100%");
+    }
+    share.unwrap_or_default()
+}

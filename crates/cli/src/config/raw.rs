@@ -1,0 +1,193 @@
+//! Exactly what the user typed: the YAML document as a tree in which every node knows its place.
+//!
+//! It is a tree and not a set of structs with `deny_unknown_fields`, because serde stops at the first thing that does
+//! not fit, and because values with several shapes (`untagged`) lose their places: all errors at once, each with a
+//! caret, is worth more than derived structs. Keys and shapes are checked by [`super::section`].
+
+use super::diagnostic::{Report, Span};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
+
+/// Levels of nesting at most: the deepest the format has is nine.
+const DEPTH_MAX: usize = 64;
+/// Nodes at most: about three million entries.
+const NODES_MAX: usize = 1 << 26;
+
+/// A node of the document.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Node {
+    /// Where it stands.
+    pub span: Span,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing: `key:` without a value, `~`, `null`.
+    Null,
+    /// A word or number as it was spelt, without quotes.
+    Scalar(String),
+    /// A list.
+    List(Vec<Node>),
+    /// Keys and values in the order in which they were written, keys that are written twice included.
+    Map(Vec<(Node, Node)>),
+}
+
+impl Node {
+    /// What the node is, for error messages.
+    #[must_use]
+    pub fn what(&self) -> &'static str {
+        match self.kind {
+            Kind::Null => "nothing",
+            Kind::Scalar(_) => "a single value",
+            Kind::List(_) => "a list",
+            Kind::Map(_) => "a mapping",
+        }
+    }
+}
+
+/// Reads a text (YAML; JSON is YAML). `None`: it is not YAML, which the report says.
+#[must_use]
+pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
+    let budget = serde_saphyr::budget! {
+        max_depth: DEPTH_MAX, max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: usize::MAX / 4,
+    };
+    let options = serde_saphyr::options! {
+        budget: Some(budget), duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
+    };
+    match serde_saphyr::from_str_with_options::<Spanned<Typed>>(text, options) {
+        Ok(typed) => Some(node(typed, text)),
+        Err(error) => {
+            let span = error.location().map(|at| span(&at)).unwrap_or_default();
+            let message = error.without_snippet().to_string();
+            // The place is told by the report.
+            let message = message.split(" at line ").next().unwrap_or_default();
+            report.error(span, format!("this is not YAML: {message}"));
+            None
+        }
+    }
+}
+
+/// What serde sees: numbers and booleans are resolved already, their spelling is in the text.
+enum Typed {
+    Null,
+    Spelt,
+    Text(String),
+    List(Vec<Spanned<Typed>>),
+    Map(Vec<(Spanned<Typed>, Spanned<Typed>)>),
+}
+
+fn node(typed: Spanned<Typed>, text: &str) -> Node {
+    let kind = match typed.value {
+        Typed::Null => Kind::Null,
+        Typed::Spelt => Kind::Scalar(spelling(&typed.defined, text)),
+        Typed::Text(text) => Kind::Scalar(text),
+        Typed::List(list) => Kind::List(list.into_iter().map(|one| node(one, text)).collect()),
+        Typed::Map(map) => Kind::Map(map.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect()),
+    };
+    Node { span: span(&typed.referenced), kind }
+}
+
+fn span(at: &Location) -> Span {
+    Span { line: at.line() as u32, column: at.column() as u32, length: at.span().len().max(1) as u32 }
+}
+
+fn spelling(at: &Location, text: &str) -> String {
+    let bytes = at.span().byte_offset().zip(at.span().byte_len());
+    let slice = bytes.and_then(|(start, length)| text.get(start as usize..(start + length) as usize));
+    slice.unwrap_or_default().trim().to_string()
+}
+
+impl<'de> Deserialize<'de> for Typed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Typed, D::Error> {
+        deserializer.deserialize_any(Whatever)
+    }
+}
+
+struct Whatever;
+
+/// Visits of values whose spelling is taken from the text.
+macro_rules! spelt {
+    ($($name:ident $type:ty),*) => {$(
+        fn $name<E>(self, _: $type) -> Result<Typed, E> {
+            Ok(Typed::Spelt)
+        }
+    )*};
+}
+
+impl<'de> Visitor<'de> for Whatever {
+    type Value = Typed;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("YAML")
+    }
+
+    spelt!(visit_bool bool, visit_u64 u64, visit_i64 i64, visit_u128 u128, visit_i128 i128, visit_f64 f64);
+
+    fn visit_str<E>(self, text: &str) -> Result<Typed, E> {
+        Ok(Typed::Text(text.to_string()))
+    }
+
+    fn visit_unit<E>(self) -> Result<Typed, E> {
+        Ok(Typed::Null)
+    }
+
+    fn visit_none<E>(self) -> Result<Typed, E> {
+        Ok(Typed::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Typed, A::Error> {
+        let mut list = Vec::new();
+        while let Some(one) = access.next_element()? {
+            list.push(one);
+        }
+        Ok(Typed::List(list))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Typed, A::Error> {
+        let mut map = Vec::new();
+        while let Some(pair) = access.next_entry()? {
+            map.push(pair);
+        }
+        Ok(Typed::Map(map))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> (Option<Node>, Report) {
+        let mut report = Report::new("t", text);
+        (parse(text, &mut report), report)
+    }
+
+    #[test]
+    fn spellings_and_places_are_kept() {
+        let (node, _) = read("a: [0x10, 02:00:00:00:00:01, 1_000, yes, \"é x\", ~]\n");
+        let Kind::Map(map) = node.unwrap().kind else { panic!() };
+        let Kind::List(list) = &map[0].1.kind else { panic!() };
+        let scalar = |text: &str| Kind::Scalar(text.to_string());
+        let kinds: Vec<Kind> = list.iter().map(|node| node.kind.clone()).collect();
+        assert_eq!(
+            kinds,
+            [scalar("0x10"), scalar("02:00:00:00:00:01"), scalar("1_000"), scalar("yes"), scalar("é x"), Kind::Null]
+        );
+        assert_eq!(list[1].span, Span { line: 1, column: 11, length: 17 });
+    }
+
+    #[test]
+    fn what_is_no_yaml_is_told_with_its_place() {
+        let (node, report) = read("a: 1\n b: 2\n");
+        assert_eq!(node, None);
+        assert!(report.to_string().starts_with("t:2:3: error: this is not YAML: "), "{report}");
+    }
+
+    #[test]
+    fn deep_nesting_is_refused() {
+        let (node, report) = read(&"[".repeat(10_000));
+        assert_eq!((node, report.errors()), (None, 1));
+    }
+}

@@ -1,0 +1,371 @@
+//! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
+//! reader here has its writer beside it, and reads what that wrote.
+
+use engine::program::Program;
+use packet::{Base, Field, FlowKey};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Names of values, where a field has them.
+const NAMES: &[(Field, &[(&str, u128)])] = &[
+    (Field::EthType, ETHER_TYPES),
+    (Field::InnerEthType, ETHER_TYPES),
+    (Field::IpProtocol, PROTOCOLS),
+    (Field::InnerIpProtocol, PROTOCOLS),
+    (Field::MeterColor, &[("green", 0), ("yellow", 1), ("red", 2)]),
+];
+const ETHER_TYPES: &[(&str, u128)] = &[("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
+const PROTOCOLS: &[(&str, u128)] =
+    &[("icmp", 1), ("tcp", 6), ("udp", 17), ("gre", 47), ("esp", 50), ("icmpv6", 58), ("sctp", 132)];
+
+/// A number: decimal or 0x hexadecimal, with underscores where they please.
+#[must_use]
+pub fn number(text: &str) -> Option<u128> {
+    let text = text.replace('_', "");
+    match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(hex) if hex.bytes().all(|digit| digit.is_ascii_hexdigit()) => u128::from_str_radix(hex, 16).ok(),
+        Some(_) => None,
+        None if text.bytes().all(|digit| digit.is_ascii_digit()) => text.parse().ok(),
+        None => None,
+    }
+}
+
+/// A time in nanoseconds.
+#[must_use]
+pub fn duration(text: &str) -> Option<u64> {
+    if text == "never" {
+        return Some(0);
+    }
+    let unit_at = text.find(|one: char| !one.is_ascii_digit() && one != '_')?;
+    let (count, unit) = text.split_at(unit_at);
+    let nanoseconds = match unit.trim() {
+        "ns" => 1,
+        "us" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        "d" => 86_400_000_000_000,
+        _ => return None,
+    };
+    u64::try_from(number(count)?).ok()?.checked_mul(nanoseconds)
+}
+
+/// A MAC address: six pairs of hexadecimal digits.
+#[must_use]
+pub fn mac(text: &str) -> Option<[u8; 6]> {
+    let mut bytes = [0; 6];
+    let mut parts = text.split(':');
+    for byte in &mut bytes {
+        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        *byte = u8::from_str_radix(part, 16).ok()?;
+    }
+    parts.next().is_none().then_some(bytes)
+}
+
+/// A MAC address as a field's value.
+#[must_use]
+pub fn mac_value(mac: [u8; 6]) -> u128 {
+    mac.iter().fold(0, |value, byte| value << 8 | u128::from(*byte))
+}
+
+/// A value of `field`.
+///
+/// # Errors
+/// A sentence.
+pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
+    let value = match named(field, text, program) {
+        Some(value) => value,
+        None => spelt(field, text).ok_or_else(|| format!("`{text}` is not a value of `{field}`: {}", example(field, program)))?,
+    };
+    if value > field.max() {
+        return Err(format!("`{field}` has {} bits: at most {:#x}, not `{text}`", field.spec().bits, field.max()));
+    }
+    Ok(value)
+}
+
+fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
+    if field == Field::InputPort {
+        return program.port_named(text).map(|port| u128::from(port.0));
+    }
+    let names = NAMES.iter().find(|(one, _)| *one == field)?.1;
+    names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+}
+
+fn spelt(field: Field, text: &str) -> Option<u128> {
+    if field == Field::InputPort {
+        return None;
+    }
+    let address = match field.spec().bits {
+        48 => mac(text).map(mac_value),
+        32 => text.parse::<Ipv4Addr>().ok().map(|address| u128::from(address.to_bits())),
+        128 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
+        _ => None,
+    };
+    address.or_else(|| number(text))
+}
+
+fn example(field: Field, program: &Program) -> String {
+    match field.spec().bits {
+        _ if field == Field::InputPort => {
+            let names: Vec<&str> = program.ports.iter().map(|port| port.name.as_str()).collect();
+            format!("write the name of a port: {}", names.join(", "))
+        }
+        48 => "write a MAC address such as 02:00:00:00:00:01".to_string(),
+        128 => "write an IPv6 address such as 2001:db8::1".to_string(),
+        32 if is_address(field) => "write an IPv4 address such as 10.0.0.1".to_string(),
+        _ => match NAMES.iter().find(|(one, _)| *one == field) {
+            Some((_, names)) => {
+                let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
+                format!("write a number or one of {}", names.join(", "))
+            }
+            None => "write a number, decimal or 0x".to_string(),
+        },
+    }
+}
+
+/// Is the field an IP address? Then a mask may be the length of a prefix.
+fn is_address(field: Field) -> bool {
+    let spec = field.spec();
+    spec.bits == 128 || (spec.bits == 32 && spec.base != Base::Metadata)
+}
+
+/// A mask of `field`: `/24` (addresses), `all`, or a value.
+///
+/// # Errors
+/// A sentence.
+pub fn mask(of: Field, text: &str, program: &Program) -> Result<u128, String> {
+    if text == "all" {
+        return Ok(of.max());
+    }
+    match text.strip_prefix('/') {
+        Some(length) => prefix_length(of, length).map(|length| prefix_mask(of, length)),
+        None => field(of, text, program),
+    }
+}
+
+fn prefix_length(field: Field, text: &str) -> Result<u8, String> {
+    let bits = field.spec().bits;
+    let length = number(text).and_then(|length| u8::try_from(length).ok()).filter(|length| *length <= bits);
+    length.ok_or_else(|| format!("a prefix of `{field}` has 0 to {bits} bits, not `{text}`"))
+}
+
+/// The mask of a prefix.
+#[must_use]
+pub fn prefix_mask(field: Field, length: u8) -> u128 {
+    let rest = field.spec().bits.saturating_sub(length);
+    if rest >= 128 { 0 } else { field.max() >> rest << rest }
+}
+
+/// A value and the mask behind its slash: `10.0.0.0/8`, `10.0.0.1/255.0.0.255`, `0x02/0x12`; all bits without one.
+///
+/// # Errors
+/// A sentence.
+pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), String> {
+    let Some((value, behind)) = text.split_once('/') else { return Ok((field(of, text, program)?, of.max())) };
+    let mask = if !behind.bytes().all(|digit| digit.is_ascii_digit()) {
+        field(of, behind, program)?
+    } else if is_address(of) {
+        prefix_mask(of, prefix_length(of, behind)?)
+    } else {
+        return Err(format!("write the mask of `{of}` in hexadecimal: `{value}/0x..`"));
+    };
+    let value = field(of, value, program)?;
+    within(of, value, mask, program)?;
+    Ok((value, mask))
+}
+
+/// A value must lie within its mask.
+///
+/// # Errors
+/// A sentence that says which value would.
+pub fn within(field: Field, value: u128, mask: u128, program: &Program) -> Result<(), String> {
+    if value & !mask == 0 {
+        return Ok(());
+    }
+    let (value, meant) = (write(field, value, program), write(field, value & mask, program));
+    Err(format!("`{value}` has bits outside the mask {}: did you mean `{meant}`?", write_mask(field, mask)))
+}
+
+/// A prefix: `10.0.0.0/8`; the whole value without a slash.
+///
+/// # Errors
+/// A sentence.
+pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), String> {
+    let (value, length) = match text.split_once('/') {
+        Some((value, length)) => (value, prefix_length(of, length)?),
+        None => (text, of.spec().bits),
+    };
+    let value = field(of, value, program)?;
+    within(of, value, prefix_mask(of, length), program)?;
+    Ok((value, length))
+}
+
+/// A range: `1000-2000`, or one value.
+///
+/// # Errors
+/// A sentence.
+pub fn range(of: Field, text: &str, program: &Program) -> Result<(u16, u16), String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let end = |text: &str| -> Result<u16, String> {
+        let value = field(of, text.trim(), program)?;
+        u16::try_from(value).map_err(|_| format!("`{of}` is too wide for a range"))
+    };
+    let (first, last) = (end(first)?, end(last)?);
+    if first > last { Err(format!("the range `{text}` is empty")) } else { Ok((first, last)) }
+}
+
+/// A value of `field` as [`field`] reads it.
+#[must_use]
+pub fn write(field: Field, value: u128, program: &Program) -> String {
+    if field == Field::InputPort {
+        let port = program.ports.get(value as usize);
+        return port.map_or_else(|| value.to_string(), |port| port.name.clone());
+    }
+    let names = NAMES.iter().find(|(one, _)| *one == field).map_or(&[][..], |(_, names)| names);
+    if let Some((name, _)) = names.iter().find(|(_, one)| *one == value) {
+        return (*name).to_string();
+    }
+    match field.spec().bits {
+        48 => write_mac(value),
+        128 => Ipv6Addr::from_bits(value).to_string(),
+        32 if is_address(field) => Ipv4Addr::from_bits(value as u32).to_string(),
+        _ if matches!(field, Field::EthType | Field::InnerEthType | Field::TcpFlags | Field::InnerTcpFlags) => {
+            format!("{value:#x}")
+        }
+        _ => value.to_string(),
+    }
+}
+
+/// A MAC address.
+#[must_use]
+pub fn write_mac(value: u128) -> String {
+    let bytes: Vec<String> = (0..6).rev().map(|at| format!("{:02x}", value >> (8 * at) & 0xff)).collect();
+    bytes.join(":")
+}
+
+/// A mask as [`mask`] reads it.
+#[must_use]
+pub fn write_mask(field: Field, mask: u128) -> String {
+    if is_address(field) {
+        let length = (0..=field.spec().bits).find(|length| prefix_mask(field, *length) == mask);
+        return length.map_or_else(|| write_address(field, mask), |length| format!("/{length}"));
+    }
+    if field.spec().bits == 48 { write_mac(mask) } else { format!("{mask:#x}") }
+}
+
+fn write_address(field: Field, value: u128) -> String {
+    if field.spec().bits == 128 {
+        Ipv6Addr::from_bits(value).to_string()
+    } else {
+        Ipv4Addr::from_bits(value as u32).to_string()
+    }
+}
+
+/// A value and its mask as [`masked`] reads them.
+#[must_use]
+pub fn write_masked(field: Field, value: u128, mask: u128, program: &Program) -> String {
+    let value = write(field, value, program);
+    if mask == field.max() {
+        return value;
+    }
+    format!("{value}/{}", write_mask(field, mask).trim_start_matches('/'))
+}
+
+/// A flow key as its `Display` writes it: `udp 10.0.0.1:53 > 10.0.0.2:4000`, `protocol 47 10.0.0.1:0 > 10.0.0.2:0`,
+/// `tcp [2001:db8::1]:1 > [2001:db8::2]:2 vni 7`.
+#[must_use]
+pub fn flow(text: &str) -> Option<FlowKey> {
+    let mut words = text.split_whitespace();
+    let protocol = match words.next()? {
+        "protocol" => u8::try_from(number(words.next()?)?).ok()?,
+        name => u8::try_from(PROTOCOLS.iter().find(|(one, _)| *one == name)?.1).ok()?,
+    };
+    let (src, sport) = endpoint(words.next()?)?;
+    words.next().filter(|arrow| *arrow == ">")?;
+    let (dst, dport) = endpoint(words.next()?)?;
+    let vni = match words.next() {
+        None => 0,
+        Some("vni") => u32::try_from(number(words.next()?)?).ok().filter(|vni| *vni < 1 << 24)?,
+        Some(_) => return None,
+    };
+    let same_family = src.is_ipv4() == dst.is_ipv4();
+    (same_family && words.next().is_none()).then(|| FlowKey::new(src, dst, protocol, (sport, dport), vni))
+}
+
+fn endpoint(text: &str) -> Option<(IpAddr, u16)> {
+    let endpoint: std::net::SocketAddr = text.parse().ok()?;
+    Some((endpoint.ip(), endpoint.port()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn values_are_read_as_people_write_them() {
+        let program = Program::default();
+        let read = |of, text| field(of, text, &program);
+        assert_eq!(read(Field::Ipv4Src, "10.0.0.1"), Ok(0x0a00_0001));
+        assert_eq!(read(Field::EthDst, "A0:88:C2:B5:F4:5A"), Ok(0xa088_c2b5_f45a));
+        assert_eq!(read(Field::Ipv6Src, "::1"), Ok(1));
+        assert_eq!(read(Field::IpProtocol, "udp"), Ok(17));
+        assert_eq!(read(Field::UdpDport, "0x35"), Ok(53));
+        assert_eq!(read(Field::Meta0, "1_000"), Ok(1000));
+        assert!(read(Field::UdpDport, "65536").unwrap_err().contains("16 bits"));
+        assert!(read(Field::Ipv6Src, "10.0.0.1").unwrap_err().contains("IPv6 address"));
+        assert!(read(Field::EthDst, "a0:88:c2:b5:f4").unwrap_err().contains("MAC"));
+        assert!(read(Field::EthDst, "+0:88:c2:b5:f4:01").is_err());
+    }
+
+    #[test]
+    fn masks_prefixes_and_ranges() {
+        let program = Program::default();
+        assert_eq!(masked(Field::Ipv4Src, "10.0.0.0/8", &program), Ok((0x0a00_0000, 0xff00_0000)));
+        assert_eq!(masked(Field::Ipv4Src, "0.0.0.1/0.0.0.1", &program), Ok((1, 1)));
+        assert_eq!(masked(Field::TcpFlags, "0x02/0x12", &program), Ok((2, 0x12)));
+        assert!(masked(Field::TcpFlags, "2/18", &program).unwrap_err().contains("hexadecimal"));
+        assert!(masked(Field::Ipv4Src, "10.0.0.1/8", &program).unwrap_err().contains("did you mean `10.0.0.0`"));
+        assert_eq!(prefix(Field::Ipv6Dst, "::/0", &program), Ok((0, 0)));
+        assert!(prefix(Field::Ipv4Dst, "1.2.3.4/33", &program).is_err());
+        assert_eq!(range(Field::UdpDport, "1000-2000", &program), Ok((1000, 2000)));
+        assert!(range(Field::UdpDport, "2000-1000", &program).unwrap_err().contains("empty"));
+    }
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!((duration("30s"), duration("1_500ms")), (Some(30_000_000_000), Some(1_500_000_000)));
+        assert_eq!((duration("never"), duration("30"), duration("s"), duration("-1s")), (Some(0), None, None, None));
+        assert_eq!(duration("99999999999999999999d"), None);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_again(at in 0..Field::ALL.len(), value: u128, mask: u128) {
+            let (of, program) = (Field::ALL[at], Program::default());
+            prop_assume!(of != Field::InputPort);
+            let (mask, value) = (mask & of.max(), value & mask & of.max());
+            prop_assert_eq!(field(of, &write(of, value, &program), &program), Ok(value));
+            prop_assert_eq!(masked(of, &write_masked(of, value, mask, &program), &program), Ok((value, mask)));
+            prop_assert_eq!(super::mask(of, &write_mask(of, mask), &program), Ok(mask));
+        }
+
+        #[test]
+        fn flows_are_read_again(v6: bool, src: u128, dst: u128, protocol: u8, ports: (u16, u16), vni in 0_u32..1 << 24) {
+            let address = |bits: u128| -> IpAddr {
+                if v6 { Ipv6Addr::from_bits(bits).into() } else { Ipv4Addr::from_bits(bits as u32).into() }
+            };
+            // An IPv6 source that is multicast would be the mark of IPv4 keys.
+            let src = if v6 { src >> 8 } else { src };
+            let key = FlowKey::new(address(src), address(dst), protocol, ports, vni);
+            prop_assert_eq!(flow(&key.to_string()), Some(key));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".{0,40}", at in 0..Field::ALL.len()) {
+            let (of, program) = (Field::ALL[at], Program::default());
+            let _ = (field(of, &text, &program), masked(of, &text, &program), prefix(of, &text, &program));
+            let _ = (range(of, &text, &program), flow(&text), duration(&text), mac(&text), super::mask(of, &text, &program));
+        }
+    }
+}

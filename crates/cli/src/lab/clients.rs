@@ -1,0 +1,68 @@
+//! Many clients, from one: the source address of queries changes all the time.
+//!
+//! A load balancer by 5-tuple is even over flows, not over packets. dnsperf's sockets alone would be a few hundred flows,
+//! and three back ends of a few hundred flows differ by 10 % by nature. So the route to the server gets another preferred
+//! source address every few milliseconds: before dnsperf comes round to a socket again, its address has changed, and
+//! every query is a flow of its own.
+
+use std::io::Write;
+use std::process::{ChildStdin, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+
+use super::dnsperf::SOCKETS;
+use super::namespace::Namespace;
+use super::run::Run;
+use super::topology::{CLIENTS_COUNT, INTERFACE};
+
+/// A route changes in far less; but the changing itself costs CPU that the load needs.
+const INTERVAL_MIN: Duration = Duration::from_millis(4);
+const INTERVAL_MAX: Duration = Duration::from_millis(100);
+
+/// The clients at work, until they are stopped.
+pub struct Clients {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<u32>,
+}
+
+impl Clients {
+    /// Lets queries to `server`, `rate` a second, come from ever other addresses of `client`.
+    pub fn start(run: &mut Run, client: &Namespace, server: &'static str, rate: u32) -> Result<Clients> {
+        let mut command = client.command("ip");
+        command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
+        let ip = run.start("clients", &mut command)?;
+        let mut lines = run.child(ip).stdin.take().context("no pipe to ip")?;
+        change(&mut lines, server, 0)?;
+        // Twice in the time in which dnsperf goes round its sockets.
+        let interval = Duration::from_secs_f64(f64::from(SOCKETS) / f64::from(rate.max(1)) / 2.0);
+        let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || {
+            let mut addresses = 1;
+            while !stopped.load(Ordering::Relaxed) && change(&mut lines, server, addresses).is_ok() {
+                addresses += 1;
+                std::thread::sleep(interval);
+            }
+            addresses
+        });
+        Ok(Clients { stop, thread })
+    }
+
+    /// Stops; how many addresses there were.
+    pub fn stop(self) -> Result<u32> {
+        self.stop.store(true, Ordering::Relaxed);
+        let Ok(addresses) = self.thread.join() else { bail!("the thread that changes client addresses panicked") };
+        Ok(addresses.min(CLIENTS_COUNT))
+    }
+}
+
+fn change(lines: &mut ChildStdin, server: &str, number: u32) -> std::io::Result<()> {
+    let number = number % CLIENTS_COUNT;
+    let address = format!("10.77.{}.{}", 128 + number / 256, number % 256);
+    lines.write_all(format!("route replace {server} dev {INTERFACE} src {address}\n").as_bytes())
+}

@@ -1,0 +1,179 @@
+//! weir itself: the binary that runs this lab, started as a daemon inside the weir node, asked over its socket.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::Interrupt;
+use super::run::{Run, Started};
+use super::topology::{BackEnd, INTERFACE, Topology, VIP};
+
+/// The daemon answers within a breath; a machine may be slow.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Loading the XDP program and opening the sockets takes a tenth of it.
+const START: Duration = Duration::from_secs(10);
+const NAME: &str = "weir";
+
+/// The daemon.
+pub struct Daemon {
+    process: Started,
+    configuration: PathBuf,
+    socket: PathBuf,
+    back_ends: Vec<&'static str>,
+}
+
+/// Frames and bytes that a back end was sent.
+#[derive(Clone, PartialEq)]
+pub struct Counted {
+    /// Which.
+    pub name: &'static str,
+    /// Frames.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What the daemon says of itself at one moment.
+#[derive(Clone, PartialEq)]
+pub struct Snapshot {
+    /// The ledger, as weir prints it.
+    pub ledger: Value,
+    /// What the back ends were sent.
+    pub back_ends: Vec<Counted>,
+}
+
+impl Snapshot {
+    /// A count of the ledger; 0 when it is not there.
+    pub fn frames(&self, name: &str) -> u64 {
+        self.ledger[name].as_u64().unwrap_or(0)
+    }
+
+    /// Frames dropped for any reason.
+    pub fn dropped(&self) -> u64 {
+        self.ledger["dropped"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
+    }
+
+    /// Frames sent to any back end.
+    pub fn packets(&self) -> u64 {
+        self.back_ends.iter().map(|back_end| back_end.packets).sum()
+    }
+}
+
+impl Daemon {
+    /// Starts it with a configuration and waits until it answers.
+    pub fn start(run: &mut Run, topology: &Topology, configuration: &str, interrupt: &Interrupt) -> Result<Daemon> {
+        let file = run.folder().join("weir.yaml");
+        fs::write(&file, configuration)?;
+        let socket = run.folder().join("weir.sock");
+        let binary = std::env::current_exe().context("where is this program?")?;
+        let mut command = topology.weir.command(&binary.to_string_lossy());
+        command.arg("run").arg(&file).arg("--socket").arg(&socket).stdout(Stdio::null());
+        let process = run.start(NAME, &mut command)?;
+        let daemon = Daemon { process, configuration: file, socket, back_ends: topology.back_ends.iter().map(|at| at.name).collect() };
+        daemon.wait_until_it_answers(run, interrupt)?;
+        Ok(daemon)
+    }
+
+    fn wait_until_it_answers(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + START;
+        while self.ask(&json!({"command": "show", "what": "all"})).is_err() {
+            self.still_runs(run)?;
+            if Instant::now() > deadline {
+                bail!("weir did not answer within {} s: {}", START.as_secs(), run.last_words(NAME));
+            }
+            interrupt.sleep(Duration::from_millis(20))?;
+        }
+        Ok(())
+    }
+
+    fn still_runs(&self, run: &mut Run) -> Result<()> {
+        match run.child(self.process).try_wait()? {
+            Some(status) => bail!("weir has ended ({status}): {}", run.last_words(NAME)),
+            None => Ok(()),
+        }
+    }
+
+    /// Its counters now.
+    pub fn snapshot(&self, run: &mut Run) -> Result<Snapshot> {
+        let answer = match self.ask(&json!({"command": "show", "what": "all"})) {
+            Ok(answer) => answer,
+            Err(error) => {
+                self.still_runs(run)?;
+                return Err(error.context("weir does not answer"));
+            }
+        };
+        Ok(Snapshot { ledger: answer["ledger"].clone(), back_ends: back_ends(&answer, &self.back_ends) })
+    }
+
+    /// Swaps its configuration; returns when all workers have it.
+    pub fn reload(&self, configuration: &str) -> Result<()> {
+        fs::write(&self.configuration, configuration)?;
+        self.ask(&json!({"command": "reload"})).map(drop)
+    }
+
+    /// Lets it stop by itself (SIGTERM); an error unless it then ends well.
+    pub fn stop(&self, run: &mut Run) -> Result<()> {
+        let status = run.stop(self.process)?;
+        if !status.success() {
+            bail!("weir did not stop cleanly ({status}): {}", run.last_words(NAME));
+        }
+        Ok(())
+    }
+
+    /// One request, one line; one answer, one line.
+    fn ask(&self, request: &Value) -> Result<Value> {
+        let mut stream = UnixStream::connect(&self.socket)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.set_write_timeout(Some(ANSWER))?;
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        let answer: Value = serde_json::from_str(&line).context("weir's answer is not JSON")?;
+        match answer.get("error") {
+            Some(error) => bail!("weir refuses: {error}"),
+            None => Ok(answer),
+        }
+    }
+}
+
+/// The counters of the back ends: a counter's name ends with the back end's.
+fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
+    let counters = answer["counters"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_of = |counter: &Value, name: &str| {
+        counter["name"].as_str().is_some_and(|counter| counter.rsplit(['/', '.', ':']).next() == Some(name))
+    };
+    let count = |name: &'static str| {
+        let sum = |what: &str| counters.iter().filter(|counter| is_of(counter, name)).filter_map(|c| c[what].as_u64()).sum();
+        Counted { name, packets: sum("packets"), bytes: sum("bytes") }
+    };
+    names.iter().copied().map(count).collect()
+}
+
+/// The lab's configuration: one service in front of `back_ends`.
+pub fn configuration(back_ends: &[BackEnd]) -> String {
+    format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}", balancer("dns", "udp", back_ends))
+}
+
+/// Another one, for reloads: without the last back end, with a second service (other pipes, other entries).
+pub fn other_configuration(back_ends: &[BackEnd]) -> String {
+    let fewer = &back_ends[..back_ends.len() - 1];
+    configuration(fewer) + &balancer("dns-tcp", "tcp", back_ends)
+}
+
+fn balancer(name: &str, protocol: &str, back_ends: &[BackEnd]) -> String {
+    let mut text = format!(
+        "  - lb:\n      name: {name}\n      port: p0\n      \
+         service: {{ vip: {VIP}, protocol: {protocol}, port: 53 }}\n      by: 5-tuple\n      \
+         source_mac: auto\n      back_ends:\n"
+    );
+    for back_end in back_ends {
+        text += &format!("        - {{ name: {}, mac: \"{}\", weight: 1 }}\n", back_end.name, back_end.mac);
+    }
+    text
+}

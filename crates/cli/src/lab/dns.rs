@@ -1,0 +1,204 @@
+//! `weir lab dns`: real DNS queries through weir to three real name servers, and the same load without weir.
+//!
+//! First the load goes directly to one back end: what this machine can do. Then it goes to the VIP, through weir. Both
+//! are dnsperf's, at the same rate for the same time. See topology.rs for who is wired to whom, clients.rs for what a
+//! flow is here, share.rs for what even means, verdict.rs for what must hold.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use super::Interrupt;
+use super::clients::Clients;
+use super::daemon::{self, Daemon, Snapshot};
+use super::dnsperf::{self, Load, Plan};
+use super::reloads::Reloads;
+use super::report::{Arm, Report, grouped};
+use super::run::Run;
+use super::screen::Screen;
+use super::topology::{Topology, VIP};
+use super::witness::Witness;
+use super::{namespace, nsd, verdict};
+
+/// How often the lab looks around while a load runs.
+const TICK: Duration = Duration::from_millis(20);
+/// How long name servers may take to answer, and frames to come to rest.
+const SETTLE: Duration = Duration::from_secs(10);
+const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
+
+/// What the user asked for.
+pub struct Options {
+    /// How long each of the two loads lasts.
+    pub seconds: u32,
+    /// Queries a second.
+    pub rate: u32,
+    /// Reloads while the load runs through weir.
+    pub reloads: u32,
+    /// One JSON object on the last line.
+    pub json: bool,
+    /// Leave everything standing, to look around.
+    pub keep: bool,
+}
+
+/// Runs the lab; success when nothing was lost and everything adds up.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    check_means()?;
+    let interrupt = Interrupt::on_signals()?;
+    let run = Run::begin(options.keep)?;
+    let mut lab = Lab { options, run, interrupt, screen: Screen::new(options.json) };
+    let report = lab.perform()?;
+    let reasons = verdict::reasons(&report);
+    lab.screen.say(&report.text(&reasons));
+    if options.keep {
+        lab.screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
+    }
+    if options.json {
+        println!("{}", report.json(&reasons));
+    }
+    Ok(if reasons.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn check_means() -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("labs make network namespaces: run this as root (sudo weir lab dns)");
+    }
+    match namespace::missing(&NEEDED).as_slice() {
+        [] => Ok(()),
+        missing => bail!("missing: {}; `./setup --for demo` installs what labs need", missing.join(", ")),
+    }
+}
+
+struct Lab<'a> {
+    options: &'a Options,
+    run: Run,
+    interrupt: Interrupt,
+    screen: Screen,
+}
+
+impl Lab<'_> {
+    fn perform(&mut self) -> Result<Report> {
+        let Options { seconds, rate, reloads, .. } = *self.options;
+        self.screen.say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
+        let topology = Topology::build(&self.run)?;
+        let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
+        self.start_servers(&topology)?;
+
+        let direct = self.direct(&topology, &queries)?;
+        let before = Witness::read(&topology)?;
+        let configuration = daemon::configuration(&topology.back_ends);
+        let daemon = Daemon::start(&mut self.run, &topology, &configuration, &self.interrupt)?;
+        let mut reloads = Reloads::over(seconds, reloads, &topology);
+        let weir = self.through_weir(&topology, &queries, &daemon, &mut reloads)?;
+        let snapshot = self.settled(&daemon)?;
+        let witness = Witness::read(&topology)?.since(&before);
+        if !self.options.keep {
+            daemon.stop(&mut self.run)?;
+        }
+        let names: Vec<&'static str> = topology.back_ends.iter().map(|back_end| back_end.name).collect();
+        let shares = reloads.shares(&names, weir.sent, weir.flows);
+        Ok(Report { weir, direct, snapshot, witness, shares, reloads: reloads.done() })
+    }
+
+    fn start_servers(&mut self, topology: &Topology) -> Result<()> {
+        let query = nsd::write_queries(self.run.folder(), 1)?;
+        for back_end in &topology.back_ends {
+            nsd::start(&mut self.run, back_end)?;
+        }
+        let deadline = Instant::now() + SETTLE;
+        for back_end in &topology.back_ends {
+            while !dnsperf::answers(&topology.client, back_end.address, &query) {
+                if Instant::now() > deadline {
+                    let log = self.run.last_words(&format!("nsd-{}", back_end.name));
+                    bail!("the name server of {} does not answer: {log}", back_end.name);
+                }
+                self.interrupt.sleep(TICK)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn direct(&mut self, topology: &Topology, queries: &Path) -> Result<Arm> {
+        let server = &topology.back_ends[0];
+        self.screen.say(&format!("direct: the client asks {} itself", server.name));
+        self.load(topology, server.address, queries, |_, _| Ok(Vec::new()))
+    }
+
+    fn through_weir(
+        &mut self,
+        topology: &Topology,
+        queries: &Path,
+        daemon: &Daemon,
+        reloads: &mut Reloads,
+    ) -> Result<Arm> {
+        self.screen.say(&format!("weir: the client asks {VIP}, weir chooses among three"));
+        let arm = self.load(topology, VIP, queries, |lab, elapsed| {
+            reloads.tick(elapsed, daemon, &mut lab.run)?;
+            if lab.screen.is_due() { Ok(rows(&daemon.snapshot(&mut lab.run)?)) } else { Ok(Vec::new()) }
+        })?;
+        reloads.finish(daemon, &mut self.run)?;
+        Ok(arm)
+    }
+
+    /// One load from start to end; `tick` is called all the while and adds rows to the live table.
+    fn load(
+        &mut self,
+        topology: &Topology,
+        server: &'static str,
+        queries: &Path,
+        mut tick: impl FnMut(&mut Self, Duration) -> Result<Vec<String>>,
+    ) -> Result<Arm> {
+        let plan = Plan { rate: self.options.rate, seconds: self.options.seconds };
+        let clients = Clients::start(&mut self.run, &topology.client, server, plan.rate)?;
+        let load = Load::start(&mut self.run, &topology.client, server, plan, queries)?;
+        while !load.ended(&mut self.run)? {
+            self.interrupt.sleep(TICK)?;
+            let rows = tick(self, load.elapsed())?;
+            if self.screen.is_due() {
+                let lines: Vec<String> = [progress(&load, plan)].into_iter().chain(rows).collect();
+                self.screen.live(&lines);
+            }
+        }
+        let addresses = clients.stop()?;
+        Ok(Arm::new(&load.outcome(&self.run)?, addresses))
+    }
+
+    /// Waits until no frame is on its way any more: two equal readings.
+    fn settled(&mut self, daemon: &Daemon) -> Result<Snapshot> {
+        let deadline = Instant::now() + SETTLE;
+        let mut last = daemon.snapshot(&mut self.run)?;
+        loop {
+            self.interrupt.sleep(5 * TICK)?;
+            let now = daemon.snapshot(&mut self.run)?;
+            if now == last || Instant::now() > deadline {
+                return Ok(now);
+            }
+            last = now;
+        }
+    }
+}
+
+fn progress(load: &Load, plan: Plan) -> String {
+    let tally = load.tally();
+    let seconds = load.elapsed().as_secs_f64().min(f64::from(plan.seconds));
+    format!(
+        "  {seconds:>5.1} of {} s  answered {:>9}  lost {}  p50 {} us  p99 {} us",
+        plan.seconds,
+        grouped(tally.answered),
+        grouped(tally.lost),
+        tally.latency.percentile(50),
+        tally.latency.percentile(99)
+    )
+}
+
+/// A bar for each back end; it is full at the whole load.
+fn rows(snapshot: &Snapshot) -> Vec<String> {
+    const WIDTH: u64 = 40;
+    let total = snapshot.packets().max(1);
+    let row = |name: &str, packets: u64| {
+        let bar = "#".repeat((packets * WIDTH / total) as usize);
+        format!("  {name:<4}{:>12}  {:>5.1} %  {bar}", grouped(packets), 100.0 * packets as f64 / total as f64)
+    };
+    snapshot.back_ends.iter().map(|back_end| row(back_end.name, back_end.packets)).collect()
+}

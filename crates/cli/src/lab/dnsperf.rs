@@ -1,0 +1,187 @@
+//! The load: Debian's dnsperf, open loop.
+//!
+//! Open loop means that a query is sent when its time has come, answered or not: a closed loop slows down with the thing
+//! it measures and hides what it does to clients. Hence `-Q` (the rate) with room for every query to be outstanding.
+//! Each answer is one line of `-v`; the lines are counted as they come, so memory does not grow with the run.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{ChildStdout, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::latency::Latency;
+use super::namespace::Namespace;
+use super::run::{Run, Started};
+
+/// Sockets of dnsperf. Its receivers ask every socket in turn, so many cost the CPU that weir and the servers need.
+pub const SOCKETS: u32 = 256;
+/// As many senders and receivers as the smallest machine has cores.
+const THREADS: &str = "2";
+/// A query unanswered for so long is lost.
+const TIMEOUT_S: u32 = 3;
+/// dnsperf ends within its timeout; a machine may be slow.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What to send.
+#[derive(Clone, Copy)]
+pub struct Plan {
+    /// Queries a second.
+    pub rate: u32,
+    /// For how long.
+    pub seconds: u32,
+}
+
+/// What has come back so far.
+#[derive(Default)]
+pub struct Tally {
+    /// Queries answered with NOERROR.
+    pub answered: u64,
+    /// Queries answered with another code.
+    pub refused: u64,
+    /// Queries not answered in time.
+    pub lost: u64,
+    /// Of all answers.
+    pub latency: Latency,
+}
+
+impl Tally {
+    /// Counts a line of `dnsperf -v`: `> NOERROR name type 0.000123` or `> T name type`; others say nothing.
+    fn count(&mut self, line: &str) {
+        let Some(line) = line.strip_prefix("> ") else { return };
+        if line.starts_with("T ") || line.starts_with("I ") {
+            self.lost += 1;
+            return;
+        }
+        if line.starts_with("NOERROR ") {
+            self.answered += 1;
+        } else {
+            self.refused += 1;
+        }
+        if let Some(us) = line.rsplit(' ').next().and_then(microseconds) {
+            self.latency.add(us);
+        }
+    }
+}
+
+/// What was sent and what came of it.
+pub struct Outcome {
+    /// Queries sent, by dnsperf's own summary.
+    pub sent: u64,
+    /// What came back.
+    pub tally: Tally,
+}
+
+/// dnsperf at work.
+pub struct Load {
+    process: Started,
+    tally: Arc<Mutex<Tally>>,
+    reader: JoinHandle<Option<u64>>,
+    started: Instant,
+    deadline: Instant,
+}
+
+impl Load {
+    /// Starts it.
+    pub fn start(run: &mut Run, client: &Namespace, server: &str, plan: Plan, queries: &Path) -> Result<Load> {
+        let mut command = client.command("dnsperf");
+        command.args(["-v", "-s", server, "-T", THREADS, "-q", "65536", "-d"]).arg(queries).stdout(Stdio::piped());
+        for (flag, value) in [("-c", SOCKETS), ("-Q", plan.rate), ("-l", plan.seconds), ("-t", TIMEOUT_S)] {
+            command.arg(flag).arg(value.to_string());
+        }
+        let process = run.start("dnsperf", &mut command)?;
+        let lines = run.child(process).stdout.take().context("no pipe from dnsperf")?;
+        let tally = Arc::new(Mutex::new(Tally::default()));
+        let counted = Arc::clone(&tally);
+        let reader = std::thread::spawn(move || read(lines, &counted));
+        let started = Instant::now();
+        let deadline = started + Duration::from_secs(u64::from(plan.seconds + TIMEOUT_S)) + GRACE;
+        Ok(Load { process, tally, reader, started, deadline })
+    }
+
+    /// How long it has been at work.
+    pub fn elapsed(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// What has come back so far.
+    pub fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True when it has ended; an error when it should have.
+    pub fn ended(&self, run: &mut Run) -> Result<bool> {
+        if run.child(self.process).try_wait()?.is_some() {
+            return Ok(true);
+        }
+        if Instant::now() > self.deadline {
+            bail!("dnsperf did not end in time");
+        }
+        Ok(false)
+    }
+
+    /// The result of one that has ended.
+    pub fn outcome(self, run: &Run) -> Result<Outcome> {
+        let Ok(sent) = self.reader.join() else { bail!("the thread that reads dnsperf's lines panicked") };
+        let sent = sent.with_context(|| format!("dnsperf printed no summary: {}", run.last_words("dnsperf")))?;
+        let tally = std::mem::take(&mut *self.tally.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(Outcome { sent, tally })
+    }
+}
+
+/// Counts lines until there are no more; the queries sent, from the summary.
+fn read(lines: ChildStdout, tally: &Mutex<Tally>) -> Option<u64> {
+    let mut sent = None;
+    let mut lines = BufReader::with_capacity(1 << 16, lines);
+    let mut line = String::new();
+    while lines.read_line(&mut line).is_ok_and(|length| length > 0) {
+        if let Some(count) = line.trim_start().strip_prefix("Queries sent:") {
+            sent = count.trim().parse().ok();
+        } else {
+            tally.lock().unwrap_or_else(PoisonError::into_inner).count(line.trim_end());
+        }
+        line.clear();
+    }
+    sent
+}
+
+/// `12.000345` -> 12 000 345.
+fn microseconds(seconds: &str) -> Option<u64> {
+    let (whole, fraction) = seconds.split_once('.')?;
+    if fraction.len() != 6 {
+        return None;
+    }
+    Some(whole.parse::<u64>().ok()?.checked_mul(1_000_000)? + fraction.parse::<u64>().ok()?)
+}
+
+/// Asks `server` the one query in the file `query`, for at most a second: true when it answers.
+pub fn answers(client: &Namespace, server: &str, query: &Path) -> bool {
+    let query = query.to_string_lossy();
+    let arguments = ["-s", server, "-d", &query, "-c", "1", "-n", "1", "-l", "1", "-t", "1"];
+    client.output("dnsperf", &arguments).is_ok_and(|text| text.contains("(100.00%)"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_dnsperf_are_counted() {
+        let mut tally = Tally::default();
+        let lines = ["> NOERROR h1.weir.test A 0.000123", "> SERVFAIL h1.weir.test A 1.000000", "> T h2.weir.test A"];
+        lines.iter().for_each(|line| tally.count(line));
+        ["", ">", "> ", "Statistics:", "> T", "> NOERROR x 1.5"].iter().for_each(|line| tally.count(line));
+        assert_eq!((tally.answered, tally.lost), (2, 1));
+        assert_eq!(tally.latency.percentile(50), 123);
+    }
+
+    #[test]
+    fn seconds_have_six_digits_after_the_point() {
+        assert_eq!(microseconds("12.000345"), Some(12_000_345));
+        assert_eq!(microseconds("0.1"), None);
+        assert_eq!(microseconds("99999999999999999999.000000"), None);
+    }
+}

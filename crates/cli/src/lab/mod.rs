@@ -1,0 +1,55 @@
+//! Labs: weir in network namespaces, with real programs around it and the kernel as witness.
+//!
+//! A lab is the main job done for real on one machine: no mock, no capture, no network card. Everything in it is made by
+//! Debian's own tools (`ip`, `ethtool`, `nsd`, `dnsperf`), one process each, because a lab is read by people who know
+//! these commands, and because namespaces cannot be entered from a process that has threads.
+//!
+//! What a lab promises: it ends in bounded time, it ends with failure when a frame or a query is unaccounted for, and it
+//! leaves nothing behind, also when it is interrupted or was killed (`run.rs`).
+
+mod clients;
+mod daemon;
+pub mod dns;
+mod dnsperf;
+mod latency;
+mod namespace;
+mod nsd;
+mod reloads;
+mod report;
+mod run;
+mod screen;
+mod share;
+mod topology;
+mod verdict;
+mod witness;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+/// What a lab returns when a signal ended it.
+#[derive(Debug, thiserror::Error)]
+#[error("interrupted")]
+pub struct Interrupted;
+
+/// Set by SIGINT and SIGTERM; every loop of a lab asks for it.
+#[derive(Clone)]
+struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    fn on_signals() -> Result<Interrupt> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
+        }
+        Ok(Interrupt(flag))
+    }
+
+    /// Sleeps for `time`, unless the lab is interrupted: then that is the error.
+    fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
+        std::thread::sleep(time);
+        if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+}

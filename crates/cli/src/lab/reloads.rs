@@ -1,0 +1,91 @@
+//! Reloads while the load runs: two configurations in turn, that differ in pipes, entries and back ends.
+//!
+//! The other configuration has no last back end. How many frames met which configuration is known up to those between
+//! the reading before a reload is asked for and the one after it is acknowledged: the shares become ranges.
+
+use std::time::Duration;
+
+use anyhow::Result;
+
+use super::daemon::{Daemon, configuration, other_configuration};
+use super::run::Run;
+use super::share::Share;
+use super::topology::Topology;
+
+/// See above.
+pub struct Reloads {
+    configurations: [String; 2],
+    interval: Duration,
+    wanted: u32,
+    done: u32,
+    /// Frames received before and after the reload that led to the configuration in force.
+    entered: (u64, u64),
+    /// Frames that met the first configuration: at least, at most.
+    first: (u64, u64),
+}
+
+impl Reloads {
+    /// `wanted` reloads, evenly over `seconds`.
+    pub fn over(seconds: u32, wanted: u32, topology: &Topology) -> Reloads {
+        let configurations = [configuration(&topology.back_ends), other_configuration(&topology.back_ends)];
+        let interval = Duration::from_secs(u64::from(seconds)) / (wanted + 1);
+        Reloads { configurations, interval, wanted, done: 0, entered: (0, 0), first: (0, 0) }
+    }
+
+    /// How many there were.
+    pub fn done(&self) -> u32 {
+        self.done
+    }
+
+    /// Reloads if it is time.
+    pub fn tick(&mut self, elapsed: Duration, daemon: &Daemon, run: &mut Run) -> Result<()> {
+        if self.done < self.wanted && elapsed >= self.interval * (self.done + 1) {
+            self.swap(daemon, run)?;
+            self.done += 1;
+        }
+        Ok(())
+    }
+
+    /// Ends with the first configuration in force, so that every back end is in the last reading.
+    pub fn finish(&mut self, daemon: &Daemon, run: &mut Run) -> Result<()> {
+        if !self.done.is_multiple_of(2) {
+            self.swap(daemon, run)?;
+        }
+        self.leave(daemon.snapshot(run)?.frames("received"), daemon.snapshot(run)?.frames("received"));
+        Ok(())
+    }
+
+    fn swap(&mut self, daemon: &Daemon, run: &mut Run) -> Result<()> {
+        let is_first = self.done.is_multiple_of(2);
+        let before = daemon.snapshot(run)?.frames("received");
+        daemon.reload(&self.configurations[usize::from(is_first)])?;
+        let after = daemon.snapshot(run)?.frames("received");
+        if is_first {
+            self.leave(before, after);
+        }
+        self.entered = (before, after);
+        Ok(())
+    }
+
+    fn leave(&mut self, before: u64, after: u64) {
+        self.first.0 += before.saturating_sub(self.entered.1);
+        self.first.1 += after.saturating_sub(self.entered.0);
+    }
+
+    /// What each back end should have got of `packets` in `flows`.
+    pub fn shares(&self, names: &[&'static str], packets: u64, flows: u64) -> Vec<Share> {
+        let all = names.len() as f64;
+        let fewer = all - 1.0;
+        let total = packets as f64;
+        let (least, most) = (self.first.0 as f64, self.first.1 as f64);
+        // A back end in both gets 1/all of the frames under the first and 1/fewer of the others.
+        let of_both = |first: f64| first / all + (total - first) / fewer;
+        let last = names.len() - 1;
+        let share = |(index, &name): (usize, &&'static str)| {
+            let expected = if index == last { (least / all, most / all) } else { (of_both(most), of_both(least)) };
+            let fraction = if packets == 0 { 0.0 } else { (expected.0 + expected.1) / 2.0 / total };
+            Share { expected, ..Share::of(name, fraction, packets, flows) }
+        };
+        names.iter().enumerate().map(share).collect()
+    }
+}

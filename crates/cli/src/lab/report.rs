@@ -1,0 +1,163 @@
+//! What a lab found: as tables for people, as one JSON object for programs.
+
+use serde_json::{Value, json};
+
+use super::daemon::Snapshot;
+use super::dnsperf::{Outcome, SOCKETS};
+use super::share::Share;
+use super::witness::Witness;
+
+/// One load and what came of it.
+pub struct Arm {
+    /// Queries sent.
+    pub sent: u64,
+    /// Queries answered with NOERROR.
+    pub answered: u64,
+    /// Queries answered with another code.
+    pub refused: u64,
+    /// Latencies in microseconds: half of all, and 99 of 100, do not exceed them.
+    pub p50_us: u64,
+    /// See `p50_us`.
+    pub p99_us: u64,
+    /// Different pairs of client address and port.
+    pub flows: u64,
+}
+
+impl Arm {
+    /// From what dnsperf says, with queries from so many client addresses.
+    pub fn new(outcome: &Outcome, addresses: u32) -> Arm {
+        let tally = &outcome.tally;
+        Arm {
+            sent: outcome.sent,
+            answered: tally.answered,
+            refused: tally.refused,
+            p50_us: tally.latency.percentile(50),
+            p99_us: tally.latency.percentile(99),
+            flows: outcome.sent.min(u64::from(addresses) * u64::from(SOCKETS)),
+        }
+    }
+}
+
+/// Everything.
+pub struct Report {
+    /// The load through weir.
+    pub weir: Arm,
+    /// The same without weir, all of it to one back end.
+    pub direct: Arm,
+    /// weir's counters after the load.
+    pub snapshot: Snapshot,
+    /// The kernel's, for the same time.
+    pub witness: Witness,
+    /// What the back ends should have got.
+    pub shares: Vec<Share>,
+    /// Reloads during the load.
+    pub reloads: u32,
+}
+
+impl Report {
+    /// The stable output. `reasons` say why it is not ok.
+    pub fn json(&self, reasons: &[String]) -> Value {
+        let arm = |arm: &Arm| json!({"p50": arm.p50_us, "p99": arm.p99_us});
+        let back_ends = self.snapshot.back_ends.iter();
+        let back_ends = back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
+        let share = |share: &Share| {
+            json!({"name": share.name, "expected": [share.expected.0, share.expected.1], "sigma": share.sigma})
+        };
+        json!({
+            "ok": reasons.is_empty(),
+            "reasons": reasons,
+            "queries_sent": self.weir.sent,
+            "queries_answered": self.weir.answered,
+            "latency_us": arm(&self.weir),
+            "direct": {
+                "queries_sent": self.direct.sent,
+                "queries_answered": self.direct.answered,
+                "latency_us": arm(&self.direct),
+            },
+            "frames": self.snapshot.ledger,
+            "witness": self.witness.json(),
+            "backends": back_ends.collect::<Vec<_>>(),
+            "shares": self.shares.iter().map(share).collect::<Vec<_>>(),
+            "flows": self.weir.flows,
+            "reloads": self.reloads,
+        })
+    }
+
+    /// The summary.
+    pub fn text(&self, reasons: &[String]) -> String {
+        let mut text = self.arms() + "\n" + &self.back_ends() + "\n" + &self.frames() + "\n";
+        if reasons.is_empty() {
+            text += "Every query was answered and every frame is accounted for.";
+        }
+        for reason in reasons {
+            text += &format!("FAILED: {reason}\n");
+        }
+        text
+    }
+
+    fn arms(&self) -> String {
+        let row = |name: &str, of: fn(&Arm) -> u64| {
+            format!("  {name:<18}{:>12}{:>12}\n", grouped(of(&self.weir)), grouped(of(&self.direct)))
+        };
+        format!("\n  {:<18}{:>12}{:>12}\n", "", "weir", "direct")
+            + &row("queries sent", |arm| arm.sent)
+            + &row("answered", |arm| arm.answered)
+            + &row("lost", |arm| arm.sent.saturating_sub(arm.answered + arm.refused))
+            + &row("latency p50, us", |arm| arm.p50_us)
+            + &row("latency p99, us", |arm| arm.p99_us)
+    }
+
+    fn back_ends(&self) -> String {
+        let mut text = format!("  {:<18}{:>12}{:>14}{:>12}{:>16}\n", "back end", "packets", "bytes", "share", "+- 5 sigma");
+        let total = self.snapshot.packets().max(1) as f64;
+        for (back_end, share) in self.snapshot.back_ends.iter().zip(&self.shares) {
+            text += &format!(
+                "  {:<18}{:>12}{:>14}{:>10.2} %{:>14.2} %\n",
+                back_end.name,
+                grouped(back_end.packets),
+                grouped(back_end.bytes),
+                100.0 * back_end.packets as f64 / total,
+                500.0 * share.sigma / total,
+            );
+        }
+        text + &format!("  ({} queries in {} flows; {} reloads)\n", grouped(self.weir.sent), grouped(self.weir.flows), self.reloads)
+    }
+
+    fn frames(&self) -> String {
+        let frames = |name| self.snapshot.frames(name);
+        let row = |name, count, witness, seen| format!("  {name:<18}{:>12}    {witness:<20}{:>12}\n", grouped(count), grouped(seen));
+        let alone = |name, count| format!("  {name:<18}{:>12}\n", grouped(count));
+        format!("  {:<18}{:>12}    {:<20}\n", "frames, weir says", "", "the kernel says")
+            + &row("received", frames("received"), "taken by XDP", self.witness.xdp.taken)
+            + &row("transmitted", frames("transmitted"), "interface sent", self.witness.weir.transmitted)
+            + &row("to_kernel", frames("to_kernel"), "left by XDP", self.witness.passed())
+            + &row("dropped", self.snapshot.dropped(), "dropped", self.witness.weir.dropped + self.witness.xdp.dropped)
+            + &alone("to_app", frames("to_app"))
+            + &alone("held", frames("held"))
+            + &alone("originated", frames("originated"))
+            + &alone("copied", frames("copied"))
+    }
+}
+
+/// 1234567 -> "1 234 567".
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_are_grouped_by_three() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
+    }
+}

@@ -1,0 +1,243 @@
+//! One run of a lab: its id, its folder, its namespaces, its processes, and their end.
+//!
+//! The id is the process id of the lab. `/run/weir/lab/<id>/processes` holds the lab and every process it started, one
+//! `<pid> <start time>` a line: what a lab killed with SIGKILL leaves behind is removed by the next one, which ends only
+//! processes named there, and only if they still are the ones that were started.
+//!
+//! Promise: dropping a [`Run`] ends its processes, removes its namespaces (and the interfaces in them) and its folder.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use super::namespace::{self, Namespace};
+
+const FOLDER: &str = "/run/weir/lab";
+const PROCESSES: &str = "processes";
+/// How long a process may take to end after SIGTERM; weir and nsd need milliseconds.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// A process of a run, as its handle.
+#[derive(Clone, Copy)]
+pub struct Started(usize);
+
+/// See above.
+pub struct Run {
+    id: u32,
+    folder: PathBuf,
+    children: Vec<Child>,
+    keep: bool,
+}
+
+impl Run {
+    /// Removes what dead runs left and begins a new one. With `keep`, dropping it removes nothing; the next run does.
+    pub fn begin(keep: bool) -> Result<Run> {
+        remove_leftovers();
+        let id = std::process::id();
+        let folder = Path::new(FOLDER).join(id.to_string());
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let run = Run { id, folder, children: Vec::new(), keep };
+        run.record(id)?;
+        Ok(run)
+    }
+
+    /// Where the run's files lie.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Makes the namespace `weir-<id>-<role>`.
+    pub fn namespace(&self, role: &str) -> Result<Namespace> {
+        Namespace::create(&format!("{}{role}", prefix(self.id)))
+    }
+
+    /// Starts a process in a group of its own (Ctrl-C is the lab's to handle), its error output in `<name>.log`.
+    pub fn start(&mut self, name: &str, command: &mut Command) -> Result<Started> {
+        let log = File::create(self.log(name))?;
+        let child = command
+            .process_group(0)
+            .stderr(Stdio::from(log))
+            .spawn()
+            .with_context(|| format!("cannot start {name}: {command:?}"))?;
+        let pid = child.id();
+        self.children.push(child);
+        self.record(pid)?;
+        Ok(Started(self.children.len() - 1))
+    }
+
+    /// The process behind a handle.
+    pub fn child(&mut self, started: Started) -> &mut Child {
+        &mut self.children[started.0]
+    }
+
+    /// Asks a process to end (SIGTERM) and waits; one that does not is killed.
+    pub fn stop(&mut self, started: Started) -> Result<ExitStatus> {
+        let child = &mut self.children[started.0];
+        if child.try_wait()?.is_none() {
+            signal_group(child.id(), Signal::TERM);
+        }
+        Ok(end_by(child, Instant::now() + GRACE)?)
+    }
+
+    /// The last lines that a process wrote to its error output, for error messages.
+    pub fn last_words(&self, name: &str) -> String {
+        let text = fs::read(self.log(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let text = text.unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(8)..].join("\n")
+    }
+
+    fn log(&self, name: &str) -> PathBuf {
+        self.folder.join(format!("{name}.log"))
+    }
+
+    fn record(&self, pid: u32) -> Result<()> {
+        let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join(PROCESSES))?;
+        writeln!(file, "{pid} {}", start_time(pid).unwrap_or(0))?;
+        Ok(())
+    }
+
+    fn end_children(&mut self) {
+        for child in &mut self.children {
+            if let Ok(None) = child.try_wait() {
+                signal_group(child.id(), Signal::TERM);
+            }
+        }
+        let deadline = Instant::now() + GRACE;
+        for child in &mut self.children {
+            let _ = end_by(child, deadline);
+        }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if self.keep {
+            return;
+        }
+        self.end_children();
+        remove_namespaces(self.id);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Waits for a process that was asked to end, and kills it and its group when it has not at the deadline.
+fn end_by(child: &mut Child, deadline: Instant) -> std::io::Result<ExitStatus> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > deadline {
+            signal_group(child.id(), Signal::KILL);
+            return child.wait();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn prefix(id: u32) -> String {
+    format!("weir-{id}-")
+}
+
+/// Removes what runs left that no longer live: their processes, namespaces and folders.
+fn remove_leftovers() {
+    let folders = fs::read_dir(FOLDER).into_iter().flatten().flatten();
+    let of_folders = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let of_namespaces = namespace::names().into_iter().filter_map(|name| run_of(&name));
+    let mut ids: Vec<u32> = of_folders.chain(of_namespaces).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    for id in ids.into_iter().filter(|&id| !lives(id)) {
+        end_recorded(id);
+        remove_namespaces(id);
+        let _ = fs::remove_dir_all(Path::new(FOLDER).join(id.to_string()));
+    }
+}
+
+/// The run that a namespace belongs to: `weir-<id>-<role>`.
+fn run_of(namespace: &str) -> Option<u32> {
+    let (id, _role) = namespace.strip_prefix("weir-")?.split_once('-')?;
+    id.parse().ok()
+}
+
+/// A run lives while the process it is named after does. A run that is just beginning has not recorded itself yet.
+fn lives(id: u32) -> bool {
+    match (start_time(id), recorded(id).first()) {
+        (Some(now), Some(&(_, then))) => now == then,
+        (now, None) => now.is_some() && id != std::process::id(),
+        (None, Some(_)) => false,
+    }
+}
+
+fn recorded(id: u32) -> Vec<(u32, u64)> {
+    let text = fs::read_to_string(Path::new(FOLDER).join(id.to_string()).join(PROCESSES)).unwrap_or_default();
+    let pair = |line: &str| {
+        let (pid, start) = line.split_once(' ')?;
+        Some((pid.parse().ok()?, start.parse().ok()?))
+    };
+    text.lines().filter_map(pair).collect()
+}
+
+fn end_recorded(id: u32) {
+    let ours = |&(pid, start): &(u32, u64)| pid != std::process::id() && start_time(pid) == Some(start);
+    let left: Vec<(u32, u64)> = recorded(id).into_iter().filter(ours).collect();
+    for &(pid, _) in &left {
+        signal_group(pid, Signal::TERM);
+    }
+    let deadline = Instant::now() + GRACE;
+    for (pid, start) in left {
+        while start_time(pid) == Some(start) && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        if start_time(pid) == Some(start) {
+            signal_group(pid, Signal::KILL);
+        }
+    }
+}
+
+fn remove_namespaces(id: u32) {
+    let prefix = prefix(id);
+    for name in namespace::names().iter().filter(|name| name.starts_with(&prefix)) {
+        namespace::remove(name);
+    }
+}
+
+fn signal_group(pid: u32, signal: Signal) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        let _ = kill_process_group(pid, signal);
+    }
+}
+
+/// When a process started, in ticks since boot (proc(5): field 22 of `stat`); `None` if it is gone or a zombie.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();
+    let state = fields.next()?;
+    let start = fields.nth(18)?.parse().ok()?;
+    (state != "Z" && state != "X").then_some(start)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_names_its_run() {
+        assert_eq!(run_of("weir-123-client"), Some(123));
+        assert_eq!(run_of("weir-123"), None);
+        assert_eq!(run_of("weir-x-client"), None);
+        assert_eq!(run_of("docker-1-client"), None);
+    }
+
+    #[test]
+    fn this_process_has_a_start_time_and_pid_zero_has_none() {
+        assert!(start_time(std::process::id()).is_some());
+        assert_eq!(start_time(0), None);
+    }
+}

@@ -1,0 +1,58 @@
+//! What a person sees while a lab runs: a table redrawn in place on a terminal, a line a second elsewhere.
+//!
+//! With `--json` all of it goes to the error output: the standard output is for programs.
+
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::time::{Duration, Instant};
+
+const REDRAW: Duration = Duration::from_millis(200);
+const LINE: Duration = Duration::from_secs(1);
+
+/// See above.
+pub struct Screen {
+    out: Box<dyn Write>,
+    terminal: bool,
+    drawn: usize,
+    last: Option<Instant>,
+}
+
+impl Screen {
+    /// The terminal, or the error output when the standard output is for `json`.
+    pub fn new(json: bool) -> Screen {
+        let (out, terminal): (Box<dyn Write>, bool) =
+            if json { (Box::new(stderr()), stderr().is_terminal()) } else { (Box::new(stdout()), stdout().is_terminal()) };
+        Screen { out, terminal, drawn: 0, last: None }
+    }
+
+    /// True when the next [`Screen::live`] would be seen.
+    pub fn is_due(&self) -> bool {
+        let interval = if self.terminal { REDRAW } else { LINE };
+        self.last.is_none_or(|last| last.elapsed() >= interval)
+    }
+
+    /// A line that stays. A screen that is gone is no reason to stop.
+    pub fn say(&mut self, line: &str) {
+        self.drawn = 0;
+        self.last = None;
+        let _ = writeln!(self.out, "{line}");
+        let _ = self.out.flush();
+    }
+
+    /// Lines in place of those drawn last.
+    pub fn live(&mut self, lines: &[String]) {
+        self.last = Some(Instant::now());
+        if !self.terminal {
+            let words: Vec<&str> = lines.iter().map(|line| line.trim()).collect();
+            let _ = writeln!(self.out, "{}", words.join("  "));
+            return;
+        }
+        if self.drawn > 0 {
+            let _ = write!(self.out, "\x1b[{}A", self.drawn);
+        }
+        for line in lines {
+            let _ = writeln!(self.out, "\x1b[2K{line}");
+        }
+        let _ = self.out.flush();
+        self.drawn = lines.len();
+    }
+}

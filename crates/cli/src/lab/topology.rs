@@ -1,0 +1,110 @@
+//! Who is wired to whom: a client, three back ends and the weir node around one switch.
+//!
+//! ```text
+//!  client ----+               +---- b1  (VIP on lo, silent for ARP)
+//!             |    bridge     +---- b2
+//!  weir   ----+   "switch"    +---- b3
+//! ```
+//!
+//! The weir node has one interface ("one-armed"): a query comes in, leaves by the same interface with the MACs changed,
+//! and the back end answers the client directly. The VIP is on that interface too, so the node's kernel answers ARP and
+//! ping for it. Every query comes from another client address (clients.rs); all of them are local to `client`.
+
+use anyhow::Result;
+
+use super::namespace::Namespace;
+use super::run::Run;
+
+/// The service's address.
+pub const VIP: &str = "10.77.0.53";
+/// Addresses that the clients use, one after the other.
+pub const CLIENTS: &str = "10.77.128.0/17";
+/// How many they are.
+pub const CLIENTS_COUNT: u32 = 1 << 15;
+/// The interface that every host of the lab has, the other end of its cable to the switch.
+pub const INTERFACE: &str = "eth0";
+
+const CLIENT: &str = "10.77.0.1";
+const CLIENT_MAC: &str = "02:77:00:00:00:01";
+const WEIR: &str = "10.77.0.2";
+const WEIR_MAC: &str = "02:77:00:00:00:02";
+const BACK_ENDS: [(&str, &str, &str); 3] = [
+    ("b1", "10.77.0.11", "02:77:00:00:00:11"),
+    ("b2", "10.77.0.12", "02:77:00:00:00:12"),
+    ("b3", "10.77.0.13", "02:77:00:00:00:13"),
+];
+
+/// A host with a name server.
+pub struct BackEnd {
+    /// Its name, in weir's configuration too.
+    pub name: &'static str,
+    /// Its own address, beside the VIP.
+    pub address: &'static str,
+    /// What weir writes into frames for it.
+    pub mac: &'static str,
+    /// Where it lives.
+    pub namespace: Namespace,
+}
+
+/// The lab's network.
+pub struct Topology {
+    /// Where dnsperf runs.
+    pub client: Namespace,
+    /// Where weir runs.
+    pub weir: Namespace,
+    /// Where the name servers run.
+    pub back_ends: Vec<BackEnd>,
+}
+
+impl Topology {
+    /// Builds it; `run` takes it down.
+    pub fn build(run: &Run) -> Result<Topology> {
+        let switch = run.namespace("switch")?;
+        switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
+        let client = run.namespace("client")?;
+        cable(&switch, "client", &client, CLIENT, CLIENT_MAC)?;
+        let weir = run.namespace("weir")?;
+        cable(&switch, "weir", &weir, WEIR, WEIR_MAC)?;
+        weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
+        let back_ends = BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
+        wire_client(&client, &back_ends)?;
+        Ok(Topology { client, weir, back_ends })
+    }
+}
+
+/// Lays a cable: `eth0` in the host, an interface of the switch named after the host's role.
+fn cable(switch: &Namespace, role: &str, host: &Namespace, address: &str, mac: &str) -> Result<()> {
+    switch.ip(&format!(
+        "link add name {role} type veth peer name {INTERFACE} address {mac} netns {}\n\
+         link set {role} master switch up\n",
+        host.name()
+    ))?;
+    host.ip(&format!("link set {INTERFACE} up\naddress add {address}/24 dev {INTERFACE}\n"))?;
+    host.checksum_in_software(INTERFACE)?;
+    // The switch need not learn, hence never floods a frame to hosts it is not for.
+    switch.bridge(&format!("fdb add {mac} dev {role} master static\n"))
+}
+
+/// The VIP is local but silent: it answers ARP only for addresses of the interface asked on, and asks with those.
+fn back_end(run: &Run, switch: &Namespace, (name, address, mac): (&'static str, &'static str, &'static str)) -> Result<BackEnd> {
+    let namespace = run.namespace(name)?;
+    cable(switch, name, &namespace, address, mac)?;
+    let silence = |interface| [(format!("ipv4/conf/{interface}/arp_ignore"), 1), (format!("ipv4/conf/{interface}/arp_announce"), 2)];
+    let silence: Vec<(String, u32)> = ["all", INTERFACE].into_iter().flat_map(silence).collect();
+    namespace.set(&silence.iter().map(|(path, value)| (path.as_str(), *value)).collect::<Vec<_>>())?;
+    namespace.ip(&format!(
+        "address add {VIP}/32 dev lo\n\
+         route add {CLIENTS} via {CLIENT}\n\
+         neighbour add {CLIENT} lladdr {CLIENT_MAC} dev {INTERFACE} nud permanent\n"
+    ))?;
+    Ok(BackEnd { name, address, mac, namespace })
+}
+
+/// Every client address is local here. The VIP's MAC is left to ARP: that the weir node answers is part of the job.
+fn wire_client(client: &Namespace, back_ends: &[BackEnd]) -> Result<()> {
+    let mut lines = format!("route add local {CLIENTS} dev lo\n");
+    for back_end in back_ends {
+        lines += &format!("neighbour add {} lladdr {} dev {INTERFACE} nud permanent\n", back_end.address, back_end.mac);
+    }
+    client.ip(&lines)
+}

@@ -1,0 +1,77 @@
+//! Did the lab go well? Every reason why not, as a sentence.
+
+use super::report::{Arm, Report};
+
+/// Everything that is wrong with the run; nothing when all is well.
+pub fn reasons(report: &Report) -> Vec<String> {
+    let mut reasons = Vec::new();
+    of_arm("through weir", &report.weir, &mut reasons);
+    of_arm("direct", &report.direct, &mut reasons);
+    of_ledger(report, &mut reasons);
+    of_witness(report, &mut reasons);
+    of_shares(report, &mut reasons);
+    reasons
+}
+
+fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
+    if arm.sent == 0 {
+        reasons.push(format!("{name}: no query was sent"));
+    }
+    if arm.answered != arm.sent {
+        reasons.push(format!("{name}: {} of {} queries were not answered", arm.sent.abs_diff(arm.answered), arm.sent));
+    }
+    if arm.refused > 0 {
+        reasons.push(format!("{name}: {} queries were answered with an error", arm.refused));
+    }
+}
+
+/// received + originated + copied = transmitted + to_kernel + to_app + dropped + held.
+fn of_ledger(report: &Report, reasons: &mut Vec<String>) {
+    let frames = |names: &[&str]| names.iter().map(|name| report.snapshot.frames(name)).sum::<u64>();
+    let came = frames(&["received", "originated", "copied"]);
+    let went = frames(&["transmitted", "to_kernel", "to_app", "held"]) + report.snapshot.dropped();
+    if came != went {
+        reasons.push(format!("the ledger does not balance: {came} frames came into being, {went} ended or are held"));
+    }
+    if report.snapshot.dropped() > 0 {
+        reasons.push(format!("weir dropped {} frames", report.snapshot.dropped()));
+    }
+    if report.snapshot.packets() != report.weir.sent {
+        reasons.push(format!(
+            "{} queries were sent, but back ends were sent {} frames",
+            report.weir.sent,
+            report.snapshot.packets()
+        ));
+    }
+}
+
+fn of_witness(report: &Report, reasons: &mut Vec<String>) {
+    let (received, transmitted) = (report.snapshot.frames("received"), report.snapshot.frames("transmitted"));
+    let witness = &report.witness;
+    if received != witness.xdp.taken {
+        reasons.push(format!("weir received {received} frames, but XDP took {}", witness.xdp.taken));
+    }
+    if witness.xdp.dropped > 0 {
+        reasons.push(format!("{} frames were dropped at the XDP hook", witness.xdp.dropped));
+    }
+    // The node's kernel sends too (ARP), never more than it was left.
+    let kernel = witness.weir.transmitted.checked_sub(transmitted);
+    if kernel.is_none_or(|kernel| kernel > witness.passed()) {
+        reasons.push(format!("weir sent {transmitted} frames, but the interface counts {}", witness.weir.transmitted));
+    }
+    let answers = witness.back_ends.iter().map(|(_, at)| at.transmitted).sum::<u64>();
+    if answers < report.weir.answered {
+        reasons.push(format!("{} queries were answered, but back ends sent {answers} frames", report.weir.answered));
+    }
+}
+
+fn of_shares(report: &Report, reasons: &mut Vec<String>) {
+    for (share, back_end) in report.shares.iter().zip(&report.snapshot.back_ends) {
+        if !share.contains(back_end.packets) {
+            reasons.push(format!(
+                "{} was sent {} frames, more than 5 sigma from its share of {:.0} to {:.0} (sigma {:.0})",
+                share.name, back_end.packets, share.expected.0, share.expected.1, share.sigma
+            ));
+        }
+    }
+}

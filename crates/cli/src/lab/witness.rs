@@ -1,0 +1,160 @@
+//! The kernel's own counters, beside which weir's ledger must stand: the interfaces' and the XDP hook's.
+
+use std::ops::Sub;
+
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+
+use super::namespace::Namespace;
+use super::topology::{BackEnd, INTERFACE, Topology};
+
+/// Frames that an interface has counted.
+#[derive(Clone, Copy)]
+pub struct Interface {
+    /// Received, XDP's included.
+    pub received: u64,
+    /// Sent, AF_XDP's included.
+    pub transmitted: u64,
+    /// Dropped in either direction.
+    pub dropped: u64,
+}
+
+/// Frames that the driver has counted at its XDP hook.
+#[derive(Clone, Copy)]
+pub struct Xdp {
+    /// Shown to the program.
+    pub seen: u64,
+    /// Redirected: weir took them.
+    pub taken: u64,
+    /// Lost there: the program's drops, and redirections to a full socket.
+    pub dropped: u64,
+}
+
+/// One reading, or the difference of two.
+pub struct Witness {
+    /// The weir node's interface.
+    pub weir: Interface,
+    /// Its XDP hook.
+    pub xdp: Xdp,
+    /// The client's interface.
+    pub client: Interface,
+    /// The back ends' interfaces.
+    pub back_ends: Vec<(&'static str, Interface)>,
+}
+
+impl Witness {
+    /// Reads all counters.
+    pub fn read(topology: &Topology) -> Result<Witness> {
+        let back_end = |back_end: &BackEnd| Ok((back_end.name, interface(&back_end.namespace)?));
+        Ok(Witness {
+            weir: interface(&topology.weir)?,
+            xdp: xdp(&topology.weir)?,
+            client: interface(&topology.client)?,
+            back_ends: topology.back_ends.iter().map(back_end).collect::<Result<_>>()?,
+        })
+    }
+
+    /// What was counted since `earlier`.
+    pub fn since(&self, earlier: &Witness) -> Witness {
+        let back_ends = self.back_ends.iter().zip(&earlier.back_ends).map(|(&(name, now), &(_, then))| (name, now - then));
+        Witness {
+            weir: self.weir - earlier.weir,
+            xdp: self.xdp - earlier.xdp,
+            client: self.client - earlier.client,
+            back_ends: back_ends.collect(),
+        }
+    }
+
+    /// Frames that the XDP program left to the kernel.
+    pub fn passed(&self) -> u64 {
+        self.xdp.seen.saturating_sub(self.xdp.taken + self.xdp.dropped)
+    }
+
+    /// As in the lab's JSON.
+    pub fn json(&self) -> Value {
+        let back_ends = self.back_ends.iter().map(|(name, at)| json!({"name": name, "rx_packets": at.received}));
+        json!({
+            "rx_packets": self.weir.received,
+            "tx_packets": self.weir.transmitted,
+            "dropped": self.weir.dropped,
+            "xdp_seen": self.xdp.seen,
+            "xdp_taken": self.xdp.taken,
+            "xdp_passed": self.passed(),
+            "xdp_dropped": self.xdp.dropped,
+            "client_tx_packets": self.client.transmitted,
+            "client_rx_packets": self.client.received,
+            "backends": back_ends.collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl Sub for Interface {
+    type Output = Interface;
+
+    fn sub(self, earlier: Interface) -> Interface {
+        Interface {
+            received: self.received - earlier.received,
+            transmitted: self.transmitted - earlier.transmitted,
+            dropped: self.dropped - earlier.dropped,
+        }
+    }
+}
+
+impl Sub for Xdp {
+    type Output = Xdp;
+
+    fn sub(self, earlier: Xdp) -> Xdp {
+        Xdp {
+            seen: self.seen - earlier.seen,
+            taken: self.taken - earlier.taken,
+            dropped: self.dropped - earlier.dropped,
+        }
+    }
+}
+
+fn interface(namespace: &Namespace) -> Result<Interface> {
+    let text = namespace.output("ip", &["-j", "-s", "link", "show", "dev", INTERFACE])?;
+    let links: Value = serde_json::from_str(&text).context("`ip -j` printed no JSON")?;
+    let count = |direction: &str, name: &str| {
+        links[0]["stats64"][direction][name].as_u64().with_context(|| format!("`ip -j` says nothing of {name}"))
+    };
+    Ok(Interface {
+        received: count("rx", "packets")?,
+        transmitted: count("tx", "packets")?,
+        dropped: count("rx", "dropped")? + count("tx", "dropped")?,
+    })
+}
+
+fn xdp(namespace: &Namespace) -> Result<Xdp> {
+    let text = namespace.output("ethtool", &["-S", INTERFACE])?;
+    let sum = |name| sum_over_queues(&text, name);
+    Ok(Xdp {
+        seen: sum("_xdp_packets"),
+        taken: sum("_xdp_redirect"),
+        dropped: sum("_xdp_drops") + sum("_xdp_tx_errors") + sum("_drops"),
+    })
+}
+
+/// Adds the lines `rx_queue_<number><name>: <count>` of `ethtool -S` on a veth.
+fn sum_over_queues(text: &str, name: &str) -> u64 {
+    let of_queue = |line: &str| {
+        let (counter, count) = line.trim().strip_prefix("rx_queue_")?.split_once(": ")?;
+        let rest = counter.trim_start_matches(|c: char| c.is_ascii_digit());
+        if rest == name { count.parse::<u64>().ok() } else { None }
+    };
+    text.lines().filter_map(of_queue).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_are_added_over_queues_by_their_whole_name() {
+        let text = "NIC statistics:\n     peer_ifindex: 3\n     rx_queue_0_xdp_packets: 5\n     rx_queue_0_drops: 2\n     \
+                    rx_queue_0_xdp_drops: 1\n     rx_queue_11_xdp_packets: 7\n     tx_queue_0_xdp_xmit: 9\n";
+        assert_eq!(sum_over_queues(text, "_xdp_packets"), 12);
+        assert_eq!(sum_over_queues(text, "_drops"), 2);
+        assert_eq!(sum_over_queues(text, "_xdp_xmit"), 0);
+    }
+}

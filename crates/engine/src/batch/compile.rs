@@ -1,0 +1,320 @@
+//! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its entries.
+
+use crate::batch::basic::BasicTable;
+use crate::batch::load::{Guards, KEY_WORDS_MAX, KeyPlan};
+use crate::batch::rows::{Actions, PipeWide, Slab};
+use crate::batch::steps::Plan;
+use crate::batch::table::{ACL_WORDS, AclField, AclTable, FlowPipe, HashTable, LpmTable, NO_ROW, Table};
+use crate::program::{
+    Criterion, Forward, HashInput, Learn, MeterConfig, MeterSecond, MeterUnit, Pipe, PipeKind, Program,
+};
+use crate::snapshot::Count;
+use packet::{Field, KeySource, TableHash};
+use std::collections::HashMap;
+use table::{Acl, FlowTable, Lpm};
+use thiserror::Error;
+
+/// Why a program cannot be compiled. The check says most of this better, with a place; this is the last line.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+pub enum CompileError {
+    /// Pipes forward in a circle.
+    #[error("pipes forward in a circle through `{0}`")]
+    Loop(String),
+    /// The matched fields need more than the widest key.
+    #[error("pipe `{0}` matches too many bits: at most {KEY_WORDS_MAX} words of 64 bits")]
+    KeyTooWide(String),
+    /// A criterion the pipe's type does not have.
+    #[error("pipe `{pipe}`: {field} cannot be matched like this in a pipe of this type")]
+    Criterion {
+        /// The pipe.
+        pipe: String,
+        /// The field.
+        field: Field,
+    },
+    /// An LPM pipe without, or with more than one, prefix field.
+    #[error("pipe `{0}`: an lpm pipe matches one field by prefix")]
+    Prefix(String),
+    /// A meter's numbers are impossible.
+    #[error("meter `{meter}`: {why}")]
+    Meter {
+        /// The meter.
+        meter: String,
+        /// Why.
+        why: String,
+    },
+    /// An entry was refused.
+    #[error("pipe `{pipe}`, entry {entry}: {why}")]
+    Entry {
+        /// The pipe.
+        pipe: String,
+        /// Its place in the list, from 1.
+        entry: usize,
+        /// Why.
+        why: String,
+    },
+}
+
+/// A pipe ready to run.
+#[derive(Debug)]
+pub struct CompiledPipe {
+    /// The pipe as written, without its entries.
+    pub shape: Pipe,
+    pub guards: Guards,
+    pub table: Table,
+    pub wide: PipeWide,
+    pub plans: Vec<Plan>,
+    pub actions: Actions,
+    pub forward: Forward,
+    pub miss: Forward,
+    pub drop_red: bool,
+    pub metered: bool,
+    pub counted: bool,
+    pub rehash: bool,
+    pub idle_timeout_ms: u32,
+    pub capacity: u32,
+    /// Packets that hit an entry, of those now present or gone.
+    pub hits: u64,
+    pub misses: Count,
+}
+
+/// Compiles a pipe without its entries.
+pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result<CompiledPipe, CompileError> {
+    let plans: Vec<Plan> = pipe.templates.iter().map(Plan::new).collect();
+    let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
+    let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
+    Ok(CompiledPipe {
+        shape: Pipe { entries: Vec::new(), ..pipe.clone() },
+        guards: guards(pipe),
+        table: table(pipe, program, hash, secret)?,
+        wide,
+        plans,
+        actions: Actions::new(stride),
+        forward: pipe.forward,
+        miss: pipe.miss,
+        drop_red: pipe.monitor.drop_red,
+        metered: pipe.monitor.meter.is_some(),
+        counted: pipe.monitor.counter.is_some(),
+        rehash: pipe.rehash,
+        idle_timeout_ms: milliseconds(pipe.monitor.idle_timeout_ns),
+        capacity: pipe.capacity,
+        hits: 0,
+        misses: Count::default(),
+    })
+}
+
+/// Ages are kept in milliseconds; a timeout below one is one.
+fn milliseconds(ns: u64) -> u32 {
+    if ns == 0 { 0 } else { u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX / 4).max(1) }
+}
+
+fn guards(pipe: &Pipe) -> Guards {
+    let constant = |one: &crate::program::Match| match one.criterion {
+        Criterion::Const { value, mask } => Some((one.field, value, mask)),
+        _ => None,
+    };
+    Guards::new(&pipe.matches.iter().filter_map(constant).collect::<Vec<_>>())
+}
+
+fn table(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result<Table, CompileError> {
+    let capacity = pipe.capacity as usize;
+    match &pipe.kind {
+        PipeKind::Basic => {
+            let plan = KeyPlan::new(&fields(pipe, |criterion| match criterion {
+                Criterion::PerEntry { mask } => Some(mask),
+                _ => None,
+            })?);
+            let table = BasicTable::new(plan, hash, capacity);
+            table.map(Table::Basic).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
+        }
+        PipeKind::Hash { input, group } => {
+            fields(pipe, |_| None)?;
+            let plan = match input {
+                HashInput::Select(_) => KeyPlan::default(),
+                HashInput::Fields(fields) => KeyPlan::unpacked(fields),
+            };
+            if plan.words > KEY_WORDS_MAX {
+                return Err(CompileError::KeyTooWide(pipe.name.clone()));
+            }
+            let targets = program.groups[group.index()].targets.len();
+            let row_of = vec![NO_ROW; targets];
+            Ok(Table::Hash(HashTable {
+                input: input.clone(),
+                plan,
+                group: group.index(),
+                slab: Slab::default(),
+                row_of,
+            }))
+        }
+        PipeKind::Flow { key, learn, idle_timeout_ns } => {
+            fields(pipe, |_| None)?;
+            Ok(Table::Flow(Box::new(flow(pipe, program, (*key, *learn, *idle_timeout_ns), hash))))
+        }
+        PipeKind::Lpm => lpm(pipe, capacity),
+        PipeKind::Acl => acl(pipe, capacity, secret),
+    }
+}
+
+/// The matched fields that are not constant, with their masks.
+fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<Vec<(Field, u128)>, CompileError> {
+    let mut fields = Vec::new();
+    for one in &pipe.matches {
+        if matches!(one.criterion, Criterion::Const { .. }) {
+            continue;
+        }
+        let refused = || CompileError::Criterion { pipe: pipe.name.clone(), field: one.field };
+        fields.push((one.field, mask(one.criterion).ok_or_else(refused)?));
+    }
+    Ok(fields)
+}
+
+fn flow(pipe: &Pipe, program: &Program, kind: (KeySource, Learn, u64), hash: TableHash) -> FlowPipe {
+    let (source, learn, idle_timeout_ns) = kind;
+    let targets = match learn {
+        Learn::Pin(group) | Learn::Follow(group) => program.groups[group.index()].targets.len(),
+        Learn::Nothing | Learn::Default => 0,
+    };
+    FlowPipe {
+        source,
+        learn,
+        timeout_ms: milliseconds(idle_timeout_ns),
+        table: FlowTable::with_capacity(pipe.capacity as usize),
+        hash,
+        slab: Slab::default(),
+        default_row: NO_ROW,
+        row_of: vec![NO_ROW; targets],
+        own: HashMap::new(),
+        unflowed_full: 0,
+        deltas: Vec::new(),
+    }
+}
+
+fn lpm(pipe: &Pipe, capacity: usize) -> Result<Table, CompileError> {
+    let fields = fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
+    let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
+    let width = match field.spec().bits {
+        32 => table::lpm::Width::V4,
+        128 => table::lpm::Width::V6,
+        _ => return Err(CompileError::Criterion { pipe: pipe.name.clone(), field }),
+    };
+    let plan = KeyPlan::unpacked(&[(field, u128::MAX)]);
+    Ok(Table::Lpm(LpmTable { plan, lpm: Lpm::with_capacity(width, capacity), slab: Slab::default() }))
+}
+
+fn acl(pipe: &Pipe, capacity: usize, secret: u64) -> Result<Table, CompileError> {
+    let fields =
+        fields(pipe, |criterion| matches!(criterion, Criterion::Masked | Criterion::Range).then_some(u128::MAX))?;
+    let packed = KeyPlan::new(&fields);
+    if packed.words >= ACL_WORDS || fields.len() > 64 {
+        return Err(CompileError::KeyTooWide(pipe.name.clone()));
+    }
+    let fields = fields.iter().enumerate().map(|(at, &(field, _))| AclField {
+        field,
+        plan: KeyPlan::unpacked(&[(field, u128::MAX)]),
+        word: packed.places[at].word,
+        left: packed.places[at].left,
+        present: 1 << at,
+    });
+    Ok(Table::Acl(Box::new(AclTable {
+        fields: fields.collect(),
+        acl: Acl::with_capacity(capacity, secret),
+        slab: Slab::default(),
+        row_of: Vec::new(),
+        entries: Vec::new(),
+    })))
+}
+
+/// A meter with full buckets.
+pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileError> {
+    let rates = match config.second {
+        MeterSecond::Excess { ebs } => {
+            table::meter::Rates::Single { committed: config.cir, committed_burst: config.cbs, excess_burst: ebs }
+        }
+        MeterSecond::Peak { pir, pbs } => {
+            table::meter::Rates::Two { committed: config.cir, committed_burst: config.cbs, peak: pir, peak_burst: pbs }
+        }
+    };
+    let unit = match config.unit {
+        MeterUnit::Bytes => table::meter::Unit::Bytes,
+        MeterUnit::Packets => table::meter::Unit::Packets,
+    };
+    let awareness = if config.colour_aware { table::meter::Awareness::Aware } else { table::meter::Awareness::Blind };
+    let config = table::meter::MeterConfig { rates, awareness, unit };
+    table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
+}
+
+/// An order of pipes in which every forward points onward.
+pub fn order(program: &Program) -> Result<Vec<usize>, CompileError> {
+    let mut state = vec![0u8; program.pipes.len()];
+    let mut order = Vec::new();
+    for at in 0..program.pipes.len() {
+        visit(program, at, &mut state, &mut order)?;
+    }
+    order.reverse();
+    Ok(order)
+}
+
+fn visit(program: &Program, at: usize, state: &mut [u8], order: &mut Vec<usize>) -> Result<(), CompileError> {
+    match state[at] {
+        1 => return Err(CompileError::Loop(program.pipes[at].name.clone())),
+        2 => return Ok(()),
+        _ => {}
+    }
+    state[at] = 1;
+    for next in successors(program, at) {
+        visit(program, next, state, order)?;
+    }
+    state[at] = 2;
+    order.push(at);
+    Ok(())
+}
+
+/// Pipes that a packet may enter next from a pipe.
+#[must_use]
+pub fn successors(program: &Program, at: usize) -> Vec<usize> {
+    let pipe = &program.pipes[at];
+    let own = [pipe.forward, pipe.miss];
+    let mut next = Vec::new();
+    for forward in own.into_iter().chain(pipe.entries.iter().filter_map(|entry| entry.forward)) {
+        let targets = match forward {
+            Forward::Group(group) => &program.groups[group.index()].targets[..],
+            _ => &[],
+        };
+        let all = targets.iter().map(|target| target.forward).chain([forward]);
+        next.extend(all.filter_map(|forward| if let Forward::Pipe(id) = forward { Some(id.index()) } else { None }));
+    }
+    next.sort_unstable();
+    next.dedup();
+    next
+}
+
+/// A group's buckets, from the ones before where history counts.
+#[must_use]
+pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16> {
+    let size = group.size as usize;
+    match group.fill {
+        crate::program::Fill::Maglev => {
+            let target = |target: &crate::program::Target| table::MaglevTarget {
+                id: name_hash(&target.name),
+                weight: target.weight,
+            };
+            table::fill_maglev(&group.targets.iter().map(target).collect::<Vec<_>>(), size)
+        }
+        crate::program::Fill::Wants => {
+            let weights: Vec<u32> = group.targets.iter().map(|target| target.weight).collect();
+            table::fill_wants(previous, &weights, size).0
+        }
+    }
+}
+
+/// A target's name as a number that every node of a fleet agrees on: the select hash, seed 0, of its bytes, eight to
+/// a word, behind their count.
+#[must_use]
+pub fn name_hash(name: &str) -> u64 {
+    let mut words = vec![name.len() as u64];
+    for part in name.as_bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        words.push(u64::from_be_bytes(word));
+    }
+    packet::select_hash(0, &words)
+}

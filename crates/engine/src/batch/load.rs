@@ -1,0 +1,299 @@
+//! Fields gathered into keys: a field becomes a load, a shift and a mask, and a column of keys is filled load by load,
+//! so that what kind of field it is gets decided once a batch.
+
+use crate::batch::packets::Packets;
+use packet::{Base, Batch, Bits, Field, Layer, Layers};
+
+/// Words of the widest key: four IPv6 addresses.
+pub const KEY_WORDS_MAX: usize = 8;
+
+/// Where a load reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    Frame(Base),
+    Found(Field),
+}
+
+/// One load: up to 64 bits of a field into their place in the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    source: Source,
+    offset: i8,
+    right: u8,
+    mask: u64,
+    left: u8,
+    word: u8,
+}
+
+/// The loads of a key, and the layers a packet must have for all of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyPlan {
+    pub loads: Vec<Load>,
+    pub needs: Layers,
+    pub words: usize,
+    /// Where each field's bits lie: word and left shift of its low 64 bits; a 128-bit field takes the word before too.
+    pub places: Vec<Place>,
+}
+
+/// Where a field lies in the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub word: usize,
+    pub left: u32,
+    pub bits: u32,
+}
+
+impl KeyPlan {
+    /// Packs fields under their masks, widest first, none across a word.
+    #[must_use]
+    pub fn new(fields: &[(Field, u128)]) -> KeyPlan {
+        let mut plan =
+            KeyPlan { places: vec![Place { word: 0, left: 0, bits: 0 }; fields.len()], ..KeyPlan::default() };
+        let mut order: Vec<usize> = (0..fields.len()).collect();
+        order.sort_by_key(|&at| std::cmp::Reverse(fields[at].0.spec().bits));
+        let mut used = Vec::new();
+        for at in order {
+            let (field, mask) = fields[at];
+            plan.needs.0 |= field.spec().needs.0;
+            plan.places[at] = place(u32::from(field.spec().bits), &mut used);
+            plan.push_loads(field, mask, plan.places[at]);
+        }
+        plan.words = used.len().max(1);
+        plan
+    }
+
+    /// One field a word (two over 64 bits), in the order given: the words of a specified hash.
+    #[must_use]
+    pub fn unpacked(fields: &[(Field, u128)]) -> KeyPlan {
+        let mut plan = KeyPlan::default();
+        for &(field, mask) in fields {
+            let bits = u32::from(field.spec().bits);
+            plan.needs.0 |= field.spec().needs.0;
+            plan.words += bits.div_ceil(64) as usize;
+            let place = Place { word: plan.words - 1, left: 0, bits };
+            plan.places.push(place);
+            plan.push_loads(field, mask, place);
+        }
+        plan
+    }
+
+    fn push_loads(&mut self, field: Field, mask: u128, place: Place) {
+        let spec = field.spec();
+        let word = place.word as u8;
+        if spec.bits == 128 {
+            let source = Source::Frame(spec.base);
+            let (high, low) = ((mask >> 64) as u64, mask as u64);
+            self.loads.push(Load { source, offset: spec.offset, right: 0, mask: high, left: 0, word: word - 1 });
+            self.loads.push(Load { source, offset: spec.offset + 8, right: 0, mask: low, left: 0, word });
+            return;
+        }
+        let (source, right) = match spec.base {
+            Base::Metadata => (Source::Found(field), 0),
+            base => (Source::Frame(base), 64 - 8 * spec.bytes + spec.shift),
+        };
+        let left = place.left as u8;
+        self.loads.push(Load { source, offset: spec.offset, right, mask: mask as u64, left, word });
+    }
+
+    /// Puts a field's value where its loads put it.
+    pub fn put(&self, at: usize, value: u128, key: &mut [u64]) {
+        let Place { word, left, bits } = self.places[at];
+        if bits == 128 {
+            key[word - 1] |= (value >> 64) as u64;
+            key[word] |= value as u64;
+        } else {
+            key[word] |= (value as u64) << left;
+        }
+    }
+
+    /// The field's value as its loads would have found it.
+    #[must_use]
+    pub fn get(&self, at: usize, key: &[u64]) -> u128 {
+        let Place { word, left, bits } = self.places[at];
+        match bits {
+            128 => u128::from(key[word - 1]) << 64 | u128::from(key[word]),
+            64.. => u128::from(key[word]),
+            _ => u128::from(key[word] >> left & ((1 << bits) - 1)),
+        }
+    }
+
+    /// The packets of `list` that have every layer the key needs.
+    #[inline]
+    #[must_use]
+    pub fn able(&self, packets: &Packets, list: u64) -> u64 {
+        if self.needs.0 == 0 {
+            return list;
+        }
+        let mut able = 0;
+        for slot in Bits(list) {
+            able |= u64::from(packets.headers[slot].layers.has_all(self.needs)) << slot;
+        }
+        able
+    }
+
+    /// Fills the keys of `list`, whose packets must be `able`.
+    #[inline]
+    pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+        for slot in Bits(list) {
+            keys[slot] = [0; W];
+        }
+        for load in &self.loads {
+            load.column(batch, packets, list, keys);
+        }
+    }
+}
+
+fn place(bits: u32, used: &mut Vec<u32>) -> Place {
+    if bits == 128 {
+        used.extend([64, 64]);
+        return Place { word: used.len() - 1, left: 0, bits };
+    }
+    if let Some(word) = used.iter().position(|&taken| taken + bits <= 64) {
+        let left = used[word];
+        used[word] += bits;
+        return Place { word, left, bits };
+    }
+    used.push(bits);
+    Place { word: used.len() - 1, left: 0, bits }
+}
+
+impl Load {
+    #[inline(always)]
+    fn column<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+        let word = usize::from(self.word) % W;
+        match self.source {
+            Source::Frame(base) => {
+                let base = base as usize & 7;
+                for slot in Bits(list) {
+                    let start = i32::from(packets.headers[slot].offsets[base]) + i32::from(self.offset);
+                    let value = load_be64(batch.frame(slot).window(), start as usize);
+                    keys[slot][word] |= ((value >> self.right) & self.mask) << self.left;
+                }
+            }
+            Source::Found(field) => {
+                for slot in Bits(list) {
+                    keys[slot][word] |= (found(field, packets, slot) & self.mask) << self.left;
+                }
+            }
+        }
+    }
+
+    /// The value this load gives for one packet, in its place in the word.
+    #[inline(always)]
+    fn one(&self, batch: &Batch, packets: &Packets, slot: usize) -> u64 {
+        let value = match self.source {
+            Source::Frame(base) => {
+                let start = i32::from(packets.headers[slot].offsets[base as usize & 7]) + i32::from(self.offset);
+                load_be64(batch.frame(slot).window(), start as usize) >> self.right
+            }
+            Source::Found(field) => found(field, packets, slot),
+        };
+        (value & self.mask) << self.left
+    }
+}
+
+/// Eight bytes in network order; those behind the chunk's end read as zero.
+#[inline(always)]
+#[must_use]
+pub fn load_be64(window: &[u8], at: usize) -> u64 {
+    match window.get(at..at.wrapping_add(8)) {
+        Some(bytes) => u64::from_be_bytes(bytes.try_into().unwrap_or_default()),
+        None => load_short(window, at),
+    }
+}
+
+#[cold]
+fn load_short(window: &[u8], at: usize) -> u64 {
+    let mut bytes = [0; 8];
+    let rest = window.get(at..).unwrap_or_default();
+    bytes[..rest.len().min(8)].copy_from_slice(&rest[..rest.len().min(8)]);
+    u64::from_be_bytes(bytes)
+}
+
+/// The value of a field that parsing or metadata gives.
+#[inline(always)]
+fn found(field: Field, packets: &Packets, slot: usize) -> u64 {
+    let headers = &packets.headers[slot];
+    let version = |v4: Layer, v6: Layer| {
+        if headers.layers.has(v4) {
+            4
+        } else if headers.layers.has(v6) {
+            6
+        } else {
+            0
+        }
+    };
+    match field {
+        Field::EthType => u64::from(headers.ether_type),
+        Field::IpVersion => version(Layer::Ipv4, Layer::Ipv6),
+        Field::IpProtocol => u64::from(headers.protocol),
+        Field::IpFragment => u64::from(headers.layers.has(Layer::Fragment)),
+        Field::InnerEthType => u64::from(headers.inner_ether_type),
+        Field::InnerIpVersion => version(Layer::InnerIpv4, Layer::InnerIpv6),
+        Field::InnerIpProtocol => u64::from(headers.inner_protocol),
+        Field::InnerIpFragment => u64::from(headers.layers.has(Layer::InnerFragment)),
+        Field::InputPort => u64::from(packets.input.0),
+        Field::MeterColor => u64::from(packets.color[slot]),
+        other => other.meta_word().map_or(0, |word| u64::from(packets.meta[slot][word])),
+    }
+}
+
+/// One constant comparison of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Guard {
+    load: Load,
+    want: u64,
+}
+
+/// All constant comparisons of a pipe.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Guards {
+    guards: Vec<Guard>,
+    needs: Layers,
+}
+
+impl Guards {
+    /// Guards for `(field, value, mask)`.
+    #[must_use]
+    pub fn new(constants: &[(Field, u128, u128)]) -> Guards {
+        let mut guards = Guards::default();
+        for &(field, value, mask) in constants {
+            let plan = KeyPlan::unpacked(&[(field, mask)]);
+            let mut want = [0; 2];
+            plan.put(0, value, &mut want);
+            guards.needs.0 |= plan.needs.0;
+            for load in plan.loads {
+                guards.guards.push(Guard { load, want: want[usize::from(load.word)] });
+            }
+        }
+        guards
+    }
+
+    /// The packets of `list` that pass all guards.
+    #[inline]
+    #[must_use]
+    pub fn pass(&self, batch: &Batch, packets: &Packets, list: u64) -> u64 {
+        let mut passed = list;
+        if self.needs.0 != 0 {
+            for slot in Bits(list) {
+                passed &= !(u64::from(!packets.headers[slot].layers.has_all(self.needs)) << slot);
+            }
+        }
+        for guard in &self.guards {
+            for slot in Bits(passed) {
+                passed &= !(u64::from(guard.load.one(batch, packets, slot) != guard.want) << slot);
+            }
+        }
+        passed
+    }
+}
+
+/// Reads one field of one packet, as a number; `None` when the packet does not have it.
+#[inline]
+#[must_use]
+pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Option<u128> {
+    if !packets.headers[slot].layers.has_all(plan.needs) {
+        return None;
+    }
+    Some(plan.loads.iter().fold(0, |value, load| value << 64 | u128::from(load.one(batch, packets, slot))))
+}

@@ -1,0 +1,454 @@
+//! The batch engine: a compiled program that carries up to 64 frames at a time through its pipes.
+//!
+//! Pipes run in an order in which every forward points onward, each on the list of packets that reached it: look up all,
+//! then count all, then act on all, then forward all. A list is a mask, so however packets came to a pipe they are met
+//! in the order of their arrival, and where batches are cut makes no difference.
+//!
+//! Promises: no allocation, lock, log or system call while a batch is processed. The same results as
+//! [`crate::interpreter`], which shares none of this code.
+
+mod basic;
+pub(crate) mod compile;
+mod entries;
+mod load;
+mod mend;
+mod packets;
+mod pipe;
+mod rows;
+mod steps;
+mod swap;
+mod table;
+
+use crate::change::{Change, ChangeError};
+use crate::program::{CounterId, Forward, Group, PipeId, PortId, Program};
+use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::verdict::Verdict;
+use ::table::{Buckets, Decision, FlowDelta, Meter};
+pub use compile::CompileError;
+use compile::CompiledPipe;
+use packet::{Batch, Bits, DropReason, FlowKey, TableHash};
+use packets::{Packets, Reading};
+pub use swap::SwapReport;
+
+/// Rows of a flow table looked at for age in one breath: at 64 bytes a row 16 KiB, a microsecond or two.
+const AGE_ROWS: u32 = 256;
+
+/// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
+const DELTAS_MAX: usize = 4096;
+
+/// Milliseconds between looks at the ages of run-time entries.
+const AGE_ENTRIES_EVERY_MS: u32 = 100;
+
+/// What became of a batch: one mask per way out.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Packets for each port, by its number.
+    pub transmit: Vec<u64>,
+    /// Packets for the host's stack at the port they came in by.
+    pub kernel: u64,
+    /// Packets for each app, by its number.
+    pub apps: Vec<u64>,
+    /// Packets that were dropped; `reasons` says why.
+    pub dropped: u64,
+    /// Reasons of the dropped.
+    pub reasons: Vec<DropReason>,
+}
+
+impl Outcome {
+    fn new(program: &Program) -> Outcome {
+        Outcome {
+            transmit: vec![0; program.ports.len()],
+            kernel: 0,
+            apps: vec![0; program.apps.len()],
+            dropped: 0,
+            reasons: vec![DropReason::Policy; 64],
+        }
+    }
+
+    fn clear(&mut self) {
+        self.transmit.fill(0);
+        self.apps.fill(0);
+        self.kernel = 0;
+        self.dropped = 0;
+    }
+
+    #[inline(always)]
+    fn drop(&mut self, slot: usize, reason: DropReason) {
+        self.dropped |= 1 << slot;
+        self.reasons[slot & 63] = reason;
+    }
+
+    /// What became of one packet; `input` is where it came in.
+    #[must_use]
+    pub fn verdict(&self, slot: usize, input: PortId) -> Verdict {
+        let bit = 1 << slot;
+        let port = self.transmit.iter().position(|list| list & bit != 0);
+        let app = self.apps.iter().position(|list| list & bit != 0);
+        match (port, app) {
+            (Some(port), _) => Verdict::Transmit(PortId(port as u16)),
+            (None, Some(app)) => Verdict::App(crate::program::AppId(app as u16)),
+            (None, None) if self.kernel & bit != 0 => Verdict::Kernel(input),
+            (None, None) => Verdict::Drop(self.reasons[slot & 63]),
+        }
+    }
+}
+
+/// What pipes share while a batch goes through them.
+#[derive(Debug)]
+struct Walk {
+    packets: Box<Packets>,
+    reading: Reading,
+    buckets: Vec<Buckets>,
+    /// Where the targets of each group go.
+    targets: Vec<Vec<Forward>>,
+    counters: Vec<Count>,
+    meters: Vec<Meter>,
+    /// Packets that wait for each pipe.
+    lists: Vec<u64>,
+    outcome: Outcome,
+    now_ns: u64,
+    now_ms: u32,
+    /// False while explaining: nothing is counted, learnt or metered.
+    live: bool,
+}
+
+/// A compiled program with its state.
+#[derive(Debug)]
+pub struct Engine {
+    /// The program without its entries: names, shapes, groups.
+    program: Program,
+    pipes: Vec<CompiledPipe>,
+    order: Vec<usize>,
+    walk: Walk,
+    entries_aged_ms: u32,
+}
+
+impl Engine {
+    /// Compiles a program and enters its entries. `hash` is the process's secret.
+    ///
+    /// # Errors
+    /// What the check would have said; see [`CompileError`].
+    pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
+        let order = compile::order(program)?;
+        let secret = hash.hash(&[0]);
+        let mut pipes = Vec::new();
+        for pipe in &program.pipes {
+            let mut compiled = compile::pipe(pipe, program, hash, secret)?;
+            for (at, entry) in pipe.entries.iter().enumerate() {
+                compiled.enter(entry, 0).map_err(|why| CompileError::Entry {
+                    pipe: pipe.name.clone(),
+                    entry: at + 1,
+                    why: why.to_string(),
+                })?;
+            }
+            pipes.push(compiled);
+        }
+        let mut shape = program.clone();
+        shape.pipes.iter_mut().for_each(|pipe| pipe.entries = Vec::new());
+        Ok(Engine { walk: walk(program, hash)?, program: shape, pipes, order, entries_aged_ms: 0 })
+    }
+
+    /// The program, its pipes without entries.
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Carries the packets of `list`, which came in by `input`, through the program. The frames stay in the batch, rewritten; the outcome
+    /// says where they go.
+    pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &Outcome {
+        self.walk.live = true;
+        self.run(batch, list, input, now_ns)
+    }
+
+    /// The same, but nothing is counted, learnt or metered. The frames are rewritten all the same.
+    pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &Outcome {
+        self.walk.live = false;
+        self.run(batch, batch.mask(), input, now_ns)
+    }
+
+    fn run(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &Outcome {
+        let walk = &mut self.walk;
+        walk.start(now_ns, input);
+        let outcome = &mut walk.outcome;
+        let good = walk.packets.read(batch, list, &walk.reading, |slot, reason| outcome.drop(slot, reason));
+        match self.program.ports.get(input.index()).and_then(|port| port.root) {
+            Some(root) => walk.lists[root.index()] = good,
+            None => walk.drop_list(good, DropReason::Policy),
+        }
+        for &at in &self.order {
+            let list = std::mem::take(&mut walk.lists[at]);
+            if list != 0 {
+                self.pipes[at].run(walk, batch, list);
+            }
+        }
+        &walk.outcome
+    }
+
+    /// Takes the outcome of the last batch out, to be given back before the next one.
+    #[inline]
+    pub fn take_outcome(&mut self) -> Outcome {
+        std::mem::take(&mut self.walk.outcome)
+    }
+
+    /// Gives an outcome back, so that its lists need not be allocated again.
+    #[inline]
+    pub fn give_outcome(&mut self, outcome: Outcome) {
+        self.walk.outcome = outcome;
+    }
+
+    /// Totals of every pipe.
+    #[must_use]
+    pub fn pipe_reports(&self) -> Vec<crate::worker::PipeReport> {
+        self.pipes.iter().map(CompiledPipe::report).collect()
+    }
+
+    /// Applies one change between batches.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        match change {
+            Change::Add { pipe, entry } => {
+                self.leads_onward(*pipe, entry.forward)?;
+                self.pipe_mut(*pipe)?.enter(entry, now_ms)
+            }
+            Change::Update { pipe, entry } => {
+                self.leads_onward(*pipe, entry.forward)?;
+                self.pipe_mut(*pipe)?.update(entry)
+            }
+            Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
+            Change::SetWeight { group, target, weight } => {
+                let unknown = || ChangeError::Unknown { what: "group or target".into() };
+                let declared = self.program.groups.get_mut(group.index()).ok_or_else(unknown)?;
+                declared.targets.get_mut(usize::from(*target)).ok_or_else(unknown)?.weight = *weight;
+                let buckets = &mut self.walk.buckets[group.index()];
+                *buckets = Buckets::new(compile::fill(declared, Some(buckets.slots())));
+                Ok(())
+            }
+        }
+    }
+
+    fn pipe_mut(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
+        self.pipes.get_mut(pipe.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".into() })
+    }
+
+    /// An entry that comes while running must not lead back: pipes run in one order.
+    fn leads_onward(&self, pipe: PipeId, forward: Option<Forward>) -> Result<(), ChangeError> {
+        let place = |pipe: PipeId| self.order.iter().position(|&at| at == pipe.index());
+        let (next, here) = match forward {
+            Some(Forward::Pipe(next)) => (place(next), place(pipe)),
+            Some(Forward::Group(group)) => {
+                let targets = self.program.groups.get(group.index()).map_or(&[][..], |group| &group.targets);
+                let pipes = targets.iter().filter_map(|target| match target.forward {
+                    Forward::Pipe(next) => place(next),
+                    _ => None,
+                });
+                (Some(pipes.min().unwrap_or(usize::MAX)), place(pipe))
+            }
+            _ => return Ok(()),
+        };
+        if next > here {
+            return Ok(());
+        }
+        let pipe = self.program.pipes.get(pipe.index()).map_or_else(String::new, |pipe| pipe.name.clone());
+        Err(ChangeError::Unfit { pipe, why: "its forward leads back to a pipe that runs earlier".into() })
+    }
+
+    /// Ages a bounded slice: part of every breath.
+    pub fn tick(&mut self, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        let entries = now_ms.wrapping_sub(self.entries_aged_ms) >= AGE_ENTRIES_EVERY_MS;
+        for pipe in &mut self.pipes {
+            pipe.age_flows(AGE_ROWS, now_ms, DELTAS_MAX);
+            if entries {
+                pipe.age_entries(now_ms);
+            }
+        }
+        if entries {
+            self.entries_aged_ms = now_ms;
+        }
+    }
+
+    /// Ages everything at once.
+    pub fn age(&mut self, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        for pipe in &mut self.pipes {
+            pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+            pipe.age_entries(now_ms);
+        }
+    }
+
+    /// Takes the flow deltas that wait, with the pipe each came from, while `sink` accepts them.
+    pub fn take_deltas(&mut self, mut sink: impl FnMut(PipeId, FlowDelta) -> bool) {
+        for (at, pipe) in self.pipes.iter_mut().enumerate() {
+            let table::Table::Flow(flow) = &mut pipe.table else { continue };
+            let taken = flow.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
+            flow.deltas.drain(..taken);
+        }
+    }
+
+    /// Everything that was counted.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { pipes: self.pipes.iter().map(pipe_snapshot).collect(), counters: self.walk.counters.clone() }
+    }
+
+    /// What was counted without listing entries and flows: cheap whatever the tables' sizes.
+    #[must_use]
+    pub fn counters(&self) -> Vec<Count> {
+        self.walk.counters.clone()
+    }
+
+    /// A shared counter.
+    #[must_use]
+    pub fn counter(&self, id: CounterId) -> Count {
+        self.walk.counters.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// Entries of a pipe as they could be written again, with their counts.
+    #[must_use]
+    pub fn entries(&self, pipe: PipeId) -> Vec<(crate::program::Entry, Count)> {
+        let pipe = self.pipes.get(pipe.index());
+        let all = pipe.map(CompiledPipe::entries).unwrap_or_default().into_iter();
+        all.map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes })).collect()
+    }
+
+    /// One live flow of a FLOW pipe.
+    #[must_use]
+    pub fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        let table::Table::Flow(flow) = &self.pipes.get(pipe.index())?.table else { return None };
+        let at = flow.table.get(flow.hash.hash(&key.0), key)?;
+        flow.table.flow(at).map(|one| flow_snapshot(flow, one))
+    }
+
+    /// Up to `limit` live flows of a FLOW pipe, and how many there are.
+    #[must_use]
+    pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
+        let Some(table::Table::Flow(flow)) = self.pipes.get(pipe.index()).map(|pipe| &pipe.table) else {
+            return (Vec::new(), 0);
+        };
+        let some = flow.table.iter().take(limit).map(|(_, one)| flow_snapshot(flow, one));
+        (some.collect(), flow.table.len())
+    }
+
+    /// The buckets of every group, targets by their position.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<Vec<u16>> {
+        self.walk.buckets.iter().map(|buckets| buckets.slots().to_vec()).collect()
+    }
+}
+
+fn walk(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
+    let meters: Result<Vec<Meter>, CompileError> =
+        program.meters.iter().map(|meter| compile::meter(&meter.name, &meter.config)).collect();
+    let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
+    let reading =
+        Reading { depth: program.depth(), seed: program.select_seed, hash, uses_meta: uses_metadata(program) };
+    Ok(Walk {
+        packets: Box::new(Packets::new(program.keys_needed())),
+        reading,
+        buckets: program.groups.iter().map(|group| Buckets::new(compile::fill(group, None))).collect(),
+        targets: program.groups.iter().map(forwards).collect(),
+        counters: vec![Count::default(); program.counters.len()],
+        meters: meters?,
+        lists: vec![0; program.pipes.len()],
+        outcome: Outcome::new(program),
+        now_ns: 0,
+        now_ms: 0,
+        live: true,
+    })
+}
+
+/// Does anything write or colour metadata? If not it need not be cleared.
+fn uses_metadata(program: &Program) -> bool {
+    use crate::program::Operation;
+    let written = |operation: &Operation| match operation {
+        Operation::Set(field, _) | Operation::Add(field, _) | Operation::Copy { to: field, .. } => {
+            field.meta_word().is_some()
+        }
+        _ => false,
+    };
+    let templates = || program.pipes.iter().flat_map(|pipe| &pipe.templates);
+    !program.meters.is_empty() || templates().flat_map(|template| &template.operations).any(written)
+}
+
+impl Walk {
+    fn start(&mut self, now_ns: u64, input: PortId) {
+        self.outcome.clear();
+        self.packets.input = input;
+        self.now_ns = now_ns;
+        self.now_ms = (now_ns / 1_000_000) as u32;
+    }
+
+    #[inline]
+    fn drop_list(&mut self, list: u64, reason: DropReason) {
+        for slot in Bits(list) {
+            self.outcome.drop(slot, reason);
+        }
+    }
+
+    /// Sends a list on its way; `reason` is that of a `drop`.
+    #[inline]
+    fn forward(&mut self, forward: Forward, list: u64, reason: DropReason) {
+        match forward {
+            Forward::Port(port) => self.outcome.transmit[port.index()] |= list,
+            Forward::InputPort => self.outcome.transmit[self.packets.input.index()] |= list,
+            Forward::Pipe(pipe) => self.lists[pipe.index()] |= list,
+            Forward::App(app) => self.outcome.apps[app.index()] |= list,
+            Forward::Kernel => self.outcome.kernel |= list,
+            Forward::Group(group) => self.forward_by_bucket(group.index(), list, reason),
+            Forward::Drop | Forward::PerEntry => self.drop_list(list, reason),
+        }
+    }
+
+    fn forward_by_bucket(&mut self, group: usize, list: u64, reason: DropReason) {
+        for slot in Bits(list) {
+            let target = self.buckets[group].pick(self.packets.outer.select[slot]);
+            match self.targets[group].get(usize::from(target)) {
+                None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
+                Some(&forward) => self.forward(forward, 1 << slot, reason),
+            }
+        }
+    }
+}
+
+fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
+    let entries = pipe.entries().into_iter().map(|(entry, row)| EntrySnapshot {
+        key: crate::change::EntryKey::of(&entry),
+        run_time: row.is_run_time(),
+        hits: Count { packets: row.packets, bytes: row.bytes },
+        last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
+    });
+    let (flows, unflowed_full) = match &pipe.table {
+        table::Table::Flow(flow) => {
+            (flow.table.iter().map(|(_, one)| flow_snapshot(flow, one)).collect(), flow.unflowed_full)
+        }
+        _ => (Vec::new(), 0),
+    };
+    PipeSnapshot { misses: pipe.misses, entries: entries.collect(), flows, unflowed_full }
+}
+
+fn flow_snapshot(pipe: &table::FlowPipe, flow: &::table::Flow) -> FlowSnapshot {
+    use crate::program::{GroupId, Learn};
+    let decision = match flow.decision() {
+        _ if pipe.own.contains_key(flow.key()) => FlowDecision::Own,
+        Decision::Pinned(row) if row == pipe.default_row => FlowDecision::Default,
+        Decision::Pinned(row) => {
+            let target = pipe.row_of.iter().position(|&of| of == row);
+            target.map_or(FlowDecision::Own, |target| FlowDecision::Pinned(target as u16))
+        }
+        Decision::Group(_) | Decision::Cached(_) => match pipe.learn {
+            Learn::Pin(group) | Learn::Follow(group) => FlowDecision::Follow(group),
+            Learn::Nothing | Learn::Default => FlowDecision::Follow(GroupId(0)),
+        },
+    };
+    FlowSnapshot {
+        key: *flow.key(),
+        decision,
+        hits: Count { packets: flow.packets(), bytes: flow.bytes() },
+        first_ms: flow.first(),
+        last_ms: flow.last(),
+    }
+}

@@ -1,0 +1,167 @@
+//! What is known of the packets of a batch besides their bytes: one column per kind of fact, 64 rows.
+
+use crate::program::PortId;
+use packet::{Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
+
+/// Facts about the packets of one batch.
+#[derive(Debug)]
+pub struct Packets {
+    pub headers: [Headers; 64],
+    pub meta: [[u32; 4]; 64],
+    pub color: [u8; 64],
+    pub input: PortId,
+    pub outer: Keys,
+    pub inner: Keys,
+    /// Packets whose headers an action has moved: found again on entry to the next pipe.
+    pub stale: u64,
+}
+
+/// Flow keys of one kind, their hashes, and for which packets they exist.
+#[derive(Debug)]
+pub struct Keys {
+    pub key: [FlowKey; 64],
+    pub table: [u64; 64],
+    pub select: [u64; 64],
+    pub known: u64,
+    pub needed: bool,
+    pub source: KeySource,
+}
+
+/// What every packet's facts are made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    pub depth: Depth,
+    pub seed: u64,
+    pub hash: TableHash,
+    pub uses_meta: bool,
+}
+
+impl Keys {
+    fn new(source: KeySource, needed: bool) -> Keys {
+        Keys { key: [FlowKey::default(); 64], table: [0; 64], select: [0; 64], known: 0, needed, source }
+    }
+
+    /// Makes the keys and hashes of `list` from the bytes as they are.
+    #[inline]
+    fn make(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64, reading: &Reading) {
+        if !self.needed {
+            return;
+        }
+        self.known &= !list;
+        for slot in Bits(list) {
+            let bytes = batch.frame(slot).bytes();
+            match FlowKey::of(bytes, &headers[slot], self.source) {
+                Some(key) => {
+                    self.key[slot] = key;
+                    self.known |= 1 << slot;
+                    self.select[slot] = select_hash(reading.seed, &key.0);
+                    self.table[slot] = reading.hash.hash(&key.0);
+                }
+                None => self.select[slot] = select_hash(reading.seed, &ethernet_words(bytes, &headers[slot])),
+            }
+        }
+    }
+}
+
+/// What a packet without IP is selected by: both MAC addresses and the EtherType.
+fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
+    let mac = |at: usize| {
+        let mut word = [0; 8];
+        if let Some(mac) = bytes.get(at..at + 6) {
+            word[2..].copy_from_slice(mac);
+        }
+        u64::from_be_bytes(word)
+    };
+    [mac(0), mac(6), u64::from(headers.ether_type)]
+}
+
+impl Packets {
+    /// Columns for a program that needs these kinds of keys.
+    #[must_use]
+    pub fn new((outer, inner): (bool, bool)) -> Packets {
+        Packets {
+            headers: [Headers::default(); 64],
+            meta: [[0; 4]; 64],
+            color: [0; 64],
+            input: PortId(0),
+            outer: Keys::new(KeySource::Outer, outer),
+            inner: Keys::new(KeySource::Inner, inner),
+            stale: 0,
+        }
+    }
+
+    /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others returns.
+    #[inline]
+    pub fn read(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        reading: &Reading,
+        mut malformed: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        self.stale = 0;
+        if reading.uses_meta {
+            self.meta = [[0; 4]; 64];
+            self.color = [0; 64];
+        }
+        let good = self.parse(batch, list, reading, &mut malformed);
+        self.make_keys(batch, good, reading);
+        good
+    }
+
+    /// Finds the headers of those of `list` whose headers moved.
+    #[inline]
+    pub fn refresh(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        reading: &Reading,
+        malformed: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let stale = list & self.stale;
+        if stale == 0 {
+            return list;
+        }
+        self.stale &= !stale;
+        let good = self.parse(batch, stale, reading, malformed);
+        list & !stale | good
+    }
+
+    /// Makes flow keys and hashes anew.
+    #[inline]
+    pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
+        self.outer.make(batch, &self.headers, list, reading);
+        self.inner.make(batch, &self.headers, list, reading);
+    }
+
+    /// The keys of one kind.
+    #[inline(always)]
+    #[must_use]
+    pub fn keys(&self, source: KeySource) -> &Keys {
+        match source {
+            KeySource::Outer => &self.outer,
+            KeySource::Inner => &self.inner,
+        }
+    }
+
+    #[inline]
+    fn parse(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        reading: &Reading,
+        mut malformed: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let mut good = list;
+        for slot in Bits(list) {
+            match parse(batch.frame(slot).bytes(), reading.depth) {
+                Ok(headers) => self.headers[slot] = headers,
+                Err(reason) => {
+                    good &= !(1 << slot);
+                    malformed(slot, reason);
+                }
+            }
+        }
+        good
+    }
+}

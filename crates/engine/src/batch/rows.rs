@@ -1,0 +1,221 @@
+//! Entries as the data path keeps them: a 24-byte row that is written on every hit, and the action row it points to,
+//! which is only read.
+//!
+//! Many entries say the same (a million prefixes, eight next hops), so action rows are shared by content: what is read
+//! stays in the first cache level, and an entry costs its key and 24 bytes. Values are laid out as the steps of the
+//! template want them, an encapsulation as the finished outer header, so that carrying out an action is copying.
+
+use crate::batch::steps::Plan;
+use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
+use std::collections::HashMap;
+
+/// Bit of [`EntryRow::action`]: the entry was added while running.
+pub const RUN_TIME: u32 = 1 << 31;
+
+/// What a hit writes: counts and the time, and where to find what to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct EntryRow {
+    pub packets: u64,
+    pub bytes: u64,
+    /// Milliseconds of the worker's clock when it was last hit or, before that, entered.
+    pub last: u32,
+    /// Action row, and [`RUN_TIME`].
+    pub action: u32,
+}
+
+impl EntryRow {
+    /// Counts a packet; the action to carry out.
+    #[inline(always)]
+    pub fn hit(&mut self, bytes: usize, now_ms: u32) -> u32 {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+        self.last = now_ms;
+        self.action & !RUN_TIME
+    }
+
+    /// The action to carry out, counting nothing.
+    #[inline(always)]
+    pub fn action(&self) -> u32 {
+        self.action & !RUN_TIME
+    }
+
+    /// Was the entry added while running?
+    pub fn is_run_time(&self) -> bool {
+        self.action & RUN_TIME != 0
+    }
+}
+
+/// What an entry does. Where a pipe has one counter, meter or forward for all, the row repeats it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ActionRow {
+    pub forward: Forward,
+    pub template: u16,
+    pub counter: Option<CounterId>,
+    pub meter: Option<MeterId>,
+}
+
+/// The action rows of a pipe, shared by content, with their values.
+#[derive(Debug, Default)]
+pub struct Actions {
+    pub rows: Vec<ActionRow>,
+    /// `stride` bytes a row.
+    pub values: Vec<u8>,
+    pub stride: usize,
+    /// The entries' own values as they were given.
+    own: Vec<Box<[u128]>>,
+    users: Vec<u32>,
+    free: Vec<u32>,
+    by_content: HashMap<Content, u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Content {
+    forward: ForwardKey,
+    template: u16,
+    counter: Option<CounterId>,
+    meter: Option<MeterId>,
+    own: Box<[u128]>,
+}
+
+/// [`Forward`] in a form that can be hashed.
+type ForwardKey = (u8, u16);
+
+/// A number for a forward: its kind and its index.
+#[must_use]
+pub fn forward_key(forward: Forward) -> ForwardKey {
+    match forward {
+        Forward::Port(id) => (0, id.0),
+        Forward::InputPort => (1, 0),
+        Forward::Pipe(id) => (2, id.0),
+        Forward::Group(id) => (3, id.0),
+        Forward::App(id) => (4, id.0),
+        Forward::Kernel => (5, 0),
+        Forward::Drop => (6, 0),
+        Forward::PerEntry => (7, 0),
+    }
+}
+
+/// What the pipe says for all its entries.
+#[derive(Clone, Copy, Debug)]
+pub struct PipeWide {
+    pub forward: Forward,
+    pub counter: Option<SharedUse<CounterId>>,
+    pub meter: Option<SharedUse<MeterId>>,
+}
+
+impl PipeWide {
+    fn resolve(&self, entry: &Entry) -> ActionRow {
+        let forward = if self.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { self.forward };
+        ActionRow {
+            forward,
+            template: entry.template,
+            counter: resolve(self.counter, entry.counter),
+            meter: resolve(self.meter, entry.meter),
+        }
+    }
+}
+
+fn resolve<Id>(pipe: Option<SharedUse<Id>>, entry: Option<Id>) -> Option<Id> {
+    match pipe? {
+        SharedUse::Pipe(id) => Some(id),
+        SharedUse::PerEntry => entry,
+    }
+}
+
+impl Actions {
+    /// No rows yet, each `stride` bytes of values.
+    #[must_use]
+    pub fn new(stride: usize) -> Actions {
+        Actions { stride, ..Actions::default() }
+    }
+
+    /// The row for what `entry` does, shared with the entries that do the same.
+    pub fn intern(&mut self, entry: &Entry, wide: &PipeWide, plans: &[Plan]) -> u32 {
+        let row = wide.resolve(entry);
+        let content = Content {
+            forward: forward_key(row.forward),
+            template: row.template,
+            counter: row.counter,
+            meter: row.meter,
+            own: entry.values.clone().into(),
+        };
+        if let Some(&at) = self.by_content.get(&content) {
+            self.users[at as usize] += 1;
+            return at;
+        }
+        let at = self.place(row, entry, plans);
+        self.by_content.insert(content, at);
+        at
+    }
+
+    fn place(&mut self, row: ActionRow, entry: &Entry, plans: &[Plan]) -> u32 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.rows.push(row);
+            self.users.push(0);
+            self.own.push(Box::default());
+            self.values.resize(self.rows.len() * self.stride, 0);
+            (self.rows.len() - 1) as u32
+        });
+        let place = at as usize * self.stride..(at as usize + 1) * self.stride;
+        self.rows[at as usize] = row;
+        self.users[at as usize] = 1;
+        self.own[at as usize] = entry.values.clone().into();
+        plans[usize::from(entry.template)].materialise(&entry.values, &mut self.values[place]);
+        at
+    }
+
+    /// The entry that a row was made of, without its matches.
+    #[must_use]
+    pub fn entry(&self, row: EntryRow, wide: &PipeWide) -> Entry {
+        let action = self.rows[row.action() as usize];
+        Entry {
+            template: action.template,
+            values: self.own[row.action() as usize].to_vec(),
+            forward: (wide.forward == Forward::PerEntry).then_some(action.forward),
+            counter: action.counter.filter(|_| wide.counter == Some(SharedUse::PerEntry)),
+            meter: action.meter.filter(|_| wide.meter == Some(SharedUse::PerEntry)),
+            run_time: row.is_run_time(),
+            ..Entry::default()
+        }
+    }
+
+    /// One entry less uses the row; the last one frees it.
+    pub fn release(&mut self, at: u32) {
+        let users = &mut self.users[at as usize];
+        *users -= 1;
+        if *users == 0 {
+            self.by_content.retain(|_, &mut row| row != at);
+            self.free.push(at);
+        }
+    }
+}
+
+/// Rows that are reached by number: targets of a group, prefixes, rules, own flows.
+#[derive(Debug, Default)]
+pub struct Slab {
+    pub rows: Vec<EntryRow>,
+    free: Vec<u32>,
+}
+
+impl Slab {
+    /// Puts a row somewhere and says where.
+    pub fn insert(&mut self, row: EntryRow) -> u32 {
+        match self.free.pop() {
+            Some(at) => {
+                self.rows[at as usize] = row;
+                at
+            }
+            None => {
+                self.rows.push(row);
+                (self.rows.len() - 1) as u32
+            }
+        }
+    }
+
+    /// Takes a row out.
+    pub fn remove(&mut self, at: u32) -> EntryRow {
+        self.free.push(at);
+        std::mem::take(&mut self.rows[at as usize])
+    }
+}

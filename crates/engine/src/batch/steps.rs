@@ -1,0 +1,468 @@
+//! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all packets
+//! of a list before the next one starts, so that what to do is decided once a batch.
+
+use crate::batch::load::{KeyPlan, load_be64, read};
+use crate::batch::mend::{Cover, Transport, mend};
+use crate::batch::packets::{Packets, Reading};
+use crate::batch::rows::Actions;
+use crate::program::{Encap, Operation, Template, Value};
+use packet::{Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Sum, VXLAN_PORT};
+
+/// Bytes of the outer headers: Ethernet, IPv4 or IPv6, UDP, VXLAN (RFC 7348 §5).
+const ENCAP_IPV4: usize = 14 + 20 + 8 + 8;
+const ENCAP_IPV6: usize = 14 + 40 + 8 + 8;
+
+/// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Step {
+    Decap,
+    PopVlan,
+    /// Headers moved and another step follows.
+    FindHeaders,
+    /// Six bytes at the start of the frame (destination) or behind (source).
+    Mac(usize),
+    /// Both MAC addresses, destination first.
+    Macs,
+    /// IPv4 address of the outer header, 12 or 16 bytes behind its start.
+    Ipv4Address(usize),
+    /// Port of the outer TCP or UDP header; the layer it needs.
+    Port(usize, u32),
+    Set(Target),
+    Add(Target, KeyPlan),
+    Copy(Target, KeyPlan),
+    DecrementTtl,
+    PushVlan,
+    EncapVxlan {
+        length: usize,
+        hashed: bool,
+    },
+}
+
+/// A field to be written, with what writing it entails.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Target {
+    field: Field,
+    cover: Cover,
+}
+
+/// A compiled template.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    steps: Vec<(Step, usize)>,
+    fills: Vec<(Fill, usize)>,
+    /// Bytes of values an action row needs.
+    pub stride: usize,
+}
+
+/// How an operation's values are laid out in an action row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Fill {
+    Number { value: Value, bytes: usize },
+    Tag { tpid: u16, vid: Value, pcp: Value },
+    Header(Encap),
+}
+
+impl Eq for Fill {}
+
+impl Plan {
+    /// Compiles a template.
+    #[must_use]
+    pub fn new(template: &Template) -> Plan {
+        let mut plan = Plan::default();
+        let count = template.operations.len();
+        for (at, operation) in template.operations.iter().enumerate() {
+            plan.push(operation);
+            let found_again = matches!(operation, Operation::DecapVxlan | Operation::PopVlan);
+            if found_again && at + 1 < count {
+                plan.steps.push((Step::FindHeaders, 0));
+            }
+        }
+        plan.join_macs();
+        plan
+    }
+
+    fn push(&mut self, operation: &Operation) {
+        match *operation {
+            Operation::DecapVxlan => self.steps.push((Step::Decap, 0)),
+            Operation::PopVlan => self.steps.push((Step::PopVlan, 0)),
+            Operation::Set(field, value) => self.set(field, value),
+            Operation::Add(field, value) => {
+                let step = Step::Add(Target::new(field), KeyPlan::unpacked(&[(field, u128::MAX)]));
+                self.with_value(step, Fill::Number { value, bytes: 16 });
+            }
+            Operation::Copy { from, to } => {
+                let step = Step::Copy(Target::new(to), KeyPlan::unpacked(&[(from, u128::MAX)]));
+                self.steps.push((step, 0));
+            }
+            Operation::DecrementTtl => self.steps.push((Step::DecrementTtl, 0)),
+            Operation::PushVlan { tpid, vid, pcp } => self.with_value(Step::PushVlan, Fill::Tag { tpid, vid, pcp }),
+            Operation::EncapVxlan(encap) => {
+                let length = if encap.ipv6 { ENCAP_IPV6 } else { ENCAP_IPV4 };
+                let step = Step::EncapVxlan { length, hashed: encap.sport.is_none() };
+                self.with_value(step, Fill::Header(encap));
+            }
+        }
+    }
+
+    fn set(&mut self, field: Field, value: Value) {
+        let spec = field.spec();
+        let (step, bytes) = match field {
+            Field::EthDst => (Step::Mac(0), 6),
+            Field::EthSrc => (Step::Mac(6), 6),
+            Field::Ipv4Src => (Step::Ipv4Address(12), 4),
+            Field::Ipv4Dst => (Step::Ipv4Address(16), 4),
+            _ if spec.base == Base::L4 => (Step::Port(spec.offset as usize, spec.needs.0), 2),
+            _ => (Step::Set(Target::new(field)), 16),
+        };
+        self.with_value(step, Fill::Number { value, bytes });
+    }
+
+    fn with_value(&mut self, step: Step, fill: Fill) {
+        self.steps.push((step, self.stride));
+        self.fills.push((fill, self.stride));
+        self.stride += fill.bytes();
+    }
+
+    /// Destination and source set one behind the other become one copy of twelve bytes.
+    fn join_macs(&mut self) {
+        let pair = |steps: &[(Step, usize)]| {
+            steps.windows(2).position(|two| two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1 + 6))
+        };
+        while let Some(at) = pair(&self.steps) {
+            self.steps[at].0 = Step::Macs;
+            self.steps.remove(at + 1);
+        }
+    }
+
+    /// Lays out an entry's values (`own`, in order) as the steps want them.
+    pub fn materialise(&self, own: &[u128], values: &mut [u8]) {
+        let mut own = own.iter().copied();
+        let mut resolve = |value: Value| match value {
+            Value::Const(value) => value,
+            Value::PerEntry => own.next().unwrap_or_default(),
+        };
+        for &(fill, at) in &self.fills {
+            fill.write(&mut resolve, &mut values[at..at + fill.bytes()]);
+        }
+    }
+
+    /// Carries the steps out on the packets of `list`. Those that fail are told to `failed`; the mask of the others
+    /// returns.
+    #[inline]
+    pub fn run(
+        &self,
+        on: &mut Site<'_>,
+        actions: &Actions,
+        list: u64,
+        mut failed: impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let mut good = list;
+        for (step, at) in &self.steps {
+            let mut gone = 0;
+            let mut fail = |slot: usize, reason: DropReason| {
+                gone |= 1 << slot;
+                failed(slot, reason);
+            };
+            step.column(on, &Values { actions, at: *at }, good, &mut fail);
+            good &= !gone;
+        }
+        good
+    }
+}
+
+impl Fill {
+    fn bytes(&self) -> usize {
+        match self {
+            Fill::Number { bytes, .. } => *bytes,
+            Fill::Tag { .. } => 4,
+            Fill::Header(encap) => {
+                if encap.ipv6 {
+                    ENCAP_IPV6
+                } else {
+                    ENCAP_IPV4
+                }
+            }
+        }
+    }
+
+    fn write(&self, resolve: &mut impl FnMut(Value) -> u128, place: &mut [u8]) {
+        match *self {
+            Fill::Number { value, bytes } => place.copy_from_slice(&resolve(value).to_be_bytes()[16 - bytes..]),
+            Fill::Tag { tpid, vid, pcp } => {
+                let (vid, pcp) = (resolve(vid) as u16, resolve(pcp) as u16);
+                place[..2].copy_from_slice(&tpid.to_be_bytes());
+                place[2..].copy_from_slice(&((pcp & 7) << 13 | vid & 0xfff).to_be_bytes());
+            }
+            Fill::Header(ref encap) => outer_headers(encap, resolve, place),
+        }
+    }
+}
+
+/// The outer headers of VXLAN with lengths of zero; IPv4's checksum is right for that.
+fn outer_headers(encap: &Encap, resolve: &mut impl FnMut(Value) -> u128, place: &mut [u8]) {
+    let [eth_dst, eth_src, src, dst, vni, ttl] =
+        [encap.eth_dst, encap.eth_src, encap.src, encap.dst, encap.vni, encap.ttl].map(&mut *resolve);
+    let sport = encap.sport.map_or(0, resolve);
+    place[..6].copy_from_slice(&eth_dst.to_be_bytes()[10..]);
+    place[6..12].copy_from_slice(&eth_src.to_be_bytes()[10..]);
+    let udp = if encap.ipv6 {
+        place[12..20].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]);
+        place[20..22].copy_from_slice(&[17, ttl as u8]);
+        place[22..38].copy_from_slice(&src.to_be_bytes());
+        place[38..54].copy_from_slice(&dst.to_be_bytes());
+        54
+    } else {
+        // Don't Fragment: a tunnel end point must not fragment (RFC 7348 §4.3).
+        place[12..24].copy_from_slice(&[0x08, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl as u8, 17]);
+        place[26..30].copy_from_slice(&src.to_be_bytes()[12..]);
+        place[30..34].copy_from_slice(&dst.to_be_bytes()[12..]);
+        let sum = packet::checksum(Sum::default().bytes(&place[14..34]));
+        place[24..26].copy_from_slice(&sum.to_be_bytes());
+        34
+    };
+    place[udp..udp + 2].copy_from_slice(&(sport as u16).to_be_bytes());
+    place[udp + 2..udp + 4].copy_from_slice(&VXLAN_PORT.to_be_bytes());
+    place[udp + 8] = 0x08;
+    place[udp + 12..udp + 15].copy_from_slice(&vni.to_be_bytes()[13..]);
+}
+
+/// Where steps work: the batch, what is known of its packets, and which action row each one has.
+pub struct Site<'a> {
+    pub batch: &'a mut Batch,
+    pub packets: &'a mut Packets,
+    pub action: &'a [u32; 64],
+    pub reading: &'a Reading,
+}
+
+/// The values of one step, by packet.
+struct Values<'a> {
+    actions: &'a Actions,
+    at: usize,
+}
+
+impl Values<'_> {
+    #[inline(always)]
+    fn bytes<const N: usize>(&self, action: u32) -> [u8; N] {
+        let start = action as usize * self.actions.stride + self.at;
+        let bytes = self.actions.values.get(start..start + N);
+        bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
+    }
+
+    #[inline(always)]
+    fn slice(&self, action: u32, length: usize) -> &[u8] {
+        let start = action as usize * self.actions.stride + self.at;
+        &self.actions.values[start..start + length]
+    }
+}
+
+impl Step {
+    fn column(&self, on: &mut Site<'_>, values: &Values<'_>, list: u64, fail: &mut impl FnMut(usize, DropReason)) {
+        match self {
+            Step::Mac(offset) => {
+                for slot in Bits(list) {
+                    let mac: [u8; 6] = values.bytes(on.action[slot]);
+                    let bytes = on.batch.frame_mut(slot).bytes_mut();
+                    if let Some(place) = bytes.get_mut(*offset..offset + 6) {
+                        place.copy_from_slice(&mac);
+                    }
+                }
+            }
+            Step::Macs => {
+                for slot in Bits(list) {
+                    let macs: [u8; 12] = values.bytes(on.action[slot]);
+                    let bytes = on.batch.frame_mut(slot).bytes_mut();
+                    if let Some(place) = bytes.get_mut(..12) {
+                        place.copy_from_slice(&macs);
+                    }
+                }
+            }
+            Step::FindHeaders => {
+                on.packets.refresh(on.batch, list, on.reading, fail);
+            }
+            _ => {
+                for slot in Bits(list) {
+                    if let Err(reason) = self.one(on, values, slot) {
+                        fail(slot, reason);
+                    }
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn one(&self, on: &mut Site<'_>, values: &Values<'_>, slot: usize) -> Result<(), DropReason> {
+        let action = on.action[slot];
+        let headers = &on.packets.headers[slot];
+        let frame = on.batch.frame_mut(slot);
+        match self {
+            Step::Ipv4Address(at) => ipv4_address(frame.bytes_mut(), headers, *at, values.bytes(action)),
+            Step::Port(at, needs) => port(frame.bytes_mut(), headers, (*at, *needs), values.bytes(action)),
+            Step::Set(target) => target.write(on, slot, u128::from_be_bytes(values.bytes(action))),
+            Step::Add(target, plan) => {
+                let old = read(plan, on.batch, on.packets, slot).ok_or(DropReason::NotApplicable)?;
+                target.write(on, slot, old.wrapping_add(u128::from_be_bytes(values.bytes(action))))
+            }
+            Step::Copy(target, plan) => {
+                let value = read(plan, on.batch, on.packets, slot).ok_or(DropReason::NotApplicable)?;
+                target.write(on, slot, value)
+            }
+            Step::DecrementTtl => decrement_ttl(frame.bytes_mut(), headers),
+            Step::Decap => moved(decap(frame, headers), on.packets, slot),
+            Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
+            Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),
+            Step::EncapVxlan { length, hashed } => {
+                let sport = hashed.then(|| 49152 + (on.packets.outer.select[slot] >> 50) as u16);
+                moved(encap(frame, values.slice(action, *length), sport), on.packets, slot)
+            }
+            Step::Mac(_) | Step::Macs | Step::FindHeaders => Ok(()),
+        }
+    }
+}
+
+#[inline(always)]
+fn moved(done: Result<(), DropReason>, packets: &mut Packets, slot: usize) -> Result<(), DropReason> {
+    packets.stale |= 1 << slot;
+    done
+}
+
+#[inline(always)]
+fn ipv4_address(bytes: &mut [u8], headers: &Headers, at: usize, new: [u8; 4]) -> Result<(), DropReason> {
+    if !headers.layers.has(Layer::Ipv4) {
+        return Err(DropReason::NotApplicable);
+    }
+    let start = usize::from(headers.offsets[2]) + at;
+    let place = bytes.get_mut(start..start + 4).ok_or(DropReason::NotApplicable)?;
+    let old = u32::from_be_bytes([place[0], place[1], place[2], place[3]]);
+    place.copy_from_slice(&new);
+    let change = Sum::default().replace32(old, u32::from_be_bytes(new));
+    let cover = Cover { outer_udp: false, ipv4_header: true, transport: Transport::Address, inner: false };
+    mend(bytes, headers, cover, change);
+    Ok(())
+}
+
+#[inline(always)]
+fn port(bytes: &mut [u8], headers: &Headers, (at, needs): (usize, u32), new: [u8; 2]) -> Result<(), DropReason> {
+    if headers.layers.0 & needs != needs {
+        return Err(DropReason::NotApplicable);
+    }
+    let start = usize::from(headers.offsets[3]) + at;
+    let place = bytes.get_mut(start..start + 2).ok_or(DropReason::NotApplicable)?;
+    let old = u16::from_be_bytes([place[0], place[1]]);
+    place.copy_from_slice(&new);
+    let change = Sum::default().replace16(old, u16::from_be_bytes(new));
+    let cover = Cover { outer_udp: false, ipv4_header: false, transport: Transport::Port, inner: false };
+    mend(bytes, headers, cover, change);
+    Ok(())
+}
+
+fn decrement_ttl(bytes: &mut [u8], headers: &Headers) -> Result<(), DropReason> {
+    let l3 = usize::from(headers.offsets[2]);
+    let is_ipv4 = headers.layers.has(Layer::Ipv4);
+    if !is_ipv4 && !headers.layers.has(Layer::Ipv6) {
+        return Err(DropReason::NotApplicable);
+    }
+    let ttl = bytes.get_mut(l3 + if is_ipv4 { 8 } else { 7 }).ok_or(DropReason::NotApplicable)?;
+    if *ttl <= 1 {
+        return Err(DropReason::TtlExpired);
+    }
+    *ttl -= 1;
+    if is_ipv4 {
+        // The TTL is the upper byte of its word.
+        let (old, new) = (u16::from(*ttl + 1) << 8, u16::from(*ttl) << 8);
+        let cover = Cover { outer_udp: false, ipv4_header: true, transport: Transport::No, inner: false };
+        mend(bytes, headers, cover, Sum::default().replace16(old, new));
+    }
+    Ok(())
+}
+
+fn decap(frame: &mut Frame, headers: &Headers) -> Result<(), DropReason> {
+    if !headers.layers.has(Layer::InnerEthernet) {
+        return Err(DropReason::NotApplicable);
+    }
+    let udp = usize::from(headers.offsets[3]);
+    let end = udp + (load_be64(frame.window(), udp + 4) >> 48) as usize;
+    let shorten = u16::try_from(end).ok().and_then(|end| frame.resize(end).ok());
+    shorten.and_then(|()| frame.trim_front(headers.offsets[5]).ok()).ok_or(DropReason::NotApplicable)
+}
+
+fn pop_vlan(frame: &mut Frame, headers: &Headers) -> Result<(), DropReason> {
+    if !headers.layers.has(Layer::Vlan) {
+        return Err(DropReason::NotApplicable);
+    }
+    frame.bytes_mut().copy_within(..12, 4);
+    frame.trim_front(4).map_err(|_| DropReason::NotApplicable)
+}
+
+fn push_vlan(frame: &mut Frame, tag: [u8; 4]) -> Result<(), DropReason> {
+    let bytes = frame.prepend(4).map_err(|_| DropReason::NoHeadroom)?;
+    bytes.copy_within(4..16, 0);
+    bytes[12..16].copy_from_slice(&tag);
+    Ok(())
+}
+
+#[inline(always)]
+fn encap(frame: &mut Frame, headers: &[u8], sport: Option<u16>) -> Result<(), DropReason> {
+    let payload = frame.len() as u16;
+    let bytes = frame.prepend(headers.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
+    bytes[..headers.len()].copy_from_slice(headers);
+    let udp = headers.len() - 16;
+    let udp_length = payload + 16;
+    if headers.len() == ENCAP_IPV4 {
+        let total = udp_length + 20;
+        let without = u16::from_be_bytes([bytes[24], bytes[25]]);
+        let sum = packet::checksum(Sum::default().word(!without).word(total));
+        bytes[16..18].copy_from_slice(&total.to_be_bytes());
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    } else {
+        bytes[18..20].copy_from_slice(&udp_length.to_be_bytes());
+    }
+    bytes[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
+    if let Some(sport) = sport {
+        bytes[udp..udp + 2].copy_from_slice(&sport.to_be_bytes());
+    }
+    Ok(())
+}
+
+impl Target {
+    fn new(field: Field) -> Target {
+        Target { field, cover: Cover::of(field) }
+    }
+
+    /// Writes the low bits of `value` into the field and mends what covers it.
+    fn write(&self, on: &mut Site<'_>, slot: usize, value: u128) -> Result<(), DropReason> {
+        let value = value & self.field.max();
+        if let Some(word) = self.field.meta_word() {
+            on.packets.meta[slot][word] = value as u32;
+            return Ok(());
+        }
+        let spec = self.field.spec();
+        let headers = &on.packets.headers[slot];
+        if !headers.layers.has_all(spec.needs) {
+            return Err(DropReason::NotApplicable);
+        }
+        let base = usize::from(headers.offsets[spec.base as usize & 7]);
+        let bytes = on.batch.frame_mut(slot).bytes_mut();
+        // Checksums count in words: take the whole words that hold the field. All headers here start at even
+        // distances from the start of what their checksums cover.
+        let first = base + (spec.offset as usize & !1);
+        let last = base + (spec.offset as usize + usize::from(spec.bytes) + 1 & !1);
+        let mut old = [0; 18];
+        let held = bytes.get(first..last).ok_or(DropReason::NotApplicable)?;
+        old[..held.len()].copy_from_slice(held);
+        let length = held.len();
+        insert(&mut bytes[base + spec.offset as usize..][..usize::from(spec.bytes)], value, self.field);
+        let change = Sum::default().replace_bytes(&old[..length], &bytes[first..last]);
+        mend(bytes, headers, self.cover, change);
+        Ok(())
+    }
+}
+
+/// Puts a value's bits into the bytes that hold the field, leaving the bits around it.
+fn insert(place: &mut [u8], value: u128, field: Field) {
+    let spec = field.spec();
+    let mut whole = [0; 16];
+    whole[16 - place.len()..].copy_from_slice(place);
+    let mask = field.max() << spec.shift;
+    let bits = u128::from_be_bytes(whole) & !mask | value << spec.shift;
+    place.copy_from_slice(&bits.to_be_bytes()[16 - place.len()..]);
+}

@@ -1,0 +1,322 @@
+//! A new program takes over the state of the old one: shape is swapped, entries are state.
+//!
+//! The new engine is compiled elsewhere, with the entries its configuration names. Here it inherits: counts of entries
+//! with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, counters by name. Whatever
+//! does not survive is counted per pipe, and removed flows leave their deltas.
+
+use crate::batch::Engine;
+use crate::batch::compile::CompiledPipe;
+use crate::batch::table::{FlowPipe, NO_ROW, Table};
+use crate::change::EntryKey;
+use crate::program::{
+    CounterId, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, MeterId, Operation, Pipe, PipeId, PipeKind,
+    Program, Value,
+};
+use packet::KeySource;
+use table::{Decision, DeltaReason};
+
+/// What a swap kept and what it removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SwapReport {
+    /// Pipes of the old program that lost something: name, entries removed, flows removed.
+    pub removed: Vec<(String, usize, usize)>,
+    /// Entries whose counts went on.
+    pub entries_kept: usize,
+    /// Flows that went on.
+    pub flows_kept: usize,
+}
+
+impl Engine {
+    /// Takes over from `old`. Both must have been made with the same secret.
+    pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
+        let mut report = SwapReport::default();
+        for (name, count) in old.program.counters.iter().zip(&old.walk.counters) {
+            if let Some(at) = self.program.counters.iter().position(|one| one == name) {
+                self.walk.counters[at] = *count;
+            }
+        }
+        self.inherit_buckets(old);
+        let names = Names { old: &old.program, new: &self.program };
+        let mut pending = Vec::new();
+        for from in &mut old.pipes {
+            let heir = self.pipes.iter_mut().find(|pipe| names.same_shape(&from.shape, &pipe.shape));
+            let lost = match heir {
+                Some(heir) => inherit_pipe(heir, from, &names, &mut report, now_ns),
+                None => lose_pipe(from),
+            };
+            if lost != (0, 0) {
+                report.removed.push((from.shape.name.clone(), lost.0, lost.1));
+            }
+            if let Table::Flow(flow) = &mut from.table {
+                pending.append(&mut flow.deltas);
+            }
+        }
+        self.keep_deltas(pending);
+        report
+    }
+
+    /// Groups filled by wants-count go on from the buckets they had.
+    fn inherit_buckets(&mut self, old: &Engine) {
+        for (at, group) in self.program.groups.iter().enumerate() {
+            let Some(from) = old.program.group_named(&group.name) else { continue };
+            let before = &old.program.groups[from.index()];
+            if group.fill != crate::program::Fill::Wants || before.size != group.size {
+                continue;
+            }
+            let place = |slot: &u16| {
+                let name = before.targets.get(usize::from(*slot)).map(|target| &target.name);
+                let target = group.targets.iter().position(|target| Some(&target.name) == name);
+                target.map_or(table::NO_TARGET, |target| target as u16)
+            };
+            let previous: Vec<u16> = old.walk.buckets[from.index()].slots().iter().map(place).collect();
+            let filled = crate::batch::compile::fill(group, Some(&previous));
+            self.walk.buckets[at] = table::Buckets::new(filled);
+        }
+    }
+
+    /// Deltas of flows that went wait in any FLOW pipe for the collector; a program without one has no use for them.
+    fn keep_deltas(&mut self, deltas: Vec<table::FlowDelta>) {
+        let mut deltas = Some(deltas);
+        for pipe in &mut self.pipes {
+            if let (Table::Flow(flow), Some(deltas)) = (&mut pipe.table, deltas.take()) {
+                flow.deltas.extend(deltas);
+                return;
+            }
+        }
+    }
+}
+
+/// Everything in a pipe that has no heir: entries and flows.
+fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
+    let entries = from.entries().len();
+    let flows = match &mut from.table {
+        Table::Flow(flow) => flow.forget_all(),
+        _ => 0,
+    };
+    (entries, flows)
+}
+
+fn inherit_pipe(
+    heir: &mut CompiledPipe,
+    from: &mut CompiledPipe,
+    names: &Names<'_>,
+    report: &mut SwapReport,
+    now_ns: u64,
+) -> (usize, usize) {
+    (heir.hits, heir.misses) = (from.hits, from.misses);
+    let (mut lost, now_ms) = (0, (now_ns / 1_000_000) as u32);
+    for (entry, row) in from.entries() {
+        let Some(translated) = names.entry(&entry, &from.shape) else {
+            lost += 1;
+            continue;
+        };
+        let key = EntryKey::of(&translated);
+        if heir.inherit(&key, row) || entry.run_time && heir.enter(&translated, now_ms).is_ok() {
+            heir.inherit(&key, row);
+            report.entries_kept += 1;
+        } else {
+            lost += 1;
+        }
+    }
+    let mut flows_lost = 0;
+    if let (Table::Flow(new), Table::Flow(old)) = (&mut heir.table, &mut from.table) {
+        new.unflowed_full = old.unflowed_full;
+        flows_lost = inherit_flows(new, old, names, &from.shape);
+        report.flows_kept += new.table.len();
+    }
+    (lost, flows_lost)
+}
+
+/// Moves the flow table as it is and points its decisions at the heir's rows. Flows whose target is gone are removed.
+fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, names: &Names<'_>, shape: &Pipe) -> usize {
+    if old.table.capacity() != new.table.capacity() {
+        return old.forget_all();
+    }
+    std::mem::swap(&mut new.table, &mut old.table);
+    new.deltas.append(&mut old.deltas);
+    let mut row_now = vec![NO_ROW; old.slab.rows.len()];
+    if old.default_row != NO_ROW {
+        row_now[old.default_row as usize] = new.default_row;
+    }
+    for (target, &row) in old.row_of.iter().enumerate().filter(|(_, row)| **row != NO_ROW) {
+        let place = names.target(shape, target as u16).and_then(|target| new.row_of.get(usize::from(target)));
+        row_now[row as usize] = place.copied().unwrap_or(NO_ROW);
+    }
+    for (key, &row) in &old.own {
+        row_now[row as usize] = new.own.get(key).copied().unwrap_or(NO_ROW);
+    }
+    let hash = new.hash;
+    let mut gone = 0;
+    let all: Vec<(u32, Decision)> = new.table.iter().map(|(at, flow)| (at, flow.decision())).collect();
+    for (at, decision) in all {
+        let Decision::Pinned(row) = decision else { continue };
+        match row_now.get(row as usize) {
+            Some(&now) if now != NO_ROW => {
+                new.table.pin(at, Decision::Pinned(now));
+            }
+            _ => {
+                let delta = new.table.remove(at, DeltaReason::Removed, |key| hash.hash(&key.0));
+                new.deltas.extend(delta);
+                gone += 1;
+            }
+        }
+    }
+    // Own flows that only the new configuration names are not in the old table yet.
+    for (key, &row) in &new.own {
+        if let Ok(at) = new.table.learn(hash.hash(&key.0), key, Decision::Pinned(row), 0) {
+            new.table.pin(at, Decision::Pinned(row));
+        }
+    }
+    gone
+}
+
+impl FlowPipe {
+    /// Removes every flow, leaving its delta; how many.
+    fn forget_all(&mut self) -> usize {
+        let (hash, count) = (self.hash, self.table.len());
+        let deltas = &mut self.deltas;
+        self.table.flush(
+            DeltaReason::Removed,
+            |key| hash.hash(&key.0),
+            |delta| {
+                deltas.push(delta);
+                true
+            },
+        );
+        count
+    }
+}
+
+/// Two programs side by side: names are what lasts.
+struct Names<'a> {
+    old: &'a Program,
+    new: &'a Program,
+}
+
+impl Names<'_> {
+    /// Does an entry of `old` mean the same in `new`: name, type, match fields, masks and action shape?
+    fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
+        let operations = |pipe: &Pipe| -> Vec<(String, Vec<Operation>)> {
+            let bare = |operation: &Operation| without_constants(*operation);
+            pipe.templates.iter().map(|one| (one.name.clone(), one.operations.iter().map(bare).collect())).collect()
+        };
+        let matches = |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
+        old.name == new.name
+            && self.kind(self.old, &old.kind) == self.kind(self.new, &new.kind)
+            && matches(old) == matches(new)
+            && operations(old) == operations(new)
+            && (old.forward == Forward::PerEntry) == (new.forward == Forward::PerEntry)
+    }
+
+    /// A pipe's type with groups by name.
+    fn kind<'p>(&self, program: &'p Program, kind: &'p PipeKind) -> Kind<'p> {
+        let group = |id: GroupId| program.groups[id.index()].name.as_str();
+        match kind {
+            PipeKind::Basic => Kind::Basic,
+            PipeKind::Lpm => Kind::Lpm,
+            PipeKind::Acl => Kind::Acl,
+            PipeKind::Hash { input, group: id } => Kind::Hash(input, group(*id)),
+            PipeKind::Flow { key, learn, .. } => match learn {
+                Learn::Nothing => Kind::Flow(*key, 0, ""),
+                Learn::Default => Kind::Flow(*key, 1, ""),
+                Learn::Pin(id) => Kind::Flow(*key, 2, group(*id)),
+                Learn::Follow(id) => Kind::Flow(*key, 3, group(*id)),
+            },
+        }
+    }
+
+    /// An old entry with the new program's numbers; `None` when something it names is gone.
+    fn entry(&self, entry: &Entry, shape: &Pipe) -> Option<Entry> {
+        let mut entry = entry.clone();
+        for one in &mut entry.matches {
+            if let EntryMatch::Target(target) = one {
+                *target = self.target(shape, *target)?;
+            }
+        }
+        if let Some(forward) = entry.forward {
+            entry.forward = Some(self.forward(forward)?);
+        }
+        if let Some(counter) = entry.counter {
+            entry.counter = Some(self.counter(counter)?);
+        }
+        if let Some(meter) = entry.meter {
+            entry.meter = Some(self.meter(meter)?);
+        }
+        Some(entry)
+    }
+
+    fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
+        let group = match shape.kind {
+            PipeKind::Hash { group, .. } => group,
+            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => group,
+            _ => return None,
+        };
+        let old = &self.old.groups[group.index()];
+        let new = &self.new.groups[self.new.group_named(&old.name)?.index()];
+        let name = &old.targets.get(usize::from(target))?.name;
+        new.targets.iter().position(|one| one.name == *name).map(|at| at as u16)
+    }
+
+    fn forward(&self, forward: Forward) -> Option<Forward> {
+        Some(match forward {
+            Forward::Port(id) => Forward::Port(self.new.port_named(&self.old.ports[id.index()].name)?),
+            Forward::Pipe(id) => Forward::Pipe(self.pipe(id)?),
+            Forward::Group(id) => Forward::Group(self.new.group_named(&self.old.groups[id.index()].name)?),
+            Forward::App(id) => {
+                let at = self.new.apps.iter().position(|app| *app == self.old.apps[id.index()])?;
+                Forward::App(crate::program::AppId(at as u16))
+            }
+            other => other,
+        })
+    }
+
+    fn pipe(&self, id: PipeId) -> Option<PipeId> {
+        self.new.pipe_named(&self.old.pipes[id.index()].name)
+    }
+
+    fn counter(&self, id: CounterId) -> Option<CounterId> {
+        let name = &self.old.counters[id.index()];
+        self.new.counters.iter().position(|one| one == name).map(|at| CounterId(at as u16))
+    }
+
+    fn meter(&self, id: MeterId) -> Option<MeterId> {
+        let name = &self.old.meters[id.index()].name;
+        self.new.meters.iter().position(|one| one.name == *name).map(|at| MeterId(at as u16))
+    }
+}
+
+/// What two pipes' types are compared by.
+#[derive(PartialEq)]
+enum Kind<'a> {
+    Basic,
+    Lpm,
+    Acl,
+    Hash(&'a HashInput, &'a str),
+    Flow(KeySource, u8, &'a str),
+}
+
+/// An operation's shape: constants are not part of it, places for an entry's values are.
+fn without_constants(operation: Operation) -> Operation {
+    let bare = |value: Value| if value == Value::PerEntry { value } else { Value::Const(0) };
+    match operation {
+        Operation::Set(field, value) => Operation::Set(field, bare(value)),
+        Operation::Add(field, value) => Operation::Add(field, bare(value)),
+        Operation::PushVlan { tpid, vid, pcp } => Operation::PushVlan { tpid, vid: bare(vid), pcp: bare(pcp) },
+        Operation::EncapVxlan(mut encap) => {
+            let places = [
+                &mut encap.eth_dst,
+                &mut encap.eth_src,
+                &mut encap.src,
+                &mut encap.dst,
+                &mut encap.vni,
+                &mut encap.ttl,
+            ];
+            for value in places {
+                *value = bare(*value);
+            }
+            encap.sport = encap.sport.map(bare);
+            Operation::EncapVxlan(encap)
+        }
+        other => other,
+    }
+}

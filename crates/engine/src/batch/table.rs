@@ -1,0 +1,346 @@
+//! The five tables behind one face: which entry does each packet of a list hit?
+
+use crate::batch::basic::BasicTable;
+use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
+use crate::batch::packets::Packets;
+use crate::batch::rows::Slab;
+use crate::program::{EntryMatch, HashInput, Learn};
+use packet::{Batch, Bits, DropReason, Field, KeySource, TableHash, select_hash};
+use std::collections::HashMap;
+use table::{Acl, Buckets, Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, PortRange, Rule};
+
+/// No row.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Words of an ACL key: a 5-tuple of both address families takes six, MAC addresses another, presence the last.
+pub const ACL_WORDS: usize = 8;
+
+/// A pipe's table.
+#[derive(Debug)]
+pub enum Table {
+    Basic(BasicTable),
+    Hash(HashTable),
+    Flow(Box<FlowPipe>),
+    Lpm(LpmTable),
+    Acl(Box<AclTable>),
+}
+
+/// HASH: bucket to target to row.
+#[derive(Debug)]
+pub struct HashTable {
+    pub input: HashInput,
+    pub plan: KeyPlan,
+    pub group: usize,
+    pub slab: Slab,
+    pub row_of: Vec<u32>,
+}
+
+/// FLOW: the flow table and the rows its decisions name.
+#[derive(Debug)]
+pub struct FlowPipe {
+    pub source: KeySource,
+    pub learn: Learn,
+    pub timeout_ms: u32,
+    pub table: FlowTable,
+    pub hash: TableHash,
+    pub slab: Slab,
+    pub default_row: u32,
+    pub row_of: Vec<u32>,
+    /// Flows given by configuration or at run time: their rows.
+    pub own: HashMap<packet::FlowKey, u32>,
+    pub unflowed_full: u64,
+    pub deltas: Vec<FlowDelta>,
+}
+
+/// LPM: prefix to row.
+#[derive(Debug)]
+pub struct LpmTable {
+    pub plan: KeyPlan,
+    pub lpm: Lpm,
+    pub slab: Slab,
+}
+
+/// ACL: rule to row. Rule numbers rise with age, so that of equal priorities the older one wins.
+#[derive(Debug)]
+pub struct AclTable {
+    pub fields: Vec<AclField>,
+    pub acl: Acl<ACL_WORDS>,
+    pub slab: Slab,
+    /// Rule number to row; and back to what the entry said.
+    pub row_of: Vec<u32>,
+    pub entries: Vec<Option<(Vec<EntryMatch>, u32)>>,
+}
+
+/// One field of an ACL key.
+#[derive(Debug)]
+pub struct AclField {
+    pub field: Field,
+    pub plan: KeyPlan,
+    pub word: usize,
+    pub left: u32,
+    /// The bit of the last word that says that the packet has the field.
+    pub present: u64,
+}
+
+/// What a look-up needs to know of the rest of the program.
+pub struct Around<'a> {
+    pub buckets: &'a [Buckets],
+    pub seed: u64,
+    pub now_ms: u32,
+}
+
+impl HashTable {
+    /// Rows of the packets whose bucket has a target with an entry. Those without the hashed fields miss.
+    pub fn lookup(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        list: u64,
+        around: &Around<'_>,
+        rows: &mut [u32; 64],
+        failed: &mut impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let able = self.plan.able(packets, list);
+        let mut hashes = [0; 64];
+        match &self.input {
+            HashInput::Select(source) => hashes = packets.keys(*source).select,
+            HashInput::Fields(_) => {
+                let mut keys = [[0; KEY_WORDS_MAX]; 64];
+                self.plan.gather(batch, packets, able, &mut keys);
+                for slot in Bits(able) {
+                    hashes[slot] = select_hash(around.seed, &keys[slot][..self.plan.words]);
+                }
+            }
+        }
+        let buckets = &around.buckets[self.group];
+        let mut hits = able;
+        for slot in Bits(able) {
+            rows[slot] = target_row(&self.row_of, buckets.pick(hashes[slot]));
+            if rows[slot] == NO_ROW {
+                hits &= !(1 << slot);
+                failed(slot, DropReason::NoTarget);
+            }
+        }
+        hits
+    }
+}
+
+#[inline(always)]
+fn target_row(row_of: &[u32], target: u16) -> u32 {
+    row_of.get(usize::from(target)).copied().unwrap_or(NO_ROW)
+}
+
+impl FlowPipe {
+    /// Rows of known flows and of those learnt now; counts packets in their flows.
+    pub fn lookup(
+        &mut self,
+        batch: &Batch,
+        packets: &Packets,
+        list: u64,
+        around: &Around<'_>,
+        rows: &mut [u32; 64],
+        failed: &mut impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let keys = packets.keys(self.source);
+        let able = list & keys.known;
+        let mut flows = [0; 64];
+        let mut hits = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
+        let known = hits;
+        if self.learn != Learn::Nothing {
+            // In arrival order: what one packet learns, the next one finds.
+            for slot in Bits(able & !known) {
+                hits |= u64::from(self.learn_one(packets, slot, around, &mut flows, rows, failed)) << slot;
+            }
+        }
+        for slot in Bits(known) {
+            rows[slot] = self.row_of_flow(flows[slot], packets, slot, around);
+            if rows[slot] == NO_ROW {
+                hits &= !(1 << slot);
+                failed(slot, DropReason::NoTarget);
+            }
+        }
+        for slot in Bits(hits) {
+            if flows[slot] != NO_ROW {
+                let length = batch.frame(slot).len() as u32;
+                self.deltas.extend(self.table.count(flows[slot], length, around.now_ms));
+            }
+        }
+        hits
+    }
+
+    /// The same without learning or counting.
+    pub fn peek(&self, packets: &Packets, slot: usize, around: &Around<'_>) -> Result<Option<u32>, DropReason> {
+        let keys = packets.keys(self.source);
+        if keys.known & 1 << slot == 0 {
+            return Ok(None);
+        }
+        let row = match self.table.get(keys.table[slot], &keys.key[slot]) {
+            Some(flow) => self.row_of_flow(flow, packets, slot, around),
+            None if self.learn == Learn::Nothing => return Ok(None),
+            None => self.decide(packets, slot, around).map_or(NO_ROW, |(_, row)| row),
+        };
+        if row == NO_ROW { Err(DropReason::NoTarget) } else { Ok(Some(row)) }
+    }
+
+    #[inline]
+    fn row_of_flow(&self, flow: u32, packets: &Packets, slot: usize, around: &Around<'_>) -> u32 {
+        match self.table.flow(flow).map(table::Flow::decision) {
+            Some(Decision::Pinned(row)) => row,
+            Some(Decision::Group(_)) => self.follow(self.group(), packets, slot, around),
+            Some(Decision::Cached(_)) | None => NO_ROW,
+        }
+    }
+
+    /// The one group a FLOW pipe has: what `Decision::Group` means here, whatever its number in the program.
+    fn group(&self) -> usize {
+        match self.learn {
+            Learn::Pin(group) | Learn::Follow(group) => group.index(),
+            Learn::Nothing | Learn::Default => usize::MAX,
+        }
+    }
+
+    #[inline]
+    fn follow(&self, group: usize, packets: &Packets, slot: usize, around: &Around<'_>) -> u32 {
+        let hash = packets.keys(self.source).select[slot];
+        target_row(&self.row_of, around.buckets.get(group).map_or(NO_TARGET, |buckets| buckets.pick(hash)))
+    }
+
+    /// What a packet of a new flow decides, and the row it means now.
+    fn decide(&self, packets: &Packets, slot: usize, around: &Around<'_>) -> Option<(Decision, u32)> {
+        let (decision, row) = match self.learn {
+            Learn::Nothing => return None,
+            Learn::Default => (Decision::Pinned(self.default_row), self.default_row),
+            Learn::Pin(group) => {
+                let row = self.follow(group.index(), packets, slot, around);
+                (Decision::Pinned(row), row)
+            }
+            Learn::Follow(group) => (Decision::Group(0), self.follow(group.index(), packets, slot, around)),
+        };
+        (row != NO_ROW).then_some((decision, row))
+    }
+
+    fn learn_one(
+        &mut self,
+        packets: &Packets,
+        slot: usize,
+        around: &Around<'_>,
+        flows: &mut [u32; 64],
+        rows: &mut [u32; 64],
+        failed: &mut impl FnMut(usize, DropReason),
+    ) -> bool {
+        let keys = packets.keys(self.source);
+        let (hash, key) = (keys.table[slot], &keys.key[slot]);
+        if let Some(flow) = self.table.get(hash, key) {
+            flows[slot] = flow;
+            rows[slot] = self.row_of_flow(flow, packets, slot, around);
+            if rows[slot] == NO_ROW {
+                failed(slot, DropReason::NoTarget);
+            }
+            return rows[slot] != NO_ROW;
+        }
+        let Some((decision, row)) = self.decide(packets, slot, around) else {
+            failed(slot, DropReason::NoTarget);
+            return false;
+        };
+        rows[slot] = row;
+        flows[slot] = match self.table.learn(hash, key, decision, around.now_ms) {
+            Ok(flow) => flow,
+            Err(table::Full) => {
+                self.unflowed_full += 1;
+                NO_ROW
+            }
+        };
+        true
+    }
+}
+
+impl LpmTable {
+    /// Rows of the longest prefixes.
+    pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
+        let able = self.plan.able(packets, list);
+        let mut addresses = [0u128; 64];
+        if self.plan.words == 1 {
+            let mut keys = [[0; 1]; 64];
+            self.plan.gather(batch, packets, able, &mut keys);
+            for slot in Bits(able) {
+                addresses[slot] = u128::from(keys[slot][0]);
+            }
+        } else {
+            let mut keys = [[0; 2]; 64];
+            self.plan.gather(batch, packets, able, &mut keys);
+            for slot in Bits(able) {
+                addresses[slot] = u128::from(keys[slot][0]) << 64 | u128::from(keys[slot][1]);
+            }
+        }
+        self.lpm.lookup_batch(&addresses, able, rows)
+    }
+}
+
+impl AclTable {
+    /// Rows of the winning rules.
+    pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
+        let mut keys = [[0; ACL_WORDS]; 64];
+        for field in &self.fields {
+            field.gather(batch, packets, list, &mut keys);
+        }
+        let hits = self.acl.lookup_batch(&keys, list, rows);
+        for slot in Bits(hits) {
+            rows[slot] = self.row_of[rows[slot] as usize];
+        }
+        hits
+    }
+
+    /// The rule for an entry.
+    #[must_use]
+    pub fn rule(&self, id: u32, priority: u32, matches: &[EntryMatch]) -> Rule<ACL_WORDS> {
+        let mut rule = Rule { id, priority, ..Rule::default() };
+        for (field, &one) in self.fields.iter().zip(matches) {
+            match one {
+                EntryMatch::Any => continue,
+                EntryMatch::Range { first, last } => {
+                    let free = rule.ranges.iter().position(Option::is_none);
+                    if let Some(at) = free {
+                        rule.ranges[at] =
+                            Some(PortRange { word: field.word, shift: field.left, low: first, high: last });
+                    }
+                }
+                EntryMatch::Masked { value, mask } => {
+                    field.put(value, &mut rule.key);
+                    field.put(mask, &mut rule.mask);
+                }
+                EntryMatch::Value(value) => {
+                    field.put(value, &mut rule.key);
+                    field.put(field.field.max(), &mut rule.mask);
+                }
+                _ => {}
+            }
+            rule.key[ACL_WORDS - 1] |= field.present;
+            rule.mask[ACL_WORDS - 1] |= field.present;
+        }
+        rule
+    }
+}
+
+impl AclField {
+    fn gather(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; ACL_WORDS]; 64]) {
+        let able = self.plan.able(packets, list);
+        let mut values = [[0; 2]; 64];
+        self.plan.gather(batch, packets, able, &mut values);
+        for slot in Bits(able) {
+            keys[slot][ACL_WORDS - 1] |= self.present;
+            if self.plan.words == 2 {
+                keys[slot][self.word - 1] = values[slot][0];
+                keys[slot][self.word] = values[slot][1];
+            } else {
+                keys[slot][self.word] |= values[slot][0] << self.left;
+            }
+        }
+    }
+
+    fn put(&self, value: u128, key: &mut [u64; ACL_WORDS]) {
+        if self.plan.words == 2 {
+            key[self.word - 1] |= (value >> 64) as u64;
+        }
+        key[self.word] |= (value as u64) << self.left;
+    }
+}

@@ -1,0 +1,151 @@
+//! What the check can find, as sentences a person can act on.
+
+use crate::program::Origin;
+use packet::Field;
+use thiserror::Error;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// The program runs, but something in it cannot be meant.
+    Warning,
+    /// The program is refused.
+    Error,
+}
+
+/// One thing the check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where it was written.
+    pub origin: Origin,
+    /// What it is.
+    pub kind: FindingKind,
+}
+
+impl Finding {
+    /// A finding at `origin`.
+    #[must_use]
+    pub fn new(origin: Origin, kind: FindingKind) -> Finding {
+        Finding { severity: kind.severity(), origin, kind }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
+pub enum FindingKind {
+    #[error("there are {count} {what}, the limit is {max}")]
+    TooMany { what: &'static str, count: usize, max: usize },
+    #[error("two {what}s are called `{name}`")]
+    NameTwice { what: &'static str, name: String },
+    #[error("{what} {index} does not exist")]
+    Dangling { what: &'static str, index: usize },
+    #[error("pipes must not lead back to where they came from: {}", path.join(" -> "))]
+    Loop { path: Vec<String> },
+    #[error("no port's frames come to pipe `{pipe}`: name it as a root or in a forward, or remove it")]
+    Unreachable { pipe: String },
+    #[error("no port has a root pipe: every frame that is received is dropped")]
+    NoRoot,
+    #[error("`forward: kernel` in `{place}` is reached from port `{port}`, which cannot give a frame to the kernel")]
+    KernelUnavailable { place: String, port: String },
+    #[error("a miss cannot be `per_entry`: where nothing matched, there is no entry")]
+    MissPerEntry,
+    #[error("`{field}` is read here, but nothing has written it on the way {}", path.join(" -> "))]
+    MetadataUnwritten { field: Field, path: Vec<String> },
+    #[error("`meter.color` is always green here: no meter is met on the way {}", path.join(" -> "))]
+    ColorUnmetered { path: Vec<String> },
+    #[error("a {pipe_kind} pipe cannot match `{field}` by {criterion}: {instead}")]
+    CriterionNotAllowed { pipe_kind: &'static str, field: Field, criterion: &'static str, instead: &'static str },
+    #[error("an LPM pipe matches exactly one field by `prefix`, this one {count}")]
+    PrefixCount { count: usize },
+    #[error("`{field}` has {bits} bits; a range is for fields of 16 bits at most")]
+    RangeTooWide { field: Field, bits: u8 },
+    #[error("this can never match: no packet has both `{first}` and `{second}`")]
+    NeverHits { first: String, second: String },
+    #[error("a HASH pipe hashes one field at least")]
+    NothingHashed,
+    #[error("`{field}` is read-only: it can be matched and copied from, not written")]
+    ReadOnly { field: Field },
+    #[error("a pipe has one action template at least, if an empty one")]
+    NoTemplate,
+    #[error(
+        "`{later}` stands after `{earlier}`; the order of an action is decap_vxlan, pop_vlan; then set, add, copy and \
+             decrement_ttl as written; then push_vlan, encap_vxlan"
+    )]
+    ActionOrder { earlier: &'static str, later: &'static str },
+    #[error("`{name}` is at most {max:#x}, not {value:#x}")]
+    OutOfRange { name: String, value: u128, max: u128 },
+    #[error("the value {value:#x} of `{field}` has bits outside the mask {mask:#x}: they could never be equal")]
+    OutsideMask { field: Field, value: u128, mask: u128 },
+    #[error("a prefix of `{field}` has at most {bits} bits, not {length}")]
+    PrefixTooLong { field: Field, length: u8, bits: u8 },
+    #[error("the range {first}-{last} of `{field}` is empty")]
+    RangeEmpty { field: Field, first: u16, last: u16 },
+    #[error("a VLAN tag's TPID is 0x8100 or 0x88a8, not {tpid:#06x}")]
+    Tpid { tpid: u16 },
+    #[error("the entry gives {found} matches, its pipe `{pipe}` wants {wanted}")]
+    MatchCount { pipe: String, wanted: usize, found: usize },
+    #[error("the entry gives {found} for {place}, its pipe wants {wanted}")]
+    MatchKind { place: String, wanted: &'static str, found: &'static str },
+    #[error("the entry gives {found} values for its action, which wants {wanted}")]
+    ValueCount { wanted: usize, found: usize },
+    #[error("the pipe's `{what}` is per entry, but the entry gives none")]
+    PerEntryMissing { what: &'static str },
+    #[error("the entry gives a {what}, but the pipe's `{what}` is not per entry")]
+    PerEntryUnexpected { what: &'static str },
+    #[error("only entries of ACL pipes have a priority")]
+    PriorityUnexpected,
+    #[error("pipe `{pipe}` has this entry twice: keys that are equal under the pipe's mask")]
+    EntryTwice { pipe: String },
+    #[error("this entry can never be hit: entry {by} of the pipe (priority {priority}) matches all that it matches")]
+    Shadowed { by: usize, priority: u32 },
+    #[error("pipe `{pipe}` holds {capacity} entries at most, but {entries} are written: raise its capacity")]
+    CapacityTooSmall { pipe: String, capacity: u32, entries: usize },
+    #[error("a capacity is between 1 and {max}, not {capacity}")]
+    Capacity { capacity: u32, max: u32 },
+    #[error("pipe `{pipe}` has no entry for target `{target}` of group `{group}`: its packets are dropped (no_target)")]
+    TargetWithoutEntry { pipe: String, target: String, group: String },
+    #[error("`learn: default` needs the entry that new flows get: one with `match: default`")]
+    NoDefaultEntry,
+    #[error("group `{group}` has no targets")]
+    GroupEmpty { group: String },
+    #[error("all targets of group `{group}` have weight 0: it drops every packet (no_target)")]
+    GroupDead { group: String },
+    #[error("the size of a Maglev group is a prime between its number of targets ({targets}) and {max}, not {size}{}",
+            hint.map(|prime| format!(": {prime} is one")).unwrap_or_default())]
+    MaglevSize { size: u32, targets: usize, max: u32, hint: Option<u32> },
+    #[error(
+        "the size of a group filled by wants is a power of two between its number of targets ({targets}) and {max}, not {size}"
+    )]
+    WantsSize { size: u32, targets: usize, max: u32 },
+    #[error("a target leads to a port, a pipe, an app, the kernel, in_port or drop, not to {found}")]
+    TargetForward { found: &'static str },
+    #[error("a meter's {what} is above 0")]
+    MeterZero { what: &'static str },
+    #[error("a peak rate is not below the committed one: pir {pir}, cir {cir}")]
+    PeakBelowCommitted { pir: u64, cir: u64 },
+    #[error("meter `{meter}` is used by pipe `{first}` already; two pipes would colour a batch in different orders")]
+    MeterTwice { meter: String, first: String },
+    #[error("{what} `{name}` is never used")]
+    Unused { what: &'static str, name: String },
+}
+
+impl FindingKind {
+    /// How bad it is.
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            FindingKind::Unreachable { .. }
+            | FindingKind::NoRoot
+            | FindingKind::ColorUnmetered { .. }
+            | FindingKind::NeverHits { .. }
+            | FindingKind::Shadowed { .. }
+            | FindingKind::TargetWithoutEntry { .. }
+            | FindingKind::GroupDead { .. }
+            | FindingKind::Unused { .. } => Severity::Warning,
+            _ => Severity::Error,
+        }
+    }
+}

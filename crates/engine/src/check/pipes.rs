@@ -1,0 +1,335 @@
+//! A pipe's own shape: what it matches, what its actions do.
+
+use super::finding::{Finding, FindingKind};
+use super::{CAPACITY_MAX, MATCHES_MAX, OPERATIONS_MAX, TEMPLATES_MAX, too_many};
+use crate::program::{
+    Criterion, Encap, Forward, HashInput, Match, Operation, Origin, Pipe, PipeKind, Program, SharedUse, Template, Value,
+};
+use packet::{Access, Field, Layer};
+
+pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
+    let mut kinds = Vec::new();
+    too_many("matches", pipe.matches.len(), MATCHES_MAX, &mut kinds);
+    too_many("action templates", pipe.templates.len(), TEMPLATES_MAX, &mut kinds);
+    if pipe.templates.is_empty() {
+        kinds.push(FindingKind::NoTemplate);
+    }
+    capacity(pipe, &mut kinds);
+    names(program, pipe, &mut kinds);
+    kind(program, pipe, &mut kinds);
+    contradiction(pipe.matches.iter().filter_map(layers_of_match), &mut kinds);
+    for template in &pipe.templates {
+        template_order(template, &mut kinds);
+        too_many("operations of an action", template.operations.len(), OPERATIONS_MAX, &mut kinds);
+        template.operations.iter().for_each(|operation| self::operation(operation, &mut kinds));
+    }
+    findings.extend(kinds.into_iter().map(|kind| Finding::new(pipe.origin, kind)));
+    for one in &pipe.matches {
+        criterion(pipe, one, findings);
+    }
+}
+
+fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+    let (capacity, entries) = (pipe.capacity, pipe.entries.len());
+    if capacity == 0 || capacity > CAPACITY_MAX {
+        kinds.push(FindingKind::Capacity { capacity, max: CAPACITY_MAX });
+    } else if (capacity as usize) < entries {
+        kinds.push(FindingKind::CapacityTooSmall { pipe: pipe.name.clone(), capacity, entries });
+    }
+}
+
+/// Indices that lead nowhere, and a miss that asks an entry.
+fn names(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+    if pipe.miss == Forward::PerEntry {
+        kinds.push(FindingKind::MissPerEntry);
+    }
+    kinds.extend(dangling(program, pipe.forward));
+    kinds.extend(dangling(program, pipe.miss));
+    if let Some(SharedUse::Pipe(id)) = pipe.monitor.counter {
+        kinds.extend(lost("counter", id.index(), program.counters.len()));
+    }
+    if let Some(SharedUse::Pipe(id)) = pipe.monitor.meter {
+        kinds.extend(lost("meter", id.index(), program.meters.len()));
+    }
+}
+
+/// A forward to something that does not exist.
+pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKind> {
+    match forward {
+        Forward::Port(id) => lost("port", id.index(), program.ports.len()),
+        Forward::Pipe(id) => lost("pipe", id.index(), program.pipes.len()),
+        Forward::Group(id) => lost("group", id.index(), program.groups.len()),
+        Forward::App(id) => lost("app", id.index(), program.apps.len()),
+        Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => None,
+    }
+}
+
+pub(super) fn lost(what: &'static str, index: usize, count: usize) -> Option<FindingKind> {
+    (index >= count).then_some(FindingKind::Dangling { what, index })
+}
+
+fn kind(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+    match &pipe.kind {
+        PipeKind::Hash { input, group } => {
+            kinds.extend(lost("group", group.index(), program.groups.len()));
+            if let HashInput::Fields(fields) = input {
+                hashed(fields, kinds);
+            }
+        }
+        PipeKind::Flow { learn, .. } => {
+            if let Some(group) = super::learn_group(*learn) {
+                kinds.extend(lost("group", group.index(), program.groups.len()));
+            }
+        }
+        PipeKind::Lpm => {
+            let count = pipe.matches.iter().filter(|one| one.criterion == Criterion::Prefix).count();
+            if count != 1 {
+                kinds.push(FindingKind::PrefixCount { count });
+            }
+        }
+        PipeKind::Basic | PipeKind::Acl => {}
+    }
+}
+
+fn hashed(fields: &[(Field, u128)], kinds: &mut Vec<FindingKind>) {
+    if fields.is_empty() {
+        kinds.push(FindingKind::NothingHashed);
+    }
+    for (field, mask) in fields {
+        kinds.extend(too_large(format!("the mask of {field}"), *mask, (*field).max()));
+    }
+}
+
+/// `value` if it is above `max`.
+pub(super) fn too_large(name: String, value: u128, max: u128) -> Option<FindingKind> {
+    (value > max).then_some(FindingKind::OutOfRange { name, value, max })
+}
+
+fn criterion(pipe: &Pipe, one: &Match, findings: &mut Vec<Finding>) {
+    let field = one.field;
+    let mut kinds = Vec::new();
+    if let Some(kind) = not_allowed(pipe, one) {
+        kinds.push(kind);
+    }
+    match one.criterion {
+        Criterion::Const { value, mask } => {
+            kinds.extend(too_large(format!("the mask of {field}"), mask, field.max()));
+            kinds.extend(masked_value(field, value, mask));
+        }
+        Criterion::PerEntry { mask } => kinds.extend(too_large(format!("the mask of {field}"), mask, field.max())),
+        Criterion::Range if field.spec().bits > 16 => {
+            kinds.push(FindingKind::RangeTooWide { field, bits: field.spec().bits });
+        }
+        Criterion::Range | Criterion::Prefix | Criterion::Masked => {}
+    }
+    findings.extend(kinds.into_iter().map(|kind| Finding::new(one.origin, kind)));
+}
+
+/// A value that does not fit its field or its mask.
+pub(super) fn masked_value(field: Field, value: u128, mask: u128) -> Option<FindingKind> {
+    too_large(field.name().to_string(), value, field.max())
+        .or_else(|| (value & !mask != 0).then_some(FindingKind::OutsideMask { field, value, mask }))
+}
+
+fn not_allowed(pipe: &Pipe, one: &Match) -> Option<FindingKind> {
+    let (pipe_kind, instead) = match pipe.kind {
+        PipeKind::Basic => ("BASIC", "a value or `per_entry`; LPM pipes have `prefix`, ACL pipes `masked` and `range`"),
+        PipeKind::Lpm => ("LPM", "a value, and `prefix` for one field"),
+        PipeKind::Acl => ("ACL", "a value, `masked` or `range`"),
+        PipeKind::Hash { .. } => ("HASH", "a value; its entries are the group's targets"),
+        PipeKind::Flow { .. } => ("FLOW", "a value; its key is the flow key"),
+    };
+    let (criterion, allowed) = match one.criterion {
+        Criterion::Const { .. } => return None,
+        Criterion::PerEntry { .. } => ("per_entry", matches!(pipe.kind, PipeKind::Basic)),
+        Criterion::Prefix => ("prefix", matches!(pipe.kind, PipeKind::Lpm)),
+        Criterion::Masked => ("masked", matches!(pipe.kind, PipeKind::Acl)),
+        Criterion::Range => ("range", matches!(pipe.kind, PipeKind::Acl)),
+    };
+    (!allowed).then_some(FindingKind::CriterionNotAllowed { pipe_kind, field: one.field, criterion, instead })
+}
+
+/// A protocol number that is meant, by `ip.protocol` or by a layer; unlike the layer, a fragment has it too.
+const TCP: u32 = 1 << 28;
+const UDP: u32 = 1 << 29;
+const ICMP: u32 = 1 << 30;
+const ICMPV6: u32 = 1 << 31;
+
+/// Of each row a packet has one at most.
+const EXCLUSIVE: &[&[u32]] = &[
+    &[Layer::Arp as u32, Layer::Ipv4 as u32, Layer::Ipv6 as u32],
+    &[TCP, UDP, ICMP, ICMPV6, Layer::Arp as u32],
+    &[Layer::Ports as u32, ICMP, Layer::Fragment as u32],
+    &[Layer::Ports as u32, ICMPV6, Layer::Arp as u32],
+    &[ICMP, Layer::Ipv6 as u32],
+    &[ICMPV6, Layer::Ipv4 as u32],
+    &[Layer::Tcp as u32, Layer::Fragment as u32],
+    &[Layer::Udp as u32, Layer::Fragment as u32],
+    &[Layer::Icmpv6 as u32, Layer::Fragment as u32],
+    &[Layer::Vxlan as u32, TCP, ICMP],
+    &[Layer::Vxlan as u32, ICMPV6, Layer::Fragment as u32],
+    &[Layer::Vxlan as u32, Layer::Arp as u32],
+    &[Layer::InnerIpv4 as u32, Layer::InnerIpv6 as u32],
+    &[Layer::InnerTcp as u32, Layer::InnerUdp as u32, Layer::InnerIcmp as u32, Layer::InnerIcmpv6 as u32],
+    &[Layer::InnerTcp as u32, Layer::InnerFragment as u32],
+    &[Layer::InnerPorts as u32, Layer::InnerIcmp as u32, Layer::InnerFragment as u32],
+    &[Layer::InnerIcmp as u32, Layer::InnerIpv6 as u32],
+];
+
+/// Reports two fields that no packet has at once.
+pub(super) fn contradiction(fields: impl Iterator<Item = (Field, u32)>, kinds: &mut Vec<FindingKind>) {
+    let fields: Vec<_> = fields.collect();
+    for (at, (first, mine)) in fields.iter().enumerate() {
+        for (second, theirs) in &fields[at + 1..] {
+            if excludes(*mine, *theirs) {
+                let (first, second) = (first.to_string(), second.to_string());
+                kinds.push(FindingKind::NeverHits { first, second });
+                return;
+            }
+        }
+    }
+}
+
+fn excludes(one: u32, other: u32) -> bool {
+    EXCLUSIVE.iter().any(|set| {
+        let mut pairs = set.iter().flat_map(|first| set.iter().map(move |second| (*first, *second)));
+        pairs.any(|(first, second)| first != second && one & first != 0 && other & second != 0)
+    })
+}
+
+/// The layers a packet that matches must have: those of the field, and those its constant value means.
+fn layers_of_match(one: &Match) -> Option<(Field, u32)> {
+    match one.criterion {
+        Criterion::Const { value, mask } => Some((one.field, layers_of_value(one.field, value, mask))),
+        Criterion::PerEntry { .. } | Criterion::Prefix => Some((one.field, layers_of(one.field))),
+        // An entry's `any` matches without the layer.
+        Criterion::Masked | Criterion::Range => None,
+    }
+}
+
+/// The layers that a field with this value means.
+pub(super) fn layers_of_value(field: Field, value: u128, mask: u128) -> u32 {
+    let meant = match (field, value) {
+        _ if mask != field.max() => 0,
+        (Field::IpVersion, 4) | (Field::EthType, 0x0800) => Layer::Ipv4 as u32,
+        (Field::IpVersion, 6) | (Field::EthType, 0x86dd) => Layer::Ipv6 as u32,
+        (Field::EthType, 0x0806) => Layer::Arp as u32,
+        (Field::IpProtocol, 6) => TCP,
+        (Field::IpProtocol, 17) => UDP,
+        (Field::IpProtocol, 1) => ICMP,
+        (Field::IpProtocol, 58) => ICMPV6,
+        (Field::IpFragment, 1) => Layer::Fragment as u32,
+        _ => 0,
+    };
+    meant | layers_of(field)
+}
+
+/// The layers that a packet with this field has.
+pub(super) fn layers_of(field: Field) -> u32 {
+    let needs = field.spec().needs;
+    let protocols = [(Layer::Tcp, TCP), (Layer::Udp, UDP), (Layer::Icmp, ICMP), (Layer::Icmpv6, ICMPV6)];
+    protocols.iter().filter(|(layer, _)| needs.has(*layer)).fold(needs.0, |layers, (_, protocol)| layers | protocol)
+}
+
+/// Where an operation stands in the fixed order (docs/pipes.md A1).
+fn stage(operation: &Operation) -> (u8, &'static str) {
+    match operation {
+        Operation::DecapVxlan => (0, "decap_vxlan"),
+        Operation::PopVlan => (1, "pop_vlan"),
+        Operation::Set(..) => (2, "set"),
+        Operation::Add(..) => (2, "add"),
+        Operation::Copy { .. } => (2, "copy"),
+        Operation::DecrementTtl => (2, "decrement_ttl"),
+        Operation::PushVlan { .. } => (3, "push_vlan"),
+        Operation::EncapVxlan(_) => (4, "encap_vxlan"),
+    }
+}
+
+fn template_order(template: &Template, kinds: &mut Vec<FindingKind>) {
+    for pair in template.operations.windows(2) {
+        let ((before, earlier), (after, later)) = (stage(&pair[0]), stage(&pair[1]));
+        if after < before {
+            kinds.push(FindingKind::ActionOrder { earlier, later });
+            return;
+        }
+    }
+}
+
+fn operation(operation: &Operation, kinds: &mut Vec<FindingKind>) {
+    match operation {
+        Operation::Set(field, value) | Operation::Add(field, value) => {
+            writable(*field, kinds);
+            constant(field.name(), *value, (*field).max(), kinds);
+        }
+        Operation::Copy { to, .. } => writable(*to, kinds),
+        Operation::PushVlan { tpid, vid, pcp } => {
+            if ![0x8100, 0x88a8].contains(tpid) {
+                kinds.push(FindingKind::Tpid { tpid: *tpid });
+            }
+            constant("vid", *vid, VID_MAX, kinds);
+            constant("pcp", *pcp, PCP_MAX, kinds);
+        }
+        Operation::EncapVxlan(encap) => {
+            for ((name, max), value) in encap_places(encap).into_iter().zip(operation.values()) {
+                constant(name, value, max, kinds);
+            }
+        }
+        Operation::DecapVxlan | Operation::PopVlan | Operation::DecrementTtl => {}
+    }
+}
+
+const VID_MAX: u128 = 4095;
+const PCP_MAX: u128 = 7;
+
+/// Names and largest values of what an encapsulation is told, in the order of [`Operation::values`].
+fn encap_places(encap: &Encap) -> [(&'static str, u128); 7] {
+    let (mac, address) = ((1 << 48) - 1, if encap.ipv6 { u128::MAX } else { u128::from(u32::MAX) });
+    [
+        ("eth.dst", mac),
+        ("eth.src", mac),
+        ("src", address),
+        ("dst", address),
+        ("vni", (1 << 24) - 1),
+        ("ttl", 255),
+        ("sport", 65535),
+    ]
+}
+
+/// The `PerEntry` places of a template: name and largest value, in the order of an entry's values.
+pub(super) fn places(template: &Template) -> Vec<(String, u128)> {
+    let mut list = Vec::new();
+    for operation in &template.operations {
+        let names: Vec<(&str, u128)> = match operation {
+            Operation::Set(field, _) | Operation::Add(field, _) => vec![(field.name(), (*field).max())],
+            Operation::PushVlan { .. } => vec![("vid", VID_MAX), ("pcp", PCP_MAX)],
+            Operation::EncapVxlan(encap) => encap_places(encap).to_vec(),
+            _ => Vec::new(),
+        };
+        let named = names.into_iter().zip(operation.values()).filter(|(_, value)| *value == Value::PerEntry);
+        list.extend(named.map(|((name, max), _)| (name.to_string(), max)));
+    }
+    list
+}
+
+fn writable(field: Field, kinds: &mut Vec<FindingKind>) {
+    if field.spec().access == Access::ReadOnly {
+        kinds.push(FindingKind::ReadOnly { field });
+    }
+}
+
+fn constant(name: &str, value: Value, max: u128, kinds: &mut Vec<FindingKind>) {
+    if let Value::Const(value) = value {
+        kinds.extend(too_large(name.to_string(), value, max));
+    }
+}
+
+/// The origin of what a pipe gets wrong about a meter.
+pub(super) fn meters_of(pipe: &Pipe) -> Vec<(usize, Origin)> {
+    match pipe.monitor.meter {
+        Some(SharedUse::Pipe(id)) => vec![(id.index(), pipe.origin)],
+        Some(SharedUse::PerEntry) => {
+            pipe.entries.iter().filter_map(|entry| entry.meter.map(|id| (id.index(), entry.origin))).collect()
+        }
+        None => Vec::new(),
+    }
+}

@@ -1,0 +1,168 @@
+//! Groups, meters, names, and what is declared but never used.
+
+use super::finding::{Finding, FindingKind};
+use super::pipes::{dangling, meters_of};
+use super::{MAGLEV_MAX, WANTS_MAX};
+use crate::program::{Fill, Forward, Group, MeterConfig, MeterSecond, Origin, Pipe, PipeKind, Program, SharedUse};
+use std::collections::{HashMap, HashSet};
+
+pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
+    names(program, findings);
+    for group in &program.groups {
+        self::group(program, group, findings);
+    }
+    for meter in &program.meters {
+        let kinds = rates(&meter.config);
+        findings.extend(kinds.into_iter().map(|kind| Finding::new(meter.origin, kind)));
+    }
+    meters_once(program, findings);
+    unused(program, findings);
+}
+
+fn names(program: &Program, findings: &mut Vec<Finding>) {
+    let none = Origin::default();
+    twice("port", program.ports.iter().map(|one| (&one.name, one.origin)), findings);
+    twice("pipe", program.pipes.iter().map(|one| (&one.name, one.origin)), findings);
+    twice("group", program.groups.iter().map(|one| (&one.name, one.origin)), findings);
+    twice("meter", program.meters.iter().map(|one| (&one.name, one.origin)), findings);
+    twice("counter", program.counters.iter().map(|name| (name, none)), findings);
+    twice("app", program.apps.iter().map(|name| (name, none)), findings);
+}
+
+fn twice<'a>(what: &'static str, names: impl Iterator<Item = (&'a String, Origin)>, findings: &mut Vec<Finding>) {
+    let mut seen = HashSet::new();
+    for (name, origin) in names {
+        if !seen.insert(name) {
+            findings.push(Finding::new(origin, FindingKind::NameTwice { what, name: name.clone() }));
+        }
+    }
+}
+
+fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
+    let name = || group.name.clone();
+    if group.targets.is_empty() {
+        findings.push(Finding::new(group.origin, FindingKind::GroupEmpty { group: name() }));
+    } else if group.targets.iter().all(|target| target.weight == 0) {
+        findings.push(Finding::new(group.origin, FindingKind::GroupDead { group: name() }));
+    }
+    findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
+    twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
+    for target in &group.targets {
+        let found = match target.forward {
+            Forward::Group(_) => Some("a group"),
+            Forward::PerEntry => Some("`per_entry`"),
+            _ => None,
+        };
+        let kind = found.map(|found| FindingKind::TargetForward { found });
+        let kind = kind.or_else(|| dangling(program, target.forward));
+        findings.extend(kind.map(|kind| Finding::new(target.origin, kind)));
+    }
+}
+
+fn size(group: &Group) -> Option<FindingKind> {
+    let (size, targets) = (group.size, group.targets.len());
+    let large_enough = size as usize >= targets;
+    match group.fill {
+        Fill::Maglev if !(large_enough && size <= MAGLEV_MAX && is_prime(size)) => {
+            let from = size.max(targets as u32).min(MAGLEV_MAX);
+            let hint = (from..=MAGLEV_MAX).find(|&size| is_prime(size));
+            Some(FindingKind::MaglevSize { size, targets, max: MAGLEV_MAX, hint })
+        }
+        Fill::Wants if !(large_enough && size <= WANTS_MAX && size.is_power_of_two()) => {
+            Some(FindingKind::WantsSize { size, targets, max: WANTS_MAX })
+        }
+        Fill::Maglev | Fill::Wants => None,
+    }
+}
+
+fn is_prime(number: u32) -> bool {
+    number >= 2 && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| number % divisor != 0)
+}
+
+fn rates(config: &MeterConfig) -> Vec<FindingKind> {
+    let second = match config.second {
+        MeterSecond::Excess { .. } => Vec::new(),
+        MeterSecond::Peak { pir, pbs } => vec![("pir", pir), ("pbs", pbs)],
+    };
+    // RFC 2697 §2: at least one burst is above 0; without a committed one nothing is ever green.
+    let rates = [("cir", config.cir), ("cbs", config.cbs)].into_iter().chain(second);
+    let mut kinds: Vec<_> =
+        rates.filter(|(_, rate)| *rate == 0).map(|(what, _)| FindingKind::MeterZero { what }).collect();
+    if let MeterSecond::Peak { pir, .. } = config.second
+        && pir < config.cir
+    {
+        kinds.push(FindingKind::PeakBelowCommitted { pir, cir: config.cir });
+    }
+    kinds
+}
+
+fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
+    let mut user: HashMap<usize, usize> = HashMap::new();
+    for (at, pipe) in program.pipes.iter().enumerate() {
+        for (meter, origin) in meters_of(pipe) {
+            let first = *user.entry(meter).or_insert(at);
+            let Some(declared) = program.meters.get(meter).filter(|_| first != at) else { continue };
+            let (meter, first) = (declared.name.clone(), program.pipes[first].name.clone());
+            findings.push(Finding::new(origin, FindingKind::MeterTwice { meter, first }));
+        }
+    }
+}
+
+/// What nothing names. Where entries name theirs, one that comes at run time may.
+fn unused(program: &Program, findings: &mut Vec<Finding>) {
+    let per_entry = |test: fn(&Pipe) -> bool| program.pipes.iter().any(test);
+    let none = Origin::default();
+    if !per_entry(|pipe| pipe.monitor.counter == Some(SharedUse::PerEntry)) {
+        let names = program.counters.iter().map(|name| (name, none));
+        not_in("counter", &used_counters(program), names, findings);
+    }
+    if !per_entry(|pipe| pipe.forward == Forward::PerEntry) {
+        let names = program.groups.iter().map(|group| (&group.name, group.origin));
+        not_in("group", &used_groups(program), names, findings);
+    }
+    if !per_entry(|pipe| pipe.monitor.meter == Some(SharedUse::PerEntry)) {
+        let used = program.pipes.iter().flat_map(meters_of).map(|(meter, _)| meter).collect();
+        let names = program.meters.iter().map(|meter| (&meter.name, meter.origin));
+        not_in("meter", &used, names, findings);
+    }
+}
+
+fn not_in<'a>(
+    what: &'static str,
+    used: &HashSet<usize>,
+    names: impl Iterator<Item = (&'a String, Origin)>,
+    findings: &mut Vec<Finding>,
+) {
+    for (_, (name, origin)) in names.enumerate().filter(|(at, _)| !used.contains(at)) {
+        findings.push(Finding::new(origin, FindingKind::Unused { what, name: name.clone() }));
+    }
+}
+
+fn used_counters(program: &Program) -> HashSet<usize> {
+    let mut used = HashSet::new();
+    for pipe in &program.pipes {
+        if let Some(SharedUse::Pipe(id)) = pipe.monitor.counter {
+            used.insert(id.index());
+        }
+        used.extend(pipe.entries.iter().filter_map(|entry| entry.counter).map(|id| id.index()));
+    }
+    used
+}
+
+fn used_groups(program: &Program) -> HashSet<usize> {
+    let mut used = HashSet::new();
+    for pipe in &program.pipes {
+        let kind = match pipe.kind {
+            PipeKind::Hash { group, .. } => Some(group),
+            PipeKind::Flow { learn, .. } => super::learn_group(learn),
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => None,
+        };
+        used.extend(kind.map(|group| group.index()));
+        let forwards = pipe.entries.iter().filter_map(|entry| entry.forward).chain([pipe.forward, pipe.miss]);
+        used.extend(forwards.filter_map(|forward| match forward {
+            Forward::Group(group) => Some(group.index()),
+            _ => None,
+        }));
+    }
+    used
+}

@@ -1,0 +1,350 @@
+//! The graph that forwards make of a program: its order, its loops, and what holds on every way to a pipe. It is kept
+//! beside a running program, because an entry that comes at run time must not break any of it.
+
+use super::finding::{Finding, FindingKind};
+use crate::program::{
+    Criterion, Entry, Forward, GroupId, HashInput, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Program, Template,
+};
+use packet::Field;
+use std::collections::BTreeSet;
+
+/// What a way has done before it comes to a pipe: bit N = `meta.N` is written, [`METERED`] = a meter was met.
+type Facts = u8;
+const METERED: Facts = 1 << 4;
+const ALL: Facts = METERED | 0xf;
+
+/// What follows from the graph.
+#[derive(Clone, Debug)]
+pub struct Shape {
+    /// Pipes in an order in which forwards only lead onwards; those on a loop are absent.
+    pub order: Vec<PipeId>,
+    /// The place of each pipe in `order`.
+    position: Vec<usize>,
+    edges: Vec<Vec<Edge>>,
+    /// True on every way to the pipe.
+    facts: Vec<Facts>,
+    /// A port without a kernel path whose frames come to the pipe.
+    kernelless: Vec<Option<PortId>>,
+    reachable: Vec<bool>,
+    /// A frame in the pipe may go to the kernel.
+    to_kernel: Vec<bool>,
+    /// The pipe before this one on a shortest way.
+    parent: Vec<Option<PipeId>>,
+}
+
+/// One way out of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Edge {
+    to: PipeId,
+    writes: Facts,
+}
+
+impl Shape {
+    /// The shape of a program. Dangling forwards are passed over: they are findings of their own.
+    #[must_use]
+    pub fn of(program: &Program) -> Shape {
+        let count = program.pipes.len();
+        let edges: Vec<Vec<Edge>> = program.pipes.iter().map(|pipe| edges(program, pipe)).collect();
+        let order = order(&edges);
+        let mut position = vec![usize::MAX; count];
+        for (at, pipe) in order.iter().enumerate() {
+            position[pipe.index()] = at;
+        }
+        let mut shape = Shape {
+            order,
+            position,
+            edges,
+            facts: vec![ALL; count],
+            kernelless: vec![None; count],
+            reachable: vec![false; count],
+            to_kernel: program
+                .pipes
+                .iter()
+                .map(|pipe| forwards(program, pipe).any(|to| to == Forward::Kernel))
+                .collect(),
+            parent: vec![None; count],
+        };
+        shape.start(program);
+        shape.walk();
+        shape
+    }
+
+    fn start(&mut self, program: &Program) {
+        for (at, port) in program.ports.iter().enumerate() {
+            let Some(root) = port.root.filter(|root| root.index() < self.facts.len()) else { continue };
+            self.reachable[root.index()] = true;
+            self.facts[root.index()] = 0;
+            if !port.kernel_path {
+                self.kernelless[root.index()].get_or_insert(PortId(at as u16));
+            }
+        }
+    }
+
+    fn walk(&mut self) {
+        for &from in &self.order {
+            let at = from.index();
+            if !self.reachable[at] {
+                continue;
+            }
+            for edge in &self.edges[at] {
+                let to = edge.to.index();
+                if !self.reachable[to] {
+                    self.parent[to] = Some(from);
+                }
+                self.reachable[to] = true;
+                self.facts[to] &= self.facts[at] | edge.writes;
+                self.kernelless[to] = self.kernelless[to].or(self.kernelless[at]);
+            }
+        }
+        for &from in self.order.iter().rev() {
+            let onwards = self.edges[from.index()].iter().any(|edge| self.to_kernel[edge.to.index()]);
+            self.to_kernel[from.index()] |= onwards;
+        }
+    }
+
+    /// May an entry with this template and forward come to a running pipe? What was proven of the program stays true.
+    ///
+    /// # Errors
+    /// What it would break.
+    pub fn admits(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), FindingKind> {
+        let Some(from) = program.pipes.get(pipe.index()) else {
+            return Err(FindingKind::Dangling { what: "pipe", index: pipe.index() });
+        };
+        let Some(forward) = entry.forward else { return Ok(()) };
+        let Some(template) = from.templates.get(usize::from(entry.template)) else { return Ok(()) };
+        let given = self.facts[pipe.index()] | writes(template) | metered(from);
+        for to in ends(program, forward) {
+            match to {
+                Forward::Kernel => self.no_kernel(program, pipe, &from.name)?,
+                Forward::Pipe(to) if to.index() < self.facts.len() => self.onwards(program, pipe, to, given)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn onwards(&self, program: &Program, from: PipeId, to: PipeId, given: Facts) -> Result<(), FindingKind> {
+        let name = |pipe: PipeId| program.pipes[pipe.index()].name.clone();
+        if self.position[to.index()] <= self.position[from.index()] {
+            return Err(FindingKind::Loop { path: vec![name(from), name(to)] });
+        }
+        if self.reachable[to.index()] {
+            let lacking = self.facts[to.index()] & !given & 0xf;
+            if let Some(field) = META.get(lacking.trailing_zeros() as usize) {
+                return Err(FindingKind::MetadataUnwritten { field: *field, path: vec![name(from), name(to)] });
+            }
+        }
+        if self.to_kernel[to.index()] { self.no_kernel(program, from, &name(to)) } else { Ok(()) }
+    }
+
+    fn no_kernel(&self, program: &Program, pipe: PipeId, place: &str) -> Result<(), FindingKind> {
+        match self.kernelless[pipe.index()] {
+            Some(port) => Err(FindingKind::KernelUnavailable {
+                place: place.to_string(),
+                port: program.ports[port.index()].name.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Everything wrong with the graph.
+    pub(super) fn findings(&self, program: &Program, findings: &mut Vec<Finding>) {
+        self.loops(program, findings);
+        if program.ports.iter().all(|port| port.root.is_none()) && !program.ports.is_empty() {
+            findings.push(Finding::new(program.ports[0].origin, FindingKind::NoRoot));
+        }
+        for (at, pipe) in program.pipes.iter().enumerate() {
+            if self.position[at] == usize::MAX {
+                continue;
+            }
+            if !self.reachable[at] {
+                let unreachable = FindingKind::Unreachable { pipe: pipe.name.clone() };
+                findings.push(Finding::new(pipe.origin, unreachable));
+                continue;
+            }
+            if forwards(program, pipe).any(|to| to == Forward::Kernel) {
+                let refused = self.no_kernel(program, PipeId(at as u16), &pipe.name).err();
+                findings.extend(refused.map(|kind| Finding::new(pipe.origin, kind)));
+            }
+            self.unwritten(program, PipeId(at as u16), findings);
+        }
+    }
+
+    /// Metadata that the pipe reads and not every way has written; the colour of a meter that no way has met.
+    fn unwritten(&self, program: &Program, id: PipeId, findings: &mut Vec<Finding>) {
+        let pipe = &program.pipes[id.index()];
+        let mut seen = BTreeSet::new();
+        for (field, known, origin) in reads(pipe) {
+            let known = known | self.facts[id.index()];
+            let path = || self.path(program, id);
+            let kind = match field.meta_word() {
+                Some(word) if known & (1 << word) == 0 => FindingKind::MetadataUnwritten { field, path: path() },
+                None if field == Field::MeterColor && known & METERED == 0 => {
+                    FindingKind::ColorUnmetered { path: path() }
+                }
+                _ => continue,
+            };
+            if seen.insert((field, origin.0)) {
+                findings.push(Finding::new(origin, kind));
+            }
+        }
+    }
+
+    fn path(&self, program: &Program, pipe: PipeId) -> Vec<String> {
+        let mut path = vec![program.pipes[pipe.index()].name.clone()];
+        let mut at = pipe;
+        while let Some(before) = self.parent[at.index()] {
+            path.push(program.pipes[before.index()].name.clone());
+            at = before;
+        }
+        path.reverse();
+        path
+    }
+
+    /// One finding for each loop, found by walking from each pipe that has no place in the order.
+    fn loops(&self, program: &Program, findings: &mut Vec<Finding>) {
+        let mut told = vec![false; self.edges.len()];
+        for start in (0..self.edges.len()).filter(|&at| self.position[at] == usize::MAX) {
+            if told[start] {
+                continue;
+            }
+            let Some(path) = self.way_back(start) else { continue };
+            for &at in &path {
+                told[at] = true;
+            }
+            let mut names: Vec<String> = path.iter().map(|&at| program.pipes[at].name.clone()).collect();
+            names.push(names[0].clone());
+            findings.push(Finding::new(program.pipes[start].origin, FindingKind::Loop { path: names }));
+        }
+    }
+
+    /// A shortest way from a pipe to itself: breadth first.
+    fn way_back(&self, start: usize) -> Option<Vec<usize>> {
+        let mut before = vec![usize::MAX; self.edges.len()];
+        let mut queue = std::collections::VecDeque::from([start]);
+        while let Some(at) = queue.pop_front() {
+            for edge in &self.edges[at] {
+                let to = edge.to.index();
+                if to == start {
+                    return Some(trail(&before, start, at));
+                }
+                if before[to] == usize::MAX {
+                    before[to] = at;
+                    queue.push_back(to);
+                }
+            }
+        }
+        None
+    }
+}
+
+fn trail(before: &[usize], start: usize, end: usize) -> Vec<usize> {
+    let mut path = vec![end];
+    let mut at = end;
+    while at != start {
+        at = before[at];
+        path.push(at);
+    }
+    path.reverse();
+    path
+}
+
+const META: [Field; 4] = [Field::Meta0, Field::Meta1, Field::Meta2, Field::Meta3];
+
+/// Kahn's order; of several possible ones the one nearest to the order in which the pipes were written.
+fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
+    let mut incoming = vec![0_usize; edges.len()];
+    for edge in edges.iter().flatten() {
+        incoming[edge.to.index()] += 1;
+    }
+    let mut ready: BTreeSet<usize> = (0..edges.len()).filter(|&at| incoming[at] == 0).collect();
+    let mut order = Vec::new();
+    while let Some(at) = ready.pop_first() {
+        order.push(PipeId(at as u16));
+        for edge in &edges[at] {
+            incoming[edge.to.index()] -= 1;
+            if incoming[edge.to.index()] == 0 {
+                ready.insert(edge.to.index());
+            }
+        }
+    }
+    order
+}
+
+/// The ways out of a pipe, each once.
+fn edges(program: &Program, pipe: &Pipe) -> Vec<Edge> {
+    let every = pipe.templates.iter().map(writes).fold(ALL, |common, one| common & one) | metered(pipe);
+    let mut list = BTreeSet::new();
+    let mut add = |forward: Forward, writes: Facts| {
+        for to in ends(program, forward) {
+            if let Forward::Pipe(to) = to
+                && to.index() < program.pipes.len()
+            {
+                list.insert(Edge { to, writes });
+            }
+        }
+    };
+    add(pipe.miss, 0);
+    add(pipe.forward, every);
+    for entry in &pipe.entries {
+        if let (Some(forward), Some(template)) = (entry.forward, pipe.templates.get(usize::from(entry.template))) {
+            add(forward, writes(template) | metered(pipe));
+        }
+    }
+    list.into_iter().collect()
+}
+
+/// Everything a pipe's forwards come to, groups taken apart.
+fn forwards<'a>(program: &'a Program, pipe: &'a Pipe) -> impl Iterator<Item = Forward> + 'a {
+    let entries = pipe.entries.iter().filter_map(|entry| entry.forward);
+    [pipe.miss, pipe.forward].into_iter().chain(entries).flat_map(|forward| ends(program, forward))
+}
+
+/// What a forward comes to: itself, or what a group's targets lead to.
+fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
+    match forward {
+        Forward::Group(GroupId(group)) => {
+            let targets = program.groups.get(usize::from(group)).map(|group| group.targets.as_slice());
+            targets.unwrap_or_default().iter().map(|target| target.forward).collect()
+        }
+        other => vec![other],
+    }
+}
+
+fn metered(pipe: &Pipe) -> Facts {
+    if pipe.monitor.meter.is_some() { METERED } else { 0 }
+}
+
+fn writes(template: &Template) -> Facts {
+    template.operations.iter().filter_map(written).fold(0, |facts, word| facts | 1 << word)
+}
+
+fn written(operation: &Operation) -> Option<usize> {
+    match operation {
+        Operation::Set(field, _) | Operation::Add(field, _) | Operation::Copy { to: field, .. } => field.meta_word(),
+        _ => None,
+    }
+}
+
+/// What a pipe reads: the field, what its own action has done before, and where it is written.
+fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
+    // A field that is set per ACL entry to `any` is not read by it, but run-time entries may.
+    let criterion = |one: &crate::program::Match| !matches!(one.criterion, Criterion::Const { mask: 0, .. });
+    let mut list: Vec<_> =
+        pipe.matches.iter().filter(|one| criterion(one)).map(|one| (one.field, 0, one.origin)).collect();
+    if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = &pipe.kind {
+        list.extend(fields.iter().map(|(field, _)| (*field, 0, pipe.origin)));
+    }
+    for template in &pipe.templates {
+        let mut known = metered(pipe);
+        for operation in &template.operations {
+            match operation {
+                Operation::Add(field, _) => list.push((*field, known, pipe.origin)),
+                Operation::Copy { from, .. } => list.push((*from, known, pipe.origin)),
+                _ => {}
+            }
+            known |= written(operation).map_or(0, |word| 1 << word);
+        }
+    }
+    list
+}

@@ -1,0 +1,1 @@
+//! One bad program for each kind of finding, and none for good ones.

@@ -1,0 +1,294 @@
+//! The interpreter's own walk over a frame's headers, written to be read next to the RFCs: one function per header, one
+//! struct per thing found, the frame inside VXLAN found by the same function as the frame around it.
+
+use packet::{Depth, DropReason};
+
+/// One Ethernet frame and what it carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Headers {
+    /// Where its Ethernet header starts.
+    pub ethernet: usize,
+    /// Where its VLAN tags start (each begins with its TPID); two at most.
+    pub tags: Vec<usize>,
+    /// EtherType after the tags.
+    pub ether_type: u16,
+    /// Where an ARP packet starts.
+    pub arp: Option<usize>,
+    /// IPv4 or IPv6.
+    pub ip: Option<Ip>,
+    /// What IP carries, unless it is a fragment.
+    pub transport: Option<Transport>,
+    /// What UDP carries, if that is VXLAN.
+    pub vxlan: Option<Vxlan>,
+}
+
+/// An IP header with its options or extension headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ip {
+    pub version: u8,
+    pub start: usize,
+    /// First byte behind the header and everything that belongs to it.
+    pub payload: usize,
+    /// First byte that the header's length no longer covers.
+    pub end: usize,
+    pub protocol: u8,
+    pub fragment: Fragment,
+}
+
+/// Which part of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fragment {
+    Whole,
+    First,
+    Later,
+}
+
+/// A header with ports, or ICMP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Transport {
+    pub kind: TransportKind,
+    pub start: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TransportKind {
+    Tcp,
+    Udp,
+    Icmp,
+    Icmpv6,
+}
+
+/// A VXLAN header and the frame in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vxlan {
+    pub start: usize,
+    /// First byte behind the UDP datagram.
+    pub end: usize,
+    pub inner: Box<Headers>,
+}
+
+/// The 16-bit number at a place, `None` behind the end.
+pub(super) fn number16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from(*bytes.get(at)?) << 8 | u16::from(*bytes.get(at + 1)?))
+}
+
+/// Finds the headers of a frame.
+pub(super) fn headers(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
+    let mut found = ethernet(frame, 0)?;
+    if depth >= Depth::L3 {
+        match found.ether_type {
+            0x0800 => found.ip = Some(ipv4(frame, found.network_start())?),
+            0x86dd => found.ip = Some(ipv6(frame, found.network_start())?),
+            0x0806 => found.arp = Some(arp(frame, found.network_start())?),
+            _ => {}
+        }
+    }
+    if depth >= Depth::L4 {
+        found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
+    }
+    if depth >= Depth::Inner {
+        found.vxlan = vxlan(frame, found.transport)?;
+    }
+    Ok(found)
+}
+
+/// The frame inside VXLAN; its ARP is not read, and it carries no further VXLAN.
+fn inner_headers(frame: &[u8], at: usize) -> Result<Headers, DropReason> {
+    let mut found = ethernet(frame, at)?;
+    match found.ether_type {
+        0x0800 => found.ip = Some(ipv4(frame, found.network_start())?),
+        0x86dd => found.ip = Some(ipv6(frame, found.network_start())?),
+        _ => {}
+    }
+    found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
+    Ok(found)
+}
+
+impl Headers {
+    /// First byte behind Ethernet and VLAN tags.
+    fn network_start(&self) -> usize {
+        self.ethernet + 14 + 4 * self.tags.len()
+    }
+
+    pub fn ipv4(&self) -> Option<&Ip> {
+        self.ip.as_ref().filter(|ip| ip.version == 4)
+    }
+
+    pub fn ipv6(&self) -> Option<&Ip> {
+        self.ip.as_ref().filter(|ip| ip.version == 6)
+    }
+
+    /// Where a transport header of that kind starts.
+    pub fn transport_of(&self, kind: TransportKind) -> Option<usize> {
+        self.transport.filter(|transport| transport.kind == kind).map(|transport| transport.start)
+    }
+
+    /// Where the header with ports starts.
+    pub fn ports(&self) -> Option<usize> {
+        self.transport_of(TransportKind::Tcp).or(self.transport_of(TransportKind::Udp))
+    }
+
+    pub fn inner(&self) -> Option<&Headers> {
+        self.vxlan.as_ref().map(|vxlan| &*vxlan.inner)
+    }
+}
+
+/// IEEE 802.3, 802.1Q, 802.1ad.
+fn ethernet(frame: &[u8], start: usize) -> Result<Headers, DropReason> {
+    let mut found = Headers { ethernet: start, ..Headers::default() };
+    let mut type_at = start + 12;
+    found.ether_type = number16(frame, type_at).ok_or(DropReason::MalformedEthernet)?;
+    while (found.ether_type == 0x8100 || found.ether_type == 0x88a8) && found.tags.len() < 2 {
+        found.tags.push(type_at);
+        type_at += 4;
+        found.ether_type = number16(frame, type_at).ok_or(DropReason::MalformedEthernet)?;
+    }
+    Ok(found)
+}
+
+/// RFC 826: hardware Ethernet (1), protocol IPv4 (0x0800), addresses of 6 and 4 bytes.
+fn arp(frame: &[u8], start: usize) -> Result<usize, DropReason> {
+    let whole = frame.len() >= start + 28;
+    let ipv4_over_ethernet = whole
+        && number16(frame, start) == Some(1)
+        && number16(frame, start + 2) == Some(0x0800)
+        && frame[start + 4] == 6
+        && frame[start + 5] == 4;
+    if ipv4_over_ethernet { Ok(start) } else { Err(DropReason::MalformedArp) }
+}
+
+/// RFC 791 §3.1.
+fn ipv4(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
+    let malformed = DropReason::MalformedIpv4;
+    if frame.len() < start + 20 {
+        return Err(malformed);
+    }
+    let version = frame[start] / 16;
+    let header = 4 * usize::from(frame[start] % 16);
+    let total = usize::from(number16(frame, start + 2).ok_or(malformed)?);
+    if version != 4 || header < 20 || total < header || start + total > frame.len() {
+        return Err(malformed);
+    }
+    let flags_and_offset = number16(frame, start + 6).ok_or(malformed)?;
+    let more = flags_and_offset & 0x2000 != 0;
+    let offset = flags_and_offset & 0x1fff;
+    Ok(Ip {
+        version,
+        start,
+        payload: start + header,
+        end: start + total,
+        protocol: frame[start + 9],
+        fragment: Fragment::of(more, offset),
+    })
+}
+
+impl Fragment {
+    fn of(more: bool, offset: u16) -> Fragment {
+        match (offset, more) {
+            (0, false) => Fragment::Whole,
+            (0, true) => Fragment::First,
+            _ => Fragment::Later,
+        }
+    }
+}
+
+/// RFC 8200 §3; extension headers §4, Authentication Header RFC 4302 §2.
+fn ipv6(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
+    let malformed = DropReason::MalformedIpv6;
+    if frame.len() < start + 40 {
+        return Err(malformed);
+    }
+    let end = start + 40 + usize::from(number16(frame, start + 4).ok_or(malformed)?);
+    let multicast_source = frame[start + 8] == 0xff;
+    if frame[start] / 16 != 6 || end > frame.len() || multicast_source {
+        return Err(malformed);
+    }
+    let protocol = frame[start + 6];
+    let mut ip = Ip { version: 6, start, payload: start + 40, end, protocol, fragment: Fragment::Whole };
+    let mut followed = 0;
+    while is_extension(ip.protocol) && ip.fragment == Fragment::Whole {
+        if followed == 8 {
+            return Err(DropReason::TooManyExtensionHeaders);
+        }
+        follow_extension(frame, &mut ip)?;
+        followed += 1;
+    }
+    Ok(ip)
+}
+
+/// Hop-by-hop options, routing, fragment, authentication, destination options.
+fn is_extension(protocol: u8) -> bool {
+    [0, 43, 44, 51, 60].contains(&protocol)
+}
+
+fn follow_extension(frame: &[u8], ip: &mut Ip) -> Result<(), DropReason> {
+    let at = ip.payload;
+    if at + 8 > ip.end {
+        return Err(DropReason::MalformedIpv6);
+    }
+    let units = usize::from(frame[at + 1]);
+    let length = match ip.protocol {
+        44 => 8,
+        51 => 4 * (units + 2),
+        _ => 8 * (units + 1),
+    };
+    if at + length > ip.end {
+        return Err(DropReason::MalformedIpv6);
+    }
+    if ip.protocol == 44 {
+        let offset_and_flags = number16(frame, at + 2).ok_or(DropReason::MalformedIpv6)?;
+        ip.fragment = Fragment::of(offset_and_flags & 1 != 0, offset_and_flags >> 3);
+    }
+    ip.protocol = frame[at];
+    ip.payload = at + length;
+    Ok(())
+}
+
+/// The header behind IP; a fragment has none.
+fn transport(frame: &[u8], ip: &Ip) -> Result<Option<Transport>, DropReason> {
+    if ip.fragment != Fragment::Whole {
+        return Ok(None);
+    }
+    let start = ip.payload;
+    let room = ip.end - start;
+    let kind = match (ip.protocol, ip.version) {
+        (6, _) => {
+            // RFC 9293 §3.1: the data offset counts words of 32 bits and includes the header.
+            if room < 20 || frame[start + 12] / 16 < 5 || 4 * usize::from(frame[start + 12] / 16) > room {
+                return Err(DropReason::MalformedTcp);
+            }
+            TransportKind::Tcp
+        }
+        (17, _) => {
+            // RFC 768: the length includes the header. IP may carry more than UDP says, never less.
+            let length = if room < 8 { None } else { number16(frame, start + 4).map(usize::from) };
+            if !length.is_some_and(|length| length >= 8 && length <= room) {
+                return Err(DropReason::MalformedUdp);
+            }
+            TransportKind::Udp
+        }
+        (1, 4) | (58, 6) => {
+            if room < 8 {
+                return Err(DropReason::MalformedIcmp);
+            }
+            if ip.version == 4 { TransportKind::Icmp } else { TransportKind::Icmpv6 }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(Transport { kind, start }))
+}
+
+/// RFC 7348 §5.
+fn vxlan(frame: &[u8], transport: Option<Transport>) -> Result<Option<Vxlan>, DropReason> {
+    let Some(Transport { kind: TransportKind::Udp, start: udp }) = transport else { return Ok(None) };
+    if number16(frame, udp + 2) != Some(4789) {
+        return Ok(None);
+    }
+    let end = udp + usize::from(number16(frame, udp + 4).ok_or(DropReason::MalformedUdp)?);
+    let start = udp + 8;
+    if start + 8 > end || frame[start] & 0x08 == 0 {
+        return Err(DropReason::MalformedVxlan);
+    }
+    let inner = inner_headers(&frame[..end], start + 8).map_err(|_| DropReason::MalformedInner)?;
+    Ok(Some(Vxlan { start, end, inner: Box::new(inner) }))
+}

@@ -1,0 +1,107 @@
+//! Mending checksums by their definition: the sum over everything a checksum covers, before and after, and the difference
+//! taken from the checksum (RFC 1071; RFC 1624 is about the same number). Slow, and nothing to get wrong per field.
+
+use super::bytes::{Fragment, Headers, Ip, TransportKind, number16};
+use super::fields::outer_twin;
+use super::trace::Mended;
+use packet::Field;
+use std::ops::Range;
+
+/// One checksum of a frame.
+struct Checksum {
+    name: &'static str,
+    /// Where its two bytes are.
+    at: usize,
+    /// What it covers, each an even number of bytes but the last; lengths and protocol, which no action changes, left out.
+    covers: Vec<Range<usize>>,
+    udp: bool,
+}
+
+/// Mends what covers `field`, which was written since `before`; from the inside out, since outer ones cover inner ones.
+pub(super) fn mend(before: &[u8], after: &mut [u8], headers: &Headers, field: Field) -> Vec<Mended> {
+    let mut mended = Vec::new();
+    for checksum in checksums_over(field, headers) {
+        let old = number16(after, checksum.at).unwrap_or_default();
+        let new = checksum.mended(old, before, after);
+        after[checksum.at..checksum.at + 2].copy_from_slice(&new.to_be_bytes());
+        mended.push(Mended { name: checksum.name, before: old, after: new });
+    }
+    mended
+}
+
+fn checksums_over(field: Field, headers: &Headers) -> Vec<Checksum> {
+    let mut all = Vec::new();
+    match (outer_twin(field), headers.inner()) {
+        (Some(twin), Some(inner)) => {
+            all.extend(own_checksums(twin, inner, ["inner ipv4", "inner l4"]));
+            all.extend(transport_checksum(headers, "udp"));
+        }
+        _ if field == Field::VxlanVni => all.extend(transport_checksum(headers, "udp")),
+        _ => all.extend(own_checksums(field, headers, ["ipv4", "l4"])),
+    }
+    all
+}
+
+/// The checksums of a frame, its tunnels left aside, that cover one of its fields.
+fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
+    let header = headers.ipv4().map(|ip| header_checksum(ip, names[0]));
+    let transport = transport_checksum(headers, names[1]);
+    let (in_header, in_transport) = match field {
+        Field::Ipv4Dscp | Field::Ipv4Ecn | Field::Ipv4Ttl => (true, false),
+        Field::Ipv4Src | Field::Ipv4Dst => (true, true),
+        // The pseudo header has the addresses (RFC 8200 §8.1) and nothing else that can be written.
+        Field::Ipv6Src | Field::Ipv6Dst => (false, true),
+        Field::L4Sport | Field::L4Dport => (false, true),
+        Field::TcpSport | Field::TcpDport | Field::UdpSport | Field::UdpDport => (false, true),
+        _ => (false, false),
+    };
+    header.filter(|_| in_header).into_iter().chain(transport.filter(|_| in_transport)).collect()
+}
+
+/// RFC 791 §3.1: over the header.
+fn header_checksum(ip: &Ip, name: &'static str) -> Checksum {
+    Checksum { name, at: ip.start + 10, covers: vec![ip.start..ip.start + 10, ip.start + 12..ip.payload], udp: false }
+}
+
+/// RFC 9293 §3.1, RFC 768, RFC 4443 §2.3: over addresses and payload. A first fragment has it when it reaches that far.
+fn transport_checksum(headers: &Headers, name: &'static str) -> Option<Checksum> {
+    let ip = headers.ip.as_ref().filter(|ip| ip.fragment != Fragment::Later)?;
+    let (offset, kind) = match (ip.protocol, ip.version) {
+        (6, _) => (16, TransportKind::Tcp),
+        (17, _) => (6, TransportKind::Udp),
+        (58, 6) => (2, TransportKind::Icmpv6),
+        _ => return None,
+    };
+    let at = ip.payload + offset;
+    // Parsed less deep, a whole datagram has no transport header; then none of its checksums needs mending.
+    let found = headers.transport_of(kind).is_some() || ip.fragment == Fragment::First;
+    if !found || at + 2 > ip.end {
+        return None;
+    }
+    let addresses = if ip.version == 4 { ip.start + 12..ip.start + 20 } else { ip.start + 8..ip.start + 40 };
+    let covers = vec![addresses, ip.payload..at, at + 2..ip.end];
+    Some(Checksum { name, at, covers, udp: kind == TransportKind::Udp })
+}
+
+impl Checksum {
+    /// One's complement arithmetic is arithmetic modulo 65535 with two names for zero. Which one is written is decided
+    /// here: never 0xffff, but for UDP, where 0 says that there is no checksum, never 0.
+    fn mended(&self, old: u16, before: &[u8], after: &[u8]) -> u16 {
+        if self.udp && old == 0 {
+            return 0;
+        }
+        let new = (u64::from(old) + self.sum(before) + (65535 - self.sum(after))) % 65535;
+        if self.udp && new == 0 { 0xffff } else { new as u16 }
+    }
+
+    /// The sum of all 16-bit words covered, modulo 65535; an odd last byte is the upper half of a word.
+    fn sum(&self, frame: &[u8]) -> u64 {
+        let mut sum = 0;
+        for range in &self.covers {
+            for (at, byte) in frame[range.clone()].iter().enumerate() {
+                sum += if at % 2 == 0 { u64::from(*byte) << 8 } else { u64::from(*byte) };
+            }
+        }
+        sum % 65535
+    }
+}

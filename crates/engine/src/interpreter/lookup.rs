@@ -1,0 +1,269 @@
+//! Look-up, entry by entry: every kind of pipe asks each entry whether it matches and then picks among those that do.
+
+use super::fields::{ones, width};
+use super::near::{absent, difference, nearest, nearest_flow};
+use super::packet::Packet;
+use super::state::{PipeState, Row};
+use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick};
+use super::{Effect, FlowSource, Interpreter};
+use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Pipe, PipeId, PipeKind};
+use crate::snapshot::FlowDecision;
+use packet::{FlowKey, KeySource, select_hash};
+
+/// What was looked at and what came of it.
+pub(super) struct Answer {
+    pub key: Vec<KeyField>,
+    pub flow: Option<FlowMet>,
+    pub pick: Option<Pick>,
+    pub found: Found,
+    pub effects: Vec<Effect>,
+}
+
+/// What came of a look-up.
+pub(super) enum Found {
+    /// The entry at this place.
+    Row(usize),
+    Miss(Miss),
+    NoTarget,
+}
+
+impl Answer {
+    fn new(key: Vec<KeyField>, found: Found) -> Answer {
+        Answer { key, flow: None, pick: None, found, effects: Vec::new() }
+    }
+}
+
+/// Does a value satisfy what is wanted of it? `wanted` is the entry's, where the criterion leaves it to the entry.
+pub(super) fn satisfies(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> bool {
+    if wanted == Some(&EntryMatch::Any) {
+        return true;
+    }
+    let Some(actual) = field.actual else { return false };
+    match (criterion, wanted) {
+        (Criterion::Const { value, mask }, _) => actual & mask == value,
+        (Criterion::PerEntry { mask }, Some(EntryMatch::Value(value))) => actual & mask == *value,
+        (Criterion::Prefix, Some(EntryMatch::Prefix { value, length })) => {
+            let mask = prefix_mask(width(field.field), *length);
+            actual & mask == *value
+        }
+        (Criterion::Masked, Some(EntryMatch::Masked { value, mask })) => actual & mask == *value,
+        (Criterion::Range, Some(EntryMatch::Range { first, last })) => {
+            u128::from(*first) <= actual && actual <= u128::from(*last)
+        }
+        _ => false,
+    }
+}
+
+/// The first `length` of `width` bits.
+pub(super) fn prefix_mask(width: usize, length: u8) -> u128 {
+    ones(width) & !ones(width - usize::from(length))
+}
+
+/// The fields of a pipe that each entry decides, in order: entries' matches stand beside them.
+pub(super) fn per_entry(key: &[KeyField]) -> impl Iterator<Item = (&KeyField, Criterion)> {
+    key.iter().filter_map(|field| match field.asked {
+        Asked::Match(Criterion::Const { .. }) | Asked::Hashed(_) => None,
+        Asked::Match(criterion) => Some((field, criterion)),
+    })
+}
+
+impl Interpreter {
+    /// Looks a packet up in a pipe.
+    pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource) -> Answer {
+        let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
+        let key = key_fields(pipe, packet);
+        let failed: Vec<_> = key.iter().filter_map(failed_constant).collect();
+        if !failed.is_empty() {
+            let nearest = nearest(&key, &state.rows);
+            return Answer::new(key, Found::Miss(Miss { failed, nearest }));
+        }
+        match &pipe.kind {
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
+            PipeKind::Hash { input, group } => self.by_hash(state, packet, key, input, *group),
+            PipeKind::Flow { key: source, learn, .. } => {
+                let mut answer = Answer::new(key, Found::NoTarget);
+                self.by_flow(id, packet, *source, *learn, flows, &mut answer);
+                answer
+            }
+        }
+    }
+
+    fn by_hash(
+        &self,
+        state: &PipeState,
+        packet: &Packet,
+        key: Vec<KeyField>,
+        input: &HashInput,
+        group: GroupId,
+    ) -> Answer {
+        let hash = match input {
+            HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
+            HashInput::Fields(fields) => self.hash_of_fields(packet, fields),
+        };
+        let Some(hash) = hash else {
+            let failed = key.iter().filter(|field| field.actual.is_none()).map(absent).collect();
+            return Answer::new(key, Found::Miss(Miss { failed, nearest: None }));
+        };
+        let pick = self.pick(group, hash);
+        let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
+        Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
+    }
+
+    fn hash_of_fields(&self, packet: &Packet, fields: &[(packet::Field, u128)]) -> Option<u64> {
+        let mut words = Vec::new();
+        for (field, mask) in fields {
+            let value = packet.read(*field)? & mask;
+            if width(*field) > 64 {
+                words.push((value >> 64) as u64);
+            }
+            words.push(value as u64);
+        }
+        Some(select_hash(self.program.select_seed, &words))
+    }
+
+    /// The bucket of a hash and its target.
+    pub(super) fn pick(&self, id: GroupId, hash: u64) -> Pick {
+        let (group, slots) = (&self.program.groups[id.index()], &self.buckets[id.index()]);
+        let bucket = ((u128::from(hash >> 32) * slots.len() as u128) >> 32) as usize;
+        let named = |target: u16| group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
+        let target = slots.get(bucket).copied().and_then(named);
+        Pick { group: id, name: group.name.clone(), hash, bucket, target }
+    }
+
+    fn by_flow(
+        &self,
+        id: PipeId,
+        packet: &Packet,
+        source: KeySource,
+        learn: Learn,
+        flows: &dyn FlowSource,
+        answer: &mut Answer,
+    ) {
+        let state = &self.pipes[id.index()];
+        let bytes = packet.bytes.len();
+        let Some(key) = packet.key(source) else {
+            answer.flow = Some(FlowMet { key: None, known: Known::No });
+            answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
+            return;
+        };
+        let counted = Effect::Flow { pipe: id, key, bytes };
+        if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
+            answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(FlowDecision::Own) });
+            answer.found = Found::Row(row);
+            answer.effects.push(counted);
+            return;
+        }
+        if let Some(flow) = flows.flow(id, &key) {
+            answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(flow.decision) });
+            self.decide(state, &key, flow.decision, answer);
+            if matches!(answer.found, Found::Row(_)) {
+                answer.effects.push(counted);
+            }
+            return;
+        }
+        let Some(decision) = self.decision_for(learn, &key, answer) else {
+            answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
+            if learn == Learn::Nothing {
+                let nearest = nearest_flow(&key, &state.rows);
+                answer.found = Found::Miss(Miss { failed: Vec::new(), nearest });
+            }
+            return;
+        };
+        self.decide(state, &key, decision, answer);
+        let learnt = matches!(answer.found, Found::Row(_));
+        let known = match (learnt, flows.is_full(id)) {
+            (false, _) => Known::No,
+            (true, true) => {
+                answer.effects.push(Effect::Unflowed { pipe: id });
+                Known::Full(decision)
+            }
+            (true, false) => {
+                answer.effects.extend([Effect::Learn { pipe: id, key, decision }, counted]);
+                Known::Learnt(decision)
+            }
+        };
+        answer.flow = Some(FlowMet { key: Some(key), known });
+    }
+
+    /// What the first packet of a flow would write; `None`: nothing.
+    fn decision_for(&self, learn: Learn, key: &FlowKey, answer: &mut Answer) -> Option<FlowDecision> {
+        match learn {
+            Learn::Nothing => None,
+            Learn::Default => Some(FlowDecision::Default),
+            Learn::Follow(group) => Some(FlowDecision::Follow(group)),
+            Learn::Pin(group) => {
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0));
+                let target = pick.target.as_ref().map(|(target, _)| *target);
+                answer.pick = Some(pick);
+                target.map(FlowDecision::Pinned)
+            }
+        }
+    }
+
+    /// The entry that a flow's decision leads to.
+    fn decide(&self, state: &PipeState, key: &FlowKey, decision: FlowDecision, answer: &mut Answer) {
+        let wanted = match decision {
+            FlowDecision::Default => Some(EntryMatch::Default),
+            FlowDecision::Pinned(target) => Some(EntryMatch::Target(target)),
+            FlowDecision::Follow(group) => {
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0));
+                let target = pick.target.as_ref().map(|(target, _)| EntryMatch::Target(*target));
+                answer.pick = Some(pick);
+                target
+            }
+            FlowDecision::Own => Some(EntryMatch::Flow(*key)),
+        };
+        let row = wanted.and_then(|wanted| state.row_of(&wanted));
+        answer.found = row.map_or(Found::NoTarget, Found::Row);
+    }
+}
+
+/// The fields a pipe compares or hashes, with the packet's values.
+fn key_fields(pipe: &Pipe, packet: &Packet) -> Vec<KeyField> {
+    let one = |field, asked| KeyField { field, actual: packet.read(field), asked };
+    let matched = pipe.matches.iter().map(|wanted| one(wanted.field, Asked::Match(wanted.criterion)));
+    let hashed = match &pipe.kind {
+        PipeKind::Hash { input: HashInput::Fields(fields), .. } => fields.as_slice(),
+        _ => &[],
+    };
+    matched.chain(hashed.iter().map(|(field, mask)| one(*field, Asked::Hashed(*mask)))).collect()
+}
+
+fn failed_constant(field: &KeyField) -> Option<super::trace::Difference> {
+    match field.asked {
+        Asked::Match(criterion @ Criterion::Const { .. }) => {
+            (!satisfies(field, criterion, None)).then(|| difference(field, criterion, None))
+        }
+        _ => None,
+    }
+}
+
+/// BASIC, LPM, ACL.
+fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
+    let matching = state.rows.iter().enumerate().filter(|(_, row)| matches_row(&key, row));
+    // Of equals, `min_by_key` takes the first.
+    let best = match pipe.kind {
+        PipeKind::Acl => matching.min_by_key(|(_, row)| row.entry.priority),
+        PipeKind::Lpm => matching.min_by_key(|(_, row)| std::cmp::Reverse(prefix_length(row))),
+        _ => matching.min_by_key(|_| 0),
+    };
+    match best {
+        Some((at, _)) => Answer::new(key, Found::Row(at)),
+        None => {
+            let nearest = nearest(&key, &state.rows);
+            Answer::new(key, Found::Miss(Miss { failed: Vec::new(), nearest }))
+        }
+    }
+}
+
+fn matches_row(key: &[KeyField], row: &Row) -> bool {
+    per_entry(key).zip(&row.entry.matches).all(|((field, criterion), wanted)| satisfies(field, criterion, Some(wanted)))
+}
+
+fn prefix_length(row: &Row) -> u8 {
+    row.entry
+        .matches
+        .iter()
+        .find_map(|wanted| if let EntryMatch::Prefix { length, .. } = wanted { Some(*length) } else { None })
+        .unwrap_or_default()
+}

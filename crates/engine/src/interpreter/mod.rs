@@ -1,0 +1,300 @@
+//! The reference interpreter: what a program means, one packet at a time, written to be obviously right and in no hurry.
+//!
+//! It is the oracle that everything else that executes pipes is fuzzed against, and it drives `explain`. Therefore it
+//! shares no parse, look-up, action or checksum code with the batch engine. It promises to follow docs/pipes.md sentence
+//! by sentence. A walk is computed without changing anything; what it would change is a list of effects, and
+//! [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. It costs a copy of the frame and a scan of
+//! every entry of every pipe on the way.
+//!
+//! A packet's way: [`packet`](self::packet) receives it (headers by `bytes`, fields by `fields`), `lookup` finds an entry,
+//! the monitor counts and colours (`meter`), `action` rewrites (`checksum` mends), and this file forwards.
+
+mod action;
+mod bytes;
+mod checksum;
+mod fields;
+mod lookup;
+mod meter;
+mod near;
+mod order;
+mod packet;
+mod state;
+pub mod trace;
+
+pub use self::meter::MeterState;
+pub use self::state::Effect;
+
+use self::action::act;
+use self::lookup::Found;
+use self::packet::Packet;
+use self::state::{NS_PER_MS, PipeState, Row};
+use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
+use crate::change::EntryKey;
+use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse};
+use crate::snapshot::{Count, FlowSnapshot};
+use crate::verdict::Verdict;
+use ::packet::{Depth, DropReason, FlowKey, KeySource};
+
+/// A program and all its state.
+#[derive(Clone, Debug)]
+pub struct Interpreter {
+    program: Program,
+    depth: Depth,
+    /// Each pipe's place in the order of pipes.
+    places: Vec<usize>,
+    buckets: Vec<Vec<u16>>,
+    pipes: Vec<PipeState>,
+    counters: Vec<Count>,
+    meters: Vec<MeterState>,
+    /// The latest time a walk or `age` was told of.
+    clock_ms: u64,
+}
+
+/// What became of a packet, and why.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Walk {
+    /// Where it ended.
+    pub verdict: Verdict,
+    /// Its bytes there; of a dropped packet, as they were when it was dropped.
+    pub bytes: Vec<u8>,
+    /// The pipes it met.
+    pub trace: Vec<Step>,
+    /// What it changes.
+    pub effects: Vec<Effect>,
+}
+
+/// Who knows the live flows: the interpreter's own state, or the workers of a running daemon.
+pub trait FlowSource {
+    /// The live flow of that key in a FLOW pipe.
+    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
+
+    /// Has the pipe's table no place for another flow?
+    fn is_full(&self, _pipe: PipeId) -> bool {
+        false
+    }
+}
+
+impl Interpreter {
+    /// A program that has been checked, and for each group the target of every bucket; `u16::MAX` is none.
+    #[must_use]
+    pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> Interpreter {
+        assert_eq!(buckets.len(), program.groups.len(), "every group has buckets");
+        let mut program = program.clone();
+        let (depth, places) = (program.depth(), order::places(&program));
+        // Entries live in the state from here on.
+        let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
+        let counters = vec![Count::default(); program.counters.len()];
+        let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
+        Interpreter { program, depth, places, buckets, pipes, counters, meters, clock_ms: 0 }
+    }
+
+    /// New buckets for a group.
+    pub fn set_buckets(&mut self, group: GroupId, slots: Vec<u16>) {
+        self.buckets[group.index()] = slots;
+    }
+
+    /// The program; its entries are in [`Interpreter::snapshot`].
+    #[must_use]
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Takes a packet through the program: counts, learns, spends tokens.
+    pub fn walk(&mut self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
+        let walk = self.explain(input, frame, headroom, now_ns);
+        self.apply_effects(&walk.effects, now_ns / NS_PER_MS);
+        walk
+    }
+
+    /// What [`Interpreter::walk`] would do; changes nothing.
+    #[must_use]
+    pub fn explain(&self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
+        self.explain_with(input, frame, headroom, now_ns, self)
+    }
+
+    /// The same with another's flows.
+    #[must_use]
+    pub fn explain_with(
+        &self,
+        input: PortId,
+        frame: &[u8],
+        headroom: usize,
+        now_ns: u64,
+        flows: &dyn FlowSource,
+    ) -> Walk {
+        let dropped = |reason| Walk {
+            verdict: Verdict::Drop(reason),
+            bytes: frame.to_vec(),
+            trace: Vec::new(),
+            effects: Vec::new(),
+        };
+        let Some(root) = self.program.ports[input.index()].root else { return dropped(DropReason::Policy) };
+        let mut packet = match Packet::receive(frame, headroom, input, self.depth) {
+            Ok(packet) => packet,
+            Err(reason) => return dropped(reason),
+        };
+        let mut visit = Visit { interpreter: self, now_ns, flows, trace: Vec::new(), effects: Vec::new() };
+        let verdict = visit.walk_from(root, &mut packet);
+        Walk { verdict, bytes: packet.bytes, trace: visit.trace, effects: visit.effects }
+    }
+}
+
+/// One packet's walk: what it reads, and what it leaves behind.
+struct Visit<'a> {
+    interpreter: &'a Interpreter,
+    now_ns: u64,
+    flows: &'a dyn FlowSource,
+    trace: Vec<Step>,
+    effects: Vec<Effect>,
+}
+
+impl Visit<'_> {
+    fn walk_from(&mut self, root: PipeId, packet: &mut Packet) -> Verdict {
+        let mut pipe = root;
+        loop {
+            if let Err(reason) = packet.find_headers() {
+                return Verdict::Drop(reason);
+            }
+            match self.enter(pipe, packet) {
+                End::Pipe(next) => pipe = next,
+                End::Verdict(verdict) => return verdict,
+            }
+        }
+    }
+
+    /// One pipe: look up, then hit or miss.
+    fn enter(&mut self, id: PipeId, packet: &mut Packet) -> End {
+        let interpreter = self.interpreter;
+        let pipe = &interpreter.program.pipes[id.index()];
+        let answer = interpreter.look_up(id, packet, self.flows);
+        self.effects.extend(answer.effects);
+        let mut step = Step {
+            pipe: id,
+            name: pipe.name.clone(),
+            bytes: packet.bytes.len(),
+            key: answer.key,
+            flow: answer.flow,
+            pick: answer.pick,
+            lookup: Lookup::NoTarget,
+            monitor: Monitored::default(),
+            operations: Vec::new(),
+            rehash: None,
+            forward: None,
+            end: End::Verdict(Verdict::Drop(DropReason::NoTarget)),
+        };
+        step.end = match answer.found {
+            Found::NoTarget => drop_for(DropReason::NoTarget),
+            Found::Miss(why) => self.miss(id, packet, why, &mut step),
+            Found::Row(row) => match self.hit(id, row, packet, &mut step) {
+                Ok(end) => end,
+                Err(reason) => drop_for(reason),
+            },
+        };
+        let end = step.end;
+        self.trace.push(step);
+        end
+    }
+
+    fn miss(&mut self, id: PipeId, packet: &Packet, why: Miss, step: &mut Step) -> End {
+        self.effects.push(Effect::Miss { pipe: id, bytes: packet.bytes.len() });
+        step.lookup = Lookup::Miss(why);
+        let said = self.interpreter.program.pipes[id.index()].miss;
+        let (pick, end) = self.forward(packet, said, DropReason::Miss);
+        step.forward = Some(Forwarded { miss: true, per_entry: false, said, pick });
+        end
+    }
+
+    /// Monitor, action, rehash, forward.
+    fn hit(&mut self, id: PipeId, row: usize, packet: &mut Packet, step: &mut Step) -> Result<End, DropReason> {
+        let interpreter = self.interpreter;
+        let pipe = &interpreter.program.pipes[id.index()];
+        let Row { entry, .. } = &interpreter.pipes[id.index()].rows[row];
+        let template = &pipe.templates[usize::from(entry.template)];
+        self.effects.push(Effect::Hit { pipe: id, row, bytes: packet.bytes.len() });
+        step.lookup = Lookup::Hit(Hit {
+            entry: EntryKey::of(entry),
+            origin: entry.origin,
+            run_time: entry.run_time,
+            template: template.name.clone(),
+        });
+        step.monitor = self.monitor(pipe, entry, packet);
+        if pipe.monitor.drop_red && step.monitor.meter.as_ref().is_some_and(|meter| meter.after == trace::Color::Red) {
+            return Err(DropReason::Metered);
+        }
+        let acted = act(packet, template, &entry.values, interpreter.program.select_seed);
+        step.operations = acted.operations;
+        if let Some(reason) = acted.failed {
+            return Err(reason);
+        }
+        if pipe.rehash {
+            packet.find_headers()?;
+            packet.make_keys();
+            step.rehash = Some(Rehashed { outer: packet.outer, inner: packet.inner });
+        }
+        let per_entry = pipe.forward == Forward::PerEntry;
+        let said = if per_entry { entry.forward.unwrap_or_default() } else { pipe.forward };
+        let (pick, end) = self.forward(packet, said, DropReason::Policy);
+        step.forward = Some(Forwarded { miss: false, per_entry, said, pick });
+        Ok(end)
+    }
+
+    fn monitor(&mut self, pipe: &Pipe, entry: &Entry, packet: &mut Packet) -> Monitored {
+        let program = &self.interpreter.program;
+        let bytes = packet.bytes.len();
+        let counter = match pipe.monitor.counter {
+            Some(SharedUse::Pipe(counter)) => Some(counter),
+            Some(SharedUse::PerEntry) => entry.counter,
+            None => None,
+        };
+        let meter = match pipe.monitor.meter {
+            Some(SharedUse::Pipe(meter)) => Some(meter),
+            Some(SharedUse::PerEntry) => entry.meter,
+            None => None,
+        };
+        self.effects.extend(counter.map(|counter| Effect::Counter { counter, bytes }));
+        Monitored {
+            counter: counter.map(|counter| (counter, program.counters[counter.index()].clone())),
+            meter: meter.map(|meter| self.colour(meter, packet)),
+        }
+    }
+
+    fn colour(&mut self, meter: MeterId, packet: &mut Packet) -> Metered {
+        let declaration = &self.interpreter.program.meters[meter.index()];
+        let (before, state) = (packet.color, self.interpreter.meters[meter.index()]);
+        let (after, left) = state.color(&declaration.config, self.now_ns, packet.bytes.len(), before);
+        packet.color = after;
+        self.effects.push(Effect::Meter { meter, left });
+        Metered { meter, name: declaration.name.clone(), before, after }
+    }
+
+    /// Where a forward leads; `drop` for the reason given.
+    fn forward(&self, packet: &Packet, said: Forward, reason: DropReason) -> (Option<trace::Pick>, End) {
+        let verdict = match said {
+            Forward::Port(port) => Verdict::Transmit(port),
+            Forward::InputPort => Verdict::Transmit(packet.input),
+            Forward::Pipe(pipe) => return (None, End::Pipe(pipe)),
+            Forward::App(app) => Verdict::App(app),
+            Forward::Kernel => Verdict::Kernel(packet.input),
+            Forward::Drop => Verdict::Drop(reason),
+            Forward::Group(group) => return self.forward_to_group(packet, group, reason),
+            Forward::PerEntry => unreachable!("the check refuses `per_entry` here"),
+        };
+        (None, End::Verdict(verdict))
+    }
+
+    fn forward_to_group(&self, packet: &Packet, group: GroupId, reason: DropReason) -> (Option<trace::Pick>, End) {
+        let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
+        let pick = self.interpreter.pick(group, hash);
+        let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };
+        let said = self.interpreter.program.groups[group.index()].targets[usize::from(target)].forward;
+        let end = match said {
+            Forward::Group(_) => unreachable!("the check refuses a target that goes to a group"),
+            said => self.forward(packet, said, reason).1,
+        };
+        (Some(pick), end)
+    }
+}
+
+fn drop_for(reason: DropReason) -> End {
+    End::Verdict(Verdict::Drop(reason))
+}

@@ -1,0 +1,90 @@
+//! Which entry a packet missed most narrowly, and by what: the answer to "why did this not match?".
+
+use super::fields::{ones, width};
+use super::lookup::{per_entry, prefix_mask, satisfies};
+use super::state::Row;
+use super::trace::{Difference, FieldValue, KeyField, Mask, Nearest};
+use crate::change::EntryKey;
+use crate::program::{Criterion, EntryMatch};
+use packet::FlowKey;
+
+/// The entry with the fewest differing fields, then bits.
+pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Nearest> {
+    fewest(rows, |row| {
+        let wanted = per_entry(key).zip(&row.entry.matches);
+        let failed = wanted.filter(|((field, criterion), wanted)| !satisfies(field, *criterion, Some(wanted)));
+        failed.map(|((field, criterion), wanted)| difference(field, criterion, Some(wanted))).collect()
+    })
+}
+
+/// The same for the own entries of a FLOW pipe.
+pub(super) fn nearest_flow(key: &FlowKey, rows: &[Row]) -> Option<Nearest> {
+    let own = |row: &&Row| matches!(row.entry.matches.first(), Some(EntryMatch::Flow(_)));
+    let rows: Vec<Row> = rows.iter().filter(own).cloned().collect();
+    fewest(&rows, |row| match row.entry.matches.first() {
+        Some(EntryMatch::Flow(wanted)) => flow_differences(key, wanted),
+        _ => Vec::new(),
+    })
+}
+
+fn fewest(rows: &[Row], differences: impl Fn(&Row) -> Vec<Difference>) -> Option<Nearest> {
+    rows.iter()
+        .map(|row| (row, differences(row)))
+        .min_by_key(|(_, differences)| (differences.len(), differences.iter().map(|one| one.bits).sum::<u32>()))
+        .map(|(row, differences)| Nearest { entry: EntryKey::of(&row.entry), origin: row.entry.origin, differences })
+}
+
+/// A field that does not have what is wanted of it.
+pub(super) fn difference(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> Difference {
+    let all = ones(width(field.field));
+    let shown = |value: u128| FieldValue { field: field.field, value }.to_string();
+    let masked = |value: u128, mask: u128| match mask == all {
+        true => (shown(value), value, mask),
+        false => (format!("{}/{}", shown(value), Mask(mask)), value, mask),
+    };
+    let (wanted, value, mask) = match (criterion, wanted) {
+        (Criterion::Const { value, mask }, _) => masked(value, mask),
+        (Criterion::PerEntry { mask }, Some(EntryMatch::Value(value))) => masked(*value, mask),
+        (_, Some(EntryMatch::Masked { value, mask })) => masked(*value, *mask),
+        (_, Some(EntryMatch::Prefix { value, length })) => {
+            (format!("{}/{length}", shown(*value)), *value, prefix_mask(width(field.field), *length))
+        }
+        (_, Some(EntryMatch::Range { first, last })) => {
+            // The end that lies nearer.
+            let below = field.actual.is_some_and(|actual| actual < u128::from(*first));
+            (format!("{first}-{last}"), u128::from(if below { *first } else { *last }), all)
+        }
+        _ => ("present".to_string(), 0, all),
+    };
+    let bits = field.actual.map_or(all, |actual| (actual ^ value) & mask).count_ones();
+    Difference { name: field.field.name().to_string(), wanted, actual: field.actual.map(shown), bits }
+}
+
+/// A field to be hashed that the packet lacks.
+pub(super) fn absent(field: &KeyField) -> Difference {
+    let bits = width(field.field) as u32;
+    Difference { name: field.field.name().to_string(), wanted: "present".to_string(), actual: None, bits }
+}
+
+/// A packet without a flow key.
+pub(super) fn no_ip() -> Difference {
+    Difference { name: "flow key".to_string(), wanted: "IPv4 or IPv6".to_string(), actual: None, bits: 1 }
+}
+
+fn flow_differences(actual: &FlowKey, wanted: &FlowKey) -> Vec<Difference> {
+    let parts = |key: &FlowKey| {
+        [
+            ("src", key.src().to_string()),
+            ("dst", key.dst().to_string()),
+            ("sport", key.sport().to_string()),
+            ("dport", key.dport().to_string()),
+            ("protocol", key.protocol().to_string()),
+            ("vni", key.vni().to_string()),
+        ]
+    };
+    let pairs = parts(actual).into_iter().zip(parts(wanted));
+    pairs
+        .filter(|(has, wants)| has != wants)
+        .map(|((name, has), (_, wanted))| Difference { name: name.to_string(), wanted, actual: Some(has), bits: 1 })
+        .collect()
+}

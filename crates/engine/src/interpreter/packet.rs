@@ -1,0 +1,150 @@
+//! A packet on its way: bytes, what was last found in them, and what is known besides.
+
+use super::bytes::{self, Headers, Ip};
+use super::checksum::mend;
+use super::fields::{self, Facts, Place, place};
+use super::trace::{Color, Mended};
+use crate::program::PortId;
+use packet::{Depth, DropReason, Field, FlowKey, KeySource, select_hash};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// A packet on its way.
+#[derive(Clone, Debug)]
+pub(super) struct Packet {
+    pub bytes: Vec<u8>,
+    /// Bytes free in front of the frame.
+    pub headroom: usize,
+    /// As last found.
+    pub headers: Headers,
+    /// Headers have moved since they were last found.
+    pub moved: bool,
+    depth: Depth,
+    pub input: PortId,
+    pub color: Color,
+    meta: [u32; 4],
+    /// As received or since the last rehash.
+    pub outer: Option<FlowKey>,
+    pub inner: Option<FlowKey>,
+    /// MAC addresses and EtherType, at the same time.
+    ethernet: [u64; 3],
+}
+
+impl Packet {
+    /// A packet as received: headers found, keys made.
+    pub fn receive(frame: &[u8], headroom: usize, input: PortId, depth: Depth) -> Result<Packet, DropReason> {
+        let headers = bytes::headers(frame, depth)?;
+        let mut packet = Packet {
+            bytes: frame.to_vec(),
+            headroom,
+            headers,
+            moved: false,
+            depth,
+            input,
+            color: Color::Green,
+            meta: [0; 4],
+            outer: None,
+            inner: None,
+            ethernet: [0; 3],
+        };
+        packet.make_keys();
+        Ok(packet)
+    }
+
+    /// Finds the headers again if an action has moved them.
+    pub fn find_headers(&mut self) -> Result<(), DropReason> {
+        if self.moved {
+            self.headers = bytes::headers(&self.bytes, self.depth)?;
+            self.moved = false;
+        }
+        Ok(())
+    }
+
+    /// Makes both flow keys from the bytes as they are.
+    pub fn make_keys(&mut self) {
+        self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, 0));
+        let vxlan = self.headers.vxlan.as_ref();
+        let in_tunnel = vxlan.and_then(|vxlan| {
+            let vni = fields::read_bits(&self.bytes, 8 * vxlan.start + 32, 24) as u32;
+            vxlan.inner.ip.as_ref().map(|ip| self.key_of(&vxlan.inner, ip, vni))
+        });
+        self.inner = in_tunnel.or(self.outer);
+        let mac = |first: usize| fields::read_bits(&self.bytes, first, 48) as u64;
+        self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
+    }
+
+    /// The hash that picks buckets: of the flow key, without one of the Ethernet header.
+    pub fn select_hash(&self, source: KeySource, seed: u64) -> u64 {
+        match self.key(source) {
+            Some(key) => select_hash(seed, &key.0),
+            None => select_hash(seed, &self.ethernet),
+        }
+    }
+
+    fn key_of(&self, headers: &Headers, ip: &Ip, vni: u32) -> FlowKey {
+        let address = |offset_v4: usize, offset_v6: usize| {
+            if ip.version == 4 {
+                let bits = fields::read_bits(&self.bytes, 8 * (ip.start + offset_v4), 32);
+                IpAddr::V4(Ipv4Addr::from_bits(bits as u32))
+            } else {
+                IpAddr::V6(Ipv6Addr::from_bits(fields::read_bits(&self.bytes, 8 * (ip.start + offset_v6), 128)))
+            }
+        };
+        let port = |offset: usize| {
+            headers.ports().and_then(|start| bytes::number16(&self.bytes, start + offset)).unwrap_or_default()
+        };
+        FlowKey::new(address(12, 8), address(16, 24), ip.protocol, (port(0), port(2)), vni)
+    }
+
+    pub fn key(&self, source: KeySource) -> Option<FlowKey> {
+        match source {
+            KeySource::Outer => self.outer,
+            KeySource::Inner => self.inner,
+        }
+    }
+
+    /// A field's value; `None`: the packet does not have it.
+    pub fn read(&self, field: Field) -> Option<u128> {
+        match self.place(field) {
+            Place::Absent => None,
+            Place::Bits { first, count } => Some(fields::read_bits(&self.bytes, first, count)),
+            Place::Fact(value) => Some(value),
+            Place::Meta(word) => Some(u128::from(self.meta[word])),
+        }
+    }
+
+    /// Writes a field and mends the checksums that cover it.
+    pub fn write(&mut self, field: Field, value: u128) -> Result<Vec<Mended>, DropReason> {
+        match self.place(field) {
+            Place::Absent | Place::Fact(_) => Err(DropReason::NotApplicable),
+            Place::Bits { first, count } => {
+                let before = self.bytes.clone();
+                fields::write_bits(&mut self.bytes, first, count, value);
+                Ok(mend(&before, &mut self.bytes, &self.headers, field))
+            }
+            Place::Meta(word) => {
+                self.meta[word] = value as u32;
+                Ok(Vec::new())
+            }
+        }
+    }
+
+    fn place(&self, field: Field) -> Place {
+        place(field, &self.headers, Facts { input: self.input.0, color: self.color as u8 })
+    }
+
+    /// Takes the first bytes off.
+    pub fn take_front(&mut self, count: usize) {
+        self.bytes.drain(..count);
+        self.headroom += count;
+        self.moved = true;
+    }
+
+    /// Puts bytes in front.
+    pub fn put_front(&mut self, front: &[u8]) -> Result<(), DropReason> {
+        let Some(left) = self.headroom.checked_sub(front.len()) else { return Err(DropReason::NoHeadroom) };
+        self.headroom = left;
+        self.bytes.splice(..0, front.iter().copied());
+        self.moved = true;
+        Ok(())
+    }
+}

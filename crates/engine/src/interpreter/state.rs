@@ -1,0 +1,353 @@
+//! What lasts from packet to packet: entries with their counts, flows, counters, meters; and the changes made to them.
+
+use super::meter::MeterState;
+use super::order::pipes_behind;
+use super::{FlowSource, Interpreter};
+use crate::change::{Change, ChangeError, EntryKey};
+use crate::check::check_entry;
+use crate::program::{CounterId, Entry, EntryMatch, GroupId, MeterId, Pipe, PipeId, PipeKind};
+use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use packet::FlowKey;
+use std::collections::BTreeMap;
+
+/// What a packet changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Effect {
+    /// It hit an entry (its place among the pipe's entries).
+    Hit {
+        /// The pipe.
+        pipe: PipeId,
+        /// The entry's place.
+        row: usize,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It missed.
+    Miss {
+        /// The pipe.
+        pipe: PipeId,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// A shared counter counts it.
+    Counter {
+        /// The counter.
+        counter: CounterId,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It spends a meter's tokens.
+    Meter {
+        /// The meter.
+        meter: MeterId,
+        /// What is left.
+        left: MeterState,
+    },
+    /// It writes a flow.
+    Learn {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// What is decided for it.
+        decision: FlowDecision,
+    },
+    /// It belongs to a live flow.
+    Flow {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// Its flow is not counted: the table is full.
+    Unflowed {
+        /// The pipe.
+        pipe: PipeId,
+    },
+}
+
+/// A pipe's state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PipeState {
+    /// Entries in the order in which they came.
+    pub rows: Vec<Row>,
+    pub misses: Count,
+    /// Live flows, those with an entry of their own included.
+    pub flows: BTreeMap<FlowKey, FlowRow>,
+    pub unflowed_full: u64,
+}
+
+/// An entry and its counts.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    pub entry: Entry,
+    pub hits: Count,
+    pub last_hit_ms: Option<u64>,
+    pub added_ms: u64,
+}
+
+/// A flow.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlowRow {
+    pub decision: FlowDecision,
+    pub hits: Count,
+    pub first_ms: u64,
+    pub last_ms: u64,
+}
+
+impl PipeState {
+    pub fn new(entries: Vec<Entry>) -> PipeState {
+        let mut state = PipeState::default();
+        entries.into_iter().for_each(|entry| state.put(entry, 0));
+        state
+    }
+
+    /// Puts an entry behind the others. One of a flow takes the flow over, or is one from now on.
+    fn put(&mut self, entry: Entry, now_ms: u64) {
+        let row = Row { entry, hits: Count::default(), last_hit_ms: None, added_ms: now_ms };
+        if let Some(key) = own_flow(&row) {
+            self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms)).decision = FlowDecision::Own;
+        }
+        self.rows.push(row);
+    }
+
+    /// The place of the entry that matches exactly this.
+    pub fn row_of(&self, wanted: &EntryMatch) -> Option<usize> {
+        self.rows.iter().position(|row| row.entry.matches == [*wanted])
+    }
+
+    fn row_at(&self, key: &EntryKey) -> Option<usize> {
+        self.rows.iter().position(|row| EntryKey::of(&row.entry) == *key)
+    }
+
+    /// Is there no place left for what `entry` needs?
+    fn is_full_for(&self, pipe: &Pipe, entry: &Entry) -> bool {
+        let capacity = pipe.capacity as usize;
+        match (&pipe.kind, entry.matches.first()) {
+            (PipeKind::Flow { .. }, Some(EntryMatch::Flow(key))) => {
+                !self.flows.contains_key(key) && self.flows.len() >= capacity
+            }
+            // A row for each target, and the default.
+            (PipeKind::Flow { .. } | PipeKind::Hash { .. }, _) => false,
+            _ => self.rows.len() >= capacity,
+        }
+    }
+
+    /// Takes an entry out, and the flows that it was decided for with it.
+    fn take(&mut self, at: usize) -> Vec<(FlowKey, Count)> {
+        let row = self.rows.remove(at);
+        let Some(&wanted) = row.entry.matches.first() else { return Vec::new() };
+        self.take_flows(|key, flow| match flow.decision {
+            FlowDecision::Default => wanted == EntryMatch::Default,
+            FlowDecision::Pinned(target) => wanted == EntryMatch::Target(target),
+            FlowDecision::Own => wanted == EntryMatch::Flow(*key),
+            FlowDecision::Follow(_) => false,
+        })
+    }
+
+    /// Takes flows out.
+    fn take_flows(&mut self, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<(FlowKey, Count)> {
+        let gone = self.flows.extract_if(.., |key, flow| which(key, flow));
+        gone.map(|(key, flow)| (key, flow.hits)).collect()
+    }
+
+    /// A flow has gone by age. Its own entry, if it has one, goes too when it came at run time; a configured one is a
+    /// flow anew.
+    fn after_flow(&mut self, key: FlowKey, now_ms: u64) {
+        match self.row_of(&EntryMatch::Flow(key)) {
+            Some(at) if self.rows[at].entry.run_time => {
+                self.rows.remove(at);
+            }
+            Some(_) => {
+                self.flows.insert(key, FlowRow::new(FlowDecision::Own, now_ms));
+            }
+            None => {}
+        }
+    }
+
+    fn snapshot(&self) -> PipeSnapshot {
+        let entry = |row: &Row| EntrySnapshot {
+            key: EntryKey::of(&row.entry),
+            run_time: row.entry.run_time,
+            hits: row.hits,
+            last_hit_ms: row.last_hit_ms,
+        };
+        PipeSnapshot {
+            misses: self.misses,
+            entries: self.rows.iter().map(entry).collect(),
+            flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key)).collect(),
+            unflowed_full: self.unflowed_full,
+        }
+    }
+}
+
+/// The flow an entry is of, if it is of one.
+fn own_flow(row: &Row) -> Option<FlowKey> {
+    match row.entry.matches.first() {
+        Some(EntryMatch::Flow(key)) => Some(*key),
+        _ => None,
+    }
+}
+
+impl FlowRow {
+    fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
+        FlowRow { decision, hits: Count::default(), first_ms: now_ms, last_ms: now_ms }
+    }
+
+    pub fn snapshot(&self, key: FlowKey) -> FlowSnapshot {
+        FlowSnapshot {
+            key,
+            decision: self.decision,
+            hits: self.hits,
+            first_ms: self.first_ms as u32,
+            last_ms: self.last_ms as u32,
+        }
+    }
+}
+
+impl FlowSource for Interpreter {
+    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        self.pipes[pipe.index()].flows.get(key).map(|flow| flow.snapshot(*key))
+    }
+
+    fn is_full(&self, pipe: PipeId) -> bool {
+        self.pipes[pipe.index()].flows.len() >= self.program.pipes[pipe.index()].capacity as usize
+    }
+}
+
+impl Interpreter {
+    /// Does what a walk says.
+    pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ms: u64) {
+        self.clock_ms = self.clock_ms.max(now_ms);
+        for effect in effects {
+            match *effect {
+                Effect::Hit { pipe, row, bytes } => {
+                    let row = &mut self.pipes[pipe.index()].rows[row];
+                    row.hits.one(bytes);
+                    row.last_hit_ms = Some(now_ms);
+                }
+                Effect::Miss { pipe, bytes } => self.pipes[pipe.index()].misses.one(bytes),
+                Effect::Counter { counter, bytes } => self.counters[counter.index()].one(bytes),
+                Effect::Meter { meter, left } => self.meters[meter.index()] = left,
+                Effect::Learn { pipe, key, decision } => {
+                    self.pipes[pipe.index()].flows.insert(key, FlowRow::new(decision, now_ms));
+                }
+                Effect::Flow { pipe, key, bytes } => {
+                    // Absent when the flow was another source's.
+                    if let Some(flow) = self.pipes[pipe.index()].flows.get_mut(&key) {
+                        flow.hits.one(bytes);
+                        flow.last_ms = now_ms;
+                    }
+                }
+                Effect::Unflowed { pipe } => self.pipes[pipe.index()].unflowed_full += 1,
+            }
+        }
+    }
+
+    /// Changes entries or weights.
+    ///
+    /// # Errors
+    /// Why the change was refused; nothing has changed then.
+    pub fn apply(&mut self, change: &Change) -> Result<(), ChangeError> {
+        match change {
+            Change::Add { pipe, entry } => self.add(*pipe, entry),
+            Change::Update { pipe, entry } => self.update(*pipe, entry),
+            Change::Remove { pipe, key } => {
+                let at = self.find(*pipe, key)?;
+                self.pipes[pipe.index()].take(at);
+                Ok(())
+            }
+            Change::SetWeight { group, target, weight } => self.set_weight(*group, *target, *weight),
+        }
+    }
+
+    fn add(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        self.check_fit(id, entry)?;
+        let (pipe, state) = (&self.program.pipes[id.index()], &mut self.pipes[id.index()]);
+        let name = || pipe.name.clone();
+        if state.row_at(&EntryKey::of(entry)).is_some() {
+            return Err(ChangeError::Exists { pipe: name() });
+        }
+        if state.is_full_for(pipe, entry) {
+            return Err(ChangeError::Full { pipe: name(), capacity: pipe.capacity });
+        }
+        state.put(entry.clone(), self.clock_ms);
+        Ok(())
+    }
+
+    fn update(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        self.check_fit(id, entry)?;
+        let at = self.find(id, &EntryKey::of(entry))?;
+        let row = &mut self.pipes[id.index()].rows[at];
+        row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
+        Ok(())
+    }
+
+    fn set_weight(&mut self, group: GroupId, target: u16, weight: u32) -> Result<(), ChangeError> {
+        let unknown = |what: &str| ChangeError::Unknown { what: what.to_string() };
+        let group = self.program.groups.get_mut(group.index()).ok_or_else(|| unknown("group"))?;
+        let target = group.targets.get_mut(usize::from(target)).ok_or_else(|| unknown("target"))?;
+        target.weight = weight;
+        Ok(())
+    }
+
+    fn find(&self, id: PipeId, key: &EntryKey) -> Result<usize, ChangeError> {
+        let pipe = self.pipe(id)?;
+        let not_found = || ChangeError::NotFound { pipe: pipe.name.clone() };
+        self.pipes[id.index()].row_at(key).ok_or_else(not_found)
+    }
+
+    fn pipe(&self, id: PipeId) -> Result<&Pipe, ChangeError> {
+        self.program.pipes.get(id.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".to_string() })
+    }
+
+    fn check_fit(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        let pipe = self.pipe(id)?;
+        let unfit = |why: String| Err(ChangeError::Unfit { pipe: pipe.name.clone(), why });
+        if let Some(finding) = check_entry(&self.program, id, entry).first() {
+            return unfit(finding.to_string());
+        }
+        let next = entry.forward.map(|forward| pipes_behind(&self.program, forward)).unwrap_or_default();
+        if next.iter().any(|next| self.places[next.index()] <= self.places[id.index()]) {
+            return unfit("its forward leads to a pipe that comes earlier".to_string());
+        }
+        Ok(())
+    }
+
+    /// Removes what no packet has hit for longer than its pipe's idle timeout; the flows among them, with their counts.
+    pub fn age(&mut self, now_ns: u64) -> Vec<(FlowKey, Count)> {
+        let now_ms = now_ns / NS_PER_MS;
+        self.clock_ms = self.clock_ms.max(now_ms);
+        let mut gone = Vec::new();
+        for (pipe, state) in self.program.pipes.iter().zip(&mut self.pipes) {
+            let idle = |since: u64, timeout_ns| is_over(now_ms.saturating_sub(since), timeout_ns);
+            let entry_timeout = pipe.monitor.idle_timeout_ns;
+            let is_old = |row: &Row| row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout);
+            if let PipeKind::Flow { idle_timeout_ns, .. } = pipe.kind {
+                let old = state.take_flows(|_, flow| idle(flow.last_ms, idle_timeout_ns));
+                old.iter().for_each(|(key, _)| state.after_flow(*key, now_ms));
+                gone.extend(old);
+            }
+            while let Some(at) = state.rows.iter().position(is_old) {
+                gone.extend(state.take(at));
+            }
+        }
+        gone
+    }
+
+    /// Everything counted.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot { pipes: self.pipes.iter().map(PipeState::snapshot).collect(), counters: self.counters.clone() }
+    }
+}
+
+/// Ages are kept in milliseconds.
+pub(super) const NS_PER_MS: u64 = 1_000_000;
+
+/// Is an age over a timeout? 0 is none; any other is at least a millisecond.
+fn is_over(age_ms: u64, timeout_ns: u64) -> bool {
+    timeout_ns != 0 && age_ms > (timeout_ns / NS_PER_MS).max(1)
+}

@@ -1,0 +1,151 @@
+//! Bounded rings that carry frames out of a worker: to another worker (hand-over) or to an app (punt).
+//!
+//! A frame cannot leave its worker, its memory belongs to the worker's pool; its bytes can. They travel in carriers that
+//! are allocated once and go round: full ones forth, empty ones back. Neither end waits for the other, and a sender
+//! without an empty carrier is told so.
+
+use crate::program::{AppId, PortId};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Bytes a carrier holds: a chunk's frame at its largest.
+pub const CARRIER_BYTES: usize = 2048;
+
+/// A frame's bytes on their way.
+#[derive(Debug)]
+pub struct Carrier {
+    bytes: Box<[u8; CARRIER_BYTES]>,
+    length: usize,
+    /// Where the frame came in.
+    pub input: PortId,
+    /// For which app, on a punt ring.
+    pub app: AppId,
+}
+
+impl Carrier {
+    /// The frame.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+}
+
+/// The sending end of a ring.
+#[derive(Debug)]
+pub struct CarrierSender {
+    full: SyncSender<Carrier>,
+    empty: Receiver<Carrier>,
+    held: Arc<AtomicU64>,
+}
+
+/// The receiving end of a ring.
+#[derive(Debug)]
+pub struct CarrierReceiver {
+    full: Receiver<Carrier>,
+    empty: SyncSender<Carrier>,
+    held: Arc<AtomicU64>,
+}
+
+/// A ring for `capacity` frames.
+#[must_use]
+pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
+    let (full, full_end) = sync_channel(capacity);
+    let (empty, empty_end) = sync_channel(capacity);
+    for _ in 0..capacity {
+        let carrier = Carrier { bytes: Box::new([0; CARRIER_BYTES]), length: 0, input: PortId(0), app: AppId(0) };
+        // The ring has room for all of its carriers.
+        let _ = empty.try_send(carrier);
+    }
+    let held = Arc::new(AtomicU64::new(0));
+    let sender = CarrierSender { full, empty: empty_end, held: held.clone() };
+    (sender, CarrierReceiver { full: full_end, empty, held })
+}
+
+impl CarrierSender {
+    /// Sends a frame's bytes; false when the ring is full, the other end gone, or the frame too long.
+    pub fn send(&mut self, bytes: &[u8], input: PortId, app: AppId) -> bool {
+        if bytes.len() > CARRIER_BYTES {
+            return false;
+        }
+        let Ok(mut carrier) = self.empty.try_recv() else { return false };
+        carrier.bytes[..bytes.len()].copy_from_slice(bytes);
+        (carrier.length, carrier.input, carrier.app) = (bytes.len(), input, app);
+        self.held.fetch_add(1, Ordering::Release);
+        let sent = self.full.try_send(carrier).is_ok();
+        if !sent {
+            self.held.fetch_sub(1, Ordering::Release);
+        }
+        sent
+    }
+
+    /// Frames that lie in the ring.
+    #[must_use]
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::Acquire)
+    }
+}
+
+impl CarrierReceiver {
+    /// Takes the next frame, if there is one.
+    pub fn receive(&mut self) -> Option<Carrier> {
+        self.full.try_recv().ok()
+    }
+
+    /// Gives a carrier back once its frame has been taken out: only now does the ring no longer hold it.
+    pub fn done(&mut self, carrier: Carrier) {
+        self.held.fetch_sub(1, Ordering::Release);
+        // The sender may be gone; then nobody needs the carrier.
+        let _ = self.empty.try_send(carrier);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_pass_in_order_and_a_full_ring_refuses() {
+        let (mut sender, mut receiver) = carriers(2);
+        assert!(sender.send(b"one", PortId(1), AppId(0)));
+        assert!(sender.send(b"two", PortId(2), AppId(0)));
+        assert!(!sender.send(b"three", PortId(3), AppId(0)));
+        assert_eq!(sender.held(), 2);
+        let carrier = receiver.receive().unwrap();
+        assert_eq!((carrier.bytes(), carrier.input), (&b"one"[..], PortId(1)));
+        receiver.done(carrier);
+        assert_eq!(sender.held(), 1);
+        assert!(sender.send(b"three", PortId(3), AppId(0)));
+        assert!(!sender.send(&[0; CARRIER_BYTES + 1], PortId(0), AppId(0)));
+        for expected in [&b"two"[..], b"three"] {
+            let carrier = receiver.receive().unwrap();
+            assert_eq!(carrier.bytes(), expected);
+            receiver.done(carrier);
+        }
+        assert!(receiver.receive().is_none());
+        assert_eq!(sender.held(), 0);
+    }
+
+    #[test]
+    fn two_threads_lose_nothing() {
+        let (mut sender, mut receiver) = carriers(8);
+        let thread = std::thread::spawn(move || {
+            for number in 0..20_000u32 {
+                while !sender.send(&number.to_be_bytes(), PortId(0), AppId(0)) {
+                    std::thread::yield_now();
+                }
+            }
+        });
+        for number in 0..20_000u32 {
+            let carrier = loop {
+                match receiver.receive() {
+                    Some(carrier) => break carrier,
+                    None => std::thread::yield_now(),
+                }
+            };
+            assert_eq!(carrier.bytes(), number.to_be_bytes());
+            receiver.done(carrier);
+        }
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,543 @@
+//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a breath.
+//!
+//! ```text
+//!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
+//!   frames handed over by other workers, frames of apps (the same walk)
+//!   flush, tick, commands                               (between breaths: entries, swaps, questions)
+//! ```
+//!
+//! Promises: every frame ends in exactly one count of the ledger. On the way of a packet there is no allocation, no lock,
+//! no log and no system call but the ports'. Commands come by a bounded channel and are answered one by one; answering
+//! may allocate, forwarding does not.
+
+use crate::batch::{Engine, SwapReport};
+use crate::change::{Change, ChangeError};
+use crate::program::{AppId, Entry, PipeId, PortId};
+use crate::ring::{CarrierReceiver, CarrierSender};
+use crate::snapshot::{Count, FlowSnapshot, Snapshot};
+use crate::verdict::Verdict;
+use packet::{
+    Batch, Bits, Depth, DropReason, FlowKey, Frame, KeySource, Ledger, Pool, PoolId, Pools, Port, PortStatistics,
+    parse, select_hash,
+};
+use std::sync::mpsc::{Receiver, SyncSender};
+use table::FlowDelta;
+
+/// Commands answered between two breaths at most, so that a flood of them cannot hold up frames.
+const COMMANDS_PER_BREATH: usize = 16;
+
+/// What a worker is asked between breaths. Each carries where the answer goes; nobody waits if that is gone.
+#[derive(Debug)]
+pub enum Command {
+    /// Take over with this program, compiled with the same secret. `ports[n]`: which of the present ports is port `n` now.
+    Swap(Box<Engine>, Vec<usize>, SyncSender<SwapReport>),
+    /// Change an entry or a weight.
+    Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
+    /// Send these bytes, as from an app.
+    Inject(Inject, SyncSender<bool>),
+    /// Ledger, ports, counters.
+    Report(SyncSender<Report>),
+    /// Everything that was counted, entry by entry and flow by flow.
+    Snapshot(SyncSender<Snapshot>),
+    /// Entries of a pipe.
+    Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
+    /// So many flows of a pipe.
+    Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
+    /// One flow.
+    Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
+    /// What the engine would do with a frame, without counting it.
+    Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
+    /// Give every frame back and end.
+    Stop(SyncSender<Report>),
+}
+
+/// A frame that an app sends.
+#[derive(Clone, Debug)]
+pub struct Inject {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Out of this port; `None`: through the program, as if it had come in by `input`.
+    pub output: Option<PortId>,
+    /// Where it pretends to have come in.
+    pub input: PortId,
+}
+
+/// What the engine would do with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Where it would go.
+    pub verdict: Verdict,
+    /// Its bytes then.
+    pub bytes: Vec<u8>,
+}
+
+/// A worker's own account.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Frames.
+    pub ledger: Ledger,
+    /// Ports in the program's order.
+    pub ports: Vec<PortReport>,
+    /// Shared counters in the program's order.
+    pub counters: Vec<Count>,
+    /// Per pipe: entries or flows held, hits, misses.
+    pub pipes: Vec<PipeReport>,
+    /// Buckets of every group.
+    pub buckets: Vec<Vec<u16>>,
+    /// Breaths taken.
+    pub breaths: u64,
+    /// Frames copied because a port wants another pool's memory.
+    pub pool_copies: u64,
+    /// Frames handed to other workers.
+    pub handed_over: u64,
+    /// Flow deltas taken by the collector.
+    pub deltas: u64,
+}
+
+/// A pipe's totals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PipeReport {
+    /// Entries.
+    pub entries: usize,
+    /// Live flows (FLOW).
+    pub flows: usize,
+    /// Packets that hit an entry.
+    pub hits: u64,
+    /// Packets that missed.
+    pub misses: Count,
+    /// Packets not counted in a flow because the table was full (FLOW).
+    pub unflowed_full: u64,
+}
+
+/// A port's account.
+#[derive(Clone, Debug, Default)]
+pub struct PortReport {
+    /// Name.
+    pub name: String,
+    /// How it runs.
+    pub mode: String,
+    /// Counters all ports have.
+    pub statistics: PortStatistics,
+    /// Counters only this kind has.
+    pub extra: Vec<(&'static str, u64)>,
+}
+
+/// Rings to and from the other workers, by their number; none at the worker's own.
+#[derive(Debug, Default)]
+pub struct HandOver {
+    /// This worker's number.
+    pub own: usize,
+    /// To the others.
+    pub to: Vec<Option<CarrierSender>>,
+    /// From the others.
+    pub from: Vec<CarrierReceiver>,
+}
+
+/// One core's share of the data plane.
+pub struct Worker {
+    ports: Vec<Box<dyn Port>>,
+    pools: Pools,
+    engine: Engine,
+    batch: Box<Batch>,
+    ledger: Ledger,
+    /// Rings to the apps, by their number.
+    punts: Vec<CarrierSender>,
+    hand_over: HandOver,
+    commands: Option<Receiver<Command>>,
+    deltas: Option<SyncSender<(PipeId, FlowDelta)>>,
+    breaths: u64,
+    pool_copies: u64,
+    handed_over: u64,
+    handed_in: u64,
+    deltas_sent: u64,
+    stopped: bool,
+}
+
+impl Worker {
+    /// A worker for these ports, in the program's order, opened on these pools.
+    #[must_use]
+    pub fn new(engine: Engine, ports: Vec<Box<dyn Port>>, pools: Pools) -> Worker {
+        Worker {
+            ports,
+            pools,
+            engine,
+            batch: Box::default(),
+            ledger: Ledger::default(),
+            punts: Vec::new(),
+            hand_over: HandOver::default(),
+            commands: None,
+            deltas: None,
+            breaths: 0,
+            pool_copies: 0,
+            handed_over: 0,
+            handed_in: 0,
+            deltas_sent: 0,
+            stopped: false,
+        }
+    }
+
+    /// Where commands come from.
+    #[must_use]
+    pub fn with_commands(mut self, commands: Receiver<Command>) -> Worker {
+        self.commands = Some(commands);
+        self
+    }
+
+    /// Where frames for apps go.
+    #[must_use]
+    pub fn with_punts(mut self, punts: Vec<CarrierSender>) -> Worker {
+        self.punts = punts;
+        self
+    }
+
+    /// Rings to and from the other workers.
+    #[must_use]
+    pub fn with_hand_over(mut self, hand_over: HandOver) -> Worker {
+        self.hand_over = hand_over;
+        self
+    }
+
+    /// Where flow deltas go; without it they are taken and counted only.
+    #[must_use]
+    pub fn with_deltas(mut self, deltas: SyncSender<(PipeId, FlowDelta)>) -> Worker {
+        self.deltas = Some(deltas);
+        self
+    }
+
+    /// The compiled program and its state.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The same, to be changed between breaths by whoever owns the worker.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The ports.
+    #[must_use]
+    pub fn ports(&self) -> &[Box<dyn Port>] {
+        &self.ports
+    }
+
+    /// The ports, for whoever drives virtual time.
+    pub fn ports_mut(&mut self) -> &mut [Box<dyn Port>] {
+        &mut self.ports
+    }
+
+    /// True after [`Command::Stop`].
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// One breath at time `now_ns`. Returns how many frames were handled: after 0 a worker may sleep.
+    pub fn breathe(&mut self, now_ns: u64) -> usize {
+        let mut handled = 0;
+        for at in 0..self.ports.len() {
+            self.ports[at].receive(&mut self.pools, &mut self.batch);
+            handled += self.batch.len();
+            if !self.batch.is_empty() {
+                let list = self.hand_over_others(PortId(at as u16));
+                self.walk(PortId(at as u16), list, now_ns);
+            }
+        }
+        handled += self.take_handed_over(now_ns);
+        for port in &mut self.ports {
+            port.flush(&mut self.pools);
+        }
+        self.engine.tick(now_ns);
+        self.send_deltas();
+        self.breaths += 1;
+        self.obey(now_ns);
+        handled
+    }
+
+    /// Carries the packets of `list` through the program and sends them on.
+    fn walk(&mut self, input: PortId, list: u64, now_ns: u64) {
+        self.engine.process(&mut self.batch, list, input, now_ns);
+        self.deliver(input);
+    }
+
+    /// Sends the frames of the batch where the engine's outcome says.
+    fn deliver(&mut self, input: PortId) {
+        let outcome = self.engine.take_outcome();
+        for slot in Bits(outcome.dropped) {
+            self.ledger.drop_one(outcome.reasons[slot]);
+            self.pools.give(self.batch.take(slot));
+        }
+        for (port, &list) in outcome.transmit.iter().enumerate() {
+            if list != 0 {
+                self.transmit(port, list);
+            }
+        }
+        if outcome.kernel != 0 {
+            self.to_kernel(input, outcome.kernel);
+        }
+        for (app, &list) in outcome.apps.iter().enumerate() {
+            self.punt(AppId(app as u16), input, list);
+        }
+        self.engine.give_outcome(outcome);
+        self.batch.clear();
+    }
+
+    fn transmit(&mut self, port: usize, list: u64) {
+        let wanted = self.ports[port].pool();
+        let list = wanted.map_or(list, |pool| self.move_to_pool(pool, list));
+        let accepted = self.ports[port].transmit(&mut self.pools, &mut self.batch, list);
+        self.drop_list(list & !accepted, DropReason::TransmitFull);
+    }
+
+    /// Copies frames that lie in another pool's memory; those that cannot be are dropped.
+    fn move_to_pool(&mut self, pool: PoolId, list: u64) -> u64 {
+        let mut moved = list;
+        for slot in Bits(list) {
+            if self.batch.frame(slot).pool() == pool {
+                continue;
+            }
+            let copy = self.pools.get_mut(pool).and_then(Pool::take);
+            let Some(mut copy) = copy else {
+                moved &= !(1 << slot);
+                self.drop_list(1 << slot, DropReason::PoolEmpty);
+                continue;
+            };
+            if copy.fill(self.batch.frame(slot).bytes()).is_err() {
+                moved &= !(1 << slot);
+                self.pools.give(copy);
+                self.drop_list(1 << slot, DropReason::Oversize);
+                continue;
+            }
+            self.pool_copies += 1;
+            self.pools.give(std::mem::replace(self.batch.frame_mut(slot), copy));
+        }
+        moved
+    }
+
+    fn to_kernel(&mut self, input: PortId, list: u64) {
+        let accepted = self.ports[input.index()].to_kernel(&mut self.pools, &mut self.batch, list);
+        self.drop_list(list & !accepted, DropReason::NoKernelPath);
+    }
+
+    fn punt(&mut self, app: AppId, input: PortId, list: u64) {
+        for slot in Bits(list) {
+            let frame = self.batch.take(slot);
+            let ring = self.punts.get_mut(app.index());
+            if ring.is_some_and(|ring| ring.send(frame.bytes(), input, app)) {
+                self.ledger.to_app += 1;
+            } else {
+                self.ledger.drop_one(DropReason::AppFull);
+            }
+            self.pools.give(frame);
+        }
+    }
+
+    fn drop_list(&mut self, list: u64, reason: DropReason) {
+        for slot in Bits(list) {
+            self.ledger.drop_one(reason);
+            self.pools.give(self.batch.take(slot));
+        }
+    }
+
+    /// Hands frames of flows that live on another worker over to it; the mask of those that stay.
+    fn hand_over_others(&mut self, input: PortId) -> u64 {
+        let workers = self.hand_over.to.len();
+        let mut own = self.batch.mask();
+        if workers < 2 {
+            return own;
+        }
+        for slot in Bits(own) {
+            let owner = owner(self.batch.frame(slot).bytes(), workers).unwrap_or(self.hand_over.own);
+            let Some(Some(ring)) = self.hand_over.to.get_mut(owner) else { continue };
+            own &= !(1 << slot);
+            let frame = self.batch.take(slot);
+            if ring.send(frame.bytes(), input, AppId(0)) {
+                self.handed_over += 1;
+            } else {
+                self.ledger.drop_one(DropReason::HandOverFull);
+            }
+            self.pools.give(frame);
+        }
+        own
+    }
+
+    /// Carries frames that other workers handed over through the program, up to a batch from each.
+    fn take_handed_over(&mut self, now_ns: u64) -> usize {
+        let mut handled = 0;
+        for at in 0..self.hand_over.from.len() {
+            for _ in 0..packet::BATCH {
+                let Some(carrier) = self.hand_over.from[at].receive() else { break };
+                handled += 1;
+                self.handed_in += 1;
+                self.originate(carrier.bytes(), carrier.input, None, now_ns);
+                self.hand_over.from[at].done(carrier);
+            }
+        }
+        handled
+    }
+
+    /// Makes a frame of these bytes and sends it out of a port or through the program.
+    fn originate(&mut self, bytes: &[u8], input: PortId, output: Option<PortId>, now_ns: u64) -> bool {
+        let Some(frame) = self.frame_of(bytes) else { return false };
+        if let Err(frame) = self.batch.push(frame) {
+            self.pools.give(frame);
+            return false;
+        }
+        match output {
+            Some(port) => {
+                self.transmit(port.index(), 1);
+                self.batch.clear();
+            }
+            None => self.walk(input, 1, now_ns),
+        }
+        true
+    }
+
+    fn frame_of(&mut self, bytes: &[u8]) -> Option<Frame> {
+        let Some(mut frame) = self.pools.first().take() else {
+            self.ledger.drop_one(DropReason::PoolEmpty);
+            return None;
+        };
+        if frame.fill(bytes).is_err() {
+            self.pools.give(frame);
+            self.ledger.drop_one(DropReason::Oversize);
+            return None;
+        }
+        Some(frame)
+    }
+
+    fn send_deltas(&mut self) {
+        let (deltas, sent) = (&self.deltas, &mut self.deltas_sent);
+        self.engine.take_deltas(|pipe, delta| {
+            let taken = deltas.as_ref().is_none_or(|deltas| deltas.try_send((pipe, delta)).is_ok());
+            *sent += u64::from(taken);
+            taken
+        });
+    }
+
+    fn obey(&mut self, now_ns: u64) {
+        for _ in 0..COMMANDS_PER_BREATH {
+            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return };
+            self.obey_one(command, now_ns);
+        }
+    }
+
+    /// Answers one command. Whoever asked may have gone; then the answer is lost and nothing else.
+    fn obey_one(&mut self, command: Command, now_ns: u64) {
+        match command {
+            Command::Swap(engine, ports, answer) => {
+                let _ = answer.try_send(self.swap(*engine, &ports, now_ns));
+            }
+            Command::Change(change, answer) => {
+                let _ = answer.try_send(self.engine.apply(&change, now_ns));
+            }
+            Command::Inject(inject, answer) => {
+                self.ledger.originated += 1;
+                let _ = answer.try_send(self.originate(&inject.bytes, inject.input, inject.output, now_ns));
+            }
+            Command::Report(answer) => {
+                let _ = answer.try_send(self.report());
+            }
+            Command::Snapshot(answer) => {
+                let _ = answer.try_send(self.engine.snapshot());
+            }
+            Command::Entries(pipe, answer) => {
+                let _ = answer.try_send(self.engine.entries(pipe));
+            }
+            Command::Flows(pipe, limit, answer) => {
+                let _ = answer.try_send(self.engine.flows(pipe, limit));
+            }
+            Command::Flow(pipe, key, answer) => {
+                let _ = answer.try_send(self.engine.flow(pipe, &key));
+            }
+            Command::Probe(input, bytes, answer) => {
+                let _ = answer.try_send(self.probe(input, &bytes, now_ns));
+            }
+            Command::Stop(answer) => {
+                self.stop();
+                let _ = answer.try_send(self.report());
+            }
+        }
+    }
+
+    fn swap(&mut self, mut engine: Engine, ports: &[usize], now_ns: u64) -> SwapReport {
+        let report = engine.inherit(&mut self.engine, now_ns);
+        self.engine = engine;
+        let mut old: Vec<Option<Box<dyn Port>>> = std::mem::take(&mut self.ports).into_iter().map(Some).collect();
+        self.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
+        report
+    }
+
+    fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {
+        let mut frame = self.pools.first().take()?;
+        let mut batch = Batch::new();
+        let probe = frame.fill(bytes).ok().and_then(|()| batch.push(frame.take()).ok()).map(|()| {
+            let verdict = self.engine.probe(&mut batch, input, now_ns).verdict(0, input);
+            Probe { verdict, bytes: batch.frame(0).bytes().to_vec() }
+        });
+        self.pools.give(frame);
+        self.pools.give(batch.take(0));
+        probe
+    }
+
+    /// Takes every frame back from the ports; what they held is dropped as `stopped`.
+    fn stop(&mut self) {
+        for port in &mut self.ports {
+            self.ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.pools);
+        }
+        self.stopped = true;
+    }
+
+    /// The worker's account at this moment.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let mut ledger = self.ledger.clone();
+        let mut ports = Vec::new();
+        for port in &self.ports {
+            let statistics = port.statistics();
+            ledger.received += statistics.received;
+            ledger.transmitted += statistics.transmitted;
+            ledger.to_kernel += statistics.to_kernel;
+            ledger.held += statistics.held;
+            ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
+            ports.push(PortReport {
+                name: port.name().into(),
+                mode: port.mode(),
+                statistics,
+                extra: port.extra_statistics(),
+            });
+        }
+        // What lies between two workers is held by the one that sent it.
+        ledger.held += self.hand_over.to.iter().flatten().map(CarrierSender::held).sum::<u64>();
+        Report {
+            ledger,
+            ports,
+            counters: self.engine.counters(),
+            pipes: self.engine.pipe_reports(),
+            buckets: self.engine.buckets(),
+            breaths: self.breaths,
+            pool_copies: self.pool_copies,
+            handed_over: self.handed_over,
+            deltas: self.deltas_sent,
+        }
+    }
+
+    /// Frames this worker took over from others and gave to others: their difference is what its own ledger lacks.
+    #[must_use]
+    pub fn handed(&self) -> (u64, u64) {
+        (self.handed_in, self.handed_over)
+    }
+}
+
+/// Which worker a flow lives on: the same for both directions and for all fragments of a datagram. `None` without IP.
+fn owner(bytes: &[u8], workers: usize) -> Option<usize> {
+    let headers = parse(bytes, Depth::L4).ok()?;
+    let FlowKey([src_hi, src_lo, dst_hi, dst_lo, rest]) = FlowKey::of(bytes, &headers, KeySource::Outer)?;
+    let (sport, dport, protocol) = (rest >> 48, rest >> 32 & 0xffff, rest >> 24 & 0xff);
+    // An IPv4 source carries the mark; let both ends look alike.
+    let source = [if src_hi == packet::IPV4_MARK { 0 } else { src_hi }, src_lo, sport];
+    let target = [dst_hi, dst_lo, dport];
+    let (low, high) = if source <= target { (source, target) } else { (target, source) };
+    let words = [low[0], low[1], low[2], high[0], high[1], high[2], protocol];
+    Some(((select_hash(0, &words) >> 32) as usize * workers) >> 32)
+}

@@ -1,0 +1,409 @@
+//! From bytes to a recipe, and from a recipe to text.
+//!
+//! Reading is allowed to be wrong: whatever it finds is built again and compared with the bytes, and only an exact copy
+//! is believed. What no recipe says exactly stays hex.
+
+use super::{
+    Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment, Icmp, Ip,
+    NESTING_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, Vxlan, WINDOW,
+};
+use crate::{
+    Depth, ETHER_ARP, Headers, Layer, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse,
+};
+use std::fmt::{Display, Formatter, Result as Written};
+
+/// One line of text from which `parse` and `build` make the same bytes.
+#[must_use]
+pub fn describe(frame: &[u8]) -> String {
+    Recipe::of(frame).to_string()
+}
+
+/// [`describe`] for a person: long payloads are cut short, so that it builds no longer.
+#[must_use]
+pub fn describe_short(frame: &[u8]) -> String {
+    format!("{:#}", Recipe::of(frame))
+}
+
+/// Bytes of a payload that the short form shows.
+const SHOWN: usize = 16;
+/// So many zeros at the end of a payload are said by `len=`.
+const ZEROS: usize = 4;
+
+/// How much of a frame is read as headers; the rest is payload.
+#[derive(Clone, Copy, PartialEq)]
+enum Reading {
+    Transport,
+    Network,
+}
+
+impl Recipe {
+    /// The recipe of a frame: `Recipe::of(frame).build() == frame`.
+    #[must_use]
+    pub fn of(frame: &[u8]) -> Recipe {
+        recipe_of(frame, 0)
+    }
+}
+
+fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
+    for reading in [Reading::Transport, Reading::Network] {
+        let exact = |recipe: &Recipe| recipe.build() == frame;
+        if let Some(recipe) = read(frame, reading, nesting).filter(exact) {
+            return plain(recipe, frame);
+        }
+    }
+    Recipe { body: Body::Raw(frame.to_vec()), ..Recipe::default() }
+}
+
+/// The same recipe with checksums called good or bad and zeros called a length, where that says the same bytes.
+fn plain(mut recipe: Recipe, frame: &[u8]) -> Recipe {
+    for place in [ip_checksum, transport_checksum] {
+        for name in [Checksum::Bad, Checksum::Good] {
+            let mut named = recipe.clone();
+            if let Some(checksum) = place(&mut named) {
+                *checksum = name;
+            }
+            if named.build() == frame {
+                recipe = named;
+            }
+        }
+    }
+    let zeros = recipe.payload.iter().rev().take_while(|&&byte| byte == 0).count();
+    if zeros >= ZEROS {
+        recipe.payload.truncate(recipe.payload.len() - zeros);
+        recipe.length = Some(frame.len());
+    }
+    recipe
+}
+
+fn ip_checksum(recipe: &mut Recipe) -> Option<&mut Checksum> {
+    let Body::Ip(ip) = &mut recipe.body else { return None };
+    Some(&mut ip.checksum)
+}
+
+fn transport_checksum(recipe: &mut Recipe) -> Option<&mut Checksum> {
+    let Body::Ip(ip) = &mut recipe.body else { return None };
+    match &mut ip.transport {
+        Transport::Udp(udp) => Some(&mut udp.checksum),
+        Transport::Tcp(tcp) => Some(&mut tcp.checksum),
+        Transport::Icmp(icmp) => Some(&mut icmp.checksum),
+        Transport::Other(_) => None,
+    }
+}
+
+fn read(frame: &[u8], reading: Reading, nesting: usize) -> Option<Recipe> {
+    let headers = parse(frame, Depth::L3).ok()?;
+    let l3 = usize::from(headers.offsets[2]);
+    let tag = |at: usize| {
+        let word = be16(frame, at)?;
+        Some(Tag { vid: word & 0xfff, pcp: (word >> 13) as u8 })
+    };
+    let mut recipe = Recipe {
+        eth_dst: frame.get(..6)?.try_into().ok()?,
+        eth_src: frame.get(6..12)?.try_into().ok()?,
+        vlan: if headers.layers.has(Layer::Vlan) { tag(14) } else { None },
+        second_vlan: if headers.layers.has(Layer::SecondVlan) { tag(18) } else { None },
+        ..Recipe::default()
+    };
+    let behind = frame.get(l3..)?;
+    if headers.layers.has(Layer::Ipv4) || headers.layers.has(Layer::Ipv6) {
+        read_ip(&mut recipe, frame, (&headers, reading, nesting))?;
+    } else if headers.ether_type == ETHER_ARP {
+        recipe.body = Body::Arp(read_arp(behind)?);
+        recipe.payload = behind.get(28..)?.to_vec();
+    } else {
+        recipe.body = Body::Ethernet(headers.ether_type);
+        recipe.payload = behind.to_vec();
+    }
+    Some(recipe)
+}
+
+fn read_arp(packet: &[u8]) -> Option<Arp> {
+    Some(Arp {
+        is_reply: be16(packet, 6)? == 2,
+        sender_ip: be32(packet, 14)?.into(),
+        target_ip: be32(packet, 24)?.into(),
+    })
+}
+
+fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Headers, Reading, usize)) -> Option<()> {
+    let (headers, reading, nesting) = how;
+    let (l3, l4) = (usize::from(headers.offsets[2]), usize::from(headers.offsets[3]));
+    let (mut ip, end) = if headers.layers.has(Layer::Ipv4) {
+        let header = frame.get(l3..l4)?;
+        (read_ipv4(header)?, l3 + usize::from(be16(header, 2)?))
+    } else {
+        let header = frame.get(l3..l4)?;
+        (read_ipv6(header)?, l3 + 40 + usize::from(be16(header, 4)?))
+    };
+    recipe.trailer = frame.get(end..)?.to_vec();
+    let segment = frame.get(l4..end)?;
+    let is_first = ip.fragment.is_none_or(|part| part.offset == 0);
+    let transport = match headers.protocol {
+        _ if reading == Reading::Network || !is_first => None,
+        PROTOCOL_UDP => Some(read_udp(segment, nesting)?),
+        PROTOCOL_TCP => Some(read_tcp(segment)?),
+        PROTOCOL_ICMP if ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
+        PROTOCOL_ICMPV6 if !ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
+        _ => None,
+    };
+    let (transport, header_length) = transport.unwrap_or((Transport::Other(headers.protocol), 0));
+    ip.transport = transport;
+    recipe.payload = segment.get(header_length..)?.to_vec();
+    recipe.body = Body::Ip(ip);
+    Some(())
+}
+
+fn read_ipv4(header: &[u8]) -> Option<Ip> {
+    let fragment = be16(header, 6)?;
+    let part = Fragment { offset: (fragment & 0x1fff) << 3, more: fragment & 0x2000 != 0 };
+    Some(Ip {
+        addresses: Addresses::V4(be32(header, 12)?.into(), be32(header, 16)?.into()),
+        ttl: *header.get(8)?,
+        dscp: header.get(1)? >> 2,
+        ecn: header.get(1)? & 3,
+        identification: u32::from(be16(header, 4)?),
+        dont_fragment: fragment & 0x4000 != 0,
+        fragment: Some(part).filter(|part| part.more || part.offset != 0),
+        options: ((header.len() - 20) / 4) as u8,
+        checksum: Checksum::Value(be16(header, 10)?),
+        ..Ip::default()
+    })
+}
+
+fn read_ipv6(header: &[u8]) -> Option<Ip> {
+    let first = be32(header, 0)?;
+    let address = |at: usize| <[u8; 16]>::try_from(header.get(at..at + 16)?).ok().map(Into::into);
+    let mut ip = Ip {
+        addresses: Addresses::V6(address(8)?, address(24)?),
+        ttl: *header.get(7)?,
+        dscp: (first >> 22) as u8 & 63,
+        ecn: (first >> 20) as u8 & 3,
+        flow_label: first & 0xf_ffff,
+        ..Ip::default()
+    };
+    let mut next = *header.get(6)?;
+    for extension in header.get(40..)?.chunks_exact(8).take(EXTENSIONS_MAX + 1) {
+        match next {
+            44 => {
+                let part = be16(extension, 2)?;
+                ip.fragment = Some(Fragment { offset: part & 0xfff8, more: part & 1 != 0 });
+                ip.identification = be32(extension, 4)?;
+            }
+            number => {
+                let known = [Extension::HopByHop, Extension::Destination, Extension::Routing];
+                ip.extensions.push(known.into_iter().find(|extension| extension.number() == number)?);
+            }
+        }
+        next = extension[0];
+    }
+    Some(ip)
+}
+
+fn read_udp(segment: &[u8], nesting: usize) -> Option<(Transport, usize)> {
+    let (sport, dport) = (be16(segment, 0)?, be16(segment, 2)?);
+    let checksum = Checksum::Value(be16(segment, 6)?);
+    let is_vxlan = dport == VXLAN_PORT && segment.get(8..12) == Some(&[8, 0, 0, 0]) && segment.get(15) == Some(&0);
+    if !is_vxlan {
+        return Some((Transport::Udp(Udp { sport, dport, checksum, vxlan: None }), 8));
+    }
+    let behind = segment.get(16..)?;
+    // A frame inside, as deep as a text may say it.
+    let has_inner = !behind.is_empty() && nesting < NESTING_MAX;
+    let inner = has_inner.then(|| Box::new(recipe_of(behind, nesting + 1)));
+    let header_length = if has_inner { segment.len() } else { 16 };
+    let vxlan = Some(Vxlan { vni: be32(segment, 12)? >> 8, inner });
+    Some((Transport::Udp(Udp { sport, dport, checksum, vxlan }), header_length))
+}
+
+fn read_tcp(segment: &[u8]) -> Option<(Transport, usize)> {
+    let header_length = usize::from(segment.get(12)? >> 4) * 4;
+    let tcp = Tcp {
+        sport: be16(segment, 0)?,
+        dport: be16(segment, 2)?,
+        sequence: be32(segment, 4)?,
+        acknowledgment: be32(segment, 8)?,
+        flags: *segment.get(13)?,
+        window: be16(segment, 14)?,
+        options: segment.get(20..header_length)?.to_vec(),
+        checksum: Checksum::Value(be16(segment, 16)?),
+    };
+    Some((Transport::Tcp(tcp), header_length))
+}
+
+fn read_icmp(segment: &[u8]) -> Option<(Transport, usize)> {
+    let checksum = Checksum::Value(be16(segment, 2)?);
+    let icmp = Icmp { kind: *segment.first()?, code: *segment.get(1)?, rest: be32(segment, 4)?, checksum };
+    Some((Transport::Icmp(icmp), 8))
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn be32(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_be_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// Collects the words of a line. Values that are the default are not said, but for those a reader looks for.
+struct Line {
+    words: Vec<String>,
+    is_short: bool,
+}
+
+impl Line {
+    fn say(&mut self, key: &str, value: impl Display) {
+        self.words.push(format!("{key}={value}"));
+    }
+
+    fn say_unless<T: Display + PartialEq>(&mut self, key: &str, value: T, default: T) {
+        if value != default {
+            self.say(key, value);
+        }
+    }
+
+    fn bytes(&mut self, key: &str, bytes: &[u8]) {
+        let shown = if self.is_short { &bytes[..bytes.len().min(SHOWN)] } else { bytes };
+        let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+        match bytes.len() - shown.len() {
+            0 => self.say(key, hex),
+            left => self.say(key, format_args!("{hex}...({left}_more)")),
+        }
+    }
+
+    fn bytes_unless_empty(&mut self, key: &str, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.bytes(key, bytes);
+        }
+    }
+
+    fn mac_unless(&mut self, key: &str, mac: [u8; 6], default: [u8; 6]) {
+        if mac != default {
+            self.say(key, mac.map(|byte| format!("{byte:02x}")).join(":"));
+        }
+    }
+
+    fn checksum(&mut self, key: &str, checksum: Checksum) {
+        match checksum {
+            Checksum::Good => {}
+            Checksum::Bad => self.say(key, "bad"),
+            Checksum::Value(value) => self.say(key, format_args!("{value:#06x}")),
+        }
+    }
+}
+
+impl Display for Recipe {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Written {
+        let mut line = Line { words: Vec::new(), is_short: f.alternate() };
+        match &self.body {
+            Body::Raw(bytes) => line.bytes("hex", bytes),
+            _ => say_frame(&mut line, self),
+        }
+        f.write_str(&line.words.join(" "))
+    }
+}
+
+fn say_frame(line: &mut Line, recipe: &Recipe) {
+    line.mac_unless("eth.src", recipe.eth_src, ETH_SRC);
+    line.mac_unless("eth.dst", recipe.eth_dst, ETH_DST);
+    for (key, tag) in [("vlan", recipe.vlan), ("second_vlan", recipe.second_vlan)] {
+        match tag {
+            Some(Tag { vid, pcp: 0 }) => line.say(key, vid),
+            Some(Tag { vid, pcp }) => line.say(key, format_args!("{vid}.{pcp}")),
+            None => {}
+        }
+    }
+    match &recipe.body {
+        Body::Raw(_) => {}
+        Body::Ethernet(ether_type) => line.say("type", format_args!("{ether_type:#06x}")),
+        Body::Arp(arp) => {
+            line.say("arp", if arp.is_reply { "reply" } else { "request" });
+            line.say("sender_ip", arp.sender_ip);
+            line.say("target_ip", arp.target_ip);
+        }
+        Body::Ip(ip) => say_ip(line, ip),
+    }
+    line.bytes_unless_empty("payload", &recipe.payload);
+    if let Some(length) = recipe.length {
+        line.say("len", length);
+    }
+    line.bytes_unless_empty("trailer", &recipe.trailer);
+}
+
+fn say_ip(line: &mut Line, ip: &Ip) {
+    match ip.addresses {
+        Addresses::V4(src, dst) => line.words.push(format!("src={src} dst={dst}")),
+        Addresses::V6(src, dst) => line.words.push(format!("src={src} dst={dst}")),
+    }
+    line.say_unless("ttl", ip.ttl, TTL);
+    line.say_unless("dscp", ip.dscp, 0);
+    line.say_unless("ecn", ip.ecn, 0);
+    if ip.addresses.is_ipv4() {
+        line.say_unless("options", ip.options, 0);
+        line.say_unless("df", u8::from(ip.dont_fragment), 0);
+        line.checksum("ip_csum", ip.checksum);
+    } else {
+        line.say_unless("flow_label", ip.flow_label, 0);
+        let names = ip.extensions.iter().map(|extension| extension.name()).collect::<Vec<_>>();
+        line.say_unless("ext", names.join(","), String::new());
+    }
+    if let Some(part) = ip.fragment {
+        line.say("frag", format_args!("{}{}", part.offset, if part.more { "+" } else { "" }));
+    }
+    if ip.addresses.is_ipv4() || ip.fragment.is_some() {
+        line.say_unless("id", ip.identification, 0);
+    }
+    say_transport(line, ip);
+}
+
+impl Extension {
+    fn name(self) -> &'static str {
+        match self {
+            Extension::HopByHop => "hbh",
+            Extension::Destination => "dst",
+            Extension::Routing => "routing",
+        }
+    }
+}
+
+fn say_transport(line: &mut Line, ip: &Ip) {
+    match &ip.transport {
+        Transport::Udp(udp) => say_udp(line, udp),
+        Transport::Tcp(tcp) => say_tcp(line, tcp),
+        Transport::Icmp(icmp) => {
+            line.say("proto", if ip.addresses.is_ipv4() { "icmp" } else { "icmpv6" });
+            line.say("icmp_type", icmp.kind);
+            line.say("icmp_code", icmp.code);
+            line.say_unless("icmp_rest", format!("{:#010x}", icmp.rest), format!("{:#010x}", 0));
+            line.checksum("csum", icmp.checksum);
+        }
+        Transport::Other(protocol) => line.say("proto", protocol),
+    }
+}
+
+fn say_udp(line: &mut Line, udp: &Udp) {
+    line.words.push(format!("proto=udp sport={} dport={}", udp.sport, udp.dport));
+    match (udp.checksum, &udp.vxlan) {
+        (Checksum::Value(0), Some(_)) => {}
+        (Checksum::Good, Some(_)) => line.say("udp_csum", "full"),
+        (Checksum::Value(0), None) => line.say("udp_csum", "0"),
+        (checksum, _) => line.checksum("csum", checksum),
+    }
+    if let Some(vxlan) = &udp.vxlan {
+        line.say("vni", vxlan.vni);
+        if let Some(inner) = &vxlan.inner {
+            line.words.push(if line.is_short { format!("inner({inner:#})") } else { format!("inner({inner})") });
+        }
+    }
+}
+
+fn say_tcp(line: &mut Line, tcp: &Tcp) {
+    line.words.push(format!("proto=tcp sport={} dport={}", tcp.sport, tcp.dport));
+    let letters: String =
+        FLAG_LETTERS.chars().enumerate().filter(|(bit, _)| tcp.flags >> bit & 1 == 1).map(|x| x.1).collect();
+    line.say("flags", if letters.is_empty() { "none" } else { &letters });
+    line.say_unless("seq", tcp.sequence, 0);
+    line.say_unless("ack", tcp.acknowledgment, 0);
+    line.say_unless("window", tcp.window, WINDOW);
+    line.bytes_unless_empty("tcp_options", &tcp.options);
+    line.checksum("csum", tcp.checksum);
+}

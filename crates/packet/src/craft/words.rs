@@ -1,0 +1,482 @@
+//! From text to a recipe: the text is split into words, each part of the recipe takes the words it knows, and a word
+//! that nobody took is out of place.
+
+use super::{
+    Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, FLAG_LETTERS, FRAME_MAX, Fragment, Icmp, Ip,
+    NESTING_MAX, OPTIONS_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, Vxlan, WINDOW,
+};
+use crate::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+const MAC: &str = "a MAC address like 02:00:00:00:00:01";
+const IPV4: &str = "an IPv4 address";
+const ADDRESS: &str = "an IPv4 or IPv6 address";
+const TAG: &str = "VID or VID.PCP, 4095.7 at most";
+const BITS_2: &str = "a number, 3 at most";
+const BITS_6: &str = "a number, 63 at most";
+const BITS_8: &str = "a number, 255 at most";
+const BITS_16: &str = "a number, 65535 at most";
+const BITS_20: &str = "a number, 0xfffff at most";
+const BITS_24: &str = "a number, 0xffffff at most";
+const BITS_32: &str = "a number of 32 bits, or of 16 with IPv4";
+const HEX: &str = "an even number of hex digits";
+const CHECKSUM: &str = "good, bad or a number of 16 bits";
+const ANY: &str = "any frame but hex=";
+const IP: &str = "an IP packet (no type=, no arp=)";
+const V4: &str = "IPv4 addresses";
+const V6: &str = "IPv6 addresses";
+const PORTS: &str = "proto=udp or proto=tcp, and no frag= beyond 0";
+const IN_TCP: &str = "proto=tcp, and no frag= beyond 0";
+const IN_ICMP: &str = "proto=icmp or proto=icmpv6, and no frag= beyond 0";
+const IN_UDP: &str = "proto=udp, and no frag= beyond 0";
+
+/// Every key with what its value looks like and where it applies.
+pub const KEYS: &[(&str, &str, &str)] = &[
+    ("eth.src", MAC, ANY),
+    ("eth.dst", MAC, ANY),
+    ("vlan", TAG, ANY),
+    ("second_vlan", TAG, "a frame with vlan="),
+    ("type", BITS_16, "a frame without arp= and IP"),
+    ("arp", "request or reply", "a frame without type= and IP"),
+    ("sender_ip", IPV4, "a frame with arp="),
+    ("target_ip", IPV4, "a frame with arp="),
+    ("src", ADDRESS, IP),
+    ("dst", ADDRESS, IP),
+    ("proto", "udp, tcp, icmp, icmpv6 or a number (whose header is payload)", IP),
+    ("ttl", BITS_8, IP),
+    ("dscp", BITS_6, IP),
+    ("ecn", BITS_2, IP),
+    ("id", BITS_32, "IPv4 addresses, or an IPv6 packet with frag="),
+    ("df", "0 or 1", V4),
+    ("frag", "OFFSET, or OFFSET+ when more follow; a multiple of 8, 65528 at most", IP),
+    ("options", "a number of 4-byte words, 10 at most", V4),
+    ("ip_csum", CHECKSUM, V4),
+    ("flow_label", BITS_20, V6),
+    ("ext", "hbh, dst and routing, separated by commas, 16 at most", V6),
+    ("sport", BITS_16, PORTS),
+    ("dport", BITS_16, PORTS),
+    ("flags", "letters of FSRPAUEC, or none", IN_TCP),
+    ("seq", "a number of 32 bits", IN_TCP),
+    ("ack", "a number of 32 bits", IN_TCP),
+    ("window", BITS_16, IN_TCP),
+    ("tcp_options", "hex digits of whole 4-byte words, 40 bytes at most", IN_TCP),
+    ("icmp_type", BITS_8, IN_ICMP),
+    ("icmp_code", BITS_8, IN_ICMP),
+    ("icmp_rest", "a number of 32 bits", IN_ICMP),
+    ("csum", CHECKSUM, "TCP, UDP or ICMP, and no frag= beyond 0"),
+    ("udp_csum", "0 or full", "proto=udp without csum="),
+    ("vni", BITS_24, IN_UDP),
+    ("inner", "a recipe in parentheses: inner(src=10.1.0.1 dst=10.1.0.2)", IN_UDP),
+    ("payload", HEX, ANY),
+    ("len", BITS_16, ANY),
+    ("trailer", HEX, ANY),
+    ("hex", HEX, "a recipe alone"),
+];
+
+/// Why a text is no recipe: which word, where, and what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecipeError {
+    /// Bytes of the text before the word.
+    pub at: usize,
+    /// The offending word.
+    pub word: String,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a word.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// No `=` in it, and not `inner(...)`.
+    NotKeyValue,
+    /// No such key.
+    UnknownKey,
+    /// The key was there before.
+    Twice,
+    /// The value is not what the key takes: this.
+    Expected(&'static str),
+    /// The key does not apply; it needs this.
+    OutOfPlace(&'static str),
+    /// Source and destination are not of one family.
+    Families,
+    /// A parenthesis is missing, or there is one too many.
+    Parenthesis,
+    /// Recipes inside recipes beyond [`NESTING_MAX`].
+    TooDeep,
+    /// The frame would have so many bytes, more than [`FRAME_MAX`].
+    TooLong(usize),
+    /// `len=` is less than headers and payload have: so many bytes.
+    TooShort(usize),
+}
+
+impl std::error::Error for RecipeError {}
+
+impl std::fmt::Display for RecipeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "`{}` at column {}: ", self.word, self.at + 1)?;
+        match &self.problem {
+            Problem::NotKeyValue => write!(f, "write key=value, or inner(...)"),
+            Problem::UnknownKey => {
+                let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
+                write!(f, "no such key; the keys are {}", keys.join(" "))
+            }
+            Problem::Twice => write!(f, "the key was there before; say it once"),
+            Problem::Expected(value) => write!(f, "the value must be {value}"),
+            Problem::OutOfPlace(needs) => write!(f, "it does not apply here; it needs {needs}"),
+            Problem::Families => write!(f, "source and destination must both be IPv4 or both be IPv6"),
+            Problem::Parenthesis => write!(f, "parentheses do not match; close each inner( with one )"),
+            Problem::TooDeep => write!(f, "more than {NESTING_MAX} recipes inside each other; take one out"),
+            Problem::TooLong(bytes) => write!(f, "the frame would have {bytes} bytes; {FRAME_MAX} is the limit"),
+            Problem::TooShort(bytes) => write!(f, "headers and payload have {bytes} bytes; len= must not be less"),
+        }
+    }
+}
+
+impl FromStr for Recipe {
+    type Err = RecipeError;
+
+    fn from_str(text: &str) -> Result<Recipe, RecipeError> {
+        recipe(Place { text, at: 0 }, 0)
+    }
+}
+
+/// A part of the text and where it begins.
+#[derive(Clone, Copy)]
+struct Place<'t> {
+    text: &'t str,
+    at: usize,
+}
+
+impl Place<'_> {
+    fn error(&self, problem: Problem) -> RecipeError {
+        RecipeError { at: self.at, word: self.text.to_string(), problem }
+    }
+}
+
+fn recipe(place: Place<'_>, depth: usize) -> Result<Recipe, RecipeError> {
+    let mut words = Words::split(place, depth)?;
+    if let Some(bytes) = words.value("hex", hex)? {
+        words.done()?;
+        return limited(Recipe { body: Body::Raw(bytes), ..Recipe::default() }, place, None);
+    }
+    let mut recipe = Recipe::default();
+    recipe.eth_src = words.value("eth.src", mac)?.unwrap_or(recipe.eth_src);
+    recipe.eth_dst = words.value("eth.dst", mac)?.unwrap_or(recipe.eth_dst);
+    recipe.vlan = words.value("vlan", tag)?;
+    if recipe.vlan.is_some() {
+        recipe.second_vlan = words.value("second_vlan", tag)?;
+    }
+    recipe.payload = words.value("payload", hex)?.unwrap_or_default();
+    recipe.trailer = words.value("trailer", hex)?.unwrap_or_default();
+    let length_word = words.find("len");
+    recipe.length = words.number("len", FRAME_MAX as u64)?.map(|length| length as usize);
+    recipe.body = body(&mut words)?;
+    words.done()?;
+    limited(recipe, place, length_word)
+}
+
+/// The recipe, when its frame keeps the limits.
+fn limited(mut recipe: Recipe, place: Place<'_>, length_word: Option<Place<'_>>) -> Result<Recipe, RecipeError> {
+    let length = recipe.length.take();
+    let needed = recipe.build().len();
+    recipe.length = length;
+    match (length, length_word) {
+        _ if needed > FRAME_MAX => Err(place.error(Problem::TooLong(needed))),
+        (Some(length), Some(word)) if length < needed => Err(word.error(Problem::TooShort(needed))),
+        _ => Ok(recipe),
+    }
+}
+
+fn body(words: &mut Words<'_>) -> Result<Body, RecipeError> {
+    if let Some(is_reply) = words.value("arp", |value| choice(value, &[("request", false), ("reply", true)]))? {
+        let sender_ip = words.value("sender_ip", parsed)?.unwrap_or(Ipv4Addr::new(10, 0, 0, 1));
+        let target_ip = words.value("target_ip", parsed)?.unwrap_or(Ipv4Addr::new(10, 0, 0, 2));
+        return Ok(Body::Arp(Arp { is_reply, sender_ip, target_ip }));
+    }
+    if let Some(ether_type) = words.number("type", 0xffff)? {
+        return Ok(Body::Ethernet(ether_type as u16));
+    }
+    ip(words).map(Body::Ip)
+}
+
+fn ip(words: &mut Words<'_>) -> Result<Ip, RecipeError> {
+    let addresses = addresses(words)?;
+    let is_ipv4 = addresses.is_ipv4();
+    let mut ip = Ip { addresses, ..Ip::default() };
+    ip.ttl = words.number("ttl", 0xff)?.map_or(TTL, |ttl| ttl as u8);
+    ip.dscp = words.number("dscp", 63)?.unwrap_or(0) as u8;
+    ip.ecn = words.number("ecn", 3)?.unwrap_or(0) as u8;
+    ip.fragment = words.value("frag", fragment)?;
+    if is_ipv4 {
+        ip.identification = words.number("id", 0xffff)?.unwrap_or(0) as u32;
+        ip.dont_fragment = words.number("df", 1)? == Some(1);
+        ip.options = words.number("options", u64::from(OPTIONS_MAX))?.unwrap_or(0) as u8;
+        ip.checksum = words.value("ip_csum", checksum)?.unwrap_or_default();
+    } else {
+        if ip.fragment.is_some() {
+            ip.identification = words.number("id", 0xffff_ffff)?.unwrap_or(0) as u32;
+        }
+        ip.flow_label = words.number("flow_label", 0xf_ffff)?.unwrap_or(0) as u32;
+        ip.extensions = words.value("ext", extensions)?.unwrap_or_default();
+    }
+    let is_first = ip.fragment.is_none_or(|part| part.offset == 0);
+    ip.transport = transport(words, is_ipv4, is_first)?;
+    Ok(ip)
+}
+
+/// Both addresses; one that is not said is of the other's family.
+fn addresses(words: &mut Words<'_>) -> Result<Addresses, RecipeError> {
+    let dst_word = words.find("dst");
+    let (src, dst) = (words.value("src", parsed::<IpAddr>)?, words.value("dst", parsed::<IpAddr>)?);
+    let Addresses::V4(v4_src, v4_dst) = Ip::default().addresses else { unreachable!("the default is IPv4") };
+    let v6 = |last| Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last);
+    match (src, dst) {
+        (None, None) => Ok(Addresses::V4(v4_src, v4_dst)),
+        (Some(IpAddr::V4(src)), None) => Ok(Addresses::V4(src, v4_dst)),
+        (None, Some(IpAddr::V4(dst))) => Ok(Addresses::V4(v4_src, dst)),
+        (Some(IpAddr::V4(src)), Some(IpAddr::V4(dst))) => Ok(Addresses::V4(src, dst)),
+        (Some(IpAddr::V6(src)), None) => Ok(Addresses::V6(src, v6(2))),
+        (None, Some(IpAddr::V6(dst))) => Ok(Addresses::V6(v6(1), dst)),
+        (Some(IpAddr::V6(src)), Some(IpAddr::V6(dst))) => Ok(Addresses::V6(src, dst)),
+        _ => Err(dst_word.unwrap_or(words.whole).error(Problem::Families)),
+    }
+}
+
+/// A protocol by its name has a header, by its number it has not.
+enum Protocol {
+    Named(u8),
+    Number(u8),
+}
+
+fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Transport, RecipeError> {
+    let word = words.find("proto");
+    let protocol = words.value("proto", protocol)?.unwrap_or(Protocol::Named(PROTOCOL_UDP));
+    match (protocol, word) {
+        (Protocol::Named(PROTOCOL_ICMP), Some(word)) if !is_ipv4 => Err(word.error(Problem::OutOfPlace(V4))),
+        (Protocol::Named(PROTOCOL_ICMPV6), Some(word)) if is_ipv4 => Err(word.error(Problem::OutOfPlace(V6))),
+        (Protocol::Named(PROTOCOL_UDP), _) if is_first => udp(words).map(Transport::Udp),
+        (Protocol::Named(PROTOCOL_TCP), _) if is_first => tcp(words).map(Transport::Tcp),
+        (Protocol::Named(_), _) if is_first => icmp(words, if is_ipv4 { 8 } else { 128 }).map(Transport::Icmp),
+        (Protocol::Named(number) | Protocol::Number(number), _) => Ok(Transport::Other(number)),
+    }
+}
+
+fn udp(words: &mut Words<'_>) -> Result<Udp, RecipeError> {
+    let vxlan = vxlan(words)?;
+    let (dport, usual) = match vxlan {
+        // RFC 7348 §5: the outer checksum should be zero.
+        Some(_) => (VXLAN_PORT, Checksum::Value(0)),
+        None => (2000, Checksum::Good),
+    };
+    let sport = words.number("sport", 0xffff)?.unwrap_or(1000) as u16;
+    let dport = words.number("dport", 0xffff)?.map_or(dport, |port| port as u16);
+    let checksum = match words.value("csum", checksum)? {
+        Some(checksum) => checksum,
+        None => words
+            .value("udp_csum", |value| choice(value, &[("0", Checksum::Value(0)), ("full", Checksum::Good)]))?
+            .unwrap_or(usual),
+    };
+    Ok(Udp { sport, dport, checksum, vxlan })
+}
+
+fn vxlan(words: &mut Words<'_>) -> Result<Option<Vxlan>, RecipeError> {
+    let vni = words.number("vni", 0xff_ffff)?;
+    let depth = words.depth + 1;
+    let inner = words.take("inner").map(|word| recipe(word.value, depth)).transpose()?;
+    if vni.is_none() && inner.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(Vxlan { vni: vni.unwrap_or(0) as u32, inner: inner.map(Box::new) }))
+}
+
+fn tcp(words: &mut Words<'_>) -> Result<Tcp, RecipeError> {
+    Ok(Tcp {
+        sport: words.number("sport", 0xffff)?.unwrap_or(1000) as u16,
+        dport: words.number("dport", 0xffff)?.unwrap_or(2000) as u16,
+        sequence: words.number("seq", 0xffff_ffff)?.unwrap_or(0) as u32,
+        acknowledgment: words.number("ack", 0xffff_ffff)?.unwrap_or(0) as u32,
+        flags: words.value("flags", flags)?.unwrap_or(2),
+        window: words.number("window", 0xffff)?.map_or(WINDOW, |window| window as u16),
+        options: words.value("tcp_options", tcp_options)?.unwrap_or_default(),
+        checksum: words.value("csum", checksum)?.unwrap_or_default(),
+    })
+}
+
+/// An echo request unless said otherwise.
+fn icmp(words: &mut Words<'_>, kind: u8) -> Result<Icmp, RecipeError> {
+    Ok(Icmp {
+        kind: words.number("icmp_type", 0xff)?.map_or(kind, |kind| kind as u8),
+        code: words.number("icmp_code", 0xff)?.unwrap_or(0) as u8,
+        rest: words.number("icmp_rest", 0xffff_ffff)?.unwrap_or(0) as u32,
+        checksum: words.value("csum", checksum)?.unwrap_or_default(),
+    })
+}
+
+/// A word: a key of [`KEYS`], its value, and both as they stand in the text.
+#[derive(Clone, Copy)]
+struct Word<'t> {
+    key: &'static (&'static str, &'static str, &'static str),
+    value: Place<'t>,
+    place: Place<'t>,
+}
+
+impl<'t> Word<'t> {
+    fn read(place: Place<'t>) -> Result<Word<'t>, RecipeError> {
+        let (key, value) = match place.text.strip_prefix("inner(").and_then(|rest| rest.strip_suffix(')')) {
+            Some(value) => ("inner", value),
+            None if place.text.contains(['(', ')']) => return Err(place.error(Problem::Parenthesis)),
+            None => place.text.split_once('=').ok_or_else(|| place.error(Problem::NotKeyValue))?,
+        };
+        let value = Place { text: value, at: place.at + key.len() + 1 };
+        let key = KEYS.iter().find(|(name, ..)| *name == key).ok_or_else(|| place.error(Problem::UnknownKey))?;
+        Ok(Word { key, value, place })
+    }
+}
+
+/// The words of a recipe that nobody has taken yet.
+struct Words<'t> {
+    words: Vec<Word<'t>>,
+    whole: Place<'t>,
+    depth: usize,
+}
+
+impl<'t> Words<'t> {
+    fn split(whole: Place<'t>, depth: usize) -> Result<Words<'t>, RecipeError> {
+        if depth > NESTING_MAX {
+            return Err(whole.error(Problem::TooDeep));
+        }
+        let mut words: Vec<Word<'t>> = Vec::new();
+        let mut at = 0;
+        loop {
+            at += whole.text[at..].len() - whole.text[at..].trim_start().len();
+            let length = word_length(&whole.text[at..]);
+            if length == 0 {
+                return Ok(Words { words, whole, depth });
+            }
+            let word = Word::read(Place { text: &whole.text[at..at + length], at: whole.at + at })?;
+            if words.iter().any(|earlier| earlier.key.0 == word.key.0) {
+                return Err(word.place.error(Problem::Twice));
+            }
+            words.push(word);
+            at += length;
+        }
+    }
+
+    fn find(&self, key: &str) -> Option<Place<'t>> {
+        self.words.iter().find(|word| word.key.0 == key).map(|word| word.place)
+    }
+
+    fn take(&mut self, key: &str) -> Option<Word<'t>> {
+        let index = self.words.iter().position(|word| word.key.0 == key)?;
+        Some(self.words.swap_remove(index))
+    }
+
+    /// Takes a key's value, if it is there.
+    fn value<T>(&mut self, key: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, RecipeError> {
+        let Some(word) = self.take(key) else { return Ok(None) };
+        read(word.value.text).map(Some).ok_or_else(|| word.place.error(Problem::Expected(word.key.1)))
+    }
+
+    fn number(&mut self, key: &str, max: u64) -> Result<Option<u64>, RecipeError> {
+        self.value(key, |value| number(value).filter(|&number| number <= max))
+    }
+
+    /// Every word was taken, or the first that was not does not apply.
+    fn done(self) -> Result<(), RecipeError> {
+        match self.words.iter().min_by_key(|word| word.place.at) {
+            Some(word) => Err(word.place.error(Problem::OutOfPlace(word.key.2))),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes up to the first white space outside parentheses.
+fn word_length(text: &str) -> usize {
+    let mut open = 0usize;
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => open += 1,
+            ')' => open = open.saturating_sub(1),
+            _ if open == 0 && character.is_whitespace() => return at,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+fn parsed<T: FromStr>(value: &str) -> Option<T> {
+    value.parse().ok()
+}
+
+/// Digits, or `0x` and hex digits.
+fn number(value: &str) -> Option<u64> {
+    let (digits, radix) = value.strip_prefix("0x").map_or((value, 10), |digits| (digits, 16));
+    let all_digits = digits.chars().all(|character| character.is_digit(radix));
+    if all_digits { u64::from_str_radix(digits, radix).ok() } else { None }
+}
+
+fn hex(value: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> = value.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+fn mac(value: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> =
+        value.split(':').map(|byte| hex(byte).filter(|byte| byte.len() == 1).map(|byte| byte[0])).collect();
+    bytes?.try_into().ok()
+}
+
+fn tag(value: &str) -> Option<Tag> {
+    let (vid, pcp) = value.split_once('.').unwrap_or((value, "0"));
+    let vid = number(vid).filter(|&vid| vid <= 0xfff)? as u16;
+    let pcp = number(pcp).filter(|&pcp| pcp <= 7)? as u8;
+    Some(Tag { vid, pcp })
+}
+
+fn protocol(value: &str) -> Option<Protocol> {
+    Some(match value {
+        "udp" => Protocol::Named(PROTOCOL_UDP),
+        "tcp" => Protocol::Named(PROTOCOL_TCP),
+        "icmp" => Protocol::Named(PROTOCOL_ICMP),
+        "icmpv6" => Protocol::Named(PROTOCOL_ICMPV6),
+        _ => Protocol::Number(number(value)?.try_into().ok()?),
+    })
+}
+
+fn fragment(value: &str) -> Option<Fragment> {
+    let digits = value.strip_suffix('+');
+    let offset = number(digits.unwrap_or(value)).filter(|&offset| offset <= 0xfff8 && offset % 8 == 0)?;
+    Some(Fragment { offset: offset as u16, more: digits.is_some() })
+}
+
+fn extensions(value: &str) -> Option<Vec<Extension>> {
+    let names = [("hbh", Extension::HopByHop), ("dst", Extension::Destination), ("routing", Extension::Routing)];
+    let extensions: Option<Vec<Extension>> = value.split(',').map(|name| choice(name, &names)).collect();
+    extensions.filter(|extensions| extensions.len() <= EXTENSIONS_MAX)
+}
+
+fn flags(value: &str) -> Option<u8> {
+    if value == "none" {
+        return Some(0);
+    }
+    let bits: Option<Vec<u8>> = value.chars().map(|letter| Some(1 << FLAG_LETTERS.find(letter)?)).collect();
+    bits.filter(|bits| !bits.is_empty()).map(|bits| bits.iter().fold(0, |all, bit| all | bit))
+}
+
+fn tcp_options(value: &str) -> Option<Vec<u8>> {
+    hex(value).filter(|options| options.len() <= 40 && options.len() % 4 == 0)
+}
+
+fn checksum(value: &str) -> Option<Checksum> {
+    match value {
+        "good" => Some(Checksum::Good),
+        "bad" => Some(Checksum::Bad),
+        _ => Some(Checksum::Value(number(value)?.try_into().ok()?)),
+    }
+}
+
+fn choice<T: Copy>(value: &str, choices: &[(&str, T)]) -> Option<T> {
+    choices.iter().find(|(name, _)| *name == value).map(|(_, choice)| *choice)
+}

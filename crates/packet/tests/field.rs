@@ -1,0 +1,114 @@
+//! The table of fields: what it says is where `craft`, which knows nothing of it, has put things.
+
+use packet::craft::frame;
+use packet::{Access, Base, Depth, Field, parse};
+use std::collections::HashSet;
+
+/// The value of a field as its place says; `None` when the frame does not have it.
+fn read(frame: &[u8], field: Field) -> Option<u128> {
+    let spec = field.spec();
+    let headers = parse(frame, field.depth()).ok()?;
+    if spec.base == Base::Metadata || !headers.layers.has_all(spec.needs) {
+        return None;
+    }
+    let at = usize::from(headers.offsets[spec.base as usize]).checked_add_signed(isize::from(spec.offset))?;
+    let bytes = frame.get(at..at + usize::from(spec.bytes))?;
+    let value = bytes.iter().fold(0, |value: u128, &byte| value << 8 | u128::from(byte));
+    Some(value >> spec.shift & field.max())
+}
+
+const ETHERNET: &str = "eth.src=02:11:22:33:44:55 eth.dst=02:66:77:88:99:aa";
+const MACS: &[(&str, u128)] = &[("eth.src", 0x0211_2233_4455), ("eth.dst", 0x0266_7788_99aa)];
+const IPV4: &str = "src=1.2.3.4 dst=5.6.7.8 ttl=77 dscp=46 ecn=1 id=0x1357 options=2";
+const IPV6: &str = "src=fd00::1:2 dst=fd00::3:4 ttl=78 dscp=42 ecn=2 flow_label=0xabcde ext=hbh,dst";
+
+/// Recipes and what fields must read from them.
+fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
+    let v4 = || {
+        vec![
+            ("ipv4.src", 0x0102_0304),
+            ("ipv4.dst", 0x0506_0708),
+            ("ipv4.ttl", 77),
+            ("ipv4.dscp", 46),
+            ("ipv4.ecn", 1),
+            ("ipv4.identification", 0x1357),
+        ]
+    };
+    let v6 = || {
+        vec![
+            ("ipv6.src", 0xfd00 << 112 | 0x1_0002),
+            ("ipv6.dst", 0xfd00 << 112 | 0x3_0004),
+            ("ipv6.hop_limit", 78),
+            ("ipv6.traffic_class", 42 << 2 | 2),
+            ("ipv6.flow_label", 0xabcde),
+        ]
+    };
+    let tcp = vec![("tcp.sport", 4000), ("tcp.dport", 80), ("l4.sport", 4000), ("l4.dport", 80), ("tcp.flags", 0x92)];
+    let udp = vec![("udp.sport", 4001), ("udp.dport", 53), ("l4.sport", 4001), ("l4.dport", 53)];
+    let tags = [("vlan.vid", 0xabc), ("vlan.pcp", 5), ("second_vlan.vid", 0x123), ("second_vlan.pcp", 6)];
+    let tcp_text = "proto=tcp sport=4000 dport=80 flags=SAC";
+    vec![
+        (format!("{IPV4} {tcp_text}"), [v4(), tcp.clone()].concat()),
+        (format!("{IPV6} {tcp_text} vlan=0xabc.5 second_vlan=0x123.6"), [v6(), tcp, tags.to_vec()].concat()),
+        (format!("{IPV4} sport=4001 dport=53 vlan=0xabc.5"), [v4(), udp.clone(), tags[..2].to_vec()].concat()),
+        (format!("{IPV6} sport=4001 dport=53"), [v6(), udp].concat()),
+        (format!("{IPV4} proto=icmp icmp_type=3 icmp_code=4"), vec![("icmp.type", 3), ("icmp.code", 4)]),
+        (format!("{IPV6} proto=icmpv6 icmp_type=1 icmp_code=6"), vec![("icmpv6.type", 1), ("icmpv6.code", 6)]),
+        (
+            "arp=reply sender_ip=9.8.7.6 target_ip=5.4.3.2".to_string(),
+            vec![("arp.operation", 2), ("arp.sender_ip", 0x0908_0706), ("arp.target_ip", 0x0504_0302)],
+        ),
+    ]
+}
+
+/// The same inside VXLAN, where some fields have inner twins.
+fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
+    let inner = |(text, values): (String, Vec<(&'static str, u128)>)| {
+        let twins = values
+            .into_iter()
+            .chain(MACS.iter().copied())
+            .filter_map(|(name, value)| Field::from_name(&format!("inner.{name}")).map(|field| (field.name(), value)));
+        (format!("options=1 vni=0xfedcba inner({ETHERNET} {text})"), twins.chain([("vxlan.vni", 0xfe_dcba)]).collect())
+    };
+    cases().into_iter().map(inner).collect()
+}
+
+#[test]
+fn fields_are_where_the_recipe_has_put_them() {
+    let mut seen = HashSet::new();
+    let outer = cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
+    for (text, values) in outer.chain(inner_cases()) {
+        let bytes = frame(&text);
+        for (name, value) in values {
+            let field = Field::from_name(name).unwrap_or_else(|| panic!("no field {name}"));
+            assert_eq!(read(&bytes, field), Some(value), "{name} of {text}");
+            seen.insert(field);
+        }
+        for &field in Field::ALL {
+            // What a frame has is read at the field's depth and at every greater one.
+            let headers = parse(&bytes, Depth::Inner).unwrap();
+            let has = field.spec().base != Base::Metadata && headers.layers.has_all(field.spec().needs);
+            assert_eq!(read(&bytes, field).is_some(), has, "{field} of {text}");
+        }
+    }
+    let unseen = Field::ALL.iter().filter(|field| field.spec().base != Base::Metadata && !seen.contains(field));
+    assert_eq!(unseen.collect::<Vec<_>>(), Vec::<&Field>::new());
+}
+
+#[test]
+fn the_table_agrees_with_itself() {
+    let names: HashSet<&str> = Field::ALL.iter().map(|field| field.name()).collect();
+    assert_eq!(names.len(), Field::ALL.len(), "names are unique");
+    for &field in Field::ALL {
+        let spec = field.spec();
+        assert_eq!(Field::from_name(spec.name), Some(field));
+        assert_eq!(field.to_string(), spec.name);
+        assert!(spec.bits + spec.shift <= spec.bytes * 8, "{field} fits its bytes");
+        assert!(spec.bits + spec.shift > (spec.bytes - 1) * 8, "{field} has no byte too many");
+        assert_eq!(field.max().count_ones(), u32::from(spec.bits), "{field}");
+        assert_eq!(field.meta_word().is_some(), spec.name.starts_with("meta.") && spec.access == Access::Writable);
+        let is_inner = spec.name.starts_with("inner.") || spec.name.starts_with("vxlan.");
+        assert_eq!(field.depth() == Depth::Inner, is_inner, "{field}");
+        assert_eq!(spec.needs.0 == 0, matches!(spec.base, Base::L2 | Base::Metadata) && !is_inner, "{field}");
+    }
+}

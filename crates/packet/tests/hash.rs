@@ -1,0 +1,199 @@
+//! The hashes: the select hash is a specification and frozen here; both are checked for what tables and buckets need of
+//! them. Everything is seeded: a test that passes once passes always.
+
+use packet::{FlowKey, PROTOCOL_TCP, TableHash, select_hash};
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// A function of five words, as both hashes are for flow keys.
+type Hash<'h> = &'h dyn Fn(&[u64; 5]) -> u64;
+
+/// Runs a check for select hashes of several seeds and table hashes of several secrets.
+fn for_each_hash(check: impl Fn(&str, Hash<'_>)) {
+    for seed in [0, 1, 2, 0xdead_beef, u64::MAX] {
+        check(&format!("select, seed {seed:#x}"), &|key| select_hash(seed, key));
+    }
+    for secret in 0..5 {
+        let table = TableHash::new([secret, secret.wrapping_mul(0x1234_5678_9abc_def1)]);
+        check(&format!("table, secret {secret}"), &|key| table.hash(key));
+    }
+}
+
+/// A generator for test data (Steele, Lea, Flood 2014), independent of what is tested.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn key(&mut self) -> [u64; 5] {
+        std::array::from_fn(|_| self.next())
+    }
+}
+
+fn ipv4_key(src: u32, dst: u32, sport: u16, dport: u16) -> [u64; 5] {
+    let ip = |bits| IpAddr::V4(Ipv4Addr::from_bits(bits));
+    FlowKey::new(ip(src), ip(dst), PROTOCOL_TCP, (sport, dport), 0).0
+}
+
+/// Keys as networks have them: addresses in a row, ports in a row, both at strides, and IPv6 with one part counting.
+fn key_sets() -> Vec<(&'static str, Vec<[u64; 5]>)> {
+    const COUNT: u32 = 1 << 16;
+    let set = |key: &dyn Fn(u32) -> [u64; 5]| (0..COUNT).map(key).collect::<Vec<_>>();
+    let v6 = |word: usize, shift: u32| {
+        move |n: u32| {
+            let mut key = [0xfd00 << 48, 1, 0xfd00 << 48, 2, 40000 << 48 | 443 << 32 | 6 << 24];
+            key[word] ^= u64::from(n) << shift;
+            key
+        }
+    };
+    vec![
+        ("sources in a row", set(&|n| ipv4_key(0x0a00_0000 + n, 0x0a01_0001, 40000, 80))),
+        ("destinations in a row", set(&|n| ipv4_key(0x0a00_0001, 0xc0a8_0000 + n, 40000, 80))),
+        ("sources at stride 256", set(&|n| ipv4_key(n << 8, 0x0a01_0001, 40000, 80))),
+        ("source ports", set(&|n| ipv4_key(0x0a00_0001, 0x0a01_0001, n as u16, 80))),
+        ("destination ports", set(&|n| ipv4_key(0x0a00_0001, 0x0a01_0001, 40000, n as u16))),
+        ("both ports together", set(&|n| ipv4_key(0x0a00_0001, 0x0a01_0001, n as u16, n as u16))),
+        ("sources by ports", set(&|n| ipv4_key(0x0a00_0000 + (n >> 8), 0x0a01_0001, (n & 255) as u16, 80))),
+        ("pairs of addresses", set(&|n| ipv4_key(0x0a00_0000 + (n >> 8), 0x0a01_0000 + (n & 255), 5000, 80))),
+        ("equal addresses", set(&|n| ipv4_key(0x0a00_0000 + n, 0x0a00_0000 + n, 40000, 80))),
+        ("IPv6 low source", set(&v6(1, 0))),
+        ("IPv6 high half of an interface", set(&v6(3, 40))),
+        ("IPv6 subnets", set(&v6(0, 0))),
+        ("IPv6 top bits", set(&v6(1, 48))),
+    ]
+}
+
+/// Sum of squared deviations of `counts` from `mean`, in standard deviations from what chance would give.
+fn sigmas(counts: &[u32], total: usize) -> f64 {
+    let mean = total as f64 / counts.len() as f64;
+    let chi: f64 = counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum();
+    let freedom = counts.len() as f64 - 1.0;
+    (chi - freedom) / (2.0 * freedom).sqrt()
+}
+
+fn index(hash: u64, buckets: usize) -> usize {
+    ((u128::from(hash) * buckets as u128) >> 64) as usize
+}
+
+#[test]
+fn buckets_are_filled_evenly() {
+    for_each_hash(|name, hash| {
+        for (set, keys) in key_sets() {
+            let hashes: Vec<u64> = keys.iter().map(hash).collect();
+            // Low bits, high bits, a number of buckets that is no power of two, and bits in the middle.
+            let views: [(&str, usize, &dyn Fn(u64) -> usize); 4] = [
+                ("low 10 bits", 1024, &|hash| (hash & 1023) as usize),
+                ("high 10 bits", 1024, &|hash| (hash >> 54) as usize),
+                ("of 251", 251, &|hash| index(hash, 251)),
+                ("middle 8 bits", 256, &|hash| (hash >> 28 & 255) as usize),
+            ];
+            for (view, buckets, place) in views {
+                let mut counts = vec![0; buckets];
+                hashes.iter().for_each(|&hash| counts[place(hash)] += 1);
+                let off = sigmas(&counts, keys.len());
+                // 520 looks at chance: 5.5 sigma are rare enough, and too even is as suspicious as too uneven.
+                assert!(off.abs() < 5.5, "{name}: {set}, {view}: {off:.1} sigma");
+            }
+        }
+    });
+}
+
+#[test]
+fn every_input_bit_flips_every_output_bit_half_of_the_time() {
+    const ROUNDS: u32 = 400;
+    for_each_hash(|name, hash| {
+        let mut random = SplitMix(7);
+        let keys: Vec<([u64; 5], u64)> = (0..ROUNDS).map(|_| random.key()).map(|key| (key, hash(&key))).collect();
+        for bit in 0..320 {
+            let mut flips = [0u32; 64];
+            for (key, before) in &keys {
+                let mut changed = *key;
+                changed[bit / 64] ^= 1 << (bit % 64);
+                let difference = before ^ hash(&changed);
+                (0..64).for_each(|out| flips[out] += (difference >> out & 1) as u32);
+            }
+            for (out, &count) in flips.iter().enumerate() {
+                // Sigma is 10 of 400; 20480 looks.
+                let off = (f64::from(count) - 200.0) / 10.0;
+                assert!(off.abs() < 6.0, "{name}: bit {bit} to {out}: {count} of {ROUNDS}");
+            }
+        }
+    });
+}
+
+/// Two flipped bits that cancel out would let anyone who can choose two fields make flows that collide.
+#[test]
+fn no_two_flipped_bits_cancel_out() {
+    for_each_hash(|name, hash| {
+        for seed in 0..8 {
+            let key = SplitMix(seed).key();
+            let mut seen = HashSet::from([hash(&key)]);
+            for first in 0..320 {
+                for second in first..320 {
+                    let mut changed = key;
+                    changed[first / 64] ^= 1 << (first % 64);
+                    changed[second / 64] ^= 1 << (second % 64);
+                    if first != second {
+                        assert!(seen.insert(hash(&changed)), "{name}: bits {first} and {second}");
+                    }
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn neither_hash_is_linear() {
+    for_each_hash(|name, hash| {
+        let mut random = SplitMix(11);
+        let mut linear = (0, 0);
+        for _ in 0..10_000 {
+            let (a, b, c) = (random.key(), random.key(), random.key());
+            let exclusive: [u64; 5] = std::array::from_fn(|n| a[n] ^ b[n] ^ c[n]);
+            let sum: [u64; 5] = std::array::from_fn(|n| a[n].wrapping_add(b[n]).wrapping_sub(c[n]));
+            linear.0 += u32::from(hash(&a) ^ hash(&b) ^ hash(&c) == hash(&exclusive));
+            linear.1 += u32::from(hash(&a).wrapping_add(hash(&b)).wrapping_sub(hash(&c)) == hash(&sum));
+        }
+        assert_eq!(linear, (0, 0), "{name}");
+    });
+}
+
+/// A fleet balances twice with two seeds (bond behind lb): the second choice must not follow from the first.
+#[test]
+fn seeds_and_secrets_choose_independently() {
+    for (one, other) in [(0, 1), (1, 2), (7, 1 << 32 | 7), (3, u64::MAX)] {
+        let table = (TableHash::new([one, 5]), TableHash::new([other, 5]));
+        for (set, keys) in key_sets() {
+            let mut counts = (vec![0; 256], vec![0; 256]);
+            for key in &keys {
+                let place = |first: u64, second: u64| index(first, 16) * 16 + index(second, 16);
+                counts.0[place(select_hash(one, key), select_hash(other, key))] += 1;
+                counts.1[place(table.0.hash(key), table.1.hash(key))] += 1;
+            }
+            for counts in [counts.0, counts.1] {
+                let off = sigmas(&counts, keys.len());
+                assert!(off.abs() < 5.5, "seeds {one} and {other}: {set}: {off:.1} sigma");
+            }
+        }
+    }
+}
+
+#[test]
+fn words_count_by_place_and_number() {
+    let hash = |words: &[u64]| select_hash(7, words);
+    let hashes = [hash(&[]), hash(&[0]), hash(&[0, 0]), hash(&[1]), hash(&[1, 0]), hash(&[0, 1]), hash(&[1, 1])];
+    assert_eq!(HashSet::from(hashes).len(), hashes.len());
+}
+
+#[test]
+fn equal_secrets_give_equal_tables() {
+    let key = SplitMix(1).key();
+    assert_eq!(TableHash::new([1, 2]).hash(&key), TableHash::new([1, 2]).hash(&key));
+    assert_ne!(TableHash::new([1, 2]).hash(&key), TableHash::new([2, 1]).hash(&key));
+    assert_ne!(TableHash::random().hash(&key), TableHash::random().hash(&key));
+}

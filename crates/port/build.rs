@@ -1,0 +1,53 @@
+//! Compiles the DPDK shim when the feature `dpdk` is on; else there is nothing to build.
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    #[cfg(feature = "dpdk")]
+    dpdk::build();
+}
+
+#[cfg(feature = "dpdk")]
+mod dpdk {
+    use std::process::Command;
+
+    const SHIM: &str = "src/dpdk/shim.c";
+    const MISSING: &str = "feature `dpdk` needs DPDK's headers and pkg-config: apt-get install libdpdk-dev pkg-config";
+
+    pub fn build() {
+        println!("cargo::rerun-if-changed={SHIM}");
+        let (Some(cflags), Some(libs)) = (pkg_config("--cflags"), pkg_config("--libs")) else {
+            println!("cargo::error={MISSING}");
+            return;
+        };
+        let mut shim = cc::Build::new();
+        // Unoptimised, a burst would cost more than the driver.
+        shim.file(SHIM).opt_level(3).warnings(true);
+        for flag in &cflags {
+            // DPDK's headers are not ours to warn about.
+            match flag.strip_prefix("-I") {
+                Some(directory) => shim.flag("-isystem").flag(directory),
+                None => shim.flag(flag),
+            };
+        }
+        shim.compile("weir_dpdk_shim");
+        link(&libs);
+    }
+
+    /// Links the core libraries dynamically; drivers are plug-ins that DPDK loads when it finds itself shared.
+    fn link(libs: &[String]) {
+        for flag in libs {
+            if let Some(library) = flag.strip_prefix("-l") {
+                println!("cargo::rustc-link-lib=dylib={library}");
+            } else if let Some(directory) = flag.strip_prefix("-L") {
+                println!("cargo::rustc-link-search=native={directory}");
+            }
+        }
+    }
+
+    fn pkg_config(what: &str) -> Option<Vec<String>> {
+        println!("cargo::rerun-if-env-changed=PKG_CONFIG_PATH");
+        let output = Command::new("pkg-config").args([what, "libdpdk"]).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        output.status.success().then(|| text.split_whitespace().map(str::to_string).collect())
+    }
+}

@@ -1,0 +1,234 @@
+//! A DPDK port: one queue each way of any device that a driver of DPDK 22.11 knows.
+//!
+//! Promises: a frame that the driver accepts counts as transmitted, because drivers do not say when they are done with
+//! it (`held` is 0); what becomes of it there is the driver's `oerrors`. Frames of several segments are refused and
+//! counted. Frames for the host's stack leave by a TAP port beside this one, and what the host sends there leaves by
+//! this port unseen by the program: host and port share one wire.
+//! Cost: one foreign call a burst; 32 bytes written per frame on the way in, an mbuf's line rewritten on the way out.
+
+use super::eal::{DpdkError, Eal, first_line, plug_error};
+use super::pool::MbufPool;
+use super::shim::{self, Device, Queue};
+use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
+use std::collections::BTreeSet;
+use std::ffi::CString;
+use std::sync::{Mutex, PoisonError};
+
+/// Descriptors of a queue, each way, unless the driver wants others: DPDK's usual default for throughput.
+pub const DESCRIPTORS: u16 = 1024;
+
+/// Extended statistics looked at for each port: mlx5 has hundreds, most of them per queue.
+const XSTATS_MAX: usize = 128;
+
+/// The first extended statistics are DPDK's own, the same for all drivers, and reported under their `rte_eth_stats`
+/// names.
+const XSTATS_COMMON: usize = 8;
+
+/// What a port is opened with.
+#[derive(Clone, Debug)]
+pub struct DpdkOptions {
+    /// The port's name in the program.
+    pub name: String,
+    /// Its devargs: a PCI address or the name of a virtual device, and the driver's arguments.
+    pub device: String,
+    /// Queues each way.
+    pub queues: u16,
+    /// Descriptors of a queue.
+    pub descriptors: u16,
+    /// Devargs of a TAP device (`net_tap0,iface=...`) that leads to the host's stack.
+    pub kernel: Option<String>,
+}
+
+impl DpdkOptions {
+    /// One queue, no way to the host's stack.
+    #[must_use]
+    pub fn new(name: &str, device: &str) -> DpdkOptions {
+        DpdkOptions { name: name.into(), device: device.into(), queues: 1, descriptors: DESCRIPTORS, kernel: None }
+    }
+}
+
+/// One queue of a DPDK port.
+pub struct DpdkPort {
+    name: String,
+    driver: String,
+    wire: Queue,
+    kernel: Option<Kernel>,
+    statistics: PortStatistics,
+    /// Number and name of the driver's extended statistics, on queue 0.
+    xstats: (Vec<u64>, Vec<&'static str>),
+}
+
+/// The way to the host's stack and back.
+struct Kernel {
+    tap: Queue,
+    /// Frames from the host on their way to the wire, empty between flushes.
+    batch: Batch,
+    sent: u64,
+    lost: u64,
+}
+
+impl DpdkPort {
+    /// Plugs the device in and opens its queues, in order: one [`DpdkPort`] for each worker. Frames are of `pool`.
+    ///
+    /// # Errors
+    /// Why there is no such device, or why it does not start.
+    pub fn open(eal: Eal, options: &DpdkOptions, pool: &MbufPool) -> Result<Vec<DpdkPort>, DpdkError> {
+        let (driver, wires) = open_device(eal, &options.device, options, pool)?;
+        let mut taps = match &options.kernel {
+            Some(device) => open_device(eal, device, options, pool)?.1,
+            None => Vec::new(),
+        }
+        .into_iter();
+        let open = |wire: Queue| DpdkPort {
+            name: options.name.clone(),
+            driver: driver.clone(),
+            xstats: if wire.number() == 0 { xstats(wire.device()) } else { Default::default() },
+            wire,
+            kernel: taps.next().map(|tap| Kernel { tap, batch: Batch::new(), sent: 0, lost: 0 }),
+            statistics: PortStatistics::default(),
+        };
+        Ok(wires.into_iter().map(open).collect())
+    }
+}
+
+fn open_device(
+    eal: Eal,
+    devargs: &str,
+    options: &DpdkOptions,
+    pool: &MbufPool,
+) -> Result<(String, Vec<Queue>), DpdkError> {
+    let _ = eal.take_log();
+    let text = CString::new(devargs).unwrap_or_default();
+    let device = Device::plug(&text).map_err(|errno| plug_error(devargs, errno, &shim::take_log()))?;
+    let failed = |errno| {
+        let log = format!("{} (errno {errno})", first_line(&shim::take_log()));
+        DpdkError::PortStart { device: devargs.into(), log }
+    };
+    let (driver, receive, transmit) = device.info().map_err(failed)?;
+    let (wanted, most) = (options.queues, receive.min(transmit));
+    if wanted == 0 || wanted > most {
+        return Err(DpdkError::Queues { device: devargs.into(), wanted, most });
+    }
+    let queues = device.start(wanted, options.descriptors, pool.mempool()).map_err(failed)?;
+    Ok((driver, queues))
+}
+
+fn xstats(device: &Device) -> (Vec<u64>, Vec<&'static str>) {
+    let per_queue = |name: &str| name.starts_with("rx_q") || name.starts_with("tx_q");
+    let names = device.xstat_names(XSTATS_MAX).into_iter().skip(XSTATS_COMMON);
+    names.filter(|(_, name)| !per_queue(name)).map(|(id, name)| (id, intern(name))).unzip()
+}
+
+/// Keeps one copy of a statistic's name for as long as the process lives: names are few, and the same for all ports of
+/// a driver.
+fn intern(name: String) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name.as_str()) {
+        return known;
+    }
+    let name: &'static str = name.leak();
+    names.insert(name);
+    name
+}
+
+/// Transmits, and forgets the frames that are the driver's now.
+#[inline]
+fn transmit(queue: &mut Queue, batch: &mut Batch, list: u64) -> (u64, shim::Burst) {
+    let (accepted, burst) = queue.transmit(batch.frames(), list);
+    for slot in Bits(accepted) {
+        let _ = batch.take(slot);
+    }
+    (accepted, burst)
+}
+
+impl Port for DpdkPort {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        Some(self.wire.pool())
+    }
+
+    #[inline]
+    fn receive(&mut self, _pools: &mut Pools, batch: &mut Batch) {
+        let burst = self.wire.receive(batch.free_slots());
+        batch.extend(usize::from(burst.frames));
+        self.statistics.received += u64::from(burst.frames) + u64::from(burst.refused);
+        self.statistics.received_bytes += burst.bytes;
+        self.statistics.oversize += u64::from(burst.refused);
+    }
+
+    #[inline]
+    fn transmit(&mut self, _pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        let (accepted, burst) = transmit(&mut self.wire, batch, list);
+        self.statistics.transmitted += u64::from(burst.frames);
+        self.statistics.transmitted_bytes += burst.bytes;
+        accepted
+    }
+
+    /// DPDK rings its doorbells in `transmit`; what is left is to carry the host's frames to the wire.
+    fn flush(&mut self, pools: &mut Pools) {
+        if let Some(kernel) = &mut self.kernel {
+            kernel.carry(&mut self.wire, pools);
+        }
+    }
+
+    /// Queue 0 asks the driver what the whole port has lost: a call to make once a second, not once a breath.
+    fn statistics(&self) -> PortStatistics {
+        if self.wire.number() != 0 {
+            return self.statistics;
+        }
+        let counters = self.wire.device().counters();
+        PortStatistics { lost_before: counters.missed, starved: counters.no_mbuf, ..self.statistics }
+    }
+
+    fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut all = Vec::new();
+        if let Some(kernel) = &self.kernel {
+            all.extend([("from_kernel", kernel.sent), ("from_kernel_lost", kernel.lost)]);
+        }
+        if self.wire.number() == 0 {
+            let device = self.wire.device();
+            let counters = device.counters();
+            all.extend([("imissed", counters.missed), ("rx_nombuf", counters.no_mbuf)]);
+            all.extend([("ierrors", counters.receive_errors), ("oerrors", counters.transmit_errors)]);
+            all.extend(self.xstats.1.iter().copied().zip(device.xstats(&self.xstats.0)));
+        }
+        all
+    }
+
+    fn mode(&self) -> String {
+        self.driver.clone()
+    }
+
+    fn has_kernel_path(&self) -> bool {
+        self.kernel.is_some()
+    }
+
+    fn to_kernel(&mut self, _pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        let Some(kernel) = &mut self.kernel else { return 0 };
+        let (accepted, burst) = transmit(&mut kernel.tap, batch, list);
+        self.statistics.to_kernel += u64::from(burst.frames);
+        accepted
+    }
+}
+
+impl Kernel {
+    fn carry(&mut self, wire: &mut Queue, pools: &mut Pools) {
+        let burst = self.tap.receive(self.batch.free_slots());
+        self.batch.extend(usize::from(burst.frames));
+        if self.batch.is_empty() {
+            return;
+        }
+        let all = self.batch.mask();
+        let (accepted, sent) = transmit(wire, &mut self.batch, all);
+        for slot in Bits(all & !accepted) {
+            pools.give(self.batch.take(slot));
+        }
+        self.batch.clear();
+        self.sent += u64::from(sent.frames);
+        self.lost += u64::from(burst.frames - sent.frames) + u64::from(burst.refused);
+    }
+}

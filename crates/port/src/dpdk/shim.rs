@@ -1,0 +1,313 @@
+//! The functions of shim.c, and owners for what they hand out: the only unsafe code of the DPDK port.
+//!
+//! Promises: a pool outlives its ports and its frames, a device outlives its queues, a queue is used by one thread at
+//! a time. The types see to it: devices hold their pool, queues their device, and a queue needs `&mut` to be used.
+//! A pool with frames still out is leaked, never freed.
+
+use packet::{Frame, PoolId};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Characters of an xstat's name, NUL included (`RTE_ETH_XSTATS_NAME_SIZE`).
+const XSTAT_NAME: usize = 64;
+
+/// Bytes of log that an error is made from; the shim keeps as many.
+const LOG_BYTES: usize = 16384;
+
+/// `struct weir_burst`: what became of a burst.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Burst {
+    pub bytes: u64,
+    pub frames: u16,
+    /// Frames of several segments, freed by the shim.
+    pub refused: u16,
+}
+
+/// `struct weir_counters`: what the driver counts for the whole port.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub(super) struct Counters {
+    pub missed: u64,
+    pub no_mbuf: u64,
+    pub receive_errors: u64,
+    pub transmit_errors: u64,
+}
+
+/// `struct weir_info`.
+#[derive(Default)]
+#[repr(C)]
+struct Info {
+    driver: [c_char; 32],
+    receive_queues: u16,
+    transmit_queues: u16,
+}
+
+const _: () = assert!(size_of::<Burst>() == 16 && size_of::<Counters>() == 32 && size_of::<Info>() == 36);
+const _: () = assert!(size_of::<Frame>() == 32 && align_of::<Frame>() == 8);
+
+unsafe extern "C" {
+    fn weir_log_take(out: *mut u8, size: usize) -> usize;
+    fn weir_eal_init(argc: c_int, argv: *mut *mut c_char) -> c_int;
+    safe fn weir_first_cpu() -> c_int;
+    fn weir_thread_register() -> c_int;
+    fn weir_thread_unregister();
+    fn weir_pool_create(name: *const c_char, frames: u32, cache: u32) -> *mut c_void;
+    fn weir_pool_available(pool: *const c_void) -> u32;
+    fn weir_pool_free(pool: *mut c_void);
+    fn weir_pool_take(pool: *mut c_void, out: *mut Frame, id: u32) -> c_int;
+    fn weir_pool_give(handle: u64);
+    fn weir_frame_sample(out: *mut Frame, data: *mut u8);
+    fn weir_device_add(devargs: *const c_char, out: *mut u16) -> c_int;
+    fn weir_port_info(port: u16, out: *mut Info) -> c_int;
+    fn weir_port_start(port: u16, queues: u16, descriptors: u16, pool: *mut c_void) -> c_int;
+    fn weir_port_close(port: u16, queues: u16);
+    fn weir_rx_burst(port: u16, queue: u16, out: *mut Frame, n: u16, pool: u32, sum: *mut Burst);
+    fn weir_tx_burst(port: u16, queue: u16, frames: *const Frame, list: u64, pool: u32, sum: *mut Burst) -> u64;
+    fn weir_port_counters(port: u16, out: *mut Counters) -> c_int;
+    fn weir_xstat_names(port: u16, names: *mut [u8; XSTAT_NAME], ids: *mut u64, n: u32) -> c_int;
+    fn weir_xstats(port: u16, ids: *const u64, values: *mut u64, n: u32) -> c_int;
+}
+
+/// An errno that DPDK returned, positive.
+pub(super) type Errno = i32;
+
+fn check(code: c_int) -> Result<c_int, Errno> {
+    if code < 0 { Err(-code) } else { Ok(code) }
+}
+
+/// What DPDK has logged since the last call.
+pub(super) fn take_log() -> String {
+    let mut text = vec![0; LOG_BYTES];
+    // SAFETY: the shim writes at most `len` bytes and says how many.
+    let length = unsafe { weir_log_take(text.as_mut_ptr(), text.len()) };
+    text.truncate(length);
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+/// The first CPU that this thread may run on.
+pub(super) fn first_cpu() -> i32 {
+    weir_first_cpu()
+}
+
+/// Starts DPDK. To be called once in a process, whatever came of it.
+pub(super) fn start_eal(arguments: Vec<CString>) -> Result<(), Errno> {
+    let mut argv: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
+    let argc = c_int::try_from(argv.len()).expect("few arguments");
+    argv.push(std::ptr::null_mut());
+    // SAFETY: `argv` is a NULL-terminated array of C strings, and both it and they are leaked: DPDK keeps pointers.
+    check(unsafe { weir_eal_init(argc, argv.leak().as_mut_ptr()) })?;
+    assert_frame_layout();
+    Ok(())
+}
+
+/// Both sides of the shim mean the same bytes by a frame: its fields are private, so C fills one and Rust reads it.
+fn assert_frame_layout() {
+    let mut byte = 0;
+    let mut frame = Frame::absent();
+    // SAFETY: the shim writes a frame's 32 bytes; the frame is never used for its memory, only asked about its fields.
+    unsafe { weir_frame_sample(&raw mut frame, &raw mut byte) };
+    let room = frame.room();
+    assert_eq!(frame.data().as_ptr(), &raw mut byte, "frame layout: data");
+    assert_eq!(frame.handle(), 0x0102_0304_0506_0708, "frame layout: handle");
+    assert_eq!((room.length, room.headroom, room.tailroom), (0x1112, 0x2122, 0x3132), "frame layout: room");
+    assert_eq!(frame.pool(), PoolId(0x4142_4344), "frame layout: pool");
+}
+
+/// Makes this thread known to DPDK: `false` when it was already.
+pub(super) fn register_thread() -> Result<bool, Errno> {
+    // SAFETY: changes thread-local state of DPDK only; refused before `start_eal`.
+    check(unsafe { weir_thread_register() }).map(|known| known == 0)
+}
+
+/// Undoes [`register_thread`] on the same thread.
+pub(super) fn unregister_thread() {
+    // SAFETY: as `register_thread`; a thread not registered is left alone.
+    unsafe { weir_thread_unregister() }
+}
+
+/// A mempool of mbufs.
+pub(super) struct Mempool {
+    pool: NonNull<c_void>,
+    id: PoolId,
+    frames: u32,
+}
+
+// SAFETY: a mempool made without flags takes and gives from any thread; the pointer is valid until `drop`.
+unsafe impl Send for Mempool {}
+// SAFETY: as above.
+unsafe impl Sync for Mempool {}
+
+impl Mempool {
+    /// `frames` mbufs, of which a registered thread caches up to `cache`. `None` when memory does not suffice.
+    pub fn new(name: &CStr, frames: u32, cache: u32) -> Option<Mempool> {
+        // SAFETY: `name` is a C string, which the shim copies.
+        let pool = NonNull::new(unsafe { weir_pool_create(name.as_ptr(), frames, cache) })?;
+        Some(Mempool { pool, id: PoolId::next(), frames })
+    }
+
+    pub fn id(&self) -> PoolId {
+        self.id
+    }
+
+    pub fn frames(&self) -> u32 {
+        self.frames
+    }
+
+    /// Frames at home, those in threads' caches included; walks all caches.
+    pub fn available(&self) -> u32 {
+        // SAFETY: the pool is valid until `drop`.
+        unsafe { weir_pool_available(self.pool.as_ptr()) }
+    }
+
+    #[inline]
+    pub fn take(&self) -> Option<Frame> {
+        let mut frame = Frame::absent();
+        // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nobody else has, whose memory was
+        // mapped zeroed, hence initialised.
+        let taken = unsafe { weir_pool_take(self.pool.as_ptr(), &raw mut frame, self.id.0) };
+        (taken == 1).then_some(frame)
+    }
+
+    #[inline]
+    pub fn give(&self, frame: Frame) {
+        assert_eq!(frame.pool(), self.id, "a frame returns to its own pool");
+        // SAFETY: frames with this pool's id are made by this file only, with an mbuf as their handle, and move-only:
+        // whoever has the frame has the mbuf.
+        unsafe { weir_pool_give(frame.handle()) }
+    }
+}
+
+impl Drop for Mempool {
+    fn drop(&mut self) {
+        // With frames still out the memory must stay: leaking it is the safe answer.
+        if self.available() == self.frames {
+            // SAFETY: all mbufs are home, and devices that use the pool hold it, so there are none.
+            unsafe { weir_pool_free(self.pool.as_ptr()) }
+        }
+    }
+}
+
+/// A DPDK port that was plugged in: closed and unplugged when its last queue goes.
+pub(super) struct Device {
+    port: u16,
+    /// Queues each way while it runs.
+    queues: u16,
+    pool: Option<Arc<Mempool>>,
+}
+
+impl Device {
+    /// Plugs in what `devargs` says. `EBUSY` when it is in use already.
+    pub fn plug(devargs: &CStr) -> Result<Device, Errno> {
+        let mut port = 0;
+        // SAFETY: `devargs` is a C string; the shim writes one u16.
+        check(unsafe { weir_device_add(devargs.as_ptr(), &raw mut port) })?;
+        Ok(Device { port, queues: 0, pool: None })
+    }
+
+    /// The driver's name, and how many queues it has to receive and to transmit.
+    pub fn info(&self) -> Result<(String, u16, u16), Errno> {
+        let mut info = Info::default();
+        // SAFETY: the shim fills an `Info`, whose layout is asserted above.
+        check(unsafe { weir_port_info(self.port, &raw mut info) })?;
+        // SAFETY: snprintf ended the name with a NUL inside the array.
+        let driver = unsafe { CStr::from_ptr(info.driver.as_ptr()) };
+        Ok((driver.to_string_lossy().into_owned(), info.receive_queues, info.transmit_queues))
+    }
+
+    /// Starts the port with `queues` queues each way, and hands them out.
+    pub fn start(mut self, queues: u16, descriptors: u16, pool: &Arc<Mempool>) -> Result<Vec<Queue>, Errno> {
+        self.pool = Some(Arc::clone(pool));
+        // SAFETY: the pool is valid and held by this device from here on.
+        check(unsafe { weir_port_start(self.port, queues, descriptors, pool.pool.as_ptr()) })?;
+        self.queues = queues;
+        let device = Arc::new(self);
+        Ok((0..queues).map(|queue| Queue { queue, pool: pool.id, device: Arc::clone(&device) }).collect())
+    }
+
+    /// What the driver counts; zero for drivers that do not.
+    pub fn counters(&self) -> Counters {
+        let mut counters = Counters::default();
+        // SAFETY: the shim fills a `Counters`, whose layout is asserted above, or leaves it.
+        let _ = unsafe { weir_port_counters(self.port, &raw mut counters) };
+        counters
+    }
+
+    /// The first `limit` extended statistics by number and name.
+    pub fn xstat_names(&self, limit: usize) -> Vec<(u64, String)> {
+        let (mut names, mut ids) = (vec![[0; XSTAT_NAME]; limit], vec![0; limit]);
+        // SAFETY: both arrays have `limit` places, and the shim fills no more than it is told.
+        let count = unsafe { weir_xstat_names(self.port, names.as_mut_ptr(), ids.as_mut_ptr(), limit as u32) };
+        let count = usize::try_from(count).unwrap_or(0);
+        let text = |name: &[u8]| CStr::from_bytes_until_nul(name).map(|name| name.to_string_lossy().into_owned());
+        ids.into_iter().zip(&names).take(count).filter_map(|(id, name)| Some((id, text(name).ok()?))).collect()
+    }
+
+    /// Values of extended statistics; empty when the driver refuses.
+    pub fn xstats(&self, ids: &[u64]) -> Vec<u64> {
+        let mut values = vec![0; ids.len()];
+        // SAFETY: both arrays have `ids.len()` places.
+        let got = unsafe { weir_xstats(self.port, ids.as_ptr(), values.as_mut_ptr(), ids.len() as u32) };
+        values.truncate(usize::try_from(got).unwrap_or(0));
+        values
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: `plug` made the port ours; queues hold the device, so nobody is in a burst.
+        unsafe { weir_port_close(self.port, self.queues) }
+    }
+}
+
+/// One queue each way of a started device.
+pub(super) struct Queue {
+    queue: u16,
+    pool: PoolId,
+    device: Arc<Device>,
+}
+
+impl Queue {
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub fn number(&self) -> u16 {
+        self.queue
+    }
+
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// Fills the first of `slots`, which hold no frame, with what has arrived.
+    #[inline]
+    pub fn receive(&mut self, slots: &mut [Frame]) -> Burst {
+        let mut burst = Burst::default();
+        let n = slots.len().min(packet::BATCH) as u16;
+        // SAFETY: there are `n` slots, of the layout asserted at start; the shim fills them with mbufs of one segment
+        // and one owner that the driver has let go of; `&mut self` keeps other threads off the queue.
+        unsafe {
+            weir_rx_burst(self.device.port, self.queue, slots.as_mut_ptr(), n, self.pool.0, &raw mut burst);
+        }
+        burst
+    }
+
+    /// Sends the frames that `list` has bits of; returns the bits of those that are the driver's now. The caller takes
+    /// them out of the slots.
+    ///
+    /// # Panics
+    /// When a frame is another pool's.
+    #[inline]
+    pub fn transmit(&mut self, frames: &[Frame], list: u64) -> (u64, Burst) {
+        assert!(list.checked_shr(frames.len() as u32).unwrap_or(0) == 0, "a list names slots in use");
+        let mut burst = Burst::default();
+        // SAFETY: all bits are inside `frames`; the shim checks that each frame is of this queue's pool before it
+        // takes its handle for an mbuf; the frame's bytes lie inside that mbuf (`Frame` sees to it).
+        let accepted =
+            unsafe { weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst) };
+        assert!(burst.frames != u16::MAX, "a frame goes to a port on its own pool");
+        (accepted, burst)
+    }
+}

@@ -1,0 +1,542 @@
+//! A port with a bad cable: it wraps any port and loses, repeats, cuts, corrupts, delays and reorders frames, in each
+//! direction at rates of its own.
+//!
+//! Promises. Equal seeds, rates and frames give equal faults, wherever batches are cut. Every frame throws the same
+//! number of dice, so that changing one rate leaves the victims of the others as they were. Every frame is accounted for:
+//! - Receiving, faults happen before `received` is counted, out on the cable: a lost frame is `lost_before`, a frame
+//!   made twice is received twice, a late frame has not arrived yet (`receive_late`).
+//! - Transmitting, faults happen after weir has sent: a lost frame is `transmitted` (and `transmit_lost`), the second of a
+//!   frame made twice is not (`transmit_duplicated`), a late frame is `held`. A late frame that the port below refuses
+//!   stays late.
+//!
+//! Time is what the worker says by `set_time`. A delay counted in frames ends after so many others have passed, or after
+//! [`PATIENCE_NS`], so that the last frame arrives too. What goes to the host's stack is not touched. Memory is bounded by
+//! [`LATE_MAX`]. For tests and labs: the dice alone cost some 20 ns per frame.
+#![forbid(unsafe_code)]
+
+use packet::{BATCH, Batch, Bits, Frame, PoolId, Pools, Port, PortStatistics};
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+
+/// Frames that may be late in one direction; more are let pass in time and counted. A millisecond at 4 Mpps.
+pub const LATE_MAX: usize = 4096;
+
+/// How long a frame waits for others to overtake it: long against the gaps of traffic, short for a person.
+pub const PATIENCE_NS: u64 = 10_000_000;
+
+/// Which faults happen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Where the dice begin.
+    pub seed: u64,
+    /// Faults of frames that arrive.
+    pub receive: Rates,
+    /// Faults of frames that leave.
+    pub transmit: Rates,
+}
+
+/// How often each fault happens, in frames of a million; a million and more is always. They are independent, but a lost
+/// frame meets no other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rates {
+    /// The frame is lost.
+    pub loss_ppm: u32,
+    /// The frame passes twice.
+    pub duplication_ppm: u32,
+    /// The frame loses its end: any length short of its own is left, also none.
+    pub truncation_ppm: u32,
+    /// One bit of the frame, any, is turned over.
+    pub corruption_ppm: u32,
+    /// The frame passes later, by `delay`.
+    pub delay_ppm: u32,
+    /// How much later.
+    pub delay: Delay,
+    /// The frame is overtaken by the next.
+    pub reordering_ppm: u32,
+}
+
+/// How late a delayed frame is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delay {
+    /// By so many nanoseconds.
+    Ns(u64),
+    /// By so many frames that overtake it; none counts as one.
+    Frames(u32),
+}
+
+impl Default for Delay {
+    fn default() -> Delay {
+        Delay::Ns(0)
+    }
+}
+
+/// Splitmix64: one word of state, every seed is good.
+#[derive(Clone, Debug)]
+struct Dice(u64);
+
+impl Dice {
+    fn throw(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
+    }
+
+    /// Any number below `limit`, which is small: the bias of the multiplication does not matter.
+    fn below(&mut self, limit: u64) -> u64 {
+        ((u128::from(self.throw()) * u128::from(limit)) >> 64) as u64
+    }
+
+    fn happens(&mut self, ppm: u32) -> bool {
+        self.below(1_000_000) < u64::from(ppm)
+    }
+}
+
+/// What becomes of a frame.
+enum Fate {
+    Lost,
+    Late(Lateness, Due),
+    Passes,
+}
+
+/// Why a frame is late. Each kind has a list of its own, in which frames are due in the order they came.
+#[derive(Clone, Copy, Debug)]
+enum Lateness {
+    Delayed,
+    Overtaken,
+}
+
+/// A late frame passes when it is this late, or when so many frames have passed in all.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    ns: u64,
+    passed: u64,
+}
+
+struct Late {
+    frame: Frame,
+    due: Due,
+}
+
+/// How often each fault happened.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    lost: u64,
+    duplicated: u64,
+    /// No free frame for the second of a frame, or no place for it.
+    unduplicated: u64,
+    truncated: u64,
+    corrupted: u64,
+    delayed: u64,
+    reordered: u64,
+    /// Too many were late already.
+    undelayed: u64,
+}
+
+/// One direction of the cable.
+struct Line {
+    dice: Dice,
+    rates: Rates,
+    overtaken: VecDeque<Late>,
+    delayed: VecDeque<Late>,
+    /// Frames that have passed in time.
+    passed: u64,
+    counts: Counts,
+}
+
+impl Line {
+    fn new(seed: u64, rates: Rates) -> Line {
+        // Room for a refused batch besides, so that nothing is allocated later.
+        let list = |ppm: u32| VecDeque::with_capacity(if ppm == 0 { 0 } else { LATE_MAX + BATCH });
+        Line {
+            dice: Dice(seed),
+            rates,
+            overtaken: list(rates.delay_ppm | rates.reordering_ppm),
+            delayed: list(rates.delay_ppm),
+            passed: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Frames that are late.
+    fn late(&self) -> usize {
+        self.overtaken.len() + self.delayed.len()
+    }
+
+    /// Throws the dice for a frame, cuts and corrupts it. The second is true when it passes twice.
+    fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> (Fate, bool) {
+        let rates = self.rates;
+        let lost = self.dice.happens(rates.loss_ppm);
+        let twice = self.dice.happens(rates.duplication_ppm);
+        let cut = self.dice.happens(rates.truncation_ppm);
+        let corrupt = self.dice.happens(rates.corruption_ppm);
+        let delay = self.dice.happens(rates.delay_ppm);
+        let reorder = self.dice.happens(rates.reordering_ppm);
+        let (length, bit) = (self.dice.below(frame.len() as u64), self.dice.throw());
+        if lost {
+            self.counts.lost += 1;
+            return (Fate::Lost, false);
+        }
+        if cut && !frame.is_empty() {
+            frame.resize(length as u16).expect("shorter than it was");
+            self.counts.truncated += 1;
+        }
+        if corrupt && !frame.is_empty() {
+            let bit = (bit % (frame.len() as u64 * 8)) as usize;
+            frame.bytes_mut()[bit / 8] ^= 1 << (bit % 8);
+            self.counts.corrupted += 1;
+        }
+        (self.lateness(delay, reorder, now_ns), twice)
+    }
+
+    fn lateness(&mut self, delay: bool, reorder: bool, now_ns: u64) -> Fate {
+        if !delay && !reorder {
+            return Fate::Passes;
+        }
+        if self.late() >= LATE_MAX {
+            self.counts.undelayed += 1;
+            return Fate::Passes;
+        }
+        let behind = |frames: u64| Due { ns: now_ns.saturating_add(PATIENCE_NS), passed: self.passed + frames };
+        if !delay {
+            self.counts.reordered += 1;
+            return Fate::Late(Lateness::Overtaken, behind(1));
+        }
+        self.counts.delayed += 1;
+        let due = match self.rates.delay {
+            Delay::Ns(delay_ns) => Due { ns: now_ns.saturating_add(delay_ns), passed: u64::MAX },
+            Delay::Frames(frames) => behind(u64::from(frames.max(1))),
+        };
+        Fate::Late(Lateness::Delayed, due)
+    }
+
+    /// A second of `frame`, of the same pool.
+    fn duplicate(&mut self, pools: &mut Pools, frame: &Frame) -> Option<Frame> {
+        let pool = pools.get_mut(frame.pool()).expect("a frame's pool is its worker's");
+        let mut second = pool.take();
+        if let Some(copy) = &mut second
+            && copy.fill(frame.bytes()).is_err()
+        {
+            pool.give(copy.take());
+            second = None;
+        }
+        match &second {
+            Some(_) => self.counts.duplicated += 1,
+            None => self.counts.unduplicated += 1,
+        }
+        second
+    }
+
+    fn keep(&mut self, frame: Frame, lateness: Lateness, due: Due) {
+        let list = match lateness {
+            Lateness::Delayed => &mut self.delayed,
+            Lateness::Overtaken => &mut self.overtaken,
+        };
+        list.push_back(Late { frame, due });
+    }
+
+    /// Takes a late frame back that could not pass: it is the first to pass next time.
+    fn take_back(&mut self, frame: Frame) {
+        self.overtaken.push_front(Late { frame, due: Due { ns: 0, passed: 0 } });
+    }
+
+    /// Takes the first of the late frames that are due.
+    fn due(&mut self, now_ns: u64) -> Option<Frame> {
+        let passed = self.passed;
+        let is_due = |late: &mut Late| late.due.ns <= now_ns || late.due.passed <= passed;
+        [&mut self.overtaken, &mut self.delayed]
+            .into_iter()
+            .find_map(|list| list.pop_front_if(is_due))
+            .map(|late| late.frame)
+    }
+
+    /// When the next late frame is due at the latest.
+    fn next_ns(&self) -> Option<u64> {
+        [self.overtaken.front(), self.delayed.front()].into_iter().flatten().map(|late| late.due.ns).min()
+    }
+
+    fn give_back(&mut self, pools: &mut Pools) -> u64 {
+        let count = self.late() as u64;
+        self.overtaken.drain(..).chain(self.delayed.drain(..)).for_each(|late| pools.give(late.frame));
+        count
+    }
+}
+
+/// The port: any other, behind a bad cable.
+pub struct FaultPort {
+    inner: Box<dyn Port>,
+    incoming: Line,
+    outgoing: Line,
+    now_ns: u64,
+    /// What the port below received last.
+    arrived: Batch,
+    /// Frames that have passed the faults and find no place in the worker's batch: at most two batches and the late.
+    ready: VecDeque<Frame>,
+    leaving: Leaving,
+    received: u64,
+    received_bytes: u64,
+    lost_at_close: u64,
+}
+
+/// Where a frame in [`Leaving`] comes from, and returns to when the port below refuses it.
+#[derive(Clone, Copy, Debug)]
+enum Origin {
+    Slot(usize),
+    Duplicate,
+    Late,
+}
+
+/// Frames on their way to the port below, in the order they shall leave.
+struct Leaving {
+    batch: Batch,
+    origins: [Origin; BATCH],
+}
+
+impl Leaving {
+    fn push(&mut self, frame: Frame, origin: Origin) {
+        self.origins[self.batch.len()] = origin;
+        self.batch.push(frame).expect("a full batch was sent");
+    }
+}
+
+impl FaultPort {
+    /// Wraps `inner`.
+    #[must_use]
+    pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
+        // The directions throw dice of their own: traffic one way leaves the faults of the other as they are.
+        let mut seeds = Dice(faults.seed);
+        FaultPort {
+            inner,
+            incoming: Line::new(seeds.throw(), faults.receive),
+            outgoing: Line::new(seeds.throw(), faults.transmit),
+            now_ns: 0,
+            arrived: Batch::new(),
+            ready: VecDeque::with_capacity(4 * BATCH),
+            leaving: Leaving { batch: Batch::new(), origins: [Origin::Duplicate; BATCH] },
+            received: 0,
+            received_bytes: 0,
+            lost_at_close: 0,
+        }
+    }
+
+    /// Takes from the port below what has arrived, through the faults, into `ready`.
+    fn arrive(&mut self, pools: &mut Pools) {
+        self.inner.receive(pools, &mut self.arrived);
+        for slot in Bits(self.arrived.mask()) {
+            let mut frame = self.arrived.take(slot);
+            let (fate, twice) = self.incoming.decide(&mut frame, self.now_ns);
+            let second = if twice { self.incoming.duplicate(pools, &frame) } else { None };
+            match fate {
+                Fate::Lost => pools.give(frame),
+                Fate::Late(lateness, due) => self.incoming.keep(frame, lateness, due),
+                Fate::Passes => self.make_ready(frame),
+            }
+            if let Some(second) = second {
+                self.make_ready(second);
+            }
+        }
+        self.arrived.clear();
+    }
+
+    fn make_ready(&mut self, frame: Frame) {
+        self.incoming.passed += 1;
+        self.ready.push_back(frame);
+        self.late_make_ready();
+    }
+
+    fn late_make_ready(&mut self) {
+        while let Some(frame) = self.incoming.due(self.now_ns) {
+            self.ready.push_back(frame);
+        }
+    }
+
+    /// Puts a frame behind those that leave, sends them when they are a batch, and lets the late follow that it let pass.
+    fn leave(&mut self, pools: &mut Pools, batch: &mut Batch, frame: Frame, origin: Origin) -> u64 {
+        self.leaving.push(frame, origin);
+        self.outgoing.passed += 1;
+        let mut accepted = self.send_full(pools, batch);
+        // As many as are late now: one that is refused becomes late again, and must not be tried for ever.
+        for _ in 0..self.outgoing.late() {
+            let Some(frame) = self.outgoing.due(self.now_ns) else { break };
+            self.leaving.push(frame, Origin::Late);
+            accepted |= self.send_full(pools, batch);
+        }
+        accepted
+    }
+
+    fn send_full(&mut self, pools: &mut Pools, batch: &mut Batch) -> u64 {
+        if self.leaving.batch.space() == 0 { self.send(pools, batch) } else { 0 }
+    }
+
+    /// Gives the leaving frames to the port below, and those it refuses back to where they came from. Returns the mask
+    /// of the worker's frames that it took.
+    fn send(&mut self, pools: &mut Pools, batch: &mut Batch) -> u64 {
+        let all = self.leaving.batch.mask();
+        if all == 0 {
+            return 0;
+        }
+        let taken = self.inner.transmit(pools, &mut self.leaving.batch, all);
+        let mut accepted = 0;
+        for place in Bits(taken) {
+            if let Origin::Slot(slot) = self.leaving.origins[place] {
+                accepted |= 1 << slot;
+            }
+        }
+        // From behind, so that late frames return to the front of the list in their order.
+        for place in (0..self.leaving.batch.len()).rev().filter(|place| taken >> place & 1 == 0) {
+            let frame = self.leaving.batch.take(place);
+            match self.leaving.origins[place] {
+                Origin::Slot(slot) => *batch.frame_mut(slot) = frame,
+                Origin::Late => self.outgoing.take_back(frame),
+                Origin::Duplicate => {
+                    pools.give(frame);
+                    self.outgoing.counts.duplicated -= 1;
+                    self.outgoing.counts.unduplicated += 1;
+                }
+            }
+        }
+        self.leaving.batch.clear();
+        accepted
+    }
+
+    /// Frames that lie on the cable towards weir.
+    fn receive_late(&self) -> u64 {
+        (self.ready.len() + self.incoming.late()) as u64
+    }
+}
+
+impl Port for FaultPort {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        self.inner.pool()
+    }
+
+    fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
+        self.late_make_ready();
+        if self.ready.len() < batch.space() {
+            self.arrive(pools);
+        }
+        while batch.space() > 0
+            && let Some(frame) = self.ready.pop_front()
+        {
+            self.received += 1;
+            self.received_bytes += frame.len() as u64;
+            batch.push(frame).expect("the loop asked for space");
+        }
+    }
+
+    fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        let mut accepted = 0;
+        for slot in Bits(list) {
+            let mut frame = batch.take(slot);
+            let (fate, twice) = self.outgoing.decide(&mut frame, self.now_ns);
+            let second = if twice { self.outgoing.duplicate(pools, &frame) } else { None };
+            match fate {
+                Fate::Lost => pools.give(frame),
+                Fate::Late(lateness, due) => self.outgoing.keep(frame, lateness, due),
+                Fate::Passes => accepted |= self.leave(pools, batch, frame, Origin::Slot(slot)),
+            }
+            // Whether one that passes is accepted is known when it is sent.
+            if !matches!(fate, Fate::Passes) {
+                accepted |= 1 << slot;
+            }
+            if let Some(second) = second {
+                accepted |= self.leave(pools, batch, second, Origin::Duplicate);
+            }
+        }
+        accepted | self.send(pools, batch)
+    }
+
+    fn flush(&mut self, pools: &mut Pools) {
+        let mut none = Batch::new();
+        for _ in 0..self.outgoing.late() {
+            let Some(frame) = self.outgoing.due(self.now_ns) else { break };
+            self.leaving.push(frame, Origin::Late);
+            self.send_full(pools, &mut none);
+        }
+        self.send(pools, &mut none);
+        self.inner.flush(pools);
+    }
+
+    fn statistics(&self) -> PortStatistics {
+        let mut statistics = self.inner.statistics();
+        // The port below has received and dropped the oversize: they never came to the faults.
+        statistics.received = self.received + statistics.oversize;
+        statistics.received_bytes = self.received_bytes;
+        statistics.lost_before += self.incoming.counts.lost + self.lost_at_close;
+        // Weir sent the lost ones and did not send the seconds, which the port below may have sent or hold still.
+        let sent = statistics.transmitted + self.outgoing.counts.lost;
+        let seconds = self.outgoing.counts.duplicated.min(sent);
+        statistics.transmitted = sent - seconds;
+        statistics.held -= (self.outgoing.counts.duplicated - seconds).min(statistics.held);
+        statistics.held += self.outgoing.late() as u64;
+        statistics
+    }
+
+    fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
+        let (receive, transmit) = (&self.incoming.counts, &self.outgoing.counts);
+        let mut all = self.inner.extra_statistics();
+        all.extend([
+            ("receive_lost", receive.lost),
+            ("receive_duplicated", receive.duplicated),
+            ("receive_unduplicated", receive.unduplicated),
+            ("receive_truncated", receive.truncated),
+            ("receive_corrupted", receive.corrupted),
+            ("receive_delayed", receive.delayed),
+            ("receive_reordered", receive.reordered),
+            ("receive_undelayed", receive.undelayed),
+            ("receive_late", self.receive_late()),
+            ("transmit_lost", transmit.lost),
+            ("transmit_duplicated", transmit.duplicated),
+            ("transmit_unduplicated", transmit.unduplicated),
+            ("transmit_truncated", transmit.truncated),
+            ("transmit_corrupted", transmit.corrupted),
+            ("transmit_delayed", transmit.delayed),
+            ("transmit_reordered", transmit.reordered),
+            ("transmit_undelayed", transmit.undelayed),
+        ]);
+        all
+    }
+
+    fn mode(&self) -> String {
+        format!("{} with faults", self.inner.mode())
+    }
+
+    /// None: frames may lie here that the port below knows nothing of.
+    fn readiness(&self) -> Option<RawFd> {
+        None
+    }
+
+    fn exhausted(&self) -> bool {
+        self.inner.exhausted() && self.receive_late() == 0
+    }
+
+    fn has_kernel_path(&self) -> bool {
+        self.inner.has_kernel_path()
+    }
+
+    fn to_kernel(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        self.inner.to_kernel(pools, batch, list)
+    }
+
+    /// Also the time at which a late frame is due to leave, so that a replay breathes then.
+    fn next_arrival_ns(&self) -> Option<u64> {
+        let ready = (!self.ready.is_empty()).then_some(self.now_ns);
+        let late = [self.incoming.next_ns(), self.outgoing.next_ns()];
+        [ready, self.inner.next_arrival_ns()].into_iter().chain(late).flatten().min()
+    }
+
+    fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.inner.set_time(now_ns);
+    }
+
+    fn close(&mut self, pools: &mut Pools) -> u64 {
+        self.lost_at_close += self.ready.len() as u64 + self.incoming.give_back(pools);
+        self.ready.drain(..).for_each(|frame| pools.give(frame));
+        self.outgoing.give_back(pools) + self.inner.close(pools)
+    }
+}

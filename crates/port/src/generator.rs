@@ -1,0 +1,279 @@
+//! A port that makes traffic out of nothing, for benches: every frame is a copy of a template with the bytes of a flow
+//! patched in, and what is transmitted goes straight back to the pool.
+//!
+//! It costs as little as it can, because a bench measures what lies between its two ends: the order of flows is worked
+//! out beforehand and read as one stream, a frame costs two copies of constant length, nothing is allocated.
+//! Measured by `examples/mem_speed.rs`.
+#![forbid(unsafe_code)]
+
+use packet::{Batch, Bits, Frame, Pool, PoolId, Pools, Port, PortStatistics, Sum, checksum};
+use std::net::Ipv4Addr;
+
+/// Where the bytes of a frame differ from the template's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patch {
+    /// First byte.
+    pub offset: usize,
+    /// Bytes.
+    pub length: usize,
+}
+
+/// What a [`Generator`] sends: a template, the places that differ, and their values, frame after frame.
+#[derive(Clone, Debug)]
+pub struct Stream {
+    template: Vec<u8>,
+    patches: Vec<Patch>,
+    /// For each frame the values of all patches, packed.
+    values: Vec<u8>,
+    /// Bytes of values per frame.
+    stride: usize,
+}
+
+/// Addresses and ports of a UDP flow over IPv4: source, destination, `sport`, `dport`.
+pub type UdpFlow = (Ipv4Addr, Ipv4Addr, u16, u16);
+
+impl Stream {
+    /// A stream of as many frames as `values` has records of the patches' lengths.
+    ///
+    /// # Panics
+    /// When there is no whole number (at least one) of records, or a patch lies outside the template: mistakes of
+    /// set-up.
+    #[must_use]
+    pub fn new(template: Vec<u8>, patches: Vec<Patch>, values: Vec<u8>) -> Stream {
+        let stride = patches.iter().map(|patch| patch.length).sum::<usize>();
+        assert!(stride > 0 && !values.is_empty() && values.len().is_multiple_of(stride), "values for whole frames");
+        assert!(patches.iter().all(|patch| patch.offset + patch.length <= template.len()), "a patch outside the frame");
+        Stream { template, patches, values, stride }
+    }
+
+    /// UDP over IPv4 frames of `length` bytes without FCS, one for each of `flows` in order, with a right IPv4 checksum
+    /// and no UDP checksum.
+    ///
+    /// # Panics
+    /// When there is no flow, or `length` is below 42 (the headers) or above 1514.
+    #[must_use]
+    pub fn udp(length: usize, flows: impl IntoIterator<Item = UdpFlow>) -> Stream {
+        assert!((42..=1514).contains(&length), "{length} bytes of UDP over IPv4");
+        let mut template = vec![0; length];
+        template[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+        template[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
+        template[16..18].copy_from_slice(&(length as u16 - 14).to_be_bytes());
+        template[38..40].copy_from_slice(&(length as u16 - 34).to_be_bytes());
+        // IPv4 checksum to UDP length are one piece, 16 bytes: a single copy.
+        let patch = Patch { offset: 24, length: 16 };
+        let values = flows.into_iter().flat_map(|flow| udp_patch(&template, flow)).collect();
+        Stream::new(template, vec![patch], values)
+    }
+
+    /// Frames before the stream begins again.
+    #[must_use]
+    pub fn frames(&self) -> usize {
+        self.values.len() / self.stride
+    }
+
+    #[inline]
+    fn write(&self, at: usize, bytes: &mut [u8]) {
+        copy(bytes, &self.template);
+        let mut values = &self.values[at..at + self.stride];
+        for patch in &self.patches {
+            let (value, rest) = values.split_at(patch.length);
+            copy(&mut bytes[patch.offset..patch.offset + patch.length], value);
+            values = rest;
+        }
+    }
+}
+
+/// Bytes 24..40 of the template with a flow in them.
+fn udp_patch(template: &[u8], (source, destination, sport, dport): UdpFlow) -> [u8; 16] {
+    let mut header = [0; 26];
+    header.copy_from_slice(&template[14..40]);
+    header[12..16].copy_from_slice(&source.octets());
+    header[16..20].copy_from_slice(&destination.octets());
+    header[20..22].copy_from_slice(&sport.to_be_bytes());
+    header[22..24].copy_from_slice(&dport.to_be_bytes());
+    let sum = checksum(Sum::default().bytes(&header[..20]));
+    header[10..12].copy_from_slice(&sum.to_be_bytes());
+    header[10..].try_into().expect("26 - 10 bytes")
+}
+
+/// `copy_from_slice` with the usual lengths as constants, which spares the call of `memcpy`.
+#[inline(always)]
+fn copy(to: &mut [u8], from: &[u8]) {
+    #[inline(always)]
+    fn fixed<const N: usize>(to: &mut [u8], from: &[u8]) {
+        let to: &mut [u8; N] = to.try_into().expect("the caller looked at the length");
+        *to = *<&[u8; N]>::try_from(from).expect("the caller looked at the length");
+    }
+    match from.len() {
+        64 => fixed::<64>(to, from),
+        60 => fixed::<60>(to, from),
+        16 => fixed::<16>(to, from),
+        12 => fixed::<12>(to, from),
+        4 => fixed::<4>(to, from),
+        2 => fixed::<2>(to, from),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+/// The port: receives a [`Stream`], transmits into nothing.
+#[derive(Debug)]
+pub struct Generator {
+    name: String,
+    pool: PoolId,
+    stream: Stream,
+    /// Where in the stream's values the next frame's lie.
+    at: usize,
+    /// Frames still to come.
+    left: u64,
+    statistics: PortStatistics,
+}
+
+impl Generator {
+    /// A port on `pool` that repeats `stream` until `frames` frames have been received (`u64::MAX`: for ever).
+    ///
+    /// # Panics
+    /// When `pool` is not of `pools`, is empty, or its chunks are too small for the stream's frames.
+    #[must_use]
+    pub fn new(name: &str, pools: &mut Pools, pool: PoolId, stream: Stream, frames: u64) -> Generator {
+        let memory = pools.get_mut(pool).expect("a port is opened on a pool of its worker");
+        let mut frame = memory.take().expect("a pool with a free frame");
+        let fits = frame.fill(&stream.template);
+        memory.give(frame);
+        fits.expect("chunks that hold the template");
+        Generator { name: name.to_owned(), pool, stream, at: 0, left: frames, statistics: PortStatistics::default() }
+    }
+
+    #[inline(always)]
+    fn generate(&mut self, free: &mut [Frame], mut take: impl FnMut() -> Option<Frame>) -> usize {
+        for (count, slot) in free.iter_mut().enumerate() {
+            let Some(mut frame) = take() else { return count };
+            frame.resize(self.stream.template.len() as u16).expect("opened with room for the template");
+            *slot = frame;
+            self.stream.write(self.at, slot.bytes_mut());
+            self.at += self.stream.stride;
+            if self.at == self.stream.values.len() {
+                self.at = 0;
+            }
+        }
+        free.len()
+    }
+}
+
+/// Gives the frames of `list` away and returns their bytes.
+#[inline(always)]
+fn swallow(batch: &mut Batch, list: u64, mut give: impl FnMut(Frame)) -> u64 {
+    let mut bytes = 0;
+    for slot in Bits(list) {
+        let frame = batch.take(slot);
+        bytes += frame.len() as u64;
+        give(frame);
+    }
+    bytes
+}
+
+impl Port for Generator {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        Some(self.pool)
+    }
+
+    fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
+        let wanted = (batch.space() as u64).min(self.left) as usize;
+        let free = &mut batch.free_slots()[..wanted];
+        // Which kind of pool is asked once, so that a frame is built in registers and written once: built in memory
+        // and copied, it would cost a failed store forwarding, half of all there is to do.
+        let count = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
+            Pool::Region(pool) => self.generate(free, || pool.take()),
+            Pool::Foreign(_, pool) => self.generate(free, || pool.take()),
+        };
+        batch.extend(count);
+        self.statistics.starved += u64::from(count < wanted);
+        self.left -= count as u64;
+        self.statistics.received += count as u64;
+        self.statistics.received_bytes += (count * self.stream.template.len()) as u64;
+    }
+
+    fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        let bytes = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
+            Pool::Region(pool) => swallow(batch, list, |frame| {
+                assert!(frame.pool() == pool.id());
+                pool.give(frame);
+            }),
+            Pool::Foreign(_, pool) => swallow(batch, list, |frame| pool.give(frame)),
+        };
+        self.statistics.transmitted += u64::from(list.count_ones());
+        self.statistics.transmitted_bytes += bytes;
+        list
+    }
+
+    fn flush(&mut self, _pools: &mut Pools) {}
+
+    fn statistics(&self) -> PortStatistics {
+        self.statistics
+    }
+
+    fn mode(&self) -> String {
+        "generator".to_owned()
+    }
+
+    fn exhausted(&self) -> bool {
+        self.left == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::BATCH;
+
+    fn address(last: u8) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, 0, last)
+    }
+
+    #[test]
+    fn the_stream_repeats_until_its_count_is_reached() {
+        let mut pools = Pools::region(128);
+        let pool = pools.first().id();
+        let stream = Stream::udp(60, (0..3).map(|i| (address(i), address(9), 1000 + u16::from(i), 53)));
+        assert_eq!(stream.frames(), 3);
+        let mut port = Generator::new("g", &mut pools, pool, stream, 70);
+        let (mut batch, mut order) = (Batch::new(), Vec::new());
+        while !port.exhausted() {
+            port.receive(&mut pools, &mut batch);
+            assert!(batch.len() == BATCH || batch.len() == 6);
+            order.extend(batch.frames().iter().map(|frame| frame.bytes()[29]));
+            assert!(
+                batch
+                    .frames()
+                    .iter()
+                    .all(|frame| frame.len() == 60 && checksum(Sum::default().bytes(&frame.bytes()[14..34])) == 0)
+            );
+            let all = batch.mask();
+            assert_eq!(port.transmit(&mut pools, &mut batch, all), all);
+            batch.clear();
+        }
+        assert_eq!(order, (0..70).map(|i| i % 3).collect::<Vec<u8>>());
+        assert_eq!(port.statistics().transmitted_bytes, 70 * 60);
+        assert_eq!(pools.first().available(), 128);
+    }
+
+    #[test]
+    fn patches_are_written_where_they_belong() {
+        let mut pools = Pools::region(1);
+        let pool = pools.first().id();
+        let patches = vec![Patch { offset: 1, length: 2 }, Patch { offset: 5, length: 1 }];
+        let stream = Stream::new(vec![0; 7], patches, vec![1, 2, 3, 4, 5, 6]);
+        let mut port = Generator::new("g", &mut pools, pool, stream, u64::MAX);
+        let mut batch = Batch::new();
+        for expected in [[0, 1, 2, 0, 0, 3, 0], [0, 4, 5, 0, 0, 6, 0]] {
+            port.receive(&mut pools, &mut batch);
+            assert_eq!(batch.frame(0).bytes(), expected);
+            port.transmit(&mut pools, &mut batch, 1);
+            batch.clear();
+        }
+        assert_eq!(port.statistics().starved, 2, "one chunk: each receive wanted 64");
+    }
+}

@@ -1,0 +1,61 @@
+//! Classic pcap (draft-ietf-opsawg-pcap): a header of 24 bytes, then records of 16 bytes and their data.
+
+use super::reader::Record;
+use super::source::{Order, Source};
+use super::{LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
+use std::io::Read;
+
+const MICROSECONDS: u32 = 0xa1b2_c3d4;
+const NANOSECONDS: u32 = 0xa1b2_3c4d;
+
+pub(super) struct Classic {
+    ns_per_unit: u64,
+    /// Bytes of frame check sequence that end every frame.
+    fcs: u32,
+}
+
+impl Classic {
+    /// Byte order and unit of time that the first four bytes stand for, if this is a classic pcap.
+    pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
+        [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
+            MICROSECONDS => Some((order, 1000)),
+            NANOSECONDS => Some((order, 1)),
+            _ => None,
+        })
+    }
+
+    /// Reads the header behind the magic number.
+    pub(super) fn open<R: Read>(source: &mut Source<R>, ns_per_unit: u64) -> Result<Classic, ReadError> {
+        let header: [u8; 20] = source.piece("the pcap header")?;
+        let [version, _zone, _accuracy, _snap, link] = [0, 4, 8, 12, 16].map(|at| {
+            let word: [u8; 4] = header[at..at + 4].try_into().expect("4 bytes");
+            word
+        });
+        let [major, minor] = source.order.halves(version);
+        if (major, minor) != (2, 4) {
+            return source.wrong(20, Problem::Version { format: "pcap", major, minor });
+        }
+        let link = source.order.u32(link);
+        if link as u16 != LINK_ETHERNET {
+            return source.wrong(4, Problem::Link { number: link as u16 });
+        }
+        // Bit 26 says that the four above it are the FCS's length in 16-bit words.
+        let fcs = if link & 1 << 26 == 0 { 0 } else { (link >> 28) * 2 };
+        Ok(Classic { ns_per_unit, fcs })
+    }
+
+    pub(super) fn read<R: Read>(&self, source: &mut Source<R>, record: &mut Record) -> Result<bool, ReadError> {
+        let mut header = [0; 16];
+        if !source.next(&mut header, "a record's header")? {
+            return Ok(false);
+        }
+        let [seconds, part, captured, length] = source.order.words(&header);
+        if captured > RECORD_MAX {
+            return source.wrong(16, Problem::RecordTooLong(captured));
+        }
+        source.fill(&mut record.bytes, captured, "a record's data")?;
+        record.time_ns = u64::from(seconds) * NS_PER_S + u64::from(part) * self.ns_per_unit;
+        record.set_length(length, self.fcs);
+        Ok(true)
+    }
+}

@@ -1,0 +1,275 @@
+//! pcapng (draft-ietf-opsawg-pcapng): blocks of type, length, body and length again; a section begins with its byte
+//! order, interfaces are described before the packets that name them.
+//!
+//! Read are section header, interface description, enhanced, simple and obsolete packet blocks; others are passed over.
+//! An interface that is not Ethernet is refused when a packet names it: a file may describe interfaces that stayed silent.
+
+use super::reader::Record;
+use super::source::{Order, Source};
+use super::{BLOCK_MAX, INTERFACES_MAX, LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
+use std::io::Read;
+
+/// Block types (section 10.1 of the draft); the section header's reads the same in both orders.
+const SECTION_HEADER: u32 = 0x0a0d_0d0a;
+const INTERFACE: u32 = 1;
+const OBSOLETE_PACKET: u32 = 2;
+const SIMPLE_PACKET: u32 = 3;
+const ENHANCED_PACKET: u32 = 6;
+
+/// What a section header's byte-order magic reads in the section's order.
+const ORDER_MARK: u32 = 0x1a2b_3c4d;
+
+/// Type and both lengths: the shortest block.
+const BLOCK_MIN: u32 = 12;
+/// Mark, version and length of the section besides.
+const SECTION_MIN: u32 = 28;
+
+/// Options of an interface (section 4.2 of the draft).
+const OPTION_END: u16 = 0;
+const OPTION_RESOLUTION: u16 = 9;
+const OPTION_FCS: u16 = 13;
+const OPTION_OFFSET: u16 = 14;
+
+struct Interface {
+    link: u16,
+    snap: u32,
+    fcs: u32,
+    resolution: u8,
+    offset_s: i64,
+}
+
+impl Interface {
+    /// A timestamp in nanoseconds. `resolution` is a negative power of 10, or of 2 when its first bit is set.
+    fn time_ns(&self, high: u32, low: u32) -> u64 {
+        let units = u128::from(u64::from(high) << 32 | u64::from(low)) * u128::from(NS_PER_S);
+        let power = u32::from(self.resolution & 0x7f);
+        let ns = if self.resolution & 0x80 != 0 {
+            units >> power
+        } else {
+            // A unit too small for 128 bits makes every time 0.
+            10u128.checked_pow(power).map_or(0, |per_second| units / per_second)
+        };
+        // Both terms are below 2^94.
+        let ns = ns as i128 + i128::from(self.offset_s) * i128::from(NS_PER_S);
+        ns.clamp(0, i128::from(u64::MAX)) as u64
+    }
+}
+
+/// A block whose body is being read: it cannot be left by a wrong length inside it.
+struct Block {
+    kind: u32,
+    length: u32,
+    left: u32,
+}
+
+impl Block {
+    fn claim(&mut self, source: &Source<impl Read>, what: &'static str, wanted: u32) -> Result<(), ReadError> {
+        if wanted > self.left {
+            return source.wrong(0, Problem::OutsideBlock { what, wanted, left: self.left });
+        }
+        self.left -= wanted;
+        Ok(())
+    }
+
+    fn piece<const N: usize>(
+        &mut self,
+        source: &mut Source<impl Read>,
+        what: &'static str,
+    ) -> Result<[u8; N], ReadError> {
+        self.claim(source, what, N as u32)?;
+        source.piece(what)
+    }
+
+    fn data(&mut self, source: &mut Source<impl Read>, record: &mut Record, wanted: u32) -> Result<(), ReadError> {
+        if wanted > RECORD_MAX {
+            return source.wrong(0, Problem::RecordTooLong(wanted));
+        }
+        self.claim(source, "a packet", wanted)?;
+        source.fill(&mut record.bytes, wanted, "a packet")
+    }
+
+    fn end(self, source: &mut Source<impl Read>) -> Result<(), ReadError> {
+        source.skip(self.left, "a block")?;
+        let last = source.order.u32(source.piece("the length behind a block")?);
+        if last != self.length {
+            return source.wrong(4, Problem::BlockLengthsDiffer { first: self.length, last });
+        }
+        Ok(())
+    }
+}
+
+/// The section that is being read.
+pub(super) struct Section {
+    interfaces: Vec<Interface>,
+    /// Simple packets have no time: they take that of the packet before them.
+    last_ns: u64,
+}
+
+impl Section {
+    pub(super) fn recognise(magic: [u8; 4]) -> bool {
+        Order::Little.u32(magic) == SECTION_HEADER
+    }
+
+    /// Reads the first section header behind its type.
+    pub(super) fn open<R: Read>(source: &mut Source<R>) -> Result<Section, ReadError> {
+        let mut section = Section { interfaces: Vec::new(), last_ns: 0 };
+        let length = source.piece("a section header")?;
+        section.begin(source, length)?;
+        Ok(section)
+    }
+
+    /// A section header: the byte order first, because even the block's length depends on it.
+    fn begin<R: Read>(&mut self, source: &mut Source<R>, length: [u8; 4]) -> Result<(), ReadError> {
+        let mark: [u8; 4] = source.piece("a section header")?;
+        let order = [Order::Little, Order::Big].into_iter().find(|order| order.u32(mark) == ORDER_MARK);
+        let Some(order) = order else {
+            return source.wrong(4, Problem::ByteOrder(mark));
+        };
+        source.order = order;
+        let length = order.u32(length);
+        if !(SECTION_MIN..=BLOCK_MAX).contains(&length) || !length.is_multiple_of(4) {
+            return source.wrong(8, Problem::BlockLength { length, least: SECTION_MIN });
+        }
+        let mut block = Block { kind: SECTION_HEADER, length, left: length - BLOCK_MIN - 4 };
+        let [major, minor] = order.halves(block.piece(source, "a section's version")?);
+        // Minor 2 is written by some tools and means the same (section 4.1).
+        if major != 1 || !matches!(minor, 0 | 2) {
+            return source.wrong(4, Problem::Version { format: "pcapng", major, minor });
+        }
+        self.interfaces.clear();
+        block.end(source)
+    }
+
+    /// Reads blocks until one is a packet.
+    pub(super) fn read<R: Read>(&mut self, source: &mut Source<R>, record: &mut Record) -> Result<bool, ReadError> {
+        loop {
+            let mut header = [0; 8];
+            if !source.next(&mut header, "a block's header")? {
+                return Ok(false);
+            }
+            let [kind, length] = source.order.words(&header);
+            if kind == SECTION_HEADER {
+                self.begin(source, header[4..].try_into().expect("4 bytes"))?;
+                continue;
+            }
+            if !(BLOCK_MIN..=BLOCK_MAX).contains(&length) || !length.is_multiple_of(4) {
+                return source.wrong(4, Problem::BlockLength { length, least: BLOCK_MIN });
+            }
+            let mut block = Block { kind, length, left: length - BLOCK_MIN };
+            let is_packet = self.body(source, &mut block, record)?;
+            block.end(source)?;
+            if is_packet {
+                return Ok(true);
+            }
+        }
+    }
+
+    fn body<R: Read>(
+        &mut self,
+        source: &mut Source<R>,
+        block: &mut Block,
+        record: &mut Record,
+    ) -> Result<bool, ReadError> {
+        match block.kind {
+            INTERFACE => self.describe(source, block)?,
+            ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(source, block, record)?,
+            SIMPLE_PACKET => self.simple_packet(source, block, record)?,
+            _ => {}
+        }
+        Ok(matches!(block.kind, ENHANCED_PACKET | OBSOLETE_PACKET | SIMPLE_PACKET))
+    }
+
+    fn describe<R: Read>(&mut self, source: &mut Source<R>, block: &mut Block) -> Result<(), ReadError> {
+        if self.interfaces.len() == INTERFACES_MAX {
+            return source.wrong(8, Problem::TooManyInterfaces);
+        }
+        let [link, _] = source.order.halves(block.piece(source, "an interface")?);
+        let snap = source.order.u32(block.piece(source, "an interface")?);
+        // Microseconds unless an option says otherwise.
+        let mut interface = Interface { link, snap, fcs: 0, resolution: 6, offset_s: 0 };
+        while block.left >= 4 {
+            let [code, length] = source.order.halves(block.piece(source, "an option")?);
+            if code == OPTION_END {
+                break;
+            }
+            option(source, block, &mut interface, code, length)?;
+        }
+        self.interfaces.push(interface);
+        Ok(())
+    }
+
+    fn interface<R: Read>(&self, source: &Source<R>, number: u32) -> Result<&Interface, ReadError> {
+        let Some(interface) = self.interfaces.get(number as usize) else {
+            return source.wrong(0, Problem::Interface { wanted: number, there: self.interfaces.len() });
+        };
+        if interface.link != LINK_ETHERNET {
+            return source.wrong(0, Problem::Link { number: interface.link });
+        }
+        Ok(interface)
+    }
+
+    /// Enhanced and obsolete packet differ in the first word: the interface, or interface and count of drops.
+    fn packet<R: Read>(
+        &mut self,
+        source: &mut Source<R>,
+        block: &mut Block,
+        record: &mut Record,
+    ) -> Result<(), ReadError> {
+        let first: [u8; 4] = block.piece(source, "a packet's header")?;
+        let number = match block.kind {
+            OBSOLETE_PACKET => u32::from(source.order.halves(first)[0]),
+            _ => source.order.u32(first),
+        };
+        let interface = self.interface(source, number)?;
+        let rest: [u8; 16] = block.piece(source, "a packet's header")?;
+        let [high, low, captured, length] = source.order.words(&rest);
+        block.data(source, record, captured)?;
+        record.time_ns = interface.time_ns(high, low);
+        record.set_length(length, interface.fcs);
+        self.last_ns = record.time_ns;
+        Ok(())
+    }
+
+    fn simple_packet<R: Read>(
+        &mut self,
+        source: &mut Source<R>,
+        block: &mut Block,
+        record: &mut Record,
+    ) -> Result<(), ReadError> {
+        let interface = self.interface(source, 0)?;
+        let length = source.order.u32(block.piece(source, "a packet's header")?);
+        let captured = if interface.snap == 0 { length } else { length.min(interface.snap) };
+        block.data(source, record, captured)?;
+        record.time_ns = self.last_ns;
+        record.set_length(length, interface.fcs);
+        Ok(())
+    }
+}
+
+/// One option of an interface, padded to 4 bytes; those weir has no use for, or of a wrong length, are passed over.
+fn option<R: Read>(
+    source: &mut Source<R>,
+    block: &mut Block,
+    interface: &mut Interface,
+    code: u16,
+    length: u16,
+) -> Result<(), ReadError> {
+    match (code, length) {
+        (OPTION_RESOLUTION, 1) => interface.resolution = block.piece::<4>(source, "an option")?[0],
+        (OPTION_FCS, 1) => interface.fcs = u32::from(block.piece::<4>(source, "an option")?[0]),
+        (OPTION_OFFSET, 8) => {
+            let [first, second] = source.order.words(&block.piece::<8>(source, "an option")?);
+            let (high, low) = match source.order {
+                Order::Little => (second, first),
+                Order::Big => (first, second),
+            };
+            interface.offset_s = (u64::from(high) << 32 | u64::from(low)) as i64;
+        }
+        _ => {
+            let padded = u32::from(length).next_multiple_of(4);
+            block.claim(source, "an option", padded)?;
+            source.skip(padded, "an option")?;
+        }
+    }
+    Ok(())
+}

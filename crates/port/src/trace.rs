@@ -1,0 +1,224 @@
+//! A port with a tap: it wraps any port and records what passes, each way into a recording of its own.
+//!
+//! Promises: the traffic is what it would be without the tap. Recorded is what passed, not what the port below refused.
+//! A recording has at most `limit_bytes`; the first frame that does not fit ends it, and so does an error of its
+//! output; what comes later is counted (`.._left_out`). Outputs are buffered and should be files: one that blocks
+//! would block the worker.
+#![forbid(unsafe_code)]
+
+use crate::pcap::Writer;
+use packet::{BATCH, Batch, Bits, PoolId, Pools, Port, PortStatistics};
+use std::io::{self, Write};
+use std::os::fd::RawFd;
+
+/// Bytes that a frame usually has at most: what room is made for at first.
+const FRAME_USUAL: usize = 2048;
+
+/// Where a [`TracePort`] writes. What is absent is not recorded.
+#[derive(Default)]
+pub struct Taps {
+    /// Frames received.
+    pub received: Option<Box<dyn Write + Send>>,
+    /// Frames transmitted.
+    pub transmitted: Option<Box<dyn Write + Send>>,
+    /// Frames given to the host's stack.
+    pub to_kernel: Option<Box<dyn Write + Send>>,
+    /// Bytes of each recording at most, its header included.
+    pub limit_bytes: u64,
+    /// What is added to the worker's time to get nanoseconds since 1970.
+    pub base_ns: u64,
+}
+
+/// One recording.
+#[derive(Default)]
+struct Tap {
+    writer: Option<Writer<Box<dyn Write + Send>>>,
+    left_bytes: u64,
+    recorded: u64,
+    left_out: u64,
+    errors: u64,
+}
+
+impl Tap {
+    fn new(output: Option<Box<dyn Write + Send>>, limit_bytes: u64) -> io::Result<Tap> {
+        let header = Writer::<Vec<u8>>::HEADER;
+        let writer = output.filter(|_| limit_bytes >= header).map(Writer::new).transpose()?;
+        Ok(Tap { writer, left_bytes: limit_bytes.saturating_sub(header), ..Tap::default() })
+    }
+
+    fn record(&mut self, time_ns: u64, bytes: &[u8]) {
+        let needed = Writer::<Vec<u8>>::RECORD_HEADER + bytes.len() as u64;
+        if needed > self.left_bytes {
+            self.end();
+        }
+        let Some(writer) = &mut self.writer else {
+            self.left_out += 1;
+            return;
+        };
+        if writer.write(time_ns, bytes.len() as u32, bytes).is_ok() {
+            self.left_bytes -= needed;
+            self.recorded += 1;
+        } else {
+            // A record may be half written: another behind it could not be read.
+            self.writer = None;
+            self.errors += 1;
+            self.left_out += 1;
+        }
+    }
+
+    /// Ends the recording: what is buffered is written.
+    fn end(&mut self) {
+        if let Some(mut writer) = self.writer.take() {
+            self.errors += u64::from(writer.flush().is_err());
+        }
+    }
+}
+
+/// The frames a port below is offered: copies, because it takes the frames themselves.
+struct Offered {
+    slots: Vec<(usize, usize)>,
+    bytes: Vec<u8>,
+}
+
+impl Offered {
+    fn copy(&mut self, batch: &Batch, list: u64) {
+        self.slots.clear();
+        self.bytes.clear();
+        for slot in Bits(list) {
+            self.bytes.extend_from_slice(batch.frame(slot).bytes());
+            self.slots.push((slot, self.bytes.len()));
+        }
+    }
+
+    fn record(&self, tap: &mut Tap, time_ns: u64, accepted: u64) {
+        let mut start = 0;
+        for &(slot, end) in &self.slots {
+            if accepted >> slot & 1 == 1 {
+                tap.record(time_ns, &self.bytes[start..end]);
+            }
+            start = end;
+        }
+    }
+}
+
+/// The port: any other, with a tap.
+pub struct TracePort {
+    inner: Box<dyn Port>,
+    received: Tap,
+    transmitted: Tap,
+    to_kernel: Tap,
+    offered: Offered,
+    base_ns: u64,
+    now_ns: u64,
+}
+
+impl TracePort {
+    /// Wraps `inner` and writes the recordings' headers.
+    ///
+    /// # Errors
+    /// Those of the outputs.
+    pub fn new(inner: Box<dyn Port>, taps: Taps) -> io::Result<TracePort> {
+        Ok(TracePort {
+            inner,
+            received: Tap::new(taps.received, taps.limit_bytes)?,
+            transmitted: Tap::new(taps.transmitted, taps.limit_bytes)?,
+            to_kernel: Tap::new(taps.to_kernel, taps.limit_bytes)?,
+            offered: Offered { slots: Vec::with_capacity(BATCH), bytes: Vec::with_capacity(BATCH * FRAME_USUAL) },
+            base_ns: taps.base_ns,
+            now_ns: 0,
+        })
+    }
+
+    fn time_ns(&self) -> u64 {
+        self.base_ns.saturating_add(self.now_ns)
+    }
+}
+
+impl Port for TracePort {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        self.inner.pool()
+    }
+
+    fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
+        let before = batch.len();
+        self.inner.receive(pools, batch);
+        let time_ns = self.time_ns();
+        for frame in &batch.frames()[before..] {
+            self.received.record(time_ns, frame.bytes());
+        }
+    }
+
+    fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        self.offered.copy(batch, list);
+        let accepted = self.inner.transmit(pools, batch, list);
+        let time_ns = self.time_ns();
+        self.offered.record(&mut self.transmitted, time_ns, accepted);
+        accepted
+    }
+
+    fn flush(&mut self, pools: &mut Pools) {
+        self.inner.flush(pools);
+    }
+
+    fn statistics(&self) -> PortStatistics {
+        self.inner.statistics()
+    }
+
+    fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
+        let mut all = self.inner.extra_statistics();
+        all.extend([
+            ("trace_received", self.received.recorded),
+            ("trace_received_left_out", self.received.left_out),
+            ("trace_transmitted", self.transmitted.recorded),
+            ("trace_transmitted_left_out", self.transmitted.left_out),
+            ("trace_to_kernel", self.to_kernel.recorded),
+            ("trace_to_kernel_left_out", self.to_kernel.left_out),
+            ("trace_errors", self.received.errors + self.transmitted.errors + self.to_kernel.errors),
+        ]);
+        all
+    }
+
+    fn mode(&self) -> String {
+        format!("{} with trace", self.inner.mode())
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        self.inner.readiness()
+    }
+
+    fn exhausted(&self) -> bool {
+        self.inner.exhausted()
+    }
+
+    fn has_kernel_path(&self) -> bool {
+        self.inner.has_kernel_path()
+    }
+
+    fn to_kernel(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        self.offered.copy(batch, list);
+        let accepted = self.inner.to_kernel(pools, batch, list);
+        let time_ns = self.time_ns();
+        self.offered.record(&mut self.to_kernel, time_ns, accepted);
+        accepted
+    }
+
+    fn next_arrival_ns(&self) -> Option<u64> {
+        self.inner.next_arrival_ns()
+    }
+
+    fn set_time(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+        self.inner.set_time(now_ns);
+    }
+
+    fn close(&mut self, pools: &mut Pools) -> u64 {
+        for tap in [&mut self.received, &mut self.transmitted, &mut self.to_kernel] {
+            tap.end();
+        }
+        self.inner.close(pools)
+    }
+}

@@ -1,0 +1,114 @@
+//! The few things that only the ethtool ioctl tells.
+
+use std::ffi::c_void;
+
+use rustix::fd::OwnedFd;
+use rustix::io;
+use rustix::ioctl::{Opcode, Updater, ioctl};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+const SIOCETHTOOL: Opcode = 0x8946;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETH_FLAG_TXVLAN: u32 = 1 << 7;
+const ETH_FLAG_LRO: u32 = 1 << 15;
+
+/// `struct ifreq` with a pointer in its union, which is 24 bytes long.
+#[repr(C)]
+struct Request {
+    name: [u8; 16],
+    data: *mut c_void,
+    rest: [u64; 2],
+}
+
+/// A structure that begins with an ethtool command; the kernel writes no more than that command's structure.
+///
+/// # Safety
+/// The type must be `repr(C)` and at least as long as the structure of the command it is used with.
+unsafe trait Answer {}
+
+#[repr(C)]
+struct Value {
+    command: u32,
+    value: u32,
+}
+
+/// `struct ethtool_channels`: maxima, then what is in use.
+#[repr(C)]
+#[derive(Default)]
+struct Channels {
+    command: u32,
+    max: [u32; 4],
+    rx: u32,
+    tx: u32,
+    other: u32,
+    combined: u32,
+}
+
+/// `struct ethtool_drvinfo`; the driver's name comes first.
+#[repr(C)]
+struct DriverInfo {
+    command: u32,
+    driver: [u8; 32],
+    rest: [u8; 160],
+}
+
+// SAFETY: `struct ethtool_value`.
+unsafe impl Answer for Value {}
+// SAFETY: `struct ethtool_channels`.
+unsafe impl Answer for Channels {}
+// SAFETY: `struct ethtool_drvinfo` is 196 bytes long.
+unsafe impl Answer for DriverInfo {}
+
+const _: () = assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
+
+/// Asks about interfaces of the namespace it was opened in.
+pub(super) struct Ethtool(OwnedFd);
+
+impl Ethtool {
+    pub(super) fn open() -> io::Result<Ethtool> {
+        socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map(Ethtool)
+    }
+
+    /// Receive and transmit queues in use.
+    pub(super) fn queues(&self, interface: &str) -> Option<(u32, u32)> {
+        let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
+        self.ask(interface, &mut channels)?;
+        Some((channels.rx + channels.combined, channels.tx + channels.combined))
+    }
+
+    pub(super) fn driver(&self, interface: &str) -> Option<String> {
+        let mut info = DriverInfo { command: ETHTOOL_GDRVINFO, driver: [0; 32], rest: [0; 160] };
+        self.ask(interface, &mut info)?;
+        Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
+    }
+
+    /// Checksums of what the interface sends are left to hardware, or on a veth to nobody.
+    pub(super) fn tx_checksum_offload(&self, interface: &str) -> bool {
+        self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0)
+    }
+
+    pub(super) fn tx_vlan_offload(&self, interface: &str) -> bool {
+        self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_TXVLAN != 0)
+    }
+
+    pub(super) fn large_receive_offload(&self, interface: &str) -> bool {
+        self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_LRO != 0)
+    }
+
+    fn value(&self, interface: &str, command: u32) -> Option<u32> {
+        let mut value = Value { command, value: 0 };
+        self.ask(interface, &mut value)?;
+        Some(value.value)
+    }
+
+    fn ask<T: Answer>(&self, interface: &str, answer: &mut T) -> Option<()> {
+        let mut name = [0; 16];
+        name[..15].get_mut(..interface.len())?.copy_from_slice(interface.as_bytes());
+        let mut request = Request { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
+        // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer leads to the command's structure (`Answer`).
+        unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }.ok()
+    }
+}

@@ -1,0 +1,200 @@
+//! What the kernel knows of this network namespace's interfaces, asked by netlink.
+//!
+//! Not from /sys/class/net: that shows the namespace in which /sys was mounted, which after `setns` is another one.
+
+use std::io;
+
+use rustix::fd::OwnedFd;
+use rustix::net::netlink::{GENERIC, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+
+/// An interface as RTM_GETLINK tells of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) index: u32,
+    pub(super) name: String,
+    pub(super) mac: [u8; 6],
+    pub(super) mtu: u32,
+    pub(super) carrier: bool,
+    pub(super) rx_queues: u32,
+    pub(super) tx_queues: u32,
+    /// `veth`, `bond`, ...; empty for hardware.
+    pub(super) kind: String,
+    /// The other end of a veth, when it is in this namespace.
+    pub(super) peer: Option<u32>,
+    /// An XDP program is attached.
+    pub(super) xdp: bool,
+}
+
+/// All interfaces.
+pub(super) fn links() -> io::Result<Vec<Link>> {
+    const RTM_NEWLINK: u16 = 16;
+    const RTM_GETLINK: u16 = 18;
+    let answers = dump(None, RTM_GETLINK, &[0; IFINFO])?;
+    Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
+}
+
+/// What `netdev` says drivers can do, by interface index. Empty on kernels before 6.3.
+pub(super) fn xdp_features() -> Vec<(u32, XdpFeatures)> {
+    let answers = netdev_family().and_then(|family| dump(Some(GENERIC), family, &NETDEV_DEV_GET)).unwrap_or_default();
+    answers.iter().filter_map(|(_, body)| device(body.get(4..)?)).collect()
+}
+
+/// Bits of `enum netdev_xdp_act`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct XdpFeatures(u64);
+
+impl XdpFeatures {
+    /// Native XDP, with redirection, which AF_XDP needs.
+    pub(super) fn native(self) -> bool {
+        self.0 & 3 == 3
+    }
+
+    /// Zero-copy AF_XDP.
+    pub(super) fn zero_copy(self) -> bool {
+        self.0 & 8 != 0
+    }
+}
+
+/// `struct ifinfomsg`.
+const IFINFO: usize = 16;
+
+fn link(body: &[u8]) -> Option<Link> {
+    const IFLA_ADDRESS: u16 = 1;
+    const IFLA_IFNAME: u16 = 3;
+    const IFLA_MTU: u16 = 4;
+    const IFLA_LINK: u16 = 5;
+    const IFLA_LINKINFO: u16 = 18;
+    const IFLA_NUM_TX_QUEUES: u16 = 31;
+    const IFLA_NUM_RX_QUEUES: u16 = 32;
+    const IFLA_CARRIER: u16 = 33;
+    const IFLA_LINK_NETNSID: u16 = 37;
+    const IFLA_XDP: u16 = 43;
+    let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
+    let mut peer_elsewhere = false;
+    for (kind, value) in attributes(body.get(IFINFO..)?) {
+        match kind {
+            IFLA_ADDRESS => link.mac = value.try_into().unwrap_or_default(),
+            IFLA_IFNAME => link.name = text(value),
+            IFLA_MTU => link.mtu = word(value),
+            IFLA_LINK => link.peer = Some(word(value)),
+            IFLA_LINKINFO => {
+                link.kind = attributes(value).find(|(kind, _)| *kind == 1).map(|(_, v)| text(v)).unwrap_or_default()
+            }
+            IFLA_NUM_TX_QUEUES => link.tx_queues = word(value),
+            IFLA_NUM_RX_QUEUES => link.rx_queues = word(value),
+            IFLA_CARRIER => link.carrier = value == [1],
+            IFLA_LINK_NETNSID => peer_elsewhere = true,
+            IFLA_XDP => link.xdp = attributes(value).any(|(kind, mode)| kind == 2 && mode != [0]),
+            _ => {}
+        }
+    }
+    link.peer = link.peer.filter(|_| link.kind == "veth" && !peer_elsewhere);
+    Some(link)
+}
+
+/// `NETDEV_CMD_DEV_GET`, version 1.
+const NETDEV_DEV_GET: [u8; 4] = [1, 1, 0, 0];
+
+fn netdev_family() -> io::Result<u16> {
+    const GENL_ID_CTRL: u16 = 0x10;
+    // CTRL_CMD_GETFAMILY, version 1; then CTRL_ATTR_FAMILY_NAME, 11 bytes long, padded to 12.
+    let mut question = vec![3, 1, 0, 0];
+    question.extend(11_u16.to_ne_bytes());
+    question.extend(2_u16.to_ne_bytes());
+    question.extend(b"netdev\0\0");
+    let answers = talk(Some(GENERIC), GENL_ID_CTRL, 0, &question)?;
+    let id = answers.iter().find_map(|(_, body)| attributes(body.get(4..)?).find(|(kind, _)| *kind == 1));
+    id.and_then(|(_, value)| value.try_into().ok().map(u16::from_ne_bytes)).ok_or(io::ErrorKind::NotFound.into())
+}
+
+fn device(body: &[u8]) -> Option<(u32, XdpFeatures)> {
+    let find = |wanted| attributes(body).find(move |(kind, _)| *kind == wanted).map(|(_, value)| value);
+    let features = find(3)?.try_into().ok().map(u64::from_ne_bytes)?;
+    Some((word(find(1)?), XdpFeatures(features)))
+}
+
+/// Walks netlink attributes.
+fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    const NESTED: u16 = 1 << 15;
+    std::iter::from_fn(move || {
+        let length = usize::from(u16::from_ne_bytes(rest.get(0..2)?.try_into().ok()?));
+        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
+        let value = rest.get(4..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind & !NESTED, value))
+    })
+}
+
+fn word(value: &[u8]) -> u32 {
+    value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
+}
+
+type Answers = Vec<(u16, Vec<u8>)>;
+
+fn dump(protocol: Option<Protocol>, kind: u16, question: &[u8]) -> io::Result<Answers> {
+    const NLM_F_DUMP: u16 = 0x300;
+    talk(protocol, kind, NLM_F_DUMP, question)
+}
+
+/// Asks one question; the answers' types and bodies.
+fn talk(protocol: Option<Protocol>, kind: u16, flags: u16, question: &[u8]) -> io::Result<Answers> {
+    const NLM_F_REQUEST: u16 = 1;
+    const HEADER: usize = 16;
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+    let mut message = Vec::new();
+    message.extend(((HEADER + question.len()) as u32).to_ne_bytes());
+    message.extend(kind.to_ne_bytes());
+    message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(question);
+    sendto(&socket, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
+    let mut answers = Answers::new();
+    while listen(&socket, &mut answers)? && flags != 0 {}
+    Ok(answers)
+}
+
+/// Reads one datagram of answers; false after the last.
+fn listen(socket: &OwnedFd, answers: &mut Answers) -> io::Result<bool> {
+    const NLMSG_ERROR: u16 = 2;
+    const NLMSG_DONE: u16 = 3;
+    let mut buffer = vec![0; 65536];
+    let (_, length) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
+    let mut rest = &buffer[..length];
+    while let Some(head) = rest.get(..16) {
+        let length = word(head) as usize;
+        let body = rest.get(16..length).ok_or(io::ErrorKind::InvalidData)?;
+        match u16::from_ne_bytes([head[4], head[5]]) {
+            NLMSG_DONE => return Ok(false),
+            NLMSG_ERROR => return Err(io::Error::from_raw_os_error(-(word(body) as i32))),
+            kind => answers.push((kind, body.to_vec())),
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_found() {
+        let links = links().unwrap();
+        let loopback = links.iter().find(|link| link.name == "lo").unwrap();
+        assert_eq!((loopback.index, loopback.mac, loopback.kind.as_str()), (1, [0; 6], ""));
+        assert!(loopback.mtu > 0 && loopback.rx_queues > 0);
+    }
+
+    #[test]
+    fn attributes_that_lie_about_their_length_end_the_walk() {
+        assert_eq!(attributes(&[8, 0, 4, 0, 220, 5, 0, 0]).collect::<Vec<_>>(), [(4, &[220, 5, 0, 0][..])]);
+        for broken in [&[0, 0, 1, 0][..], &[9, 0, 1, 0, 1, 2, 3, 4], &[4], &[]] {
+            assert_eq!(attributes(broken).count(), 0);
+        }
+    }
+}

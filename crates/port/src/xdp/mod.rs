@@ -1,0 +1,26 @@
+//! Ports on the queues of a network interface, by AF_XDP.
+//!
+//! - `interface.rs`: an interface with weir's XDP program attached; opens its queues. Start here.
+//! - `port.rs`: one queue as a [`packet::Port`]: receive, transmit, flush.
+//! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel has. The unsafe code is in these.
+//! - `socket.rs`: the system calls.
+//! - `links.rs`, `ethtool.rs`: what the kernel knows of an interface. `report.rs`: the same for people (`weir ports`).
+//! - `error.rs`: why not, and what to do.
+
+mod error;
+#[allow(unsafe_code, reason = "the ethtool ioctl")]
+mod ethtool;
+mod interface;
+mod links;
+mod port;
+mod report;
+#[allow(unsafe_code, reason = "memory shared with the kernel")]
+mod ring;
+mod socket;
+#[allow(unsafe_code, reason = "chunks pass between the pool and the kernel")]
+mod umem;
+
+pub use error::XdpError;
+pub use interface::{Mode, XdpInterface};
+pub use port::{Rings, XdpPort};
+pub use report::{InterfaceReport, interfaces};

@@ -1,0 +1,129 @@
+//! The interfaces of this network namespace and what stands in the way of a port on them: `weir ports`.
+
+use std::io;
+
+use super::Mode;
+use super::ethtool::Ethtool;
+use super::links::{Link, XdpFeatures, links, xdp_features};
+
+/// Frame bytes that a chunk of 2048 holds behind the kernel's 256 bytes of headroom, less Ethernet and VLAN headers.
+const MTU_MAX: u32 = 2048 - 256 - 14 - 2 * 4;
+
+/// An interface, as far as a port on it is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceReport {
+    /// Its name.
+    pub name: String,
+    /// Its number in this network namespace.
+    pub index: u32,
+    /// Its driver (`mlx5_core`, `veth`); empty when it has none.
+    pub driver: String,
+    /// Receive queues in use: a port each.
+    pub rx_queues: u32,
+    /// Transmit queues in use.
+    pub tx_queues: u32,
+    /// Largest packet, in bytes, without Ethernet header.
+    pub mtu: u32,
+    /// Its MAC address.
+    pub mac: [u8; 6],
+    /// The link is up.
+    pub carrier: bool,
+    /// What the driver says it can do, best first. (Zero-copy may still fail for want of queues.)
+    pub modes: Vec<Mode>,
+    /// What stands in the way, each a sentence that says what to do.
+    pub obstacles: Vec<String>,
+}
+
+/// All interfaces of this thread's network namespace.
+///
+/// # Errors
+/// What netlink says.
+pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
+    let (links, features, ethtool) = (links()?, xdp_features(), Ethtool::open()?);
+    Ok(links
+        .iter()
+        .map(|link| {
+            let peer = links.iter().find(|other| Some(other.index) == link.peer);
+            let known =
+                features.iter().find(|(index, _)| *index == link.index).map(|(_, known)| *known).unwrap_or_default();
+            report(link, peer, known, &ethtool)
+        })
+        .collect())
+}
+
+fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Ethtool) -> InterfaceReport {
+    let (rx_queues, tx_queues) = ethtool.queues(&link.name).unwrap_or((link.rx_queues, link.tx_queues));
+    let mut obstacles = own_obstacles(link, ethtool);
+    if let Some(peer) = peer {
+        obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
+    } else if link.kind == "veth" {
+        obstacles.push(format!(
+            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan off` there, or \
+             frames of its own stack arrive without L4 checksum",
+            link.name
+        ));
+    }
+    InterfaceReport {
+        name: link.name.clone(),
+        index: link.index,
+        driver: ethtool.driver(&link.name).unwrap_or_else(|| link.kind.clone()),
+        rx_queues,
+        tx_queues,
+        mtu: link.mtu,
+        mac: link.mac,
+        carrier: link.carrier,
+        modes: modes(features),
+        obstacles,
+    }
+}
+
+fn modes(features: XdpFeatures) -> Vec<Mode> {
+    let mut modes = Vec::new();
+    if features.native() && features.zero_copy() {
+        modes.push(Mode::NativeZeroCopy);
+    }
+    if features.native() {
+        modes.push(Mode::NativeCopy);
+    }
+    modes.push(Mode::GenericCopy);
+    modes
+}
+
+fn own_obstacles(link: &Link, ethtool: &Ethtool) -> Vec<String> {
+    let name = &link.name;
+    let mut obstacles = Vec::new();
+    if link.xdp {
+        obstacles
+            .push(format!("an XDP program is attached to {name} already: `bpftool net` says whose; stop that first"));
+    }
+    if link.mtu > MTU_MAX && name != "lo" {
+        obstacles.push(format!(
+            "MTU {} is larger than a chunk holds and larger frames are dropped: `ip link set {name} mtu {MTU_MAX}` or less",
+            link.mtu
+        ));
+    }
+    if ethtool.large_receive_offload(name) {
+        obstacles.push(format!("the NIC joins frames before weir sees them: `ethtool -K {name} lro off`"));
+    }
+    obstacles
+}
+
+fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -> Vec<String> {
+    let mut obstacles = Vec::new();
+    let far = &peer.name;
+    if ethtool.tx_checksum_offload(far) {
+        obstacles.push(format!("frames of {far}'s own stack arrive without L4 checksum: `ethtool -K {far} tx off`"));
+    }
+    if ethtool.tx_vlan_offload(far) {
+        obstacles.push(format!("VLAN tags of {far}'s own stack are hidden from XDP: `ethtool -K {far} txvlan off`"));
+    }
+    let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |(_, tx)| tx);
+    if rx_queues < far_queues {
+        obstacles.push(format!(
+            "{} has {rx_queues} receive queues and its peer {far} {far_queues} transmit queues, which native XDP refuses: \
+             `ethtool -L {} rx {far_queues}` or `ethtool -L {far} tx {rx_queues}`",
+            link.name, link.name
+        ));
+    }
+    obstacles
+}

@@ -1,0 +1,321 @@
+//! The rings between an AF_XDP socket and the kernel: bounded single-producer single-consumer queues in shared memory.
+//!
+//! We produce into the fill and the transmit ring and consume the receive and the completion ring; the kernel is at the
+//! other end of each. Both ends are the same code over any memory, so a test can play the kernel.
+//!
+//! Promises: nothing is seen by the other end before `publish` or `release`; indices are u32 and wrap around. One
+//! thread a ring. Cost: an entry is a load or a store; the other end's index is read only when the known one runs out.
+
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fd::AsFd;
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::{XdpRingFlags, XdpRingOffset};
+
+/// Memory shared with the other end, unmapped when both are gone.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a mapping is an address range; it has no affinity to a thread.
+unsafe impl Send for Mapping {}
+// SAFETY: as above, and nothing is reached through `&Mapping` but by the two ends of a ring.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by us with this length, and the ends of the ring, which point into it, keep it alive.
+        // An error would mean that nothing was mapped: there is nothing to do about it.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// A ring as one end sees it.
+struct Ring<T> {
+    _mapping: Arc<Mapping>,
+    producer: NonNull<AtomicU32>,
+    consumer: NonNull<AtomicU32>,
+    flags: Option<NonNull<AtomicU32>>,
+    entries: NonNull<T>,
+    size: u32,
+}
+
+// SAFETY: the pointers lead into the mapping that the ring owns a share of; an end is used by one thread at a time.
+unsafe impl<T: Send> Send for Ring<T> {}
+
+impl<T: Copy> Ring<T> {
+    /// Lays a ring over a mapping.
+    ///
+    /// # Safety
+    /// The offsets must be inside the mapping, aligned, and followed by `size` entries at `desc`; any bit pattern must
+    /// be a valid `T`.
+    unsafe fn over(mapping: Arc<Mapping>, offsets: &XdpRingOffset, size: u32) -> Ring<T> {
+        assert!(size.is_power_of_two(), "ring size {size}");
+        let base = mapping.base;
+        // SAFETY: the caller promises that the offset is inside the mapping.
+        let at = |offset: u64| unsafe { base.add(offset as usize) };
+        Ring {
+            producer: at(offsets.producer).cast(),
+            consumer: at(offsets.consumer).cast(),
+            flags: offsets.flags.map(|offset| at(offset).cast()),
+            entries: at(offsets.desc).cast(),
+            size,
+            _mapping: mapping,
+        }
+    }
+
+    /// Maps the socket's ring that lives at `page_offset`.
+    fn of_socket(socket: impl AsFd, page_offset: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Ring<T>> {
+        let length = offsets.desc as usize + size as usize * size_of::<T>();
+        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        let base = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, socket, page_offset)?
+        };
+        let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
+        // SAFETY: XDP_MMAP_OFFSETS told the offsets of this very ring; entries are u64 or xdp_desc: integers only.
+        Ok(unsafe { Ring::over(Arc::new(Mapping { base, length }), offsets, size) })
+    }
+
+    fn producer(&self) -> &AtomicU32 {
+        // SAFETY: inside the mapping and aligned (`over`); both ends access it atomically.
+        unsafe { self.producer.as_ref() }
+    }
+
+    fn consumer(&self) -> &AtomicU32 {
+        // SAFETY: as in `producer`.
+        unsafe { self.consumer.as_ref() }
+    }
+
+    fn needs_wakeup(&self) -> bool {
+        // SAFETY: as in `producer`.
+        let flags = self.flags.map_or(0, |flags| unsafe { flags.as_ref() }.load(Ordering::Relaxed));
+        flags & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0
+    }
+
+    fn entry(&self, index: u32) -> NonNull<T> {
+        // SAFETY: masked to the `size` entries that `over` was promised.
+        unsafe { self.entries.add((index & (self.size - 1)) as usize) }
+    }
+}
+
+/// The end that puts entries in.
+pub(super) struct Producer<T> {
+    ring: Ring<T>,
+    next: u32,
+    /// The other end's index when last read.
+    consumed: u32,
+}
+
+impl<T: Copy> Producer<T> {
+    /// Our end of a socket's fill or transmit ring.
+    pub(super) fn of_socket(
+        socket: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Producer<T>> {
+        Ok(Producer::new(Ring::of_socket(socket, page_offset, offsets, size)?))
+    }
+
+    fn new(ring: Ring<T>) -> Producer<T> {
+        let next = ring.producer().load(Ordering::Relaxed);
+        let consumed = ring.consumer().load(Ordering::Acquire);
+        Producer { ring, next, consumed }
+    }
+
+    /// Entries that can be pushed, as far as known without looking; at least `wanted` when there are so many.
+    #[inline]
+    pub(super) fn space(&mut self, wanted: u32) -> u32 {
+        let known = self.ring.size - self.next.wrapping_sub(self.consumed);
+        if known >= wanted { known } else { self.ring.size - self.unconsumed() }
+    }
+
+    /// Puts an entry in; false when the ring is full.
+    #[inline]
+    pub(super) fn push(&mut self, entry: T) -> bool {
+        if self.space(1) == 0 {
+            return false;
+        }
+        // SAFETY: the entry is inside the ring, and the other end does not read it before `publish`.
+        unsafe { self.ring.entry(self.next).write(entry) };
+        self.next = self.next.wrapping_add(1);
+        true
+    }
+
+    /// Shows the other end what was pushed.
+    #[inline]
+    pub(super) fn publish(&mut self) {
+        self.ring.producer().store(self.next, Ordering::Release);
+    }
+
+    /// Entries that the other end has not taken yet.
+    #[inline]
+    pub(super) fn unconsumed(&mut self) -> u32 {
+        self.consumed = self.ring.consumer().load(Ordering::Acquire);
+        self.next.wrapping_sub(self.consumed)
+    }
+
+    /// True when the kernel asks for a system call to go on.
+    #[inline]
+    pub(super) fn needs_wakeup(&self) -> bool {
+        self.ring.needs_wakeup()
+    }
+}
+
+/// The end that takes entries out.
+pub(super) struct Consumer<T> {
+    ring: Ring<T>,
+    next: u32,
+    /// The other end's index when last read.
+    produced: u32,
+}
+
+impl<T: Copy> Consumer<T> {
+    /// Our end of a socket's receive or completion ring.
+    pub(super) fn of_socket(
+        socket: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Consumer<T>> {
+        Ok(Consumer::new(Ring::of_socket(socket, page_offset, offsets, size)?))
+    }
+
+    fn new(ring: Ring<T>) -> Consumer<T> {
+        let next = ring.consumer().load(Ordering::Relaxed);
+        let produced = ring.producer().load(Ordering::Acquire);
+        Consumer { ring, next, produced }
+    }
+
+    /// Takes the next entry out.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<T> {
+        if self.next == self.produced && self.waiting() == 0 {
+            return None;
+        }
+        // SAFETY: the entry is inside the ring, and the other end has shown it (acquired) and leaves it until `release`.
+        let entry = unsafe { self.ring.entry(self.next).read() };
+        self.next = self.next.wrapping_add(1);
+        Some(entry)
+    }
+
+    /// Entries that can be popped.
+    #[inline]
+    pub(super) fn waiting(&mut self) -> u32 {
+        self.produced = self.ring.producer().load(Ordering::Acquire);
+        self.produced.wrapping_sub(self.next)
+    }
+
+    /// Gives the places of popped entries back to the other end.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.ring.consumer().store(self.next, Ordering::Release);
+    }
+}
+
+/// Rings without a kernel, for tests that play it.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+    use rustix::mm::mmap_anonymous;
+
+    const OFFSETS: XdpRingOffset = XdpRingOffset { producer: 0, consumer: 64, desc: 256, flags: Some(128) };
+
+    /// Both ends of a ring whose indices start at `start`.
+    pub(in super::super) fn pair<T: Copy>(size: u32, start: u32) -> (Producer<T>, Consumer<T>) {
+        let length = 256 + size as usize * size_of::<T>();
+        // SAFETY: a new anonymous mapping touches no existing memory.
+        let base = unsafe {
+            let access = ProtFlags::READ | ProtFlags::WRITE;
+            mmap_anonymous(std::ptr::null_mut(), length, access, MapFlags::PRIVATE).unwrap()
+        };
+        let mapping = Arc::new(Mapping { base: NonNull::new(base.cast()).unwrap(), length });
+        // SAFETY: OFFSETS and `size` entries lie inside the mapping; tests use integers.
+        let ring = || unsafe { Ring::over(mapping.clone(), &OFFSETS, size) };
+        ring().producer().store(start, Ordering::Relaxed);
+        ring().consumer().store(start, Ordering::Relaxed);
+        (Producer::new(ring()), Consumer::new(ring()))
+    }
+
+    impl<T: Copy> Producer<T> {
+        /// The kernel's word on this ring.
+        pub(in super::super) fn set_wakeup(&self, needed: bool) {
+            // SAFETY: as in `Ring::producer`.
+            let flags = self.ring.flags.map(|flags| unsafe { flags.as_ref() }).unwrap();
+            flags.store(u32::from(needed), Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::pair;
+
+    #[test]
+    fn nothing_is_seen_before_it_is_published() {
+        let (mut ours, mut kernels) = pair::<u64>(4, 0);
+        assert!(ours.push(7));
+        assert_eq!(kernels.pop(), None);
+        ours.publish();
+        assert_eq!(kernels.pop(), Some(7));
+        assert_eq!(ours.unconsumed(), 1, "popped, but its place is not given back");
+        kernels.release();
+        assert_eq!(ours.unconsumed(), 0);
+    }
+
+    #[test]
+    fn a_full_ring_refuses_and_indices_wrap_around() {
+        let (mut ours, mut kernels) = pair::<u64>(4, u32::MAX - 1);
+        for round in 0..3 {
+            for entry in 0..4 {
+                assert!(ours.push(round * 4 + entry));
+            }
+            assert!(!ours.push(99));
+            assert_eq!(ours.space(1), 0);
+            ours.publish();
+            assert_eq!(kernels.waiting(), 4);
+            assert_eq!([(); 4].map(|()| kernels.pop().unwrap()), [0, 1, 2, 3].map(|entry| round * 4 + entry));
+            assert_eq!(kernels.pop(), None);
+            kernels.release();
+        }
+    }
+
+    #[test]
+    fn the_wakeup_flag_is_the_kernels_word() {
+        let (ours, _kernels) = pair::<u64>(4, 0);
+        assert!(!ours.needs_wakeup());
+        ours.set_wakeup(true);
+        assert!(ours.needs_wakeup());
+    }
+
+    #[test]
+    fn two_threads_pass_everything_in_order() {
+        const COUNT: u64 = 200_000;
+        let (mut ours, mut kernels) = pair::<u64>(64, u32::MAX - 1000);
+        let kernel = std::thread::spawn(move || {
+            let mut expected = 0;
+            while expected < COUNT {
+                while let Some(entry) = kernels.pop() {
+                    assert_eq!(entry, expected);
+                    expected += 1;
+                }
+                kernels.release();
+                std::thread::yield_now();
+            }
+        });
+        let mut entry = 0;
+        while entry < COUNT {
+            while entry < COUNT && ours.push(entry) {
+                entry += 1;
+            }
+            ours.publish();
+            std::thread::yield_now();
+        }
+        kernel.join().unwrap();
+    }
+}

@@ -1,0 +1,146 @@
+//! An AF_XDP socket bound to one queue of an interface, with its four rings. The system calls are here.
+
+use std::io as std_io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use packet::RegionPool;
+use rustix::io::{self, Errno};
+use rustix::net::sockopt;
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
+    XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpStatistics,
+};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+
+use super::XdpError;
+use super::port::Rings as RingSizes;
+use super::ring::{Consumer, Producer};
+use super::umem::Umem;
+
+/// Copy-mode `sendto` takes 32 descriptors from the ring at most (`TX_BATCH_SIZE` in net/xdp/xsk.c).
+const KICK_BATCH: u32 = 32;
+
+/// Where a socket is to be bound.
+pub(super) struct Binding<'a> {
+    pub(super) interface: &'a str,
+    pub(super) index: u32,
+    pub(super) queue: u32,
+    pub(super) rings: RingSizes,
+    /// Whether zero-copy is wanted, refused, or taken if there.
+    pub(super) zero_copy: Option<bool>,
+}
+
+/// The socket and our ends of its rings.
+pub(super) struct Socket {
+    fd: OwnedFd,
+    pub(super) fill: Producer<u64>,
+    pub(super) receive: Consumer<XdpDesc>,
+    pub(super) transmit: Producer<XdpDesc>,
+    pub(super) completion: Consumer<u64>,
+    zero_copy: bool,
+}
+
+impl Socket {
+    /// Opens a socket on the pool's region and binds it.
+    pub(super) fn open(binding: &Binding<'_>, pool: &RegionPool) -> Result<Socket, XdpError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
+            Errno::PERM => XdpError::NoPrivilege("AF_XDP sockets"),
+            _ => binding.error("opening an AF_XDP socket", errno),
+        })?;
+        Umem::register(pool, &fd).map_err(|errno| match errno {
+            Errno::NOBUFS => XdpError::MemoryLimit,
+            _ => binding.error("registering frame memory with a socket", errno),
+        })?;
+        let mut socket =
+            Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("making the rings", errno))?;
+        socket.bind(binding).map_err(|errno| binding.bind_error(errno))?;
+        let options = sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("asking for the mode", errno))?;
+        socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
+        Ok(socket)
+    }
+
+    fn with_rings(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {
+        sockopt::set_xdp_umem_fill_ring_size(&fd, sizes.fill)?;
+        sockopt::set_xdp_umem_completion_ring_size(&fd, sizes.transmit)?;
+        sockopt::set_xdp_rx_ring_size(&fd, sizes.receive)?;
+        sockopt::set_xdp_tx_ring_size(&fd, sizes.transmit)?;
+        let offsets = sockopt::xdp_mmap_offsets(&fd)?;
+        Ok(Socket {
+            fill: Producer::of_socket(&fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.fill)?,
+            completion: Consumer::of_socket(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, sizes.transmit)?,
+            receive: Consumer::of_socket(&fd, XDP_PGOFF_RX_RING, &offsets.rx, sizes.receive)?,
+            transmit: Producer::of_socket(&fd, XDP_PGOFF_TX_RING, &offsets.tx, sizes.transmit)?,
+            fd,
+            zero_copy: false,
+        })
+    }
+
+    fn bind(&self, binding: &Binding<'_>) -> io::Result<()> {
+        let mode = match binding.zero_copy {
+            Some(true) => SocketAddrXdpFlags::XDP_ZEROCOPY,
+            Some(false) => SocketAddrXdpFlags::XDP_COPY,
+            None => SocketAddrXdpFlags::empty(), // The kernel tries zero-copy, then copy.
+        };
+        let flags = mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        bind(&self.fd, &SocketAddrXdp::new(flags, binding.index, binding.queue))
+    }
+
+    /// True when the driver reads and writes frames in place.
+    pub(super) fn is_zero_copy(&self) -> bool {
+        self.zero_copy
+    }
+
+    /// Makes the kernel send what lies in the transmit ring, as much as it will. Returns the number of system calls.
+    ///
+    /// `EAGAIN` (its batch is done, or the send buffer is full), `EBUSY`, `ENOBUFS` and `ENETDOWN` mean that the rest
+    /// stays in the ring until the next call; so the only thing to go by is whether the ring moves.
+    #[inline]
+    pub(super) fn kick(&mut self) -> u32 {
+        let mut left = self.transmit.unconsumed();
+        let mut calls = 0;
+        while left > 0 && self.transmit.needs_wakeup() {
+            let _ = send(&self.fd, &[], SendFlags::DONTWAIT);
+            calls += 1;
+            let before = std::mem::replace(&mut left, self.transmit.unconsumed());
+            if left >= before || (before - left < KICK_BATCH && !self.zero_copy) {
+                break;
+            }
+        }
+        calls
+    }
+
+    /// Tells the kernel, when it asks for it, that the fill ring has chunks again.
+    #[inline]
+    pub(super) fn wake_receive(&self) {
+        if self.fill.needs_wakeup() {
+            let _ = recv(&self.fd, &mut [0; 0][..], RecvFlags::DONTWAIT);
+        }
+    }
+
+    /// The kernel's counters.
+    pub(super) fn statistics(&self) -> Option<XdpStatistics> {
+        sockopt::xdp_statistics(&self.fd).ok()
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Binding<'_> {
+    fn error(&self, doing: &'static str, errno: Errno) -> XdpError {
+        XdpError::System { doing, interface: self.interface.to_owned(), reason: std_io::Error::from(errno) }
+    }
+
+    fn bind_error(&self, errno: Errno) -> XdpError {
+        let (interface, queue) = (self.interface.to_owned(), self.queue);
+        match errno {
+            Errno::BUSY => XdpError::QueueInUse { interface, queue },
+            Errno::OPNOTSUPP if self.zero_copy == Some(true) => XdpError::NoZeroCopy { interface, queue },
+            _ => self.error("binding a socket to a queue", errno),
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! hash -> bucket -> target.
+//!
+//! A group hashes a flow to one of its buckets and the bucket names the target, so that a change of the set moves few
+//! flows. There are two ways to fill the buckets. Maglev ([`fill_maglev`], NSDI'16) is a pure function of the set of
+//! targets: every node of a fleet computes the same buckets without talking, and a change of the set moves little more
+//! than it must. Wants-count ([`fill_wants`]) starts from the buckets as they are and moves the fewest that there can be,
+//! but then history counts: it is for the members and paths of one host.
+//!
+//! Which bucket a hash falls into is part of the specification, because all nodes must agree:
+//! `bucket = ((hash >> 32) * size) >> 32`.
+//!
+//! Costs: 2 bytes a bucket; a pick is a multiplication and a load. A Maglev fill visits about size * ln(size) candidates.
+
+use std::collections::VecDeque;
+
+/// The bucket of a group without living targets.
+pub const NO_TARGET: u16 = u16::MAX;
+
+/// Targets of a group at most: their numbers are `u16` and the last one says that there is none.
+pub const TARGETS_MAX: usize = NO_TARGET as usize;
+
+/// Buckets of a group at most: a prime above 2^16 for Maglev is included.
+pub const BUCKETS_MAX: usize = 1 << 20;
+
+/// The buckets of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Buckets {
+    slots: Vec<u16>,
+}
+
+impl Buckets {
+    /// Buckets filled by one of the two functions below.
+    #[must_use]
+    pub fn new(slots: Vec<u16>) -> Buckets {
+        Buckets { slots }
+    }
+
+    /// The bucket of a hash; 0 if there are no buckets.
+    #[inline(always)]
+    #[must_use]
+    pub fn bucket(&self, hash: u64) -> usize {
+        // No product of two 32-bit numbers overflows, and no Vec<u16> here is longer than that.
+        (((hash >> 32) * self.slots.len() as u64) >> 32) as usize
+    }
+
+    /// The target of a hash, or [`NO_TARGET`].
+    #[inline(always)]
+    #[must_use]
+    pub fn pick(&self, hash: u64) -> u16 {
+        self.slots.get(self.bucket(hash)).copied().unwrap_or(NO_TARGET)
+    }
+
+    /// The targets of all buckets.
+    #[must_use]
+    pub fn slots(&self) -> &[u16] {
+        &self.slots
+    }
+}
+
+/// A back end, as Maglev sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MaglevTarget {
+    /// A hash of its name, the same on all nodes and over restarts.
+    pub id: u64,
+    /// Its share of the buckets, relative to the others; 0 is dead.
+    pub weight: u32,
+}
+
+/// Fills `size` buckets (a prime, well above the number of targets) with places in the list `targets`.
+///
+/// Which target (by id) gets which bucket depends on the set alone, not on the order of the list: turns are taken in order
+/// of ids. In every round a target's credit grows by its weight, and one with the credit of the heaviest spends it on the
+/// next free bucket of its permutation. Targets beyond [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is cut.
+#[must_use]
+pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
+    let size = size.min(BUCKETS_MAX);
+    let mut slots = vec![NO_TARGET; size];
+    let mut turns: Vec<Turn> =
+        targets.iter().take(TARGETS_MAX).enumerate().map(|(at, target)| Turn::new(at, target, size)).collect();
+    turns.retain(|turn| turn.weight > 0);
+    turns.sort_by_key(|turn| (turn.id, turn.weight));
+    let price = turns.iter().map(|turn| turn.weight).max().unwrap_or(0);
+    let mut free = if turns.is_empty() { 0 } else { size };
+    while free > 0 {
+        for turn in &mut turns {
+            turn.credit += turn.weight;
+            if turn.credit >= price && free > 0 {
+                turn.credit -= price;
+                turn.take(&mut slots);
+                free -= 1;
+            }
+        }
+    }
+    slots
+}
+
+/// A Maglev target at its permutation of the buckets: `offset + n * skip mod size`.
+struct Turn {
+    target: u16,
+    id: u64,
+    weight: u64,
+    credit: u64,
+    next: usize,
+    skip: usize,
+}
+
+impl Turn {
+    fn new(target: usize, &MaglevTarget { id, weight }: &MaglevTarget, size: usize) -> Turn {
+        let range = size.max(1) as u64;
+        let skip = finalize(id ^ SKIP) % (range - 1).max(1) + 1;
+        Turn {
+            target: target as u16,
+            id,
+            weight: u64::from(weight),
+            credit: 0,
+            next: (finalize(id ^ OFFSET) % range) as usize,
+            skip: coprime(skip, range) as usize,
+        }
+    }
+
+    /// Takes the next free bucket; there must be one.
+    fn take(&mut self, slots: &mut [u16]) {
+        loop {
+            let at = self.next;
+            self.next = (at + self.skip) % slots.len();
+            if slots[at] == NO_TARGET {
+                slots[at] = self.target;
+                return;
+            }
+        }
+    }
+}
+
+/// Tell the two hashes of a Maglev id apart. Part of the specification.
+const OFFSET: u64 = 0x6F66_6673_6574_0000;
+const SKIP: u64 = 0x736B_6970_0000_0000;
+
+/// The finalizer of splitmix64. Part of the specification.
+fn finalize(word: u64) -> u64 {
+    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    word ^ (word >> 31)
+}
+
+/// The largest number up to `skip` that has no divisor in common with `size`: of a prime size, `skip` itself. Without
+/// it, a permutation of another size would not meet all buckets.
+fn coprime(skip: u64, size: u64) -> u64 {
+    (1..=skip).rev().find(|&skip| greatest_divisor(skip, size) == 1).unwrap_or(1)
+}
+
+fn greatest_divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
+}
+
+/// Fills `size` buckets (cut at [`BUCKETS_MAX`]) by weight, moving the fewest of `previous`; says how many differ from it.
+///
+/// A living target (weight above 0) wants `size * weight / total` buckets, the remainder going to the largest fractions
+/// (of equal ones, first to a target that has more already, then to the lower number). A bucket changes its target only
+/// if that is dead or has more than it wants. Buckets of another size than `previous` all count as moved.
+#[must_use]
+pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Vec<u16>, usize) {
+    let size = size.min(BUCKETS_MAX);
+    let weights = &weights[..weights.len().min(TARGETS_MAX)];
+    let mut slots = previous.filter(|slots| slots.len() == size).map_or_else(|| vec![NO_TARGET; size], <[u16]>::to_vec);
+    let before = slots.clone();
+    let mut wants = wants(weights, &held(&slots, weights.len()), size);
+    for slot in &mut slots {
+        match wants.get_mut(usize::from(*slot)) {
+            Some(want) if *want > 0 => *want -= 1,
+            _ => *slot = NO_TARGET,
+        }
+    }
+    let mut hungry: VecDeque<(u16, usize)> = (0..).zip(wants).filter(|entry| entry.1 > 0).collect();
+    for slot in slots.iter_mut().filter(|slot| **slot == NO_TARGET) {
+        let Some((target, want)) = hungry.pop_front() else { break };
+        *slot = target;
+        if want > 1 {
+            hungry.push_back((target, want - 1));
+        }
+    }
+    let moved = before.iter().zip(&slots).filter(|(before, after)| before != after).count();
+    (slots, moved)
+}
+
+/// How many buckets each target has.
+fn held(slots: &[u16], targets: usize) -> Vec<usize> {
+    let mut held = vec![0; targets];
+    for &slot in slots {
+        if let Some(count) = held.get_mut(usize::from(slot)) {
+            *count += 1;
+        }
+    }
+    held
+}
+
+/// How many buckets each target wants: whole shares, then one each to the largest remainders.
+fn wants(weights: &[u32], held: &[usize], size: usize) -> Vec<usize> {
+    let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+    if total == 0 {
+        return vec![0; weights.len()];
+    }
+    let share = |weight: u32| (size as u64 * u64::from(weight) / total) as usize;
+    let remainder = |weight: u32| size as u64 * u64::from(weight) % total;
+    let mut wants: Vec<usize> = weights.iter().map(|&weight| share(weight)).collect();
+    let mut order: Vec<usize> = (0..weights.len()).filter(|&at| weights[at] > 0).collect();
+    order.sort_by_key(|&at| (u64::MAX - remainder(weights[at]), held[at] <= wants[at], at));
+    let missing = size - wants.iter().sum::<usize>();
+    for &at in order.iter().take(missing) {
+        wants[at] += 1;
+    }
+    wants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn targets(count: u64) -> Vec<MaglevTarget> {
+        (0..count).map(|n| MaglevTarget { id: finalize(n), weight: 1 }).collect()
+    }
+
+    #[test]
+    fn a_pick_never_leaves_the_buckets() {
+        assert_eq!(Buckets::default().pick(u64::MAX), NO_TARGET);
+        let buckets = Buckets::new((0..251).collect());
+        assert_eq!((buckets.pick(0), buckets.pick(u64::MAX)), (0, 250));
+        assert_eq!(buckets.pick(1 << 63), 125);
+    }
+
+    #[test]
+    fn nobody_alive_means_no_target() {
+        assert_eq!(fill_maglev(&[], 7), [NO_TARGET; 7]);
+        assert_eq!(fill_maglev(&[MaglevTarget { id: 1, weight: 0 }], 7), [NO_TARGET; 7]);
+        assert_eq!(fill_wants(None, &[0, 0], 4), (vec![NO_TARGET; 4], 0));
+        assert_eq!(fill_wants(Some(&[0, 1, 0, 1]), &[0, 0], 4), (vec![NO_TARGET; 4], 4));
+        assert_eq!(fill_maglev(&targets(3), 0), []);
+        assert_eq!(fill_wants(None, &[1], 0), (vec![], 0));
+    }
+
+    #[test]
+    fn maglev_is_even_and_moves_little() {
+        let all = targets(10);
+        let before = fill_maglev(&all, 65537);
+        let counts = held(&before, 10);
+        assert!(counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1, "{counts:?}");
+        let mut fewer = all;
+        fewer[3].weight = 0;
+        let after = fill_maglev(&fewer, 65537);
+        let moved = before.iter().zip(&after).filter(|(before, after)| **before != 3 && before != after).count();
+        assert!(moved < 65537 / 20, "{moved} buckets moved that did not have to");
+    }
+
+    /// The pseudocode of NSDI'16, section 3.4, for equal weights.
+    fn maglev_paper(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
+        let (mut next, mut entry, mut n) = (vec![0; targets.len()], vec![NO_TARGET; size], 0);
+        let permutation = |i: usize, j: usize| -> usize {
+            let (offset, skip) = (
+                finalize(targets[i].id ^ OFFSET) as usize % size,
+                finalize(targets[i].id ^ SKIP) as usize % (size - 1) + 1,
+            );
+            (offset + j * skip) % size
+        };
+        loop {
+            for i in 0..targets.len() {
+                while entry[permutation(i, next[i])] != NO_TARGET {
+                    next[i] += 1;
+                }
+                entry[permutation(i, next[i])] = i as u16;
+                next[i] += 1;
+                n += 1;
+                if n == size {
+                    return entry;
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equal_weights_are_the_paper() {
+        for count in [1, 2, 3, 50, 250, 251, 300] {
+            let mut all = targets(count);
+            all.sort_by_key(|target| target.id);
+            assert_eq!(fill_maglev(&all, 251), maglev_paper(&all, 251), "{count} targets");
+        }
+    }
+
+    /// Other nodes may run another version: the function must not change by accident.
+    #[test]
+    fn maglev_is_pinned() {
+        assert_eq!(fill_maglev(&targets(3), 13), MAGLEV_3_OF_13);
+    }
+
+    const MAGLEV_3_OF_13: [u16; 13] = [0, 1, 2, 1, 2, 1, 0, 2, 0, 1, 2, 1, 0];
+
+    #[test]
+    fn wants_without_history_take_turns() {
+        assert_eq!(fill_wants(None, &[1, 0, 2], 6), (vec![0, 2, 0, 2, 2, 2], 6));
+    }
+
+    #[test]
+    fn equal_shares_move_nothing_for_a_remainder() {
+        // Three targets over four buckets: whoever has two may keep them.
+        assert_eq!(fill_wants(Some(&[2, 2, 0, 1]), &[5, 5, 5], 4), (vec![2, 2, 0, 1], 0));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+        #[test]
+        fn maglev_is_a_function_of_the_set(
+            mut list in prop::collection::btree_map(any::<u64>(), 0_u32..20, 0..12)
+                .prop_map(|set| set.into_iter().map(|(id, weight)| MaglevTarget { id, weight }).collect::<Vec<_>>()),
+            size in prop_oneof![Just(251_usize), 1_usize..300],
+            rotation in 0_usize..12,
+        ) {
+            let names = |list: &[MaglevTarget]| -> Vec<Option<u64>> {
+                fill_maglev(list, size).iter().map(|&slot| list.get(usize::from(slot)).map(|target| target.id)).collect()
+            };
+            let before = names(&list);
+            let rotation = rotation % list.len().max(1);
+            list.rotate_left(rotation);
+            prop_assert_eq!(&before, &names(&list));
+            list.retain(|target| target.weight > 0);
+            prop_assert_eq!(&before, &names(&list));
+        }
+
+        #[test]
+        fn maglev_keeps_to_the_weights(weights in prop::collection::vec(1_u32..50, 1..12)) {
+            let list: Vec<_> = (0..).zip(&weights).map(|(id, &weight)| MaglevTarget { id, weight }).collect();
+            let counts = held(&fill_maglev(&list, 2503), list.len());
+            let total: u32 = weights.iter().sum();
+            for (count, weight) in counts.iter().zip(weights) {
+                let fair = 2503.0 * f64::from(weight) / f64::from(total);
+                prop_assert!((*count as f64 - fair).abs() <= 2.0, "{} for {}", count, fair);
+            }
+        }
+
+        #[test]
+        fn wants_are_met_and_the_fewest_move(
+            previous in prop::option::of(prop::collection::vec(prop_oneof![0_u16..9, Just(NO_TARGET)], 64)),
+            weights in prop::collection::vec(prop_oneof![Just(0_u32), 1_u32..5, any::<u32>()], 0..8),
+        ) {
+            let (slots, moved) = fill_wants(previous.as_deref(), &weights, 64);
+            prop_assert_eq!(fill_wants(Some(&slots), &weights, 64), (slots.clone(), 0), "what is filled stays");
+            let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
+            if total == 0 {
+                prop_assert!(slots.iter().all(|&slot| slot == NO_TARGET));
+                return Ok(());
+            }
+            let (counts, before) = (held(&slots, weights.len()), held(previous.as_deref().unwrap_or(&[]), weights.len()));
+            prop_assert_eq!(counts.iter().sum::<usize>(), 64);
+            let (mut least, mut spare_rounds) = (0, 0);
+            for (at, &weight) in weights.iter().enumerate() {
+                let floor = (64 * u64::from(weight) / total) as usize;
+                prop_assert!(counts[at] == floor || counts[at] == floor + 1, "balance within one bucket");
+                prop_assert!(weight > 0 || counts[at] == 0);
+                least += before[at].min(counts[at]);
+                spare_rounds += counts[at] - floor;
+            }
+            // No bucket moves but from the dead and from those over their wants, and every one of these moves once.
+            prop_assert_eq!(moved, 64 - least);
+            // Whoever got one of the remainders has at least the fraction of those who did not.
+            let fraction = |at: usize| 64 * u64::from(weights[at]) % total;
+            let floor = |at: usize| (64 * u64::from(weights[at]) / total) as usize;
+            let winners = (0..weights.len()).filter(|&at| counts[at] > floor(at)).map(fraction).min();
+            let losers = (0..weights.len()).filter(|&at| counts[at] == floor(at)).map(fraction).max();
+            prop_assert!(spare_rounds == 0 || losers.is_none() || winners >= losers);
+        }
+    }
+}
