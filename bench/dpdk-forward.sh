@@ -64,7 +64,7 @@ for count in "${flows[@]}"; do
         ours=$(median < "$work/weir-$mode-$count")
         theirs=$(median < "$work/testpmd-$mode-$count")
         awk -v c="$count" -v m=$mode -v w="$ours" -v t="$theirs" 'BEGIN {
-            printf "median: %6d flows %-7s testpmd %6.2f  weir %6.2f Mpps  %3.0f %%  (+%.1f ns a frame)\n",
+            printf "median: %6d flows %-7s testpmd %6.2f  weir %6.2f Mpps  %3.0f %%  (%+.1f ns a frame)\n",
                 c, m, t, w, 100 * w / t, 1000 / w - 1000 / t }'
     done
 done

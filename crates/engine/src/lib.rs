@@ -1,5 +1,7 @@
 //! The flow-pipe engine: programs, their check, two executors, workers. It knows the `Port` trait and no driver.
 
+#[cfg(any(test, feature = "arbitrary"))]
+pub mod arbitrary;
 pub mod batch;
 pub mod change;
 pub mod check;

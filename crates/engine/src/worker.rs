@@ -236,6 +236,7 @@ impl Worker {
     pub fn breathe(&mut self, now_ns: u64) -> usize {
         let mut handled = 0;
         for at in 0..self.ports.len() {
+            self.ports[at].set_time(now_ns);
             self.ports[at].receive(&mut self.pools, &mut self.batch);
             handled += self.batch.len();
             if !self.batch.is_empty() {
@@ -493,7 +494,7 @@ impl Worker {
     pub fn report(&self) -> Report {
         let mut ledger = self.ledger.clone();
         let mut ports = Vec::new();
-        for port in &self.ports {
+        for (port, declared) in self.ports.iter().zip(&self.engine.program().ports) {
             let statistics = port.statistics();
             ledger.received += statistics.received;
             ledger.transmitted += statistics.transmitted;
@@ -501,7 +502,7 @@ impl Worker {
             ledger.held += statistics.held;
             ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
             ports.push(PortReport {
-                name: port.name().into(),
+                name: declared.name.clone(),
                 mode: port.mode(),
                 statistics,
                 extra: port.extra_statistics(),

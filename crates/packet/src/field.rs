@@ -46,7 +46,7 @@ pub struct FieldSpec {
     pub name: &'static str,
     /// Header that `offset` counts from.
     pub base: Base,
-    /// Bytes from there to the first byte with a bit of the field; may be negative (`eth.type` lies before L3).
+    /// Bytes from there to the first byte with a bit of the field.
     pub offset: i8,
     /// Bytes that hold the field.
     pub bytes: u8,
@@ -107,7 +107,7 @@ fields! {
     Ipv4Src          "ipv4.src"           L3 12  4 32 0 Writable [Ipv4];
     Ipv4Dst          "ipv4.dst"           L3 16  4 32 0 Writable [Ipv4];
     Ipv6TrafficClass "ipv6.traffic_class" L3  0  2 8 4 Writable [Ipv6];
-    Ipv6FlowLabel    "ipv6.flow_label"    L3  0  4 20 0 Writable [Ipv6];
+    Ipv6FlowLabel    "ipv6.flow_label"    L3  1  3 20 0 Writable [Ipv6];
     Ipv6HopLimit     "ipv6.hop_limit"     L3  7  1 8 0 Writable [Ipv6];
     Ipv6Src          "ipv6.src"           L3  8 16 128 0 Writable [Ipv6];
     Ipv6Dst          "ipv6.dst"           L3 24 16 128 0 Writable [Ipv6];

@@ -360,7 +360,8 @@ impl RegionPool {
     /// When the frame is another pool's.
     #[inline]
     pub fn surrender(&self, frame: Frame) -> (u32, u64, u32) {
-        assert_eq!(frame.pool, self.id, "a frame goes to a port on its own pool");
+        // Not `assert_eq`: that takes references, and the frame would be spilled to the stack.
+        assert!(frame.pool == self.id, "a frame goes to a port on its own pool");
         let offset = frame.data.as_ptr() as usize - self.base.as_ptr() as usize;
         (frame.handle as u32, offset as u64, u32::from(frame.length))
     }
@@ -371,7 +372,7 @@ impl RegionPool {
     /// When the frame is another pool's.
     #[inline]
     pub fn give(&mut self, frame: Frame) {
-        assert_eq!(frame.pool, self.id, "a frame returns to its own pool");
+        assert!(frame.pool == self.id, "a frame returns to its own pool");
         self.free.push(frame.handle as u32);
     }
 

@@ -1,7 +1,7 @@
 //! A port: where frames come from and go to. One trait, called once per batch, never per frame.
 
 use crate::{Batch, PoolId, Pools};
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// One queue of a port, as a worker holds it.
 ///
@@ -37,7 +37,7 @@ pub trait Port: Send {
     fn mode(&self) -> String;
 
     /// What a sleeping worker waits on to learn that frames have arrived; `None` when the port must be asked.
-    fn readiness(&self) -> Option<RawFd> {
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 
@@ -77,7 +77,7 @@ pub trait Port: Send {
 /// What a port has counted since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStatistics {
-    /// Frames given to the worker.
+    /// Frames taken in: given to the worker, or counted `oversize`.
     pub received: u64,
     /// Their bytes.
     pub received_bytes: u64,

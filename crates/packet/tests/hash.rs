@@ -8,6 +8,9 @@ use std::net::{IpAddr, Ipv4Addr};
 /// A function of five words, as both hashes are for flow keys.
 type Hash<'h> = &'h dyn Fn(&[u64; 5]) -> u64;
 
+/// A way to pick one of so many buckets by a hash.
+type View = (&'static str, usize, fn(u64) -> usize);
+
 /// Runs a check for select hashes of several seeds and table hashes of several secrets.
 fn for_each_hash(check: impl Fn(&str, Hash<'_>)) {
     for seed in [0, 1, 2, 0xdead_beef, u64::MAX] {
@@ -86,11 +89,11 @@ fn buckets_are_filled_evenly() {
         for (set, keys) in key_sets() {
             let hashes: Vec<u64> = keys.iter().map(hash).collect();
             // Low bits, high bits, a number of buckets that is no power of two, and bits in the middle.
-            let views: [(&str, usize, &dyn Fn(u64) -> usize); 4] = [
-                ("low 10 bits", 1024, &|hash| (hash & 1023) as usize),
-                ("high 10 bits", 1024, &|hash| (hash >> 54) as usize),
-                ("of 251", 251, &|hash| index(hash, 251)),
-                ("middle 8 bits", 256, &|hash| (hash >> 28 & 255) as usize),
+            let views: [View; 4] = [
+                ("low 10 bits", 1024, |hash| (hash & 1023) as usize),
+                ("high 10 bits", 1024, |hash| (hash >> 54) as usize),
+                ("of 251", 251, |hash| index(hash, 251)),
+                ("middle 8 bits", 256, |hash| (hash >> 28 & 255) as usize),
             ];
             for (view, buckets, place) in views {
                 let mut counts = vec![0; buckets];
@@ -181,6 +184,43 @@ fn seeds_and_secrets_choose_independently() {
             }
         }
     }
+}
+
+/// The specification in numbers. A fleet of mixed versions, and eBPF C, must agree on them: they never change.
+#[test]
+fn the_select_hash_is_frozen() {
+    let tcp = [0xff00_0000_0000_0004, 0x0a00_0001, 0, 0x0a00_0002, 0x9c40_0050_0600_0000];
+    let udp6 = [0xfd00 << 48, 1, 0xfd00 << 48, 2, 0x04d2_12b5_1100_0005];
+    assert_eq!(tcp, ipv4_key(0x0a00_0001, 0x0a00_0002, 40000, 80));
+    let vectors: [(u64, &[u64], u64); 15] = [
+        (0, &[], 0xc2f3_4a21_2b77_6c6c),
+        (0, &[0], 0x8b7f_11c0_c119_c9f9),
+        (0, &[1], 0xb224_c8c2_ff9f_5c58),
+        (0, &[u64::MAX], 0xaa01_ef17_242c_3f35),
+        (0, &[1, 2, 3], 0x62cf_3b36_93ed_1cd6),
+        (0, &tcp, 0x1912_f94d_e459_b4ef),
+        (0, &udp6, 0x5ecb_2400_32a8_e297),
+        (1, &[0], 0x0563_7d10_173d_a586),
+        (1, &[u64::MAX], 0x00c1_be77_5ea6_550b),
+        (1, &tcp, 0x7a52_0352_b8bd_20f2),
+        (1, &udp6, 0x190d_0c2b_0b30_214f),
+        (0xdead_beef_0bad_cafe, &[], 0x9102_300f_0565_7335),
+        (0xdead_beef_0bad_cafe, &[1, 2, 3], 0xbfdb_c351_86d0_bd80),
+        (0xdead_beef_0bad_cafe, &tcp, 0x2b2f_45fa_e892_3007),
+        (0xdead_beef_0bad_cafe, &udp6, 0x3b1c_678d_248a_4689),
+    ];
+    for (seed, words, hash) in vectors {
+        assert_eq!(select_hash(seed, words), hash, "seed {seed:#x}, words {words:x?}");
+    }
+}
+
+/// The table hash with known secrets: replays and eBPF count on it, a change is meant or a mistake.
+#[test]
+fn the_table_hash_is_known_for_known_secrets() {
+    let tcp = ipv4_key(0x0a00_0001, 0x0a00_0002, 40000, 80);
+    assert_eq!(TableHash::new([0, 0]).hash(&tcp), 0xaa41_d9dc_a9be_3ebd);
+    assert_eq!(TableHash::new([1, 2]).hash(&tcp), 0x40d2_779f_48b1_1c35);
+    assert_eq!(TableHash::new([u64::MAX, 3]).hash(&[7; 8]), 0xfc1f_3625_d4d6_801e);
 }
 
 #[test]

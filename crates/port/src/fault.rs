@@ -16,7 +16,7 @@
 
 use packet::{BATCH, Batch, Bits, Frame, PoolId, Pools, Port, PortStatistics};
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// Frames that may be late in one direction; more are let pass in time and counted. A millisecond at 4 Mpps.
 pub const LATE_MAX: usize = 4096;
@@ -506,7 +506,7 @@ impl Port for FaultPort {
     }
 
     /// None: frames may lie here that the port below knows nothing of.
-    fn readiness(&self) -> Option<RawFd> {
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 

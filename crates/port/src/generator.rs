@@ -199,7 +199,9 @@ impl Port for Generator {
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         let bytes = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
             Pool::Region(pool) => swallow(batch, list, |frame| {
-                assert!(frame.pool() == pool.id());
+                // `give` asserts the same, but by reference: known before, it spares writing the frame to the stack
+                // in pieces and reading it back in others, 4 ns.
+                assert!(frame.pool() == pool.id(), "a frame returns to its own pool");
                 pool.give(frame);
             }),
             Pool::Foreign(_, pool) => swallow(batch, list, |frame| pool.give(frame)),

@@ -9,7 +9,7 @@
 use crate::pcap::Writer;
 use packet::{BATCH, Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::io::{self, Write};
-use std::os::fd::RawFd;
+use std::os::fd::BorrowedFd;
 
 /// Bytes that a frame usually has at most: what room is made for at first.
 const FRAME_USUAL: usize = 2048;
@@ -186,7 +186,7 @@ impl Port for TracePort {
         format!("{} with trace", self.inner.mode())
     }
 
-    fn readiness(&self) -> Option<RawFd> {
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
         self.inner.readiness()
     }
 

@@ -12,9 +12,15 @@ use std::time::{Duration, Instant};
 
 use bpf::{Prefix, Take, TakeRule};
 use packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
-use port::xdp::{Mode, Rings, XdpError, XdpInterface, XdpPort, interfaces};
+use port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort, interfaces};
 
 const RINGS: Rings = Rings { fill: 512, receive: 512, transmit: 512 };
+
+/// Attaches with small rings.
+fn attach(name: &str, take: &Take, mode: Option<Mode>) -> Result<XdpInterface, XdpError> {
+    XdpInterface::attach(XdpConfig { mode, rings: RINGS, ..XdpConfig::new(name, take.clone()) })
+}
+
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Two namespaces joined by veth pairs.
@@ -72,14 +78,14 @@ impl Lab {
 
     /// An interface of weir's side, attached.
     fn attach(&self, name: &str, take: &Take) -> XdpInterface {
-        self.weir(|| XdpInterface::attach(name, take, None)).unwrap()
+        self.weir(|| attach(name, take, None)).unwrap()
     }
 
     /// A port of the far end that takes everything.
     fn far_end(&self, name: &str, queue: u32) -> End {
         self.far(|| {
             let take = Take { promiscuous: true, ..Take::all() };
-            End::open(&XdpInterface::attach(name, &take, None).unwrap(), queue)
+            End::open(&attach(name, &take, None).unwrap(), queue)
         })
     }
 
@@ -140,7 +146,7 @@ struct End {
 impl End {
     fn open(interface: &XdpInterface, queue: u32) -> End {
         let (mut pools, pool) = pools(RINGS.chunks() + 64);
-        let port = interface.open_queue(queue, RINGS, &mut pools, pool).unwrap();
+        let port = interface.open_queue(queue, &mut pools, pool).unwrap();
         End { port, pools, pool }
     }
 
@@ -270,9 +276,7 @@ fn frames_pass_between_two_interfaces_by_descriptor() {
     let frames: Vec<_> = (0..2000).map(|number| udp(SOMEBODY, 1, number)).collect();
     lab.weir(|| {
         let (mut pools, pool) = pools(2 * RINGS.chunks() + 64);
-        let open = |name, pools: &mut _| {
-            XdpInterface::attach(name, &take, None).unwrap().open_queue(0, RINGS, pools, pool).unwrap()
-        };
+        let open = |name, pools: &mut _| attach(name, &take, None).unwrap().open_queue(0, pools, pool).unwrap();
         let (mut from, mut to) = (open("w0", &mut pools), open("w1", &mut pools));
         for part in frames.chunks(64) {
             left.send(part);
@@ -340,7 +344,7 @@ fn each_queue_has_its_port() {
     let interface = lab.attach("w0", &service(5000));
     assert_eq!(interface.queues(), 2);
     let mut near = [lab.near_end(&interface, 0), lab.near_end(&interface, 1)];
-    let far_interface = lab.far(|| XdpInterface::attach("f0", &Take::default(), None)).unwrap();
+    let far_interface = lab.far(|| attach("f0", &Take::default(), None)).unwrap();
     for queue in 0..2 {
         let mut far = lab.far(|| End::open(&far_interface, queue));
         far.send(&[udp(W0, 5000, queue)]);
@@ -350,11 +354,14 @@ fn each_queue_has_its_port() {
     }
     lab.weir(|| {
         let (mut pools, pool) = pools(RINGS.chunks());
-        let mut refuse = |queue, rings| interface.open_queue(queue, rings, &mut pools, pool).err().unwrap();
-        assert!(matches!(refuse(2, RINGS), XdpError::QueueOutOfRange { queue: 2, queues: 2, .. }));
-        assert!(matches!(refuse(0, RINGS), XdpError::QueueInUse { queue: 0, .. }));
-        assert!(matches!(refuse(0, Rings { fill: 100, ..RINGS }), XdpError::RingSize(100)));
+        let mut refuse = |queue| interface.open_queue(queue, &mut pools, pool).err().unwrap();
+        assert!(matches!(refuse(2), XdpError::QueueOutOfRange { queue: 2, queues: 2, .. }));
+        assert!(matches!(refuse(0), XdpError::QueueInUse { queue: 0, .. }));
     });
+    let [first, second] = near;
+    first.close();
+    lab.near_end(&interface, 0).close();
+    second.close();
 }
 
 #[test]
@@ -373,23 +380,23 @@ fn a_queue_without_port_leaves_its_frames_to_the_kernel() {
 fn modes_are_forced_or_refused() {
     let Some(lab) = Lab::new(1, 1) else { return };
     let mut far = lab.far_end("f0", 0);
-    let generic = lab.weir(|| XdpInterface::attach("w0", &service(5000), Some(Mode::GenericCopy))).unwrap();
+    let generic = lab.weir(|| attach("w0", &service(5000), Some(Mode::GenericCopy))).unwrap();
     let mut near = lab.near_end(&generic, 0);
     assert_eq!(Port::mode(&near.port), "generic copy");
     far.send(&[udp(W0, 5000, 1)]);
     assert_eq!(near.receive(1), [udp(W0, 5000, 1)]);
-    let again = lab.weir(|| XdpInterface::attach("w0", &Take::all(), Some(Mode::GenericCopy)));
+    let again = lab.weir(|| attach("w0", &Take::all(), Some(Mode::GenericCopy)));
     assert!(matches!(again, Err(XdpError::AlreadyAttached(_))), "{:?}", again.err());
     near.close();
     drop(generic);
     lab.weir(|| {
         let (mut pools, pool) = pools(RINGS.chunks());
-        let native = XdpInterface::attach("w0", &Take::all(), Some(Mode::NativeZeroCopy)).unwrap();
-        let refused = native.open_queue(0, RINGS, &mut pools, pool).err().unwrap();
+        let native = attach("w0", &Take::all(), Some(Mode::NativeZeroCopy)).unwrap();
+        let refused = native.open_queue(0, &mut pools, pool).err().unwrap();
         assert!(matches!(refused, XdpError::NoZeroCopy { .. }), "a veth cannot: {refused}");
         assert_eq!(pools.region_mut(pool).available(), RINGS.chunks() as usize);
     });
-    assert!(matches!(XdpInterface::attach("weirnone0", &Take::all(), None), Err(XdpError::NoInterface(_))));
+    assert!(matches!(attach("weirnone0", &Take::all(), None), Err(XdpError::NoInterface(_))));
 }
 
 #[test]
@@ -397,7 +404,7 @@ fn a_jumbo_mtu_falls_back_to_generic() {
     let Some(lab) = Lab::new(1, 1) else { return };
     run(&format!("ip -n {} link set f0 mtu 9000", lab.far));
     run(&format!("ip -n {} link set w0 mtu 9000", lab.weir));
-    let native = lab.weir(|| XdpInterface::attach("w0", &Take::all(), Some(Mode::NativeCopy)));
+    let native = lab.weir(|| attach("w0", &Take::all(), Some(Mode::NativeCopy)));
     assert!(matches!(native, Err(XdpError::MtuTooLarge { .. })), "{:?}", native.err());
     let near = lab.near_end(&lab.attach("w0", &Take::all()), 0);
     assert_eq!(near.port.xdp_mode(), Mode::GenericCopy);
@@ -468,9 +475,13 @@ fn the_report_names_a_veths_modes_and_obstacles() {
     assert!(report.obstacles.iter().any(|sentence| sentence.contains("another network namespace")));
     let _interface = lab.attach("w0", &Take::default());
     assert!(find().obstacles.iter().any(|sentence| sentence.contains("XDP program is attached")));
-    run(&format!("ip -n {} link add a numtxqueues 4 type veth peer name b", lab.weir));
-    let report = lab.weir(|| interfaces().unwrap()).into_iter().find(|report| report.name == "b").unwrap();
-    assert!(report.obstacles.iter().any(|sentence| sentence.contains("ethtool -K a tx off")), "{:?}", report.obstacles);
+    run(&format!("ip -n {} link add va numtxqueues 4 type veth peer name vb", lab.weir));
+    let report = lab.weir(|| interfaces().unwrap()).into_iter().find(|report| report.name == "vb").unwrap();
+    assert!(
+        report.obstacles.iter().any(|sentence| sentence.contains("ethtool -K va tx off")),
+        "{:?}",
+        report.obstacles
+    );
 }
 
 /// What `a_killed_process_leaves_the_interface_as_it_was` kills.
@@ -478,7 +489,7 @@ fn the_report_names_a_veths_modes_and_obstacles() {
 fn child() {
     let Ok(netns) = std::env::var("WEIR_TEST_CHILD") else { return };
     inside(&netns, || {
-        let _end = End::open(&XdpInterface::attach("w0", &Take::all(), None).unwrap(), 0);
+        let _end = End::open(&attach("w0", &Take::all(), None).unwrap(), 0);
         println!("\nready");
         std::thread::sleep(Duration::from_secs(60));
     });

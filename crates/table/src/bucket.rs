@@ -330,9 +330,11 @@ mod tests {
             let list: Vec<_> = (0..).zip(&weights).map(|(id, &weight)| MaglevTarget { id, weight }).collect();
             let counts = held(&fill_maglev(&list, 2503), list.len());
             let total: u32 = weights.iter().sum();
-            for (count, weight) in counts.iter().zip(weights) {
-                let fair = 2503.0 * f64::from(weight) / f64::from(total);
-                prop_assert!((*count as f64 - fair).abs() <= 2.0, "{} for {}", count, fair);
+            for (count, &weight) in counts.iter().zip(&weights) {
+                // Every target's credit may hold back part of a turn, and what they all hold back is shared by weight.
+                let share = f64::from(weight) / f64::from(total);
+                let allowed = 1.0 + share * weights.len() as f64;
+                prop_assert!((*count as f64 - 2503.0 * share).abs() <= allowed, "{} for {}", count, 2503.0 * share);
             }
         }
 

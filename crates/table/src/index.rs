@@ -7,8 +7,8 @@
 //! The bucket comes from the low half of the hash and the tag from the high half, by range reduction, so the number of
 //! buckets need not be a power of two. `other = (spread(tag) - bucket) mod buckets` is its own inverse.
 //!
-//! Promises: an entry's row number never changes; an insertion moves at most [`PATH_MAX`] entries after looking at
-//! [`SEARCH_MAX`] buckets, then refuses. 17 keys of one and the same hash are refused, not looped over.
+//! Promises: an entry's row number never changes; an insertion looks at [`SEARCH_MAX`] buckets and moves five entries at most, or
+//! refuses. 17 keys of one and the same hash are refused, not looped over.
 //! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes a row. The memory is zeroed by the operating system and becomes resident
 //! as buckets are used.
 
@@ -25,7 +25,7 @@ const WORDS: usize = 2 * SLOTS;
 const LINE: usize = 64;
 
 /// Rows planned for each bucket: a load of 87.5 %. Two choices of eight slots carry 98 %; what is left keeps the
-/// searches short (one insertion in ten searches at all) and absorbs the luck of the hashes.
+/// searches few and short, and absorbs the luck of the hashes.
 const ROWS_PER_BUCKET: usize = 7;
 
 /// Buckets added to any index of more than one: luck weighs more in small tables.

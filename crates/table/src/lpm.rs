@@ -10,9 +10,10 @@
 //! Promises: `capacity()` prefixes of any length fit (of IPv6 as long as [`NODES_MAX`] nodes do), and a refused insertion
 //! changes nothing. A removal gives back every node that only it needed.
 //!
-//! Costs: a step a node, that is (length - root bits) / 4 for the longest prefix near the address. A change writes up to
-//! all entries under its prefix, those of a /8 in a table of 10 000 within 0.1 ms; the default route writes none. Memory: 64 bytes a node, resident as used,
-//! at most (width - root bits) / 4 nodes a prefix, besides the root and 41 bytes a prefix.
+//! Costs: a step a node, that is (length - root bits) / 4 for the longest prefix near the address. A change writes all
+//! entries under its prefix, a few nanoseconds each, so short prefixes of large tables are slow to change (milliseconds);
+//! the default route writes none. Memory: 64 bytes a node, resident as used, at most (width - root bits) / 4 nodes a
+//! prefix, besides the root and 47 bytes a prefix.
 
 use crate::{Exact, InsertError, mix::mix};
 use packet::{Bits, prefetch};
@@ -103,6 +104,8 @@ pub struct Lpm {
     rules: Exact<3, ()>,
     /// The default route's value, then the others by rule number; apart from the rules because look-ups read nothing else.
     values: Vec<u32>,
+    /// Prefix lengths, likewise: who wins when a prefix is written.
+    lengths: Vec<u8>,
     /// All ones if there is a default route: it is written into no entry, because it would be into most.
     default: u64,
 }
@@ -113,9 +116,16 @@ impl Lpm {
     pub fn with_capacity(width: Width, prefixes: usize) -> Lpm {
         let rules = Exact::with_capacity(prefixes);
         let prefixes = rules.capacity();
-        let mut values = Vec::with_capacity(prefixes + 1);
-        values.push(0);
-        Lpm { width, trie: Trie::new(width, prefixes), rules, values, default: 0 }
+        let mut table = Lpm {
+            width,
+            trie: Trie::new(width, prefixes),
+            rules,
+            values: Vec::with_capacity(prefixes + 1),
+            lengths: Vec::with_capacity(prefixes + 1),
+            default: 0,
+        };
+        table.set_slot(DEFAULT, 0, 0);
+        table
     }
 
     /// IPv4 or IPv6.
@@ -168,13 +178,13 @@ impl Lpm {
             Ok(rule) => rule,
         };
         let slot = slot_of(rule, length);
-        self.set_value(slot, value);
+        self.set_slot(slot, length as u8, value);
         if slot == DEFAULT {
             self.default = u64::MAX;
             return Ok(None);
         }
-        let rules = &self.rules;
-        let loses = |entry: u32| entry == DEFAULT || rules.row(entry - 1).key[2] < u64::from(length);
+        let lengths = &self.lengths;
+        let loses = |entry: u32| u32::from(lengths[entry as usize]) < length;
         self.trie.paint(prefix, length, &|entry| if loses(entry) { slot } else { entry });
         Ok(None)
     }
@@ -277,11 +287,12 @@ impl Lpm {
         shorter.unwrap_or(DEFAULT)
     }
 
-    fn set_value(&mut self, slot: u32, value: u32) {
-        if self.values.len() <= slot as usize {
-            self.values.resize(slot as usize + 1, 0);
-        }
-        self.values[slot as usize] = value;
+    fn set_slot(&mut self, slot: u32, length: u8, value: u32) {
+        let slot = slot as usize;
+        let slots = self.values.len().max(slot + 1);
+        self.values.resize(slots, 0);
+        self.lengths.resize(slots, 0);
+        (self.values[slot], self.lengths[slot]) = (value, length);
     }
 }
 
@@ -358,18 +369,25 @@ impl Trie {
             depth += STRIDE;
         }
         for at in place.at..place.at + (1 << (depth - length)) {
-            self.paint_entry(Place { at, ..place }, brush);
+            let place = Place { at, ..place };
+            match self.entry(place) {
+                entry if entry & NODE == 0 => self.set(place, brush(entry)),
+                entry => self.paint_node(entry, brush),
+            }
         }
     }
 
-    fn paint_entry(&mut self, place: Place, brush: &impl Fn(u32) -> u32) {
-        let entry = self.entry(place);
-        if entry & NODE == 0 {
-            return self.set(place, brush(entry));
+    fn paint_node(&mut self, node: u32, brush: &impl Fn(u32) -> u32) {
+        let at = (node ^ NODE) as usize;
+        let mut entries = self.nodes[at].0;
+        for entry in &mut entries {
+            if *entry & NODE == 0 {
+                *entry = brush(*entry);
+            } else {
+                self.paint_node(*entry, brush);
+            }
         }
-        for at in 0..1 << STRIDE {
-            self.paint_entry(Place { node: Some(entry ^ NODE), at }, brush);
-        }
+        self.nodes[at].0 = entries;
     }
 
     /// Takes away the nodes on the way to a prefix all of whose entries are alike, from the last one up.

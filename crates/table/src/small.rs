@@ -131,9 +131,9 @@ mod tests {
             }
             let (keys, mut rows) = (std::array::from_fn(|i| [i as u64, 5]), [0; 64]);
             let hits = table.lookup_batch(&keys, mask, &mut rows);
-            for i in 0..64 {
+            for (i, row) in rows.into_iter().enumerate() {
                 let expected = twin.iter().find(|entry| entry.0 == i as u64 && mask >> i & 1 == 1).map(|entry| entry.1);
-                prop_assert_eq!((hits >> i & 1 == 1).then_some(rows[i]), expected);
+                prop_assert_eq!((hits >> i & 1 == 1).then_some(row), expected);
             }
         }
     }

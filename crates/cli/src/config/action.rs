@@ -19,7 +19,8 @@ const OPERATIONS: &[(&str, u8)] = &[
     ("push_vlan", 3),
     ("encap_vxlan", 4),
 ];
-const ORDER: &str = "the order is decap_vxlan, pop_vlan; set, add, copy, decrement_ttl as written; push_vlan, encap_vxlan";
+const ORDER: &str =
+    "the order is decap_vxlan, pop_vlan; set, add, copy, decrement_ttl as written; push_vlan, encap_vxlan";
 
 /// Reads a list of operations.
 #[must_use]

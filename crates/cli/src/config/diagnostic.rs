@@ -90,6 +90,12 @@ impl Report {
         at.and_then(|at| self.origins.get(at)).copied().unwrap_or_default()
     }
 
+    /// Where a mark leads, as `file:line`.
+    #[must_use]
+    pub fn place(&self, origin: Origin) -> String {
+        format!("{}:{}", self.file, self.span_of(origin).line)
+    }
+
     /// Errors so far.
     #[must_use]
     pub fn errors(&self) -> usize {
@@ -127,7 +133,13 @@ impl Report {
         let help = one.help.as_deref().unwrap_or_default();
         let line = (one.span.line as usize).checked_sub(1).and_then(|at| self.text.lines().nth(at));
         let Some(line) = line else {
-            let _ = writeln!(out, "{}: {severity}: {}{}{help}", self.file, one.message, if help.is_empty() { "" } else { "; " });
+            let _ = writeln!(
+                out,
+                "{}: {severity}: {}{}{help}",
+                self.file,
+                one.message,
+                if help.is_empty() { "" } else { "; " }
+            );
             return;
         };
         let _ = writeln!(out, "{}:{}:{}: {severity}: {}", self.file, one.span.line, one.span.column, one.message);
@@ -175,7 +187,8 @@ impl Window {
         let at = (span.column as usize).saturating_sub(1).min(characters.len());
         let start = if characters.len() > 2 * AROUND { at.saturating_sub(AROUND) } else { 0 };
         let end = characters.len().min(start + 2 * AROUND);
-        let shown = |range: &[char]| range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>();
+        let shown =
+            |range: &[char]| range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>();
         let carets = (span.length as usize).clamp(1, (end.saturating_sub(at)).max(1));
         Window { text: shown(&characters[start..end]), indent: " ".repeat(at - start), carets }
     }

@@ -7,7 +7,8 @@ use super::section::{Section, number, pairs, text};
 use super::{forward, value};
 use engine::change::EntryKey;
 use engine::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program, SharedUse,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program,
+    SharedUse,
 };
 use std::collections::HashMap;
 
@@ -57,6 +58,8 @@ pub struct EntryReader<'a> {
     pub pipe: &'a Pipe,
     /// Names of counters.
     pub counters: &'a mut Counters,
+    /// The pipe was read without errors: what does not fit it is the entry's fault.
+    pub sure: bool,
     /// What is wrong.
     pub report: &'a mut Report,
 }
@@ -111,7 +114,9 @@ impl EntryReader<'_> {
     fn matches(&mut self, section: &Section) -> Vec<EntryMatch> {
         match self.pipe.kind {
             PipeKind::Hash { group, .. } => self.row(section, Some(group), false),
-            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => self.row(section, Some(group), true),
+            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => {
+                self.row(section, Some(group), true)
+            }
             PipeKind::Flow { .. } => self.row(section, None, true),
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => self.fields(section),
         }
@@ -160,7 +165,8 @@ impl EntryReader<'_> {
         let text = text(node, "a flow", self.report)?;
         let key = value::flow(text);
         if key.is_none() {
-            let help = "write `\"udp 10.0.0.1:53 > 10.0.0.2:4000\"`, IPv6 as `[::1]:53`, and ` vni 7` behind an inner flow";
+            let help =
+                "write `\"udp 10.0.0.1:53 > 10.0.0.2:4000\"`, IPv6 as `[::1]:53`, and ` vni 7` behind an inner flow";
             self.report.error_help(node.span, format!("`{text}` is not a flow"), help);
         }
         key.map(EntryMatch::Flow)
@@ -188,6 +194,7 @@ impl EntryReader<'_> {
                 self.report.error(span, format!("`{name}` has one value for the whole pipe: entries do not give it"));
             }
             Some(_) => {}
+            None if !self.sure => {}
             None => {
                 let names: Vec<&str> = self.pipe.matches.iter().map(|one| one.field.name()).collect();
                 let message = format!("pipe `{}` does not match `{name}`", self.pipe.name);
@@ -208,8 +215,12 @@ impl EntryReader<'_> {
         let (of, program) = (one.field, self.program);
         let read = match one.criterion {
             Criterion::Masked | Criterion::Range if text == "any" => Ok(EntryMatch::Any),
-            Criterion::Prefix => value::prefix(of, text, program).map(|(value, length)| EntryMatch::Prefix { value, length }),
-            Criterion::Masked => value::masked(of, text, program).map(|(value, mask)| EntryMatch::Masked { value, mask }),
+            Criterion::Prefix => {
+                value::prefix(of, text, program).map(|(value, length)| EntryMatch::Prefix { value, length })
+            }
+            Criterion::Masked => {
+                value::masked(of, text, program).map(|(value, mask)| EntryMatch::Masked { value, mask })
+            }
             Criterion::Range => value::range(of, text, program).map(|(first, last)| EntryMatch::Range { first, last }),
             Criterion::PerEntry { mask } => value::field(of, text, program)
                 .and_then(|value| value::within(of, value, mask, program).map(|()| EntryMatch::Value(value))),
@@ -240,7 +251,7 @@ impl EntryReader<'_> {
     fn values(&mut self, section: &Section, template: u16) -> Vec<u128> {
         let places = self.pipe.templates.get(usize::from(template)).map(places).unwrap_or_default();
         for operation in ["set", "add", "push_vlan", "encap_vxlan"] {
-            if let Some(node) = section.get(operation) {
+            if let Some(node) = section.get(operation).filter(|_| self.sure) {
                 self.only_places(operation, node, &places);
             }
         }
@@ -248,7 +259,10 @@ impl EntryReader<'_> {
         for place in &places {
             let given = section.get(place.operation).and_then(|node| self.given(node, place));
             let Some(node) = given else {
-                let message = format!("`{}: {{ {}: ... }}` is missing: the action takes it per entry", place.operation, place.key);
+                let message = format!(
+                    "`{}: {{ {}: ... }}` is missing: the action takes it per entry",
+                    place.operation, place.key
+                );
                 self.report.error(section.span, message);
                 continue;
             };
@@ -363,7 +377,9 @@ pub fn write_key(program: &Program, pipe: &Pipe, key: &EntryKey) -> String {
 fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String {
     let varying = pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
     let group = match pipe.kind {
-        PipeKind::Hash { group, .. } | PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => Some(group),
+        PipeKind::Hash { group, .. } | PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => {
+            Some(group)
+        }
         _ => None,
     };
     let row = match matches {

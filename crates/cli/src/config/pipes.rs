@@ -18,8 +18,8 @@ const CAPACITY_LEAST: usize = 1024;
 const FLOWS: usize = 65_536;
 
 const KEYS: &[&str] = &[
-    "type", "match", "hash", "group", "key", "learn", "monitor", "action", "actions", "forward", "miss", "rehash", "capacity",
-    "entries",
+    "type", "match", "hash", "group", "key", "learn", "monitor", "action", "actions", "forward", "miss", "rehash",
+    "capacity", "entries",
 ];
 
 /// A pipe of which only the name is known yet.
@@ -46,7 +46,8 @@ const DEFAULT: &str = "default";
 /// Reads a pipe. What cannot be used is told and left out.
 #[must_use]
 pub fn read(stub: &Pipe, node: &Node, program: &Program, counters: &mut Counters, report: &mut Report) -> Pipe {
-    let section = Section::of(node, KEYS, report);
+    let before = report.errors();
+    let section = Section::of(node, KEYS, report).at(report.span_of(stub.origin));
     let mut pipe = stub.clone();
     let reader = Reader { section: &section, program };
     pipe.kind = reader.kind(report);
@@ -58,7 +59,8 @@ pub fn read(stub: &Pipe, node: &Node, program: &Program, counters: &mut Counters
     pipe.rehash = section.get("rehash").and_then(|node| boolean(node, "`rehash`", report)).unwrap_or_default();
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();
-        let mut reader = EntryReader { program, pipe: &pipe, counters, report };
+        let sure = report.errors() == before;
+        let mut reader = EntryReader { program, pipe: &pipe, counters, sure, report };
         for node in list(node, "entries", reader.report) {
             entries.extend(reader.read(node));
         }
@@ -89,7 +91,9 @@ const TYPES: &[(&str, Type)] =
 impl Reader<'_> {
     fn kind(&self, report: &mut Report) -> PipeKind {
         let node = self.section.need("type", "basic, hash, flow, lpm or acl", report);
-        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", TYPES, report)) else { return PipeKind::Basic };
+        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", TYPES, report)) else {
+            return PipeKind::Basic;
+        };
         self.only(&["hash", "group"], kind == Type::Hash, "hash", report);
         self.only(&["key", "learn"], kind == Type::Flow, "flow", report);
         match kind {
@@ -254,10 +258,14 @@ impl Reader<'_> {
         if let Some(node) = section.get("red") {
             monitor.drop_red = choice(node, "`red`", &[("drop", true), ("pass", false)], report).unwrap_or_default();
             if section.get("meter").is_none() {
-                report.error(node.span, "`red` says what becomes of packets that a meter colours red: there is no `meter`");
+                report.error(
+                    node.span,
+                    "`red` says what becomes of packets that a meter colours red: there is no `meter`",
+                );
             }
         }
-        let timeout = section.get("idle_timeout").and_then(|node| duration(node, "a timeout", report)).unwrap_or_default();
+        let timeout =
+            section.get("idle_timeout").and_then(|node| duration(node, "a timeout", report)).unwrap_or_default();
         match kind {
             PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout,
             _ => monitor.idle_timeout_ns = timeout,

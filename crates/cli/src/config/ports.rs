@@ -121,8 +121,8 @@ const KEYS: &[&str] = &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", 
 
 /// Reads a port. `id` is its place in the program.
 #[must_use]
-pub fn read(name: &str, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
-    let section = Section::of(node, KEYS, report);
+pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
+    let section = Section::of(node, KEYS, report).at(span);
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| section.get(kind).is_some()).collect();
     let kind = match kinds.as_slice() {
         [one] => kind(one, &section, id, report),
@@ -168,7 +168,10 @@ fn misplaced(section: &Section, kinds: &[&str], report: &mut Report) {
 fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     let interface = text(node, "the name of an interface", report).unwrap_or_default();
     if interface.len() > INTERFACE_MAX || interface.contains(['/', ' ']) {
-        report.error(node.span, format!("`{interface}` cannot be an interface: {INTERFACE_MAX} characters at most, no `/`"));
+        report.error(
+            node.span,
+            format!("`{interface}` cannot be an interface: {INTERFACE_MAX} characters at most, no `/`"),
+        );
     }
     let modes = [
         ("auto", XdpMode::Auto),
@@ -197,7 +200,8 @@ fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
 
 fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
     if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
-        report.warning(node.span, "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH");
+        report
+            .warning(node.span, "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH");
         return Take::All;
     }
     let rules = list(node, "rules (or `all`)", report).iter();
@@ -255,11 +259,16 @@ fn path(node: &Node, report: &mut Report) -> Option<PathBuf> {
 pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     let text = text(node, "a MAC address", report)?;
     let Some(mac) = value::mac(text) else {
-        report.error_help(node.span, format!("`{text}` is not a MAC address"), "six pairs of hex digits: 02:00:00:00:00:01");
+        report.error_help(
+            node.span,
+            format!("`{text}` is not a MAC address"),
+            "six pairs of hex digits: 02:00:00:00:00:01",
+        );
         return None;
     };
     if mac[0] & 1 != 0 || mac == [0; 6] {
-        report.error(node.span, format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"));
+        report
+            .error(node.span, format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"));
         return None;
     }
     Some(mac)

@@ -55,7 +55,7 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
         max_depth: DEPTH_MAX, max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: usize::MAX / 4,
     };
     let options = serde_saphyr::options! {
-        budget: Some(budget), duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
+        budget: budget, duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
     };
     match serde_saphyr::from_str_with_options::<Spanned<Typed>>(text, options) {
         Ok(typed) => Some(node(typed, text)),
@@ -85,7 +85,9 @@ fn node(typed: Spanned<Typed>, text: &str) -> Node {
         Typed::Spelt => Kind::Scalar(spelling(&typed.defined, text)),
         Typed::Text(text) => Kind::Scalar(text),
         Typed::List(list) => Kind::List(list.into_iter().map(|one| node(one, text)).collect()),
-        Typed::Map(map) => Kind::Map(map.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect()),
+        Typed::Map(map) => {
+            Kind::Map(map.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect())
+        }
     };
     Node { span: span(&typed.referenced), kind }
 }

@@ -21,10 +21,20 @@ impl<'a> Section<'a> {
             if known.contains(&key) {
                 section.entries.push((key, value));
             } else {
-                report.error_help(span, format!("there is no key `{key}` here"), suggestion(key, known.iter().copied()));
+                report.error_help(
+                    span,
+                    format!("there is no key `{key}` here"),
+                    suggestion(key, known.iter().copied()),
+                );
             }
         }
         section
+    }
+
+    /// The same, told of at the name of what it describes.
+    #[must_use]
+    pub fn at(self, span: Span) -> Section<'a> {
+        Section { span, ..self }
     }
 
     /// The value of a key.
@@ -142,7 +152,11 @@ pub fn duration(node: &Node, what: &str, report: &mut Report) -> Option<u64> {
     let text = text(node, what, report)?;
     let nanoseconds = super::value::duration(text);
     if nanoseconds.is_none() {
-        report.error_help(node.span, format!("{what} cannot be `{text}`"), "write a number and its unit: us, ms, s, m, h, d");
+        report.error_help(
+            node.span,
+            format!("{what} cannot be `{text}`"),
+            "write a number and its unit: us, ms, s, m, h, d",
+        );
     }
     nanoseconds
 }

@@ -5,9 +5,7 @@ use super::forward;
 use super::raw::{Kind, Node};
 use super::section::{Section, boolean, choice, name, number, pairs};
 use engine::check::{MAGLEV_MAX, WANTS_MAX};
-use engine::program::{
-    Fill, Forward, Group, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
-};
+use engine::program::{Fill, Forward, Group, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target};
 
 /// Buckets of a Maglev group, unless it says otherwise: the smaller size of the paper (NSDI'16 §5.3), where a change
 /// of 1000 targets disturbs little.
@@ -25,19 +23,20 @@ pub fn group_stub(name: &str, span: Span, report: &mut Report) -> Group {
 /// Reads a group.
 #[must_use]
 pub fn group(stub: &Group, node: &Node, program: &Program, report: &mut Report) -> Group {
-    let section = Section::of(node, &["fill", "size", "targets"], report);
+    let section = Section::of(node, &["fill", "size", "targets"], report).at(report.span_of(stub.origin));
     let fills = [("maglev", Fill::Maglev), ("wants", Fill::Wants)];
     let fill = section.get("fill").and_then(|node| choice(node, "`fill`", &fills, report)).unwrap_or(Fill::Maglev);
     let (default, max) = match fill {
         Fill::Maglev => (MAGLEV_SIZE, MAGLEV_MAX),
         Fill::Wants => (WANTS_SIZE, WANTS_MAX),
     };
-    let size = section.get("size").map_or(Some(u64::from(default)), |node| {
-        number(node, "a group's size", 1..=u64::from(max), report)
-    });
+    let size = section
+        .get("size")
+        .map_or(Some(u64::from(default)), |node| number(node, "a group's size", 1..=u64::from(max), report));
     let targets = section.need("targets", "who gets the buckets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
-    let targets = targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, program, report)).collect();
+    let targets =
+        targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, program, report)).collect();
     Group { fill, size: size.map_or(default, |size| size as u32), targets, ..stub.clone() }
 }
 
@@ -61,7 +60,7 @@ pub const WEIGHT_MAX: u64 = 65_535;
 /// Reads a meter.
 #[must_use]
 pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Option<MeterDeclaration> {
-    let section = Section::of(node, &["unit", "cir", "cbs", "ebs", "pir", "pbs", "colour_aware"], report);
+    let section = Section::of(node, &["unit", "cir", "cbs", "ebs", "pir", "pbs", "colour_aware"], report).at(span);
     let name = name(called, span, report)?.to_string();
     let units = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
     let unit = section.get("unit").and_then(|node| choice(node, "`unit`", &units, report)).unwrap_or(MeterUnit::Bytes);
@@ -70,7 +69,8 @@ pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Opti
     };
     let (cir, cbs) = (need("cir", "the committed rate per second"), need("cbs", "the committed burst"));
     let second = second(&section, cir, report);
-    let aware = section.get("colour_aware").and_then(|node| boolean(node, "`colour_aware`", report)).unwrap_or_default();
+    let aware =
+        section.get("colour_aware").and_then(|node| boolean(node, "`colour_aware`", report)).unwrap_or_default();
     let config = MeterConfig { unit, cir, cbs, second, colour_aware: aware };
     Some(MeterDeclaration { name, config, origin: report.origin(span) })
 }

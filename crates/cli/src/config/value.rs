@@ -56,7 +56,8 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
-        let part = parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        let part =
+            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     parts.next().is_none().then_some(bytes)
@@ -75,7 +76,8 @@ pub fn mac_value(mac: [u8; 6]) -> u128 {
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
     let value = match named(field, text, program) {
         Some(value) => value,
-        None => spelt(field, text).ok_or_else(|| format!("`{text}` is not a value of `{field}`: {}", example(field, program)))?,
+        None => spelt(field, text)
+            .ok_or_else(|| format!("`{text}` is not a value of `{field}`: {}", example(field, program)))?,
     };
     if value > field.max() {
         return Err(format!("`{field}` has {} bits: at most {:#x}, not `{text}`", field.spec().bits, field.max()));

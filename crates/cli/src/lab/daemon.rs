@@ -1,8 +1,6 @@
 //! weir itself: the binary that runs this lab, started as a daemon inside the weir node, asked over its socket.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -14,11 +12,11 @@ use super::Interrupt;
 use super::run::{Run, Started};
 use super::topology::{BackEnd, INTERFACE, Topology, VIP};
 
-/// The daemon answers within a breath; a machine may be slow.
-const ANSWER: Duration = Duration::from_secs(5);
 /// Loading the XDP program and opening the sockets takes a tenth of it.
 const START: Duration = Duration::from_secs(10);
 const NAME: &str = "weir";
+/// What the configuration calls the service that is measured.
+const SERVICE: &str = "dns";
 
 /// The daemon.
 pub struct Daemon {
@@ -75,7 +73,12 @@ impl Daemon {
         let mut command = topology.weir.command(&binary.to_string_lossy());
         command.arg("run").arg(&file).arg("--socket").arg(&socket).stdout(Stdio::null());
         let process = run.start(NAME, &mut command)?;
-        let daemon = Daemon { process, configuration: file, socket, back_ends: topology.back_ends.iter().map(|at| at.name).collect() };
+        let daemon = Daemon {
+            process,
+            configuration: file,
+            socket,
+            back_ends: topology.back_ends.iter().map(|at| at.name).collect(),
+        };
         daemon.wait_until_it_answers(run, interrupt)?;
         Ok(daemon)
     }
@@ -126,38 +129,26 @@ impl Daemon {
         Ok(())
     }
 
-    /// One request, one line; one answer, one line.
     fn ask(&self, request: &Value) -> Result<Value> {
-        let mut stream = UnixStream::connect(&self.socket)?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        stream.set_write_timeout(Some(ANSWER))?;
-        stream.write_all(format!("{request}\n").as_bytes())?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line)?;
-        let answer: Value = serde_json::from_str(&line).context("weir's answer is not JSON")?;
-        match answer.get("error") {
-            Some(error) => bail!("weir refuses: {error}"),
-            None => Ok(answer),
-        }
+        crate::daemon::ask(&self.socket, request)
     }
 }
 
-/// The counters of the back ends: a counter's name ends with the back end's.
+/// The counters of the service's back ends.
 fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
     let counters = answer["counters"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let is_of = |counter: &Value, name: &str| {
-        counter["name"].as_str().is_some_and(|counter| counter.rsplit(['/', '.', ':']).next() == Some(name))
-    };
     let count = |name: &'static str| {
-        let sum = |what: &str| counters.iter().filter(|counter| is_of(counter, name)).filter_map(|c| c[what].as_u64()).sum();
-        Counted { name, packets: sum("packets"), bytes: sum("bytes") }
+        let is_its = |counter: &&Value| counter["name"] == format!("lb/{SERVICE}/{name}");
+        let counter = counters.iter().find(is_its).unwrap_or(&Value::Null);
+        let of = |what: &str| counter[what].as_u64().unwrap_or(0);
+        Counted { name, packets: of("packets"), bytes: of("bytes") }
     };
     names.iter().copied().map(count).collect()
 }
 
 /// The lab's configuration: one service in front of `back_ends`.
 pub fn configuration(back_ends: &[BackEnd]) -> String {
-    format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}", balancer("dns", "udp", back_ends))
+    format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}", balancer(SERVICE, "udp", back_ends))
 }
 
 /// Another one, for reloads: without the last back end, with a second service (other pipes, other entries).

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-use super::Interrupt;
 use super::clients::Clients;
 use super::daemon::{self, Daemon, Snapshot};
 use super::dnsperf::{self, Load, Plan};
@@ -20,12 +19,14 @@ use super::run::Run;
 use super::screen::Screen;
 use super::topology::{Topology, VIP};
 use super::witness::Witness;
-use super::{namespace, nsd, verdict};
+use super::{Interrupt, Interrupted, namespace, nsd, verdict};
 
 /// How often the lab looks around while a load runs.
 const TICK: Duration = Duration::from_millis(20);
 /// How long name servers may take to answer, and frames to come to rest.
 const SETTLE: Duration = Duration::from_secs(10);
+/// What a shell reports for a program that SIGINT has ended.
+const INTERRUPTED: u8 = 130;
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
 /// What the user asked for.
@@ -48,7 +49,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let interrupt = Interrupt::on_signals()?;
     let run = Run::begin(options.keep)?;
     let mut lab = Lab { options, run, interrupt, screen: Screen::new(options.json) };
-    let report = lab.perform()?;
+    let report = match lab.perform() {
+        Err(error) if error.is::<Interrupted>() => {
+            lab.screen.say("interrupted");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        result => result?,
+    };
     let reasons = verdict::reasons(&report);
     lab.screen.say(&report.text(&reasons));
     if options.keep {

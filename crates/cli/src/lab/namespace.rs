@@ -48,7 +48,8 @@ impl Namespace {
 
     /// Sets values under /proc/sys/net.
     pub fn set(&self, values: &[(&str, u32)]) -> Result<()> {
-        let lines: String = values.iter().map(|(path, value)| format!("echo {value} >/proc/sys/net/{path}\n")).collect();
+        let lines: String =
+            values.iter().map(|(path, value)| format!("echo {value} >/proc/sys/net/{path}\n")).collect();
         run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &lines).map(drop)
     }
 
@@ -84,7 +85,8 @@ pub fn remove(name: &str) {
 
 /// The programs of `needed` that are not installed.
 pub fn missing<'a>(needed: &[&'a str]) -> Vec<&'a str> {
-    let found = |program: &str| PATH.split(':').any(|folder| fs::exists(format!("{folder}/{program}")).unwrap_or(false));
+    let found =
+        |program: &str| PATH.split(':').any(|folder| fs::exists(format!("{folder}/{program}")).unwrap_or(false));
     needed.iter().copied().filter(|program| !found(program)).collect()
 }
 

@@ -60,9 +60,7 @@ impl Report {
         let arm = |arm: &Arm| json!({"p50": arm.p50_us, "p99": arm.p99_us});
         let back_ends = self.snapshot.back_ends.iter();
         let back_ends = back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
-        let share = |share: &Share| {
-            json!({"name": share.name, "expected": [share.expected.0, share.expected.1], "sigma": share.sigma})
-        };
+        let share = |share: &Share| json!({"name": share.name, "expected": [share.expected.0, share.expected.1], "sigma": share.sigma});
         json!({
             "ok": reasons.is_empty(),
             "reasons": reasons,
@@ -108,7 +106,8 @@ impl Report {
     }
 
     fn back_ends(&self) -> String {
-        let mut text = format!("  {:<18}{:>12}{:>14}{:>12}{:>16}\n", "back end", "packets", "bytes", "share", "+- 5 sigma");
+        let mut text =
+            format!("  {:<18}{:>12}{:>14}{:>12}{:>16}\n", "back end", "packets", "bytes", "share", "+- 5 sigma");
         let total = self.snapshot.packets().max(1) as f64;
         for (back_end, share) in self.snapshot.back_ends.iter().zip(&self.shares) {
             text += &format!(
@@ -120,18 +119,25 @@ impl Report {
                 500.0 * share.sigma / total,
             );
         }
-        text + &format!("  ({} queries in {} flows; {} reloads)\n", grouped(self.weir.sent), grouped(self.weir.flows), self.reloads)
+        text + &format!(
+            "  ({} queries in {} flows; {} reloads)\n",
+            grouped(self.weir.sent),
+            grouped(self.weir.flows),
+            self.reloads
+        )
     }
 
     fn frames(&self) -> String {
         let frames = |name| self.snapshot.frames(name);
-        let row = |name, count, witness, seen| format!("  {name:<18}{:>12}    {witness:<20}{:>12}\n", grouped(count), grouped(seen));
+        let row = |name, count, witness, seen| {
+            format!("  {name:<18}{:>12}    {witness:<20}{:>12}\n", grouped(count), grouped(seen))
+        };
         let alone = |name, count| format!("  {name:<18}{:>12}\n", grouped(count));
         format!("  {:<18}{:>12}    {:<20}\n", "frames, weir says", "", "the kernel says")
             + &row("received", frames("received"), "taken by XDP", self.witness.xdp.taken)
             + &row("transmitted", frames("transmitted"), "interface sent", self.witness.weir.transmitted)
             + &row("to_kernel", frames("to_kernel"), "left by XDP", self.witness.passed())
-            + &row("dropped", self.snapshot.dropped(), "dropped", self.witness.weir.dropped + self.witness.xdp.dropped)
+            + &row("dropped", self.snapshot.dropped(), "dropped", self.witness.dropped())
             + &alone("to_app", frames("to_app"))
             + &alone("held", frames("held"))
             + &alone("originated", frames("originated"))

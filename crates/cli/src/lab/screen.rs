@@ -19,8 +19,11 @@ pub struct Screen {
 impl Screen {
     /// The terminal, or the error output when the standard output is for `json`.
     pub fn new(json: bool) -> Screen {
-        let (out, terminal): (Box<dyn Write>, bool) =
-            if json { (Box::new(stderr()), stderr().is_terminal()) } else { (Box::new(stdout()), stdout().is_terminal()) };
+        let (out, terminal): (Box<dyn Write>, bool) = if json {
+            (Box::new(stderr()), stderr().is_terminal())
+        } else {
+            (Box::new(stdout()), stdout().is_terminal())
+        };
         Screen { out, terminal, drawn: 0, last: None }
     }
 

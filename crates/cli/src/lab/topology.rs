@@ -21,6 +21,8 @@ pub const VIP: &str = "10.77.0.53";
 pub const CLIENTS: &str = "10.77.128.0/17";
 /// How many they are.
 pub const CLIENTS_COUNT: u32 = 1 << 15;
+/// The weir node's role, hence the name of its interface at the switch.
+pub const WEIR_ROLE: &str = "weir";
 /// The interface that every host of the lab has, the other end of its cable to the switch.
 pub const INTERFACE: &str = "eth0";
 
@@ -48,6 +50,8 @@ pub struct BackEnd {
 
 /// The lab's network.
 pub struct Topology {
+    /// The bridge; its interfaces are named after the hosts' roles.
+    pub switch: Namespace,
     /// Where dnsperf runs.
     pub client: Namespace,
     /// Where weir runs.
@@ -63,12 +67,12 @@ impl Topology {
         switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
         let client = run.namespace("client")?;
         cable(&switch, "client", &client, CLIENT, CLIENT_MAC)?;
-        let weir = run.namespace("weir")?;
-        cable(&switch, "weir", &weir, WEIR, WEIR_MAC)?;
+        let weir = run.namespace(WEIR_ROLE)?;
+        cable(&switch, WEIR_ROLE, &weir, WEIR, WEIR_MAC)?;
         weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
         let back_ends = BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
         wire_client(&client, &back_ends)?;
-        Ok(Topology { client, weir, back_ends })
+        Ok(Topology { switch, client, weir, back_ends })
     }
 }
 
@@ -86,10 +90,16 @@ fn cable(switch: &Namespace, role: &str, host: &Namespace, address: &str, mac: &
 }
 
 /// The VIP is local but silent: it answers ARP only for addresses of the interface asked on, and asks with those.
-fn back_end(run: &Run, switch: &Namespace, (name, address, mac): (&'static str, &'static str, &'static str)) -> Result<BackEnd> {
+fn back_end(
+    run: &Run,
+    switch: &Namespace,
+    (name, address, mac): (&'static str, &'static str, &'static str),
+) -> Result<BackEnd> {
     let namespace = run.namespace(name)?;
     cable(switch, name, &namespace, address, mac)?;
-    let silence = |interface| [(format!("ipv4/conf/{interface}/arp_ignore"), 1), (format!("ipv4/conf/{interface}/arp_announce"), 2)];
+    let silence = |interface| {
+        [(format!("ipv4/conf/{interface}/arp_ignore"), 1), (format!("ipv4/conf/{interface}/arp_announce"), 2)]
+    };
     let silence: Vec<(String, u32)> = ["all", INTERFACE].into_iter().flat_map(silence).collect();
     namespace.set(&silence.iter().map(|(path, value)| (path.as_str(), *value)).collect::<Vec<_>>())?;
     namespace.ip(&format!(

@@ -51,8 +51,8 @@ fn of_witness(report: &Report, reasons: &mut Vec<String>) {
     if received != witness.xdp.taken {
         reasons.push(format!("weir received {received} frames, but XDP took {}", witness.xdp.taken));
     }
-    if witness.xdp.dropped > 0 {
-        reasons.push(format!("{} frames were dropped at the XDP hook", witness.xdp.dropped));
+    if witness.dropped() > 0 {
+        reasons.push(format!("the kernel dropped {} frames on their way to weir", witness.dropped()));
     }
     // The node's kernel sends too (ARP), never more than it was left.
     let kernel = witness.weir.transmitted.checked_sub(transmitted);

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::namespace::Namespace;
-use super::topology::{BackEnd, INTERFACE, Topology};
+use super::topology::{BackEnd, INTERFACE, Topology, WEIR_ROLE};
 
 /// Frames that an interface has counted.
 #[derive(Clone, Copy)]
@@ -36,6 +36,8 @@ pub struct Witness {
     pub weir: Interface,
     /// Its XDP hook.
     pub xdp: Xdp,
+    /// The switch's interface to the weir node: a veth counts what did not fit into its peer's ring there.
+    pub switch: Interface,
     /// The client's interface.
     pub client: Interface,
     /// The back ends' interfaces.
@@ -45,21 +47,24 @@ pub struct Witness {
 impl Witness {
     /// Reads all counters.
     pub fn read(topology: &Topology) -> Result<Witness> {
-        let back_end = |back_end: &BackEnd| Ok((back_end.name, interface(&back_end.namespace)?));
+        let back_end = |back_end: &BackEnd| Ok((back_end.name, interface(&back_end.namespace, INTERFACE)?));
         Ok(Witness {
-            weir: interface(&topology.weir)?,
+            weir: interface(&topology.weir, INTERFACE)?,
             xdp: xdp(&topology.weir)?,
-            client: interface(&topology.client)?,
+            switch: interface(&topology.switch, WEIR_ROLE)?,
+            client: interface(&topology.client, INTERFACE)?,
             back_ends: topology.back_ends.iter().map(back_end).collect::<Result<_>>()?,
         })
     }
 
     /// What was counted since `earlier`.
     pub fn since(&self, earlier: &Witness) -> Witness {
-        let back_ends = self.back_ends.iter().zip(&earlier.back_ends).map(|(&(name, now), &(_, then))| (name, now - then));
+        let back_ends =
+            self.back_ends.iter().zip(&earlier.back_ends).map(|(&(name, now), &(_, then))| (name, now - then));
         Witness {
             weir: self.weir - earlier.weir,
             xdp: self.xdp - earlier.xdp,
+            switch: self.switch - earlier.switch,
             client: self.client - earlier.client,
             back_ends: back_ends.collect(),
         }
@@ -70,17 +75,22 @@ impl Witness {
         self.xdp.seen.saturating_sub(self.xdp.taken + self.xdp.dropped)
     }
 
+    /// Frames that the kernel dropped at or on the way to the weir node's interface.
+    pub fn dropped(&self) -> u64 {
+        // The interface's count includes what was lost at the hook; the higher of both says it all.
+        self.switch.dropped + self.weir.dropped.max(self.xdp.dropped)
+    }
+
     /// As in the lab's JSON.
     pub fn json(&self) -> Value {
         let back_ends = self.back_ends.iter().map(|(name, at)| json!({"name": name, "rx_packets": at.received}));
         json!({
             "rx_packets": self.weir.received,
             "tx_packets": self.weir.transmitted,
-            "dropped": self.weir.dropped,
+            "dropped": self.dropped(),
             "xdp_seen": self.xdp.seen,
             "xdp_taken": self.xdp.taken,
             "xdp_passed": self.passed(),
-            "xdp_dropped": self.xdp.dropped,
             "client_tx_packets": self.client.transmitted,
             "client_rx_packets": self.client.received,
             "backends": back_ends.collect::<Vec<_>>(),
@@ -112,8 +122,8 @@ impl Sub for Xdp {
     }
 }
 
-fn interface(namespace: &Namespace) -> Result<Interface> {
-    let text = namespace.output("ip", &["-j", "-s", "link", "show", "dev", INTERFACE])?;
+fn interface(namespace: &Namespace, name: &str) -> Result<Interface> {
+    let text = namespace.output("ip", &["-j", "-s", "link", "show", "dev", name])?;
     let links: Value = serde_json::from_str(&text).context("`ip -j` printed no JSON")?;
     let count = |direction: &str, name: &str| {
         links[0]["stats64"][direction][name].as_u64().with_context(|| format!("`ip -j` says nothing of {name}"))

@@ -76,7 +76,8 @@ fn size(group: &Group) -> Option<FindingKind> {
 }
 
 fn is_prime(number: u32) -> bool {
-    number >= 2 && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| number % divisor != 0)
+    number >= 2
+        && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
 }
 
 fn rates(config: &MeterConfig) -> Vec<FindingKind> {

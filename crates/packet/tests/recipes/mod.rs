@@ -78,7 +78,7 @@ fn ip(transport: impl Fn(bool) -> Text) -> Text {
     let shared = |is_fragment: bool| {
         let words = vec![number("ttl", 0..=255), number("dscp", 0..=63), number("ecn", 0..=3)];
         let id = if is_fragment { vec![perhaps(number("id", 0..=65535))] } else { vec![] };
-        joined(words.into_iter().map(|word| perhaps(word)).chain(id).collect())
+        joined(words.into_iter().map(perhaps).chain(id).collect())
     };
     let later = proptest::sample::select(vec!["proto=udp", "proto=tcp", "proto=99"]).prop_map(String::from).boxed();
     let first_fragment = |is_ipv4| joined(vec![Just("frag=0+".to_string()).boxed(), transport(is_ipv4), shared(true)]);

@@ -80,7 +80,7 @@ pub enum XdpError {
     Take(#[from] TakeError),
     /// The XDP program does not load.
     #[error(
-        "the kernel refuses weir's XDP program ({0}); Linux 5.15 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS is needed"
+        "the kernel refuses weir's XDP program ({0}); Linux 5.18 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS is needed"
     )]
     Program(String),
     /// Anything else.

@@ -37,23 +37,47 @@ impl fmt::Display for Mode {
     }
 }
 
+/// What a port on an interface is to be.
+#[derive(Clone, Debug)]
+pub struct XdpConfig {
+    /// The port's name in the program.
+    pub port: String,
+    /// The interface's name.
+    pub interface: String,
+    /// What it takes from the kernel.
+    pub take: Take,
+    /// How it runs; without it, the best that the driver can do.
+    pub mode: Option<Mode>,
+    /// Ring sizes, of each queue.
+    pub rings: Rings,
+}
+
+impl XdpConfig {
+    /// A port named like its interface, with defaults for the rest.
+    #[must_use]
+    pub fn new(interface: &str, take: Take) -> XdpConfig {
+        let name = interface.to_owned();
+        XdpConfig { port: name.clone(), interface: name, take, mode: None, rings: Rings::default() }
+    }
+}
+
 /// An interface that weir takes frames from. Its queues become ports.
 pub struct XdpInterface(Arc<Attached>);
 
 impl XdpInterface {
-    /// Attaches the program to the interface `name` of this thread's network namespace. Without a `mode` the best that
-    /// the driver can do is taken.
+    /// Attaches the program to an interface of this thread's network namespace. Open its queues in the same one.
     ///
     /// Nothing is taken before a queue has its port: frames of other queues stay with the kernel.
     ///
     /// # Errors
     /// [`XdpError`], which says what to do.
-    pub fn attach(name: &str, take: &Take, mode: Option<Mode>) -> Result<XdpInterface, XdpError> {
+    pub fn attach(config: XdpConfig) -> Result<XdpInterface, XdpError> {
+        let name = &config.interface;
         let link = find(name)?;
         let queues = Ethtool::open().ok().and_then(|ethtool| ethtool.queues(name)).map_or(link.rx_queues, |(rx, _)| rx);
         let mut program = XdpTake::load(queues).map_err(load_error)?;
-        program.set_take(link.mac, take)?;
-        let native = match mode {
+        program.set_take(link.mac, &config.take)?;
+        let native = match config.mode {
             Some(Mode::GenericCopy) => attach_generic(&mut program, &link)?,
             Some(_) => attach(&mut program, &link, AttachMode::Native)?,
             None => match attach(&mut program, &link, AttachMode::Native) {
@@ -63,7 +87,7 @@ impl XdpInterface {
                 other => other?,
             },
         };
-        Ok(XdpInterface(Arc::new(Attached { link, native, wanted: mode, program: Mutex::new(program) })))
+        Ok(XdpInterface(Arc::new(Attached { link, native, config, program: Mutex::new(program) })))
     }
 
     /// Opens a port on a queue. Ports on the same pool pass frames by descriptor.
@@ -73,15 +97,15 @@ impl XdpInterface {
     ///
     /// # Panics
     /// When the pool is not a region pool of these.
-    pub fn open_queue(&self, queue: u32, rings: Rings, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
+    pub fn open_queue(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
         if queue >= self.queues() {
             let (interface, queues) = (self.0.link.name.clone(), self.queues());
             return Err(XdpError::QueueOutOfRange { interface, queue, queues });
         }
-        XdpPort::open(Arc::clone(&self.0), queue, rings, pools.region_mut(pool))
+        XdpPort::open(Arc::clone(&self.0), queue, pools.region_mut(pool))
     }
 
-    /// Replaces what is taken, between two frames. Ports stay.
+    /// Replaces what is taken, between two frames. Ports stay. The port's own MAC address is that of `attach`.
     ///
     /// # Errors
     /// A rule that cannot be; then nothing has changed.
@@ -118,13 +142,17 @@ impl XdpInterface {
 pub(super) struct Attached {
     link: Link,
     native: bool,
-    wanted: Option<Mode>,
+    config: XdpConfig,
     program: Mutex<XdpTake>,
 }
 
 impl Attached {
     pub(super) fn name(&self) -> &str {
         &self.link.name
+    }
+
+    pub(super) fn config(&self) -> &XdpConfig {
+        &self.config
     }
 
     pub(super) fn index(&self) -> u32 {
@@ -137,7 +165,7 @@ impl Attached {
 
     /// Whether sockets shall be zero-copy. With the program in the stack they cannot be, though the driver might try.
     pub(super) fn zero_copy(&self) -> Option<bool> {
-        match (self.native, self.wanted) {
+        match (self.native, self.config.mode) {
             (false, _) => Some(false),
             (true, wanted) => wanted.map(|mode| mode == Mode::NativeZeroCopy),
         }

@@ -21,6 +21,6 @@ mod socket;
 mod umem;
 
 pub use error::XdpError;
-pub use interface::{Mode, XdpInterface};
+pub use interface::{Mode, XdpConfig, XdpInterface};
 pub use port::{Rings, XdpPort};
 pub use report::{InterfaceReport, interfaces};

@@ -9,7 +9,7 @@
 //! Who has a frame: the pool, the kernel (marked in `umem`: fill ring, receive ring, transmit ring, completion ring, and
 //! what a driver has in hand), or the worker. `check` asserts that the rings add up.
 
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ struct Extra {
     wrong_descriptors: u64,
 }
 
-/// A queue of an interface, by AF_XDP.
+/// A queue of an interface, by AF_XDP. Dropped without `close`, it takes the frames it has away with it.
 pub struct XdpPort {
     name: String,
     queue: u32,
@@ -93,20 +93,15 @@ pub struct XdpPort {
 }
 
 impl XdpPort {
-    pub(super) fn open(
-        interface: Arc<Attached>,
-        queue: u32,
-        rings: Rings,
-        pool: &mut RegionPool,
-    ) -> Result<XdpPort, XdpError> {
+    pub(super) fn open(interface: Arc<Attached>, queue: u32, pool: &mut RegionPool) -> Result<XdpPort, XdpError> {
+        let rings = interface.config().rings;
         rings.check()?;
-        let name = interface.name();
         let zero_copy = interface.zero_copy();
-        let binding = Binding { interface: name, index: interface.index(), queue, rings, zero_copy };
+        let binding = Binding { interface: interface.name(), index: interface.index(), queue, rings, zero_copy };
         let socket = Socket::open(&binding, pool)?;
         let mode = interface.mode(socket.is_zero_copy());
         let mut port = XdpPort {
-            name: format!("{name}.{queue}"),
+            name: interface.config().port.clone(),
             queue,
             frame_max: (interface.mtu() + LINK_OVERHEAD) as usize,
             mode,
@@ -324,8 +319,8 @@ impl Port for XdpPort {
         self.mode.to_string()
     }
 
-    fn readiness(&self) -> Option<RawFd> {
-        self.socket.as_ref().map(|socket| socket.as_fd().as_raw_fd())
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.socket.as_ref().map(AsFd::as_fd)
     }
 
     fn exhausted(&self) -> bool {
@@ -346,5 +341,19 @@ impl Port for XdpPort {
         }
         self.shut(pools.region_mut(self.umem.pool()));
         std::mem::take(&mut self.counted.held)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_a_power_of_two_within_reason() {
+        assert!(Rings::default().check().is_ok());
+        for size in [0, 32, 100, 65536] {
+            let refused = Rings { transmit: size, ..Rings::default() }.check();
+            assert!(matches!(refused, Err(XdpError::RingSize(wrong)) if wrong == size));
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io as std_io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use packet::RegionPool;
 use rustix::io::{self, Errno};
@@ -19,6 +20,9 @@ use super::umem::Umem;
 
 /// Copy-mode `sendto` takes 32 descriptors from the ring at most (`TX_BATCH_SIZE` in net/xdp/xsk.c).
 const KICK_BATCH: u32 = 32;
+
+const BIND_RETRIES: u32 = 20;
+const BIND_PAUSE: Duration = Duration::from_millis(10);
 
 /// Where a socket is to be bound.
 pub(super) struct Binding<'a> {
@@ -54,7 +58,7 @@ impl Socket {
         })?;
         let mut socket =
             Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("making the rings", errno))?;
-        socket.bind(binding).map_err(|errno| binding.bind_error(errno))?;
+        socket.bind_patiently(binding).map_err(|errno| binding.bind_error(errno))?;
         let options = sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("asking for the mode", errno))?;
         socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         Ok(socket)
@@ -74,6 +78,17 @@ impl Socket {
             fd,
             zero_copy: false,
         })
+    }
+
+    /// The kernel frees the queue of a closed socket a moment later (`xp_release_deferred`), so a busy one is asked again.
+    fn bind_patiently(&self, binding: &Binding<'_>) -> io::Result<()> {
+        for _ in 0..BIND_RETRIES {
+            match self.bind(binding) {
+                Err(Errno::BUSY) => std::thread::sleep(BIND_PAUSE),
+                other => return other,
+            }
+        }
+        self.bind(binding)
     }
 
     fn bind(&self, binding: &Binding<'_>) -> io::Result<()> {

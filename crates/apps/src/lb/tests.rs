@@ -1,0 +1,188 @@
+//! The program that services become: checked, and walked by the reference interpreter.
+
+use super::*;
+use engine::Verdict;
+use engine::check::check;
+use engine::interpreter::Interpreter;
+use engine::program::{Origin, PipeKind, PortDeclaration, PortId, Program};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
+const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
+
+fn back_ends(count: u8) -> Vec<BackEnd> {
+    let one = |at| BackEnd { name: format!("b{at}"), mac: [2, 0, 0, 0, 1, at], weight: 1, origin: Origin(u32::from(at)) };
+    (0..count).map(one).collect()
+}
+
+fn service(name: &str, by: By) -> Service {
+    Service {
+        name: name.to_string(),
+        ports: vec![PortId(0)],
+        out: None,
+        vip: VIP.into(),
+        protocol: 17,
+        dport: 53,
+        by,
+        size: 251,
+        back_ends: back_ends(3),
+        source_mac: SourceMac::Auto,
+        origin: Origin(100),
+    }
+}
+
+/// The program of some services on two ports with known addresses.
+fn program(services: Vec<Service>, kernel_path: bool) -> Program {
+    let port = |name: &str| PortDeclaration { name: name.into(), root: None, kernel_path, origin: Origin(0) };
+    let mut program = Program { ports: vec![port("p0"), port("p1")], ..Program::default() };
+    let lb = Lb { services };
+    assert_eq!(lb.problems(), []);
+    let root = lb.write(&mut program, &[Some(OURS), Some([2, 0, 0, 0, 0, 0xfd])]);
+    for port in lb.ports() {
+        program.ports[port.index()].root = root;
+    }
+    assert_eq!(check(&program), []);
+    program
+}
+
+fn interpreter(program: &Program) -> Interpreter {
+    let buckets = |targets: usize| (0..251_u16).map(|bucket| bucket % targets as u16).collect();
+    Interpreter::new(program, program.groups.iter().map(|group| buckets(group.targets.len())).collect())
+}
+
+/// A UDP packet to the VIP; `fragment` is the field with flags and offset.
+fn query(dst_mac: [u8; 6], src: Ipv4Addr, dst: Ipv4Addr, sport: u16, fragment: u16) -> Vec<u8> {
+    let mut frame = [&dst_mac[..], &[2, 0, 0, 0, 9, 9], &[0x08, 0x00]].concat();
+    frame.extend([0x45, 0, 0, 36, 0, 1]);
+    frame.extend(fragment.to_be_bytes());
+    frame.extend([64, 17, 0, 0]);
+    frame.extend(src.octets().iter().chain(&dst.octets()));
+    frame.extend(sport.to_be_bytes());
+    frame.extend([0, 53, 0, 16, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+    frame
+}
+
+/// The back end that a packet goes to; `None` if it goes elsewhere.
+fn chosen(interpreter: &mut Interpreter, frame: &[u8], out: PortId) -> Option<u8> {
+    let walk = interpreter.walk(PortId(0), frame, 128, 0);
+    (walk.verdict == Verdict::Transmit(out)).then(|| {
+        assert_eq!(walk.bytes[..5], [2, 0, 0, 0, 1]);
+        walk.bytes[5]
+    })
+}
+
+const LAST: u16 = 0x0001;
+const FIRST: u16 = 0x2000;
+
+#[test]
+fn a_query_goes_to_a_back_end_with_our_address_as_its_source() {
+    let program = program(vec![service("dns", By::FiveTuple)], true);
+    let mut interpreter = interpreter(&program);
+    let frame = query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, 4000, 0);
+    let walk = interpreter.walk(PortId(0), &frame, 128, 0);
+    assert_eq!(walk.verdict, Verdict::Transmit(PortId(0)));
+    assert_eq!(walk.bytes[6..12], OURS);
+    assert_eq!(walk.bytes[12..], frame[12..], "nothing but MAC addresses changes");
+    let seen: std::collections::BTreeSet<_> = (0..100)
+        .filter_map(|port| chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, port, 0), PortId(0)))
+        .collect();
+    assert_eq!(seen.len(), 3, "one client's flows are spread");
+}
+
+#[test]
+fn what_is_not_ours_is_not_forwarded() {
+    let frames = [
+        query(OURS, Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(10, 0, 0, 54), 1, 0),
+        query([0xff; 6], Ipv4Addr::new(192, 0, 2, 1), VIP, 1, 0),
+        query([2, 0, 0, 0, 0, 0x77], Ipv4Addr::new(192, 0, 2, 1), VIP, 1, 0),
+    ];
+    for (kernel_path, to_kernel) in [(true, true), (false, false)] {
+        let program = program(vec![service("dns", By::FiveTuple)], kernel_path);
+        for frame in &frames {
+            let verdict = interpreter(&program).walk(PortId(0), frame, 128, 0).verdict;
+            assert_eq!(verdict == Verdict::Kernel(PortId(0)), to_kernel);
+            assert_eq!(matches!(verdict, Verdict::Drop(_)), !to_kernel);
+        }
+    }
+}
+
+#[test]
+fn fragments_of_a_datagram_stay_together() {
+    for by in [By::FiveTuple, By::Source, By::SourceBits(3)] {
+        let mut interpreter = interpreter(&program(vec![service("dns", by)], true));
+        for host in 0..50 {
+            let src = Ipv4Addr::new(192, 0, 2, host);
+            let mut to = |sport, fragment| chosen(&mut interpreter, &query(OURS, src, VIP, sport, fragment), PortId(0));
+            let (first, last, whole) = (to(4000, FIRST), to(0xabcd, LAST), to(4000, 0));
+            assert!(first.is_some() && first == last);
+            assert!(by == By::FiveTuple || first == whole, "a client stays with its back end");
+        }
+    }
+}
+
+#[test]
+fn source_bits_are_dealt_by_weight() {
+    let mut service = service("dns", By::SourceBits(0x0101));
+    service.back_ends[0].weight = 2;
+    service.back_ends[1].weight = 0;
+    let mut interpreter = interpreter(&program(vec![service], true));
+    let mut to = |third, fourth| {
+        chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0)).unwrap()
+    };
+    assert_eq!([to(2, 2), to(2, 3), to(3, 2), to(3, 3)], [0, 2, 0, 0]);
+}
+
+#[test]
+fn services_share_tables() {
+    let mut services: Vec<Service> =
+        (1..=100).map(|port| Service { dport: port, ..service(&format!("s{port}"), By::FiveTuple) }).collect();
+    let vip: Ipv6Addr = "2001:db8::53".parse().unwrap();
+    services.push(Service { vip: IpAddr::V6(vip), ports: vec![PortId(0), PortId(1)], ..service("six", By::Source) });
+    let program = program(services, true);
+    let tables: Vec<&str> =
+        program.pipes.iter().filter(|pipe| pipe.kind == PipeKind::Basic).map(|pipe| pipe.name.as_str()).collect();
+    assert_eq!(tables, ["lb", "lb/v6", "lb/fragments/v4", "lb/fragments/v6"]);
+    assert_eq!(program.pipes[0].entries.len(), 100);
+    assert_eq!(program.pipes[1].entries.len(), 2, "one for each port");
+    assert_eq!(program.pipes[2].entries.len(), 1, "fragments of one address are those of its first service");
+    assert_eq!(program.counters[..2], ["lb/s1/b0", "lb/s1/b1"]);
+}
+
+#[test]
+fn another_port_has_its_own_address() {
+    let service = Service { out: Some(PortId(1)), ..service("dns", By::FiveTuple) };
+    let mut interpreter = interpreter(&program(vec![service], true));
+    let walk = interpreter.walk(PortId(0), &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, 1, 0), 128, 0);
+    assert_eq!((walk.verdict, &walk.bytes[6..12]), (Verdict::Transmit(PortId(1)), &[2, 0, 0, 0, 0, 0xfd][..]));
+}
+
+#[test]
+fn ports_take_what_services_name() {
+    let lb = Lb { services: vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }] };
+    let rules = lb.take();
+    assert_eq!(rules.len(), 3, "two ports, and the fragments once");
+    assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
+    assert!(rules.iter().all(|rule| (rule.prefix, rule.protocol) == (32, Some(17))));
+}
+
+#[test]
+fn everything_wrong_is_told() {
+    let bad = |change: fn(&mut Service)| {
+        let mut services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
+        change(&mut services[1]);
+        let problems = Lb { services }.problems();
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        problems[0].1.clone()
+    };
+    assert!(matches!(bad(|one| one.name = "a".into()), Problem::NameTwice { .. }));
+    assert!(matches!(bad(|one| one.dport = 53), Problem::ServiceTwice { .. }));
+    assert!(matches!(bad(|one| one.back_ends.clear()), Problem::NoBackEnds { .. }));
+    assert!(matches!(bad(|one| one.back_ends.iter_mut().for_each(|one| one.weight = 0)), Problem::NobodyAnswers { .. }));
+    assert!(matches!(bad(|one| one.back_ends[1].name = "b0".into()), Problem::BackEndTwice { .. }));
+    assert!(matches!(bad(|one| one.ports.clear()), Problem::NoPorts { .. }));
+    assert!(matches!(bad(|one| one.protocol = 1), Problem::Protocol { .. }));
+    assert!(matches!(bad(|one| one.vip = Ipv4Addr::BROADCAST.into()), Problem::Vip { .. }));
+    assert!(matches!(bad(|one| one.by = By::SourceBits(0x1ff)), Problem::SourceBits { bits: 9 }));
+    assert!(matches!("src/1".parse::<By>(), Err(Problem::By { .. })));
+    assert_eq!("src/0.0.0.1".parse(), Ok(By::SourceBits(1)));
+}

@@ -1,0 +1,314 @@
+//! The XDP program in the kernel (`BPF_PROG_TEST_RUN`) against a naive reading of the rules. Needs root.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use bpf::{Counters, MaskedSource, Prefix, RULES_MAX, Take, TakeRule, XdpTake};
+
+const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const XDP_PASS: u32 = 2;
+
+/// None, after saying so, without root. In CI that is a failure.
+fn load() -> Option<XdpTake> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
+    assert!(root || std::env::var_os("CI").is_none(), "CI runs as root");
+    if !root {
+        eprintln!("skipped: needs root");
+        return None;
+    }
+    Some(XdpTake::load(1).unwrap())
+}
+
+#[derive(Debug, PartialEq)]
+enum Verdict {
+    Taken,
+    Passed,
+    NotOurs,
+}
+
+/// There is no socket in a test run, so what is taken shows as `redirect_failed`.
+fn verdict(program: &mut XdpTake, frame: &[u8]) -> Verdict {
+    let before = program.counters(0);
+    assert_eq!(program.test_run(frame).unwrap(), XDP_PASS);
+    let after = program.counters(0);
+    let Counters { taken, passed, not_ours, redirect_failed } = before;
+    let steps = [after.taken - taken, after.passed - passed, after.not_ours - not_ours];
+    match (steps, after.redirect_failed - redirect_failed) {
+        ([0, 0, 0], 1) => Verdict::Taken,
+        ([0, 1, 0], 0) => Verdict::Passed,
+        ([0, 0, 1], 0) => Verdict::NotOurs,
+        other => panic!("a frame is counted once, not {other:?}"),
+    }
+}
+
+/// What a frame is, read the slow way.
+#[derive(Debug, Default)]
+struct Facts {
+    ethertype: u16,
+    protocol: Option<u8>,
+    destination: Option<IpAddr>,
+    source: Option<IpAddr>,
+    fragment: bool,
+    dport: Option<u16>,
+    vni: Option<u32>,
+}
+
+fn facts(frame: &[u8]) -> Facts {
+    let mut facts = Facts::default();
+    let mut at = 12;
+    facts.ethertype = be16(frame, at).unwrap();
+    at += 2;
+    for _ in 0..2 {
+        if matches!(facts.ethertype, 0x8100 | 0x88a8) && frame.len() >= at + 4 {
+            facts.ethertype = be16(frame, at + 2).unwrap();
+            at += 4;
+        }
+    }
+    // A header that is cut short or contradicts itself counts as from and to address 0.
+    let unspecified: Option<IpAddr> = match facts.ethertype {
+        0x0800 => Some(Ipv4Addr::UNSPECIFIED.into()),
+        0x86dd => Some(Ipv6Addr::UNSPECIFIED.into()),
+        _ => None,
+    };
+    (facts.source, facts.destination) = (unspecified, unspecified);
+    let transport = match facts.ethertype {
+        0x0800 => ipv4(frame.get(at..).unwrap_or_default(), &mut facts).map(|length| at + length),
+        0x86dd => ipv6(frame.get(at..).unwrap_or_default(), &mut facts).map(|length| at + length),
+        _ => None,
+    };
+    if let Some(payload) = transport.and_then(|at| frame.get(at..))
+        && matches!(facts.protocol, Some(6 | 17))
+        && payload.len() >= 8
+    {
+        facts.dport = be16(payload, 2);
+        if facts.protocol == Some(17) && payload.len() >= 16 && payload[8] & 8 != 0 {
+            facts.vni = Some(u32::from_be_bytes([0, payload[12], payload[13], payload[14]]));
+        }
+    }
+    facts
+}
+
+/// The header's length, when there may be ports behind it.
+fn ipv4(packet: &[u8], facts: &mut Facts) -> Option<usize> {
+    let header: &[u8; 20] = packet.first_chunk()?;
+    let length = usize::from(header[0] & 15) * 4;
+    if header[0] >> 4 != 4 || length < 20 {
+        return None;
+    }
+    facts.source = Some(IpAddr::from(<[u8; 4]>::try_from(&header[12..16]).unwrap()));
+    facts.destination = Some(IpAddr::from(<[u8; 4]>::try_from(&header[16..20]).unwrap()));
+    facts.protocol = Some(header[9]);
+    facts.fragment = be16(header, 6)? & 0x3fff != 0 || packet.len() < length;
+    (!facts.fragment).then_some(length)
+}
+
+fn ipv6(packet: &[u8], facts: &mut Facts) -> Option<usize> {
+    let header: &[u8; 40] = packet.first_chunk()?;
+    if header[0] >> 4 != 6 {
+        return None;
+    }
+    facts.source = Some(IpAddr::from(<[u8; 16]>::try_from(&header[8..24]).unwrap()));
+    facts.destination = Some(IpAddr::from(<[u8; 16]>::try_from(&header[24..40]).unwrap()));
+    let (mut protocol, mut at) = (header[6], 40);
+    for _ in 0..8 {
+        let length = match protocol {
+            44 => 8,
+            51 => (usize::from(*packet.get(at + 1)?) + 2) * 4,
+            0 | 43 | 60 => (usize::from(*packet.get(at + 1)?) + 1) * 8,
+            _ => break,
+        };
+        let header: &[u8; 4] = packet.get(at..)?.first_chunk()?;
+        facts.fragment = protocol == 44 && be16(header, 2)? & 0xfff9 != 0;
+        protocol = header[0];
+        at += length;
+        if facts.fragment {
+            facts.protocol = Some(protocol);
+            return None;
+        }
+    }
+    facts.protocol = (!matches!(protocol, 0 | 43 | 44 | 51 | 60)).then_some(protocol);
+    facts.protocol.map(|_| at)
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
+}
+
+fn expected(take: &Take, frame: &[u8]) -> Verdict {
+    let group = frame[0] & 1 == 1;
+    let foreign = !group && frame[..6] != OWN;
+    let facts = facts(frame);
+    let for_us = |rule: &TakeRule| if group { rule.group } else { take.promiscuous || !foreign };
+    match take.rules.iter().any(|rule| for_us(rule) && fits(rule, &facts)) {
+        true => Verdict::Taken,
+        false if foreign => Verdict::NotOurs,
+        false => Verdict::Passed,
+    }
+}
+
+fn fits(rule: &TakeRule, facts: &Facts) -> bool {
+    let ports_known =
+        rule.dport.is_none_or(|port| facts.dport == Some(port)) && rule.vni.is_none_or(|vni| facts.vni == Some(vni));
+    rule.ethertype.is_none_or(|ethertype| facts.ethertype == ethertype)
+        && rule.protocol.is_none_or(|protocol| facts.protocol == Some(protocol))
+        && rule.destination.is_none_or(|prefix| facts.destination.is_some_and(|address| covers(prefix, address)))
+        && rule.source.is_none_or(|MaskedSource { mask, value }| match facts.source {
+            Some(IpAddr::V4(source)) => source & mask == value,
+            _ => false,
+        })
+        && (ports_known || facts.fragment && rule.fragments)
+}
+
+fn covers(prefix: Prefix, address: IpAddr) -> bool {
+    let bits = |address: IpAddr| match address {
+        IpAddr::V4(address) => format!("4{:032b}", address.to_bits()),
+        IpAddr::V6(address) => format!("6{:0128b}", address.to_bits()),
+    };
+    let length = 1 + usize::from(prefix.length);
+    bits(prefix.address)[..length] == bits(address).get(..length).unwrap_or_default()[..]
+}
+
+/// xorshift64: a seeded source of few different values, so that rules and frames meet.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % limit
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    fn sometimes<T>(&mut self, make: impl FnOnce(&mut Random) -> T) -> Option<T> {
+        self.one_in(2).then(|| make(self))
+    }
+
+    fn v4(&mut self) -> Ipv4Addr {
+        Ipv4Addr::new(10, 0, self.below(3) as u8, self.below(3) as u8)
+    }
+
+    fn v6(&mut self) -> Ipv6Addr {
+        Ipv6Addr::new(0xfd00, self.below(2) as u16, 0, self.below(2) as u16, 0, 0, 0, self.below(2) as u16)
+    }
+
+    fn rule(&mut self) -> TakeRule {
+        let v4 = self.one_in(2);
+        let destination = self.sometimes(|random| match v4 {
+            true => Prefix { address: random.v4().into(), length: random.pick(&[0, 8, 23, 24, 31, 32]) },
+            false => Prefix { address: random.v6().into(), length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]) },
+        });
+        let mask = self.pick(&[Ipv4Addr::new(0, 0, 0, 1), Ipv4Addr::new(255, 0, 3, 0)]);
+        let source = (v4 && self.one_in(3)).then(|| MaskedSource { mask, value: self.v4() & mask });
+        TakeRule {
+            ethertype: self.sometimes(|_| if v4 { 0x0800 } else { 0x86dd }),
+            protocol: self.sometimes(|random| random.pick(&[1, 6, 17, 58, 132])),
+            destination,
+            source,
+            dport: self.sometimes(|random| random.pick(&[53, 80, 4789])),
+            vni: self.one_in(4).then(|| self.below(2) as u32 * 0xff_ffff),
+            fragments: self.one_in(2),
+            group: self.one_in(2),
+        }
+    }
+
+    fn take(&mut self) -> Take {
+        let count = self.pick(&[0, 1, 1, 2, 3, RULES_MAX]);
+        Take { promiscuous: self.one_in(4), rules: (0..count).map(|_| self.rule()).collect() }
+    }
+
+    fn frame(&mut self) -> Vec<u8> {
+        let mut frame = self.pick(&[OWN, OWN, OWN, [0xff; 6], [2, 0, 0, 0, 0, 2]]).to_vec();
+        frame.extend([2, 0, 0, 0, 0, 9]);
+        for _ in 0..self.pick(&[0, 0, 0, 1, 2, 3]) {
+            frame.extend(self.pick(&[[0x81, 0, 0, 5], [0x88, 0xa8, 0, 6]]));
+        }
+        match self.below(5) {
+            0 => frame.extend([0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]),
+            1 | 2 => self.add_ipv6(&mut frame),
+            _ => self.add_ipv4(&mut frame),
+        }
+        if self.one_in(5) {
+            let length = 14 + self.below(frame.len() as u64 - 13);
+            frame.truncate(length as usize);
+        }
+        frame.resize(frame.len().max(14), 0);
+        frame
+    }
+
+    fn add_ipv4(&mut self, frame: &mut Vec<u8>) {
+        let options = self.pick(&[0, 0, 4, 40]);
+        let head = if self.one_in(20) { 0x44 } else { 0x45 + options / 4 };
+        let fragment = self.pick(&[[0, 0], [0x40, 0], [0x20, 0], [0, 7]]);
+        let protocol = self.pick(&[1, 6, 17, 17]);
+        frame.extend([8, 0, head, 0, 0, 0, 0, 0, fragment[0], fragment[1], 64, protocol, 0, 0]);
+        frame.extend(self.v4().octets());
+        frame.extend(self.v4().octets());
+        frame.extend(vec![0; usize::from(options)]);
+        self.add_transport(frame);
+    }
+
+    fn add_ipv6(&mut self, frame: &mut Vec<u8>) {
+        let headers = self.pick(&[0, 0, 0, 1, 2, 8, 9]);
+        let chain: Vec<u8> = (0..headers).map(|_| self.pick(&[0, 43, 44, 51, 60])).collect();
+        let last = self.pick(&[6, 17, 17, 58]);
+        let mut next = chain.iter().skip(1).copied().chain([last]);
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 0, chain.first().copied().unwrap_or(last), 64]);
+        frame.extend(self.v6().octets());
+        frame.extend(self.v6().octets());
+        for kind in &chain {
+            let words = if *kind == 44 { 0 } else { self.below(3) as u8 };
+            let offset = if *kind == 44 { self.pick(&[[0, 0], [0, 6], [0, 1], [1, 0]]) } else { [0, 0] };
+            frame.extend([next.next().unwrap_or(last), words, offset[0], offset[1]]);
+            let length = if *kind == 51 { (usize::from(words) + 2) * 4 } else { (usize::from(words) + 1) * 8 };
+            frame.extend(vec![0; length - 4]);
+        }
+        self.add_transport(frame);
+    }
+
+    fn add_transport(&mut self, frame: &mut Vec<u8>) {
+        frame.extend([0x30, 0x39]);
+        frame.extend(self.pick(&[53_u16, 80, 4789]).to_be_bytes());
+        frame.extend([0, 16, 0, 0, self.pick(&[0, 8]), 0, 0, 0]);
+        frame.extend(self.pick(&[[0; 4], [0xff, 0xff, 0xff, 0], [0, 0, 1, 0]]));
+    }
+}
+
+#[test]
+fn the_kernels_verdict_is_that_of_a_naive_reading() {
+    let Some(mut program) = load() else { return };
+    let mut random = Random(0x5eed_cafe_f00d_0001);
+    let mut taken = 0;
+    for _ in 0..400 {
+        let take = random.take();
+        program.set_take(OWN, &take).unwrap();
+        for _ in 0..50 {
+            let frame = random.frame();
+            let expected = expected(&take, &frame);
+            taken += usize::from(expected == Verdict::Taken);
+            assert_eq!(verdict(&mut program, &frame), expected, "{frame:02x?}\n{:?}\n{take:?}", facts(&frame));
+        }
+    }
+    assert!((4000..16000).contains(&taken), "{taken} of 20000: the cases are not well mixed");
+}
+
+#[test]
+fn a_refused_rule_changes_nothing() {
+    let Some(mut program) = load() else { return };
+    let frame = [OWN.as_slice(), &[2, 0, 0, 0, 0, 9, 8, 6], &[0; 46]].concat();
+    assert_eq!(verdict(&mut program, &frame), Verdict::NotOurs, "it knows no MAC yet");
+    program.set_take(OWN, &Take::all()).unwrap();
+    assert_eq!(verdict(&mut program, &frame), Verdict::Taken);
+    let vni = TakeRule { vni: Some(u32::MAX), ..TakeRule::default() };
+    assert!(program.set_take(OWN, &Take { promiscuous: false, rules: vec![vni] }).is_err());
+    assert_eq!(verdict(&mut program, &frame), Verdict::Taken);
+    program.set_take(OWN, &Take::default()).unwrap();
+    assert_eq!(verdict(&mut program, &frame), Verdict::Passed);
+}

@@ -1,0 +1,56 @@
+//! `weir bench`: how fast, on this machine, now.
+
+use crate::bench;
+use anyhow::Result;
+use serde_json::json;
+use std::process::ExitCode;
+
+/// What is measured.
+#[derive(clap::Subcommand)]
+pub enum Bench {
+    /// The engine on memory ports: seven programs, one core, 64-byte frames.
+    Engine {
+        /// Only these scenarios.
+        only: Vec<String>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Memory that an entry costs: resident bytes over live entries.
+    Memory {
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A peer that was asked for could not be run.
+pub fn run(bench: &Bench) -> Result<ExitCode> {
+    match bench {
+        Bench::Engine { only, json } => {
+            println!("scenario     Mpps  (min - max)        ns  cycles  port_ns");
+            let rows = bench::engine::run(only, |row, what| {
+                println!(
+                    "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
+                    row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
+                );
+            });
+            if *json {
+                println!("{}", json!({ "results": rows }));
+            }
+        }
+        Bench::Memory { json } => {
+            let rows = bench::memory::run()?;
+            for row in &rows {
+                println!("{:<14} {:>9} entries  {:>6.1} bytes each", row.name, row.entries, row.bytes);
+            }
+            if *json {
+                println!("{}", json!({ "results": rows }));
+            }
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

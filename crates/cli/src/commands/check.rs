@@ -1,0 +1,62 @@
+//! `weir check FILE`: everything that is wrong with a configuration, each with its line and a caret.
+
+use super::bad_input;
+use crate::config::{Loaded, Plan};
+use crate::import;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir check`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration.
+    file: PathBuf,
+    /// End with one JSON object: `ok, errors, warnings, diagnostics[]`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let loaded = import::load(&arguments.file, &import::Options::default())?;
+    let report = &loaded.report;
+    eprint!("{report}");
+    println!("{}", summary(&arguments.file.display().to_string(), &loaded));
+    if arguments.json {
+        let (errors, warnings) = (report.errors(), report.warnings());
+        let ok = errors == 0;
+        println!(
+            "{}",
+            serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings, "diagnostics": report.json() })
+        );
+    }
+    Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
+}
+
+fn summary(file: &str, loaded: &Loaded) -> String {
+    let report = &loaded.report;
+    let Some(plan) = &loaded.plan else {
+        return format!("{file}: {}, {}", count(report.errors(), "error"), count(report.warnings(), "warning"));
+    };
+    let Plan { program, ports, .. } = plan;
+    let entries: usize = program.pipes.iter().map(|pipe| pipe.entries.len()).sum();
+    let warnings = match report.warnings() {
+        0 => String::new(),
+        some => format!(", {}", count(some, "warning")),
+    };
+    format!(
+        "{file}: good ({}, {}, {}, {}{warnings})",
+        count(ports.len(), "port"),
+        count(program.pipes.len(), "pipe"),
+        if entries == 1 { "1 entry".to_string() } else { format!("{entries} entries") },
+        count(program.groups.len(), "group"),
+    )
+}
+
+fn count(number: usize, what: &str) -> String {
+    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
+}

@@ -1,0 +1,79 @@
+//! `weir explain`: what becomes of a packet and why, on a file's program or, with `--live`, on the daemon's own.
+
+use super::bad_input;
+use super::show::Connection;
+use crate::explain::{Explanation, Names};
+use crate::{import, replay};
+use anyhow::{Context, Result, anyhow, bail};
+use engine::program::PortId;
+use packet::craft::Recipe;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir explain`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration; with `--live` the daemon's own is used.
+    #[arg(required_unless_present = "live", conflicts_with = "live")]
+    file: Option<PathBuf>,
+    /// Ask the running daemon: its program, entries, buckets and flows.
+    #[arg(long)]
+    live: bool,
+    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'.
+    #[arg(long, conflicts_with = "pcap", required_unless_present = "pcap")]
+    packet: Option<String>,
+    /// A recording...
+    #[arg(long)]
+    pcap: Option<PathBuf>,
+    /// ...and the number of the frame in it, from 1.
+    #[arg(long, default_value_t = 1)]
+    frame: u64,
+    /// The port where it comes in: the program's first without it.
+    #[arg(long)]
+    port: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Bad input, or no daemon.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let frame = bytes(arguments)?;
+    if arguments.live {
+        let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
+        let request = json!({ "command": "explain", "hex": hex, "port": arguments.port });
+        return arguments.connection.ask(&request, |answer| print!("{}", answer["text"].as_str().unwrap_or_default()));
+    }
+    let file = arguments.file.as_ref().context("which configuration?")?;
+    let loaded = import::load(file, &import::Options::default())?;
+    let Some(plan) = &loaded.plan else {
+        eprint!("{}", loaded.report);
+        return Ok(bad_input());
+    };
+    let input = match &arguments.port {
+        Some(name) => plan.program.port_named(name).ok_or_else(|| anyhow!("there is no port `{name}`"))?,
+        None => PortId(0),
+    };
+    let explanation = Explanation::offline(plan, input, &frame)?;
+    let names = Names { program: &plan.program, report: Some(&loaded.report) };
+    if arguments.connection.is_json() {
+        println!("{}", explanation.json(&names, input, &frame));
+    } else {
+        print!("{}", explanation.text(&names, input, &frame));
+    }
+    Ok(if explanation.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn bytes(arguments: &Arguments) -> Result<Vec<u8>> {
+    match (&arguments.packet, &arguments.pcap) {
+        (Some(recipe), _) => {
+            let recipe: Recipe = recipe.parse().map_err(|error| anyhow!("--packet: {error}"))?;
+            Ok(recipe.build())
+        }
+        (None, Some(pcap)) => replay::frame(pcap, arguments.frame),
+        (None, None) => bail!("give --packet or --pcap"),
+    }
+}

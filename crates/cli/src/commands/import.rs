@@ -1,0 +1,37 @@
+//! `weir import xenoflow FILE`: XenoFlow's `backends.json` as our YAML, on stdout.
+
+use super::bad_input;
+use crate::import;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Which system's.
+#[derive(clap::Subcommand)]
+pub enum Source {
+    /// XenoFlow: `{"backends": [{"name": ..., "mac_address": ...}]}`.
+    Xenoflow {
+        /// Its `backends.json`.
+        file: PathBuf,
+        #[command(flatten)]
+        options: import::Options,
+    },
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn run(source: &Source) -> Result<ExitCode> {
+    let Source::Xenoflow { file, options } = source;
+    match import::xenoflow(file, &import::text(file)?, options) {
+        Ok(yaml) => {
+            print!("{yaml}");
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(report) => {
+            eprint!("{report}");
+            Ok(bad_input())
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! `weir ports`: the interfaces there are, what they can do, and what stands in the way.
+
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Arguments of `weir ports`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// End with one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let all = port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
+    if arguments.json {
+        let one = |report: &port::xdp::InterfaceReport| {
+            json!({
+                "name": report.name, "driver": report.driver, "rx_queues": report.rx_queues,
+                "tx_queues": report.tx_queues, "mtu": report.mtu, "carrier": report.carrier,
+                "modes": report.modes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "obstacles": report.obstacles,
+            })
+        };
+        println!("{}", json!({ "ports": all.iter().map(one).collect::<Vec<_>>() }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for report in &all {
+        let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
+        println!(
+            "{:<16} {:<10} {}/{} queues, MTU {}, {}; XDP: {}",
+            report.name,
+            if report.driver.is_empty() { "-" } else { &report.driver },
+            report.rx_queues,
+            report.tx_queues,
+            report.mtu,
+            if report.carrier { "up" } else { "down" },
+            if modes.is_empty() { "none".into() } else { modes.join(", ") },
+        );
+        report.obstacles.iter().for_each(|obstacle| println!("  ! {obstacle}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}

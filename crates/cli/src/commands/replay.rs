@@ -1,0 +1,86 @@
+//! `weir replay FILE IN.pcap -o OUT.pcap`: a program over recordings, without root and without a clock.
+
+use super::bad_input;
+use crate::replay::{Recordings, assign, replay};
+use crate::{daemon, import};
+use anyhow::Result;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir replay`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration.
+    file: PathBuf,
+    /// What the ports receive: `IN.pcap` for the first, `PORT=IN.pcap` for any.
+    input: Vec<PathBuf>,
+    /// What they transmit: `OUT.pcap` for the last, `PORT=OUT.pcap` for any.
+    #[arg(short, long)]
+    output: Vec<PathBuf>,
+    /// End with one JSON object: `frames`, `counters`, `pipes`, `error`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A file cannot be read or written, or the ledger does not balance.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let loaded = import::load(&arguments.file, &import::Options::default())?;
+    let Some(plan) = &loaded.plan else {
+        eprint!("{}", loaded.report);
+        return Ok(bad_input());
+    };
+    let last = plan.ports.len().saturating_sub(1);
+    let recordings =
+        Recordings { input: assign(plan, &arguments.input, 0)?, output: assign(plan, &arguments.output, last)? };
+    let replayed = replay(plan, &recordings)?;
+    let ledger = &replayed.report.ledger;
+    let counters: Vec<_> = plan
+        .program
+        .counters
+        .iter()
+        .zip(&replayed.report.counters)
+        .map(|(name, count)| json!({ "name": name, "packets": count.packets, "bytes": count.bytes }))
+        .collect();
+    if arguments.json {
+        println!(
+            "{}",
+            json!({ "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters, "error": replayed.read_error })
+        );
+    } else {
+        print!("{}", summary(plan, &replayed));
+    }
+    if let Some(error) = &replayed.read_error {
+        eprintln!("weir: {error}; what came before is kept");
+    }
+    let good = replayed.read_error.is_none() && ledger.balances();
+    Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> String {
+    let (report, ledger) = (&replayed.report, &replayed.report.ledger);
+    let mut text = format!(
+        "{} received, {} transmitted, {} to the kernel, {} to apps, {} dropped\n",
+        ledger.received,
+        ledger.transmitted,
+        ledger.to_kernel,
+        ledger.to_app,
+        ledger.dropped_sum()
+    );
+    for (reason, count) in ledger.drops() {
+        text += &format!("  dropped {count:>10}  {reason}: {}\n", reason.explanation());
+    }
+    for (pipe, counts) in plan.program.pipes.iter().zip(&report.pipes) {
+        text += &format!("  pipe {:<16} {:>10} hits {:>10} misses\n", pipe.name, counts.hits, counts.misses.packets);
+    }
+    for (name, count) in plan.program.counters.iter().zip(&report.counters) {
+        text += &format!("  counter {name:<24} {:>10} packets {:>12} bytes\n", count.packets, count.bytes);
+    }
+    if !ledger.balances() {
+        text += "THE LEDGER DOES NOT BALANCE: please report this\n";
+    }
+    text
+}

@@ -1,0 +1,169 @@
+//! `weir show`, `reload`, `entry`, `weight`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
+
+use super::socket;
+use crate::daemon::ask;
+use anyhow::Result;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Where the daemon listens, and how it should answer.
+#[derive(clap::Args)]
+pub struct Connection {
+    /// The daemon's control socket.
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// Print the answer as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Connection {
+    /// Is JSON wanted?
+    pub fn is_json(&self) -> bool {
+        self.json
+    }
+
+    /// Asks; `print` writes the answer for a person.
+    pub fn ask(&self, request: &Value, print: impl FnOnce(&Value)) -> Result<ExitCode> {
+        let answer = ask(&socket(self.socket.clone(), None), request)?;
+        if self.json {
+            println!("{answer}")
+        } else {
+            print(&answer)
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Arguments of `weir show`.
+#[derive(clap::Args)]
+pub struct Show {
+    /// What: everything without it.
+    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "counters", "drops", "ledger"], default_value = "all")]
+    what: String,
+    /// Entries: of this pipe only.
+    #[arg(long)]
+    pipe: Option<String>,
+    /// Flows: so many at most.
+    #[arg(long)]
+    limit: Option<usize>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir show`.
+pub fn show(arguments: &Show) -> Result<ExitCode> {
+    let request =
+        json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe, "limit": arguments.limit });
+    arguments.connection.ask(&request, |answer| {
+        let Some(answer) = answer.as_object() else { return };
+        for (name, value) in answer {
+            section(name, value);
+        }
+    })
+}
+
+/// A list of objects as a table, an object as lines, anything else as one line.
+fn section(name: &str, value: &Value) {
+    match value {
+        Value::Array(rows) if rows.iter().all(Value::is_object) => {
+            println!("{name}");
+            table(rows);
+        }
+        Value::Object(fields) => {
+            println!("{name}");
+            fields.iter().for_each(|(key, value)| println!("  {key:<22} {}", plain(value)));
+        }
+        other => println!("{name:<24} {}", plain(other)),
+    }
+}
+
+fn table(rows: &[Value]) {
+    let Some(first) = rows.first().and_then(Value::as_object) else {
+        println!("  none");
+        return;
+    };
+    let columns: Vec<&String> = first.keys().collect();
+    let cells: Vec<Vec<String>> =
+        rows.iter().map(|row| columns.iter().map(|&column| plain(&row[column])).collect()).collect();
+    let width =
+        |at: usize| cells.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns.len()).map(width).collect();
+    let line = |row: &[String]| {
+        let padded: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        println!("  {}", padded.join("  ").trim_end());
+    };
+    line(&columns.iter().map(|column| (*column).clone()).collect::<Vec<_>>());
+    cells.iter().for_each(|row| line(row));
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".into(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
+        Value::Object(fields) => {
+            let some = fields.iter().filter(|(_, value)| **value != json!(0));
+            some.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(" ")
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Arguments of `weir reload` and `weir stop`.
+#[derive(clap::Args)]
+pub struct Plain {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir reload`.
+pub fn reload(arguments: &Plain) -> Result<ExitCode> {
+    arguments.connection.ask(&json!({ "command": "reload" }), |answer| println!("{}", plain(&answer["summary"])))
+}
+
+/// Runs `weir stop`.
+pub fn stop(arguments: &Plain) -> Result<ExitCode> {
+    arguments.connection.ask(&json!({ "command": "stop" }), |_| println!("stopping"))
+}
+
+/// Arguments of `weir entry`.
+#[derive(clap::Args)]
+pub struct Entry {
+    /// What to do.
+    #[arg(value_parser = ["add", "update", "remove"])]
+    verb: String,
+    /// The pipe.
+    pipe: String,
+    /// The entry as in a pipe's `entries`; to remove one, its `match` (and `priority`).
+    entry: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir entry`.
+pub fn entry(arguments: &Entry) -> Result<ExitCode> {
+    let request = json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
+    arguments.connection.ask(&request, |_| println!("done"))
+}
+
+/// Arguments of `weir weight`.
+#[derive(clap::Args)]
+pub struct Weight {
+    /// The group.
+    group: String,
+    /// Its target.
+    target: String,
+    /// The new weight; 0 takes all buckets away.
+    weight: u32,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir weight`.
+pub fn weight(arguments: &Weight) -> Result<ExitCode> {
+    let Weight { group, target, weight, connection } = arguments;
+    let request = json!({ "command": "weight", "group": group, "target": target, "weight": weight });
+    connection.ask(&request, |_| println!("done"))
+}

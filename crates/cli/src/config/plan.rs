@@ -1,0 +1,341 @@
+//! What will be: names resolved, ranges checked, apps written out as pipes, the whole program checked.
+
+use super::apps::{self, Apps};
+use super::diagnostic::{Report, Span};
+use super::entry::Counters;
+use super::pipes::{self, stub};
+use super::ports::{self, PortConfig, PortKind, Take};
+use super::raw::Node;
+use super::section::{Section, boolean, list, name, number, pairs, parsed, text};
+use super::sets;
+use ::apps::TakeRule;
+use engine::check::{Finding, FindingKind, Severity, check};
+use engine::program::{Origin, PipeId, PortDeclaration, PortId, Program};
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Where the daemon listens for `weir show` and its like, unless the configuration says otherwise.
+pub const SOCKET: &str = "/run/weir/weir.sock";
+/// Workers at most.
+const WORKERS_MAX: u64 = 256;
+/// Cores at most (`CPU_SETSIZE`).
+const CORE_MAX: u64 = 1023;
+
+/// A configuration that can be run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Pipes, groups, entries, counters, meters.
+    pub program: Program,
+    /// What the program's ports are, in its order.
+    pub ports: Vec<PortConfig>,
+    /// Who carries frames.
+    pub workers: Workers,
+    /// Workers never sleep.
+    pub busy: bool,
+    /// The apps, whose pipes are in the program already.
+    pub apps: Apps,
+    /// The daemon's control socket.
+    pub socket: PathBuf,
+    /// Where Prometheus may ask.
+    pub metrics: Option<SocketAddr>,
+}
+
+/// Who carries frames.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Workers {
+    /// So many, where the kernel puts them.
+    Count(u16),
+    /// One on each of these cores.
+    Cores(Vec<u16>),
+}
+
+impl Workers {
+    /// How many there are.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            Workers::Count(count) => usize::from(*count),
+            Workers::Cores(cores) => cores.len(),
+        }
+    }
+}
+
+const KEYS: &[&str] = &[
+    "workers",
+    "busy",
+    "hash_seed",
+    "socket",
+    "metrics",
+    "ports",
+    "root",
+    "counters",
+    "meters",
+    "groups",
+    "pipes",
+    "apps",
+];
+
+/// Makes a plan of a document. What is wrong is told; `None` if it cannot be run.
+#[must_use]
+pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
+    let section = Section::of(document, KEYS, report);
+    let mut plan = Plan {
+        program: Program::default(),
+        ports: Vec::new(),
+        workers: workers(&section, report),
+        busy: section.get("busy").and_then(|node| boolean(node, "`busy`", report)).unwrap_or_default(),
+        apps: Apps::default(),
+        socket: section.get("socket").and_then(|node| text(node, "a path", report)).unwrap_or(SOCKET).into(),
+        metrics: section
+            .get("metrics")
+            .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
+    };
+    let seed = section.get("hash_seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
+    plan.program.select_seed = seed.unwrap_or_default();
+    let mut builder = Builder { section: &section, plan, tainted: Vec::new() };
+    builder.names(report);
+    builder.apps(report);
+    builder.contents(report);
+    builder.roots(report);
+    builder.check(report);
+    (report.errors() == 0).then_some(builder.plan)
+}
+
+/// Cores as a list, or how many.
+fn workers(section: &Section, report: &mut Report) -> Workers {
+    let Some(node) = section.get("workers") else { return Workers::Count(1) };
+    if let super::raw::Kind::List(nodes) = &node.kind {
+        let mut cores: Vec<u16> = Vec::new();
+        for node in nodes {
+            let Some(core) = number(node, "a core", 0..=CORE_MAX, report) else { continue };
+            if cores.contains(&(core as u16)) {
+                report.error(node.span, format!("core {core} is here twice"));
+            }
+            cores.push(core as u16);
+        }
+        if nodes.is_empty() {
+            report.error(node.span, "one worker at least is needed");
+        }
+        return Workers::Cores(cores);
+    }
+    let count = number(node, "the number of workers", 1..=WORKERS_MAX, report);
+    Workers::Count(count.unwrap_or(1) as u16)
+}
+
+struct Builder<'a> {
+    section: &'a Section<'a>,
+    plan: Plan,
+    /// Marks of pipes and groups that could not be read whole: what the check finds there follows from that.
+    tainted: Vec<Range<u32>>,
+}
+
+impl<'a> Builder<'a> {
+    /// Names first, so that everything can name everything.
+    fn names(&mut self, report: &mut Report) {
+        for (called, span, node) in self.named("ports", report) {
+            self.port(called, span, node, report);
+        }
+        if self.plan.ports.is_empty() {
+            report.error(self.section.span, "there is no port: write `ports: { p0: { xdp: eth0 } }`");
+        }
+        for (called, span, _) in self.named("groups", report) {
+            let group = sets::group_stub(called, span, report);
+            self.plan.program.groups.push(group);
+        }
+        for (called, span, _) in self.named("pipes", report) {
+            let origin = report.origin(span);
+            self.plan.program.pipes.push(stub(called, origin));
+        }
+        for (called, span, node) in self.named("meters", report) {
+            let meter = sets::meter(called, span, node, report);
+            self.plan.program.meters.extend(meter);
+        }
+        for node in self.section.get("counters").map(|node| list(node, "names", report)).unwrap_or_default() {
+            let called = text(node, "a name", report).and_then(|called| name(called, node.span, report));
+            self.plan.program.counters.extend(called.map(str::to_string));
+        }
+    }
+
+    /// The named things under `key`, those whose names are none left out.
+    fn named(&self, key: &str, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
+        let Some(node) = self.section.get(key) else { return Vec::new() };
+        let pairs = pairs(node, report);
+        pairs.into_iter().filter(|(called, span, _)| name(called, *span, report).is_some()).collect()
+    }
+
+    fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
+        let id = PortId(self.plan.ports.len() as u16);
+        let port = ports::read(called, span, id, node, report);
+        let (kernel_path, origin) = (port.kernel_path(), report.origin(span));
+        self.plan.program.ports.push(PortDeclaration { name: port.name.clone(), root: None, kernel_path, origin });
+        self.plan.ports.push(port);
+    }
+
+    fn apps(&mut self, report: &mut Report) {
+        let Some(node) = self.section.get("apps") else { return };
+        let before = report.errors();
+        self.plan.apps = apps::read(node, &self.plan.program, report);
+        let lb = &self.plan.apps.lb;
+        let name = ::apps::lb::NAME;
+        if !lb.services.is_empty() && self.plan.program.pipe_named(name).is_some() {
+            report.error(
+                node.span,
+                format!("a pipe is called `{name}`, which is the name of the pipe that the app writes"),
+            );
+        }
+        if report.errors() > before {
+            return;
+        }
+        let macs: Vec<_> = self.plan.ports.iter().map(|port| port.mac).collect();
+        let root = lb.write(&mut self.plan.program, &macs);
+        for port in lb.ports() {
+            self.plan.program.ports[port.index()].root = root;
+        }
+        for service in &lb.services {
+            let unknown = |port: PortId| {
+                matches!(self.plan.ports[port.index()].kind, PortKind::Xdp(_)) && macs[port.index()].is_none()
+            };
+            let auto = service.source_mac == ::apps::lb::SourceMac::Auto;
+            if let Some(out) = service.out.filter(|out| auto && service.ports != [*out] && unknown(*out)) {
+                let port = &self.plan.ports[out.index()].name;
+                let message = format!(
+                    "the MAC address of port `{port}` is not known here: frames will carry the one they were sent to, \
+                     unless you write `source_mac` or the port's `mac`"
+                );
+                report.warning(report.span_of(service.origin), message);
+            }
+        }
+    }
+
+    fn contents(&mut self, report: &mut Report) {
+        for (called, _, node) in self.named("groups", &mut Report::default()) {
+            let Some(at) = self.plan.program.groups.iter().position(|group| group.name == called) else { continue };
+            let before = (report.errors(), report.next_origin());
+            let group = sets::group(&self.plan.program.groups[at], node, &self.plan.program, report);
+            self.taint(before, group.origin, report);
+            self.plan.program.groups[at] = group;
+        }
+        let listed = self.section.get("counters").is_some();
+        let mut counters = Counters::new(self.plan.program.counters.clone(), !listed);
+        for (called, _, node) in self.named("pipes", &mut Report::default()) {
+            let Some(at) = self.plan.program.pipe_named(called).map(PipeId::index) else { continue };
+            let before = (report.errors(), report.next_origin());
+            let pipe = pipes::read(&self.plan.program.pipes[at], node, &self.plan.program, &mut counters, report);
+            self.taint(before, pipe.origin, report);
+            self.plan.program.pipes[at] = pipe;
+        }
+        self.plan.program.counters = counters.names;
+    }
+
+    fn taint(&mut self, before: (usize, Origin), own: Origin, report: &Report) {
+        if report.errors() > before.0 {
+            self.tainted.push(before.1.0..report.next_origin().0);
+            self.tainted.push(own.0..own.0 + 1);
+        }
+    }
+
+    /// A port's own root, else the app's that receives from it, else the one for all.
+    fn roots(&mut self, report: &mut Report) {
+        let common = self.section.get("root").and_then(|node| self.root(node, report));
+        let ports = self.named("ports", &mut Report::default());
+        for (at, (_, _, node)) in ports.into_iter().enumerate() {
+            let own = Section::of(node, ROOT_ONLY, &mut Report::default());
+            let own = own.get("root").and_then(|node| self.root(node, report));
+            let port = &mut self.plan.program.ports[at];
+            port.root = own.or(port.root).or(common);
+        }
+        self.takes_nothing(report);
+    }
+
+    fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
+        let name = text(node, "the name of a pipe", report)?;
+        let pipe = self.plan.program.pipe_named(name);
+        if pipe.is_none() {
+            let names: Vec<&str> = self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
+            let help = super::diagnostic::suggestion(name, names);
+            report.error_help(node.span, format!("there is no pipe `{name}`"), help);
+        }
+        pipe
+    }
+
+    /// A port with a root that takes nothing from the kernel never sees a frame.
+    fn takes_nothing(&self, report: &mut Report) {
+        for (at, port) in self.plan.ports.iter().enumerate() {
+            let declared = &self.plan.program.ports[at];
+            let no_rules = matches!(&port.kind, PortKind::Xdp(xdp) if xdp.take == Take::Rules(Vec::new()));
+            let named_by_app = self.plan.apps.lb.ports().contains(&PortId(at as u16));
+            if no_rules && !named_by_app && declared.root.is_some() && self.own_root(at) {
+                let message =
+                    format!("port `{}` takes nothing from the kernel: write `take: all`, or rules", port.name);
+                report.warning(report.span_of(declared.origin), message);
+            }
+        }
+    }
+
+    /// Was the port given a root on purpose? One that only sends gets the common one by the way.
+    fn own_root(&self, at: usize) -> bool {
+        let ports = self.named("ports", &mut Report::default());
+        let own = ports.get(at).map(|(_, _, node)| Section::of(node, ROOT_ONLY, &mut Report::default()));
+        self.plan.ports.len() == 1 || own.is_some_and(|own| own.get("root").is_some())
+    }
+
+    /// The program's check. After errors in the text, only what does not follow from them is told.
+    fn check(&mut self, report: &mut Report) {
+        let broken = report.errors() > 0;
+        for finding in check(&self.plan.program) {
+            if !(broken && self.follows(&finding)) {
+                let span = self.span(&finding, report);
+                match finding.severity {
+                    Severity::Error => report.error(span, finding.kind.to_string()),
+                    Severity::Warning => report.warning(span, finding.kind.to_string()),
+                }
+            }
+        }
+    }
+
+    fn follows(&self, finding: &Finding) -> bool {
+        match finding.kind {
+            // Forwards that could not be read lead nowhere: they make no loop.
+            FindingKind::Loop { .. } | FindingKind::KernelUnavailable { .. } => false,
+            FindingKind::MetadataUnwritten { .. } => true,
+            _ => {
+                let tainted = self.tainted.iter().any(|range| range.contains(&finding.origin.0));
+                tainted || finding.severity == Severity::Warning
+            }
+        }
+    }
+
+    /// Where a finding was written; of a counter, which has no mark, where it is listed.
+    fn span(&self, finding: &Finding, report: &Report) -> Span {
+        let listed = self.section.get("counters");
+        match &finding.kind {
+            FindingKind::Unused { what: "counter", name } => {
+                let nodes = listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
+                let is = |node: &&Node| matches!(&node.kind, super::raw::Kind::Scalar(text) if text == name);
+                nodes.iter().find(is).map(|node| node.span).unwrap_or_default()
+            }
+            _ => report.span_of(finding.origin),
+        }
+    }
+}
+
+const ROOT_ONLY: &[&str] = &["root"];
+
+impl Plan {
+    /// What a port takes from the kernel: what the apps and its own rules name. `None`: everything.
+    #[must_use]
+    pub fn take(&self, port: PortId) -> Option<Vec<TakeRule>> {
+        let mut rules: Vec<TakeRule> = self.apps.lb.take().into_iter().filter(|rule| rule.port == port).collect();
+        match &self.ports.get(port.index())?.kind {
+            PortKind::Xdp(xdp) => match &xdp.take {
+                Take::All => return None,
+                Take::Rules(own) => {
+                    rules.extend(own.iter().filter(|rule| !rules.contains(rule)).copied().collect::<Vec<_>>())
+                }
+            },
+            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => return None,
+        }
+        Some(rules)
+    }
+}

@@ -1,0 +1,298 @@
+//! Whole configurations: good ones become the program they say, bad ones say everything at once.
+
+use super::*;
+use engine::program::{Criterion, EntryMatch, Forward, HashInput, Operation, PipeKind, PortId, Value};
+use packet::{Field, KeySource};
+use proptest::prelude::*;
+
+/// The examples that users start from.
+const EXAMPLES: [&str; 8] = ["acl", "flow-table", "lb-dns", "lpm-router", "meter", "nat", "vxlan-gateway", "xenoflow"];
+
+fn example(name: &str) -> String {
+    let file = format!("{}/../../configs/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{file}: {error}"))
+}
+
+fn plan(text: &str) -> Plan {
+    let loaded = read("t", text);
+    loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report))
+}
+
+/// `line:column: severity: message` of everything wrong with a text.
+fn wrong(text: &str) -> Vec<String> {
+    let report = read("t", text).report.to_string();
+    report.lines().filter_map(|line| line.strip_prefix("t:")).map(str::to_string).collect()
+}
+
+/// One pipe in an otherwise good file, of which it is line 3.
+fn with_pipe(pipe: &str) -> String {
+    format!("ports: {{ p0: {{ mem: }} }}\nroot: a\npipes: {{ a: {{ {pipe} }} }}\n")
+}
+
+#[test]
+fn examples_are_good() {
+    for name in EXAMPLES {
+        let loaded = read(name, &example(name));
+        assert_eq!(loaded.report.to_string(), "");
+        assert!(loaded.plan.is_some());
+    }
+    let files = std::fs::read_dir(format!("{}/../../configs", env!("CARGO_MANIFEST_DIR"))).unwrap();
+    for file in files.map(|file| file.unwrap().path()).filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let loaded = read(&file.display().to_string(), &text);
+        assert!(loaded.plan.is_some(), "{}", loaded.report);
+    }
+}
+
+#[test]
+fn an_empty_file_says_what_is_needed() {
+    assert!(wrong("")[0].contains("a mapping") || wrong("")[0].contains("there is no port"), "{:?}", wrong(""));
+    assert_eq!(wrong("workers: 1\n"), ["1:1: error: there is no port: write `ports: { p0: { xdp: eth0 } }`"]);
+}
+
+#[test]
+fn everything_becomes_what_it_says() {
+    let plan = plan(
+        "workers: [0, 2]\nhash_seed: 0x1234\nsocket: /tmp/s\nmetrics: 127.0.0.1:9105\nbusy: true\nroot: a\n\
+         ports:\n  p0: { xdp: eth9, queues: [0, 1], mode: copy, take: [{ dst: 10.0.0.0/8, protocol: udp, dport: 53 }] }\n  \
+         p1: { pcap: { out: o.pcap }, fault: { seed: 7, loss: 1%, delay: 5ms }, trace: t.pcap, mac: 02:00:00:00:00:01 }\n\
+         groups: { g: { fill: wants, size: 8, targets: { x: p1, y: { weight: 0, forward: in_port } } } }\n\
+         pipes:\n  a: { type: hash, hash: [ipv4.src/24, ipv6.src], group: g, forward: per_entry, miss: drop, rehash: true,\n       \
+         entries: [{ match: { target: x }, forward: { pipe: b } }, { match: { target: y }, forward: drop }] }\n  \
+         b: { type: flow, key: inner, learn: { follow: g }, monitor: { idle_timeout: 30s }, forward: g, miss: b2,\n       \
+         entries: [{ match: { target: x } }, { match: { target: y } }, { match: { flow: \"tcp 1.2.3.4:5 > 5.6.7.8:9 vni 3\" } }] }\n  \
+         b2: { type: basic, match: { port: p1 }, forward: in_port, miss: drop, entries: [{}] }\n",
+    );
+    assert_eq!((plan.workers.clone(), plan.busy, plan.program.select_seed), (Workers::Cores(vec![0, 2]), true, 0x1234));
+    assert_eq!((plan.socket.to_str(), plan.metrics.map(|at| at.port())), (Some("/tmp/s"), Some(9105)));
+    let PortKind::Xdp(xdp) = &plan.ports[0].kind else { panic!() };
+    assert_eq!((xdp.queues.clone(), xdp.mode), (Some(vec![0, 1]), XdpMode::Copy));
+    assert_eq!(plan.take(PortId(0)).unwrap()[0].dport, Some(53));
+    assert_eq!(plan.take(PortId(1)), None);
+    let fault = plan.ports[1].fault.unwrap();
+    assert_eq!((fault.seed, fault.loss, fault.delay_ns), (7, 0.01, 5_000_000));
+    assert_eq!(plan.ports[1].mac, Some([2, 0, 0, 0, 0, 1]));
+    let [a, b, b2] = plan.program.pipes.as_slice() else { panic!() };
+    let fields = vec![(Field::Ipv4Src, 0xffff_ff00), (Field::Ipv6Src, u128::MAX)];
+    assert!(matches!(&a.kind, PipeKind::Hash { input: HashInput::Fields(given), .. } if *given == fields));
+    assert_eq!((a.rehash, a.forward, a.entries[0].forward), (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1)))));
+    assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
+    assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == 3));
+    assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });
+}
+
+#[test]
+fn actions_and_their_places() {
+    let text = with_pipe(
+        "type: basic, forward: p0, miss: drop, match: { meta.0: ignore, udp.dport: { const: 53 } }, actions: { \
+         one: [pop_vlan, { set: { eth.dst: per_entry, ipv4.ttl: 9 } }, { copy: { from: eth.src, to: meta.1 } }], \
+         two: [{ add: { l4.dport: 1 } }, decrement_ttl, { push_vlan: { vid: per_entry } }, { push_vlan: { vid: 5, pcp: per_entry, \
+         tpid: 0x88a8 } }, { encap_vxlan: { eth.dst: 02:00:00:00:00:01, eth.src: 02:00:00:00:00:02, src: \"::1\", dst: per_entry, \
+         vni: 5 } }] }, entries: [{ action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }]",
+    );
+    let plan = plan(&text);
+    let pipe = &plan.program.pipes[0];
+    assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
+    assert!(matches!(pipe.templates[1].operations[4], Operation::EncapVxlan(encap) if encap.ipv6 && encap.sport.is_none()));
+    assert_eq!((pipe.entries[0].template, pipe.entries[0].values.clone()), (1, vec![6, 1, 2]));
+    let written = write_entry(&plan.program, pipe, &pipe.entries[0]);
+    assert_eq!(written, "{ match: {}, action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }");
+}
+
+#[test]
+fn a_port_of_an_app_has_the_apps_root() {
+    let plan = plan(&example("lb-dns"));
+    assert_eq!(plan.program.ports[0].root, plan.program.pipe_named("lb"));
+    assert_eq!(plan.take(PortId(0)).unwrap().len(), 4, "two services, fragments of two protocols");
+    assert_eq!(plan.program.counters[0], "lb/dns/b1");
+}
+
+#[test]
+fn all_errors_are_told_at_once() {
+    let text = "workers: 0\nhash_sead: 1\nports:\n  p0: { mem: , root: b }\n  drop: { mem: }\npipes:\n  a:\n    type: basic\n    \
+                match: { ipv4.scr: per_entry }\n    forward: p9\n";
+    assert_eq!(
+        wrong(text),
+        [
+            "1:10: error: the number of workers is a whole number from 1 to 256, not `0`",
+            "2:1: error: there is no key `hash_sead` here",
+            "4:22: error: there is no pipe `b`",
+            "5:3: error: `drop` is a word of the language, not a name",
+            "7:3: error: `miss` is missing: where packets go that match nothing: a pipe, a port, `kernel`, `drop`",
+            "9:14: error: there is no field `ipv4.scr`",
+            "10:14: error: there is no port, pipe, group or app `p9`",
+        ]
+    );
+    let report = read("t", text).report.to_string();
+    assert!(report.contains("did you mean `hash_seed`?") && report.contains("did you mean `ipv4.src`?"), "{report}");
+}
+
+/// A pipe, the words under the caret, and what is said about them.
+#[test]
+fn each_error_has_its_place() {
+    let good = "type: basic, forward: p0, miss: drop";
+    for (pipe, culprit, expected) in [
+        ("type: basik, forward: p0, miss: drop", "basik", "a pipe's type cannot be `basik`"),
+        ("GOOD, learn: default", "default", "only flow pipes have `learn`"),
+        ("GOOD, miss: p0", "miss: p0", "`miss` is here twice"),
+        ("GOOD, match: { eth.dst: 1.2.3.4 }", "1.2.3.4", "`1.2.3.4` is not a value of `eth.dst`: "),
+        ("GOOD, match: { vlan.vid: 4096 }", "4096", "`vlan.vid` has 12 bits: at most 0xfff, not `4096`"),
+        ("GOOD, match: { ipv4.src: 10.0.0.1/8 }", "10.0.0.1/8", "`10.0.0.1` has bits outside the mask /8"),
+        ("GOOD, match: { ipv4.src: per_entry }, entries: [{}]", "{}", "`ipv4.src` is missing"),
+        ("GOOD, entries: [{ match: { ipv4.src: 1 } }]", "ipv4.src", "pipe `a` does not match `ipv4.src`"),
+        ("GOOD, entries: [{ priority: 1 }]", "1 }", "only entries of acl pipes have a priority"),
+        ("GOOD, entries: [{ forward: in_port }]", "in_port", "an entry gives its `forward` only where"),
+        ("GOOD, entries: [{ counter: x }]", "x }", "an entry gives its `counter` only where"),
+        ("GOOD, entries: [{ set: { eth.dst: 1 } }]", "eth.dst", "the action takes no `eth.dst` per entry"),
+        ("GOOD, action: [{ set: { ip.protocol: 1 } }]", "ip.protocol", "`ip.protocol` is read-only"),
+        ("GOOD, action: [decrement_ttl, pop_vlan]", "pop_vlan", "`pop_vlan` cannot stand behind `decrement_ttl`"),
+        ("GOOD, action: [dorp]", "dorp", "there is no operation `dorp`"),
+        ("GOOD, monitor: { meter: m }", "m }", "there is no meter `m`"),
+        ("GOOD, monitor: { red: pass }", "pass", "`red` says what becomes"),
+        ("GOOD, capacity: 0", "0 }", "a capacity is a whole number from 1 to "),
+        ("type: basic, forward: p0, miss: per_entry", "per_entry", "a miss cannot be `per_entry`"),
+        ("type: basic, forward: a, miss: drop", "a: {", "pipes must not lead back to where they came from: a -> a"),
+        ("type: hash, hash: 5-tuple, group: g, forward: p0, miss: drop", "g,", "there is no group `g`"),
+        ("GOOD, match: { ipv4.src: prefix }", "ipv4.src", "a BASIC pipe cannot match `ipv4.src` by prefix"),
+        (
+            "GOOD, match: { ipv4.src: per_entry }, entries: [{ match: { ipv4.src: 1 } }, { match: { ipv4.src: 0.0.0.1 } }]",
+            "{ ipv4.src: 0.0.0.1",
+            "pipe `a` has this entry twice",
+        ),
+    ] {
+        let text = with_pipe(&pipe.replace("GOOD", good));
+        let report = read("t", &text).report;
+        let at = report.diagnostics().into_iter().find(|one| one.message.starts_with(expected));
+        let span = at.unwrap_or_else(|| panic!("{pipe}\n{report}")).span;
+        let line = text.lines().nth(span.line as usize - 1).unwrap();
+        assert!(line[span.column as usize - 1..].starts_with(culprit), "{pipe}\n{report}");
+    }
+}
+
+#[test]
+fn findings_of_the_check_have_their_places() {
+    let text = "ports: { p0: { xdp: none0, take: [{ dst: 10.0.0.1 }] } }\nroot: a\ncounters: [c]\n\
+                pipes: { a: { type: basic, forward: drop, miss: kernel } }\n";
+    let expected = "4:10: error: `forward: kernel` in `a` is reached from port `p0`, which cannot give a frame to the kernel";
+    assert_eq!(wrong(text), ["3:12: warning: counter `c` is never used", expected]);
+}
+
+#[test]
+fn json_is_yaml() {
+    let mut report = Report::new("b.json", "");
+    let text = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"}]}"#;
+    let back_ends = xenoflow(text, &mut report);
+    assert_eq!((back_ends[0].name.as_str(), back_ends[0].mac), ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a]));
+    for (text, expected) in [
+        (r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#, "b.json:1:40: error: `A0:88:C2` is not a MAC address"),
+        (r#"{"backends":[]}"#, "b.json:1:13: error: there are no back ends"),
+        (r#"{"backend":[]}"#, "b.json:1:2: error: there is no key `backend` here"),
+        (
+            r#"{"backends":[{"name":"a","mac_address":"02:00:00:00:00:01"},{"name":"a","mac_address":"02:00:00:00:00:01"}]}"#,
+            "b.json:1:69: error: two back ends are called `a`",
+        ),
+    ] {
+        let mut report = Report::new("b.json", text);
+        let _ = xenoflow(text, &mut report);
+        assert!(report.to_string().contains(expected), "{report}");
+    }
+}
+
+#[test]
+fn entries_at_run_time() {
+    let plan = plan(&example("xenoflow"));
+    let (pipe, read) =
+        entry(&plan.program, "balance", "{ match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:00:09 }, counter: fips3 }").unwrap();
+    assert_eq!((pipe, read.run_time, read.values.clone()), (PipeId(0), true, vec![0x0200_0000_0009]));
+    let (_, key) = entry_key(&plan.program, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
+    assert_eq!(key, EntryKey::of(&read));
+    assert_eq!(write_key(&plan.program, &plan.program.pipes[0], &key), "{ match: { ipv4.src: 0.0.0.1 } }");
+    let told = |text| entry(&plan.program, "balance", text).unwrap_err().to_string();
+    let report = told("{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: x }, counter: fips9 }");
+    assert_eq!(report.matches("error").count(), 3, "{report}");
+    assert!(report.contains("entry:1:22: error: `0.0.0.2` has bits outside the mask 0.0.0.1"), "{report}");
+    let report = entry(&plan.program, "balanse", "{}").unwrap_err().to_string();
+    assert_eq!(report, "entry: error: there is no pipe `balanse`; did you mean `balance`?\n");
+}
+
+/// Every entry of every example is written and read again.
+#[test]
+fn written_entries_are_read_again() {
+    for name in EXAMPLES {
+        let plan = plan(&example(name));
+        for pipe in &plan.program.pipes {
+            for one in &pipe.entries {
+                let written = write_entry(&plan.program, pipe, one);
+                let (_, read) = entry(&plan.program, &pipe.name, &written).unwrap_or_else(|report| panic!("{written}\n{report}"));
+                assert_eq!(read, engine::program::Entry { run_time: true, origin: Default::default(), ..one.clone() }, "{written}");
+            }
+        }
+    }
+}
+
+fn acl() -> Plan {
+    plan(
+        "ports: { p0: { mem: }, p1: { mem: } }\nroot: a\ncounters: [x, y]\npipes: { a: { type: acl, match: { ipv6.src: masked, \
+         eth.dst: masked, ip.protocol: masked, l4.dport: range, port: masked }, monitor: { counter: per_entry }, forward: per_entry, miss: drop, \
+         action: [{ set: { ipv6.dst: per_entry } }, { push_vlan: { vid: per_entry, pcp: per_entry } }] } }\n",
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn random_entries_are_read_again(
+        values in prop::array::uniform3((any::<u128>(), any::<u128>(), any::<bool>())),
+        range in prop::option::of((any::<u16>(), any::<u16>())),
+        (dst, vid, pcp) in (any::<u128>(), 0_u128..4096, 0_u128..8),
+        (priority, counter, port) in (any::<u32>(), 0_u16..2, 0_u16..2),
+    ) {
+        let plan = acl();
+        let pipe = &plan.program.pipes[0];
+        let masked = |field: Field, (value, mask, any): (u128, u128, bool)| {
+            let mask = mask & field.max();
+            if any { EntryMatch::Any } else { EntryMatch::Masked { value: value & mask, mask } }
+        };
+        let range = range.map_or(EntryMatch::Any, |(a, b)| EntryMatch::Range { first: a.min(b), last: a.max(b) });
+        let [src, mac, protocol] = [Field::Ipv6Src, Field::EthDst, Field::IpProtocol];
+        let mine = engine::program::Entry {
+            matches: vec![masked(src, values[0]), masked(mac, values[1]), masked(protocol, values[2]), range,
+                EntryMatch::Masked { value: u128::from(port), mask: 0xffff }],
+            priority,
+            values: vec![dst, vid, pcp],
+            counter: Some(engine::program::CounterId(counter)),
+            forward: Some(Forward::Port(PortId(port))),
+            run_time: true,
+            ..Default::default()
+        };
+        let written = write_entry(&plan.program, pipe, &mine);
+        let read = entry(&plan.program, "a", &written).map_err(|report| TestCaseError::fail(format!("{written}\n{report}")))?;
+        prop_assert_eq!(read.1, mine);
+    }
+
+    /// Whatever is typed, the answer is a report.
+    #[test]
+    fn no_text_makes_it_panic(text in "\\PC{0,80}") {
+        let _ = read("t", &text).report.to_string();
+        let plan = acl();
+        let _ = entry(&plan.program, "a", &text).map_err(|report| report.to_string());
+        let _ = xenoflow(&text, &mut Report::new("t", &text));
+    }
+
+    /// An example after a few accidents: something cut out, something put elsewhere.
+    #[test]
+    fn no_damaged_example_makes_it_panic(at in 0..EXAMPLES.len(), cuts in prop::collection::vec((any::<u16>(), 0_usize..12, any::<u16>()), 1..4)) {
+        let mut text: Vec<char> = example(EXAMPLES[at]).chars().collect();
+        for (from, length, to) in cuts {
+            let from = usize::from(from) % text.len();
+            let cut: Vec<char> = text.drain(from..(from + length).min(text.len())).collect();
+            let to = usize::from(to) % (text.len() + 1);
+            text.splice(to..to, cut);
+        }
+        let text: String = text.into_iter().collect();
+        let loaded = read("t", &text);
+        prop_assert_eq!(loaded.plan.is_none(), loaded.report.errors() > 0);
+        let _ = loaded.report.to_string();
+    }
+}

@@ -1,0 +1,359 @@
+//! What the daemon answers: one function per kind of question, JSON in and JSON out. Text for people is the client's work.
+
+use super::{Daemon, live};
+use crate::config::{self, Plan};
+use anyhow::{Context, Result, anyhow, bail};
+use engine::batch::SwapReport;
+use engine::change::Change;
+use engine::program::{Entry, Forward, PipeId, PipeKind, PortId};
+use engine::snapshot::Count;
+use engine::worker::{Command, Inject, PipeReport, Report};
+use packet::{DropReason, Ledger};
+use serde_json::{Map, Value, json};
+
+/// Flows shown when nobody says how many.
+const FLOWS: usize = 100;
+
+impl Daemon {
+    /// Answers one request.
+    pub fn answer(&mut self, request: &Value, load: &impl Fn() -> Result<Plan>) -> Result<Value> {
+        match text(request, "command")? {
+            "show" => self.show(request),
+            "reload" => Ok(json!({ "summary": self.reload(load()?)?, "generation": self.generation })),
+            "entry" => self.entry(request),
+            "weight" => self.weight(request),
+            "inject" => self.inject(request),
+            "explain" => live::explain(self, request),
+            "stop" => Ok(json!({ "stopping": true })),
+            other => bail!("no command `{other}`: show, reload, entry, weight, inject, explain or stop"),
+        }
+    }
+
+    fn show(&self, request: &Value) -> Result<Value> {
+        let reports = self.reports()?;
+        let only = request["what"].as_str().unwrap_or("all");
+        match only {
+            "entries" => return self.show_entries(request),
+            "flows" => return self.show_flows(request),
+            _ => {}
+        }
+        let mut all = Map::new();
+        all.insert("generation".into(), json!(self.generation));
+        all.insert("file".into(), json!(self.file.display().to_string()));
+        all.insert("uptime_s".into(), json!(self.clock.now_ns() / 1_000_000_000));
+        all.insert("workers".into(), json!(reports.len()));
+        let ledger = total(&reports);
+        all.insert("ledger".into(), ledger_json(&ledger));
+        all.insert("balances".into(), json!(ledger.balances()));
+        all.insert("ports".into(), self.ports_json(&reports));
+        all.insert("pipes".into(), self.pipes_json(&reports));
+        all.insert("counters".into(), self.counters_json(&reports));
+        all.insert("backends".into(), self.back_ends_json(&reports));
+        all.insert("groups".into(), self.groups_json(&reports));
+        let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
+        all.insert("breaths".into(), json!(sum(|report| report.breaths)));
+        all.insert("pool_copies".into(), json!(sum(|report| report.pool_copies)));
+        all.insert("handed_over".into(), json!(sum(|report| report.handed_over)));
+        all.insert("flow_deltas".into(), json!(sum(|report| report.deltas)));
+        match only {
+            "all" => Ok(Value::Object(all)),
+            "drops" => Ok(json!({ "drops": drops_json(&ledger) })),
+            what => {
+                let found = all.remove(what);
+                let found = found.ok_or_else(|| {
+                    anyhow!("nothing is called `{what}`: all, ports, pipes, entries, backends, flows, groups, counters, drops or ledger")
+                })?;
+                Ok(json!({ what: found }))
+            }
+        }
+    }
+
+    fn ports_json(&self, reports: &[Report]) -> Value {
+        let port = |at: usize| {
+            let mut all = Map::new();
+            let mut sums = [0u64; 9];
+            let mut extra: Map<String, Value> = Map::new();
+            let mut modes = Vec::new();
+            for report in reports.iter().filter_map(|report| report.ports.get(at)) {
+                let s = &report.statistics;
+                let counts = [
+                    s.received,
+                    s.received_bytes,
+                    s.transmitted,
+                    s.transmitted_bytes,
+                    s.to_kernel,
+                    s.held,
+                    s.lost_before,
+                    s.starved,
+                    s.oversize,
+                ];
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                for (name, count) in &report.extra {
+                    let before = extra.get(*name).and_then(Value::as_u64).unwrap_or(0);
+                    extra.insert((*name).into(), json!(before + count));
+                }
+                modes.push(report.mode.clone());
+            }
+            modes.dedup();
+            all.insert("name".into(), json!(self.plan.ports[at].name));
+            all.insert("mode".into(), json!(modes.join(", ")));
+            let names = [
+                "received",
+                "received_bytes",
+                "transmitted",
+                "transmitted_bytes",
+                "to_kernel",
+                "held",
+                "lost_before",
+                "starved",
+                "oversize",
+            ];
+            all.extend(names.into_iter().zip(sums).map(|(name, sum)| (name.to_string(), json!(sum))));
+            all.insert("extra".into(), Value::Object(extra));
+            Value::Object(all)
+        };
+        (0..self.plan.ports.len()).map(port).collect()
+    }
+
+    fn pipes_json(&self, reports: &[Report]) -> Value {
+        let pipe = |(at, pipe): (usize, &engine::program::Pipe)| {
+            let mut sum = PipeReport::default();
+            for report in reports.iter().filter_map(|report| report.pipes.get(at)) {
+                sum.entries = report.entries;
+                sum.flows += report.flows;
+                sum.hits += report.hits;
+                sum.misses.add(report.misses);
+                sum.unflowed_full += report.unflowed_full;
+            }
+            let mut json = json!({
+                "name": pipe.name, "type": type_name(&pipe.kind), "entries": sum.entries, "capacity": pipe.capacity,
+                "hits": sum.hits, "misses": sum.misses.packets, "forward": config::write_forward(pipe.forward, &self.plan.program),
+                "miss": config::write_forward(pipe.miss, &self.plan.program),
+            });
+            if let PipeKind::Flow { .. } = pipe.kind {
+                json["flows"] = json!(sum.flows);
+                json["unflowed_full"] = json!(sum.unflowed_full);
+            }
+            json
+        };
+        self.plan.program.pipes.iter().enumerate().map(pipe).collect()
+    }
+
+    /// Shared counters summed over workers, in the program's order.
+    fn counts(&self, reports: &[Report]) -> Vec<Count> {
+        let mut sums = vec![Count::default(); self.plan.program.counters.len()];
+        for report in reports {
+            sums.iter_mut().zip(&report.counters).for_each(|(sum, count)| sum.add(*count));
+        }
+        sums
+    }
+
+    fn counters_json(&self, reports: &[Report]) -> Value {
+        let names = self.plan.program.counters.iter();
+        let one =
+            |(name, count): (&String, Count)| json!({ "name": name, "packets": count.packets, "bytes": count.bytes });
+        names.zip(self.counts(reports)).map(one).collect()
+    }
+
+    /// Back ends of every service, with what they were sent: their shared counters.
+    fn back_ends_json(&self, reports: &[Report]) -> Value {
+        let counts = self.counts(reports);
+        let mut all = Vec::new();
+        for service in &self.plan.apps.lb.services {
+            for back_end in &service.back_ends {
+                let name = format!("lb/{}/{}", service.name, back_end.name);
+                let at = self.plan.program.counters.iter().position(|counter| *counter == name);
+                let count = at.map(|at| counts[at]).unwrap_or_default();
+                all.push(json!({
+                    "service": service.name, "name": back_end.name, "mac": config::write_mac(config::mac_value(back_end.mac)),
+                    "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
+                }));
+            }
+        }
+        Value::Array(all)
+    }
+
+    fn groups_json(&self, reports: &[Report]) -> Value {
+        let buckets = reports.first().map(|report| &report.buckets[..]).unwrap_or_default();
+        let group = |(group, slots): (&engine::program::Group, &Vec<u16>)| {
+            let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
+            let target = |(at, target): (usize, &engine::program::Target)| json!({ "name": target.name, "weight": target.weight, "buckets": held(at) });
+            json!({
+                "name": group.name, "buckets": slots.len(),
+                "targets": group.targets.iter().enumerate().map(target).collect::<Vec<_>>(),
+            })
+        };
+        self.plan.program.groups.iter().zip(buckets).map(group).collect()
+    }
+
+    fn pipe_named(&self, request: &Value) -> Result<PipeId> {
+        let name = text(request, "pipe")?;
+        let names = || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
+        self.plan.program.pipe_named(name).ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
+    }
+
+    /// Entries with their counts, summed over the workers' replicas.
+    pub(super) fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Count)>> {
+        let mut replicas = self.fleet.ask_all(|_, answer| Command::Entries(pipe, answer))?.into_iter();
+        let mut all = replicas.next().unwrap_or_default();
+        for replica in replicas {
+            for (entry, count) in replica {
+                let same =
+                    |one: &&mut (Entry, Count)| one.0.matches == entry.matches && one.0.priority == entry.priority;
+                if let Some(one) = all.iter_mut().find(same) {
+                    one.1.add(count);
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    fn show_entries(&self, request: &Value) -> Result<Value> {
+        let pipes = match request.get("pipe").filter(|pipe| !pipe.is_null()) {
+            Some(_) => vec![self.pipe_named(request)?],
+            None => (0..self.plan.program.pipes.len()).map(|at| PipeId(at as u16)).collect(),
+        };
+        let mut all = Vec::new();
+        for id in pipes {
+            let pipe = &self.plan.program.pipes[id.index()];
+            for (entry, count) in self.entries(id)? {
+                all.push(json!({
+                    "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, &entry),
+                    "run_time": entry.run_time, "packets": count.packets, "bytes": count.bytes,
+                }));
+            }
+        }
+        Ok(json!({ "entries": all }))
+    }
+
+    fn show_flows(&self, request: &Value) -> Result<Value> {
+        let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize);
+        let (mut all, mut live) = (Vec::new(), 0);
+        for (at, pipe) in self.plan.program.pipes.iter().enumerate() {
+            if !matches!(pipe.kind, PipeKind::Flow { .. }) {
+                continue;
+            }
+            for (flows, count) in self.fleet.ask_all(|_, answer| Command::Flows(PipeId(at as u16), limit, answer))? {
+                live += count;
+                all.extend(flows.into_iter().map(|flow| json!({
+                    "pipe": pipe.name, "flow": flow.key.to_string(), "decision": format!("{:?}", flow.decision),
+                    "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms, "last_ms": flow.last_ms,
+                })));
+            }
+        }
+        all.truncate(limit);
+        Ok(json!({ "live": live, "flows": all }))
+    }
+
+    fn entry(&mut self, request: &Value) -> Result<Value> {
+        let (pipe, written) = (text(request, "pipe")?, text(request, "entry")?);
+        let program = &self.plan.program;
+        let told = |report: config::Report| anyhow!("{}", report.to_string().trim_end());
+        let change = match text(request, "do")? {
+            "add" => {
+                let (pipe, entry) = config::entry(program, pipe, written).map_err(told)?;
+                Change::Add { pipe, entry }
+            }
+            "update" => {
+                let (pipe, entry) = config::entry(program, pipe, written).map_err(told)?;
+                Change::Update { pipe, entry }
+            }
+            "remove" => {
+                let (pipe, key) = config::entry_key(program, pipe, written).map_err(told)?;
+                Change::Remove { pipe, key }
+            }
+            other => bail!("an entry is added, updated or removed, not `{other}`"),
+        };
+        self.check_kernel_path(&change)?;
+        self.fleet.change(&change)??;
+        Ok(json!({ "done": true }))
+    }
+
+    /// What the check says of configured entries holds for those that come later.
+    fn check_kernel_path(&self, change: &Change) -> Result<()> {
+        let (Change::Add { entry, .. } | Change::Update { entry, .. }) = change else { return Ok(()) };
+        let without = self.plan.program.ports.iter().find(|port| !port.kernel_path);
+        match (entry.forward, without) {
+            (Some(Forward::Kernel), Some(port)) => bail!("port `{}` cannot give a frame back to the kernel", port.name),
+            _ => Ok(()),
+        }
+    }
+
+    fn weight(&mut self, request: &Value) -> Result<Value> {
+        let (group, target) = (text(request, "group")?, text(request, "target")?);
+        let weight =
+            request["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok()).context("`weight` is a number")?;
+        let id = self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
+        let targets = &mut self.plan.program.groups[id.index()].targets;
+        let at = targets.iter().position(|one| one.name == target);
+        let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
+        targets[at].weight = weight;
+        self.fleet.change(&Change::SetWeight { group: id, target: at as u16, weight })??;
+        Ok(json!({ "done": true }))
+    }
+
+    fn inject(&mut self, request: &Value) -> Result<Value> {
+        let bytes = live::packet(request)?;
+        let port = |key: &str| -> Result<Option<PortId>> {
+            let Some(name) = request[key].as_str() else { return Ok(None) };
+            let id = self.plan.program.port_named(name).with_context(|| format!("there is no port `{name}`"))?;
+            Ok(Some(id))
+        };
+        let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
+        let sent = self.fleet.ask(0, |answer| Command::Inject(Inject { bytes, output, input }, answer))?;
+        if !sent {
+            bail!("the frame could not be made: too long, or no free frame");
+        }
+        Ok(json!({ "done": true }))
+    }
+}
+
+/// All workers' ledgers in one.
+pub fn total(reports: &[Report]) -> Ledger {
+    let mut ledger = Ledger::default();
+    reports.iter().for_each(|report| ledger.add(&report.ledger));
+    ledger
+}
+
+/// A ledger as the stable outputs have it.
+pub fn ledger_json(ledger: &Ledger) -> Value {
+    let dropped: Map<String, Value> =
+        ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect();
+    json!({
+        "received": ledger.received, "originated": ledger.originated, "copied": ledger.copied,
+        "transmitted": ledger.transmitted, "to_kernel": ledger.to_kernel, "to_app": ledger.to_app, "held": ledger.held,
+        "dropped": dropped,
+    })
+}
+
+fn drops_json(ledger: &Ledger) -> Value {
+    let one = |(reason, count): (DropReason, u64)| json!({ "reason": reason.as_str(), "frames": count, "meaning": reason.explanation() });
+    ledger.drops().map(one).collect()
+}
+
+/// What a swap kept and removed, for the log and for whoever asked.
+pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
+    let Some(report) = reports.first() else { return String::new() };
+    let flows: usize = reports.iter().map(|report| report.flows_kept).sum();
+    let mut text = format!("generation {generation}: {} entries and {flows} flows kept", report.entries_kept);
+    for (at, (pipe, entries, _)) in report.removed.iter().enumerate() {
+        let flows: usize = reports.iter().filter_map(|report| report.removed.get(at)).map(|one| one.2).sum();
+        text += &format!("; pipe {pipe}: {entries} entries and {flows} flows removed");
+    }
+    text
+}
+
+/// A pipe type's word.
+pub fn type_name(kind: &PipeKind) -> &'static str {
+    match kind {
+        PipeKind::Basic => "basic",
+        PipeKind::Hash { .. } => "hash",
+        PipeKind::Flow { .. } => "flow",
+        PipeKind::Lpm => "lpm",
+        PipeKind::Acl => "acl",
+    }
+}
+
+fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
+    request[key].as_str().with_context(|| format!("the request needs `{key}`"))
+}

@@ -1,0 +1,73 @@
+//! `explain --live`: the daemon's own program, entries, buckets and flows, walked by the interpreter here and by the engine
+//! in a worker, neither of which counts anything.
+
+use super::Daemon;
+use crate::explain::{Explanation, Names};
+use anyhow::{Context, Result, bail};
+use engine::interpreter::{FlowSource, Interpreter};
+use engine::program::{PipeId, PortId};
+use engine::snapshot::FlowSnapshot;
+use engine::worker::Command;
+use packet::craft::Recipe;
+use packet::{FlowKey, HEADROOM};
+use serde_json::{Value, json};
+
+/// Flows are asked of the workers, wherever they live.
+struct LiveFlows<'a>(&'a Daemon);
+
+impl FlowSource for LiveFlows<'_> {
+    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        let answers = self.0.fleet.ask_all(|_, answer| Command::Flow(pipe, *key, answer)).ok()?;
+        answers.into_iter().flatten().next()
+    }
+
+    fn is_full(&self, pipe: PipeId) -> bool {
+        let capacity = self.0.plan.program.pipes[pipe.index()].capacity as usize;
+        let reports = self.0.reports().unwrap_or_default();
+        reports.iter().any(|report| report.pipes.get(pipe.index()).is_some_and(|pipe| pipe.flows >= capacity))
+    }
+}
+
+/// The packet that a request names: `packet` (a recipe) or `hex`.
+pub fn packet(request: &Value) -> Result<Vec<u8>> {
+    if let Some(recipe) = request["packet"].as_str() {
+        let recipe: Recipe = recipe.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
+        return Ok(recipe.build());
+    }
+    let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
+    let digits: Option<Vec<u8>> = hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    match digits {
+        Some(digits) if digits.len() % 2 == 0 => Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()),
+        _ => bail!("`hex` is an even number of hexadecimal digits"),
+    }
+}
+
+/// Explains a packet on the running program.
+pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
+    let frame = packet(request)?;
+    let mut program = daemon.plan.program.clone();
+    let input = match request["port"].as_str() {
+        Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
+        None => PortId(0),
+    };
+    for at in 0..program.pipes.len() {
+        let configured = std::mem::take(&mut program.pipes[at].entries);
+        let live = daemon.entries(PipeId(at as u16))?;
+        let with_origin = |(mut entry, _): (engine::program::Entry, _)| {
+            let same = configured.iter().find(|one| one.matches == entry.matches && one.priority == entry.priority);
+            entry.origin = same.map(|one| one.origin).unwrap_or_default();
+            entry
+        };
+        program.pipes[at].entries = live.into_iter().map(with_origin).collect();
+    }
+    let buckets = daemon.reports()?.into_iter().next().map(|report| report.buckets).unwrap_or_default();
+    let interpreter = Interpreter::new(&program, buckets);
+    let now_ns = daemon.clock.now_ns();
+    let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(daemon));
+    let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
+    let explanation = Explanation { walk, probe };
+    let names = Names { program: &program, report: None };
+    let mut json = explanation.json(&names, input, &frame);
+    json["text"] = json!(explanation.text(&names, input, &frame));
+    Ok(json)
+}

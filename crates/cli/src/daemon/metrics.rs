@@ -1,0 +1,156 @@
+//! Prometheus `/metrics`: the workers keep plain counters, a scrape sums them. Opt-in by address.
+//!
+//! The server runs on a thread of its own and asks the main thread, which alone speaks to the workers.
+
+use super::Daemon;
+use super::answer::total;
+use anyhow::{Context, Result};
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+/// A request's head at most.
+const REQUEST_MAX: u64 = 8192;
+
+/// A client that is slower is left.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The server's end in the main thread.
+pub struct Server {
+    scrapes: Receiver<SyncSender<String>>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Labels {
+    name: String,
+}
+
+impl Server {
+    /// Listens on `address`.
+    pub fn start(address: SocketAddr) -> Result<Server> {
+        let listener = TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
+        let (ask, scrapes) = sync_channel::<SyncSender<String>>(4);
+        std::thread::Builder::new().name("weir-metrics".into()).spawn(move || {
+            for stream in listener.incoming().flatten() {
+                // A scraper's trouble is its own.
+                let _ = serve(&stream, &ask);
+            }
+        })?;
+        Ok(Server { scrapes })
+    }
+
+    /// Answers the scrapes that wait.
+    pub fn answer(&self, daemon: &Daemon) {
+        while let Ok(scrape) = self.scrapes.try_recv() {
+            let _ = scrape.try_send(text(daemon).unwrap_or_default());
+        }
+    }
+}
+
+fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>) -> Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+    let (status, body) = if line.starts_with("GET /metrics ") {
+        let (answer, receive) = sync_channel(1);
+        ask.send(answer)?;
+        ("200 OK", receive.recv_timeout(PATIENCE)?)
+    } else {
+        ("404 Not Found", "weir: the metrics are at /metrics\n".to_string())
+    };
+    let mut stream = stream;
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
+         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )?;
+    Ok(())
+}
+
+/// All metrics as OpenMetrics text, made anew for each scrape.
+fn text(daemon: &Daemon) -> Result<String> {
+    let reports = daemon.reports()?;
+    let ledger = total(&reports);
+    let mut registry = Registry::with_prefix("weir");
+    let mut totals = Totals { registry: &mut registry };
+    let frames = [
+        ("received", ledger.received),
+        ("originated", ledger.originated),
+        ("copied", ledger.copied),
+        ("transmitted", ledger.transmitted),
+        ("to_kernel", ledger.to_kernel),
+        ("to_app", ledger.to_app),
+    ];
+    totals.family("frames", "Frames by what became of them", frames.map(|(name, count)| (name.to_string(), count)));
+    let drops = packet::DropReason::ALL.iter().map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
+    totals.family("dropped", "Frames dropped, by reason", drops);
+    let program = &daemon.plan.program;
+    let counters = || program.counters.iter().enumerate();
+    let sum = |at: usize, of: fn(&engine::snapshot::Count) -> u64| -> u64 {
+        reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum()
+    };
+    let packets = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.packets)));
+    totals.family("counter_packets", "Packets of shared counters (back ends are lb/SERVICE/NAME)", packets);
+    let bytes = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.bytes)));
+    totals.family("counter_bytes", "Bytes of shared counters", bytes);
+    let pipes = |of: fn(&engine::worker::PipeReport) -> u64| {
+        let reports = &reports;
+        program.pipes.iter().enumerate().map(move |(at, pipe)| {
+            (pipe.name.clone(), reports.iter().filter_map(|report| report.pipes.get(at)).map(of).sum::<u64>())
+        })
+    };
+    totals.family("pipe_hits", "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
+    totals.family("pipe_misses", "Packets that missed the pipe", pipes(|pipe| pipe.misses.packets));
+    totals.family(
+        "pipe_unflowed",
+        "Packets without a flow entry, the table being full",
+        pipes(|pipe| pipe.unflowed_full),
+    );
+    let ports = |of: fn(&packet::PortStatistics) -> u64| {
+        let reports = &reports;
+        daemon.plan.ports.iter().enumerate().map(move |(at, port)| {
+            let all = reports.iter().filter_map(|report| report.ports.get(at));
+            (port.name.clone(), all.map(|port| of(&port.statistics)).sum::<u64>())
+        })
+    };
+    totals.family("port_received", "Frames received by port", ports(|port| port.received));
+    totals.family("port_transmitted", "Frames transmitted by port", ports(|port| port.transmitted));
+    totals.family("port_lost_before", "Frames lost before the worker saw them", ports(|port| port.lost_before));
+    totals.family("port_starved", "Times without a free frame to receive into", ports(|port| port.starved));
+    gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
+    gauge(&mut registry, "generation", "Generation of the program", daemon.generation);
+    gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(text)
+}
+
+/// Families of counters in a registry.
+struct Totals<'a> {
+    registry: &'a mut Registry,
+}
+
+impl Totals<'_> {
+    fn family(&mut self, name: &str, help: &str, counts: impl IntoIterator<Item = (String, u64)>) {
+        let family = Family::<Labels, Counter>::default();
+        for (name, count) in counts {
+            family.get_or_create(&Labels { name }).inc_by(count);
+        }
+        self.registry.register(name, help, family);
+    }
+}
+
+fn gauge(registry: &mut Registry, name: &str, help: &str, value: u64) {
+    let gauge: Gauge = Gauge::default();
+    gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+    registry.register(name, help, gauge);
+}

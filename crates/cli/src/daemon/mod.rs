@@ -1,0 +1,243 @@
+//! The daemon: ports opened, workers started, questions answered, signals obeyed.
+//!
+//! One thread per worker carries frames. The main thread does everything else: it waits for requests on the control
+//! socket, for SIGHUP (reload) and SIGTERM or SIGINT (stop), and takes flow deltas and punted frames off their rings.
+//! Nothing here is on the way of a packet.
+
+mod answer;
+mod clock;
+mod fleet;
+mod live;
+mod metrics;
+mod open;
+mod socket;
+
+pub use answer::ledger_json;
+pub use open::{files, wrap};
+pub use socket::ask;
+
+use crate::config::{Plan, Workers};
+use anyhow::{Result, bail};
+use clock::Clock;
+use engine::batch::Engine;
+use engine::ring::{CarrierReceiver, carriers};
+use engine::worker::{Command, HandOver, Report, Worker};
+use fleet::Fleet;
+use open::Interfaces;
+use packet::{Ledger, TableHash};
+use socket::Listener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Frames that may wait for an app, and for another worker: two batches and room for a pause of the taker.
+const RING: usize = 1024;
+
+/// How long the main thread sleeps when nobody asks: signals wait no longer.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A running weir.
+pub struct Daemon {
+    file: PathBuf,
+    plan: Plan,
+    hash: TableHash,
+    fleet: Fleet,
+    interfaces: Interfaces,
+    punts: Vec<CarrierReceiver>,
+    clock: Clock,
+    generation: u64,
+    /// Frames punted to apps that were taken off their rings.
+    punted: u64,
+}
+
+/// Runs until told to stop. `load` reads the configuration anew for a reload.
+pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result<()> {
+    let listener = Listener::bind(&plan.socket)?;
+    let (reload, stop) = signals()?;
+    let mut daemon = Daemon::start(file, plan)?;
+    let metrics = daemon.plan.metrics.map(metrics::Server::start).transpose()?;
+    println!("{}", daemon.greeting());
+    while !stop.load(Ordering::Relaxed) {
+        if reload.swap(false, Ordering::Relaxed) {
+            match load().and_then(|plan| daemon.reload(plan)) {
+                Ok(summary) => println!("{summary}"),
+                Err(error) => eprintln!("weir: not reloaded, the old program stays: {error:#}"),
+            }
+        }
+        daemon.empty_rings();
+        if let Some(metrics) = &metrics {
+            metrics.answer(&daemon);
+        }
+        if !listener.serve(&mut daemon, &load, PAUSE)? {
+            break;
+        }
+    }
+    let (ledger, balanced) = daemon.stop()?;
+    println!("{}", farewell(&ledger, balanced));
+    Ok(())
+}
+
+fn signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>)> {
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+    let (reload, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    signal_hook::flag::register(SIGHUP, reload.clone())?;
+    signal_hook::flag::register(SIGTERM, stop.clone())?;
+    signal_hook::flag::register(SIGINT, stop.clone())?;
+    Ok((reload, stop))
+}
+
+impl Daemon {
+    fn start(file: PathBuf, plan: Plan) -> Result<Daemon> {
+        let (hash, clock) = (TableHash::random(), Clock::start());
+        let interfaces = open::attach(&plan)?;
+        let mut daemon = Daemon {
+            file,
+            plan,
+            hash,
+            fleet: Fleet::default(),
+            interfaces,
+            punts: Vec::new(),
+            clock,
+            generation: 1,
+            punted: 0,
+        };
+        daemon.start_workers()?;
+        Ok(daemon)
+    }
+
+    fn start_workers(&mut self) -> Result<()> {
+        let count = self.plan.workers.count();
+        let mut rings = hand_over(count);
+        for worker in 0..count {
+            let engine = Engine::new(&self.plan.program, self.hash)?;
+            let (pools, ports) = open::ports(&self.plan, &self.interfaces, worker)?;
+            let mut senders = Vec::new();
+            for _ in &self.plan.program.apps {
+                let (sender, receiver) = carriers(RING);
+                senders.push(sender);
+                self.punts.push(receiver);
+            }
+            let rings = rings.remove(0);
+            let core = match &self.plan.workers {
+                Workers::Cores(cores) => Some(cores[worker]),
+                Workers::Count(_) => None,
+            };
+            self.fleet.start(core, self.plan.busy, self.clock, move |commands| {
+                let worker = Worker::new(engine, ports, pools).with_commands(commands);
+                Ok(worker.with_punts(senders).with_hand_over(rings))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Compiles `plan` for every worker and has them take over between two breaths; the old program goes on if anything is
+    /// wrong. Says what the swap kept and removed.
+    fn reload(&mut self, plan: Plan) -> Result<String> {
+        let order = self.same_ports(&plan)?;
+        let mut engines = Vec::new();
+        for _ in 0..self.fleet.len() {
+            engines.push(Some(Box::new(Engine::new(&plan.program, self.hash)?)));
+        }
+        let engines = std::cell::RefCell::new(engines);
+        let reports = self.fleet.ask_all(|worker, answer| {
+            let engine = engines.borrow_mut()[worker].take().expect("each worker is asked once");
+            Command::Swap(engine, order.clone(), answer)
+        })?;
+        self.interfaces = reorder(std::mem::take(&mut self.interfaces), &order);
+        open::set_take(&plan, &self.interfaces)?;
+        self.plan = plan;
+        self.generation += 1;
+        Ok(answer::swap_summary(self.generation, &reports))
+    }
+
+    /// Where each port of `plan` is among the present ones: a reload changes pipes, entries and services, not ports.
+    fn same_ports(&self, plan: &Plan) -> Result<Vec<usize>> {
+        let place = |port: &crate::config::PortConfig| {
+            let same = |old: &&crate::config::PortConfig| old.name == port.name && kind_of(old) == kind_of(port);
+            self.plan.ports.iter().position(|old| same(&old))
+        };
+        let order: Vec<usize> = plan.ports.iter().filter_map(place).collect();
+        let workers = plan.workers.count();
+        if order.len() != plan.ports.len() || plan.ports.len() != self.plan.ports.len() {
+            bail!("ports changed: a reload keeps the ports as they are; restart weir to change them");
+        }
+        if workers != self.fleet.len() {
+            bail!("the number of workers changed: restart weir to change it");
+        }
+        Ok(order)
+    }
+
+    /// Frames for apps that take none yet are thrown away here, counted.
+    fn empty_rings(&mut self) {
+        for ring in &mut self.punts {
+            while let Some(carrier) = ring.receive() {
+                self.punted += 1;
+                ring.done(carrier);
+            }
+        }
+    }
+
+    /// Every worker's account.
+    fn reports(&self) -> Result<Vec<Report>> {
+        self.fleet.ask_all(|_, answer| Command::Report(answer))
+    }
+
+    fn greeting(&self) -> String {
+        let ports: Vec<&str> = self.plan.ports.iter().map(|port| port.name.as_str()).collect();
+        format!(
+            "weir runs {} with {} worker{} on {}; ask it over {}",
+            self.file.display(),
+            self.fleet.len(),
+            if self.fleet.len() == 1 { "" } else { "s" },
+            ports.join(", "),
+            self.plan.socket.display(),
+        )
+    }
+
+    fn stop(mut self) -> Result<(Ledger, bool)> {
+        let fleet = std::mem::take(&mut self.fleet);
+        let mut ledger = Ledger::default();
+        for report in fleet.stop()? {
+            ledger.add(&report.ledger);
+        }
+        let balanced = ledger.balances();
+        Ok((ledger, balanced))
+    }
+}
+
+fn kind_of(port: &crate::config::PortConfig) -> String {
+    match &port.kind {
+        crate::config::PortKind::Xdp(xdp) => format!("xdp {}", xdp.interface),
+        other => format!("{other:?}"),
+    }
+}
+
+fn reorder(interfaces: Interfaces, order: &[usize]) -> Interfaces {
+    let mut old: Vec<Option<_>> = interfaces.into_iter().map(Some).collect();
+    order.iter().map(|&at| old[at].take().flatten()).collect()
+}
+
+/// Rings between all pairs of workers; none when there is one.
+fn hand_over(count: usize) -> Vec<HandOver> {
+    let none = |own| HandOver { own, to: (0..count).map(|_| None).collect(), from: Vec::new() };
+    let mut all: Vec<HandOver> = (0..count).map(none).collect();
+    if count < 2 {
+        return vec![HandOver::default()];
+    }
+    for from in 0..count {
+        for to in (0..count).filter(|&to| to != from) {
+            let (sender, receiver) = carriers(RING);
+            all[from].to[to] = Some(sender);
+            all[to].from.push(receiver);
+        }
+    }
+    all
+}
+
+fn farewell(ledger: &Ledger, balanced: bool) -> String {
+    let (came, went) = ledger.sides();
+    let verdict =
+        if balanced { "every frame is accounted for" } else { "THE LEDGER DOES NOT BALANCE: please report this" };
+    format!("weir stops: {came} frames came, {went} went; {verdict}")
+}

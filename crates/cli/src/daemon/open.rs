@@ -1,0 +1,203 @@
+//! Ports as configured become ports that are open: one queue of each for every worker.
+
+use crate::config::{Fault, Plan, PortConfig, PortKind, Take, Xdp, XdpMode};
+use anyhow::{Context, Result, bail};
+use bpf::Prefix;
+use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool};
+use port::xdp::{Mode, Rings, XdpConfig};
+use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, XdpInterface};
+use std::fs::File;
+use std::path::Path;
+
+/// Chunks of a worker's pool besides what its ports have away: batches, hand-over, a burst of apps.
+const CHUNKS_SPARE: u32 = 1024;
+
+/// Bytes a `trace` may write, each direction: a disk is not filled by a forgotten tap.
+const TRACE_BYTES: u64 = 1 << 30;
+
+/// Interfaces with weir's program on them, by the port's place in the program.
+pub type Interfaces = Vec<Option<XdpInterface>>;
+
+/// Attaches weir's program to the interfaces of all XDP ports.
+pub fn attach(plan: &Plan) -> Result<Interfaces> {
+    plan.ports
+        .iter()
+        .enumerate()
+        .map(|(at, port)| match &port.kind {
+            PortKind::Xdp(xdp) => {
+                let config = XdpConfig {
+                    port: port.name.clone(),
+                    interface: xdp.interface.clone(),
+                    take: take(plan, at, xdp),
+                    mode: mode(xdp.mode),
+                    rings: Rings::default(),
+                };
+                let interface = XdpInterface::attach(config);
+                Ok(Some(interface.with_context(|| format!("port `{}`", port.name))?))
+            }
+            _ => Ok(None),
+        })
+        .collect()
+}
+
+/// Changes what the interfaces take to what `plan` says.
+pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
+    for (at, (port, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
+        if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
+            interface.set_take(&take(plan, at, xdp)).with_context(|| format!("port `{}`", port.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A worker's pools and its queue of every port.
+pub fn ports(plan: &Plan, interfaces: &Interfaces, worker: usize) -> Result<(Pools, Vec<Box<dyn Port>>)> {
+    let rings = Rings::default();
+    let xdp_ports = interfaces.iter().flatten().count() as u32;
+    let mut pools = Pools::new();
+    pools.add(Pool::Region(RegionPool::new(xdp_ports * rings.chunks() + CHUNKS_SPARE, CHUNK_MIN)));
+    let mut open = Vec::new();
+    for (config, interface) in plan.ports.iter().zip(interfaces) {
+        let inner = one(config, interface.as_ref(), &mut pools, worker, plan.workers.count())
+            .with_context(|| format!("port `{}`", config.name))?;
+        open.push(wrap(inner, config, worker)?);
+    }
+    Ok((pools, open))
+}
+
+fn one(
+    config: &PortConfig,
+    interface: Option<&XdpInterface>,
+    pools: &mut Pools,
+    worker: usize,
+    workers: usize,
+) -> Result<Box<dyn Port>> {
+    let pool = pools.first().id();
+    match (&config.kind, interface) {
+        (PortKind::Xdp(xdp), Some(interface)) => {
+            let queue = queue(xdp, interface, worker, workers)?;
+            let port = interface.open_queue(queue, pools, pool)?;
+            Ok(Box::new(port))
+        }
+        (PortKind::Xdp(_), None) => bail!("its interface was not attached"),
+        (PortKind::Pcap { .. }, _) if workers > 1 => {
+            bail!("a recording has one queue: run it with one worker")
+        }
+        (PortKind::Pcap { input, output, kernel }, _) => {
+            Ok(Box::new(PcapPort::open(&config.name, pool, files(input, output, kernel)?)?))
+        }
+        (PortKind::Mem, _) => Ok(Box::new(MemPort::new(&config.name, pool).0)),
+        (PortKind::Dpdk { .. }, _) => bail!("this weir was built without DPDK: build it with `--features dpdk`"),
+    }
+}
+
+type OptionalPath = Option<std::path::PathBuf>;
+
+/// Opens the files of a pcap port.
+pub fn files(input: &OptionalPath, output: &OptionalPath, kernel: &OptionalPath) -> Result<port::pcap::Files> {
+    Ok(port::pcap::Files {
+        input: input
+            .as_deref()
+            .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
+            .transpose()?,
+        output: output.as_deref().map(create).transpose()?,
+        kernel: kernel.as_deref().map(create).transpose()?,
+    })
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| format!("{} cannot be read", path.display()))
+}
+
+fn create(path: &Path) -> Result<Box<dyn std::io::Write + Send>> {
+    let file = File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
+    Ok(Box::new(std::io::BufWriter::new(file)))
+}
+
+/// Worker `n` has the `n`th of the port's queues: every worker needs one to send on.
+fn queue(xdp: &Xdp, interface: &XdpInterface, worker: usize, workers: usize) -> Result<u32> {
+    let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.queues()).collect());
+    if queues.len() != workers {
+        bail!(
+            "{} has {} queues for weir and there are {workers} workers: every queue needs one worker. Set `workers: {}`, \
+             or `ethtool -L {} combined {workers}`",
+            xdp.interface,
+            queues.len(),
+            queues.len(),
+            xdp.interface
+        );
+    }
+    Ok(queues[worker])
+}
+
+fn mode(mode: XdpMode) -> Option<Mode> {
+    match mode {
+        XdpMode::Auto => None,
+        XdpMode::ZeroCopy => Some(Mode::NativeZeroCopy),
+        XdpMode::Copy => Some(Mode::NativeCopy),
+        XdpMode::Generic => Some(Mode::GenericCopy),
+    }
+}
+
+/// What the interface of port `at` takes: what its configuration says and what the apps need there.
+fn take(plan: &Plan, at: usize, xdp: &Xdp) -> bpf::Take {
+    let rules = match &xdp.take {
+        Take::All => return bpf::Take::all(),
+        Take::Rules(rules) => rules,
+    };
+    let of_apps = plan.apps.lb.take();
+    let all = rules.iter().chain(&of_apps).filter(|rule| rule.port.index() == at);
+    bpf::Take { promiscuous: false, rules: all.map(rule).collect() }
+}
+
+fn rule(rule: &apps::TakeRule) -> bpf::TakeRule {
+    bpf::TakeRule {
+        protocol: rule.protocol,
+        destination: Some(Prefix { address: rule.dst, length: rule.prefix }),
+        dport: rule.dport,
+        fragments: rule.fragments,
+        ..bpf::TakeRule::default()
+    }
+}
+
+/// Faults and taps around a port, as configured.
+pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<Box<dyn Port>> {
+    let mut port = inner;
+    if let Some(fault) = &config.fault {
+        port = Box::new(FaultPort::new(port, faults(fault)));
+    }
+    if let Some(path) = &config.trace {
+        let base_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
+        let file = |direction: &str| create(&traced(path, direction, worker)).map(Some);
+        let taps = Taps {
+            received: file("in")?,
+            transmitted: file("out")?,
+            to_kernel: None,
+            limit_bytes: TRACE_BYTES,
+            base_ns,
+        };
+        port = Box::new(TracePort::new(port, taps)?);
+    }
+    Ok(port)
+}
+
+/// `trace.pcap` becomes `trace.in.pcap`, and `trace.1.in.pcap` for the second worker.
+fn traced(path: &Path, direction: &str, worker: usize) -> std::path::PathBuf {
+    let ending = if worker == 0 { format!("{direction}.pcap") } else { format!("{worker}.{direction}.pcap") };
+    path.with_extension(ending)
+}
+
+/// The configuration speaks of shares, the port of frames in a million; faults happen to frames that arrive.
+fn faults(fault: &Fault) -> Faults {
+    let ppm = |share: f64| (share * 1e6).round() as u32;
+    let receive = Rates {
+        loss_ppm: ppm(fault.loss),
+        duplication_ppm: ppm(fault.duplicate),
+        truncation_ppm: ppm(fault.truncate),
+        corruption_ppm: ppm(fault.corrupt),
+        reordering_ppm: ppm(fault.reorder),
+        delay_ppm: if fault.delay_ns > 0 { 1_000_000 } else { 0 },
+        delay: Delay::Ns(fault.delay_ns),
+    };
+    Faults { seed: fault.seed, receive, transmit: Rates::default() }
+}

@@ -1,0 +1,73 @@
+//! `weir explain`: every pipe a packet meets, what was compared with what, what was done to it and why it went where it
+//! went. The reference interpreter walks the packet; the batch engine walks it too, and a difference is a bug to report.
+
+mod render;
+
+pub use render::Names;
+
+use crate::config::Plan;
+use engine::batch::Engine;
+use engine::interpreter::{Interpreter, Walk};
+use engine::program::PortId;
+use engine::worker::Probe;
+use packet::{Batch, HEADROOM, Pools, TableHash};
+use serde_json::{Value, json};
+
+/// A packet's walk, explained.
+pub struct Explanation {
+    /// What the interpreter says.
+    pub walk: Walk,
+    /// What the engine says; `None` when it could not be asked.
+    pub probe: Option<Probe>,
+}
+
+impl Explanation {
+    /// Walks a packet through a program that does not run, as its configuration has it.
+    pub fn offline(plan: &Plan, input: PortId, frame: &[u8]) -> anyhow::Result<Explanation> {
+        let mut engine = Engine::new(&plan.program, TableHash::random())?;
+        let interpreter = Interpreter::new(&plan.program, engine.buckets());
+        let walk = interpreter.explain(input, frame, usize::from(HEADROOM), 0);
+        Ok(Explanation { walk, probe: probe(&mut engine, input, frame) })
+    }
+
+    /// Do both executors agree?
+    pub fn agrees(&self) -> bool {
+        let Some(probe) = &self.probe else { return true };
+        let dropped = matches!(self.walk.verdict, engine::Verdict::Drop(_));
+        probe.verdict == self.walk.verdict && (dropped || probe.bytes == self.walk.bytes)
+    }
+
+    /// For a person.
+    pub fn text(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> String {
+        let mut text = render::walk(names, &self.walk, input, frame);
+        if !self.agrees() {
+            text += &format!("\nBUG: the engine says otherwise, please report this: {:?}\n", self.probe);
+        }
+        text
+    }
+
+    /// For a program.
+    pub fn json(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> Value {
+        let mut json = render::json(names, &self.walk, input, frame);
+        json["agrees"] = json!(self.agrees());
+        json
+    }
+}
+
+fn probe(engine: &mut Engine, input: PortId, frame: &[u8]) -> Option<Probe> {
+    let mut pools = Pools::region(1);
+    let mut batch = Batch::new();
+    let mut copy = pools.first().take()?;
+    if copy.fill(frame).is_err() {
+        pools.give(copy);
+        return None;
+    }
+    if let Err(copy) = batch.push(copy) {
+        pools.give(copy);
+        return None;
+    }
+    let verdict = engine.probe(&mut batch, input, 0).verdict(0, input);
+    let bytes = batch.frame(0).bytes().to_vec();
+    pools.give(batch.take(0));
+    Some(Probe { verdict, bytes })
+}

@@ -1,0 +1,283 @@
+//! A walk for a person's eyes, and for programs.
+
+use crate::config::{self, Report};
+use engine::Verdict;
+use engine::change::EntryKey;
+use engine::interpreter::Walk;
+use engine::interpreter::trace::{
+    Asked, Change, Difference, End, FieldValue, Forwarded, Known, Lookup, Mask, Pick, Step,
+};
+use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
+use engine::snapshot::FlowDecision;
+use packet::craft::describe_short;
+use serde_json::{Value, json};
+use std::fmt::Write;
+
+/// What numbers are called, and where things were written.
+pub struct Names<'a> {
+    /// The program.
+    pub program: &'a Program,
+    /// Where its parts were written, when it was read from a file.
+    pub report: Option<&'a Report>,
+}
+
+impl Names<'_> {
+    fn port(&self, id: PortId) -> &str {
+        self.program.ports.get(id.index()).map_or("?", |port| &port.name)
+    }
+
+    fn pipe(&self, id: PipeId) -> &str {
+        self.program.pipes.get(id.index()).map_or("?", |pipe| &pipe.name)
+    }
+
+    fn entry(&self, pipe: PipeId, key: &EntryKey) -> String {
+        self.program.pipes.get(pipe.index()).map_or_else(String::new, |pipe| config::write_key(self.program, pipe, key))
+    }
+
+    fn place(&self, origin: Origin) -> Option<String> {
+        let report = self.report?;
+        (origin != Origin(0)).then(|| report.place(origin))
+    }
+
+    fn verdict(&self, verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Transmit(port) => format!("transmit on {}", self.port(port)),
+            Verdict::Kernel(port) => format!("to the kernel at {}", self.port(port)),
+            Verdict::App(app) => {
+                format!("to app {}", self.program.apps.get(app.index()).map_or("?", String::as_str))
+            }
+            Verdict::Drop(reason) => format!("drop ({reason}): {}", reason.explanation()),
+        }
+    }
+
+    fn forward(&self, forward: Forward) -> String {
+        config::write_forward(forward, self.program)
+    }
+}
+
+/// A walk as text.
+pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
+    for (number, one) in walk.trace.iter().enumerate() {
+        step(&mut out, names, number + 1, one);
+    }
+    let _ = writeln!(out, "verdict {}", names.verdict(walk.verdict));
+    if !matches!(walk.verdict, Verdict::Drop(_)) {
+        let _ = writeln!(out, "frame   {} bytes out: {}", walk.bytes.len(), describe_short(&walk.bytes));
+    }
+    out
+}
+
+fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
+    let _ = writeln!(out, "{number:>2} pipe {} ({})", step.name, kind(names, step.pipe));
+    for field in &step.key {
+        let value = field
+            .actual
+            .map_or_else(|| "absent".to_string(), |value| FieldValue { field: field.field, value }.to_string());
+        let _ =
+            writeln!(out, "     key     {:<16} {value:<24} {}", field.field.name(), asked(field.asked, field.field));
+    }
+    if let Some(flow) = &step.flow {
+        let key = flow.key.map_or_else(|| "none: the packet has no IP".into(), |key| key.to_string());
+        let _ = writeln!(out, "     flow    {key}: {}", known(flow.known));
+    }
+    if let Some(one) = &step.pick {
+        let _ = writeln!(out, "     bucket  {}", pick(one));
+    }
+    lookup(out, names, step);
+    if let Some((_, name)) = &step.monitor.counter {
+        let _ = writeln!(out, "     count   {name}, {} bytes", step.bytes);
+    }
+    if let Some(meter) = &step.monitor.meter {
+        let _ = writeln!(out, "     meter   {}: {} -> {}", meter.name, meter.before, meter.after);
+    }
+    for performed in &step.operations {
+        let _ = write!(out, "     action  {}", change(performed.change, &performed.operation));
+        for one in &performed.mended {
+            let _ = write!(out, "; {} checksum {:#06x} -> {:#06x}", one.name, one.before, one.after);
+        }
+        out.push('\n');
+    }
+    if let Some(rehash) = &step.rehash {
+        let key = rehash.outer.map_or_else(|| "none".into(), |key| key.to_string());
+        let _ = writeln!(out, "     rehash  {key}");
+    }
+    if let Some(forwarded) = &step.forward {
+        let _ = writeln!(out, "     forward {}", forward(names, forwarded, step.end));
+    }
+}
+
+fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
+    match names.program.pipes.get(pipe.index()).map(|pipe| &pipe.kind) {
+        Some(PipeKind::Basic) => "basic",
+        Some(PipeKind::Hash { .. }) => "hash",
+        Some(PipeKind::Flow { .. }) => "flow",
+        Some(PipeKind::Lpm) => "lpm",
+        Some(PipeKind::Acl) => "acl",
+        None => "?",
+    }
+}
+
+fn asked(asked: Asked, field: packet::Field) -> String {
+    let value = |value| FieldValue { field, value }.to_string();
+    let masked = |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };
+    match asked {
+        Asked::Match(Criterion::Const { value: wanted, mask }) => format!("must be {}{}", value(wanted), masked(mask)),
+        Asked::Match(Criterion::PerEntry { mask }) => format!("looked up{}", masked(mask)),
+        Asked::Match(Criterion::Prefix) => "longest prefix".into(),
+        Asked::Match(Criterion::Masked) => "rules' values and masks".into(),
+        Asked::Match(Criterion::Range) => "rules' ranges".into(),
+        Asked::Hashed(mask) => format!("hashed{}", masked(mask)),
+    }
+}
+
+fn known(known: Known) -> String {
+    let decision = |decision: FlowDecision| match decision {
+        FlowDecision::Default => "default entry".to_string(),
+        FlowDecision::Pinned(target) => format!("pinned to target {target}"),
+        FlowDecision::Follow(_) => "follows the group's buckets".to_string(),
+        FlowDecision::Own => "its own entry".to_string(),
+    };
+    match known {
+        Known::No => "unknown".into(),
+        Known::Found(found) => format!("live, {}", decision(found)),
+        Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
+        Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
+    }
+}
+
+fn pick(pick: &Pick) -> String {
+    let target = pick.target.as_ref().map_or("no live target", |(_, name)| name);
+    format!("hash {:#018x} -> bucket {} of group {} -> {target}", pick.hash, pick.bucket, pick.name)
+}
+
+fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {
+    match &step.lookup {
+        Lookup::Hit(hit) => {
+            let mark = if hit.run_time { " (added at run time)" } else { "" };
+            let place = names.place(hit.origin).map(|place| format!("  at {place}")).unwrap_or_default();
+            let _ = writeln!(out, "     hit     {}{mark}{place}", names.entry(step.pipe, &hit.entry));
+        }
+        Lookup::NoTarget => out.push_str("     hit     none: the group has no live target for it\n"),
+        Lookup::Miss(miss) => {
+            out.push_str("     miss\n");
+            miss.failed.iter().for_each(|one| difference(out, one));
+            if let Some(nearest) = &miss.nearest {
+                let place = names.place(nearest.origin).map(|place| format!("  at {place}")).unwrap_or_default();
+                let _ = writeln!(out, "     nearest {}{place}", names.entry(step.pipe, &nearest.entry));
+                nearest.differences.iter().for_each(|one| difference(out, one));
+            }
+        }
+    }
+}
+
+fn difference(out: &mut String, one: &Difference) {
+    let actual = one.actual.as_deref().unwrap_or("nothing: the packet does not have it");
+    let _ = writeln!(out, "             differs in {}: wanted {}, is {actual}", one.name, one.wanted);
+}
+
+fn change(change: Change, operation: &Operation) -> String {
+    match change {
+        Change::Field { field, before, after } => {
+            let value = |value| FieldValue { field, value }.to_string();
+            format!("{} {} -> {}", field.name(), value(before), value(after))
+        }
+        Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation_name(operation)),
+        Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation_name(operation)),
+        Change::Failed(reason) => format!("{} failed: {}", operation_name(operation), reason.explanation()),
+    }
+}
+
+fn operation_name(operation: &Operation) -> String {
+    match operation {
+        Operation::DecapVxlan => "decap_vxlan".into(),
+        Operation::PopVlan => "pop_vlan".into(),
+        Operation::Set(field, _) => format!("set {field}"),
+        Operation::Add(field, _) => format!("add {field}"),
+        Operation::Copy { from, to } => format!("copy {from} to {to}"),
+        Operation::DecrementTtl => "decrement_ttl".into(),
+        Operation::PushVlan { .. } => "push_vlan".into(),
+        Operation::EncapVxlan(_) => "encap_vxlan".into(),
+    }
+}
+
+fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
+    let who = match (forwarded.miss, forwarded.per_entry) {
+        (true, _) => "the pipe's miss says",
+        (false, true) => "the entry says",
+        (false, false) => "the pipe says",
+    };
+    let mut text = format!("{who} {}", names.forward(forwarded.said));
+    if let Some(one) = &forwarded.pick {
+        let _ = write!(text, "; {}", pick(one));
+    }
+    match end {
+        End::Pipe(next) => text + &format!(" -> pipe {}", names.pipe(next)),
+        End::Verdict(verdict) => text + &format!(" -> {}", names.verdict(verdict)),
+    }
+}
+
+/// A walk as JSON.
+pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Value {
+    let verdict = match walk.verdict {
+        Verdict::Transmit(port) => json!({ "transmit": names.port(port) }),
+        Verdict::Kernel(port) => json!({ "kernel": names.port(port) }),
+        Verdict::App(app) => json!({ "app": names.program.apps.get(app.index()) }),
+        Verdict::Drop(reason) => json!({ "drop": reason.as_str() }),
+    };
+    json!({
+        "input": names.port(input),
+        "frame": describe_short(frame),
+        "verdict": verdict,
+        "bytes": hex(&walk.bytes),
+        "pipes": walk.trace.iter().map(|step| step_json(names, step)).collect::<Vec<_>>(),
+    })
+}
+
+fn step_json(names: &Names<'_>, step: &Step) -> Value {
+    let key: Vec<Value> = step
+        .key
+        .iter()
+        .map(|field| {
+            let value = field.actual.map(|value| FieldValue { field: field.field, value }.to_string());
+            json!({ "field": field.field.name(), "value": value, "asked": asked(field.asked, field.field) })
+        })
+        .collect();
+    let differences = |list: &[Difference]| -> Vec<Value> {
+        list.iter().map(|one| json!({ "field": one.name, "wanted": one.wanted, "actual": one.actual })).collect()
+    };
+    let lookup = match &step.lookup {
+        Lookup::Hit(hit) => json!({
+            "hit": names.entry(step.pipe, &hit.entry), "run_time": hit.run_time, "at": names.place(hit.origin),
+        }),
+        Lookup::NoTarget => json!({ "no_target": true }),
+        Lookup::Miss(miss) => json!({
+            "miss": differences(&miss.failed),
+            "nearest": miss.nearest.as_ref().map(|nearest| json!({
+                "entry": names.entry(step.pipe, &nearest.entry),
+                "at": names.place(nearest.origin),
+                "differences": differences(&nearest.differences),
+            })),
+        }),
+    };
+    let actions: Vec<String> = step.operations.iter().map(|one| change(one.change, &one.operation)).collect();
+    json!({
+        "pipe": step.name,
+        "type": kind(names, step.pipe),
+        "key": key,
+        "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()), "known": known(flow.known) })),
+        "bucket": step.pick.as_ref().map(pick),
+        "lookup": lookup,
+        "counter": step.monitor.counter.as_ref().map(|(_, name)| name),
+        "actions": actions,
+        "forward": step.forward.as_ref().map(|forwarded| forward(names, forwarded, step.end)),
+    })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

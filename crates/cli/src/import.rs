@@ -1,0 +1,158 @@
+//! Other systems' configurations. XenoFlow's `backends.json` becomes the same YAML that `weir import` prints, and is
+//! read from there: what is imported and what is run cannot differ.
+
+use crate::config::{self, Loaded, Report};
+use anyhow::{Context, Result};
+use apps::lb::{BackEnd, By};
+use std::fmt::Write;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// What XenoFlow has hard-coded or takes from elsewhere; of no meaning for a configuration of our own.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Options {
+    /// backends.json: interface where packets arrive.
+    #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
+    pub input: String,
+    /// backends.json: interface where the back ends are; without it, the one a packet came in by.
+    #[arg(long = "out", value_name = "INTERFACE")]
+    pub output: Option<String>,
+    /// backends.json: how packets find their back end: 5-tuple, source, or bits of the source address.
+    #[arg(long, default_value = "src/0.0.0.1")]
+    pub by: By,
+    /// backends.json: only packets to this address; without it, all IPv4 packets.
+    #[arg(long)]
+    pub vip: Option<Ipv4Addr>,
+    /// backends.json: source MAC address of what is sent on; without it, the address that a packet was sent to.
+    #[arg(long, value_parser = mac)]
+    pub source_mac: Option<u128>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options { input: "eth0".to_string(), output: None, by: By::SourceBits(1), vip: None, source_mac: None }
+    }
+}
+
+fn mac(text: &str) -> Result<u128, String> {
+    let mac = config::mac(text).filter(|mac| mac[0] & 1 == 0);
+    mac.map(config::mac_value).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// It cannot be read.
+pub fn text(file: &Path) -> Result<String> {
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    String::from_utf8(bytes).with_context(|| format!("{} is not text (UTF-8)", file.display()))
+}
+
+/// Reads a configuration file: ours, or a `backends.json`.
+///
+/// # Errors
+/// It cannot be read. What is wrong inside is in the report.
+pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
+    let text = text(file)?;
+    if !is_xenoflow(&text) {
+        return Ok(config::read(&file.display().to_string(), &text));
+    }
+    Ok(match xenoflow(file, &text, options) {
+        Ok(yaml) => config::read(&format!("{} (imported)", file.display()), &yaml),
+        Err(report) => Loaded { plan: None, report },
+    })
+}
+
+/// A JSON object: our files are YAML that starts with a key.
+fn is_xenoflow(text: &str) -> bool {
+    text.trim_start().starts_with('{') && text.contains("\"backends\"")
+}
+
+/// XenoFlow's file as our YAML.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
+    let mut report = Report::new(&file.display().to_string(), text);
+    let back_ends = config::xenoflow(text, &mut report);
+    if report.errors() > 0 {
+        return Err(report);
+    }
+    let hashed = !matches!(options.by, By::SourceBits(_));
+    let mut yaml = head(file, options);
+    if hashed {
+        yaml += &group(&back_ends, options);
+    }
+    yaml += &pipe(hashed, options);
+    for (key, back_end) in keys(&back_ends, options) {
+        let mac = config::write_mac(config::mac_value(back_end.mac));
+        let _ =
+            writeln!(yaml, "      - {{ match: {{ {key} }}, set: {{ eth.dst: {mac} }}, counter: {} }}", back_end.name);
+    }
+    Ok(yaml)
+}
+
+fn head(file: &Path, options: &Options) -> String {
+    let take = options.vip.map_or_else(|| "0.0.0.0/0".to_string(), |vip| vip.to_string());
+    let file = file.file_name().unwrap_or_default().to_string_lossy();
+    let mut yaml = format!(
+        "# XenoFlow's {file}, as weir understands it: docs/configuration.md says what every key means.\n\
+         ports:\n  in: {{ xdp: {}, root: balance, take: [{{ dst: {take} }}] }}\n",
+        options.input
+    );
+    if let Some(output) = &options.output {
+        let _ = writeln!(yaml, "  out: {{ xdp: {output} }}");
+    }
+    yaml
+}
+
+fn forward(options: &Options) -> &'static str {
+    if options.output.is_some() { "out" } else { "in_port" }
+}
+
+fn group(back_ends: &[BackEnd], options: &Options) -> String {
+    let target = |back_end: &BackEnd| format!("{}: {}", back_end.name, forward(options));
+    let targets: Vec<String> = back_ends.iter().map(target).collect();
+    format!("groups:\n  back_ends: {{ fill: maglev, targets: {{ {} }} }}\n", targets.join(", "))
+}
+
+fn pipe(hashed: bool, options: &Options) -> String {
+    let mut yaml = format!("pipes:\n  balance:\n    type: {}\n", if hashed { "hash" } else { "basic" });
+    if hashed {
+        let hash = if options.by == By::Source { "[ipv4.src]" } else { "5-tuple" };
+        let _ = writeln!(yaml, "    hash: {hash}\n    group: back_ends");
+    }
+    yaml += "    match:\n      eth.dst: 00:00:00:00:00:00/01:00:00:00:00:00   # broadcasts are not forwarded\n";
+    if let Some(vip) = options.vip {
+        let _ = writeln!(yaml, "      ipv4.dst: {vip}");
+    } else if hashed {
+        yaml += "      ip.version: 4\n";
+    }
+    if let By::SourceBits(mask) = options.by {
+        let _ = writeln!(yaml, "      ipv4.src: per_entry/{}", Ipv4Addr::from_bits(mask));
+    }
+    let source = match options.source_mac {
+        Some(mac) => format!("set: {{ eth.src: {} }}", config::write_mac(mac)),
+        None => "copy: { from: eth.dst, to: eth.src }".to_string(),
+    };
+    let _ = write!(
+        yaml,
+        "    monitor: {{ counter: per_entry }}\n    action:\n      - {source}\n      - set: {{ eth.dst: per_entry }}\n    \
+         forward: {}\n    miss: drop\n    entries:\n",
+        forward(options)
+    );
+    yaml
+}
+
+/// What each entry matches, and who gets it: every value of the masked bits in turn, or the targets.
+fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a BackEnd)> {
+    match options.by {
+        By::SourceBits(mask) => {
+            let address = |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(apps::lb::spread(value, mask)));
+            (0..1 << mask.count_ones()).map(address).zip(back_ends.iter().cycle()).collect()
+        }
+        By::FiveTuple | By::Source => {
+            back_ends.iter().map(|back_end| (format!("target: {}", back_end.name), back_end)).collect()
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `weir replay`: a program over recordings, on a virtual clock. Equal inputs give equal outputs, to the byte.
+//!
+//! Time is the recording's: the clock jumps from one frame's arrival to the next, and in between, at most a tick at a
+//! time, to where ages end. One worker, one pool, a fixed secret: nothing of the machine enters.
+
+use crate::config::{Plan, PortConfig, PortKind};
+use crate::daemon::{files, wrap};
+use anyhow::{Context, Result};
+use engine::batch::Engine;
+use engine::worker::{Report, Worker};
+use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool, TableHash};
+use port::PcapPort;
+use std::path::{Path, PathBuf};
+
+/// Frames in the pool: batches, and what a fault port holds back.
+const CHUNKS: u32 = 8192;
+
+/// The table secret of every replay: a recording cannot aim at a secret that is drawn after it was made, but a replay
+/// must give the same twice.
+const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
+
+/// How far the clock goes after the last frame, in steps of a tick, for what is late to arrive.
+const AFTER_NS: u64 = 1_000_000_000;
+
+/// The longest step of the clock.
+const TICK_NS: u64 = 10_000_000;
+
+/// What a replay did.
+pub struct Replayed {
+    /// The worker's account.
+    pub report: Report,
+    /// Why a recording ended before its end.
+    pub read_error: Option<String>,
+}
+
+/// Where a port's frames come from and go to.
+#[derive(Clone, Debug, Default)]
+pub struct Recordings {
+    /// What is received, by port.
+    pub input: Vec<(String, PathBuf)>,
+    /// What is transmitted, by port.
+    pub output: Vec<(String, PathBuf)>,
+}
+
+/// Runs the recordings through the plan's program.
+pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
+    let mut pools = Pools::new();
+    let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, CHUNK_MIN)));
+    let mut pcaps = Vec::new();
+    for port in &plan.ports {
+        let (input, output) = (named(&recordings.input, &port.name), named(&recordings.output, &port.name));
+        let files = files(&input.or(configured(port).0), &output.or(configured(port).1), &configured(port).2)?;
+        pcaps.push(PcapPort::open(&port.name, pool, files).with_context(|| format!("port `{}`", port.name))?);
+    }
+    // All recordings share one clock: the earliest frame's time is 0.
+    if let Some(base) = pcaps.iter().filter_map(PcapPort::first_ns).min() {
+        pcaps.iter_mut().for_each(|pcap| pcap.set_base(base));
+    }
+    let mut ports: Vec<Box<dyn Port>> = Vec::new();
+    for (pcap, config) in pcaps.into_iter().zip(&plan.ports) {
+        ports.push(wrap(Box::new(pcap), config, 0)?);
+    }
+    let engine = Engine::new(&plan.program, TableHash::new(SECRET))?;
+    let mut worker = Worker::new(engine, ports, pools);
+    run(&mut worker);
+    let report = worker.report();
+    let errors =
+        report.ports.iter().filter(|port| port.extra.iter().any(|&(name, count)| name == "read_errors" && count > 0));
+    let read_error = errors.map(|port| format!("{}: {}", port.name, port.mode)).next();
+    Ok(Replayed { report, read_error })
+}
+
+/// Breathes until every recording has ended and nothing is late.
+fn run(worker: &mut Worker) {
+    let (mut now_ns, mut rest_ns) = (0, AFTER_NS);
+    loop {
+        worker.ports_mut().iter_mut().for_each(|port| port.set_time(now_ns));
+        while worker.breathe(now_ns) > 0 {}
+        let next = worker.ports().iter().filter_map(|port| port.next_arrival_ns()).min();
+        now_ns = match next {
+            Some(next) => next.max(now_ns).min(now_ns + TICK_NS),
+            None if rest_ns > 0 => {
+                rest_ns = rest_ns.saturating_sub(TICK_NS);
+                now_ns + TICK_NS
+            }
+            None => return,
+        };
+    }
+}
+
+fn named(list: &[(String, PathBuf)], port: &str) -> Option<PathBuf> {
+    list.iter().find(|(name, _)| name == port).map(|(_, path)| path.clone())
+}
+
+fn configured(port: &PortConfig) -> (Option<PathBuf>, Option<PathBuf>, Option<PathBuf>) {
+    match &port.kind {
+        PortKind::Pcap { input, output, kernel } => (input.clone(), output.clone(), kernel.clone()),
+        _ => (None, None, None),
+    }
+}
+
+/// `IN.pcap` or `PORT=IN.pcap`: without a port, the program's first for input and the port `first` names for output.
+pub fn assign(plan: &Plan, list: &[PathBuf], first: usize) -> Result<Vec<(String, PathBuf)>> {
+    let mut all = Vec::new();
+    for (at, path) in list.iter().enumerate() {
+        let text = path.to_string_lossy();
+        let named = text.split_once('=').filter(|(name, _)| plan.program.port_named(name).is_some());
+        let (name, path) = match named {
+            Some((name, path)) => (name.to_string(), PathBuf::from(path)),
+            None => {
+                let port = plan.ports.get(at + first).or(plan.ports.first());
+                (port.context("the configuration has no port")?.name.clone(), path.clone())
+            }
+        };
+        all.push((name, path));
+    }
+    Ok(all)
+}
+
+/// The frame number `number` (from 1, as Wireshark counts) of a recording.
+pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
+    let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let mut reader =
+        port::pcap::Reader::open(std::io::BufReader::new(file)).with_context(|| format!("{}", path.display()))?;
+    let mut record = port::pcap::Record::default();
+    for at in 1.. {
+        if !reader.read(&mut record).with_context(|| format!("{}", path.display()))? {
+            anyhow::bail!("{} has {} frames, there is no frame {number}", path.display(), at - 1);
+        }
+        if at == number {
+            return Ok(record.bytes.clone());
+        }
+    }
+    unreachable!("a recording ends or has the frame")
+}

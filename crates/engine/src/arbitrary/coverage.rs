@@ -1,0 +1,304 @@
+//! What a run has really met, counted from traces: a suite that never hit something fails and says what.
+
+use crate::change::{Change, ChangeError};
+use crate::interpreter::Walk;
+use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Step};
+use crate::program::{
+    Criterion, EntryMatch, Forward, HashInput, Learn, MeterSecond, Operation, Pipe, PipeKind, Program, SharedUse,
+};
+use crate::snapshot::FlowDecision;
+use crate::verdict::Verdict;
+use packet::{Access, DropReason, Field};
+use std::collections::BTreeMap;
+
+/// How often each thing was met.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    met: BTreeMap<String, u64>,
+}
+
+/// Drop reasons that a program can give.
+const REASONS: &[DropReason] = &[
+    DropReason::Policy,
+    DropReason::Miss,
+    DropReason::MalformedEthernet,
+    DropReason::MalformedArp,
+    DropReason::MalformedIpv4,
+    DropReason::MalformedIpv6,
+    DropReason::MalformedTcp,
+    DropReason::MalformedUdp,
+    DropReason::MalformedIcmp,
+    DropReason::MalformedVxlan,
+    DropReason::MalformedInner,
+    DropReason::TooManyExtensionHeaders,
+    DropReason::TtlExpired,
+    DropReason::NoHeadroom,
+    DropReason::NotApplicable,
+    DropReason::NoTarget,
+    DropReason::Metered,
+];
+
+/// Everything else there is, apart from the fields that are matched and written.
+const KINDS: &str = "
+    pipe:basic:hit pipe:basic:miss pipe:hash:hit pipe:hash:miss pipe:hash:no_target
+    pipe:flow:hit pipe:flow:miss pipe:flow:no_target pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss
+    match:const:hit match:const:miss match:per_entry match:masked match:range match:prefix match:prefix:0
+    match:any match:any:absent hash:select hash:fields
+    flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
+    flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
+    flow:nothing:unknown flow:own flow:no_key
+    do:decap_vxlan do:pop_vlan do:set do:add do:copy do:decrement_ttl do:push_vlan do:encap_vxlan
+    fail:decap_vxlan fail:pop_vlan fail:set fail:add fail:copy fail:decrement_ttl fail:push_vlan fail:encap_vxlan
+    mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp rehash malformed_again
+    counter:pipe counter:per_entry meter:pipe meter:per_entry
+    forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
+    forward:drop:hit forward:port:miss forward:in_port:miss forward:pipe:miss forward:group:miss forward:app:miss
+    forward:kernel:miss forward:drop:miss forward:port:entry forward:in_port:entry forward:pipe:entry
+    forward:group:entry forward:app:entry forward:kernel:entry forward:drop:entry
+    meter:srtcm:blind:green meter:srtcm:blind:yellow meter:srtcm:blind:red
+    meter:srtcm:aware:yellow meter:srtcm:aware:red
+    meter:trtcm:blind:green meter:trtcm:blind:yellow meter:trtcm:blind:red
+    meter:trtcm:aware:yellow meter:trtcm:aware:red
+    verdict:transmit verdict:kernel verdict:app no_root
+    change:add:done change:add:exists change:add:full change:add:unknown change:update:done change:update:not_found
+    change:remove:done change:remove:not_found change:weight:done change:weight:unknown aged:flow aged:entry";
+
+impl Coverage {
+    /// Nothing met yet.
+    #[must_use]
+    pub fn new() -> Coverage {
+        Coverage::default()
+    }
+
+    /// Counts what a packet met.
+    pub fn walk(&mut self, program: &Program, walk: &Walk) {
+        for step in &walk.trace {
+            self.step(program, step);
+        }
+        let last = walk.trace.last();
+        match walk.verdict {
+            Verdict::Transmit(_) => self.meet("verdict:transmit"),
+            Verdict::Kernel(_) => self.meet("verdict:kernel"),
+            Verdict::App(_) => self.meet("verdict:app"),
+            Verdict::Drop(reason) => {
+                self.meet(&format!("drop:{reason}"));
+                let malformed = reason.as_str().starts_with("malformed");
+                if last.is_some() && malformed {
+                    self.meet("malformed_again");
+                }
+                if last.is_none() && reason == DropReason::Policy {
+                    self.meet("no_root");
+                }
+            }
+        }
+    }
+
+    /// Counts a change and what came of it.
+    pub fn change(&mut self, change: &Change, result: &Result<(), ChangeError>) {
+        let what = match change {
+            Change::Add { .. } => "add",
+            Change::Update { .. } => "update",
+            Change::Remove { .. } => "remove",
+            Change::SetWeight { .. } => "weight",
+        };
+        let result = match result {
+            Ok(()) => "done",
+            Err(ChangeError::Full { .. }) => "full",
+            Err(ChangeError::Exists { .. }) => "exists",
+            Err(ChangeError::NotFound { .. }) => "not_found",
+            Err(ChangeError::Unfit { .. }) => "unfit",
+            Err(ChangeError::Unknown { .. }) => "unknown",
+        };
+        self.meet(&format!("change:{what}:{result}"));
+    }
+
+    /// Counts what aging removed.
+    pub fn aged(&mut self, flows: usize, entries: usize) {
+        if flows > 0 {
+            self.meet("aged:flow");
+        }
+        if entries > 0 {
+            self.meet("aged:entry");
+        }
+    }
+
+    /// Adds another run's.
+    pub fn add(&mut self, other: &Coverage) {
+        for (name, count) in &other.met {
+            *self.met.entry(name.clone()).or_default() += count;
+        }
+    }
+
+    /// Everything there is to meet.
+    #[must_use]
+    pub fn wanted() -> Vec<String> {
+        let writable = |field: &&Field| field.spec().access == Access::Writable;
+        let matched = Field::ALL.iter().map(|field| format!("field:{field}"));
+        let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
+        let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
+        KINDS.split_whitespace().map(String::from).chain(matched).chain(written).chain(reasons).collect()
+    }
+
+    /// What has not been met.
+    #[must_use]
+    pub fn missing(&self) -> Vec<String> {
+        Coverage::wanted().into_iter().filter(|name| !self.met.contains_key(name)).collect()
+    }
+
+    /// Everything that was met, and how often.
+    #[must_use]
+    pub fn met(&self) -> &BTreeMap<String, u64> {
+        &self.met
+    }
+
+    fn meet(&mut self, name: &str) {
+        match self.met.get_mut(name) {
+            Some(count) => *count += 1,
+            None => {
+                self.met.insert(name.to_string(), 1);
+            }
+        }
+    }
+
+    fn step(&mut self, program: &Program, step: &Step) {
+        let pipe = &program.pipes[step.pipe.index()];
+        let result = match &step.lookup {
+            Lookup::Hit(_) => "hit",
+            Lookup::Miss(_) => "miss",
+            Lookup::NoTarget => "no_target",
+        };
+        self.meet(&format!("pipe:{}:{result}", kind(pipe)));
+        self.matched(pipe, step);
+        if let Some(flow) = &step.flow {
+            self.flow(pipe, flow, &step.lookup);
+        }
+        self.monitored(program, pipe, step);
+        for done in &step.operations {
+            let failed = matches!(done.change, Done::Failed(_));
+            let verb = if failed { "fail" } else { "do" };
+            self.meet(&format!("{verb}:{}", operation(&done.operation)));
+            if let Done::Field { field, .. } = done.change {
+                self.meet(&format!("write:{field}"));
+            }
+            for mended in &done.mended {
+                self.meet(&format!("mended:{}", mended.name.replace(' ', "_")));
+            }
+        }
+        if step.rehash.is_some() {
+            self.meet("rehash");
+        }
+        if let Some(forward) = &step.forward {
+            let from = match (forward.miss, forward.per_entry) {
+                (true, _) => "miss",
+                (_, true) => "entry",
+                _ => "hit",
+            };
+            self.meet(&format!("forward:{}:{from}", forward_name(forward.said)));
+        }
+    }
+
+    fn matched(&mut self, pipe: &Pipe, step: &Step) {
+        if let PipeKind::Hash { input, .. } = &pipe.kind {
+            self.meet(if matches!(input, HashInput::Select(_)) { "hash:select" } else { "hash:fields" });
+        }
+        let mut given = match &step.lookup {
+            Lookup::Hit(hit) => hit.entry.matches.as_slice(),
+            _ => &[],
+        }
+        .iter();
+        for field in &step.key {
+            if field.actual.is_some() && step.lookup.is_hit() {
+                self.meet(&format!("field:{}", field.field));
+            }
+            if let Asked::Match(Criterion::Const { value, mask }) = field.asked {
+                let equal = field.actual.is_some_and(|actual| actual & mask == value);
+                self.meet(if equal { "match:const:hit" } else { "match:const:miss" });
+                continue;
+            }
+            match given.next() {
+                Some(EntryMatch::Value(_)) => self.meet("match:per_entry"),
+                Some(EntryMatch::Masked { .. }) => self.meet("match:masked"),
+                Some(EntryMatch::Range { .. }) => self.meet("match:range"),
+                Some(EntryMatch::Prefix { length: 0, .. }) => self.meet("match:prefix:0"),
+                Some(EntryMatch::Prefix { .. }) => self.meet("match:prefix"),
+                Some(EntryMatch::Any) if field.actual.is_none() => self.meet("match:any:absent"),
+                Some(EntryMatch::Any) => self.meet("match:any"),
+                Some(EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default) | None => {}
+            }
+        }
+    }
+
+    fn flow(&mut self, pipe: &Pipe, flow: &FlowMet, lookup: &Lookup) {
+        let PipeKind::Flow { learn, .. } = &pipe.kind else { return };
+        let learn = match learn {
+            Learn::Nothing => "nothing",
+            Learn::Default => "default",
+            Learn::Pin(_) => "pin",
+            Learn::Follow(_) => "follow",
+        };
+        let name = match (flow.key, flow.known) {
+            (None, _) => "flow:no_key".to_string(),
+            (_, Known::Found(FlowDecision::Own)) => "flow:own".to_string(),
+            (_, Known::Found(_)) => format!("flow:{learn}:found"),
+            (_, Known::Learnt(_)) => format!("flow:{learn}:learnt"),
+            (_, Known::Full(_)) => format!("flow:{learn}:full"),
+            (_, Known::No) if *lookup == Lookup::NoTarget => format!("flow:{learn}:unlearnt"),
+            (_, Known::No) => format!("flow:{learn}:unknown"),
+        };
+        self.meet(&name);
+    }
+
+    fn monitored(&mut self, program: &Program, pipe: &Pipe, step: &Step) {
+        if step.monitor.counter.is_some() {
+            let per_entry = pipe.monitor.counter == Some(SharedUse::PerEntry);
+            self.meet(if per_entry { "counter:per_entry" } else { "counter:pipe" });
+        }
+        let Some(met) = &step.monitor.meter else { return };
+        let per_entry = pipe.monitor.meter == Some(SharedUse::PerEntry);
+        self.meet(if per_entry { "meter:per_entry" } else { "meter:pipe" });
+        let config = program.meters[met.meter.index()].config;
+        let marker = match config.second {
+            MeterSecond::Excess { .. } => "srtcm",
+            MeterSecond::Peak { .. } => "trtcm",
+        };
+        // Awareness shows when the packet comes with another colour than green.
+        let aware = if config.colour_aware && met.before > Color::Green { "aware" } else { "blind" };
+        self.meet(&format!("meter:{marker}:{aware}:{}", met.after));
+    }
+}
+
+fn kind(pipe: &Pipe) -> &'static str {
+    match pipe.kind {
+        PipeKind::Basic => "basic",
+        PipeKind::Hash { .. } => "hash",
+        PipeKind::Flow { .. } => "flow",
+        PipeKind::Lpm => "lpm",
+        PipeKind::Acl => "acl",
+    }
+}
+
+fn operation(operation: &Operation) -> &'static str {
+    match operation {
+        Operation::DecapVxlan => "decap_vxlan",
+        Operation::PopVlan => "pop_vlan",
+        Operation::Set(..) => "set",
+        Operation::Add(..) => "add",
+        Operation::Copy { .. } => "copy",
+        Operation::DecrementTtl => "decrement_ttl",
+        Operation::PushVlan { .. } => "push_vlan",
+        Operation::EncapVxlan(_) => "encap_vxlan",
+    }
+}
+
+fn forward_name(forward: Forward) -> &'static str {
+    match forward {
+        Forward::Port(_) => "port",
+        Forward::InputPort => "in_port",
+        Forward::Pipe(_) => "pipe",
+        Forward::Group(_) => "group",
+        Forward::App(_) => "app",
+        Forward::Kernel => "kernel",
+        Forward::Drop => "drop",
+        Forward::PerEntry => "per_entry",
+    }
+}

@@ -1,0 +1,137 @@
+//! Random entries that fit their pipe.
+
+use super::Random;
+use super::pools::{flow_key, value};
+use super::programs::forward;
+use crate::change::EntryKey;
+use crate::program::{
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Operation, Origin, Pipe, PipeKind,
+    Program, SharedUse, Value,
+};
+use packet::Field;
+
+/// The entries of a new pipe, no key twice.
+pub(super) fn entries(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Vec<Entry> {
+    let mut list = Vec::new();
+    for key in fixed_keys(random, program, pipe) {
+        list.push(Entry { matches: vec![key], ..entry(random, program, pipe, at, pipes) });
+    }
+    let more = match pipe.kind {
+        PipeKind::Hash { .. } => 0,
+        PipeKind::Flow { .. } => random.below(3),
+        _ => random.between(0, 7),
+    };
+    for _ in 0..more {
+        let one = entry(random, program, pipe, at, pipes);
+        if !list.iter().any(|other| EntryKey::of(other) == EntryKey::of(&one)) {
+            list.push(one);
+        }
+    }
+    for (number, entry) in list.iter_mut().enumerate() {
+        entry.run_time = false;
+        entry.origin = Origin(pipe.origin.0 + number as u32 + 1);
+    }
+    list
+}
+
+/// A row for each target, sometimes all but one; the default of new flows.
+fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
+    let mut rows = |group: GroupId| {
+        let targets = program.groups[group.index()].targets.len() as u16;
+        let without = if random.percent(12) { random.below(usize::from(targets)) as u16 } else { targets };
+        (0..targets).filter(|target| *target != without).map(EntryMatch::Target).collect()
+    };
+    match pipe.kind {
+        PipeKind::Hash { group, .. } => rows(group),
+        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => rows(group),
+        PipeKind::Flow { learn: Learn::Default, .. } => vec![EntryMatch::Default],
+        _ => Vec::new(),
+    }
+}
+
+/// An entry as it might come at run time.
+pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
+    let template = random.below(pipe.templates.len());
+    let values = pipe.templates[template].operations.iter().flat_map(entry_fields).collect::<Vec<Field>>();
+    let counter = pipe.monitor.counter == Some(SharedUse::PerEntry);
+    let meter = pipe.monitor.meter == Some(SharedUse::PerEntry);
+    Entry {
+        matches: keys(random, program, pipe),
+        priority: if pipe.kind == PipeKind::Acl { random.below(3) as u32 } else { 0 },
+        template: template as u16,
+        values: values.into_iter().map(|field| value(random, field)).collect(),
+        forward: (pipe.forward == Forward::PerEntry).then(|| forward(random, program, at, pipes)),
+        counter: counter.then(|| CounterId(random.below(program.counters.len()) as u16)),
+        meter: meter.then(|| own_meter(random, program)),
+        run_time: random.percent(80),
+        origin: Origin::default(),
+    }
+}
+
+/// A meter belongs to one pipe, and one pipe at most has meters per entry: those that no other pipe has.
+fn own_meter(random: &mut Random, program: &Program) -> MeterId {
+    let taken = |meter: &MeterId| program.pipes.iter().any(|pipe| pipe.monitor.meter == Some(SharedUse::Pipe(*meter)));
+    let left: Vec<MeterId> = (0..program.meters.len() as u16).map(MeterId).filter(|meter| !taken(meter)).collect();
+    random.pick(&left)
+}
+
+fn keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
+    let target = |random: &mut Random, group: GroupId| {
+        EntryMatch::Target(random.below(program.groups[group.index()].targets.len()) as u16)
+    };
+    match pipe.kind {
+        PipeKind::Hash { group, .. } => vec![target(random, group)],
+        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } if random.percent(40) => {
+            vec![target(random, group)]
+        }
+        PipeKind::Flow { .. } => vec![EntryMatch::Flow(flow_key(random))],
+        _ => pipe.matches.iter().filter_map(|one| key(random, one.field, one.criterion)).collect(),
+    }
+}
+
+fn key(random: &mut Random, field: Field, criterion: Criterion) -> Option<EntryMatch> {
+    let bits = u32::from(field.spec().bits);
+    Some(match criterion {
+        Criterion::Const { .. } => return None,
+        Criterion::PerEntry { mask } => EntryMatch::Value(value(random, field) & mask),
+        Criterion::Prefix => {
+            let length = random.pick(&[0, 8, bits / 2, bits - 8, bits - 1, bits]).min(bits);
+            let mask = if length == 0 { 0 } else { field.max() << (bits - length) & field.max() };
+            EntryMatch::Prefix { value: value(random, field) & mask, length: length as u8 }
+        }
+        Criterion::Masked if random.percent(25) => EntryMatch::Any,
+        Criterion::Masked => {
+            let mask = super::pools::mask(random, field);
+            EntryMatch::Masked { value: value(random, field) & mask, mask }
+        }
+        Criterion::Range if random.percent(25) => EntryMatch::Any,
+        Criterion::Range => {
+            let (one, other) = (value(random, field) as u16, value(random, field) as u16);
+            EntryMatch::Range { first: one.min(other), last: one.max(other) }
+        }
+    })
+}
+
+/// For each value that an entry gives to an operation, a field it is like.
+fn entry_fields(operation: &Operation) -> Vec<Field> {
+    let all = match *operation {
+        Operation::Set(field, value) | Operation::Add(field, value) => vec![(value, field)],
+        Operation::PushVlan { vid, pcp, .. } => vec![(vid, Field::VlanVid), (pcp, Field::VlanPcp)],
+        Operation::EncapVxlan(encap) => {
+            let (src, dst) =
+                if encap.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
+            let mut all = vec![
+                (encap.eth_dst, Field::EthDst),
+                (encap.eth_src, Field::EthSrc),
+                (encap.src, src),
+                (encap.dst, dst),
+                (encap.vni, Field::VxlanVni),
+                (encap.ttl, Field::Ipv4Ttl),
+            ];
+            all.extend(encap.sport.map(|sport| (sport, Field::UdpSport)));
+            all
+        }
+        Operation::DecapVxlan | Operation::PopVlan | Operation::Copy { .. } | Operation::DecrementTtl => Vec::new(),
+    };
+    all.into_iter().filter(|(value, _)| *value == Value::PerEntry).map(|(_, field)| field).collect()
+}

@@ -1,0 +1,80 @@
+//! What happens to a running program: frames, changes, time.
+
+use super::entries::entry;
+use super::{Random, frame};
+use crate::change::{Change, EntryKey};
+use crate::program::{Entry, GroupId, PipeId, PortId, Program};
+use crate::snapshot::Snapshot;
+
+/// One thing that happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// A frame arrives.
+    Frame {
+        /// Where.
+        input: PortId,
+        /// Its bytes.
+        bytes: Vec<u8>,
+        /// Bytes free in front of it.
+        headroom: usize,
+    },
+    /// An entry or a weight changes.
+    Change(Change),
+    /// So much time passes.
+    Time {
+        /// Nanoseconds.
+        ns: u64,
+    },
+    /// Everything is looked at for its age.
+    Age,
+}
+
+/// The next event for a program in a state.
+#[must_use]
+pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event {
+    match random.weighted(&[80, 8, 9, 3]) {
+        0 => Event::Frame {
+            input: PortId(random.below(program.ports.len()) as u16),
+            bytes: frame(random),
+            headroom: if random.percent(90) { 128 } else { random.below(75) },
+        },
+        1 => Event::Change(change(random, program, state)),
+        2 => Event::Time { ns: random.pick(&[1, 1_000, 999_999, 1_000_000, 4_000_000, 120_000_000, 2_000_000_000]) },
+        _ => Event::Age,
+    }
+}
+
+fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
+    let at = random.below(program.pipes.len());
+    let id = PipeId(at as u16);
+    if random.percent(15) && !program.groups.is_empty() {
+        return set_weight(random, program);
+    }
+    let pipe = &program.pipes[at];
+    let new = |random: &mut Random| entry(random, program, pipe, at, program.pipes.len());
+    let present = &state.pipes[at].entries;
+    let key = |random: &mut Random| match present.len() {
+        0 => EntryKey::of(&new(random)),
+        _ if random.percent(10) => EntryKey::of(&new(random)),
+        count => present[random.below(count)].key.clone(),
+    };
+    match random.below(10) {
+        0..=4 => Change::Add { pipe: id, entry: new(random) },
+        5..=6 => {
+            let key = key(random);
+            let entry = Entry { matches: key.matches, priority: key.priority, ..new(random) };
+            Change::Update { pipe: id, entry }
+        }
+        7..=8 => Change::Remove { pipe: id, key: key(random) },
+        // Nowhere.
+        _ => Change::Add { pipe: PipeId(program.pipes.len() as u16), entry: new(random) },
+    }
+}
+
+fn set_weight(random: &mut Random, program: &Program) -> Change {
+    let group = random.below(program.groups.len());
+    let targets = program.groups[group].targets.len();
+    let target = if random.percent(5) { targets } else { random.below(targets) };
+    let weight = random.pick(&[0, 0, 1, 2, 7]);
+    Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
+}

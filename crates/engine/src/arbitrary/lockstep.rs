@@ -1,0 +1,266 @@
+//! The interpreter and batch engines of several batch sizes, driven by the same acts and compared after each.
+
+use super::{Coverage, Event, Random, event};
+use crate::batch::Engine;
+use crate::change::{Change, EntryKey};
+use crate::interpreter::{Interpreter, Walk};
+use crate::program::{Forward, GroupId, PipeId, PortId, Program};
+use crate::snapshot::{EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
+use packet::{Batch, Frame, HEADROOM, Pools, TableHash};
+use std::collections::HashMap;
+
+/// Batches are cut to these sizes.
+pub const BATCH_SIZES: [usize; 3] = [1, 3, packet::BATCH];
+
+/// Frames that arrive by one port at one time, and what else happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Act {
+    /// Frames arrive: bytes and headroom.
+    Frames {
+        /// Where.
+        input: PortId,
+        /// What, and how many bytes are free in front.
+        frames: Vec<(Vec<u8>, usize)>,
+    },
+    /// An entry or a weight changes.
+    Change(Change),
+    /// So many nanoseconds pass.
+    Time(u64),
+    /// Everything is looked at for its age.
+    Age,
+}
+
+/// The executors in the same state.
+#[derive(Debug)]
+pub struct Lockstep {
+    program: Program,
+    interpreter: Interpreter,
+    engines: Vec<Cutter>,
+    now_ns: u64,
+}
+
+/// An engine that is fed batches of one size.
+struct Cutter {
+    engine: Engine,
+    size: usize,
+    pools: Pools,
+    batch: Box<Batch>,
+}
+
+impl std::fmt::Debug for Cutter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "batches of {}", self.size)
+    }
+}
+
+impl Lockstep {
+    /// All executors at the start of a program.
+    ///
+    /// # Errors
+    /// A program that does not compile.
+    pub fn new(program: &Program, secret: u64) -> Result<Lockstep, String> {
+        let hash = TableHash::new([secret, !secret]);
+        let cutter = |size| -> Result<Cutter, String> {
+            let engine = Engine::new(program, hash).map_err(|error| error.to_string())?;
+            Ok(Cutter { engine, size, pools: Pools::region(packet::BATCH as u32 + 1), batch: Box::default() })
+        };
+        let engines = BATCH_SIZES.into_iter().map(cutter).collect::<Result<Vec<_>, _>>()?;
+        let interpreter = Interpreter::new(program, engines[0].engine.buckets());
+        Ok(Lockstep { program: program.clone(), interpreter, engines, now_ns: 0 })
+    }
+
+    /// A random act that fits the present state.
+    pub fn choose(&self, random: &mut Random) -> Act {
+        match event(random, &self.program, &self.interpreter.snapshot()) {
+            Event::Frame { input, bytes, headroom } => {
+                let mut frames = vec![(bytes, headroom)];
+                for _ in 0..random.pick(&[0, 0, 1, 2, 4, 9, 66]) {
+                    let again = random.percent(25).then(|| frames[random.below(frames.len())].clone());
+                    frames.push(again.unwrap_or_else(|| (super::frame(random), usize::from(HEADROOM))));
+                }
+                Act::Frames { input, frames }
+            }
+            Event::Change(change) if random.percent(15) => Act::Change(spoilt(random, &self.program, change)),
+            Event::Change(change) => Act::Change(change),
+            Event::Time { ns } => Act::Time(ns),
+            Event::Age => Act::Age,
+        }
+    }
+
+    /// Does one thing to all executors.
+    ///
+    /// # Errors
+    /// Where they disagree, in words.
+    pub fn act(&mut self, act: &Act, coverage: &mut Coverage) -> Result<(), String> {
+        match act {
+            Act::Frames { input, frames } => self.frames(*input, frames, coverage)?,
+            Act::Change(change) => self.change(change, coverage)?,
+            Act::Time(ns) => self.now_ns += ns,
+            Act::Age => self.age(coverage),
+        }
+        let wanted = self.interpreter.snapshot();
+        for cutter in &self.engines {
+            let found = cutter.engine.snapshot();
+            compare(&self.program, &wanted, &found).map_err(|what| format!("{cutter:?}: {what}"))?;
+            if cutter.engine.buckets() != self.engines[0].engine.buckets() {
+                return Err(format!("{cutter:?}: other buckets"));
+            }
+        }
+        Ok(())
+    }
+
+    fn frames(&mut self, input: PortId, frames: &[(Vec<u8>, usize)], coverage: &mut Coverage) -> Result<(), String> {
+        let mut probed = Vec::new();
+        if let [first, ..] = frames {
+            let explained = self.interpreter.explain(input, &first.0, first.1, self.now_ns);
+            for cutter in &mut self.engines {
+                probed.push(cutter.probe(input, first, self.now_ns, &explained)?);
+            }
+        }
+        let walk = |(bytes, headroom): &(Vec<u8>, usize)| self.interpreter.walk(input, bytes, *headroom, self.now_ns);
+        let walks: Vec<Walk> = frames.iter().map(walk).collect();
+        walks.iter().for_each(|walk| coverage.walk(&self.program, walk));
+        self.engines.iter_mut().try_for_each(|cutter| cutter.frames(input, frames, &walks, self.now_ns))
+    }
+
+    fn change(&mut self, change: &Change, coverage: &mut Coverage) -> Result<(), String> {
+        let wanted = self.interpreter.apply(change, self.now_ns);
+        coverage.change(change, &wanted);
+        for cutter in &mut self.engines {
+            let found = cutter.engine.apply(change, self.now_ns);
+            if found.as_ref().map_err(std::mem::discriminant) != wanted.as_ref().map_err(std::mem::discriminant) {
+                return Err(format!("{cutter:?}: {change:?}: {found:?}, not {wanted:?}"));
+            }
+        }
+        for (at, slots) in self.engines[0].engine.buckets().into_iter().enumerate() {
+            self.interpreter.set_buckets(GroupId(at as u16), slots);
+        }
+        Ok(())
+    }
+
+    fn age(&mut self, coverage: &mut Coverage) {
+        let entries = |interpreter: &Interpreter| -> usize {
+            interpreter.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum()
+        };
+        let before = entries(&self.interpreter);
+        let flows = self.interpreter.age(self.now_ns).len();
+        coverage.aged(flows, before - entries(&self.interpreter));
+        self.engines.iter_mut().for_each(|cutter| cutter.engine.age(self.now_ns));
+    }
+}
+
+impl Cutter {
+    fn frame(&mut self, (bytes, headroom): &(Vec<u8>, usize)) -> Frame {
+        let mut frame = self.pools.first().take().expect("a batch of frames is returned before the next");
+        frame.prepend(HEADROOM - *headroom as u16).expect("headroom is at most that of a pool");
+        frame.fill(bytes).expect("random frames fit a chunk");
+        frame
+    }
+
+    /// Fills the batch.
+    fn load(&mut self, frames: &[(Vec<u8>, usize)]) {
+        for frame in frames {
+            let frame = self.frame(frame);
+            self.batch.push(frame).expect("a part is no larger than a batch");
+        }
+    }
+
+    fn unload(&mut self) {
+        for slot in 0..self.batch.len() {
+            self.pools.give(self.batch.take(slot));
+        }
+        self.batch.clear();
+    }
+
+    fn frames(
+        &mut self,
+        input: PortId,
+        frames: &[(Vec<u8>, usize)],
+        walks: &[Walk],
+        now_ns: u64,
+    ) -> Result<(), String> {
+        for (frames, walks) in frames.chunks(self.size).zip(walks.chunks(self.size)) {
+            self.load(frames);
+            let list = self.batch.mask();
+            self.engine.process(&mut self.batch, list, input, now_ns);
+            let outcome = self.engine.take_outcome();
+            for (slot, walk) in walks.iter().enumerate() {
+                let found = (outcome.verdict(slot, input), self.batch.frame(slot).bytes());
+                same_end(walk, found).map_err(|what| {
+                    format!("{self:?}, slot {slot}: {what} of {}", packet::craft::describe(&frames[slot].0))
+                })?;
+            }
+            self.engine.give_outcome(outcome);
+            self.unload();
+        }
+        Ok(())
+    }
+
+    /// A probe says what processing will do, and changes nothing.
+    fn probe(
+        &mut self,
+        input: PortId,
+        frame: &(Vec<u8>, usize),
+        now_ns: u64,
+        explained: &Walk,
+    ) -> Result<(), String> {
+        let before = self.engine.snapshot();
+        self.load(std::slice::from_ref(frame));
+        let verdict = self.engine.probe(&mut self.batch, input, now_ns).verdict(0, input);
+        same_end(explained, (verdict, self.batch.frame(0).bytes())).map_err(|what| format!("{self:?}: probe: {what}"))?;
+        self.unload();
+        if self.engine.snapshot() == before { Ok(()) } else { Err(format!("{self:?}: a probe changed something")) }
+    }
+}
+
+/// Bytes of a dropped packet are nobody's.
+fn same_end(walk: &Walk, (verdict, bytes): (crate::Verdict, &[u8])) -> Result<(), String> {
+    if verdict != walk.verdict {
+        return Err(format!("{verdict:?}, not {:?}", walk.verdict));
+    }
+    if matches!(verdict, crate::Verdict::Drop(_)) || bytes == walk.bytes {
+        return Ok(());
+    }
+    Err(format!("\n  {}\nnot\n  {}\n", packet::craft::describe(bytes), packet::craft::describe(&walk.bytes)))
+}
+
+fn compare(program: &Program, wanted: &Snapshot, found: &Snapshot) -> Result<(), String> {
+    for ((pipe, wanted), found) in program.pipes.iter().zip(&wanted.pipes).zip(&found.pipes) {
+        compare_pipes(wanted, found).map_err(|what| format!("pipe `{}`: {what}", pipe.name))?;
+    }
+    same("counters", &wanted.counters, &found.counters)
+}
+
+fn compare_pipes(wanted: &PipeSnapshot, found: &PipeSnapshot) -> Result<(), String> {
+    same("misses", &wanted.misses, &found.misses)?;
+    same("unflowed", &wanted.unflowed_full, &found.unflowed_full)?;
+    let by_key = |pipe: &PipeSnapshot| -> HashMap<EntryKey, EntrySnapshot> {
+        pipe.entries.iter().map(|entry| (entry.key.clone(), entry.clone())).collect()
+    };
+    same("number of entries", &wanted.entries.len(), &found.entries.len())?;
+    same("entries", &by_key(wanted), &by_key(found))?;
+    let flows = |pipe: &PipeSnapshot| -> Vec<FlowSnapshot> {
+        let mut flows = pipe.flows.clone();
+        flows.sort_by_key(|flow| flow.key);
+        flows
+    };
+    same("flows", &flows(wanted), &flows(found))
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Result<(), String> {
+    if wanted == found { Ok(()) } else { Err(format!("{what}:\n{found:#?}\nnot\n{wanted:#?}")) }
+}
+
+/// A change made unfit in one way or another.
+fn spoilt(random: &mut Random, program: &Program, mut change: Change) -> Change {
+    let (Change::Add { pipe, entry } | Change::Update { pipe, entry }) = &mut change else { return change };
+    match random.below(6) {
+        0 => entry.values.push(0),
+        1 => entry.template = 99,
+        2 => entry.forward = Some(Forward::Pipe(PipeId(random.below(program.pipes.len()) as u16))),
+        3 => entry.priority += 1,
+        4 => drop(entry.matches.pop()),
+        _ => *pipe = PipeId(random.below(program.pipes.len() + 1) as u16),
+    }
+    change
+}

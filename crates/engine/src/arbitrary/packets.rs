@@ -1,0 +1,164 @@
+//! Random frames: recipes for `packet::craft`, most of them well formed, and then some bytes spoilt.
+
+use super::Random;
+use super::pools::{DSCPS, FLOWS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
+use std::net::IpAddr;
+
+/// A random frame.
+#[must_use]
+pub fn frame(random: &mut Random) -> Vec<u8> {
+    let text = recipe(random, true);
+    let mut frame = packet::craft::frame(&text);
+    if random.percent(20) {
+        spoil(random, &mut frame);
+    }
+    frame
+}
+
+/// Cuts the frame short, or writes over a byte near its start, where the headers are.
+fn spoil(random: &mut Random, frame: &mut Vec<u8>) {
+    if random.percent(30) {
+        frame.truncate(random.below(frame.len() + 1));
+        return;
+    }
+    for _ in 0..random.between(1, 2) {
+        let limit = frame.len().min(if random.percent(60) { 60 } else { 140 });
+        if limit > 12 {
+            let at = random.between(12, limit - 1);
+            frame[at] = random.pick(&[0, 1, 4, 6, 17, 0x20, 0x45, 0x60, 0x81, 0xff, 0xfe]);
+        }
+    }
+}
+
+fn recipe(random: &mut Random, may_tunnel: bool) -> String {
+    let mut words = ethernet(random);
+    match random.weighted(&[10, 8, 82]) {
+        0 if random.percent(50) => words.push("type=35020".to_string()),
+        // Another tag, and an ARP packet that is cut short: seen once a tag has been taken off.
+        0 => return format!("{} type=33024 payload=000a08060001", words.join(" ")),
+        1 => words.extend(arp(random)),
+        _ => words.extend(ip(random, may_tunnel)),
+    }
+    if random.percent(30) {
+        words.push(format!("payload={}", "5a".repeat(random.below(40))));
+    }
+    if random.percent(15) {
+        words.push(format!("trailer={}", "ee".repeat(random.between(1, 9))));
+    }
+    words.join(" ")
+}
+
+fn ethernet(random: &mut Random) -> Vec<String> {
+    let mac = |address: u64| {
+        let bytes = &address.to_be_bytes()[2..];
+        bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+    };
+    let mut words = vec![format!("eth.src={}", mac(random.pick(MACS))), format!("eth.dst={}", mac(random.pick(MACS)))];
+    if random.percent(30) {
+        words.push(format!("vlan={}.{}", random.pick(VIDS), random.below(8)));
+        if random.percent(40) {
+            words.push(format!("second_vlan={}.{}", random.pick(VIDS), random.below(8)));
+        }
+    }
+    words
+}
+
+fn arp(random: &mut Random) -> Vec<String> {
+    vec![
+        format!("arp={}", random.pick(&["request", "reply"])),
+        format!("sender_ip={}", random.pick(V4)),
+        format!("target_ip={}", random.pick(V4)),
+    ]
+}
+
+fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
+    let usual = random.percent(40);
+    let (src, dst, protocol, ports) = random.pick(FLOWS);
+    let (src, dst) = if usual { (src, dst) } else { addresses(random) };
+    let is_ipv4 = src.is_ipv4();
+    let mut words = vec![format!("src={src}"), format!("dst={dst}"), format!("ttl={}", random.pick(TTLS))];
+    words.push(format!("dscp={}", random.pick(DSCPS)));
+    words.push(format!("ecn={}", random.below(4)));
+    words.extend(network(random, is_ipv4));
+    let protocol = if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 58, 47]) };
+    let fragment = random.percent(12).then(|| random.pick(&["0+", "0+", "0", "1480+", "65528"]));
+    let later = fragment.is_some_and(|fragment| !fragment.starts_with('0'));
+    words.extend(fragment.map(|fragment| format!("frag={fragment}")));
+    let tunnel = may_tunnel && protocol == 17 && !later && random.percent(55);
+    words.push(protocol_word(protocol, is_ipv4));
+    if later || !has_header(protocol, is_ipv4) {
+        return words;
+    }
+    let ports = if usual { ports } else { (random.pick(PORTS), random.pick(PORTS)) };
+    words.extend(transport(random, protocol, ports, tunnel));
+    words
+}
+
+/// Does a recipe write a header for this protocol?
+fn has_header(protocol: u8, is_ipv4: bool) -> bool {
+    matches!((protocol, is_ipv4), (6 | 17, _) | (1, true) | (58, false))
+}
+
+fn protocol_word(protocol: u8, is_ipv4: bool) -> String {
+    match (protocol, is_ipv4) {
+        (6, _) => "proto=tcp".to_string(),
+        (17, _) => "proto=udp".to_string(),
+        (1, true) => "proto=icmp".to_string(),
+        (58, false) => "proto=icmpv6".to_string(),
+        (number, _) => format!("proto={number}"),
+    }
+}
+
+fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
+    if random.percent(60) {
+        (random.pick(V4).into(), random.pick(V4).into())
+    } else {
+        let multicast = random.percent(3);
+        let src = if multicast { std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { random.pick(V6) };
+        (src.into(), random.pick(V6).into())
+    }
+}
+
+/// What only one version of IP has.
+fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
+    let mut words = Vec::new();
+    if is_ipv4 {
+        if random.percent(15) {
+            words.push(format!("options={}", random.between(1, 10)));
+        }
+        if random.percent(20) {
+            words.push(format!("ip_csum={}", random.pick(&["bad", "0", "65535"])));
+        }
+    } else {
+        if random.percent(20) {
+            let count = if random.percent(20) { random.between(8, 10) } else { random.between(1, 3) };
+            let all: Vec<&str> = (0..count).map(|_| random.pick(&["hbh", "dst", "routing"])).collect();
+            words.push(format!("ext={}", all.join(",")));
+        }
+        words.push(format!("flow_label={}", random.below(4)));
+    }
+    words
+}
+
+fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool) -> Vec<String> {
+    let mut words = Vec::new();
+    if protocol == 1 || protocol == 58 {
+        words.push(format!("icmp_type={}", random.below(4)));
+        words.push(format!("icmp_code={}", random.below(4)));
+    } else {
+        words.push(format!("sport={}", ports.0));
+        let vxlan = tunnel || random.percent(5);
+        words.push(format!("dport={}", if vxlan { 4789 } else { ports.1 }));
+    }
+    if protocol == 6 {
+        words.push(format!("flags={}", random.pick(&["S", "A", "SA", "FA", "none"])));
+    }
+    if tunnel {
+        words.push(format!("vni={}", random.pick(VNIS)));
+        words.push(format!("inner({})", recipe(random, false)));
+        words.push(format!("csum={}", random.pick(&["0", "0", "good", "bad", "65535"])));
+    } else if random.percent(20) {
+        words.push(format!("csum={}", random.pick(&["bad", "0", "65535"])));
+    }
+    words
+}

@@ -1,0 +1,91 @@
+//! The values that packets and entries share.
+
+use super::Random;
+use packet::{Field, FlowKey};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+pub(super) const MACS: &[u64] =
+    &[0x02_00_00_00_00_01, 0x02_00_00_00_00_02, 0x02_00_00_00_00_03, 0xff_ff_ff_ff_ff_ff, 0];
+pub(super) const VIDS: &[u16] = &[0, 1, 10, 100, 4095];
+pub(super) const PORTS: &[u16] = &[0, 53, 80, 443, 1024, 40000, 65535];
+pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
+pub(super) const DSCPS: &[u8] = &[0, 10, 46, 63];
+pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
+pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 132];
+pub(super) const V4: &[Ipv4Addr] = &[
+    Ipv4Addr::new(10, 0, 0, 1),
+    Ipv4Addr::new(10, 0, 0, 2),
+    Ipv4Addr::new(10, 0, 1, 1),
+    Ipv4Addr::new(192, 168, 7, 9),
+    Ipv4Addr::new(0, 0, 0, 0),
+    Ipv4Addr::new(255, 255, 255, 255),
+];
+pub(super) const V6: &[Ipv6Addr] = &[
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 2),
+    Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1),
+    Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 9),
+    Ipv6Addr::UNSPECIFIED,
+];
+
+/// Flows that packets belong to more often than chance would have it: source, destination, protocol, ports.
+pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
+    (IpAddr::V4(V4[0]), IpAddr::V4(V4[1]), 6, (40000, 80)),
+    (IpAddr::V4(V4[1]), IpAddr::V4(V4[0]), 6, (80, 40000)),
+    (IpAddr::V4(V4[0]), IpAddr::V4(V4[2]), 17, (1024, 53)),
+    (IpAddr::V4(V4[3]), IpAddr::V4(V4[2]), 17, (1024, 443)),
+    (IpAddr::V6(V6[0]), IpAddr::V6(V6[1]), 6, (40000, 443)),
+    (IpAddr::V6(V6[2]), IpAddr::V6(V6[0]), 17, (1024, 53)),
+];
+
+/// The key of one of these flows, outer or inside VXLAN.
+pub(super) fn flow_key(random: &mut Random) -> FlowKey {
+    let (src, dst, protocol, ports) = random.pick(FLOWS);
+    let vni = if random.percent(30) { random.pick(VNIS) } else { 0 };
+    FlowKey::new(src, dst, protocol, ports, vni)
+}
+
+/// A value that a field is likely to have.
+pub(super) fn value(random: &mut Random, field: Field) -> u128 {
+    if random.percent(4) {
+        return random.wide() & field.max();
+    }
+    match field {
+        Field::EthDst | Field::EthSrc | Field::InnerEthDst | Field::InnerEthSrc => u128::from(random.pick(MACS)),
+        Field::EthType | Field::InnerEthType => random.pick(&[0x0800, 0x86dd, 0x0806, 0x88cc, 0x8100]),
+        Field::VlanVid | Field::SecondVlanVid => u128::from(random.pick(VIDS)),
+        Field::ArpSenderIp | Field::ArpTargetIp => u128::from(random.pick(V4).to_bits()),
+        Field::Ipv4Src | Field::Ipv4Dst | Field::InnerIpv4Src | Field::InnerIpv4Dst => {
+            u128::from(random.pick(V4).to_bits())
+        }
+        Field::Ipv6Src | Field::Ipv6Dst | Field::InnerIpv6Src | Field::InnerIpv6Dst => random.pick(V6).to_bits(),
+        Field::L4Sport | Field::L4Dport | Field::TcpSport | Field::TcpDport | Field::UdpSport | Field::UdpDport => {
+            if random.percent(8) {
+                4789
+            } else {
+                u128::from(random.pick(PORTS))
+            }
+        }
+        Field::InnerL4Sport | Field::InnerL4Dport => u128::from(random.pick(PORTS)),
+        Field::VxlanVni => u128::from(random.pick(VNIS)),
+        Field::IpVersion | Field::InnerIpVersion => random.pick(&[4, 4, 6, 6, 0]),
+        Field::IpProtocol | Field::InnerIpProtocol => u128::from(random.pick(PROTOCOLS)),
+        Field::Ipv4Ttl | Field::InnerIpv4Ttl | Field::Ipv6HopLimit | Field::InnerIpv6HopLimit => {
+            u128::from(random.pick(TTLS))
+        }
+        Field::Ipv4Dscp | Field::InnerIpv4Dscp => u128::from(random.pick(DSCPS)),
+        Field::TcpFlags | Field::InnerTcpFlags => random.pick(&[0x02, 0x10, 0x12, 0x11, 0]),
+        Field::InputPort | Field::MeterColor => random.below(3) as u128,
+        _ => random.below(4) as u128 & field.max(),
+    }
+}
+
+/// A mask: mostly all bits.
+pub(super) fn mask(random: &mut Random, field: Field) -> u128 {
+    match random.below(10) {
+        0 => random.wide() & field.max(),
+        1 => field.max() & !1,
+        2 if random.percent(20) => 0,
+        _ => field.max(),
+    }
+}

@@ -1,0 +1,329 @@
+//! Random programs: one to eight pipes of every kind, each leading only to later ones.
+
+use super::Random;
+use super::entries::entries;
+use super::pools::{mask, value};
+use crate::program::{
+    AppId, CounterId, Criterion, Encap, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
+    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Operation, Origin, Pipe, PipeId, PipeKind,
+    PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
+};
+use packet::{Access, Field, KeySource};
+
+/// A random program that passes the check, but for metadata read before it is written.
+#[must_use]
+pub fn program(random: &mut Random) -> Program {
+    let pipes = random.between(1, 8);
+    let mut program = Program {
+        ports: ports(random, pipes),
+        counters: names("counter", random.below(4)),
+        apps: names("app", random.below(3)),
+        select_seed: random.bits(),
+        ..Program::default()
+    };
+    program.meters = (0..random.below(6)).map(|at| meter(random, at)).collect();
+    program.groups = (0..random.below(4)).map(|at| group(random, &program, pipes, at)).collect();
+    let mut maker = Maker { meters: (0..program.meters.len() as u16).map(MeterId).collect(), program, pipes };
+    for at in 0..pipes {
+        let pipe = maker.pipe(random, at);
+        maker.program.pipes.push(pipe);
+    }
+    maker.program
+}
+
+fn names(what: &str, count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("{what}{at}")).collect()
+}
+
+fn ports(random: &mut Random, pipes: usize) -> Vec<PortDeclaration> {
+    let kernel_path = random.percent(70);
+    let port = |at: usize, random: &mut Random| PortDeclaration {
+        name: format!("port{at}"),
+        root: match random.below(10) {
+            0 if at > 0 => None,
+            1 | 2 => Some(PipeId(random.below(pipes) as u16)),
+            _ => Some(PipeId(0)),
+        },
+        kernel_path,
+        origin: Origin(at as u32 + 1),
+    };
+    (0..random.between(2, 4)).map(|at| port(at, random)).collect()
+}
+
+fn meter(random: &mut Random, at: usize) -> MeterDeclaration {
+    let unit = random.pick(&[MeterUnit::Bytes, MeterUnit::Packets]);
+    let (rates, bursts): (&[u64], &[u64]) = match unit {
+        MeterUnit::Bytes => (&[1, 1_000, 33_333, 1_000_000_007], &[64, 150, 1_500]),
+        MeterUnit::Packets => (&[1, 7, 1_000, 333_333_333], &[1, 2, 5]),
+    };
+    let (cir, cbs) = (random.pick(rates), random.pick(bursts));
+    let second = if random.percent(50) {
+        MeterSecond::Excess { ebs: if random.percent(20) { 0 } else { random.pick(bursts) } }
+    } else {
+        MeterSecond::Peak { pir: cir + random.pick(&[0, 1, 500]), pbs: random.pick(bursts) }
+    };
+    let config = MeterConfig { unit, cir, cbs, second, colour_aware: random.percent(60) };
+    MeterDeclaration { name: format!("meter{at}"), config, origin: Origin(100 + at as u32) }
+}
+
+fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Group {
+    let fill = random.pick(&[Fill::Maglev, Fill::Wants]);
+    let size = match fill {
+        Fill::Maglev => random.pick(&[5, 7, 13, 61]),
+        Fill::Wants => random.pick(&[4, 8, 64, 256]),
+    };
+    let dead = random.percent(10);
+    // Pipes before this one may use the group.
+    let onward = random.between(1, pipes);
+    let target = |number: usize, random: &mut Random| Target {
+        name: format!("target{number}"),
+        weight: if dead || random.percent(15) { 0 } else { random.between(1, 3) as u32 },
+        forward: match random.below(8) {
+            0 => Forward::InputPort,
+            1 => Forward::Drop,
+            2 if program.ports[0].kernel_path => Forward::Kernel,
+            3 | 4 if onward < pipes => Forward::Pipe(PipeId(random.between(onward, pipes - 1) as u16)),
+            5 if !program.apps.is_empty() => Forward::App(AppId(random.below(program.apps.len()) as u16)),
+            _ => Forward::Port(PortId(random.below(program.ports.len()) as u16)),
+        },
+        origin: Origin(300 + number as u32),
+    };
+    let targets = (0..random.between(1, 4)).map(|number| target(number, random)).collect();
+    Group { name: format!("group{at}"), fill, size, targets, origin: Origin(200 + at as u32) }
+}
+
+/// Where a pipe may send packets: the next pipes, ports, groups that lead onward, and so on.
+pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
+    let groups = groups_onward(program, at);
+    match random.weighted(&[50, 20, 6, 12, 5, 5, 5]) {
+        0 if at + 1 < pipes => {
+            let last = if random.percent(70) { (at + 2).min(pipes - 1) } else { pipes - 1 };
+            Forward::Pipe(PipeId(random.between(at + 1, last) as u16))
+        }
+        2 => Forward::InputPort,
+        3 if !groups.is_empty() => Forward::Group(random.pick(&groups)),
+        4 if !program.apps.is_empty() => Forward::App(AppId(random.below(program.apps.len()) as u16)),
+        5 if program.ports[0].kernel_path => Forward::Kernel,
+        6 => Forward::Drop,
+        _ => Forward::Port(PortId(random.below(program.ports.len()) as u16)),
+    }
+}
+
+/// Groups none of whose targets leads back to a pipe or to one before it.
+fn groups_onward(program: &Program, at: usize) -> Vec<GroupId> {
+    let onward = |target: &Target| !matches!(target.forward, Forward::Pipe(pipe) if pipe.index() <= at);
+    let groups = (0..).map(GroupId).zip(&program.groups);
+    groups.filter(|(_, group)| group.targets.iter().all(onward)).map(|(id, _)| id).collect()
+}
+
+/// A program in the making.
+struct Maker {
+    program: Program,
+    pipes: usize,
+    /// Meters that no pipe uses yet.
+    meters: Vec<MeterId>,
+}
+
+impl Maker {
+    fn pipe(&mut self, random: &mut Random, at: usize) -> Pipe {
+        let kind = self.kind(random);
+        let templates = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
+        let per_entry = random.percent(35);
+        let forward = |random: &mut Random, program: &Program| forward(random, program, at, self.pipes);
+        let mut pipe = Pipe {
+            name: format!("pipe{at}"),
+            matches: matches(random, &kind),
+            monitor: Monitor::default(),
+            templates,
+            forward: if per_entry { Forward::PerEntry } else { forward(random, &self.program) },
+            miss: forward(random, &self.program),
+            rehash: random.percent(20),
+            capacity: 0,
+            entries: Vec::new(),
+            origin: Origin(1000 + 100 * at as u32),
+            kind,
+        };
+        pipe.monitor = self.monitor(random);
+        pipe.entries = entries(random, &self.program, &pipe, at, self.pipes);
+        // ACL tables keep pieces of rules: their capacity is no exact number.
+        let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
+        pipe.capacity = (pipe.entries.len() + room).max(1) as u32;
+        pipe
+    }
+
+    fn kind(&self, random: &mut Random) -> PipeKind {
+        let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
+        let group = (!self.program.groups.is_empty()).then(|| GroupId(random.below(self.program.groups.len()) as u16));
+        match (random.weighted(&[30, 18, 25, 12, 15]), group) {
+            (1, Some(group)) if random.percent(50) => PipeKind::Hash { input: HashInput::Select(source), group },
+            (1, Some(group)) => {
+                let one = |random: &mut Random| {
+                    let field = match_field(random);
+                    (field, mask(random, field))
+                };
+                let fields = (0..random.between(1, 3)).map(|_| one(random)).collect();
+                PipeKind::Hash { input: HashInput::Fields(fields), group }
+            }
+            (2, group) => {
+                let learn = match (random.below(5), group) {
+                    (0, _) => Learn::Nothing,
+                    (1, Some(group)) | (2, Some(group)) => Learn::Pin(group),
+                    (3, Some(group)) => Learn::Follow(group),
+                    _ => Learn::Default,
+                };
+                let idle_timeout_ns = random.pick(&[0, 1_000, 5_000_000, 100_000_000]);
+                PipeKind::Flow { key: source, learn, idle_timeout_ns }
+            }
+            (3, _) => PipeKind::Lpm,
+            (4, _) => PipeKind::Acl,
+            _ => PipeKind::Basic,
+        }
+    }
+
+    fn monitor(&mut self, random: &mut Random) -> Monitor {
+        let counters = self.program.counters.len();
+        let counter = (counters > 0 && random.percent(50)).then(|| match random.percent(50) {
+            true => SharedUse::PerEntry,
+            false => SharedUse::Pipe(CounterId(random.below(counters) as u16)),
+        });
+        // A meter belongs to one pipe; per entry, all that are left do.
+        let meter = if self.meters.is_empty() || random.percent(25) {
+            None
+        } else if random.percent(20) {
+            self.meters.clear();
+            Some(SharedUse::PerEntry)
+        } else {
+            self.meters.pop().map(SharedUse::Pipe)
+        };
+        let idle_timeout_ns = random.pick(&[0, 0, 1, 3_000_000, 150_000_000]);
+        Monitor { counter, meter, drop_red: random.percent(25), idle_timeout_ns }
+    }
+}
+
+/// A field to match or hash: often one that many packets have.
+fn match_field(random: &mut Random) -> Field {
+    const COMMON: &[Field] = &[
+        Field::EthType,
+        Field::EthDst,
+        Field::IpVersion,
+        Field::IpProtocol,
+        Field::IpFragment,
+        Field::Ipv4Src,
+        Field::Ipv4Dst,
+        Field::Ipv6Dst,
+        Field::L4Sport,
+        Field::L4Dport,
+        Field::VxlanVni,
+        Field::VlanVid,
+        Field::InputPort,
+        Field::MeterColor,
+        Field::InnerIpv4Dst,
+    ];
+    if random.percent(60) { random.pick(COMMON) } else { random.pick(Field::ALL) }
+}
+
+fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
+    const PREFIXED: &[Field] = &[
+        Field::Ipv4Src,
+        Field::Ipv4Dst,
+        Field::Ipv4Dst,
+        Field::Ipv6Src,
+        Field::Ipv6Dst,
+        Field::ArpTargetIp,
+        Field::InnerIpv4Dst,
+        Field::InnerIpv6Dst,
+    ];
+    let mut list: Vec<(Field, Criterion)> = Vec::new();
+    if random.percent(25) {
+        let field = match_field(random);
+        let mask = mask(random, field);
+        list.push((field, Criterion::Const { value: value(random, field) & mask, mask }));
+    }
+    let distinct = |random: &mut Random, count: usize| {
+        let mut fields: Vec<Field> = (0..count).map(|_| match_field(random)).collect();
+        fields.sort_unstable();
+        fields.dedup();
+        fields
+    };
+    match kind {
+        PipeKind::Basic => {
+            let count = random.between(0, 3);
+            for field in distinct(random, count) {
+                list.push((field, Criterion::PerEntry { mask: mask(random, field) }));
+            }
+        }
+        PipeKind::Lpm => list.push((random.pick(PREFIXED), Criterion::Prefix)),
+        PipeKind::Acl => {
+            let count = random.between(1, 3);
+            let mut ranges = 0;
+            for field in distinct(random, count) {
+                let range = ranges < 2 && field.max() <= 0xffff && random.percent(60);
+                ranges += usize::from(range);
+                list.push((field, if range { Criterion::Range } else { Criterion::Masked }));
+            }
+        }
+        PipeKind::Hash { .. } | PipeKind::Flow { .. } => {}
+    }
+    list.into_iter().map(|(field, criterion)| Match { field, criterion, origin: Origin::default() }).collect()
+}
+
+/// An action in the fixed order.
+fn template(random: &mut Random, number: usize) -> Template {
+    let mut operations = Vec::new();
+    operations.extend(random.percent(15).then_some(Operation::DecapVxlan));
+    operations.extend(random.percent(15).then_some(Operation::PopVlan));
+    for _ in 0..random.pick(&[0, 0, 1, 1, 2, 3]) {
+        operations.push(rewrite(random));
+    }
+    if random.percent(15) {
+        let tpid = random.pick(&[0x8100, 0x88a8]);
+        let (vid, pcp) = (number_of(random, Field::VlanVid), number_of(random, Field::VlanPcp));
+        operations.push(Operation::PushVlan { tpid, vid, pcp });
+    }
+    operations.extend(random.percent(12).then(|| encap(random)));
+    Template { name: format!("action{number}"), operations }
+}
+
+fn rewrite(random: &mut Random) -> Operation {
+    match random.weighted(&[45, 25, 20, 15]) {
+        0 => {
+            let field = written_field(random);
+            Operation::Set(field, number_of(random, field))
+        }
+        1 => {
+            let field = written_field(random);
+            let number = if random.percent(30) { Value::Const(field.max()) } else { number_of(random, field) };
+            Operation::Add(field, number)
+        }
+        2 => Operation::Copy { from: match_field(random), to: written_field(random) },
+        _ => Operation::DecrementTtl,
+    }
+}
+
+/// A field to write: often one that every packet has.
+fn written_field(random: &mut Random) -> Field {
+    const COMMON: &[Field] =
+        &[Field::EthDst, Field::EthSrc, Field::Meta0, Field::Meta3, Field::Ipv4Src, Field::Ipv4Dst, Field::L4Dport];
+    let writable: Vec<Field> =
+        Field::ALL.iter().copied().filter(|field| field.spec().access == Access::Writable).collect();
+    if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }
+}
+
+fn number_of(random: &mut Random, field: Field) -> Value {
+    if random.percent(50) { Value::PerEntry } else { Value::Const(value(random, field)) }
+}
+
+fn encap(random: &mut Random) -> Operation {
+    let ipv6 = random.percent(40);
+    let (src, dst) = if ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
+    Operation::EncapVxlan(Encap {
+        eth_dst: number_of(random, Field::EthDst),
+        eth_src: number_of(random, Field::EthSrc),
+        ipv6,
+        src: number_of(random, src),
+        dst: number_of(random, dst),
+        vni: number_of(random, Field::VxlanVni),
+        ttl: number_of(random, Field::Ipv4Ttl),
+        sport: random.percent(40).then(|| number_of(random, Field::UdpSport)),
+    })
+}

@@ -1,0 +1,83 @@
+//! A generator that a seed or a fuzzer's bytes decide: SplitMix64 (Steele et al., OOPSLA'14), behind the bytes if any.
+
+const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// A source of choices.
+#[derive(Clone, Debug)]
+pub struct Random {
+    state: u64,
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+impl Random {
+    /// Choices that follow from a number.
+    #[must_use]
+    pub fn from_seed(seed: u64) -> Random {
+        Random { state: seed, bytes: Vec::new(), used: 0 }
+    }
+
+    /// Choices that follow from bytes, two for each, and from their sum when they are used up: a fuzzer that changes a
+    /// byte changes a choice.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Random {
+        let state = bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
+        Random { state, bytes: bytes.to_vec(), used: 0 }
+    }
+
+    /// Are there bytes left of those it was made from?
+    #[must_use]
+    pub fn has_bytes(&self) -> bool {
+        self.used < self.bytes.len()
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(GOLDEN);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// 128 random bits.
+    pub fn wide(&mut self) -> u128 {
+        u128::from(self.bits()) << 64 | u128::from(self.bits())
+    }
+
+    /// A number below `limit`, which is above 0.
+    pub fn below(&mut self, limit: usize) -> usize {
+        if let Some(pair) = self.bytes.get(self.used..self.used + 2) {
+            self.used += 2;
+            return usize::from(u16::from_be_bytes([pair[0], pair[1]])) % limit;
+        }
+        self.used = self.bytes.len();
+        (self.bits() >> 16) as usize % limit
+    }
+
+    /// A number from `first` to `last`.
+    pub fn between(&mut self, first: usize, last: usize) -> usize {
+        first + self.below(last - first + 1)
+    }
+
+    /// True so many times in a hundred.
+    pub fn percent(&mut self, percent: usize) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())]
+    }
+
+    /// The index of one of several, by weight.
+    pub fn weighted(&mut self, weights: &[usize]) -> usize {
+        let mut left = self.below(weights.iter().sum());
+        for (at, weight) in weights.iter().enumerate() {
+            if left < *weight {
+                return at;
+            }
+            left -= weight;
+        }
+        0
+    }
+}

@@ -1,0 +1,160 @@
+//! F1-F8.
+
+use crate::setup::*;
+use engine::program::{Operation, Value};
+use packet::{DropReason, Field};
+
+const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9";
+const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=9";
+
+fn cut(text: &str, bytes: usize) -> Vec<u8> {
+    frame(text)[..bytes].to_vec()
+}
+
+#[test]
+fn f1_what_no_pipe_reads_is_not_checked() {
+    let mut short = cut(UDP, 14 + 20);
+    short[17] = 20; // The total length fits, the UDP header is missing.
+    assert_eq!(meets(only(Field::IpProtocol, 17, 255), &short), HIT);
+    assert_eq!(meets(only(Field::L4Dport, 9, 0xffff), &short), dropped(DropReason::MalformedUdp));
+    assert_eq!(meets(all(), &cut(UDP, 15)), HIT, "L2 is all that is read");
+    assert_eq!(meets(only(Field::Ipv4Ttl, 64, 255), &cut(UDP, 15)), dropped(DropReason::MalformedIpv4));
+}
+
+#[test]
+fn f2_a_header_that_is_cut_short_drops_with_its_reason() {
+    let vxlan = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp)");
+    let change = |at: usize, byte: u8| {
+        let mut bytes = vxlan.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let wrong_arp = {
+        let mut bytes = frame("arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2");
+        bytes[14 + 4] = 8;
+        bytes
+    };
+    let no_room = |text: &str, at: usize, length: u8| {
+        let mut bytes = frame(text);
+        bytes[at] = length;
+        bytes
+    };
+    let cases = [
+        (cut(UDP, 13), DropReason::MalformedEthernet),
+        (cut("vlan=5.0 type=35020", 17), DropReason::MalformedEthernet),
+        (wrong_arp, DropReason::MalformedArp),
+        (cut(UDP, 33), DropReason::MalformedIpv4),
+        (no_room(UDP, 14, 0x44), DropReason::MalformedIpv4),
+        (no_room(UDP, 17, 19), DropReason::MalformedIpv4),
+        (no_room(UDP, 17, 200), DropReason::MalformedIpv4),
+        (cut("src=2001:db8::1 dst=2001:db8::2", 53), DropReason::MalformedIpv6),
+        (no_room("src=2001:db8::1 dst=2001:db8::2", 19, 200), DropReason::MalformedIpv6),
+        (no_room("src=2001:db8::1 dst=2001:db8::2 ext=dst", 55, 9), DropReason::MalformedIpv6),
+        (no_room(TCP, 14 + 20 + 12, 0x40), DropReason::MalformedTcp),
+        (no_room(TCP, 14 + 20 + 12, 0x60), DropReason::MalformedTcp),
+        (no_room(UDP, 14 + 20 + 5, 7), DropReason::MalformedUdp),
+        (no_room(UDP, 14 + 20 + 5, 9), DropReason::MalformedUdp),
+        (no_room("src=10.0.0.1 dst=10.0.0.2 proto=icmp", 17, 27), DropReason::MalformedIcmp),
+        (change(14 + 20 + 8, 0), DropReason::MalformedVxlan),
+        (change(14 + 20 + 5, 15), DropReason::MalformedVxlan),
+        (change(14 + 20 + 5, 16), DropReason::MalformedInner),
+        (change(50 + 14, 0x44), DropReason::MalformedInner),
+        (change(50 + 14 + 20 + 12, 0x40), DropReason::MalformedInner),
+    ];
+    for (bytes, reason) in cases {
+        assert_eq!(meets(only(Field::InnerL4Dport, 0, 0), &bytes), dropped(reason), "{bytes:02x?}");
+    }
+}
+
+#[test]
+fn f2_eight_extension_headers_are_followed_and_a_ninth_is_too_many() {
+    let text = |count: usize| {
+        format!("src=2001:db8::1 dst=2001:db8::2 proto=udp dport=9 ext={}", vec!["dst"; count].join(","))
+    };
+    assert_eq!(meets(only(Field::UdpDport, 9, 0xffff), &frame(&text(8))), HIT);
+    let nine = meets(only(Field::UdpDport, 9, 0xffff), &frame(&text(9)));
+    assert_eq!(nine, dropped(DropReason::TooManyExtensionHeaders));
+    let fragment_last = format!("{} frag=1480", text(7).replace(" dport=9", ""));
+    let verdict = meets(only(Field::IpFragment, 1, 1), &frame(&fragment_last));
+    assert_eq!(verdict, HIT, "a fragment ends the walk");
+}
+
+#[test]
+fn f3_two_tags_are_read_and_a_third_is_an_unknown_ether_type() {
+    let two = frame(&format!("vlan=5.1 second_vlan=6.2 {UDP}"));
+    assert_eq!(meets(only(Field::VlanVid, 5, 0xfff), &two), HIT);
+    assert_eq!(meets(only(Field::SecondVlanVid, 6, 0xfff), &two), HIT);
+    assert_eq!(meets(only(Field::SecondVlanPcp, 2, 7), &two), HIT);
+    assert_eq!(meets(only(Field::EthType, 0x0800, 0xffff), &two), HIT);
+    let three = frame("vlan=5.1 second_vlan=6.2 type=33024 payload=00070800");
+    assert_eq!(meets(only(Field::EthType, 0x8100, 0xffff), &three), HIT);
+    assert_eq!(meets(only(Field::IpVersion, 0, 15), &three), HIT);
+}
+
+#[test]
+fn f4_bytes_behind_the_total_length_are_carried_and_never_read() {
+    let padded = frame(&format!("{UDP} trailer=ffffffffff"));
+    let out = acted(vec![Operation::Set(Field::Ipv4Src, Value::Const(0x0a00_0063))], &padded);
+    assert_eq!(out[out.len() - 5..], [0xff; 5]);
+    assert!(checksums_are_right(&out));
+}
+
+#[test]
+fn f5_a_fragment_has_no_ports_the_first_included() {
+    for text in ["frag=0+", "frag=1480+", "frag=1480"] {
+        let bytes = frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp {text} payload=0007000900080000"));
+        assert_eq!(meets(only(Field::L4Dport, 0, 0), &bytes), MISS, "{text}");
+        assert_eq!(meets(only(Field::IpFragment, 1, 1), &bytes), HIT, "{text}");
+        assert_eq!(meets(only(Field::IpProtocol, 17, 255), &bytes), HIT, "{text}");
+    }
+    let first = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9 frag=0+");
+    let walk = walk(&program(vec![flow(engine::program::Learn::Default, 4)]), &first);
+    let key = walk.trace[0].flow.and_then(|flow| flow.key).expect("IP");
+    assert_eq!((key.sport(), key.dport(), key.protocol()), (0, 0, 17));
+}
+
+#[test]
+fn f5_an_atomic_fragment_is_a_whole_datagram() {
+    let bytes = frame("src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=9 frag=0");
+    assert_eq!(meets(only(Field::UdpDport, 9, 0xffff), &bytes), HIT);
+    assert_eq!(meets(only(Field::IpFragment, 0, 1), &bytes), HIT);
+}
+
+#[test]
+fn f6_a_multicast_source_of_ipv6_is_malformed() {
+    let bytes = frame("src=ff02::1 dst=2001:db8::2 proto=udp");
+    assert_eq!(meets(only(Field::IpVersion, 6, 15), &bytes), dropped(DropReason::MalformedIpv6));
+}
+
+#[test]
+fn f7_vxlan_is_udp_to_4789_with_its_i_flag() {
+    let inner = "vni=5 inner(src=10.1.0.1 dst=10.1.0.2)";
+    let tunnel = frame(&format!("src=10.0.0.1 dst=10.0.0.2 {inner}"));
+    assert_eq!(meets(only(Field::VxlanVni, 5, 0xff_ffff), &tunnel), HIT);
+    let other_port = frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=4789 dport=4790 {inner}"));
+    assert_eq!(meets(only(Field::VxlanVni, 5, 0xff_ffff), &other_port), MISS);
+    let mut no_flag = tunnel;
+    no_flag[14 + 20 + 8] = 0xf7;
+    assert_eq!(meets(only(Field::VxlanVni, 5, 0xff_ffff), &no_flag), dropped(DropReason::MalformedVxlan));
+}
+
+#[test]
+fn f7_arp_and_vxlan_inside_vxlan_are_not_read() {
+    let arp = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(type=2054 payload=00)");
+    assert_eq!(meets(only(Field::InnerEthType, 0x0806, 0xffff), &arp), HIT);
+    let twice = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789)");
+    assert_eq!(meets(only(Field::InnerL4Dport, 4789, 0xffff), &twice), HIT);
+}
+
+#[test]
+fn f8_moved_headers_are_found_again_when_the_frame_enters_the_next_pipe() {
+    let tunnel = "src=10.0.0.1 dst=10.0.0.2 vni=5";
+    let inner = frame(&format!("{tunnel} inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789 payload=00)"));
+    let decap = || onward(act(vec![Operation::DecapVxlan]), 1);
+    let bad = walk(&program(vec![decap(), all()]), &inner);
+    assert_eq!(bad.verdict, dropped(DropReason::MalformedVxlan), "the inner packet is the outer one now");
+    let alone = walk(&program(vec![act(vec![Operation::DecapVxlan])]), &inner);
+    assert_eq!(alone.verdict, HIT, "nothing reads it any more");
+    let good = frame(&format!("{tunnel} inner(vlan=7.0 src=10.1.0.1 dst=10.1.0.2)"));
+    assert_eq!(walk(&program(vec![decap(), only(Field::VlanVid, 7, 0xfff)]), &good).verdict, HIT);
+}

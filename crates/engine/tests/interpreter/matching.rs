@@ -1,0 +1,326 @@
+//! M1-M14.
+
+use crate::setup::*;
+use engine::change::{Change, ChangeError, EntryKey};
+use engine::interpreter::trace::{Known, Lookup};
+use engine::program::{
+    Criterion, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
+    Program, Value,
+};
+use engine::snapshot::FlowDecision;
+use engine::{Verdict, interpreter::Interpreter};
+use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
+
+const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
+const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80";
+const ARP: &str = "arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2";
+
+fn ipv4(last: u8) -> u128 {
+    0x0a00_0000 + u128::from(last)
+}
+
+fn tcp_key() -> FlowKey {
+    FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0)
+}
+
+fn acl(field: Field, criterion: Criterion, rows: Vec<(EntryMatch, u32)>) -> Pipe {
+    let one = |(wanted, priority)| Entry { priority, ..entry(vec![wanted]) };
+    let entries = rows.into_iter().map(one).collect();
+    Pipe { matches: vec![matched(field, criterion)], entries, ..pipe(PipeKind::Acl) }
+}
+
+fn hit_entry(program: &Program, bytes: &[u8]) -> Option<EntryKey> {
+    match &walk(program, bytes).trace[0].lookup {
+        Lookup::Hit(hit) => Some(hit.entry.clone()),
+        Lookup::Miss(_) | Lookup::NoTarget => None,
+    }
+}
+
+#[test]
+fn m1_a_packet_without_the_layer_misses() {
+    assert_eq!(meets(exact(Field::TcpDport, &[80]), &frame(TCP)), HIT);
+    assert_eq!(meets(exact(Field::TcpDport, &[80]), &frame(UDP)), MISS);
+    let no_bits = Pipe {
+        matches: vec![matched(Field::TcpDport, Criterion::PerEntry { mask: 0 })],
+        ..exact(Field::TcpDport, &[0])
+    };
+    assert_eq!(meets(no_bits, &frame(UDP)), MISS, "a mask without bits does not make it present");
+}
+
+#[test]
+fn m1_only_any_matches_an_absent_field() {
+    let any = acl(Field::TcpDport, Criterion::Range, vec![(EntryMatch::Any, 0)]);
+    assert_eq!(meets(any, &frame(UDP)), HIT);
+    let masked = acl(Field::TcpDport, Criterion::Masked, vec![(EntryMatch::Masked { value: 0, mask: 0 }, 0)]);
+    assert_eq!(meets(masked, &frame(UDP)), MISS);
+    let range = acl(Field::TcpDport, Criterion::Range, vec![(EntryMatch::Range { first: 0, last: 65535 }, 0)]);
+    assert_eq!(meets(range.clone(), &frame(UDP)), MISS);
+    assert_eq!(meets(range, &frame(TCP)), HIT);
+}
+
+#[test]
+fn m2_a_constant_is_compared_under_its_mask_and_a_failed_one_misses() {
+    assert_eq!(meets(only(Field::L4Dport, 80, 0xffff), &frame(TCP)), HIT);
+    assert_eq!(meets(only(Field::L4Dport, 0x0050, 0x00f0 | 0x000f), &frame(TCP)), HIT);
+    assert_eq!(meets(only(Field::L4Dport, 81, 0xffff), &frame(TCP)), MISS);
+    let mut flow = flow(Learn::Default, 4);
+    flow.matches = vec![matched(Field::L4Dport, Criterion::Const { value: 81, mask: 0xffff })];
+    let mut interpreter = start(&program(vec![flow]));
+    assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, MISS);
+    assert_eq!(interpreter.snapshot().pipes[0].flows, [], "constants come before learning");
+}
+
+#[test]
+fn m3_entries_are_compared_under_the_pipes_mask_and_equal_keys_are_refused() {
+    let mask = 0xffff_ff00;
+    let subnet = Pipe {
+        matches: vec![matched(Field::Ipv4Dst, Criterion::PerEntry { mask })],
+        ..exact(Field::Ipv4Dst, &[ipv4(0)])
+    };
+    assert_eq!(meets(subnet.clone(), &frame(TCP)), HIT);
+    let mut interpreter = start(&program(vec![subnet]));
+    let add = |value| Change::Add { pipe: PipeId(0), entry: entry(vec![EntryMatch::Value(value)]) };
+    assert_eq!(interpreter.apply(&add(ipv4(0))), Err(ChangeError::Exists { pipe: "pipe".to_string() }));
+    assert!(matches!(interpreter.apply(&add(ipv4(1))), Err(ChangeError::Unfit { .. })), "a bit outside the mask");
+    assert_eq!(interpreter.apply(&add(ipv4(0) + 0x100)), Ok(()));
+}
+
+#[test]
+fn m4_zero_and_all_ones_are_values_like_others() {
+    assert_eq!(meets(exact(Field::Ipv4Dst, &[0xffff_ffff]), &frame(TCP)), MISS);
+    assert_eq!(meets(exact(Field::Ipv4Dst, &[0]), &frame(TCP)), MISS);
+    let ones = frame("src=10.0.0.1 dst=255.255.255.255");
+    assert_eq!(meets(exact(Field::Ipv4Dst, &[0xffff_ffff]), &ones), HIT);
+    assert_eq!(meets(exact(Field::Ipv4Src, &[0]), &frame("src=0.0.0.0 dst=10.0.0.2")), HIT);
+}
+
+#[test]
+fn m5_the_longest_prefix_wins_and_length_0_matches_all() {
+    let prefix = |value, length| EntryMatch::Prefix { value, length };
+    let rows = [prefix(0, 0), prefix(ipv4(0), 8), prefix(ipv4(2), 32), prefix(ipv4(0), 24), prefix(ipv4(3), 32)];
+    let lpm = Pipe {
+        matches: vec![matched(Field::Ipv4Dst, Criterion::Prefix)],
+        entries: rows.iter().map(|row| entry(vec![*row])).collect(),
+        ..pipe(PipeKind::Lpm)
+    };
+    let program = program(vec![lpm]);
+    let longest = |text: &str| hit_entry(&program, &frame(text)).map(|key| key.matches[0]);
+    assert_eq!(longest(TCP), Some(prefix(ipv4(2), 32)));
+    assert_eq!(longest("src=10.0.0.1 dst=10.0.0.9"), Some(prefix(ipv4(0), 24)));
+    assert_eq!(longest("src=10.0.0.1 dst=10.9.0.9"), Some(prefix(ipv4(0), 8)));
+    assert_eq!(longest("src=10.0.0.1 dst=11.0.0.0"), Some(prefix(0, 0)));
+    assert_eq!(longest(ARP), None, "no address, no prefix of it");
+}
+
+#[test]
+fn m6_the_lowest_priority_wins_and_of_equals_the_one_written_first() {
+    let range = |first, last| EntryMatch::Range { first, last };
+    let rows = vec![(EntryMatch::Any, 9), (range(0, 100), 5), (range(80, 80), 5), (range(70, 90), 3)];
+    let program = program(vec![acl(Field::L4Dport, Criterion::Range, rows)]);
+    let mut interpreter = start(&program);
+    let best = |interpreter: &Interpreter| match &interpreter.explain(PortId(0), &frame(TCP), 0, 0).trace[0].lookup {
+        Lookup::Hit(hit) => hit.entry.matches[0],
+        _ => unreachable!("`any` matches"),
+    };
+    assert_eq!(best(&interpreter), range(70, 90));
+    let remove =
+        |wanted, priority| Change::Remove { pipe: PipeId(0), key: EntryKey { matches: vec![wanted], priority } };
+    interpreter.apply(&remove(range(70, 90), 3)).expect("it is there");
+    assert_eq!(best(&interpreter), range(0, 100));
+    interpreter.apply(&remove(range(0, 100), 5)).expect("it is there");
+    let again = Entry { priority: 5, ..entry(vec![range(0, 100)]) };
+    interpreter.apply(&Change::Add { pipe: PipeId(0), entry: again }).expect("there is room");
+    assert_eq!(best(&interpreter), range(80, 80), "what is added again is written last");
+}
+
+#[test]
+fn m7_the_upper_half_of_the_hash_picks_the_bucket_whose_target_names_the_entry() {
+    let hashed = HashInput::Select(KeySource::Outer);
+    let program = with_group(program(vec![hash(hashed)]), 2);
+    let mut interpreter = start(&program);
+    let wanted = (select_hash(7, &tcp_key().0) >> 62) as usize; // Four buckets: two bits.
+    let mut slots = vec![0; 4];
+    slots[wanted] = 1;
+    interpreter.set_buckets(GroupId(0), slots);
+    let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    assert_eq!(walk.verdict, Verdict::Transmit(PortId(1)));
+    assert_eq!(walk.trace[0].pick.as_ref().map(|pick| pick.bucket), Some(wanted));
+    assert_eq!(hits(&interpreter, 0, 1).packets, 1);
+}
+
+#[test]
+fn m7_no_live_target_or_no_entry_for_it_drops_with_no_target() {
+    let program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 3);
+    let mut interpreter = start(&program);
+    for slots in [vec![u16::MAX; 4], vec![2; 4], Vec::new()] {
+        interpreter.set_buckets(GroupId(0), slots);
+        let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        assert_eq!(walk.verdict, dropped(DropReason::NoTarget));
+    }
+    assert_eq!(interpreter.snapshot().pipes[0].misses.packets, 0, "neither hit nor miss");
+}
+
+#[test]
+fn m8_hashed_fields_are_masked_and_taken_in_order() {
+    let fields = vec![(Field::L4Dport, 0x00f0), (Field::Ipv6Dst, u128::MAX), (Field::EthDst, 0xffff_ffff_ffff)];
+    let program = with_group(program(vec![hash(HashInput::Fields(fields))]), 2);
+    let bytes = frame("eth.dst=02:00:00:00:00:09 src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80");
+    let pick = walk(&program, &bytes).trace[0].pick.clone().expect("a HASH pipe picks");
+    assert_eq!(pick.hash, select_hash(7, &[0x50, 0x2001_0db8_0000_0000, 2, 0x0200_0000_0009]));
+    assert_eq!(walk(&program, &frame(UDP)).verdict, MISS, "without one of the fields it misses");
+}
+
+#[test]
+fn m8_without_ip_the_select_hash_is_of_the_ethernet_header() {
+    let program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 2);
+    let bytes = frame(&format!("eth.src=02:00:00:00:00:01 eth.dst=ff:ff:ff:ff:ff:ff {ARP}"));
+    let pick = walk(&program, &bytes).trace[0].pick.clone().expect("it does not miss");
+    assert_eq!(pick.hash, select_hash(7, &[0xffff_ffff_ffff, 0x0200_0000_0001, 0x0806]));
+}
+
+#[test]
+fn m9_the_key_is_as_received_or_since_the_last_rehash() {
+    let rewrite = |rehash| Pipe { rehash, ..onward(act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]), 1) };
+    for (rehash, dport) in [(false, 80), (true, 443)] {
+        let walk = walk(&program(vec![rewrite(rehash), flow(Learn::Default, 4)]), &frame(TCP));
+        assert_eq!(walk.trace[1].flow.and_then(|flow| flow.key).map(|key| key.dport()), Some(dport));
+    }
+    assert_eq!(meets(flow(Learn::Default, 4), &frame(ARP)), MISS, "no IP, no key");
+}
+
+#[test]
+fn m9_the_inner_key_has_the_vni_and_is_the_outer_one_without_a_tunnel() {
+    let kind = PipeKind::Flow { key: KeySource::Inner, learn: Learn::Default, idle_timeout_ns: 0 };
+    let program = program(vec![Pipe { kind, ..flow(Learn::Default, 4) }]);
+    let key = |text: &str| walk(&program, &frame(text)).trace[0].flow.and_then(|flow| flow.key).expect("IP");
+    let inner = key("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)");
+    assert_eq!(inner, FlowKey::new([10, 1, 0, 1].into(), [10, 1, 0, 2].into(), 6, (1, 2), 5));
+    assert_eq!(key(TCP), tcp_key());
+    let no_ip = key("src=10.0.0.1 dst=10.0.0.2 sport=9 vni=5 inner(arp=request sender_ip=10.1.0.1 target_ip=10.1.0.2)");
+    assert_eq!(no_ip, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 4789), 0));
+}
+
+#[test]
+fn m10_an_unknown_flow_is_learnt_and_is_then_a_hit() {
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
+    let first = interpreter.walk(PortId(0), &frame(TCP), 128, 3 * MS);
+    assert_eq!((first.verdict, known(&first)), (HIT, Known::Learnt(FlowDecision::Default)));
+    let pipe = &interpreter.snapshot().pipes[0];
+    assert_eq!((pipe.flows[0].key, pipe.flows[0].hits.packets, pipe.flows[0].first_ms), (tcp_key(), 1, 3));
+    assert_eq!((pipe.entries[0].hits.packets, pipe.misses.packets), (1, 0));
+}
+
+#[test]
+fn m10_a_full_table_treats_the_packet_as_it_would_have() {
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
+    interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    let second = interpreter.walk(PortId(0), &frame(UDP), 128, 0);
+    assert_eq!((second.verdict, known(&second)), (HIT, Known::Full(FlowDecision::Default)));
+    let pipe = &interpreter.snapshot().pipes[0];
+    assert_eq!((pipe.unflowed_full, pipe.flows.len(), pipe.entries[0].hits.packets), (1, 1, 2));
+    let own = Change::Add { pipe: PipeId(0), entry: entry(vec![EntryMatch::Flow(FlowKey::default())]) };
+    assert!(matches!(interpreter.apply(&own), Err(ChangeError::Full { .. })), "own entries count too");
+}
+
+#[test]
+fn m10_an_entry_of_a_live_flow_takes_it_over() {
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
+    interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    let own = || entry(vec![EntryMatch::Flow(tcp_key())]);
+    assert_eq!(interpreter.apply(&Change::Add { pipe: PipeId(0), entry: own() }), Ok(()), "no row more is needed");
+    let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    assert_eq!(known(&walk), Known::Found(FlowDecision::Own));
+    let pipe = &interpreter.snapshot().pipes[0];
+    assert_eq!((pipe.flows[0].hits.packets, pipe.entries[1].hits.packets), (2, 1), "the flow's counts go on");
+    interpreter.apply(&Change::Remove { pipe: PipeId(0), key: EntryKey::of(&own()) }).expect("it is there");
+    assert_eq!(interpreter.snapshot().pipes[0].flows, [], "with the entry goes its flow");
+}
+
+#[test]
+fn m11_pin_decides_once_and_follow_for_each_packet() {
+    for (learn, after) in [(Learn::Pin(GroupId(0)), 0), (Learn::Follow(GroupId(0)), 1)] {
+        let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
+        let verdict = |interpreter: &mut Interpreter| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
+        assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(0)));
+        interpreter.set_buckets(GroupId(0), vec![1; 4]);
+        assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(after)));
+    }
+}
+
+#[test]
+fn m11_without_a_live_target_nothing_is_learnt_or_counted() {
+    for learn in [Learn::Pin(GroupId(0)), Learn::Follow(GroupId(0))] {
+        let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
+        interpreter.set_buckets(GroupId(0), vec![u16::MAX; 4]);
+        let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        assert_eq!(walk.verdict, dropped(DropReason::NoTarget));
+        assert_eq!(interpreter.snapshot().pipes[0].flows, []);
+        interpreter.set_buckets(GroupId(0), vec![0; 4]);
+        interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        interpreter.set_buckets(GroupId(0), vec![u16::MAX; 4]);
+        let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        let live = matches!(learn, Learn::Pin(_));
+        assert_eq!(walk.verdict == Verdict::Transmit(PortId(0)), live, "a pinned flow stays, one that follows drops");
+        assert_eq!(interpreter.snapshot().pipes[0].flows[0].hits.packets, 1 + u64::from(live));
+    }
+}
+
+#[test]
+fn m11_with_a_row_go_the_flows_it_was_decided_for() {
+    let mut interpreter = start(&with_group(program(vec![flow(Learn::Pin(GroupId(0)), 4)]), 2));
+    interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    interpreter.set_buckets(GroupId(0), vec![1; 4]);
+    interpreter.walk(PortId(0), &frame(UDP), 128, 0);
+    let key = EntryKey { matches: vec![target_match(0)], priority: 0 };
+    interpreter.apply(&Change::Remove { pipe: PipeId(0), key }).expect("it is there");
+    let flows = &interpreter.snapshot().pipes[0].flows;
+    assert_eq!(flows.iter().map(|flow| flow.decision).collect::<Vec<_>>(), [FlowDecision::Pinned(1)]);
+    assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, Verdict::Transmit(PortId(1)));
+}
+
+#[test]
+fn m12_an_entry_learnt_by_one_frame_is_seen_by_the_next() {
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 4)]));
+    let learnt: Vec<Known> = (0..3).map(|_| known(&interpreter.walk(PortId(0), &frame(TCP), 128, 0))).collect();
+    let found = Known::Found(FlowDecision::Default);
+    assert_eq!(learnt, [Known::Learnt(FlowDecision::Default), found, found]);
+}
+
+#[test]
+fn m13_facts_are_0_without_ip_and_the_inner_ones_need_vxlan() {
+    for (field, value) in [(Field::IpVersion, 0), (Field::IpProtocol, 0), (Field::IpFragment, 0)] {
+        assert_eq!(meets(only(field, value, field.max()), &frame(ARP)), HIT, "{field}");
+    }
+    assert_eq!(meets(only(Field::IpVersion, 4, 15), &frame(TCP)), HIT);
+    assert_eq!(meets(only(Field::InputPort, 0, 0xffff), &frame(TCP)), HIT);
+    assert_eq!(meets(only(Field::InnerIpVersion, 0, 15), &frame(TCP)), MISS);
+    let tunnel = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=2001:db8::1 dst=2001:db8::2 proto=tcp)");
+    assert_eq!(meets(only(Field::InnerIpVersion, 6, 15), &tunnel), HIT);
+    assert_eq!(meets(only(Field::InnerIpProtocol, 6, 255), &tunnel), HIT);
+}
+
+#[test]
+fn m14_after_an_action_pipes_match_the_new_bytes() {
+    let set = onward(act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]), 1);
+    assert_eq!(walk(&program(vec![set, only(Field::L4Dport, 443, 0xffff)]), &frame(TCP)).verdict, HIT);
+}
+
+#[test]
+fn explain_names_the_nearest_entry_and_what_differs() {
+    let matches =
+        [Field::Ipv4Dst, Field::L4Dport].map(|field| matched(field, Criterion::PerEntry { mask: field.max() }));
+    let row = |address, port| entry(vec![EntryMatch::Value(address), EntryMatch::Value(port)]);
+    let near = Pipe {
+        matches: matches.to_vec(),
+        entries: vec![row(ipv4(9), 443), row(ipv4(2), 443), row(ipv4(2), 81)],
+        miss: Forward::Drop,
+        ..pipe(PipeKind::Basic)
+    };
+    let walk = walk(&program(vec![near]), &frame(TCP));
+    let Lookup::Miss(miss) = &walk.trace[0].lookup else { panic!("it misses") };
+    let nearest = miss.nearest.as_ref().expect("there are entries");
+    assert_eq!(nearest.entry.matches[1], EntryMatch::Value(81), "one field, one bit");
+    let told: Vec<_> = nearest.differences.iter().map(|one| (one.name.as_str(), one.wanted.as_str())).collect();
+    assert_eq!(told, [("l4.dport", "81")]);
+    assert_eq!(nearest.differences[0].actual.as_deref(), Some("80"));
+}

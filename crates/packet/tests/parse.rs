@@ -1,0 +1,432 @@
+//! Parsing, against any bytes and against etherparse as an oracle.
+//!
+//! Wherever both accept a frame, they find the same headers at the same places. Where only one accepts it, the reason
+//! is one of those that [`refused_on_purpose`] names.
+
+mod recipes;
+
+use etherparse::{LinkExtSlice, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
+use packet::craft::{Recipe, frame};
+use packet::{Depth, DropReason, FlowKey, Headers, KeySource, Layer, parse};
+use proptest::prelude::*;
+use std::net::IpAddr;
+
+const DEPTHS: [Depth; 4] = [Depth::L2, Depth::L3, Depth::L4, Depth::Inner];
+
+/// The layers that a depth can find.
+fn layers_of(depth: Depth) -> u32 {
+    match depth {
+        Depth::L2 => Layer::Arp as u32 - 1,
+        Depth::L3 => Layer::Tcp as u32 - 1,
+        Depth::L4 => Layer::Vxlan as u32 - 1,
+        Depth::Inner => u32::MAX,
+    }
+}
+
+/// The depth at which a malformed header is met.
+fn depth_of(reason: DropReason) -> Depth {
+    match reason {
+        DropReason::MalformedEthernet => Depth::L2,
+        DropReason::MalformedArp | DropReason::MalformedIpv4 | DropReason::MalformedIpv6 => Depth::L3,
+        DropReason::TooManyExtensionHeaders => Depth::L3,
+        DropReason::MalformedTcp | DropReason::MalformedUdp | DropReason::MalformedIcmp => Depth::L4,
+        DropReason::MalformedVxlan | DropReason::MalformedInner => Depth::Inner,
+        other => panic!("{other} is no reason to refuse a header"),
+    }
+}
+
+/// What must hold for any bytes: offsets lie in the frame in their order, keys can be made, and each depth agrees with
+/// the one below it.
+fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
+    let mut shallower = Ok(Headers::default());
+    for depth in DEPTHS {
+        let result = parse(bytes, depth);
+        match (&shallower, &result) {
+            (Err(before), now) => prop_assert_eq!(&Err(*before), now),
+            (Ok(_), Err(reason)) => prop_assert_eq!(depth_of(*reason), depth),
+            (Ok(before), Ok(now)) => {
+                check_places(bytes, now)?;
+                let kept = if depth == Depth::L2 { 0 } else { layers_of(DEPTHS[depth as usize - 1]) };
+                prop_assert_eq!(now.layers.0 & kept, before.layers.0);
+                prop_assert_eq!(now.layers.0 & !layers_of(depth), 0);
+                prop_assert!(
+                    depth <= Depth::L3 || (before.protocol, before.ether_type) == (now.protocol, now.ether_type)
+                );
+            }
+        }
+        shallower = result;
+    }
+    Ok(())
+}
+
+fn check_places(bytes: &[u8], headers: &Headers) -> Result<(), TestCaseError> {
+    let ends = [
+        (Layer::Arp as u32, 2, 28),
+        (Layer::Ipv4 as u32, 2, 20),
+        (Layer::Ipv6 as u32, 2, 40),
+        (Layer::Udp as u32 | Layer::Icmp as u32 | Layer::Icmpv6 as u32, 3, 8),
+        (Layer::Tcp as u32, 3, 20),
+        (Layer::Vxlan as u32, 4, 8),
+        (Layer::InnerEthernet as u32, 5, 14),
+        (Layer::InnerIpv4 as u32, 6, 20),
+        (Layer::InnerIpv6 as u32, 6, 40),
+        (Layer::InnerUdp as u32 | Layer::InnerIcmp as u32 | Layer::InnerIcmpv6 as u32, 7, 8),
+        (Layer::InnerTcp as u32, 7, 20),
+    ];
+    for (layers, offset, length) in ends {
+        if headers.layers.0 & layers != 0 {
+            prop_assert!(usize::from(headers.offsets[offset]) + length <= bytes.len());
+        }
+    }
+    for source in [KeySource::Outer, KeySource::Inner] {
+        let ip = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
+        let key = FlowKey::of(bytes, headers, source);
+        prop_assert_eq!(key.is_some(), headers.layers.0 & ip != 0);
+        if let Some(key) = key {
+            let parts = FlowKey::new(key.src(), key.dst(), key.protocol(), (key.sport(), key.dport()), key.vni());
+            prop_assert_eq!(key, parts);
+        }
+    }
+    Ok(())
+}
+
+/// What both parsers can be asked.
+#[derive(Debug, Default, PartialEq)]
+struct Found {
+    l3: usize,
+    tags: usize,
+    is_arp: bool,
+    addresses: Option<(IpAddr, IpAddr)>,
+    protocol: Option<u8>,
+    is_fragment: bool,
+    l4: Option<usize>,
+    transport: Option<&'static str>,
+    ports: Option<(u16, u16)>,
+}
+
+fn ours(bytes: &[u8], headers: &Headers) -> Found {
+    let has = |layer| headers.layers.has(layer);
+    let key = FlowKey::of(bytes, headers, KeySource::Outer);
+    let names = [(Layer::Tcp, "tcp"), (Layer::Udp, "udp"), (Layer::Icmp, "icmp"), (Layer::Icmpv6, "icmpv6")];
+    Found {
+        l3: usize::from(headers.offsets[2]),
+        tags: usize::from(has(Layer::Vlan)) + usize::from(has(Layer::SecondVlan)),
+        is_arp: has(Layer::Arp),
+        addresses: key.map(|key| (key.src(), key.dst())),
+        protocol: key.map(|key| key.protocol()),
+        is_fragment: has(Layer::Fragment),
+        l4: key.map(|_| usize::from(headers.offsets[3])),
+        transport: names.into_iter().find(|(layer, _)| has(*layer)).map(|(_, name)| name),
+        ports: key.filter(|_| has(Layer::Ports)).map(|key| (key.sport(), key.dport())),
+    }
+}
+
+fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> Found {
+    let place = |slice: &[u8]| slice.as_ptr() as usize - bytes.as_ptr() as usize;
+    let mut found = Found { tags: packet.link_exts.len(), l3: 14 + 4 * packet.link_exts.len(), ..Found::default() };
+    let payload = match &packet.net {
+        Some(NetSlice::Ipv4(ip)) => {
+            found.addresses = Some((ip.header().source_addr().into(), ip.header().destination_addr().into()));
+            Some(ip.payload())
+        }
+        Some(NetSlice::Ipv6(ip)) => {
+            found.addresses = Some((ip.header().source_addr().into(), ip.header().destination_addr().into()));
+            Some(ip.payload())
+        }
+        Some(NetSlice::Arp(_)) => {
+            found.is_arp = true;
+            None
+        }
+        None => None,
+    };
+    if let Some(payload) = payload {
+        found.protocol = Some(payload.ip_number.0);
+        found.is_fragment = payload.fragmented;
+        found.l4 = Some(place(payload.payload));
+    }
+    (found.transport, found.ports) = match &packet.transport {
+        Some(TransportSlice::Tcp(tcp)) => (Some("tcp"), Some((tcp.source_port(), tcp.destination_port()))),
+        Some(TransportSlice::Udp(udp)) => (Some("udp"), Some((udp.source_port(), udp.destination_port()))),
+        Some(TransportSlice::Icmpv4(_)) => (Some("icmp"), None),
+        Some(TransportSlice::Icmpv6(_)) => (Some("icmpv6"), None),
+        Some(TransportSlice::Igmp(_)) | None => (None, None),
+    };
+    found
+}
+
+/// Differences that are meant: etherparse accepts the frame and we do not, or we see less in it.
+#[derive(Debug, PartialEq)]
+enum Difference {
+    /// TPID 0x9100, MACsec or a third tag: payload to us.
+    OtherLinkHeaders,
+    /// A multicast source (RFC 4291 §2.7): flow keys rely on there being none.
+    MulticastSource,
+    /// An IPv6 payload length of 0 or a UDP length of 0 with bytes behind (jumbograms, offload): etherparse takes what
+    /// is there, we take the header at its word.
+    LengthOfZero,
+    /// ARP for anything but IPv4 over Ethernet.
+    OtherArp,
+    /// An authentication header over IPv4: a protocol like any other to us, not an extension.
+    Ipv4Authentication,
+    /// ICMP over IPv6 or ICMPv6 over IPv4: their numbers mean nothing there.
+    ForeignIcmp,
+    /// More extension headers than we follow, or in an order or of a kind only one of us follows.
+    ExtensionHeaders,
+}
+
+fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
+    let is_other = |ext: &LinkExtSlice<'_>| matches!(ext, LinkExtSlice::Macsec(_));
+    let tpids = [12, 16].into_iter().filter_map(|at| bytes.get(at..at + 2)).take(packet.link_exts.len());
+    if packet.link_exts.iter().any(is_other)
+        || packet.link_exts.len() > 2
+        || tpids.into_iter().any(|tpid| tpid == [0x91, 0])
+    {
+        return Some(Difference::OtherLinkHeaders);
+    }
+    let udp_length = match &packet.transport {
+        Some(TransportSlice::Udp(udp)) => udp.length(),
+        _ => 8,
+    };
+    match packet.net.as_ref()? {
+        NetSlice::Ipv6(ip) if ip.header().source()[0] == 0xff => Some(Difference::MulticastSource),
+        NetSlice::Ipv6(ip) if ip.header().payload_length() == 0 && !ip.payload().payload.is_empty() => {
+            Some(Difference::LengthOfZero)
+        }
+        _ if udp_length == 0 => Some(Difference::LengthOfZero),
+        NetSlice::Arp(arp) if arp.slice()[..6] != [0, 1, 8, 0, 6, 4] => Some(Difference::OtherArp),
+        NetSlice::Ipv4(ip) if ip.header().protocol().0 == 51 => Some(Difference::Ipv4Authentication),
+        NetSlice::Ipv4(ip) if ip.payload().ip_number.0 == 58 => Some(Difference::ForeignIcmp),
+        NetSlice::Ipv6(ip) if ip.payload().ip_number.0 == 1 => Some(Difference::ForeignIcmp),
+        NetSlice::Ipv6(ip) if !plain_extensions(ip.header().next_header().0, ip.extensions().slice()) => {
+            Some(Difference::ExtensionHeaders)
+        }
+        _ => None,
+    }
+}
+
+/// Kinds that both follow, eight at most, hop-by-hop options first and once, and nothing behind a fragment header.
+fn plain_extensions(first: u8, mut rest: &[u8]) -> bool {
+    let mut next = first;
+    for count in 0.. {
+        let is_extension = matches!(next, 0 | 43 | 44 | 51 | 60 | 135 | 139 | 140);
+        if !is_extension || rest.is_empty() {
+            return !is_extension;
+        }
+        let bytes = match next {
+            44 => 8,
+            51 => (usize::from(rest[1]) + 2) * 4,
+            _ => (usize::from(rest[1]) + 1) * 8,
+        };
+        if count == 8 || next > 60 || (next == 0 && count > 0) || (next == 44 && bytes < rest.len()) {
+            return false;
+        }
+        (next, rest) = (rest[0], &rest[bytes..]);
+    }
+    true
+}
+
+/// Compares with the oracle; true when both accepted.
+fn check_oracle(bytes: &[u8]) -> Result<bool, TestCaseError> {
+    let Ok(packet) = SlicedPacket::from_ethernet(bytes) else { return Ok(false) };
+    if difference(bytes, &packet).is_some() {
+        return Ok(false);
+    }
+    let headers = parse(bytes, Depth::L4);
+    prop_assert!(headers.is_ok(), "{:?} where etherparse finds {:?}", headers, theirs(bytes, &packet));
+    let headers = headers.unwrap_or_default();
+    prop_assert_eq!(ours(bytes, &headers), theirs(bytes, &packet));
+    Ok(true)
+}
+
+/// Bytes written over some places, most of them headers, and bytes cut off or appended.
+fn corrupted(bytes: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
+    let byte =
+        prop_oneof![any::<u8>(), prop::sample::select(vec![0, 1, 6, 17, 43, 44, 51, 58, 60, 0x45, 0x60, 0x81, 0xff])];
+    let change = (prop_oneof![3 => 0..60usize, 1 => 0..200usize], byte);
+    (prop::collection::vec(change, 0..4), prop_oneof![2 => Just(0usize), 1 => 0..80usize]).prop_map(
+        move |(changes, cut)| {
+            let mut bytes = bytes.clone();
+            for (at, value) in changes {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                }
+            }
+            bytes.truncate(bytes.len().saturating_sub(cut));
+            bytes
+        },
+    )
+}
+
+fn crafted() -> impl Strategy<Value = Vec<u8>> {
+    recipes::any_recipe().prop_map(|text| text.parse::<Recipe>().map(|recipe| recipe.build()).unwrap_or_default())
+}
+
+/// Valid packets of etherparse's own making.
+fn built() -> impl Strategy<Value = Vec<u8>> {
+    let payload = prop::collection::vec(any::<u8>(), 0..80);
+    (any::<[u16; 2]>(), any::<[u8; 16]>(), any::<[u8; 16]>(), 0..3u8, 0..8u8, payload).prop_map(
+        |(ports, mut src, dst, tags, kind, payload)| {
+            src[0] &= 0x7f;
+            let start = PacketBuilder::ethernet2([2; 6], [4; 6]);
+            let v4 = ([src[1], src[2], src[3], src[4]], [dst[1], dst[2], dst[3], dst[4]]);
+            let is_ipv4 = kind < 4;
+            let vlan = |vid: u8| etherparse::VlanId::try_new(u16::from(vid)).unwrap_or_default();
+            let step = match (tags, is_ipv4) {
+                (0, true) => start.ipv4(v4.0, v4.1, 9),
+                (0, false) => start.ipv6(src, dst, 9),
+                (1, true) => start.single_vlan(vlan(src[5])).ipv4(v4.0, v4.1, 9),
+                (1, false) => start.single_vlan(vlan(src[5])).ipv6(src, dst, 9),
+                (_, true) => start.double_vlan(vlan(src[5]), vlan(src[6])).ipv4(v4.0, v4.1, 9),
+                (_, false) => start.double_vlan(vlan(src[5]), vlan(src[6])).ipv6(src, dst, 9),
+            };
+            let mut bytes = Vec::new();
+            let written = match kind % 4 {
+                0 => step.udp(ports[0], ports[1]).write(&mut bytes, &payload),
+                1 => step.tcp(ports[0], ports[1], 1, 2).syn().write(&mut bytes, &payload),
+                2 if is_ipv4 => step.icmpv4_echo_request(1, 2).write(&mut bytes, &payload),
+                2 => step.icmpv6_echo_request(1, 2).write(&mut bytes, &payload),
+                _ => step.write(&mut bytes, etherparse::IpNumber(200), &payload),
+            };
+            assert!(written.is_ok());
+            bytes
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn any_bytes_parse_at_every_depth(bytes in prop::collection::vec(any::<u8>(), 0..120)) {
+        check_depths(&bytes)?;
+    }
+
+    #[test]
+    fn corrupted_frames_parse_at_every_depth(bytes in prop_oneof![crafted(), built()].prop_flat_map(corrupted)) {
+        check_depths(&bytes)?;
+    }
+
+    #[test]
+    fn corrupted_frames_agree_with_etherparse(bytes in prop_oneof![crafted(), built()].prop_flat_map(corrupted)) {
+        check_oracle(&bytes)?;
+    }
+
+    #[test]
+    fn etherparses_own_frames_agree(bytes in built()) {
+        prop_assert!(check_oracle(&bytes)?);
+        let headers = parse(&bytes, Depth::Inner);
+        prop_assert!(headers.is_ok() || headers == Err(DropReason::MalformedVxlan));
+        // craft has the same idea of lengths and checksums: it need not say any.
+        let printed = packet::craft::describe(&bytes);
+        prop_assert!(!printed.contains("csum") && !printed.contains("hex"), "{}", printed);
+    }
+
+    #[test]
+    fn crafted_frames_are_valid(text in recipes::plain()) {
+        let bytes = frame(&text);
+        check_oracle(&bytes)?;
+        prop_assert!(parse(&bytes, Depth::L4).is_ok(), "{}", text);
+    }
+
+    #[test]
+    fn a_tunnel_shows_what_the_inner_frame_shows_alone(inner in recipes::plain()) {
+        let alone = frame(&inner);
+        let outer = frame(&format!("src=10.0.0.1 dst=10.0.0.2 options=1 vni=77 inner({inner})"));
+        let (alone_headers, headers) = (parse(&alone, Depth::L4).unwrap(), parse(&outer, Depth::Inner).unwrap());
+        let at = |place: u16| place + headers.offsets[5];
+        prop_assert_eq!(headers.inner_ether_type, alone_headers.ether_type);
+        prop_assert_eq!(headers.inner_protocol, alone_headers.protocol);
+        prop_assert_eq!(headers.offsets[6], at(alone_headers.offsets[2]));
+        let moved = (alone_headers.layers.0 >> 3 & 0xff) << 13;
+        prop_assert_eq!(headers.layers.0 >> 13 << 13, moved);
+        let key = FlowKey::of(&outer, &headers, KeySource::Inner);
+        match FlowKey::of(&alone, &alone_headers, KeySource::Outer) {
+            Some(expected) => {
+                prop_assert_eq!(headers.offsets[7], at(alone_headers.offsets[3]));
+                let ports = (expected.sport(), expected.dport());
+                prop_assert_eq!(key, Some(FlowKey::new(expected.src(), expected.dst(), expected.protocol(), ports, 77)));
+            }
+            None => prop_assert_eq!(key, FlowKey::of(&outer, &headers, KeySource::Outer)),
+        }
+    }
+}
+
+/// The reason for which a frame is refused at the deepest depth.
+fn refused(bytes: &[u8]) -> Option<DropReason> {
+    parse(bytes, Depth::Inner).err()
+}
+
+/// A frame of the recipe with one byte changed.
+fn with(text: &str, at: usize, value: u8) -> Vec<u8> {
+    let mut bytes = frame(text);
+    bytes[at] = value;
+    bytes
+}
+
+#[test]
+fn refused_on_purpose() {
+    assert_eq!(refused(&[0; 13]), Some(DropReason::MalformedEthernet));
+    assert_eq!(refused(&frame("vlan=1 type=0x88cc")[..17]), Some(DropReason::MalformedEthernet));
+    assert_eq!(refused(&with("arp=request", 18, 8)), Some(DropReason::MalformedArp));
+    assert_eq!(refused(&with("", 14, 0x44)), Some(DropReason::MalformedIpv4));
+    assert_eq!(refused(&with("", 14, 0x65)), Some(DropReason::MalformedIpv4));
+    assert_eq!(refused(&with("", 17, 29)), Some(DropReason::MalformedIpv4), "total length beyond the frame");
+    assert_eq!(refused(&frame("src=ff02::1")), Some(DropReason::MalformedIpv6), "multicast source");
+    assert_eq!(refused(&with("src=fd00::1", 19, 0)), Some(DropReason::MalformedUdp), "payload length 0");
+    assert_eq!(refused(&with("src=fd00::1 ext=dst", 55, 9)), Some(DropReason::MalformedIpv6));
+    assert_eq!(refused(&with("", 39, 7)), Some(DropReason::MalformedUdp), "UDP length below its header");
+    assert_eq!(refused(&with("", 39, 9)), Some(DropReason::MalformedUdp), "UDP length beyond IP's");
+    assert_eq!(refused(&with("proto=tcp", 46, 0x40)), Some(DropReason::MalformedTcp));
+    assert_eq!(refused(&with("proto=tcp", 46, 0x60)), Some(DropReason::MalformedTcp));
+    assert_eq!(refused(&frame("proto=1 payload=08000000000000")), Some(DropReason::MalformedIcmp));
+    assert_eq!(refused(&frame("proto=udp dport=4789")), Some(DropReason::MalformedVxlan));
+    assert_eq!(refused(&with("vni=1 inner(proto=tcp)", 42, 0)), Some(DropReason::MalformedVxlan), "no I flag");
+    assert_eq!(refused(&frame("vni=1 inner(hex=00)")), Some(DropReason::MalformedInner));
+    let eight = "src=fd00::1 ext=dst,dst,dst,dst,dst,dst,dst";
+    assert_eq!(refused(&frame(&format!("{eight},dst"))), None);
+    assert_eq!(refused(&frame(&format!("{eight},dst,dst"))), Some(DropReason::TooManyExtensionHeaders));
+    // A fragment ends the walk, whatever it says comes next.
+    assert_eq!(refused(&frame(&format!("{eight} frag=8 proto=60"))), None);
+}
+
+#[test]
+fn accepted_on_purpose() {
+    let layers = |text: &str| parse(&frame(text), Depth::Inner).unwrap().layers;
+    let ports = |text: &str| layers(text).has(Layer::Ports);
+    // Fragments have no L4, the first one included; an atomic one is whole (RFC 6946).
+    assert!(ports("src=fd00::1 frag=0") && !ports("src=fd00::1 frag=0+") && !ports("src=fd00::1 frag=8"));
+    assert!(ports("") && !ports("frag=0+") && !ports("frag=8") && layers("frag=0+").has(Layer::Fragment));
+    assert!(ports("df=1"));
+    assert!(!layers("vni=5 frag=0+ inner(proto=tcp)").has(Layer::Vxlan), "no tunnel in a fragment");
+    assert!(layers("vni=5 inner(frag=0+)").has(Layer::InnerFragment));
+    assert!(!layers("vni=5 inner(frag=0+)").has(Layer::InnerPorts));
+    // ICMP's number over IPv6 and ICMPv6's over IPv4 mean nothing.
+    assert_eq!(layers("proto=58 payload=00").0, Layer::Ipv4 as u32);
+    assert_eq!(layers("src=fd00::1 proto=1 payload=00").0, Layer::Ipv6 as u32);
+    // Ethernet padding, and UDP that is shorter than its IP payload.
+    assert!(ports("trailer=000000000000000000000000"));
+    assert!(parse(&with("payload=0000", 39, 8), Depth::L4).unwrap().layers.has(Layer::Udp));
+    // Two tags are followed, a third is payload.
+    let third = frame("vlan=1 second_vlan=2 type=0x8100 payload=00030800");
+    assert_eq!(parse(&third, Depth::Inner).unwrap().ether_type, 0x8100);
+    // ARP in a tunnel and tags of an inner frame.
+    assert_eq!(parse(&frame("vni=1 inner(arp=request)"), Depth::Inner).unwrap().inner_ether_type, 0x0806);
+    assert!(layers("vni=1 inner(vlan=9 proto=tcp)").has(Layer::InnerTcp));
+}
+
+#[test]
+fn keys_tell_families_and_tunnels_apart() {
+    let key = |text: &str, source| {
+        let bytes = frame(text);
+        FlowKey::of(&bytes, &parse(&bytes, Depth::Inner).unwrap(), source)
+    };
+    let tunnel =
+        "src=10.0.0.1 dst=10.0.0.2 sport=50000 vni=9 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)";
+    let shown = |source| key(tunnel, source).map(|key| key.to_string()).unwrap_or_default();
+    assert_eq!(shown(KeySource::Outer), "udp 10.0.0.1:50000 > 10.0.0.2:4789");
+    assert_eq!(shown(KeySource::Inner), "tcp 10.1.0.1:1 > 10.1.0.2:2 vni 9");
+    assert_eq!(key("vni=9 inner(arp=request)", KeySource::Inner), key("vni=9 inner(arp=request)", KeySource::Outer));
+    assert_eq!(key("arp=request", KeySource::Outer), None);
+    assert_ne!(key("src=0.0.0.1 dst=0.0.0.2", KeySource::Outer), key("src=::1 dst=::2", KeySource::Outer));
+    assert_eq!(key("frag=0+ sport=5", KeySource::Outer), key("frag=8 proto=udp", KeySource::Outer));
+}
