@@ -156,3 +156,36 @@ fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a Bac
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
+        {"name":"fips3","mac_address":"A0:88:C2:B5:F4:5B"}, {"name":"fips4","mac_address":"A0:88:C2:B5:F4:5C"}]}"#;
+
+    #[test]
+    fn what_is_imported_can_be_run() {
+        for by in [By::FiveTuple, By::Source, By::SourceBits(0x0000_0105)] {
+            for (output, vip, source_mac) in
+                [(None, None, None), (Some("eth1"), Some([10, 0, 0, 53]), Some(0x0200_0000_0001))]
+            {
+                let (output, vip) = (output.map(str::to_string), vip.map(Ipv4Addr::from));
+                let options = Options { by, output, vip, source_mac, ..Options::default() };
+                let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
+                let loaded = config::read("imported", &yaml);
+                assert_eq!(loaded.report.to_string(), "", "{yaml}");
+                let program = loaded.plan.unwrap().program;
+                let entries = if matches!(by, By::SourceBits(_)) { 8 } else { 3 };
+                assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_file_of_xenoflows_is_taken_for_one() {
+        assert!(is_xenoflow(FILE));
+        assert!(!is_xenoflow("ports: { p0: { mem: } }"));
+        assert!(!is_xenoflow(r#"{ "ports": {}, "pipes": {} }"#));
+    }
+}

@@ -7,6 +7,7 @@ use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::{files, wrap};
 use anyhow::{Context, Result};
 use engine::batch::Engine;
+use engine::snapshot::Snapshot;
 use engine::worker::{Report, Worker};
 use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool, TableHash};
 use port::PcapPort;
@@ -29,6 +30,8 @@ const TICK_NS: u64 = 10_000_000;
 pub struct Replayed {
     /// The worker's account.
     pub report: Report,
+    /// What every entry and flow counted.
+    pub snapshot: Snapshot,
     /// Why a recording ended before its end.
     pub read_error: Option<String>,
 }
@@ -40,6 +43,8 @@ pub struct Recordings {
     pub input: Vec<(String, PathBuf)>,
     /// What is transmitted, by port.
     pub output: Vec<(String, PathBuf)>,
+    /// What is given to the host's stack, by port.
+    pub kernel: Vec<(String, PathBuf)>,
 }
 
 /// Runs the recordings through the plan's program.
@@ -48,8 +53,13 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, CHUNK_MIN)));
     let mut pcaps = Vec::new();
     for port in &plan.ports {
-        let (input, output) = (named(&recordings.input, &port.name), named(&recordings.output, &port.name));
-        let files = files(&input.or(configured(port).0), &output.or(configured(port).1), &configured(port).2)?;
+        let named = |list| named(list, &port.name);
+        let (input, output, kernel) = configured(port);
+        let files = files(
+            &named(&recordings.input).or(input),
+            &named(&recordings.output).or(output),
+            &named(&recordings.kernel).or(kernel),
+        )?;
         pcaps.push(PcapPort::open(&port.name, pool, files).with_context(|| format!("port `{}`", port.name))?);
     }
     // All recordings share one clock: the earliest frame's time is 0.
@@ -63,11 +73,11 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     let engine = Engine::new(&plan.program, TableHash::new(SECRET))?;
     let mut worker = Worker::new(engine, ports, pools);
     run(&mut worker);
-    let report = worker.report();
+    let (report, snapshot) = (worker.report(), worker.engine().snapshot());
     let errors =
         report.ports.iter().filter(|port| port.extra.iter().any(|&(name, count)| name == "read_errors" && count > 0));
     let read_error = errors.map(|port| format!("{}: {}", port.name, port.mode)).next();
-    Ok(Replayed { report, read_error })
+    Ok(Replayed { report, snapshot, read_error })
 }
 
 /// Breathes until every recording has ended and nothing is late.

@@ -62,6 +62,15 @@ pub struct Program {
     pub select_seed: u64,
 }
 
+/// What a program does with flow keys of one kind: what nobody reads is not computed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyUse {
+    /// Looks flows up.
+    pub table: bool,
+    /// Picks buckets or source ports.
+    pub select: bool,
+}
+
 /// A port as the program knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortDeclaration {
@@ -454,14 +463,17 @@ impl Program {
     /// How deep frames must be parsed: as deep as anything in the program reads.
     #[must_use]
     pub fn depth(&self) -> Depth {
-        self.pipes.iter().map(Pipe::depth).max().unwrap_or_default()
+        self.pipes.iter().map(|pipe| pipe.depth(!self.groups.is_empty())).max().unwrap_or_default()
     }
 
-    /// Which flow keys must be made of every received frame: `(outer, inner)`.
+    /// What is done with the flow keys of received frames, outer or inner.
     #[must_use]
-    pub fn keys_needed(&self) -> (bool, bool) {
-        let uses = |wanted: KeySource| self.pipes.iter().any(|pipe| pipe.uses_key(self, wanted));
-        (uses(KeySource::Outer), uses(KeySource::Inner))
+    pub fn key_use(&self, source: KeySource) -> KeyUse {
+        let uses = self.pipes.iter().map(|pipe| pipe.key_use(source, !self.groups.is_empty()));
+        uses.fold(KeyUse::default(), |all, one| KeyUse {
+            table: all.table || one.table,
+            select: all.select || one.select,
+        })
     }
 
     /// Looks a pipe up by name.
@@ -486,7 +498,7 @@ impl Program {
 impl Pipe {
     /// How deep this pipe reads: its matches, its hash input, its actions.
     #[must_use]
-    pub fn depth(&self) -> Depth {
+    fn depth(&self, groups: bool) -> Depth {
         let matches = self.matches.iter().map(|one| one.field.depth());
         let kind = match &self.kind {
             PipeKind::Hash { input: HashInput::Fields(fields), .. } => {
@@ -498,7 +510,7 @@ impl Pipe {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => Depth::L2,
         };
         let actions = self.templates.iter().flat_map(|template| &template.operations).map(Operation::depth);
-        let forward = if self.forwards_by_hash() { Depth::L4 } else { Depth::L2 };
+        let forward = if groups && self.forwards_by_hash() { Depth::L4 } else { Depth::L2 };
         matches.chain(actions).max().unwrap_or_default().max(kind).max(forward)
     }
 
@@ -511,20 +523,22 @@ impl Pipe {
             || self.forward == Forward::PerEntry && !matches!(self.kind, PipeKind::Hash { .. })
     }
 
-    fn uses_key(&self, program: &Program, wanted: KeySource) -> bool {
-        let kind = match &self.kind {
-            PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
-                *source == wanted
+    fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {
+        let own = match &self.kind {
+            PipeKind::Flow { key, learn, .. } if *key == wanted => {
+                KeyUse { table: true, select: matches!(learn, Learn::Pin(_) | Learn::Follow(_)) }
             }
-            _ => false,
+            PipeKind::Hash { input: HashInput::Select(source), .. } => {
+                KeyUse { table: false, select: *source == wanted }
+            }
+            _ => KeyUse::default(),
         };
-        let by_group = self.forwards_by_hash() && !program.groups.is_empty();
-        let encap = self
-            .templates
-            .iter()
-            .flat_map(|template| &template.operations)
-            .any(|operation| matches!(operation, Operation::EncapVxlan(encap) if encap.sport.is_none()));
-        kind || (wanted == KeySource::Outer && (by_group || encap))
+        let mut operations = self.templates.iter().flat_map(|template| &template.operations);
+        let by_hash =
+            |operation: &Operation| matches!(operation, Operation::EncapVxlan(encap) if encap.sport.is_none());
+        // Groups and tunnels go by the outer headers.
+        let outer = wanted == KeySource::Outer && (groups && self.forwards_by_hash() || operations.any(by_hash));
+        KeyUse { select: own.select || outer, ..own }
     }
 
     /// The entry values a template wants.

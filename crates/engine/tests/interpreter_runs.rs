@@ -27,7 +27,7 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
                 coverage.walk(&program, &walk);
             }
             Event::Change(change) => {
-                let result = interpreter.apply(&change, now_ns);
+                let result = interpreter.apply(&change);
                 if let (Change::SetWeight { group, .. }, Ok(())) = (&change, &result) {
                     let buckets = dealt_buckets(&interpreter.program().groups[group.index()]);
                     interpreter.set_buckets(*group, buckets);

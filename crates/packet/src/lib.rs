@@ -23,7 +23,9 @@ pub use field::{Access, Base, Depth, Field, FieldSpec};
 pub use flow_key::{FlowKey, IPV4_MARK, KeySource};
 pub use hash::{TableHash, select_hash};
 pub use ledger::Ledger;
-pub use memory::{CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, prefetch};
+pub use memory::{
+    CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, advise_huge, prefetch,
+};
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, Headers, Layer, Layers,
     PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse,

@@ -24,6 +24,9 @@ pub const CHUNK_MIN: usize = 2048;
 /// Regions are page aligned: AF_XDP requires it of a UMEM.
 const REGION_ALIGNMENT: usize = 4096;
 
+/// Bytes of a huge page (x86-64, and AArch64 with pages of 4 KiB).
+const HUGE_PAGE: usize = 2 << 20;
+
 /// Names a pool; unique in the process, so that a frame can never return to the wrong one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
@@ -530,6 +533,22 @@ pub fn prefetch<T>(place: &T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
+}
+
+/// Asks the kernel to back a large table with huge pages: with pages of 4 KiB every look-up in a table of many megabytes
+/// misses the TLB besides the cache. A hint; small tables and systems without huge pages are left as they are.
+pub fn advise_huge<T>(table: &Vec<T>) {
+    let start = table.as_ptr() as usize;
+    let end = start + table.capacity() * size_of::<T>();
+    let first = start.next_multiple_of(HUGE_PAGE);
+    if end.saturating_sub(first) < HUGE_PAGE {
+        return;
+    }
+    let length = (end - first) / HUGE_PAGE * HUGE_PAGE;
+    // SAFETY: the range lies inside the table's allocation, and this advice changes no byte of it.
+    let advised = unsafe { rustix::mm::madvise(first as *mut _, length, rustix::mm::Advice::LinuxHugepage) };
+    // A kernel without huge pages says no; nothing is lost.
+    let _ = advised;
 }
 
 #[cfg(test)]

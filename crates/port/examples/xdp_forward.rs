@@ -92,10 +92,7 @@ impl Bench {
         if number("BUSY", 0) == 1 {
             return;
         }
-        // SAFETY: the ports own their descriptors and outlive the call.
-        #[allow(unsafe_code, reason = "readiness() names descriptors by number")]
-        let borrow = |port: &XdpPort| port.readiness().map(|fd| unsafe { BorrowedFd::borrow_raw(fd) });
-        let fds: Vec<_> = self.ports.iter().filter_map(borrow).collect();
+        let fds: Vec<BorrowedFd<'_>> = self.ports.iter().filter_map(Port::readiness).collect();
         let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let _ = poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 10_000_000 }));
     }

@@ -66,6 +66,7 @@ impl Index {
         let buckets = buckets_for(rows.min(ROWS_MAX));
         // Zeroed memory comes untouched from the operating system, which is why this is not a Vec of aligned buckets.
         let words = vec![0_u32; buckets * WORDS + LINE / size_of::<u32>()];
+        packet::advise_huge(&words);
         let first = words.as_ptr().align_offset(LINE).min(LINE / size_of::<u32>());
         Index { words, first, buckets: buckets as u32 }
     }

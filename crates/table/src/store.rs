@@ -46,9 +46,11 @@ pub(crate) struct Store<R> {
 impl<R: Record> Store<R> {
     pub(crate) fn with_capacity(capacity: usize) -> Store<R> {
         let capacity = capacity.min(ROWS_MAX);
+        let rows = Vec::with_capacity(capacity);
+        packet::advise_huge(&rows);
         Store {
             index: Index::with_rows(capacity),
-            rows: Vec::with_capacity(capacity),
+            rows,
             live: vec![0; capacity.div_ceil(64)],
             vacant: NO_ROW,
             length: 0,

@@ -11,7 +11,8 @@ const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
 fn back_ends(count: u8) -> Vec<BackEnd> {
-    let one = |at| BackEnd { name: format!("b{at}"), mac: [2, 0, 0, 0, 1, at], weight: 1, origin: Origin(u32::from(at)) };
+    let one =
+        |at| BackEnd { name: format!("b{at}"), mac: [2, 0, 0, 0, 1, at], weight: 1, origin: Origin(u32::from(at)) };
     (0..count).map(one).collect()
 }
 
@@ -177,7 +178,10 @@ fn everything_wrong_is_told() {
     assert!(matches!(bad(|one| one.name = "a".into()), Problem::NameTwice { .. }));
     assert!(matches!(bad(|one| one.dport = 53), Problem::ServiceTwice { .. }));
     assert!(matches!(bad(|one| one.back_ends.clear()), Problem::NoBackEnds { .. }));
-    assert!(matches!(bad(|one| one.back_ends.iter_mut().for_each(|one| one.weight = 0)), Problem::NobodyAnswers { .. }));
+    assert!(matches!(
+        bad(|one| one.back_ends.iter_mut().for_each(|one| one.weight = 0)),
+        Problem::NobodyAnswers { .. }
+    ));
     assert!(matches!(bad(|one| one.back_ends[1].name = "b0".into()), Problem::BackEndTwice { .. }));
     assert!(matches!(bad(|one| one.ports.clear()), Problem::NoPorts { .. }));
     assert!(matches!(bad(|one| one.protocol = 1), Problem::Protocol { .. }));

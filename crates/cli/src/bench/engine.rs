@@ -3,7 +3,7 @@
 //! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The port's own
 //! share is timed apart and printed beside (`port_ns`), not taken off.
 
-use super::scenarios::{Scenario, all};
+use super::scenarios::{ALL, Scenario};
 use engine::batch::Engine;
 use engine::worker::Worker;
 use packet::{Batch, Pools, Port, TableHash};
@@ -45,9 +45,9 @@ pub struct Row {
 #[must_use]
 pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str)) -> Vec<Row> {
     let mut rows = Vec::new();
-    for make in all() {
-        let scenario = make();
-        if only.is_empty() || only.iter().any(|name| name == scenario.name) {
+    for (name, make) in ALL {
+        if only.is_empty() || only.iter().any(|wanted| wanted == name) {
+            let scenario = make();
             let row = measure(&scenario);
             progress(&row, scenario.what);
             rows.push(row);

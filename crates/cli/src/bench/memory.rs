@@ -1,7 +1,7 @@
 //! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live entries, the tables
 //! filled to the capacity they were made for.
 
-use super::scenarios::{all, shuffled};
+use super::scenarios::{basic1m, flow1m, shuffled};
 use anyhow::{Context, Result};
 use engine::batch::Engine;
 use engine::program::PortId;
@@ -30,7 +30,7 @@ pub fn run() -> Result<Vec<Row>> {
 
 /// 40-byte keys, learnt from packets.
 fn flows() -> Result<Row> {
-    let scenario = all().into_iter().map(|make| make()).find(|one| one.name == "flow1m").context("flow1m")?;
+    let scenario = flow1m();
     let mut pools = Pools::region(512);
     let pool = pools.first().id();
     let mut port = Generator::new("in", &mut pools, pool, Stream::udp(64, shuffled(ENTRIES)), u64::from(ENTRIES));
@@ -53,7 +53,7 @@ fn flows() -> Result<Row> {
 
 /// 16-byte keys, from the configuration.
 fn basic() -> Result<Row> {
-    let scenario = all().into_iter().map(|make| make()).find(|one| one.name == "basic1m").context("basic1m")?;
+    let scenario = basic1m();
     let before = resident()?;
     let engine = Engine::new(&scenario.program, TableHash::new([1, 2]))?;
     let bytes = (resident()? - before) as f64 / f64::from(ENTRIES);

@@ -26,11 +26,16 @@ pub struct Scenario {
 
 const MILLION: u32 = 1 << 20;
 
-/// Every scenario, by the names of the issue that asked for them.
-#[must_use]
-pub fn all() -> Vec<fn() -> Scenario> {
-    vec![basic2, hash256, basic1m, flow1m, chain5, vxlan, learn]
-}
+/// Every scenario and what makes it; made one at a time, the large ones take hundreds of megabytes.
+pub const ALL: [(&str, fn() -> Scenario); 7] = [
+    ("basic2", basic2),
+    ("hash256", hash256),
+    ("basic1m", basic1m),
+    ("flow1m", flow1m),
+    ("chain5", chain5),
+    ("vxlan", vxlan),
+    ("learn", learn),
+];
 
 /// A small generator (SplitMix64), so that every run visits the keys in the same order.
 pub struct Random(u64);
@@ -164,7 +169,8 @@ fn targets(count: u16) -> Vec<Entry> {
     (0..count).map(entry).collect()
 }
 
-fn basic1m() -> Scenario {
+#[must_use]
+pub fn basic1m() -> Scenario {
     let mut pipe = pipe("exact", PipeKind::Basic);
     let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpSport, Field::UdpDport, Field::IpProtocol];
     pipe.matches = fields.into_iter().map(per_entry).collect();
@@ -192,7 +198,8 @@ fn flow_pipe(capacity: u32, learn: Learn) -> Pipe {
     pipe
 }
 
-fn flow1m() -> Scenario {
+#[must_use]
+pub fn flow1m() -> Scenario {
     let what = "1 Mi live IPv4 flows, counted, aged";
     let program = program(vec![flow_pipe(MILLION, Learn::Default)]);
     Scenario { name: "flow1m", what, program, flows: shuffled(MILLION), learns: false }

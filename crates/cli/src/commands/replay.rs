@@ -18,6 +18,9 @@ pub struct Arguments {
     /// What they transmit: `OUT.pcap` for the last, `PORT=OUT.pcap` for any.
     #[arg(short, long)]
     output: Vec<PathBuf>,
+    /// What goes to the host's stack: `OUT.pcap` at the first port, `PORT=OUT.pcap` at any.
+    #[arg(short, long)]
+    kernel: Vec<PathBuf>,
     /// End with one JSON object: `frames`, `counters`, `pipes`, `error`.
     #[arg(long)]
     json: bool,
@@ -34,8 +37,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(bad_input());
     };
     let last = plan.ports.len().saturating_sub(1);
-    let recordings =
-        Recordings { input: assign(plan, &arguments.input, 0)?, output: assign(plan, &arguments.output, last)? };
+    let recordings = Recordings {
+        input: assign(plan, &arguments.input, 0)?,
+        output: assign(plan, &arguments.output, last)?,
+        kernel: assign(plan, &arguments.kernel, 0)?,
+    };
     let replayed = replay(plan, &recordings)?;
     let ledger = &replayed.report.ledger;
     let counters: Vec<_> = plan

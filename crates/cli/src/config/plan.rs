@@ -239,13 +239,16 @@ impl<'a> Builder<'a> {
     fn roots(&mut self, report: &mut Report) {
         let common = self.section.get("root").and_then(|node| self.root(node, report));
         let ports = self.named("ports", &mut Report::default());
+        let mut own_root = Vec::new();
         for (at, (_, _, node)) in ports.into_iter().enumerate() {
-            let own = Section::of(node, ROOT_ONLY, &mut Report::default());
-            let own = own.get("root").and_then(|node| self.root(node, report));
+            // Its other keys were looked at when the port was read.
+            let section = Section::of(node, &["root"], &mut Report::default());
+            let own = section.get("root").and_then(|node| self.root(node, report));
             let port = &mut self.plan.program.ports[at];
             port.root = own.or(port.root).or(common);
+            own_root.push(section.get("root").is_some());
         }
-        self.takes_nothing(report);
+        self.takes_nothing(&own_root, report);
     }
 
     fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
@@ -259,25 +262,23 @@ impl<'a> Builder<'a> {
         pipe
     }
 
-    /// A port with a root that takes nothing from the kernel never sees a frame.
-    fn takes_nothing(&self, report: &mut Report) {
-        for (at, port) in self.plan.ports.iter().enumerate() {
-            let declared = &self.plan.program.ports[at];
-            let no_rules = matches!(&port.kind, PortKind::Xdp(xdp) if xdp.take == Take::Rules(Vec::new()));
-            let named_by_app = self.plan.apps.lb.ports().contains(&PortId(at as u16));
-            if no_rules && !named_by_app && declared.root.is_some() && self.own_root(at) {
+    /// A port that was given a root on purpose, but takes nothing from the kernel, never sees a frame; nor does any port
+    /// if none takes anything.
+    fn takes_nothing(&self, own_root: &[bool], report: &mut Report) {
+        let takes = |at: usize| match &self.plan.ports[at].kind {
+            PortKind::Xdp(xdp) => {
+                xdp.take != Take::Rules(Vec::new()) || self.plan.apps.lb.ports().contains(&PortId(at as u16))
+            }
+            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => true,
+        };
+        let none = !(0..self.plan.ports.len()).any(takes);
+        for (at, port) in self.plan.program.ports.iter().enumerate() {
+            if !takes(at) && port.root.is_some() && (own_root[at] || none) {
                 let message =
                     format!("port `{}` takes nothing from the kernel: write `take: all`, or rules", port.name);
-                report.warning(report.span_of(declared.origin), message);
+                report.warning(report.span_of(port.origin), message);
             }
         }
-    }
-
-    /// Was the port given a root on purpose? One that only sends gets the common one by the way.
-    fn own_root(&self, at: usize) -> bool {
-        let ports = self.named("ports", &mut Report::default());
-        let own = ports.get(at).map(|(_, _, node)| Section::of(node, ROOT_ONLY, &mut Report::default()));
-        self.plan.ports.len() == 1 || own.is_some_and(|own| own.get("root").is_some())
     }
 
     /// The program's check. After errors in the text, only what does not follow from them is told.
@@ -319,8 +320,6 @@ impl<'a> Builder<'a> {
         }
     }
 }
-
-const ROOT_ONLY: &[&str] = &["root"];
 
 impl Plan {
     /// What a port takes from the kernel: what the apps and its own rules name. `None`: everything.

@@ -37,7 +37,8 @@ fn examples_are_good() {
         assert!(loaded.plan.is_some());
     }
     let files = std::fs::read_dir(format!("{}/../../configs", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    for file in files.map(|file| file.unwrap().path()).filter(|file| file.extension().is_some_and(|end| end == "yaml")) {
+    for file in files.map(|file| file.unwrap().path()).filter(|file| file.extension().is_some_and(|end| end == "yaml"))
+    {
         let text = std::fs::read_to_string(&file).unwrap();
         let loaded = read(&file.display().to_string(), &text);
         assert!(loaded.plan.is_some(), "{}", loaded.report);
@@ -93,10 +94,15 @@ fn actions_and_their_places() {
     let plan = plan(&text);
     let pipe = &plan.program.pipes[0];
     assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
-    assert!(matches!(pipe.templates[1].operations[4], Operation::EncapVxlan(encap) if encap.ipv6 && encap.sport.is_none()));
+    assert!(
+        matches!(pipe.templates[1].operations[4], Operation::EncapVxlan(encap) if encap.ipv6 && encap.sport.is_none())
+    );
     assert_eq!((pipe.entries[0].template, pipe.entries[0].values.clone()), (1, vec![6, 1, 2]));
     let written = write_entry(&plan.program, pipe, &pipe.entries[0]);
-    assert_eq!(written, "{ match: {}, action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }");
+    assert_eq!(
+        written,
+        "{ match: {}, action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }"
+    );
 }
 
 #[test]
@@ -173,8 +179,33 @@ fn each_error_has_its_place() {
 fn findings_of_the_check_have_their_places() {
     let text = "ports: { p0: { xdp: none0, take: [{ dst: 10.0.0.1 }] } }\nroot: a\ncounters: [c]\n\
                 pipes: { a: { type: basic, forward: drop, miss: kernel } }\n";
-    let expected = "4:10: error: `forward: kernel` in `a` is reached from port `p0`, which cannot give a frame to the kernel";
+    let expected =
+        "4:10: error: `forward: kernel` in `a` is reached from port `p0`, which cannot give a frame to the kernel";
     assert_eq!(wrong(text), ["3:12: warning: counter `c` is never used", expected]);
+}
+
+#[test]
+fn a_port_that_takes_nothing_is_warned_about() {
+    let text = "root: a\nports: { p0: { xdp: none0 }, p1: { xdp: none1 } }\npipes: { a: { type: basic, forward: p1, miss: drop } }\n";
+    assert_eq!(wrong(text).len(), 2);
+    assert_eq!(wrong(&text.replace("none0 }", "none0, take: [{ dst: 10.0.0.1 }] }")), Vec::<String>::new());
+    assert_eq!(wrong(&text.replace("none0 }", "none0, take: all }")).len(), 1, "all is warned about");
+    assert_eq!(wrong(&text.replace("none1 }", "none1, root: a }"))[1].split_once(' ').unwrap().0, "2:30:");
+}
+
+/// docs/configuration.md names every field.
+#[test]
+fn the_documentation_knows_every_field() {
+    let file = format!("{}/../../docs/configuration.md", env!("CARGO_MANIFEST_DIR"));
+    let Ok(text) = std::fs::read_to_string(&file) else { panic!("{file}") };
+    for field in Field::ALL {
+        let access = if field.spec().access == packet::Access::Writable { "yes" } else { "no" };
+        let start = format!("| `{field}` | {} | ", field.spec().bits);
+        assert!(
+            text.lines().any(|line| line.starts_with(&start) && line.ends_with(&format!("| {access} |"))),
+            "{field}"
+        );
+    }
 }
 
 #[test]
@@ -184,7 +215,10 @@ fn json_is_yaml() {
     let back_ends = xenoflow(text, &mut report);
     assert_eq!((back_ends[0].name.as_str(), back_ends[0].mac), ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a]));
     for (text, expected) in [
-        (r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#, "b.json:1:40: error: `A0:88:C2` is not a MAC address"),
+        (
+            r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#,
+            "b.json:1:40: error: `A0:88:C2` is not a MAC address",
+        ),
         (r#"{"backends":[]}"#, "b.json:1:13: error: there are no back ends"),
         (r#"{"backend":[]}"#, "b.json:1:2: error: there is no key `backend` here"),
         (
@@ -201,8 +235,12 @@ fn json_is_yaml() {
 #[test]
 fn entries_at_run_time() {
     let plan = plan(&example("xenoflow"));
-    let (pipe, read) =
-        entry(&plan.program, "balance", "{ match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:00:09 }, counter: fips3 }").unwrap();
+    let (pipe, read) = entry(
+        &plan.program,
+        "balance",
+        "{ match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:00:09 }, counter: fips3 }",
+    )
+    .unwrap();
     assert_eq!((pipe, read.run_time, read.values.clone()), (PipeId(0), true, vec![0x0200_0000_0009]));
     let (_, key) = entry_key(&plan.program, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
     assert_eq!(key, EntryKey::of(&read));
@@ -223,8 +261,13 @@ fn written_entries_are_read_again() {
         for pipe in &plan.program.pipes {
             for one in &pipe.entries {
                 let written = write_entry(&plan.program, pipe, one);
-                let (_, read) = entry(&plan.program, &pipe.name, &written).unwrap_or_else(|report| panic!("{written}\n{report}"));
-                assert_eq!(read, engine::program::Entry { run_time: true, origin: Default::default(), ..one.clone() }, "{written}");
+                let (_, read) =
+                    entry(&plan.program, &pipe.name, &written).unwrap_or_else(|report| panic!("{written}\n{report}"));
+                assert_eq!(
+                    read,
+                    engine::program::Entry { run_time: true, origin: Default::default(), ..one.clone() },
+                    "{written}"
+                );
             }
         }
     }

@@ -56,12 +56,13 @@ pub fn mailbox() -> Result<(SyncSender<Command>, Mailbox)> {
 
 impl Fleet {
     /// Starts a worker on its own thread; `make` runs there, so that what is bound to a thread is bound to the right one.
-    pub fn start(
+    /// What it returns beside the worker lives on that thread, and longer than the worker.
+    pub fn start<Kept>(
         &mut self,
         core: Option<u16>,
         busy: bool,
         clock: Clock,
-        make: impl FnOnce(Receiver<Command>) -> Result<Worker> + Send + 'static,
+        make: impl FnOnce(Receiver<Command>) -> Result<(Kept, Worker)> + Send + 'static,
     ) -> Result<()> {
         let (commands, mailbox) = mailbox()?;
         let wake = mailbox.wake.clone();
@@ -70,9 +71,11 @@ impl Fleet {
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let made = core.map_or(Ok(()), pin).and_then(|()| make(mailbox.commands));
             match made {
-                Ok(mut worker) => {
+                Ok((kept, mut worker)) => {
                     let _ = started.send(Ok(()));
                     run(&mut worker, &mailbox.wake, busy, clock);
+                    drop(worker);
+                    drop(kept);
                 }
                 Err(error) => {
                     let _ = started.send(Err(error));

@@ -6,6 +6,8 @@
 
 mod answer;
 mod clock;
+#[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
+mod dpdk;
 mod fleet;
 mod live;
 mod metrics;
@@ -19,6 +21,7 @@ pub use socket::ask;
 use crate::config::{Plan, Workers};
 use anyhow::{Result, bail};
 use clock::Clock;
+use dpdk::Dpdk;
 use engine::batch::Engine;
 use engine::ring::{CarrierReceiver, carriers};
 use engine::worker::{Command, HandOver, Report, Worker};
@@ -109,9 +112,10 @@ impl Daemon {
     fn start_workers(&mut self) -> Result<()> {
         let count = self.plan.workers.count();
         let mut rings = hand_over(count);
+        let mut dpdk = Dpdk::open(&self.plan)?;
         for worker in 0..count {
             let engine = Engine::new(&self.plan.program, self.hash)?;
-            let (pools, ports) = open::ports(&self.plan, &self.interfaces, worker)?;
+            let (pools, ports) = open::ports(&self.plan, &self.interfaces, &mut dpdk, worker)?;
             let mut senders = Vec::new();
             for _ in &self.plan.program.apps {
                 let (sender, receiver) = carriers(RING);
@@ -123,9 +127,11 @@ impl Daemon {
                 Workers::Cores(cores) => Some(cores[worker]),
                 Workers::Count(_) => None,
             };
+            let register = dpdk.as_ref().map(Dpdk::register);
             self.fleet.start(core, self.plan.busy, self.clock, move |commands| {
+                let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands);
-                Ok(worker.with_punts(senders).with_hand_over(rings))
+                Ok((registered, worker.with_punts(senders).with_hand_over(rings)))
             })?;
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Ports as configured become ports that are open: one queue of each for every worker.
 
+use super::dpdk::Dpdk;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Take, Xdp, XdpMode};
 use anyhow::{Context, Result, bail};
 use bpf::Prefix;
@@ -51,18 +52,36 @@ pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
 }
 
 /// A worker's pools and its queue of every port.
-pub fn ports(plan: &Plan, interfaces: &Interfaces, worker: usize) -> Result<(Pools, Vec<Box<dyn Port>>)> {
-    let rings = Rings::default();
-    let xdp_ports = interfaces.iter().flatten().count() as u32;
-    let mut pools = Pools::new();
-    pools.add(Pool::Region(RegionPool::new(xdp_ports * rings.chunks() + CHUNKS_SPARE, CHUNK_MIN)));
+pub fn ports(
+    plan: &Plan,
+    interfaces: &Interfaces,
+    dpdk: &mut Option<Dpdk>,
+    worker: usize,
+) -> Result<(Pools, Vec<Box<dyn Port>>)> {
+    let mut pools = pools(plan, interfaces, dpdk.as_ref());
     let mut open = Vec::new();
-    for (config, interface) in plan.ports.iter().zip(interfaces) {
-        let inner = one(config, interface.as_ref(), &mut pools, worker, plan.workers.count())
-            .with_context(|| format!("port `{}`", config.name))?;
+    for (at, (config, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
+        let inner = match (&config.kind, dpdk.as_mut()) {
+            (PortKind::Dpdk { .. }, Some(dpdk)) => dpdk.queue(at)?,
+            _ => one(config, interface.as_ref(), &mut pools, worker, plan.workers.count())
+                .with_context(|| format!("port `{}`", config.name))?,
+        };
         open.push(wrap(inner, config, worker)?);
     }
     Ok((pools, open))
+}
+
+/// A pool for each kind of memory that the ports have. Frames that weir makes itself are of the first.
+fn pools(plan: &Plan, interfaces: &Interfaces, dpdk: Option<&Dpdk>) -> Pools {
+    let mut pools = Pools::new();
+    let xdp_ports = interfaces.iter().flatten().count() as u32;
+    if plan.ports.iter().any(|port| !matches!(port.kind, PortKind::Dpdk { .. })) {
+        pools.add(Pool::Region(RegionPool::new(xdp_ports * Rings::default().chunks() + CHUNKS_SPARE, CHUNK_MIN)));
+    }
+    if let Some(dpdk) = dpdk {
+        pools.add(dpdk.pool());
+    }
+    pools
 }
 
 fn one(
@@ -87,7 +106,7 @@ fn one(
             Ok(Box::new(PcapPort::open(&config.name, pool, files(input, output, kernel)?)?))
         }
         (PortKind::Mem, _) => Ok(Box::new(MemPort::new(&config.name, pool).0)),
-        (PortKind::Dpdk { .. }, _) => bail!("this weir was built without DPDK: build it with `--features dpdk`"),
+        (PortKind::Dpdk { .. }, _) => bail!("DPDK was not started"),
     }
 }
 
@@ -101,7 +120,8 @@ pub fn files(input: &OptionalPath, output: &OptionalPath, kernel: &OptionalPath)
             .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
             .transpose()?,
         output: output.as_deref().map(create).transpose()?,
-        kernel: kernel.as_deref().map(create).transpose()?,
+        // What nobody records is counted and let go: the check has promised that recordings have a kernel path.
+        kernel: Some(kernel.as_deref().map_or_else(|| Ok(Box::new(std::io::sink()) as _), create)?),
     })
 }
 

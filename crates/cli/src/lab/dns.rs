@@ -104,8 +104,9 @@ impl Lab<'_> {
             daemon.stop(&mut self.run)?;
         }
         let names: Vec<&'static str> = topology.back_ends.iter().map(|back_end| back_end.name).collect();
-        let shares = reloads.shares(&names, weir.sent, weir.flows);
-        Ok(Report { weir, direct, snapshot, witness, shares, reloads: reloads.done() })
+        let shares = reloads.shares(&names, snapshot.frames("received"), weir.flows);
+        let reloads = (reloads.done(), self.options.reloads);
+        Ok(Report { weir, direct, snapshot, witness, shares, reloads })
     }
 
     fn start_servers(&mut self, topology: &Topology) -> Result<()> {

@@ -50,8 +50,8 @@ pub struct Report {
     pub witness: Witness,
     /// What the back ends should have got.
     pub shares: Vec<Share>,
-    /// Reloads during the load.
-    pub reloads: u32,
+    /// Reloads during the load: done, wanted.
+    pub reloads: (u32, u32),
 }
 
 impl Report {
@@ -77,7 +77,7 @@ impl Report {
             "backends": back_ends.collect::<Vec<_>>(),
             "shares": self.shares.iter().map(share).collect::<Vec<_>>(),
             "flows": self.weir.flows,
-            "reloads": self.reloads,
+            "reloads": self.reloads.0,
         })
     }
 
@@ -123,7 +123,7 @@ impl Report {
             "  ({} queries in {} flows; {} reloads)\n",
             grouped(self.weir.sent),
             grouped(self.weir.flows),
-            self.reloads
+            self.reloads.0
         )
     }
 

@@ -10,6 +10,10 @@ pub fn reasons(report: &Report) -> Vec<String> {
     of_ledger(report, &mut reasons);
     of_witness(report, &mut reasons);
     of_shares(report, &mut reasons);
+    let (done, wanted) = report.reloads;
+    if done < wanted {
+        reasons.push(format!("only {done} of {wanted} reloads were done while the load ran"));
+    }
     reasons
 }
 

@@ -88,6 +88,8 @@ impl Witness {
             "rx_packets": self.weir.received,
             "tx_packets": self.weir.transmitted,
             "dropped": self.dropped(),
+            "dropped_on_cable": self.switch.dropped,
+            "dropped_at_xdp": self.xdp.dropped,
             "xdp_seen": self.xdp.seen,
             "xdp_taken": self.xdp.taken,
             "xdp_passed": self.passed(),

@@ -106,8 +106,9 @@ fn key(random: &mut Random, field: Field, criterion: Criterion) -> Option<EntryM
         }
         Criterion::Range if random.percent(25) => EntryMatch::Any,
         Criterion::Range => {
-            let (one, other) = (value(random, field) as u16, value(random, field) as u16);
-            EntryMatch::Range { first: one.min(other), last: one.max(other) }
+            let (first, last) = random.pick(super::pools::RANGES);
+            let max = field.max().min(0xffff) as u16;
+            EntryMatch::Range { first: first.min(max), last: last.min(max) }
         }
     })
 }

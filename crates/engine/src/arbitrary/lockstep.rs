@@ -5,8 +5,8 @@ use crate::batch::Engine;
 use crate::change::{Change, EntryKey};
 use crate::interpreter::{Interpreter, Walk};
 use crate::program::{Forward, GroupId, PipeId, PortId, Program};
-use crate::snapshot::{EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
-use packet::{Batch, Frame, HEADROOM, Pools, TableHash};
+use crate::snapshot::{Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
+use packet::{Batch, FlowKey, Frame, HEADROOM, Pools, TableHash};
 use std::collections::HashMap;
 
 /// Batches are cut to these sizes.
@@ -37,6 +37,8 @@ pub struct Lockstep {
     interpreter: Interpreter,
     engines: Vec<Cutter>,
     now_ns: u64,
+    /// When a worker would have breathed last.
+    breath_ns: u64,
 }
 
 /// An engine that is fed batches of one size.
@@ -66,7 +68,7 @@ impl Lockstep {
         };
         let engines = BATCH_SIZES.into_iter().map(cutter).collect::<Result<Vec<_>, _>>()?;
         let interpreter = Interpreter::new(program, engines[0].engine.buckets());
-        Ok(Lockstep { program: program.clone(), interpreter, engines, now_ns: 0 })
+        Ok(Lockstep { program: program.clone(), interpreter, engines, now_ns: 0, breath_ns: 0 })
     }
 
     /// A random act that fits the present state.
@@ -96,7 +98,7 @@ impl Lockstep {
             Act::Frames { input, frames } => self.frames(*input, frames, coverage)?,
             Act::Change(change) => self.change(change, coverage)?,
             Act::Time(ns) => self.now_ns += ns,
-            Act::Age => self.age(coverage),
+            Act::Age => self.age(coverage)?,
         }
         let wanted = self.interpreter.snapshot();
         for cutter in &self.engines {
@@ -117,6 +119,7 @@ impl Lockstep {
                 probed.push(cutter.probe(input, first, self.now_ns, &explained)?);
             }
         }
+        self.breath_ns = self.now_ns;
         let walk = |(bytes, headroom): &(Vec<u8>, usize)| self.interpreter.walk(input, bytes, *headroom, self.now_ns);
         let walks: Vec<Walk> = frames.iter().map(walk).collect();
         walks.iter().for_each(|walk| coverage.walk(&self.program, walk));
@@ -124,10 +127,10 @@ impl Lockstep {
     }
 
     fn change(&mut self, change: &Change, coverage: &mut Coverage) -> Result<(), String> {
-        let wanted = self.interpreter.apply(change, self.now_ns);
+        let wanted = self.interpreter.apply(change);
         coverage.change(change, &wanted);
         for cutter in &mut self.engines {
-            let found = cutter.engine.apply(change, self.now_ns);
+            let found = cutter.engine.apply(change, self.breath_ns);
             if found.as_ref().map_err(std::mem::discriminant) != wanted.as_ref().map_err(std::mem::discriminant) {
                 return Err(format!("{cutter:?}: {change:?}: {found:?}, not {wanted:?}"));
             }
@@ -138,14 +141,19 @@ impl Lockstep {
         Ok(())
     }
 
-    fn age(&mut self, coverage: &mut Coverage) {
+    fn age(&mut self, coverage: &mut Coverage) -> Result<(), String> {
         let entries = |interpreter: &Interpreter| -> usize {
             interpreter.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum()
         };
+        self.breath_ns = self.now_ns;
         let before = entries(&self.interpreter);
-        let flows = self.interpreter.age(self.now_ns).len();
-        coverage.aged(flows, before - entries(&self.interpreter));
-        self.engines.iter_mut().for_each(|cutter| cutter.engine.age(self.now_ns));
+        let gone = by_flow(self.interpreter.age(self.now_ns));
+        coverage.aged(gone.len(), before - entries(&self.interpreter));
+        self.engines.iter_mut().try_for_each(|cutter| {
+            cutter.engine.take_deltas(|_, _| true);
+            cutter.engine.age(self.now_ns);
+            same("flows gone", &gone, &cutter.deltas()).map_err(|what| format!("{cutter:?}: {what}"))
+        })
     }
 }
 
@@ -163,6 +171,16 @@ impl Cutter {
             let frame = self.frame(frame);
             self.batch.push(frame).expect("a part is no larger than a batch");
         }
+    }
+
+    /// Flows that have gone since the last call.
+    fn deltas(&mut self) -> Vec<(FlowKey, Count)> {
+        let mut gone = Vec::new();
+        self.engine.take_deltas(|_, delta| {
+            gone.push((delta.key, Count { packets: delta.packets, bytes: delta.bytes }));
+            true
+        });
+        by_flow(gone)
     }
 
     fn unload(&mut self) {
@@ -197,17 +215,12 @@ impl Cutter {
     }
 
     /// A probe says what processing will do, and changes nothing.
-    fn probe(
-        &mut self,
-        input: PortId,
-        frame: &(Vec<u8>, usize),
-        now_ns: u64,
-        explained: &Walk,
-    ) -> Result<(), String> {
+    fn probe(&mut self, input: PortId, frame: &(Vec<u8>, usize), now_ns: u64, explained: &Walk) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
         let verdict = self.engine.probe(&mut self.batch, input, now_ns).verdict(0, input);
-        same_end(explained, (verdict, self.batch.frame(0).bytes())).map_err(|what| format!("{self:?}: probe: {what}"))?;
+        same_end(explained, (verdict, self.batch.frame(0).bytes()))
+            .map_err(|what| format!("{self:?}: probe: {what}"))?;
         self.unload();
         if self.engine.snapshot() == before { Ok(()) } else { Err(format!("{self:?}: a probe changed something")) }
     }
@@ -249,6 +262,11 @@ fn compare_pipes(wanted: &PipeSnapshot, found: &PipeSnapshot) -> Result<(), Stri
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Result<(), String> {
     if wanted == found { Ok(()) } else { Err(format!("{what}:\n{found:#?}\nnot\n{wanted:#?}")) }
+}
+
+fn by_flow(mut flows: Vec<(FlowKey, Count)>) -> Vec<(FlowKey, Count)> {
+    flows.sort_by_key(|(key, count)| (*key, count.packets, count.bytes));
+    flows
 }
 
 /// A change made unfit in one way or another.

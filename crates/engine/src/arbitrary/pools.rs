@@ -8,6 +8,9 @@ pub(super) const MACS: &[u64] =
     &[0x02_00_00_00_00_01, 0x02_00_00_00_00_02, 0x02_00_00_00_00_03, 0xff_ff_ff_ff_ff_ff, 0];
 pub(super) const VIDS: &[u16] = &[0, 1, 10, 100, 4095];
 pub(super) const PORTS: &[u16] = &[0, 53, 80, 443, 1024, 40000, 65535];
+/// Two of these in an entry make few enough prefixes for an ACL table.
+pub(super) const RANGES: &[(u16, u16)] =
+    &[(0, 65535), (0, 1023), (1024, 65535), (53, 80), (80, 443), (80, 80), (443, 443), (4789, 4789), (0, 0)];
 pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
 pub(super) const DSCPS: &[u8] = &[0, 10, 46, 63];
 pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];

@@ -145,7 +145,7 @@ impl BasicTable {
     /// The actions of the hits, counting nothing.
     pub fn peek(&self, hits: u64, rows: &[u32; 64], action: &mut [u32; 64]) {
         each_width!(self, table => for slot in Bits(hits) {
-            action[slot] = table.exact.data(rows[slot]).action;
+            action[slot] = table.exact.data(rows[slot]).action();
         });
     }
 

@@ -1,17 +1,20 @@
 //! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its entries.
 
+use crate::batch::acl::AclTable;
 use crate::batch::basic::BasicTable;
 use crate::batch::load::{Guards, KEY_WORDS_MAX, KeyPlan};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
-use crate::batch::table::{ACL_WORDS, AclField, AclTable, FlowPipe, HashTable, LpmTable, NO_ROW, Table};
+use crate::batch::table::{FlowPipe, HashTable, LpmTable, NO_ROW, Table};
+use crate::change::ChangeError;
+use crate::check::Shape;
 use crate::program::{
     Criterion, Forward, HashInput, Learn, MeterConfig, MeterSecond, MeterUnit, Pipe, PipeKind, Program,
 };
 use crate::snapshot::Count;
 use packet::{Field, KeySource, TableHash};
 use std::collections::HashMap;
-use table::{Acl, FlowTable, Lpm};
+use table::{FlowTable, Lpm};
 use thiserror::Error;
 
 /// Why a program cannot be compiled. The check says most of this better, with a place; this is the last line.
@@ -83,7 +86,7 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
     let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     Ok(CompiledPipe {
-        shape: Pipe { entries: Vec::new(), ..pipe.clone() },
+        shape: without_entries(pipe),
         guards: guards(pipe),
         table: table(pipe, program, hash, secret)?,
         wide,
@@ -100,6 +103,17 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
         hits: 0,
         misses: Count::default(),
     })
+}
+
+fn without_entries(pipe: &Pipe) -> Pipe {
+    Pipe {
+        name: pipe.name.clone(),
+        kind: pipe.kind.clone(),
+        matches: pipe.matches.clone(),
+        templates: pipe.templates.clone(),
+        entries: Vec::new(),
+        ..*pipe
+    }
 }
 
 /// Ages are kept in milliseconds; a timeout below one is one.
@@ -201,26 +215,19 @@ fn lpm(pipe: &Pipe, capacity: usize) -> Result<Table, CompileError> {
 }
 
 fn acl(pipe: &Pipe, capacity: usize, secret: u64) -> Result<Table, CompileError> {
-    let fields =
-        fields(pipe, |criterion| matches!(criterion, Criterion::Masked | Criterion::Range).then_some(u128::MAX))?;
-    let packed = KeyPlan::new(&fields);
-    if packed.words >= ACL_WORDS || fields.len() > 64 {
-        return Err(CompileError::KeyTooWide(pipe.name.clone()));
-    }
-    let fields = fields.iter().enumerate().map(|(at, &(field, _))| AclField {
-        field,
-        plan: KeyPlan::unpacked(&[(field, u128::MAX)]),
-        word: packed.places[at].word,
-        left: packed.places[at].left,
-        present: 1 << at,
-    });
-    Ok(Table::Acl(Box::new(AclTable {
-        fields: fields.collect(),
-        acl: Acl::with_capacity(capacity, secret),
-        slab: Slab::default(),
-        row_of: Vec::new(),
-        entries: Vec::new(),
-    })))
+    let fields = fields(pipe, |criterion| match criterion {
+        Criterion::Masked => Some(0),
+        Criterion::Range => Some(16),
+        _ => None,
+    })?;
+    let fields: Vec<(Field, u32)> = fields.into_iter().map(|(field, least)| (field, least as u32)).collect();
+    let table = AclTable::new(&fields, capacity, secret);
+    table.map(|table| Table::Acl(Box::new(table))).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
+}
+
+/// An entry of the program was refused.
+pub fn refused(pipe: &Pipe, entry: usize, why: &ChangeError) -> CompileError {
+    CompileError::Entry { pipe: pipe.name.clone(), entry: entry + 1, why: why.to_string() }
 }
 
 /// A meter with full buckets.
@@ -242,49 +249,13 @@ pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileEr
     table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
-/// An order of pipes in which every forward points onward.
+/// The order of pipes: every forward points onward, and of several that could be next the one written first is.
 pub fn order(program: &Program) -> Result<Vec<usize>, CompileError> {
-    let mut state = vec![0u8; program.pipes.len()];
-    let mut order = Vec::new();
-    for at in 0..program.pipes.len() {
-        visit(program, at, &mut state, &mut order)?;
+    let order: Vec<usize> = Shape::of(program).order.iter().map(|pipe| pipe.index()).collect();
+    match (0..program.pipes.len()).find(|at| !order.contains(at)) {
+        Some(at) => Err(CompileError::Loop(program.pipes[at].name.clone())),
+        None => Ok(order),
     }
-    order.reverse();
-    Ok(order)
-}
-
-fn visit(program: &Program, at: usize, state: &mut [u8], order: &mut Vec<usize>) -> Result<(), CompileError> {
-    match state[at] {
-        1 => return Err(CompileError::Loop(program.pipes[at].name.clone())),
-        2 => return Ok(()),
-        _ => {}
-    }
-    state[at] = 1;
-    for next in successors(program, at) {
-        visit(program, next, state, order)?;
-    }
-    state[at] = 2;
-    order.push(at);
-    Ok(())
-}
-
-/// Pipes that a packet may enter next from a pipe.
-#[must_use]
-pub fn successors(program: &Program, at: usize) -> Vec<usize> {
-    let pipe = &program.pipes[at];
-    let own = [pipe.forward, pipe.miss];
-    let mut next = Vec::new();
-    for forward in own.into_iter().chain(pipe.entries.iter().filter_map(|entry| entry.forward)) {
-        let targets = match forward {
-            Forward::Group(group) => &program.groups[group.index()].targets[..],
-            _ => &[],
-        };
-        let all = targets.iter().map(|target| target.forward).chain([forward]);
-        next.extend(all.filter_map(|forward| if let Forward::Pipe(id) = forward { Some(id.index()) } else { None }));
-    }
-    next.sort_unstable();
-    next.dedup();
-    next
 }
 
 /// A group's buckets, from the ones before where history counts.

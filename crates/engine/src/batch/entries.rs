@@ -1,10 +1,11 @@
 //! Entries of a compiled pipe: entered, updated, taken out, aged, listed. Never on the path of a packet.
 
+use crate::batch::acl::AclTable;
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME};
-use crate::batch::table::{AclTable, NO_ROW, Table};
+use crate::batch::table::{NO_ROW, Table};
 use crate::change::{ChangeError, EntryKey};
-use crate::program::{Criterion, Entry, EntryMatch, Forward};
+use crate::program::{Entry, EntryMatch};
 use table::{AclError, Decision, DeltaReason, InsertError, LpmError};
 
 /// Rule numbers are dealt anew when so many per entry of capacity have been used up.
@@ -18,12 +19,11 @@ enum Refusal {
 }
 
 impl CompiledPipe {
-    /// Enters an entry.
+    /// Enters an entry that fits the pipe.
     ///
     /// # Errors
-    /// Full, there already, or it does not fit; nothing has changed then.
+    /// Full, or there already; nothing has changed then.
     pub fn enter(&mut self, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
-        self.fits(entry)?;
         let action = self.actions.intern(entry, &self.wide, &self.plans);
         let flag = if entry.run_time { RUN_TIME } else { 0 };
         let row = EntryRow { packets: 0, bytes: 0, last: now_ms, action: action | flag };
@@ -36,9 +36,8 @@ impl CompiledPipe {
     /// Gives the entry with the same key another template, values, forward, counter and meter.
     ///
     /// # Errors
-    /// It is not there, or the new one does not fit.
+    /// It is not there.
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
-        self.fits(entry)?;
         let key = EntryKey::of(entry);
         if self.row_mut(&key).is_none() {
             return Err(ChangeError::NotFound { pipe: self.shape.name.clone() });
@@ -85,7 +84,7 @@ impl CompiledPipe {
             Table::Hash(table) => targets(&table.row_of),
             Table::Flow(table) => targets(&table.row_of) + table.own.len() + usize::from(table.default_row != NO_ROW),
             Table::Lpm(table) => table.lpm.len(),
-            Table::Acl(table) => table.acl.len(),
+            Table::Acl(table) => table.len(),
         };
         if let Table::Flow(flow) = &self.table {
             report.flows = flow.table.len();
@@ -160,37 +159,6 @@ impl CompiledPipe {
         }
     }
 
-    /// Does an entry have what this pipe's entries must have?
-    fn fits(&self, entry: &Entry) -> Result<(), ChangeError> {
-        let unfit = |why: &str| Err(self.refused(Refusal::Unfit(why.into())));
-        if usize::from(entry.template) >= self.plans.len() {
-            return unfit("it names an action the pipe does not have");
-        }
-        if self.shape.values_wanted(entry.template) != entry.values.len() {
-            return unfit("it gives another number of action values than its action wants");
-        }
-        match (self.wide.forward, entry.forward) {
-            (Forward::PerEntry, None) => return unfit("the pipe's forward is per entry and the entry has none"),
-            (_, Some(Forward::PerEntry)) => return unfit("an entry's forward cannot be per entry"),
-            _ => {}
-        }
-        let wanted = self.shape.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
-        let pairs: Vec<_> = wanted.zip(&entry.matches).collect();
-        let by_field = matches!(self.table, Table::Basic(_) | Table::Lpm(_) | Table::Acl(_));
-        let count = if by_field { self.shape.matches.len() - self.constants() } else { 1 };
-        if entry.matches.len() != count {
-            return unfit("it matches another number of fields than the pipe");
-        }
-        if by_field && !pairs.iter().all(|(one, value)| accepts(one.criterion, **value, one.field.max())) {
-            return unfit("a match has the wrong form for its field, or bits outside the field or its mask");
-        }
-        Ok(())
-    }
-
-    fn constants(&self) -> usize {
-        self.shape.matches.iter().filter(|one| matches!(one.criterion, Criterion::Const { .. })).count()
-    }
-
     fn insert(&mut self, entry: &Entry, row: EntryRow, now_ms: u32) -> Result<(), Refusal> {
         let capacity = self.capacity as usize;
         match &mut self.table {
@@ -214,9 +182,6 @@ impl CompiledPipe {
                 EntryMatch::Flow(key) => {
                     if table.own.contains_key(&key) {
                         return Err(Refusal::Exists);
-                    }
-                    if table.table.len() >= capacity {
-                        return Err(Refusal::Full);
                     }
                     let at = table.slab.insert(row);
                     let hash = table.hash.hash(&key.0);
@@ -318,9 +283,10 @@ impl CompiledPipe {
             }
             Table::Acl(table) => {
                 let number = table.number(key)?;
-                table.acl.remove(number as u32)?;
-                table.entries[number] = None;
-                Some(table.slab.remove(table.row_of[number]))
+                table.remove_rule(number as u32).then(|| {
+                    table.entries[number] = None;
+                    table.slab.remove(table.row_of[number])
+                })
             }
         }
     }
@@ -361,18 +327,6 @@ impl CompiledPipe {
                 .collect()
             }
         }
-    }
-}
-
-fn accepts(criterion: Criterion, value: EntryMatch, max: u128) -> bool {
-    match (criterion, value) {
-        (Criterion::PerEntry { mask }, EntryMatch::Value(value)) => value & !(mask & max) == 0,
-        (Criterion::Prefix, EntryMatch::Prefix { value, .. }) => value & !max == 0,
-        (Criterion::Masked, EntryMatch::Masked { value, mask }) => mask & !max == 0 && value & !mask == 0,
-        (Criterion::Masked | Criterion::Range, EntryMatch::Any) => true,
-        (Criterion::Masked, EntryMatch::Value(value)) => value & !max == 0,
-        (Criterion::Range, EntryMatch::Range { first, last }) => first <= last,
-        _ => false,
     }
 }
 
@@ -435,14 +389,14 @@ impl AclTable {
         if self.number(&EntryKey::of(entry)).is_some() {
             return Err(Refusal::Exists);
         }
-        if self.acl.len() >= capacity {
+        if self.len() >= capacity {
             return Err(Refusal::Full);
         }
         if self.entries.len() > capacity * RULE_NUMBERS_PER_ENTRY {
             self.renumber();
         }
-        let rule = self.rule(self.entries.len() as u32, entry.priority, &entry.matches);
-        self.acl.insert(rule).map_err(|error| match error {
+        let number = self.entries.len() as u32;
+        self.insert_rule(number, entry.priority, &entry.matches).map_err(|error| match error {
             AclError::Full => Refusal::Full,
             other => Refusal::Unfit(other.to_string()),
         })?;
@@ -455,12 +409,12 @@ impl AclTable {
     fn renumber(&mut self) {
         let (entries, row_of) = (std::mem::take(&mut self.entries), std::mem::take(&mut self.row_of));
         for number in 0..entries.len() {
-            self.acl.remove(number as u32);
+            self.remove_rule(number as u32);
         }
         for (entry, row) in entries.into_iter().zip(row_of).filter(|(entry, _)| entry.is_some()) {
             let Some((matches, priority)) = &entry else { continue };
-            let rule = self.rule(self.entries.len() as u32, *priority, matches);
-            if self.acl.insert(rule).is_ok() {
+            let number = self.entries.len() as u32;
+            if self.insert_rule(number, *priority, matches).is_ok() {
                 self.row_of.push(row);
                 self.entries.push(entry);
             }

@@ -47,19 +47,14 @@ impl KeyPlan {
     /// Packs fields under their masks, widest first, none across a word.
     #[must_use]
     pub fn new(fields: &[(Field, u128)]) -> KeyPlan {
-        let mut plan =
-            KeyPlan { places: vec![Place { word: 0, left: 0, bits: 0 }; fields.len()], ..KeyPlan::default() };
-        let mut order: Vec<usize> = (0..fields.len()).collect();
-        order.sort_by_key(|&at| std::cmp::Reverse(fields[at].0.spec().bits));
-        let mut used = Vec::new();
-        for at in order {
-            let (field, mask) = fields[at];
+        let bits: Vec<u32> = fields.iter().map(|(field, _)| u32::from(field.spec().bits)).collect();
+        let (places, words) = pack(&bits);
+        let mut plan = KeyPlan { words, ..KeyPlan::default() };
+        for (&(field, mask), &place) in fields.iter().zip(&places) {
             plan.needs.0 |= field.spec().needs.0;
-            plan.places[at] = place(u32::from(field.spec().bits), &mut used);
-            plan.push_loads(field, mask, plan.places[at]);
+            plan.push(field, mask, place);
         }
-        plan.words = used.len().max(1);
-        plan
+        KeyPlan { places, ..plan }
     }
 
     /// One field a word (two over 64 bits), in the order given: the words of a specified hash.
@@ -72,14 +67,15 @@ impl KeyPlan {
             plan.words += bits.div_ceil(64) as usize;
             let place = Place { word: plan.words - 1, left: 0, bits };
             plan.places.push(place);
-            plan.push_loads(field, mask, place);
+            plan.push(field, mask, place);
         }
         plan
     }
 
-    fn push_loads(&mut self, field: Field, mask: u128, place: Place) {
+    /// Adds the loads of a field under a mask into its place.
+    pub fn push(&mut self, field: Field, mask: u128, place: Place) {
         let spec = field.spec();
-        let word = place.word as u8;
+        let (word, mask) = (place.word as u8, mask & field.max());
         if spec.bits == 128 {
             let source = Source::Frame(spec.base);
             let (high, low) = ((mask >> 64) as u64, mask as u64);
@@ -97,13 +93,7 @@ impl KeyPlan {
 
     /// Puts a field's value where its loads put it.
     pub fn put(&self, at: usize, value: u128, key: &mut [u64]) {
-        let Place { word, left, bits } = self.places[at];
-        if bits == 128 {
-            key[word - 1] |= (value >> 64) as u64;
-            key[word] |= value as u64;
-        } else {
-            key[word] |= (value as u64) << left;
-        }
+        self.places[at].put(value, key);
     }
 
     /// The field's value as its loads would have found it.
@@ -137,24 +127,56 @@ impl KeyPlan {
         for slot in Bits(list) {
             keys[slot] = [0; W];
         }
+        self.gather_into(batch, packets, list, keys);
+    }
+
+    /// Adds to the keys of `list`, whose packets must be `able`.
+    #[inline]
+    pub fn gather_into<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
         for load in &self.loads {
             load.column(batch, packets, list, keys);
         }
     }
 }
 
-fn place(bits: u32, used: &mut Vec<u32>) -> Place {
-    if bits == 128 {
-        used.extend([64, 64]);
-        return Place { word: used.len() - 1, left: 0, bits };
+/// Places for fields of so many bits, widest first, none across a word; and how many words they take.
+#[must_use]
+pub fn pack(bits: &[u32]) -> (Vec<Place>, usize) {
+    let mut places = vec![Place { word: 0, left: 0, bits: 0 }; bits.len()];
+    let mut order: Vec<usize> = (0..bits.len()).collect();
+    order.sort_by_key(|&at| std::cmp::Reverse(bits[at]));
+    let mut used = Vec::new();
+    for at in order {
+        places[at] = Place::take(bits[at], &mut used);
     }
-    if let Some(word) = used.iter().position(|&taken| taken + bits <= 64) {
-        let left = used[word];
-        used[word] += bits;
-        return Place { word, left, bits };
+    (places, used.len().max(1))
+}
+
+impl Place {
+    /// Room for so many bits in the first word that has it.
+    fn take(bits: u32, used: &mut Vec<u32>) -> Place {
+        if bits == 128 {
+            used.extend([64, 64]);
+            return Place { word: used.len() - 1, left: 0, bits };
+        }
+        if let Some(word) = used.iter().position(|&taken| taken + bits <= 64) {
+            let left = used[word];
+            used[word] += bits;
+            return Place { word, left, bits };
+        }
+        used.push(bits);
+        Place { word: used.len() - 1, left: 0, bits }
     }
-    used.push(bits);
-    Place { word: used.len() - 1, left: 0, bits }
+
+    /// Puts a value here.
+    pub fn put(&self, value: u128, key: &mut [u64]) {
+        if self.bits == 128 {
+            key[self.word - 1] |= (value >> 64) as u64;
+            key[self.word] |= value as u64;
+        } else {
+            key[self.word] |= (value as u64) << self.left;
+        }
+    }
 }
 
 impl Load {

@@ -7,6 +7,7 @@
 //! Promises: no allocation, lock, log or system call while a batch is processed. The same results as
 //! [`crate::interpreter`], which shares none of this code.
 
+mod acl;
 mod basic;
 pub(crate) mod compile;
 mod entries;
@@ -20,13 +21,14 @@ mod swap;
 mod table;
 
 use crate::change::{Change, ChangeError};
-use crate::program::{CounterId, Forward, Group, PipeId, PortId, Program};
+use crate::check::check_entry;
+use crate::program::{CounterId, Entry, Forward, Group, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use crate::verdict::Verdict;
 use ::table::{Buckets, Decision, FlowDelta, Meter};
 pub use compile::CompileError;
 use compile::CompiledPipe;
-use packet::{Batch, Bits, DropReason, FlowKey, TableHash};
+use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
 
@@ -129,23 +131,19 @@ impl Engine {
     /// # Errors
     /// What the check would have said; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
-        let order = compile::order(program)?;
         let secret = hash.hash(&[0]);
-        let mut pipes = Vec::new();
-        for pipe in &program.pipes {
-            let mut compiled = compile::pipe(pipe, program, hash, secret)?;
-            for (at, entry) in pipe.entries.iter().enumerate() {
-                compiled.enter(entry, 0).map_err(|why| CompileError::Entry {
-                    pipe: pipe.name.clone(),
-                    entry: at + 1,
-                    why: why.to_string(),
-                })?;
-            }
-            pipes.push(compiled);
-        }
+        let pipes: Result<_, _> = program.pipes.iter().map(|one| compile::pipe(one, program, hash, secret)).collect();
         let mut shape = program.clone();
         shape.pipes.iter_mut().for_each(|pipe| pipe.entries = Vec::new());
-        Ok(Engine { walk: walk(program, hash)?, program: shape, pipes, order, entries_aged_ms: 0 })
+        let (walk, order) = (walk(program, hash)?, compile::order(program)?);
+        let mut engine = Engine { program: shape, pipes: pipes?, order, walk, entries_aged_ms: 0 };
+        for (at, pipe) in program.pipes.iter().enumerate() {
+            for (number, entry) in pipe.entries.iter().enumerate() {
+                let change = engine.enter(PipeId(at as u16), entry, 0);
+                change.map_err(|why| compile::refused(pipe, number, &why))?;
+            }
+        }
+        Ok(engine)
     }
 
     /// The program, its pipes without entries.
@@ -170,12 +168,13 @@ impl Engine {
     fn run(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &Outcome {
         let walk = &mut self.walk;
         walk.start(now_ns, input);
+        let Some(root) = self.program.ports.get(input.index()).and_then(|port| port.root) else {
+            walk.drop_list(list, DropReason::Policy);
+            return &walk.outcome;
+        };
         let outcome = &mut walk.outcome;
         let good = walk.packets.read(batch, list, &walk.reading, |slot, reason| outcome.drop(slot, reason));
-        match self.program.ports.get(input.index()).and_then(|port| port.root) {
-            Some(root) => walk.lists[root.index()] = good,
-            None => walk.drop_list(good, DropReason::Policy),
-        }
+        walk.lists[root.index()] = good;
         for &at in &self.order {
             let list = std::mem::take(&mut walk.lists[at]);
             if list != 0 {
@@ -210,12 +209,9 @@ impl Engine {
     pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
         let now_ms = (now_ns / 1_000_000) as u32;
         match change {
-            Change::Add { pipe, entry } => {
-                self.leads_onward(*pipe, entry.forward)?;
-                self.pipe_mut(*pipe)?.enter(entry, now_ms)
-            }
+            Change::Add { pipe, entry } => self.enter(*pipe, entry, now_ms),
             Change::Update { pipe, entry } => {
-                self.leads_onward(*pipe, entry.forward)?;
+                self.admits(*pipe, entry)?;
                 self.pipe_mut(*pipe)?.update(entry)
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
@@ -230,30 +226,36 @@ impl Engine {
         }
     }
 
+    fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
+        self.admits(pipe, entry)?;
+        self.pipe_mut(pipe)?.enter(entry, now_ms)
+    }
+
     fn pipe_mut(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
         self.pipes.get_mut(pipe.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".into() })
     }
 
-    /// An entry that comes while running must not lead back: pipes run in one order.
-    fn leads_onward(&self, pipe: PipeId, forward: Option<Forward>) -> Result<(), ChangeError> {
-        let place = |pipe: PipeId| self.order.iter().position(|&at| at == pipe.index());
-        let (next, here) = match forward {
-            Some(Forward::Pipe(next)) => (place(next), place(pipe)),
-            Some(Forward::Group(group)) => {
-                let targets = self.program.groups.get(group.index()).map_or(&[][..], |group| &group.targets);
-                let pipes = targets.iter().filter_map(|target| match target.forward {
-                    Forward::Pipe(next) => place(next),
-                    _ => None,
-                });
-                (Some(pipes.min().unwrap_or(usize::MAX)), place(pipe))
-            }
-            _ => return Ok(()),
-        };
-        if next > here {
-            return Ok(());
+    /// Does an entry have what its pipe's entries must have, and lead onward? Pipes run in one order.
+    fn admits(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        let unknown = || ChangeError::Unknown { what: "pipe".into() };
+        let pipe = self.program.pipes.get(id.index()).ok_or_else(unknown)?;
+        let unfit = |why: String| Err(ChangeError::Unfit { pipe: pipe.name.clone(), why });
+        if let Some(finding) = check_entry(&self.program, id, entry).first() {
+            return unfit(finding.to_string());
         }
-        let pipe = self.program.pipes.get(pipe.index()).map_or_else(String::new, |pipe| pipe.name.clone());
-        Err(ChangeError::Unfit { pipe, why: "its forward leads back to a pipe that runs earlier".into() })
+        if entry.forward.is_some_and(|forward| self.leads_back(id, forward)) {
+            return unfit("its forward leads back to a pipe that runs earlier".into());
+        }
+        Ok(())
+    }
+
+    fn leads_back(&self, from: PipeId, forward: Forward) -> bool {
+        let place = |pipe: PipeId| self.order.iter().position(|&at| at == pipe.index());
+        let back = |forward: &Forward| matches!(*forward, Forward::Pipe(to) if place(to) <= place(from));
+        match forward {
+            Forward::Group(group) => self.program.groups[group.index()].targets.iter().any(|one| back(&one.forward)),
+            other => back(&other),
+        }
     }
 
     /// Ages a bounded slice: part of every breath.
@@ -275,7 +277,10 @@ impl Engine {
     pub fn age(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
         for pipe in &mut self.pipes {
-            pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+            // To the last row from where the last breath stopped, and then from the first.
+            for _ in 0..2 {
+                pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+            }
             pipe.age_entries(now_ms);
         }
     }
@@ -309,7 +314,7 @@ impl Engine {
 
     /// Entries of a pipe as they could be written again, with their counts.
     #[must_use]
-    pub fn entries(&self, pipe: PipeId) -> Vec<(crate::program::Entry, Count)> {
+    pub fn entries(&self, pipe: PipeId) -> Vec<(Entry, Count)> {
         let pipe = self.pipes.get(pipe.index());
         let all = pipe.map(CompiledPipe::entries).unwrap_or_default().into_iter();
         all.map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes })).collect()
@@ -347,7 +352,7 @@ fn walk(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
     let reading =
         Reading { depth: program.depth(), seed: program.select_seed, hash, uses_meta: uses_metadata(program) };
     Ok(Walk {
-        packets: Box::new(Packets::new(program.keys_needed())),
+        packets: Box::new(Packets::new(program.key_use(KeySource::Outer), program.key_use(KeySource::Inner))),
         reading,
         buckets: program.groups.iter().map(|group| Buckets::new(compile::fill(group, None))).collect(),
         targets: program.groups.iter().map(forwards).collect(),

@@ -1,6 +1,6 @@
 //! What is known of the packets of a batch besides their bytes: one column per kind of fact, 64 rows.
 
-use crate::program::PortId;
+use crate::program::{KeyUse, PortId};
 use packet::{Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
 
 /// Facts about the packets of one batch.
@@ -23,7 +23,7 @@ pub struct Keys {
     pub table: [u64; 64],
     pub select: [u64; 64],
     pub known: u64,
-    pub needed: bool,
+    pub uses: KeyUse,
     pub source: KeySource,
 }
 
@@ -37,14 +37,14 @@ pub struct Reading {
 }
 
 impl Keys {
-    fn new(source: KeySource, needed: bool) -> Keys {
-        Keys { key: [FlowKey::default(); 64], table: [0; 64], select: [0; 64], known: 0, needed, source }
+    fn new(source: KeySource, uses: KeyUse) -> Keys {
+        Keys { key: [FlowKey::default(); 64], table: [0; 64], select: [0; 64], known: 0, uses, source }
     }
 
     /// Makes the keys and hashes of `list` from the bytes as they are.
     #[inline]
     fn make(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64, reading: &Reading) {
-        if !self.needed {
+        if self.uses == KeyUse::default() {
             return;
         }
         self.known &= !list;
@@ -54,8 +54,12 @@ impl Keys {
                 Some(key) => {
                     self.key[slot] = key;
                     self.known |= 1 << slot;
-                    self.select[slot] = select_hash(reading.seed, &key.0);
-                    self.table[slot] = reading.hash.hash(&key.0);
+                    if self.uses.select {
+                        self.select[slot] = select_hash(reading.seed, &key.0);
+                    }
+                    if self.uses.table {
+                        self.table[slot] = reading.hash.hash(&key.0);
+                    }
                 }
                 None => self.select[slot] = select_hash(reading.seed, &ethernet_words(bytes, &headers[slot])),
             }
@@ -76,9 +80,9 @@ fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
 }
 
 impl Packets {
-    /// Columns for a program that needs these kinds of keys.
+    /// Columns for a program that uses flow keys so.
     #[must_use]
-    pub fn new((outer, inner): (bool, bool)) -> Packets {
+    pub fn new(outer: KeyUse, inner: KeyUse) -> Packets {
         Packets {
             headers: [Headers::default(); 64],
             meta: [[0; 4]; 64],

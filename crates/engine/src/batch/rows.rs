@@ -161,7 +161,10 @@ impl Actions {
         self.rows[at as usize] = row;
         self.users[at as usize] = 1;
         self.own[at as usize] = entry.values.clone().into();
-        plans[usize::from(entry.template)].materialise(&entry.values, &mut self.values[place]);
+        let place = &mut self.values[place];
+        // Another entry's values may have been here, and an outer header says only what is not zero.
+        place.fill(0);
+        plans[usize::from(entry.template)].materialise(&entry.values, place);
         at
     }
 

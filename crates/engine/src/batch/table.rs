@@ -1,19 +1,17 @@
 //! The five tables behind one face: which entry does each packet of a list hit?
 
+use crate::batch::acl::AclTable;
 use crate::batch::basic::BasicTable;
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
 use crate::batch::rows::Slab;
-use crate::program::{EntryMatch, HashInput, Learn};
-use packet::{Batch, Bits, DropReason, Field, KeySource, TableHash, select_hash};
+use crate::program::{HashInput, Learn};
+use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash};
 use std::collections::HashMap;
-use table::{Acl, Buckets, Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, PortRange, Rule};
+use table::{Buckets, Decision, FlowDelta, FlowTable, Lpm, NO_TARGET};
 
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
-
-/// Words of an ACL key: a 5-tuple of both address families takes six, MAC addresses another, presence the last.
-pub const ACL_WORDS: usize = 8;
 
 /// A pipe's table.
 #[derive(Debug)]
@@ -58,28 +56,6 @@ pub struct LpmTable {
     pub plan: KeyPlan,
     pub lpm: Lpm,
     pub slab: Slab,
-}
-
-/// ACL: rule to row. Rule numbers rise with age, so that of equal priorities the older one wins.
-#[derive(Debug)]
-pub struct AclTable {
-    pub fields: Vec<AclField>,
-    pub acl: Acl<ACL_WORDS>,
-    pub slab: Slab,
-    /// Rule number to row; and back to what the entry said.
-    pub row_of: Vec<u32>,
-    pub entries: Vec<Option<(Vec<EntryMatch>, u32)>>,
-}
-
-/// One field of an ACL key.
-#[derive(Debug)]
-pub struct AclField {
-    pub field: Field,
-    pub plan: KeyPlan,
-    pub word: usize,
-    pub left: u32,
-    /// The bit of the last word that says that the packet has the field.
-    pub present: u64,
 }
 
 /// What a look-up needs to know of the rest of the program.
@@ -273,74 +249,5 @@ impl LpmTable {
             }
         }
         self.lpm.lookup_batch(&addresses, able, rows)
-    }
-}
-
-impl AclTable {
-    /// Rows of the winning rules.
-    pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
-        let mut keys = [[0; ACL_WORDS]; 64];
-        for field in &self.fields {
-            field.gather(batch, packets, list, &mut keys);
-        }
-        let hits = self.acl.lookup_batch(&keys, list, rows);
-        for slot in Bits(hits) {
-            rows[slot] = self.row_of[rows[slot] as usize];
-        }
-        hits
-    }
-
-    /// The rule for an entry.
-    #[must_use]
-    pub fn rule(&self, id: u32, priority: u32, matches: &[EntryMatch]) -> Rule<ACL_WORDS> {
-        let mut rule = Rule { id, priority, ..Rule::default() };
-        for (field, &one) in self.fields.iter().zip(matches) {
-            match one {
-                EntryMatch::Any => continue,
-                EntryMatch::Range { first, last } => {
-                    let free = rule.ranges.iter().position(Option::is_none);
-                    if let Some(at) = free {
-                        rule.ranges[at] =
-                            Some(PortRange { word: field.word, shift: field.left, low: first, high: last });
-                    }
-                }
-                EntryMatch::Masked { value, mask } => {
-                    field.put(value, &mut rule.key);
-                    field.put(mask, &mut rule.mask);
-                }
-                EntryMatch::Value(value) => {
-                    field.put(value, &mut rule.key);
-                    field.put(field.field.max(), &mut rule.mask);
-                }
-                _ => {}
-            }
-            rule.key[ACL_WORDS - 1] |= field.present;
-            rule.mask[ACL_WORDS - 1] |= field.present;
-        }
-        rule
-    }
-}
-
-impl AclField {
-    fn gather(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; ACL_WORDS]; 64]) {
-        let able = self.plan.able(packets, list);
-        let mut values = [[0; 2]; 64];
-        self.plan.gather(batch, packets, able, &mut values);
-        for slot in Bits(able) {
-            keys[slot][ACL_WORDS - 1] |= self.present;
-            if self.plan.words == 2 {
-                keys[slot][self.word - 1] = values[slot][0];
-                keys[slot][self.word] = values[slot][1];
-            } else {
-                keys[slot][self.word] |= values[slot][0] << self.left;
-            }
-        }
-    }
-
-    fn put(&self, value: u128, key: &mut [u64; ACL_WORDS]) {
-        if self.plan.words == 2 {
-            key[self.word - 1] |= (value >> 64) as u64;
-        }
-        key[self.word] |= (value as u64) << self.left;
     }
 }

@@ -46,6 +46,8 @@ pub struct Interpreter {
     pipes: Vec<PipeState>,
     counters: Vec<Count>,
     meters: Vec<MeterState>,
+    /// The latest time a walk or `age` was told of.
+    clock_ms: u64,
 }
 
 /// What became of a packet, and why.
@@ -83,7 +85,7 @@ impl Interpreter {
         let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
-        Interpreter { program, depth, places, buckets, pipes, counters, meters }
+        Interpreter { program, depth, places, buckets, pipes, counters, meters, clock_ms: 0 }
     }
 
     /// New buckets for a group.

@@ -220,6 +220,7 @@ impl FlowSource for Interpreter {
 impl Interpreter {
     /// Does what a walk says.
     pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ms: u64) {
+        self.clock_ms = self.clock_ms.max(now_ms);
         for effect in effects {
             match *effect {
                 Effect::Hit { pipe, row, bytes } => {
@@ -249,9 +250,9 @@ impl Interpreter {
     ///
     /// # Errors
     /// Why the change was refused; nothing has changed then.
-    pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
+    pub fn apply(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
-            Change::Add { pipe, entry } => self.add(*pipe, entry, now_ns / NS_PER_MS),
+            Change::Add { pipe, entry } => self.add(*pipe, entry),
             Change::Update { pipe, entry } => self.update(*pipe, entry),
             Change::Remove { pipe, key } => {
                 let at = self.find(*pipe, key)?;
@@ -262,7 +263,7 @@ impl Interpreter {
         }
     }
 
-    fn add(&mut self, id: PipeId, entry: &Entry, now_ms: u64) -> Result<(), ChangeError> {
+    fn add(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
         self.check_fit(id, entry)?;
         let (pipe, state) = (&self.program.pipes[id.index()], &mut self.pipes[id.index()]);
         let name = || pipe.name.clone();
@@ -272,7 +273,7 @@ impl Interpreter {
         if state.is_full_for(pipe, entry) {
             return Err(ChangeError::Full { pipe: name(), capacity: pipe.capacity });
         }
-        state.put(entry.clone(), now_ms);
+        state.put(entry.clone(), self.clock_ms);
         Ok(())
     }
 
@@ -318,6 +319,7 @@ impl Interpreter {
     /// Removes what no packet has hit for longer than its pipe's idle timeout; the flows among them, with their counts.
     pub fn age(&mut self, now_ns: u64) -> Vec<(FlowKey, Count)> {
         let now_ms = now_ns / NS_PER_MS;
+        self.clock_ms = self.clock_ms.max(now_ms);
         let mut gone = Vec::new();
         for (pipe, state) in self.program.pipes.iter().zip(&mut self.pipes) {
             let idle = |since: u64, timeout_ns| is_over(now_ms.saturating_sub(since), timeout_ns);

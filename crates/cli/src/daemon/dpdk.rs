@@ -1,0 +1,140 @@
+//! The plan's DPDK ports: DPDK is started when there are some, once; they share one pool, and every worker has one queue
+//! of each.
+//!
+//! Huge pages are taken when enough of them are free; else DPDK runs on ordinary memory, and says so. Of PCI devices
+//! only those are touched that the plan names. Nothing of this changes in a reload: ports stay as they are.
+
+use crate::config::{Plan, PortConfig, PortKind};
+use anyhow::{Context, Result, bail};
+use packet::{Pool, Port};
+use port::dpdk::{
+    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool, free_huge_mebibytes,
+};
+use std::vec::IntoIter;
+
+/// Frames of a worker besides what its ports have away: its cache, batches, hand-over, a burst of apps.
+const FRAMES_SPARE: usize = 2048;
+
+/// A pool at least: a driver may want more descriptors than it is asked for.
+const FRAMES_MIN: usize = 8192;
+
+/// KiB that a frame takes: of ordinary memory a page, of huge pages its own size.
+const FRAME_KIB: usize = 4;
+const FRAME_KIB_HUGE: usize = 3;
+
+/// MiB that DPDK takes besides frames: rings, device tables.
+const OTHER_MIB: usize = 64;
+
+/// DPDK and its ports, before the workers have them.
+pub struct Dpdk {
+    eal: Eal,
+    pool: MbufPool,
+    /// For each port of the plan the queues that no worker has yet; none for ports of other kinds.
+    queues: Vec<IntoIter<DpdkPort>>,
+}
+
+impl Dpdk {
+    /// Starts DPDK and opens its ports; `None` when the plan has none.
+    pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
+        let devices: Vec<&str> = plan.ports.iter().filter_map(|port| Some(device(port)?.0)).collect();
+        if devices.is_empty() {
+            return Ok(None);
+        }
+        let frames = frames(plan);
+        let pci = devices.iter().filter(|device| is_pci(device));
+        let arguments: Vec<String> = pci.flat_map(|device| ["-a".to_string(), device.to_string()]).collect();
+        let eal = Eal::init(&EalOptions { memory: memory(frames), pci: !arguments.is_empty(), arguments })?;
+        let pool = MbufPool::new(eal, frames as u32)?;
+        let open = |(at, port)| queues(eal, &pool, plan, at, port);
+        let queues = plan.ports.iter().enumerate().map(open).collect::<Result<_>>()?;
+        Ok(Some(Dpdk { eal, pool, queues }))
+    }
+
+    /// A share of the ports' pool.
+    pub fn pool(&self) -> Pool {
+        self.pool.share()
+    }
+
+    /// The next worker's queue of the plan's port number `at`.
+    pub fn queue(&mut self, at: usize) -> Result<Box<dyn Port>> {
+        Ok(Box::new(self.queues[at].next().context("every worker has one queue")?))
+    }
+
+    /// What a worker's thread calls first; the answer is to live as long as the worker.
+    pub fn register(&self) -> impl FnOnce() -> Result<EalThread> + Send + use<> {
+        let eal = self.eal;
+        move || Ok(eal.register_thread()?)
+    }
+}
+
+/// A DPDK port's devargs and TAP.
+fn device(port: &PortConfig) -> Option<(&str, Option<&str>)> {
+    match &port.kind {
+        PortKind::Dpdk { devargs, tap } => Some((devargs, tap.as_deref())),
+        PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Mem => None,
+    }
+}
+
+/// `0000:01:00.0` or `01:00.0`, with or without arguments: a PCI address, not the name of a virtual device.
+fn is_pci(devargs: &str) -> bool {
+    let address = devargs.split(',').next().unwrap_or_default();
+    let parts: Vec<&str> = address.trim_start_matches("pci:").split([':', '.']).collect();
+    let lengths: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    let hexadecimal = parts.iter().all(|part| part.bytes().all(|digit| digit.is_ascii_hexdigit()));
+    hexadecimal && matches!(lengths[..], [4, 2, 2, 1] | [2, 2, 1])
+}
+
+/// Enough for every descriptor of every queue, each way, and for the workers; a power of two less one, as mempools like.
+fn frames(plan: &Plan) -> usize {
+    let queues: usize = plan.ports.iter().filter_map(device).map(|(_, tap)| 1 + usize::from(tap.is_some())).sum();
+    let of_worker = queues * 2 * usize::from(DESCRIPTORS) + FRAMES_SPARE;
+    (of_worker * plan.workers.count()).max(FRAMES_MIN).next_power_of_two() - 1
+}
+
+fn memory(frames: usize) -> EalMemory {
+    let mebibytes = |frame_kib: usize| ((frames * frame_kib) >> 10) + OTHER_MIB;
+    let (wanted, free) = (mebibytes(FRAME_KIB_HUGE), free_huge_mebibytes());
+    if wanted <= free {
+        return EalMemory::Huge(wanted as u32);
+    }
+    eprintln!(
+        "weir: DPDK runs on ordinary memory, as {free} MiB of huge pages are free and it wants {wanted}: \
+         `echo {} > /proc/sys/vm/nr_hugepages` before the start makes it faster",
+        wanted.div_ceil(2) + 1
+    );
+    EalMemory::NoHuge(mebibytes(FRAME_KIB) as u32)
+}
+
+fn queues(eal: Eal, pool: &MbufPool, plan: &Plan, at: usize, port: &PortConfig) -> Result<IntoIter<DpdkPort>> {
+    let Some((device, tap)) = device(port) else { return Ok(Vec::new().into_iter()) };
+    let workers = plan.workers.count();
+    let options = DpdkOptions {
+        queues: workers as u16,
+        kernel: tap.map(|tap| format!("net_tap{at},iface={tap}")),
+        ..DpdkOptions::new(&port.name, device)
+    };
+    match DpdkPort::open(eal, &options, pool) {
+        Ok(queues) => Ok(queues.into_iter()),
+        Err(DpdkError::Queues { device, most, .. }) => bail!(
+            "port `{}`: DPDK device `{device}` can have {most} queues and there are {workers} workers, which need one \
+             each: set `workers: {most}`, or have the device make more (its arguments may say how)",
+            port.name
+        ),
+        Err(error) => Err(error).with_context(|| format!("port `{}`", port.name)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pci_address_is_told_from_a_virtual_device() {
+        for pci in ["0000:01:00.0", "01:00.0", "pci:0000:af:00.1", "0000:01:00.0,representor=[0-3]"] {
+            assert!(is_pci(pci), "{pci}");
+        }
+        for other in ["net_null0", "net_pcap0,rx_pcap=0000:01:00.0", "", "01:00", "zz:00.0", "vdev:net_ring0"] {
+            assert!(!is_pci(other), "{other}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! What takes the place of `dpdk.rs` in a weir built without DPDK: a sentence.
+
+use crate::config::{Plan, PortKind};
+use anyhow::{Result, bail};
+use packet::{Pool, Port};
+
+/// There is none.
+pub enum Dpdk {}
+
+impl Dpdk {
+    /// `None`, unless the plan has DPDK ports.
+    pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
+        match plan.ports.iter().find(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
+            Some(port) => {
+                bail!("port `{}`: this weir was built without DPDK: build it with `--features dpdk`", port.name)
+            }
+            None => Ok(None),
+        }
+    }
+
+    pub fn pool(&self) -> Pool {
+        match *self {}
+    }
+
+    pub fn queue(&mut self, _at: usize) -> Result<Box<dyn Port>> {
+        match *self {}
+    }
+
+    pub fn register(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+        match *self {}
+        #[expect(unreachable_code, reason = "gives the opaque type a type")]
+        || Ok(())
+    }
+}

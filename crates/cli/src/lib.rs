@@ -1,0 +1,80 @@
+//! `weir`, the packet data plane of a host, from one YAML file. One subcommand, one file under `commands/`.
+//!
+//! It is a library so that golden walks and fuzzers call what the binary calls: the configuration, replay, explain.
+
+mod bench;
+mod commands;
+pub mod config;
+mod daemon;
+pub mod explain;
+pub mod import;
+mod lab;
+pub mod replay;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// The packet data plane of a host, from one YAML file.
+#[derive(Parser)]
+#[command(name = "weir", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Say everything that is wrong with a configuration.
+    Check(commands::check::Arguments),
+    /// Turn another system's configuration into ours.
+    #[command(subcommand)]
+    Import(commands::import::Source),
+    /// Run a configuration: the daemon, in the foreground.
+    Run(commands::run::Arguments),
+    /// Show what the running daemon has counted.
+    Show(commands::show::Show),
+    /// Have the running daemon read its configuration anew.
+    Reload(commands::show::Plain),
+    /// Add, update or remove an entry of the running program.
+    Entry(commands::show::Entry),
+    /// Give a target of a group another weight.
+    Weight(commands::show::Weight),
+    /// Stop the running daemon.
+    Stop(commands::show::Plain),
+    /// Say what becomes of a packet, and why.
+    Explain(commands::explain::Arguments),
+    /// Run a program over recordings, on a virtual clock.
+    Replay(commands::replay::Arguments),
+    /// List interfaces, what they can do, and what stands in the way.
+    Ports(commands::ports::Arguments),
+    /// Measure this machine.
+    #[command(subcommand)]
+    Bench(commands::bench::Bench),
+    /// Run weir in network namespaces, with real programs around it.
+    #[command(subcommand)]
+    Lab(commands::lab::Lab),
+}
+
+/// The whole program: reads the arguments, does what they say, gives the exit code.
+#[must_use]
+pub fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Import(source) => commands::import::run(&source),
+        Command::Run(arguments) => commands::run::run(&arguments),
+        Command::Show(arguments) => commands::show::show(&arguments),
+        Command::Reload(arguments) => commands::show::reload(&arguments),
+        Command::Entry(arguments) => commands::show::entry(&arguments),
+        Command::Weight(arguments) => commands::show::weight(&arguments),
+        Command::Stop(arguments) => commands::show::stop(&arguments),
+        Command::Explain(arguments) => commands::explain::run(&arguments),
+        Command::Replay(arguments) => commands::replay::run(&arguments),
+        Command::Ports(arguments) => commands::ports::run(&arguments),
+        Command::Bench(bench) => commands::bench::run(&bench),
+        Command::Lab(lab) => commands::lab::run(&lab),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("weir: {error:#}");
+        ExitCode::FAILURE
+    })
+}

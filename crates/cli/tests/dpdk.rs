@@ -1,0 +1,227 @@
+//! `weir run` on DPDK's virtual devices: no NIC, no huge pages, no root.
+#![cfg(feature = "dpdk")]
+
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// DPDK takes a second to load its drivers; a busy machine takes longer.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Frames of the recording.
+const FRAMES: u64 = 100;
+
+/// A folder of a test's own, removed at its end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("weir-run-dpdk-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.join(name);
+        std::fs::write(&path, content).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A daemon on a configuration; killed if the test fails.
+struct Daemon {
+    child: Child,
+    socket: PathBuf,
+}
+
+impl Daemon {
+    fn start(folder: &Folder, configuration: &str) -> Daemon {
+        let (file, socket) = (folder.file("weir.yaml", configuration), folder.0.join("socket"));
+        let child = run(&file, &socket).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut daemon = Daemon { child, socket };
+        let start = Instant::now();
+        while UnixStream::connect(&daemon.socket).is_err() || daemon.ask(&json!({"command": "show"})).is_none() {
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none() && start.elapsed() < PATIENCE, "{ended:?}: {}", daemon.said());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        daemon
+    }
+
+    fn ask(&self, request: &Value) -> Option<Value> {
+        let mut stream = UnixStream::connect(&self.socket).ok()?;
+        stream.write_all(format!("{request}\n").as_bytes()).ok()?;
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    }
+
+    fn show(&self, what: &str) -> Value {
+        self.ask(&json!({"command": "show", "what": what})).unwrap()[what].take()
+    }
+
+    /// Waits until `what` shows what is wanted.
+    fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let start = Instant::now();
+        loop {
+            let shown = self.show(what);
+            if wanted(&shown) {
+                return shown;
+            }
+            assert!(start.elapsed() < PATIENCE, "{what}: {shown}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// SIGTERM; what the daemon said, which must have ended well.
+    fn stop(mut self) -> String {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        let status = self.child.wait().unwrap();
+        let said = self.said();
+        assert!(status.success(), "{status}: {said}");
+        said
+    }
+
+    /// Everything that an ended daemon has printed.
+    fn said(&mut self) -> String {
+        let _ = self.child.kill();
+        let mut text = String::new();
+        let _ = self.child.stdout.take().map(|mut output| output.read_to_string(&mut text));
+        let _ = self.child.stderr.take().map(|mut output| output.read_to_string(&mut text));
+        text
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn run(file: &Path, socket: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("run").arg(file).arg("--socket").arg(socket).stdin(Stdio::null());
+    command
+}
+
+/// What a configuration that cannot run is answered with.
+fn refusal(folder: &Folder, configuration: &str) -> String {
+    let file = folder.file("wrong.yaml", configuration);
+    let Output { status, stderr, .. } = run(&file, &folder.0.join("socket")).output().unwrap();
+    let said = String::from_utf8(stderr).unwrap();
+    assert_eq!(status.code(), Some(1), "{said}");
+    // Besides what is said about memory there is one sentence, on one line.
+    said.lines().filter(|line| !line.contains("ordinary memory")).map(|line| format!("{line}\n")).collect()
+}
+
+/// A recording of UDP frames, every second one to port 53.
+fn recording() -> Vec<u8> {
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    let mut text = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
+    for number in 0..FRAMES {
+        let dport = if number % 2 == 0 { 53 } else { 54 };
+        let mut frame = vec![0; 60];
+        frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
+        frame[14..24].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+        frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+        frame[34..40].copy_from_slice(&[0x30, 0x39, 0, dport, 0, 26]);
+        text.extend(words(&[0, 0, 60, 60]));
+        text.extend(frame);
+    }
+    text
+}
+
+/// DNS of the recording goes to the sink, the rest is dropped; what comes by the ring is swallowed.
+fn configuration(recording: &Path, sink: &str, workers: &str) -> String {
+    format!(
+        "{workers}
+ports:
+  source: {{ dpdk: \"net_pcap0,rx_pcap={}\", root: dns }}
+  loop: {{ dpdk: net_ring0, root: back }}
+  sink: {{ dpdk: \"{sink}\" }}
+pipes:
+  dns:
+    type: basic
+    match: {{ udp.dport: per_entry }}
+    monitor: {{ counter: per_entry }}
+    forward: sink
+    miss: drop
+    entries: [{{ match: {{ udp.dport: 53 }}, counter: dns }}]
+  back: {{ type: basic, match: {{ udp.dport: 99 }}, forward: sink, miss: drop }}
+",
+        recording.display()
+    )
+}
+
+const INJECTED: &str = "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=10.0.0.9 dst=10.0.0.2 proto=udp sport=5 dport=99";
+
+#[test]
+fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
+    let folder = Folder::new("ports");
+    let recording = folder.file("in.pcap", recording());
+    let daemon = Daemon::start(&folder, &configuration(&recording, "net_null0,no-rx=1", ""));
+    daemon.wait_for("ports", |ports| ports[0]["received"] == FRAMES);
+    let injected = json!({"command": "inject", "packet": INJECTED, "output": "loop"});
+    assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
+    let ports = daemon.wait_for("ports", |ports| ports[1]["received"] == 1);
+    let modes: Vec<&str> = ports.as_array().unwrap().iter().map(|port| port["mode"].as_str().unwrap()).collect();
+    assert_eq!(modes, ["net_pcap", "net_ring", "net_null"]);
+    assert_eq!((&ports[1]["transmitted"], &ports[2]["transmitted"]), (&json!(1), &json!(FRAMES / 2 + 1)));
+    assert_eq!(daemon.show("counters")[0]["packets"], FRAMES / 2);
+    let all = daemon.ask(&json!({"command": "show"})).unwrap();
+    let (ledger, wanted) = (&all["ledger"], FRAMES + 1);
+    assert_eq!((&ledger["received"], &ledger["originated"]), (&json!(wanted), &json!(1)));
+    assert_eq!((&ledger["transmitted"], &ledger["dropped"]), (&json!(FRAMES / 2 + 2), &json!({"miss": FRAMES / 2})));
+    assert_eq!((&all["balances"], &all["pool_copies"]), (&json!(true), &json!(0)));
+    let said = daemon.stop();
+    assert!(said.contains("every frame is accounted for"), "{said}");
+}
+
+#[test]
+fn every_worker_has_a_queue_and_other_ports_may_stand_beside() {
+    let folder = Folder::new("workers");
+    let configuration = "
+workers: 2
+ports:
+  a: { dpdk: net_null0, root: all }
+  b: { dpdk: net_null1, root: all }
+  memory: { mem: {}, root: all }
+pipes:
+  all: { type: basic, match: { ipv4.dst: per_entry }, forward: b, miss: b }
+";
+    let daemon = Daemon::start(&folder, configuration);
+    let ports = daemon.wait_for("ports", |ports| ports[1]["transmitted"].as_u64().unwrap() > 10_000);
+    assert_eq!(ports[0]["mode"], "net_null");
+    // From ordinary memory a frame is copied into an mbuf, counted.
+    let injected = json!({"command": "inject", "packet": INJECTED, "output": "b"});
+    assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
+    assert_eq!(daemon.show("pool_copies"), 1);
+    let said = daemon.stop();
+    assert!(said.contains("every frame is accounted for"), "{said}");
+}
+
+#[test]
+fn what_cannot_be_opened_is_answered_in_a_sentence() {
+    let folder = Folder::new("wrong");
+    let recording = folder.file("in.pcap", recording());
+    let misspelt = refusal(&folder, &configuration(&recording, "net_nul0", ""));
+    assert!(misspelt.starts_with("weir: port `sink`: no DPDK driver knows device `net_nul0`: check its name"));
+    assert_eq!(misspelt.lines().count(), 1, "{misspelt}");
+    let argument = refusal(&folder, &configuration(&recording, "net_null0,sizze=3", ""));
+    assert!(argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"), "{argument}");
+    let queues = refusal(&folder, &configuration(&recording, "net_null0", "workers: 2"));
+    assert!(queues.contains("port `source`: DPDK device"), "{queues}");
+    assert!(queues.contains("can have 1 queues and there are 2 workers") && queues.contains("`workers: 1`"), "{queues}");
+}

@@ -1,0 +1,457 @@
+//! Golden walks: `tests/golden/*.walk`, one readable file each: a configuration, frames in, and all that becomes of them.
+//!
+//! ```text
+//! # What the walk shows.
+//! -- config --        YAML, or a backends.json
+//! -- in PORT --       `@SECONDS recipe`, a line each; `A..B` somewhere in the recipe makes a frame of every number
+//! -- explain N --     what `weir explain` says of the Nth frame
+//! -- out PORT --      what the port sent
+//! -- kernel PORT --   what the host's stack was given
+//! -- counters --, -- pipes --, -- ledger --
+//! ```
+//!
+//! Everything from the first `explain` on is what weir says, through the code of `weir replay` and `weir explain`;
+//! `BLESS=1` writes it anew. Many frames of a port are written as their number and a hash of their bytes.
+
+mod folder;
+
+use cli::config::{Plan, Report, write_key};
+use cli::explain::{Explanation, Names};
+use cli::import;
+use cli::replay::{Recordings, Replayed, replay};
+use engine::Verdict;
+use engine::arbitrary::Coverage;
+use engine::batch::Engine;
+use engine::interpreter::Interpreter;
+use engine::program::{Learn, Pipe, PipeKind, PortId};
+use engine::snapshot::{FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use folder::Folder;
+use packet::craft::{Recipe, describe};
+use packet::{DropReason, HEADROOM, TableHash};
+use port::pcap::{Reader, Record, Writer};
+use std::fmt::Write as _;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// More frames than a reader would read: their number and a hash stand for them.
+const SHOWN: usize = 40;
+
+/// A frame and when it comes or goes, in nanoseconds.
+type Timed = (u64, Vec<u8>);
+
+/// A walk file.
+struct Walk {
+    path: PathBuf,
+    text: String,
+    /// Everything in front of the expectations, as it was written.
+    given: String,
+    config: String,
+    input: Vec<(String, Vec<Timed>)>,
+    /// Numbers of the frames to be explained.
+    explained: Vec<usize>,
+}
+
+/// What became of a walk.
+struct Walked {
+    plan: Plan,
+    replayed: Replayed,
+    /// Frames sent and given to the host's stack, by port.
+    output: Vec<Vec<Timed>>,
+    kernel: Vec<Vec<Timed>>,
+    /// The whole file as it should be.
+    text: String,
+}
+
+fn walks() -> Vec<Walk> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).expect("tests/golden").map(|one| one.unwrap().path()).collect();
+    paths.retain(|path| path.extension().is_some_and(|end| end == "walk"));
+    paths.sort();
+    paths.into_iter().map(Walk::read).collect()
+}
+
+impl Walk {
+    fn read(path: PathBuf) -> Walk {
+        let text = std::fs::read_to_string(&path).expect("a walk");
+        let mut walk = Walk {
+            path,
+            given: String::new(),
+            config: String::new(),
+            input: Vec::new(),
+            explained: Vec::new(),
+            text: text.clone(),
+        };
+        let mut section = Vec::new();
+        for (number, line) in text.lines().enumerate() {
+            if let Some(header) = line.strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
+                section = header.split(' ').collect();
+            }
+            let told = |what: String| panic!("{}:{}: {what}", walk.path.display(), number + 1);
+            match section[..] {
+                [] => {}
+                ["config"] if line.starts_with("-- ") => {}
+                ["config"] => walk.config += &format!("{line}\n"),
+                ["in", port] if line.starts_with("-- ") => walk.input.push((port.to_string(), Vec::new())),
+                ["in", _] => walk.input.last_mut().unwrap().1.extend(frames(line).unwrap_or_else(told)),
+                ["explain", frame] if line.starts_with("-- ") => walk.explained.push(frame.parse().expect("a number")),
+                _ => continue,
+            }
+            if section.first() != Some(&"explain") {
+                walk.given += &format!("{line}\n");
+            }
+        }
+        walk
+    }
+
+    fn name(&self) -> String {
+        self.path.file_stem().unwrap().to_string_lossy().into_owned()
+    }
+
+    /// Runs it; the ledger balances and no recording was cut short.
+    fn run(&self) -> Walked {
+        let folder = Folder::new();
+        let loaded = import::load(&folder.write("config", &self.config), &import::Options::default()).unwrap();
+        let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
+        let files = |kind: &str, ports: Vec<&String>| -> Vec<(String, PathBuf)> {
+            ports.into_iter().map(|port| (port.clone(), folder.file(&format!("{port}.{kind}.pcap")))).collect()
+        };
+        let all = || plan.ports.iter().map(|port| &port.name).collect();
+        let recordings = Recordings {
+            input: files("in", self.input.iter().map(|(port, _)| port).collect()),
+            output: files("out", all()),
+            kernel: files("kernel", all()),
+        };
+        for ((_, frames), (port, path)) in self.input.iter().zip(&recordings.input) {
+            assert!(plan.program.port_named(port).is_some(), "{}: there is no port {port}", self.name());
+            record(path, frames);
+        }
+        let replayed = replay(&plan, &recordings).unwrap();
+        assert_eq!(replayed.read_error, None, "{}", self.name());
+        assert!(replayed.report.ledger.balances(), "{}: {:?}", self.name(), replayed.report.ledger);
+        let frames = |files: &[(String, PathBuf)]| files.iter().map(|(_, path)| recorded(path)).collect();
+        let (output, kernel) = (frames(&recordings.output), frames(&recordings.kernel));
+        let mut walked = Walked { plan, replayed, output, kernel, text: String::new() };
+        let explained = self.explain(&walked.plan, &loaded.report);
+        let place = format!("{}/", folder.path().display());
+        walked.text = format!("{}{}{}", self.given, explained.replace(&place, ""), walked.expectations());
+        walked
+    }
+
+    fn explain(&self, plan: &Plan, report: &Report) -> String {
+        let mut text = String::new();
+        let names = Names { program: &plan.program, report: Some(report) };
+        let frames: Vec<(&String, &Vec<u8>)> =
+            self.input.iter().flat_map(|(port, frames)| frames.iter().map(move |(_, bytes)| (port, bytes))).collect();
+        for &number in &self.explained {
+            let (port, frame) = frames[number - 1];
+            let input = plan.program.port_named(port).expect("asserted before");
+            let explanation = Explanation::offline(plan, input, frame).unwrap();
+            assert!(explanation.agrees(), "{}", explanation.text(&names, input, frame));
+            let _ = write!(text, "-- explain {number} --\n{}", explanation.text(&names, input, frame));
+        }
+        text
+    }
+}
+
+/// The frames of a line: `@0.5 recipe`; none of an empty line or a comment.
+fn frames(line: &str) -> Result<Vec<Timed>, String> {
+    let line = line.trim();
+    if line.is_empty() || line.starts_with('#') {
+        return Ok(Vec::new());
+    }
+    let timed = line.strip_prefix('@').and_then(|line| line.split_once(' '));
+    let (time, recipe) = timed.ok_or("a line is `@SECONDS recipe`")?;
+    let time_ns = nanoseconds(time).ok_or("seconds are digits, with nine behind a point at most")?;
+    let build = |recipe: String| -> Result<Timed, String> {
+        let recipe: Recipe = recipe.parse().map_err(|error| format!("{error}"))?;
+        Ok((time_ns, recipe.build()))
+    };
+    expanded(recipe).into_iter().map(build).collect()
+}
+
+/// `1.5` is 1 500 000 000.
+fn nanoseconds(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let whole: u64 = whole.parse().ok()?;
+    let part: u64 = format!("{part:0<9}").parse().ok().filter(|_| part.len() <= 9)?;
+    Some(whole * 1_000_000_000 + part)
+}
+
+fn seconds(time_ns: u64) -> String {
+    let text = format!("{}.{:09}", time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_string()
+}
+
+/// `sport=1..3` becomes three recipes.
+fn expanded(recipe: &str) -> Vec<String> {
+    let Some((before, behind)) = recipe.split_once("..") else { return vec![recipe.to_string()] };
+    let head = before.trim_end_matches(|one: char| one.is_ascii_digit());
+    let tail = behind.trim_start_matches(|one: char| one.is_ascii_digit());
+    let (first, last) = (&before[head.len()..], &behind[..behind.len() - tail.len()]);
+    let range = first.parse::<u32>().unwrap()..=last.parse().unwrap();
+    range.map(|number| format!("{head}{number}{tail}")).collect()
+}
+
+fn record(path: &Path, frames: &[Timed]) {
+    let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
+    for (time_ns, bytes) in frames {
+        writer.write(*time_ns, bytes.len() as u32, bytes).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+fn recorded(path: &Path) -> Vec<Timed> {
+    let record = |record: Record| (record.time_ns, record.bytes);
+    Reader::open(File::open(path).unwrap()).unwrap().map(|one| record(one.unwrap())).collect()
+}
+
+impl Walked {
+    fn expectations(&self) -> String {
+        let mut text = String::new();
+        for (what, all) in [("out", &self.output), ("kernel", &self.kernel)] {
+            for (port, frames) in self.plan.ports.iter().zip(all).filter(|(_, frames)| !frames.is_empty()) {
+                let _ = writeln!(text, "-- {what} {} --\n{}", port.name, listed(frames));
+            }
+        }
+        let program = &self.plan.program;
+        if !program.counters.is_empty() {
+            text += "-- counters --\n";
+        }
+        for (name, count) in program.counters.iter().zip(&self.replayed.report.counters) {
+            let _ = writeln!(text, "{name}: {} packets, {} bytes", count.packets, count.bytes);
+        }
+        if !program.pipes.is_empty() {
+            text += "-- pipes --\n";
+        }
+        for (pipe, counts) in program.pipes.iter().zip(&self.replayed.snapshot.pipes) {
+            text += &self.pipe(pipe, counts);
+        }
+        text + "-- ledger --\n" + &self.ledger()
+    }
+
+    fn pipe(&self, pipe: &Pipe, counts: &PipeSnapshot) -> String {
+        let program = &self.plan.program;
+        let mut text = format!("{}: {} misses\n", pipe.name, counts.misses.packets);
+        for entry in counts.entries.iter().filter(|entry| entry.hits.packets > 0) {
+            let key = write_key(program, pipe, &entry.key);
+            let _ = writeln!(text, "  {key}: {} packets, {} bytes", entry.hits.packets, entry.hits.bytes);
+        }
+        let mut flows: Vec<&FlowSnapshot> = counts.flows.iter().collect();
+        flows.sort_by_key(|flow| flow.key);
+        for flow in flows.iter().take(SHOWN) {
+            let hits = flow.hits;
+            let decision = self.decision(pipe, flow.decision);
+            let _ = writeln!(text, "  flow {}: {decision}, {} packets, {} bytes", flow.key, hits.packets, hits.bytes);
+        }
+        if counts.unflowed_full > 0 {
+            let _ = writeln!(text, "  unflowed (full): {} packets", counts.unflowed_full);
+        }
+        text
+    }
+
+    fn decision(&self, pipe: &Pipe, decision: FlowDecision) -> String {
+        match (decision, &pipe.kind) {
+            (FlowDecision::Pinned(target), PipeKind::Flow { learn: Learn::Pin(group), .. }) => {
+                let group = &self.plan.program.groups[group.index()];
+                format!("pinned to {}", group.targets[usize::from(target)].name)
+            }
+            (FlowDecision::Pinned(target), _) => format!("pinned to {target}"),
+            (FlowDecision::Follow(group), _) => format!("follows {}", self.plan.program.groups[group.index()].name),
+            (FlowDecision::Default, _) => "default".to_string(),
+            (FlowDecision::Own, _) => "its own entry".to_string(),
+        }
+    }
+
+    fn ledger(&self) -> String {
+        let ledger = &self.replayed.report.ledger;
+        let counts = [
+            ("received", ledger.received),
+            ("copied", ledger.copied),
+            ("transmitted", ledger.transmitted),
+            ("to_kernel", ledger.to_kernel),
+            ("held", ledger.held),
+        ];
+        let mut text = String::new();
+        for (name, count) in counts.into_iter().filter(|(_, count)| *count > 0) {
+            let _ = writeln!(text, "{name} {count}");
+        }
+        for (reason, count) in ledger.drops() {
+            let _ = writeln!(text, "dropped {reason} {count}");
+        }
+        match self.replayed.report.deltas {
+            0 => text,
+            deltas => text + &format!("flow deltas {deltas}\n"),
+        }
+    }
+}
+
+fn listed(frames: &[Timed]) -> String {
+    if frames.len() > SHOWN {
+        let bytes = frames.iter().flat_map(|(_, bytes)| bytes);
+        // FNV-1a: enough to tell that something changed.
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        return format!("({} frames, hash {hash:#018x})", frames.len());
+    }
+    let line = |(time_ns, bytes): &Timed| format!("@{} {}", seconds(*time_ns), describe(bytes));
+    frames.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// The first line that differs, with what was expected there.
+fn difference(expected: &str, found: &str) -> String {
+    let (mut expected, mut found, mut number) = (expected.lines(), found.lines(), 0);
+    loop {
+        number += 1;
+        match (expected.next(), found.next()) {
+            (None, None) => return "only line ends differ".to_string(),
+            (one, other) if one == other => {}
+            (one, other) => {
+                let text = |line: Option<&str>| line.unwrap_or("(the end)").to_string();
+                return format!("line {number}:\n    expected {}\n    found    {}", text(one), text(other));
+            }
+        }
+    }
+}
+
+#[test]
+fn walks_end_as_written() {
+    let bless = std::env::var_os("BLESS").is_some_and(|value| value == "1");
+    let mut wrong = Vec::new();
+    let all = walks();
+    assert!(all.len() >= 25, "{} walks", all.len());
+    for walk in all {
+        let walked = walk.run();
+        if bless && walked.text != walk.text {
+            std::fs::write(&walk.path, &walked.text).unwrap();
+        } else if walked.text != walk.text {
+            wrong.push(format!("{}, {}", walk.name(), difference(&walk.text, &walked.text)));
+        }
+    }
+    assert!(wrong.is_empty(), "BLESS=1 accepts what is found:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn a_walk_goes_the_same_way_twice() {
+    for walk in walks() {
+        let (one, other) = (walk.run(), walk.run());
+        assert_eq!((one.text, one.output, one.kernel), (other.text, other.output, other.kernel), "{}", walk.name());
+    }
+}
+
+/// What the reference interpreter says of a walk.
+struct Witness {
+    output: Vec<Vec<Vec<u8>>>,
+    kernel: Vec<Vec<Vec<u8>>>,
+    snapshot: Snapshot,
+}
+
+/// The same frames at the same times through the interpreter, which shares no code with the engine.
+fn witness(walk: &Walk, plan: &Plan, coverage: &mut Coverage) -> Witness {
+    let program = &plan.program;
+    let engine = Engine::new(program, TableHash::new([1, 2])).unwrap();
+    let mut interpreter = Interpreter::new(program, engine.buckets());
+    let mut frames: Vec<(u64, PortId, &[u8])> = Vec::new();
+    for (port, timed) in &walk.input {
+        let port = program.port_named(port).unwrap();
+        frames.extend(timed.iter().map(|(time_ns, bytes)| (*time_ns, port, &bytes[..])));
+    }
+    frames.sort_by_key(|(time_ns, port, _)| (*time_ns, port.0));
+    let first_ns = frames.first().map_or(0, |frame| frame.0);
+    let none = || vec![Vec::new(); program.ports.len()];
+    let (mut output, mut kernel) = (none(), none());
+    for (time_ns, input, bytes) in &frames {
+        let flows = interpreter.age(time_ns - first_ns).len();
+        coverage.aged(flows, 0);
+        let walk = interpreter.walk(*input, bytes, usize::from(HEADROOM), time_ns - first_ns);
+        coverage.walk(program, &walk);
+        match walk.verdict {
+            Verdict::Transmit(port) => output[port.index()].push(walk.bytes),
+            Verdict::Kernel(port) => kernel[port.index()].push(walk.bytes),
+            Verdict::App(_) | Verdict::Drop(_) => {}
+        }
+    }
+    // Replay goes on for a second, and looks at ages then too.
+    let last_ns = frames.last().map_or(0, |frame| frame.0 - first_ns);
+    coverage.aged(interpreter.age(last_ns + 1_000_000_000).len(), 0);
+    Witness { output, kernel, snapshot: interpreter.snapshot() }
+}
+
+fn in_order(mut snapshot: Snapshot) -> Snapshot {
+    for pipe in &mut snapshot.pipes {
+        pipe.entries.sort_by_cached_key(|entry| format!("{:?}", entry.key));
+        pipe.flows.sort_by_key(|flow| flow.key);
+    }
+    snapshot
+}
+
+#[test]
+fn the_interpreter_agrees_and_everything_is_met() {
+    let (mut coverage, mut reasons) = (Coverage::new(), [0; DropReason::COUNT]);
+    for walk in walks() {
+        let walked = walk.run();
+        let dropped = walked.replayed.report.ledger.dropped;
+        reasons.iter_mut().zip(dropped).for_each(|(sum, count)| *sum += count);
+        let all_arrive = walked.plan.ports.iter().all(|port| port.fault.is_none())
+            && dropped[DropReason::Oversize as usize] == 0;
+        if !all_arrive {
+            continue;
+        }
+        let witness = witness(&walk, &walked.plan, &mut coverage);
+        let bytes = |all: &[Vec<Timed>]| -> Vec<Vec<Vec<u8>>> {
+            all.iter().map(|frames| frames.iter().map(|(_, bytes)| bytes.clone()).collect()).collect()
+        };
+        assert!(bytes(&walked.output) == witness.output, "{}: other frames sent", walk.name());
+        assert!(bytes(&walked.kernel) == witness.kernel, "{}: other frames for the kernel", walk.name());
+        let (engine, interpreter) = (in_order(walked.replayed.snapshot), in_order(witness.snapshot));
+        assert_eq!(engine, interpreter, "{}", walk.name());
+    }
+    let elsewhere = |name: &String| {
+        // Changes have no place in a configuration, no app there takes packets yet, and every field is matched and
+        // written by the engine's own tests.
+        ["change:", "aged:entry", "field:", "write:"].iter().any(|kind| name.starts_with(kind)) || name.contains(":app")
+    };
+    let missing: Vec<String> = coverage.missing().into_iter().filter(|name| !elsewhere(name)).collect();
+    assert_eq!(missing, Vec::<String>::new(), "no walk meets them");
+    for reason in [DropReason::Fault, DropReason::Oversize] {
+        assert!(reasons[reason as usize] > 0, "no walk drops with {reason}");
+    }
+}
+
+/// Wireshark has no part in weir: it says whether the checksums of what we send are right.
+#[test]
+fn tshark_finds_no_bad_checksum() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI has tshark");
+        eprintln!("skipped: there is no tshark");
+        return;
+    }
+    let folder = Folder::new();
+    let (mut sent, mut names) = (Vec::new(), Vec::new());
+    for walk in walks().into_iter().filter(|walk| !walk.given.contains("csum=")) {
+        let walked = walk.run();
+        for (_, bytes) in walked.output.into_iter().flatten() {
+            sent.push((0, bytes));
+            names.push(walk.name());
+        }
+    }
+    assert!(sent.len() > 50, "{} frames", sent.len());
+    let path = folder.file("sent.pcap");
+    record(&path, &sent);
+    let mut tshark = Command::new("tshark");
+    for protocol in ["ip", "udp", "tcp"] {
+        tshark.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
+    }
+    let bad: Vec<String> =
+        ["ip", "udp", "tcp", "icmp", "icmpv6"].map(|protocol| format!("{protocol}.checksum.status == Bad")).into();
+    let output = tshark.arg("-n").arg("-r").arg(&path).args(["-Y", &bad.join(" || "), "-T", "fields"]);
+    let output = output.args(["-e", "frame.number"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let numbers = String::from_utf8_lossy(&output.stdout);
+    let told = |number: &str| -> String {
+        let at = number.parse::<usize>().unwrap() - 1;
+        format!("{}: {}", names[at], describe(&sent[at].1))
+    };
+    assert_eq!(numbers.lines().map(told).collect::<Vec<_>>(), Vec::<String>::new());
+}
