@@ -10,7 +10,7 @@ FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test lint fmt clippy build check fuzz bench
+.PHONY: help demo test setup-test lint fmt clippy check fuzz bench
 
 help: ## says this
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -20,7 +20,7 @@ demo: ## real DNS queries through weir to three name servers, in network namespa
 	$(CARGO) build --release --locked --package weir
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/release/weir" lab dns
 
-test: setup-test lint build check ## builds everything and runs every test (as root: the labs too)
+test: setup-test lint check ## builds everything and runs every test (as root: the labs too)
 	$(STAGE) 'all tests have passed'
 
 setup-test:
@@ -37,11 +37,6 @@ clippy:
 	$(STAGE) lints
 	$(CARGO) clippy $(ALL) -- -D warnings
 	$(CARGO) clippy $(ALL) --features dpdk -- -D warnings
-
-build:
-	$(STAGE) build
-	$(CARGO) build $(ALL)
-	$(CARGO) build $(ALL) --features dpdk
 
 # Fast ones first. The tests in tests/ include the labs, which skip themselves without root, and fail then in CI.
 check:

@@ -165,7 +165,8 @@ pipes:
     )
 }
 
-const INJECTED: &str = "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=10.0.0.9 dst=10.0.0.2 proto=udp sport=5 dport=99";
+const INJECTED: &str =
+    "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=10.0.0.9 dst=10.0.0.2 proto=udp sport=5 dport=99";
 
 #[test]
 fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
@@ -223,5 +224,8 @@ fn what_cannot_be_opened_is_answered_in_a_sentence() {
     assert!(argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"), "{argument}");
     let queues = refusal(&folder, &configuration(&recording, "net_null0", "workers: 2"));
     assert!(queues.contains("port `source`: DPDK device"), "{queues}");
-    assert!(queues.contains("can have 1 queues and there are 2 workers") && queues.contains("`workers: 1`"), "{queues}");
+    assert!(
+        queues.contains("can have 1 queues and there are 2 workers") && queues.contains("`workers: 1`"),
+        "{queues}"
+    );
 }

@@ -65,7 +65,8 @@ struct Walked {
 
 fn walks() -> Vec<Walk> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden");
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).expect("tests/golden").map(|one| one.unwrap().path()).collect();
+    let mut paths: Vec<PathBuf> =
+        std::fs::read_dir(folder).expect("tests/golden").map(|one| one.unwrap().path()).collect();
     paths.retain(|path| path.extension().is_some_and(|end| end == "walk"));
     paths.sort();
     paths.into_iter().map(Walk::read).collect()
@@ -290,9 +291,8 @@ fn listed(frames: &[Timed]) -> String {
     if frames.len() > SHOWN {
         let bytes = frames.iter().flat_map(|(_, bytes)| bytes);
         // FNV-1a: enough to tell that something changed.
-        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = bytes
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
         return format!("({} frames, hash {hash:#018x})", frames.len());
     }
     let line = |(time_ns, bytes): &Timed| format!("@{} {}", seconds(*time_ns), describe(bytes));
@@ -393,8 +393,8 @@ fn the_interpreter_agrees_and_everything_is_met() {
         let walked = walk.run();
         let dropped = walked.replayed.report.ledger.dropped;
         reasons.iter_mut().zip(dropped).for_each(|(sum, count)| *sum += count);
-        let all_arrive = walked.plan.ports.iter().all(|port| port.fault.is_none())
-            && dropped[DropReason::Oversize as usize] == 0;
+        let all_arrive =
+            walked.plan.ports.iter().all(|port| port.fault.is_none()) && dropped[DropReason::Oversize as usize] == 0;
         if !all_arrive {
             continue;
         }

@@ -520,7 +520,7 @@ impl Pipe {
             || by_hash(&self.miss)
             || self.entries.iter().filter_map(|entry| entry.forward.as_ref()).any(by_hash)
             // Entries that come at run time may.
-            || self.forward == Forward::PerEntry && !matches!(self.kind, PipeKind::Hash { .. })
+            || self.forward == Forward::PerEntry
     }
 
     fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {

@@ -287,7 +287,14 @@ impl Worker {
         let wanted = self.ports[port].pool();
         let list = wanted.map_or(list, |pool| self.move_to_pool(pool, list));
         let accepted = self.ports[port].transmit(&mut self.pools, &mut self.batch, list);
-        self.drop_list(list & !accepted, DropReason::TransmitFull);
+        let refused = list & !accepted;
+        if refused != 0 {
+            let longest = self.ports[port].frame_max();
+            let too_long = |slot: &usize| self.batch.frame(*slot).len() > longest;
+            let oversize = Bits(refused).filter(too_long).fold(0, |list, slot| list | 1 << slot);
+            self.drop_list(oversize, DropReason::Oversize);
+            self.drop_list(refused & !oversize, DropReason::TransmitFull);
+        }
     }
 
     /// Copies frames that lie in another pool's memory; those that cannot be are dropped.

@@ -21,6 +21,11 @@ pub trait Port: Send {
     /// in the batch and the caller drops them.
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64;
 
+    /// The longest frame that `transmit` takes, in bytes: a longer one is refused as `oversize`, not for want of room.
+    fn frame_max(&self) -> usize {
+        usize::MAX
+    }
+
     /// Called once a breath after the last `transmit`, also when there was nothing to send: rings doorbells, takes
     /// completed frames back, refills.
     fn flush(&mut self, pools: &mut Pools);

@@ -501,6 +501,10 @@ impl Port for FaultPort {
         all
     }
 
+    fn frame_max(&self) -> usize {
+        self.inner.frame_max()
+    }
+
     fn mode(&self) -> String {
         format!("{} with faults", self.inner.mode())
     }

@@ -182,6 +182,10 @@ impl Port for TracePort {
         all
     }
 
+    fn frame_max(&self) -> usize {
+        self.inner.frame_max()
+    }
+
     fn mode(&self) -> String {
         format!("{} with trace", self.inner.mode())
     }

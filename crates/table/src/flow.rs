@@ -11,8 +11,8 @@
 //! Costs: 64 bytes a row and 9.3 bytes of index, resident as used. Times are the caller's milliseconds, wrapping after 49
 //! days; an entry that seems to come from the future is young.
 
-use crate::Full;
 use crate::store::{Record, Store, same};
+use crate::{Full, InsertError};
 use packet::FlowKey;
 use std::ops::Range;
 
@@ -301,6 +301,14 @@ impl FlowTable {
         }
         let decision = decision.pack().ok_or(Full)?;
         self.store.insert_new(hash, Flow::new(*key, decision, now))
+    }
+
+    /// Enters a flow of another table with all that it has counted.
+    ///
+    /// # Errors
+    /// No room. A key that is there keeps its row, and the flow's counters would be lost: an error too.
+    pub fn adopt(&mut self, hash: u64, flow: &Flow) -> Result<u32, InsertError> {
+        self.store.insert(hash, *flow)
     }
 
     /// Counts a packet of `bytes` bytes. A counter that would overflow starts anew, and what it had is returned. A packet

@@ -134,6 +134,7 @@ impl AclTable {
     }
 
     /// Rows of the winning rules.
+    #[inline(never)]
     pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
         let hits =
             each_width!(&self.rules, acl => acl.lookup_batch(&self.keys.gather(batch, packets, list), list, rows));

@@ -32,14 +32,20 @@ use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
 
-/// Rows of a flow table looked at for age in one breath: at 64 bytes a row 16 KiB, a microsecond or two.
-const AGE_ROWS: u32 = 256;
+/// Every flow is looked at for its age about once in so long, whatever the table's size and the breaths' pace.
+const AGE_SWEEP_MS: u64 = 1_000;
+
+/// Rows looked at in one breath at most: 50 microseconds of a worker that has slept.
+const AGE_ROWS_MAX: u64 = 16_384;
 
 /// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
 const DELTAS_MAX: usize = 4096;
 
 /// Milliseconds between looks at the ages of run-time entries.
 const AGE_ENTRIES_EVERY_MS: u32 = 100;
+
+/// The pipe of a flow delta whose pipe is no longer there.
+pub const GONE: PipeId = PipeId(u16::MAX);
 
 /// What became of a batch: one mask per way out.
 #[derive(Debug, Default)]
@@ -122,7 +128,10 @@ pub struct Engine {
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
     walk: Walk,
+    ticked_ms: u32,
     entries_aged_ms: u32,
+    /// Deltas of flows that did not survive a swap.
+    departed: Vec<(PipeId, FlowDelta)>,
 }
 
 impl Engine {
@@ -136,7 +145,15 @@ impl Engine {
         let mut shape = program.clone();
         shape.pipes.iter_mut().for_each(|pipe| pipe.entries = Vec::new());
         let (walk, order) = (walk(program, hash)?, compile::order(program)?);
-        let mut engine = Engine { program: shape, pipes: pipes?, order, walk, entries_aged_ms: 0 };
+        let mut engine = Engine {
+            program: shape,
+            pipes: pipes?,
+            order,
+            walk,
+            ticked_ms: 0,
+            entries_aged_ms: 0,
+            departed: Vec::new(),
+        };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
                 let change = engine.enter(PipeId(at as u16), entry, 0);
@@ -243,27 +260,23 @@ impl Engine {
         if let Some(finding) = check_entry(&self.program, id, entry).first() {
             return unfit(finding.to_string());
         }
-        if entry.forward.is_some_and(|forward| self.leads_back(id, forward)) {
+        if entry.forward.is_some_and(|forward| leads_back(&self.program, &self.order, id, forward)) {
             return unfit("its forward leads back to a pipe that runs earlier".into());
         }
         Ok(())
     }
 
-    fn leads_back(&self, from: PipeId, forward: Forward) -> bool {
-        let place = |pipe: PipeId| self.order.iter().position(|&at| at == pipe.index());
-        let back = |forward: &Forward| matches!(*forward, Forward::Pipe(to) if place(to) <= place(from));
-        match forward {
-            Forward::Group(group) => self.program.groups[group.index()].targets.iter().any(|one| back(&one.forward)),
-            other => back(&other),
-        }
-    }
-
-    /// Ages a bounded slice: part of every breath.
+    /// Ages a slice in proportion to the time since the last one: part of every breath, at most once a millisecond.
     pub fn tick(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
+        let elapsed_ms = now_ms.wrapping_sub(self.ticked_ms);
+        if elapsed_ms == 0 {
+            return;
+        }
+        self.ticked_ms = now_ms;
         let entries = now_ms.wrapping_sub(self.entries_aged_ms) >= AGE_ENTRIES_EVERY_MS;
         for pipe in &mut self.pipes {
-            pipe.age_flows(AGE_ROWS, now_ms, DELTAS_MAX);
+            pipe.age_flows(age_rows(pipe.capacity, elapsed_ms), now_ms, DELTAS_MAX);
             if entries {
                 pipe.age_entries(now_ms);
             }
@@ -285,8 +298,11 @@ impl Engine {
         }
     }
 
-    /// Takes the flow deltas that wait, with the pipe each came from, while `sink` accepts them.
+    /// Takes the flow deltas that wait, with the pipe each came from ([`GONE`]: one of an earlier program), while `sink`
+    /// accepts them.
     pub fn take_deltas(&mut self, mut sink: impl FnMut(PipeId, FlowDelta) -> bool) {
+        let gone = self.departed.iter().take_while(|(pipe, delta)| sink(*pipe, *delta)).count();
+        self.departed.drain(..gone);
         for (at, pipe) in self.pipes.iter_mut().enumerate() {
             let table::Table::Flow(flow) = &mut pipe.table else { continue };
             let taken = flow.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
@@ -342,6 +358,16 @@ impl Engine {
     #[must_use]
     pub fn buckets(&self) -> Vec<Vec<u16>> {
         self.walk.buckets.iter().map(|buckets| buckets.slots().to_vec()).collect()
+    }
+}
+
+/// Does a forward of this pipe lead to one that does not run later?
+fn leads_back(program: &Program, order: &[usize], from: PipeId, forward: Forward) -> bool {
+    let place = |pipe: PipeId| order.iter().position(|&at| at == pipe.index());
+    let back = |forward: &Forward| matches!(*forward, Forward::Pipe(to) if place(to) <= place(from));
+    match forward {
+        Forward::Group(group) => program.groups[group.index()].targets.iter().any(|one| back(&one.forward)),
+        other => back(&other),
     }
 }
 
@@ -417,6 +443,11 @@ impl Walk {
             }
         }
     }
+}
+
+/// Rows of a table of `capacity` flows to look at after `elapsed_ms`.
+fn age_rows(capacity: u32, elapsed_ms: u32) -> u32 {
+    (u64::from(capacity) * u64::from(elapsed_ms)).div_ceil(AGE_SWEEP_MS).min(AGE_ROWS_MAX) as u32
 }
 
 fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {

@@ -4,16 +4,16 @@
 //! with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, counters by name. Whatever
 //! does not survive is counted per pipe, and removed flows leave their deltas.
 
-use crate::batch::Engine;
 use crate::batch::compile::CompiledPipe;
 use crate::batch::table::{FlowPipe, NO_ROW, Table};
+use crate::batch::{Engine, GONE, leads_back};
 use crate::change::EntryKey;
 use crate::program::{
-    CounterId, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, MeterId, Operation, Pipe, PipeId, PipeKind,
-    Program, Value,
+    CounterId, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, MeterDeclaration, MeterId, Operation, Pipe,
+    PipeId, PipeKind, Program, Value,
 };
 use packet::KeySource;
-use table::{Decision, DeltaReason};
+use table::{Decision, DeltaReason, Flow};
 
 /// What a swap kept and what it removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,29 +30,42 @@ impl Engine {
     /// Takes over from `old`. Both must have been made with the same secret.
     pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
         let mut report = SwapReport::default();
-        for (name, count) in old.program.counters.iter().zip(&old.walk.counters) {
-            if let Some(at) = self.program.counters.iter().position(|one| one == name) {
-                self.walk.counters[at] = *count;
-            }
-        }
+        self.inherit_shared(old);
         self.inherit_buckets(old);
-        let names = Names { old: &old.program, new: &self.program };
-        let mut pending = Vec::new();
-        for from in &mut old.pipes {
-            let heir = self.pipes.iter_mut().find(|pipe| names.same_shape(&from.shape, &pipe.shape));
-            let lost = match heir {
-                Some(heir) => inherit_pipe(heir, from, &names, &mut report, now_ns),
+        let Engine { program, pipes, order, departed, .. } = self;
+        let names = Names { old: &old.program, new: program, order };
+        let renumber = |pipe: PipeId| names.pipe(pipe).unwrap_or(GONE);
+        departed.extend(old.departed.drain(..).map(|(pipe, delta)| (renumber(pipe), delta)));
+        for (at, from) in old.pipes.iter_mut().enumerate() {
+            let mut all = (0..).map(PipeId).zip(pipes.iter_mut());
+            let lost = match all.find(|(_, pipe)| names.same_shape(&from.shape, &pipe.shape)) {
+                Some((id, heir)) => inherit_pipe((id, heir), from, &names, &mut report, (now_ns / 1_000_000) as u32),
                 None => lose_pipe(from),
             };
             if lost != (0, 0) {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
             if let Table::Flow(flow) = &mut from.table {
-                pending.append(&mut flow.deltas);
+                let pipe = renumber(PipeId(at as u16));
+                departed.extend(flow.deltas.drain(..).map(|delta| (pipe, delta)));
             }
         }
-        self.keep_deltas(pending);
         report
+    }
+
+    /// Shared counters go on by name; meters too, while their numbers stay.
+    fn inherit_shared(&mut self, old: &Engine) {
+        for (name, count) in old.program.counters.iter().zip(&old.walk.counters) {
+            if let Some(at) = self.program.counters.iter().position(|one| one == name) {
+                self.walk.counters[at] = *count;
+            }
+        }
+        for (meter, state) in old.program.meters.iter().zip(&old.walk.meters) {
+            let same = |one: &MeterDeclaration| one.name == meter.name && one.config == meter.config;
+            if let Some(at) = self.program.meters.iter().position(same) {
+                self.walk.meters[at] = state.clone();
+            }
+        }
     }
 
     /// Groups filled by wants-count go on from the buckets they had.
@@ -73,17 +86,6 @@ impl Engine {
             self.walk.buckets[at] = table::Buckets::new(filled);
         }
     }
-
-    /// Deltas of flows that went wait in any FLOW pipe for the collector; a program without one has no use for them.
-    fn keep_deltas(&mut self, deltas: Vec<table::FlowDelta>) {
-        let mut deltas = Some(deltas);
-        for pipe in &mut self.pipes {
-            if let (Table::Flow(flow), Some(deltas)) = (&mut pipe.table, deltas.take()) {
-                flow.deltas.extend(deltas);
-                return;
-            }
-        }
-    }
 }
 
 /// Everything in a pipe that has no heir: entries and flows.
@@ -97,16 +99,16 @@ fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
 }
 
 fn inherit_pipe(
-    heir: &mut CompiledPipe,
+    (id, heir): (PipeId, &mut CompiledPipe),
     from: &mut CompiledPipe,
     names: &Names<'_>,
     report: &mut SwapReport,
-    now_ns: u64,
+    now_ms: u32,
 ) -> (usize, usize) {
     (heir.hits, heir.misses) = (from.hits, from.misses);
-    let (mut lost, now_ms) = (0, (now_ns / 1_000_000) as u32);
+    let mut lost = 0;
     for (entry, row) in from.entries() {
-        let Some(translated) = names.entry(&entry, &from.shape) else {
+        let Some(translated) = names.entry(&entry, &from.shape, id) else {
             lost += 1;
             continue;
         };
@@ -121,19 +123,15 @@ fn inherit_pipe(
     let mut flows_lost = 0;
     if let (Table::Flow(new), Table::Flow(old)) = (&mut heir.table, &mut from.table) {
         new.unflowed_full = old.unflowed_full;
-        flows_lost = inherit_flows(new, old, names, &from.shape);
+        flows_lost = inherit_flows(new, old, (names, &from.shape), now_ms);
         report.flows_kept += new.table.len();
     }
     (lost, flows_lost)
 }
 
-/// Moves the flow table as it is and points its decisions at the heir's rows. Flows whose target is gone are removed.
-fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, names: &Names<'_>, shape: &Pipe) -> usize {
-    if old.table.capacity() != new.table.capacity() {
-        return old.forget_all();
-    }
-    std::mem::swap(&mut new.table, &mut old.table);
-    new.deltas.append(&mut old.deltas);
+/// Moves the flows and points their decisions at the heir's rows. Those whose target is gone are removed; how many.
+fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, (names, shape): (&Names<'_>, &Pipe), now_ms: u32) -> usize {
+    let mut gone = move_flows(new, old);
     let mut row_now = vec![NO_ROW; old.slab.rows.len()];
     if old.default_row != NO_ROW {
         row_now[old.default_row as usize] = new.default_row;
@@ -146,7 +144,6 @@ fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, names: &Names<'_>, shap
         row_now[row as usize] = new.own.get(key).copied().unwrap_or(NO_ROW);
     }
     let hash = new.hash;
-    let mut gone = 0;
     let all: Vec<(u32, Decision)> = new.table.iter().map(|(at, flow)| (at, flow.decision())).collect();
     for (at, decision) in all {
         let Decision::Pinned(row) = decision else { continue };
@@ -161,10 +158,40 @@ fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, names: &Names<'_>, shap
             }
         }
     }
-    // Own flows that only the new configuration names are not in the old table yet.
+    gone + enter_own(new, now_ms)
+}
+
+/// Moves the flow table as it is or, into one of another capacity, flow by flow; how many found no room.
+fn move_flows(new: &mut FlowPipe, old: &mut FlowPipe) -> usize {
+    if old.table.capacity() == new.table.capacity() {
+        std::mem::swap(&mut new.table, &mut old.table);
+        return 0;
+    }
+    let hash = new.hash;
+    // What the heir has are flows of its own entries, and none has counted anything.
+    new.table.flush(DeltaReason::Removed, |key| hash.hash(&key.0), |_| true);
+    let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
+    for (at, flow) in all {
+        if new.table.adopt(hash.hash(&flow.key().0), &flow).is_ok() {
+            let _moved = old.table.remove(at, DeltaReason::Removed, |key| hash.hash(&key.0));
+        }
+    }
+    old.forget_all()
+}
+
+/// Own flows of the heir's that were no flows before; how many others made room for them.
+fn enter_own(new: &mut FlowPipe, now_ms: u32) -> usize {
+    let (hash, mut gone) = (new.hash, 0);
     for (key, &row) in &new.own {
-        if let Ok(at) = new.table.learn(hash.hash(&key.0), key, Decision::Pinned(row), 0) {
-            new.table.pin(at, Decision::Pinned(row));
+        loop {
+            if let Ok(at) = new.table.learn(hash.hash(&key.0), key, Decision::Pinned(row), now_ms) {
+                new.table.pin(at, Decision::Pinned(row));
+                break;
+            }
+            let other = new.table.iter().find(|(_, flow)| !new.own.contains_key(flow.key())).map(|(at, _)| at);
+            let Some(other) = other else { break };
+            new.deltas.extend(new.table.remove(other, DeltaReason::Evicted, |key| hash.hash(&key.0)));
+            gone += 1;
         }
     }
     gone
@@ -191,6 +218,8 @@ impl FlowPipe {
 struct Names<'a> {
     old: &'a Program,
     new: &'a Program,
+    /// The order of the new program's pipes.
+    order: &'a [usize],
 }
 
 impl Names<'_> {
@@ -225,8 +254,8 @@ impl Names<'_> {
         }
     }
 
-    /// An old entry with the new program's numbers; `None` when something it names is gone.
-    fn entry(&self, entry: &Entry, shape: &Pipe) -> Option<Entry> {
+    /// An old entry with the new program's numbers; `None` when something it names is gone, or comes before its pipe now.
+    fn entry(&self, entry: &Entry, shape: &Pipe, heir: PipeId) -> Option<Entry> {
         let mut entry = entry.clone();
         for one in &mut entry.matches {
             if let EntryMatch::Target(target) = one {
@@ -234,7 +263,11 @@ impl Names<'_> {
             }
         }
         if let Some(forward) = entry.forward {
-            entry.forward = Some(self.forward(forward)?);
+            let forward = self.forward(forward)?;
+            if leads_back(self.new, self.order, heir, forward) {
+                return None;
+            }
+            entry.forward = Some(forward);
         }
         if let Some(counter) = entry.counter {
             entry.counter = Some(self.counter(counter)?);
@@ -271,7 +304,7 @@ impl Names<'_> {
     }
 
     fn pipe(&self, id: PipeId) -> Option<PipeId> {
-        self.new.pipe_named(&self.old.pipes[id.index()].name)
+        self.new.pipe_named(&self.old.pipes.get(id.index())?.name)
     }
 
     fn counter(&self, id: CounterId) -> Option<CounterId> {

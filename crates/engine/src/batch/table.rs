@@ -67,6 +67,7 @@ pub struct Around<'a> {
 
 impl HashTable {
     /// Rows of the packets whose bucket has a target with an entry. Those without the hashed fields miss.
+    #[inline(never)]
     pub fn lookup(
         &self,
         batch: &Batch,
@@ -108,6 +109,7 @@ fn target_row(row_of: &[u32], target: u16) -> u32 {
 
 impl FlowPipe {
     /// Rows of known flows and of those learnt now; counts packets in their flows.
+    #[inline(never)]
     pub fn lookup(
         &mut self,
         batch: &Batch,
@@ -232,6 +234,7 @@ impl FlowPipe {
 
 impl LpmTable {
     /// Rows of the longest prefixes.
+    #[inline(never)]
     pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
         let able = self.plan.able(packets, list);
         let mut addresses = [0u128; 64];

@@ -315,6 +315,10 @@ impl Port for XdpPort {
         all
     }
 
+    fn frame_max(&self) -> usize {
+        self.frame_max
+    }
+
     fn mode(&self) -> String {
         self.mode.to_string()
     }
