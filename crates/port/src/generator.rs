@@ -71,6 +71,17 @@ impl Stream {
         self.values.len() / self.stride
     }
 
+    /// Frame number `number`, below [`frames`](Stream::frames).
+    ///
+    /// # Panics
+    /// When there is no such frame.
+    #[must_use]
+    pub fn frame(&self, number: usize) -> Vec<u8> {
+        let mut bytes = vec![0; self.template.len()];
+        self.write(number * self.stride, &mut bytes);
+        bytes
+    }
+
     #[inline]
     fn write(&self, at: usize, bytes: &mut [u8]) {
         copy(bytes, &self.template);

@@ -73,16 +73,35 @@ pub struct Forwarder {
     lines: Receiver<String>,
     /// The kernel's account of the thread that carries frames.
     account: PathBuf,
-    /// The words before the line, and in the line before the number, of frames sent.
-    counted: [&'static str; 2],
+    words: Words,
 }
+
+/// What a forwarder says.
+#[derive(Clone, Copy)]
+struct Words {
+    /// In a line once it is ready.
+    ready: &'static str,
+    /// In a line once it forwards.
+    started: &'static str,
+    /// In a line before that with the frames it has sent.
+    summary: Option<&'static str>,
+    /// Before the number of frames it has sent.
+    sent: &'static str,
+}
+
+const WEIR: Words = Words { ready: "ready", started: "started", summary: None, sent: "transmitted" };
+
+const PEER: Words = Words {
+    ready: "Done",
+    started: "packet forwarding packets/burst",
+    summary: Some("Accumulated forward statistics"),
+    sent: "TX-packets:",
+};
 
 impl Forwarder {
     /// Starts `weir bench arm`, as `command` has it.
     pub fn weir(run: &mut Run, name: &'static str, command: &mut Command) -> Result<Forwarder> {
-        let mut weir = Forwarder::start(run, name, command, ["", "transmitted"])?;
-        weir.wait_for(run, |line| (line == "ready").then_some(()))?;
-        Ok(weir)
+        Forwarder::start(run, name, command, WEIR)
     }
 
     /// Starts dpdk-testpmd on these devices; `command` runs a program (in a namespace, or not).
@@ -95,9 +114,7 @@ impl Forwarder {
         // Line by line, though its output is a pipe.
         let mut command = command("stdbuf");
         command.args(["-oL", TESTPMD]).args(testpmd_arguments(setting, devices));
-        let counted = ["Accumulated forward statistics", "TX-packets:"];
-        let mut testpmd = Forwarder::start(run, "testpmd", &mut command, counted)?;
-        testpmd.wait_for(run, |line| (line.trim() == "Done").then_some(()))?;
+        let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
         testpmd.account = testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
         Ok(testpmd)
     }
@@ -106,7 +123,7 @@ impl Forwarder {
         run: &mut Run,
         name: &'static str,
         command: &mut Command,
-        counted: [&'static str; 2],
+        words: Words,
     ) -> Result<Forwarder> {
         let process = run.start(name, command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let child = run.child(process);
@@ -117,7 +134,9 @@ impl Forwarder {
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         });
         let account = format!("/proc/{}/schedstat", child.id()).into();
-        Ok(Forwarder { name, process, input, lines, account, counted })
+        let mut forwarder = Forwarder { name, process, input, lines, account, words };
+        forwarder.hear(run, words.ready)?;
+        Ok(forwarder)
     }
 
     /// testpmd's thread on lcore 1.
@@ -133,27 +152,28 @@ impl Forwarder {
     }
 
     /// Lets it forward for so long.
-    pub fn turn(&mut self, run: &mut Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
-        self.begin()?;
+    pub fn turn(&mut self, run: &Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         let before = self.busy()?;
+        self.begin(run)?;
         interrupt.sleep(time)?;
         let frames = self.end(run)?;
         Ok(Turn { frames, busy: self.busy()? - before })
     }
 
     /// Lets it forward.
-    pub fn begin(&mut self) -> Result<()> {
-        self.say("start")
+    pub fn begin(&mut self, run: &Run) -> Result<()> {
+        self.say("start")?;
+        self.hear(run, self.words.started)
     }
 
-    /// Has it stop; the frames it sent since it began.
-    pub fn end(&mut self, run: &mut Run) -> Result<u64> {
+    /// Has it stop; the frames it has sent since it began.
+    pub fn end(&mut self, run: &Run) -> Result<u64> {
         self.say("stop")?;
-        let [before, here] = self.counted;
-        if !before.is_empty() {
-            self.wait_for(run, |line| line.contains(before).then_some(()))?;
+        if let Some(summary) = self.words.summary {
+            self.hear(run, summary)?;
         }
-        self.wait_for(run, |line| line.split_once(here)?.1.split_whitespace().next()?.parse().ok())
+        let sent = self.words.sent;
+        self.wait_for(run, |line| line.split_once(sent)?.1.split_whitespace().next()?.parse().ok())
     }
 
     /// Ends the process.
@@ -169,6 +189,11 @@ impl Forwarder {
 
     fn say(&mut self, line: &str) -> Result<()> {
         writeln!(self.input, "{line}").with_context(|| format!("{} has ended", self.name))
+    }
+
+    /// Reads on until a line has these words.
+    fn hear(&mut self, run: &Run, words: &str) -> Result<()> {
+        self.wait_for(run, |line| line.contains(words).then_some(()))
     }
 
     /// Reads on until `find` finds what it looks for.

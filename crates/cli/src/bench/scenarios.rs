@@ -135,7 +135,8 @@ fn group(count: u16, size: u32) -> Group {
 }
 
 /// XenoFlow's program: even and odd clients, MAC addresses rewritten, a shared counter each.
-fn basic2() -> Scenario {
+#[must_use]
+pub fn basic2() -> Scenario {
     let mut pipe = pipe("balance", PipeKind::Basic);
     pipe.matches = vec![matching(Field::Ipv4Src, Criterion::PerEntry { mask: 1 })];
     pipe.monitor.counter = Some(SharedUse::PerEntry);

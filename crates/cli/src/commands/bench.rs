@@ -8,9 +8,10 @@ use std::process::ExitCode;
 /// What is measured.
 #[derive(clap::Subcommand)]
 pub enum Bench {
-    /// The engine on memory ports: seven programs, one core, 64-byte frames.
+    /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also its ports,
+    /// beside dpdk-testpmd.
     Engine {
-        /// Only these scenarios.
+        /// Only these scenarios (`dpdk` is one).
         only: Vec<String>,
         /// End with one JSON object.
         #[arg(long)]
@@ -22,6 +23,15 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// AF_XDP ports beside dpdk-testpmd's, on the same interfaces.
+    Xdp {
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// weir's part in a comparison, in a process of its own.
+    #[command(hide = true)]
+    Arm(bench::arm::Arm),
 }
 
 /// Runs it.
@@ -38,8 +48,13 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
                     row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
                 );
             });
+            let mut all = json!({ "results": rows });
+            #[cfg(feature = "dpdk")]
+            if only.is_empty() || only.iter().any(|name| name == "dpdk") {
+                all["dpdk"] = json!(dpdk()?);
+            }
             if *json {
-                println!("{}", json!({ "results": rows }));
+                println!("{all}");
             }
         }
         Bench::Memory { json } => {
@@ -51,6 +66,20 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
                 println!("{}", json!({ "results": rows }));
             }
         }
+        Bench::Xdp { json } => {
+            let rows = bench::xdp::run()?;
+            if *json {
+                println!("{}", json!({ "xdp": rows }));
+            }
+        }
+        Bench::Arm(arm) => bench::arm::run(arm)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The DPDK ports beside dpdk-testpmd.
+#[cfg(feature = "dpdk")]
+fn dpdk() -> Result<Option<Vec<bench::dpdk::Row>>> {
+    println!("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)");
+    bench::dpdk::run(|row| println!("{row}"))
 }

@@ -52,11 +52,6 @@ impl<'a> Section<'a> {
         }
         node
     }
-
-    /// The keys that are there, in the order in which they were written.
-    pub fn keys(&self) -> impl Iterator<Item = (&'a str, &'a Node)> + '_ {
-        self.entries.iter().copied()
-    }
 }
 
 /// Keys and values of a mapping; keys that are no words, and keys that are there twice, are told.

@@ -12,6 +12,7 @@ mod fleet;
 mod live;
 mod metrics;
 mod open;
+mod privileges;
 mod socket;
 
 pub use answer::ledger_json;
@@ -19,7 +20,7 @@ pub use open::{files, wrap};
 pub use socket::ask;
 
 use crate::config::{Plan, Workers};
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clock::Clock;
 use dpdk::Dpdk;
 use engine::batch::Engine;
@@ -36,6 +37,9 @@ use std::time::Duration;
 
 /// Frames that may wait for an app, and for another worker: two batches and room for a pause of the taker.
 const RING: usize = 1024;
+
+/// Shared counters at most, those of former programs included: what is kept must not grow for ever.
+const COUNTERS_MAX: usize = 4096;
 
 /// How long the main thread sleeps when nobody asks: signals wait no longer.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -113,9 +117,14 @@ impl Daemon {
         let count = self.plan.workers.count();
         let mut rings = hand_over(count);
         let mut dpdk = Dpdk::open(&self.plan)?;
-        for worker in 0..count {
+        let open = |worker| open::ports(&self.plan, &self.interfaces, &mut dpdk, worker);
+        let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
+        // DPDK's drivers may map devices and memory as long as they run.
+        if dpdk.is_none() {
+            privileges::drop_others().context("giving up privileges")?;
+        }
+        for (worker, (pools, ports)) in open.into_iter().enumerate() {
             let engine = Engine::new(&self.plan.program, self.hash)?;
-            let (pools, ports) = open::ports(&self.plan, &self.interfaces, &mut dpdk, worker)?;
             let mut senders = Vec::new();
             for _ in &self.plan.program.apps {
                 let (sender, receiver) = carriers(RING);
@@ -139,7 +148,8 @@ impl Daemon {
 
     /// Compiles `plan` for every worker and has them take over between two breaths; the old program goes on if anything is
     /// wrong. Says what the swap kept and removed.
-    fn reload(&mut self, plan: Plan) -> Result<String> {
+    fn reload(&mut self, mut plan: Plan) -> Result<String> {
+        self.keep_counters(&mut plan.program.counters);
         let order = self.same_ports(&plan)?;
         let mut engines = Vec::new();
         for _ in 0..self.fleet.len() {
@@ -155,6 +165,15 @@ impl Daemon {
         self.plan = plan;
         self.generation += 1;
         Ok(answer::swap_summary(self.generation, &reports))
+    }
+
+    /// Counters that the new program does not name go on being shown: a back end that comes back later goes on from where
+    /// it was, and a sum over all of them never shrinks.
+    fn keep_counters(&self, counters: &mut Vec<String>) {
+        let room = COUNTERS_MAX.saturating_sub(counters.len());
+        let old = self.plan.program.counters.iter().filter(|name| !counters.contains(name));
+        let kept: Vec<String> = old.take(room).cloned().collect();
+        counters.extend(kept);
     }
 
     /// Where each port of `plan` is among the present ones: a reload changes pipes, entries and services, not ports.

@@ -12,11 +12,11 @@ mod daemon;
 pub mod dns;
 mod dnsperf;
 mod latency;
-mod namespace;
+pub mod namespace;
 mod nsd;
 mod reloads;
 mod report;
-mod run;
+pub mod run;
 mod screen;
 mod share;
 mod topology;
@@ -34,12 +34,13 @@ use anyhow::{Context, Result};
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Set by SIGINT and SIGTERM; every loop of a lab asks for it.
+/// Set by SIGINT and SIGTERM; every loop of a lab or bench asks for it.
 #[derive(Clone)]
-struct Interrupt(Arc<AtomicBool>);
+pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    fn on_signals() -> Result<Interrupt> {
+    /// From here on signals are heard.
+    pub fn on_signals() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
             signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
@@ -48,7 +49,7 @@ impl Interrupt {
     }
 
     /// Sleeps for `time`, unless the lab is interrupted: then that is the error.
-    fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
+    pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         std::thread::sleep(time);
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
     }

@@ -77,7 +77,7 @@ impl Lockstep {
             Event::Frame { input, bytes, headroom } => {
                 let mut frames = vec![(bytes, headroom)];
                 for _ in 0..random.pick(&[0, 0, 1, 2, 4, 9, 66]) {
-                    let again = random.percent(25).then(|| frames[random.below(frames.len())].clone());
+                    let again = random.percent(50).then(|| frames[random.below(frames.len())].clone());
                     frames.push(again.unwrap_or_else(|| (super::frame(random), usize::from(HEADROOM))));
                 }
                 Act::Frames { input, frames }

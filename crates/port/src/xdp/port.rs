@@ -44,7 +44,7 @@ pub struct Rings {
 
 impl Default for Rings {
     fn default() -> Rings {
-        Rings { fill: 2048, receive: 2048, transmit: 2048 }
+        Rings { fill: 4096, receive: 4096, transmit: 2048 }
     }
 }
 

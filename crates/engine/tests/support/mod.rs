@@ -1,0 +1,207 @@
+//! Small programs and a bench to run an engine on, for the tests of the engine.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use engine::Verdict;
+use engine::batch::{Engine, SwapReport};
+use engine::change::{Change, ChangeError};
+use engine::program::{
+    Criterion, Entry, EntryMatch, Fill, Forward, Group, Learn, Match, Monitor, Origin, Pipe, PipeId, PipeKind,
+    PortDeclaration, PortId, Program, Target, Template,
+};
+use engine::snapshot::Count;
+use packet::{Batch, Field, FlowKey, KeySource, Pools, TableHash};
+use std::collections::BTreeMap;
+use table::FlowDelta;
+
+/// The secret of all engines here.
+pub const SECRET: TableHash = TableHash::new([1, 2]);
+
+/// An engine, its program with all entries, and its flow deltas.
+pub struct Bench {
+    pub program: Program,
+    pub engine: Engine,
+    pub now_ns: u64,
+    pub deltas: Vec<(PipeId, FlowDelta)>,
+    pools: Pools,
+    batch: Batch,
+    done: Vec<Done>,
+    first: Program,
+}
+
+/// What was done to a bench, to be done again.
+enum Done {
+    Frame(u64, PortId, Vec<u8>),
+    Change(u64, Change),
+}
+
+impl Bench {
+    pub fn new(program: &Program) -> Bench {
+        Bench {
+            program: program.clone(),
+            engine: Engine::new(program, SECRET).expect("a program that compiles"),
+            now_ns: 0,
+            deltas: Vec::new(),
+            pools: Pools::region(2),
+            batch: Batch::new(),
+            done: Vec::new(),
+            first: program.clone(),
+        }
+    }
+
+    /// One frame through the engine.
+    pub fn frame(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
+        self.done.push(Done::Frame(self.now_ns, input, bytes.to_vec()));
+        let Bench { engine, pools, batch, now_ns, .. } = self;
+        one_frame(engine, pools, batch, (*now_ns, input, bytes))
+    }
+
+    pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
+        let result = self.engine.apply(&change, self.now_ns);
+        self.done.push(Done::Change(self.now_ns, change));
+        result
+    }
+
+    /// Another engine that has seen the same.
+    pub fn replay(&mut self) -> Engine {
+        let mut engine = Engine::new(&self.first, SECRET).expect("it compiled before");
+        for done in &self.done {
+            match done {
+                Done::Frame(at, input, bytes) => {
+                    one_frame(&mut engine, &mut self.pools, &mut self.batch, (*at, *input, bytes));
+                }
+                Done::Change(at, change) => drop(engine.apply(change, *at)),
+            }
+        }
+        engine
+    }
+
+    /// A new program takes over.
+    pub fn swap(&mut self, program: &Program) -> SwapReport {
+        let mut heir = Engine::new(program, SECRET).expect("a program that compiles");
+        self.take_deltas();
+        let report = heir.inherit(&mut self.engine, self.now_ns);
+        self.engine = heir;
+        self.program = program.clone();
+        self.take_deltas();
+        report
+    }
+
+    fn take_deltas(&mut self) {
+        let deltas = &mut self.deltas;
+        self.engine.take_deltas(|pipe, delta| {
+            deltas.push((pipe, delta));
+            true
+        });
+    }
+
+    /// What live flows have counted.
+    pub fn live(&self) -> BTreeMap<FlowKey, Count> {
+        let mut sums = BTreeMap::new();
+        for at in 0..self.program.pipes.len() {
+            for flow in self.engine.flows(PipeId(at as u16), usize::MAX).0 {
+                sums.entry(flow.key).or_insert_with(Count::default).add(flow.hits);
+            }
+        }
+        sums.retain(|_, count| *count != Count::default());
+        sums
+    }
+
+    /// What live flows have counted, and those that have gone.
+    pub fn flow_ledger(&mut self) -> BTreeMap<FlowKey, Count> {
+        self.take_deltas();
+        let mut sums = self.live();
+        for (_, delta) in &self.deltas {
+            let count = Count { packets: delta.packets, bytes: delta.bytes };
+            sums.entry(delta.key).or_default().add(count);
+        }
+        sums.retain(|_, count| *count != Count::default());
+        sums
+    }
+}
+
+fn one_frame(
+    engine: &mut Engine,
+    pools: &mut Pools,
+    batch: &mut Batch,
+    (now_ns, input, bytes): (u64, PortId, &[u8]),
+) -> Verdict {
+    let mut frame = pools.first().take().expect("one frame at a time");
+    frame.fill(bytes).expect("a frame that fits a chunk");
+    batch.push(frame).expect("one frame at a time");
+    let verdict = engine.process(batch, 1, input, now_ns).verdict(0, input);
+    pools.give(batch.take(0));
+    batch.clear();
+    verdict
+}
+
+/// A program whose ports all lead to its first pipe.
+pub fn start(mut ports: Vec<PortDeclaration>, pipes: Vec<Pipe>) -> Program {
+    ports.iter_mut().for_each(|port| port.root = Some(PipeId(0)));
+    Program { ports, pipes, ..Program::default() }
+}
+
+pub fn port(name: &str) -> PortDeclaration {
+    PortDeclaration { name: name.into(), root: None, kernel_path: true, origin: Origin::default() }
+}
+
+/// A pipe that sends hits out of the first port and drops misses.
+fn pipe(name: &str, kind: PipeKind) -> Pipe {
+    Pipe {
+        name: name.into(),
+        kind,
+        matches: Vec::new(),
+        monitor: Monitor::default(),
+        templates: vec![Template { name: "action".into(), operations: Vec::new() }],
+        forward: Forward::Port(PortId(0)),
+        miss: Forward::Drop,
+        rehash: false,
+        capacity: 16,
+        entries: Vec::new(),
+        origin: Origin::default(),
+    }
+}
+
+/// BASIC on one field.
+pub fn exact_pipe(name: &str, field: Field, values: &[u128]) -> Pipe {
+    let criterion = Criterion::PerEntry { mask: field.max() };
+    let entry = |value: &u128| Entry { matches: vec![EntryMatch::Value(*value)], ..Entry::default() };
+    Pipe {
+        matches: vec![Match { field, criterion, origin: Origin::default() }],
+        entries: values.iter().map(entry).collect(),
+        ..pipe(name, PipeKind::Basic)
+    }
+}
+
+/// FLOW on outer keys, a row for each of so many targets, or the default.
+pub fn flow_pipe(name: &str, learn: Learn, targets: usize, capacity: u32) -> Pipe {
+    let row = |one| Entry { matches: vec![one], ..Entry::default() };
+    let entries = match learn {
+        Learn::Pin(_) | Learn::Follow(_) => (0..targets as u16).map(|target| row(EntryMatch::Target(target))).collect(),
+        Learn::Default => vec![row(EntryMatch::Default)],
+        Learn::Nothing => Vec::new(),
+    };
+    let kind = PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 };
+    Pipe { capacity, entries, ..pipe(name, kind) }
+}
+
+/// Targets of equal weight that go out of the first port.
+pub fn hash_group(name: &str, targets: &[&str]) -> Group {
+    let target = |name: &&str| Target {
+        name: name.to_string(),
+        weight: 1,
+        forward: Forward::Port(PortId(0)),
+        origin: Origin::default(),
+    };
+    Group {
+        name: name.into(),
+        fill: Fill::Wants,
+        size: 12,
+        targets: targets.iter().map(target).collect(),
+        origin: Origin::default(),
+    }
+}
+
+/// A UDP frame from 10.0.0.1 to 10.0.0.2.
+pub fn udp(sport: u16, dport: u16) -> Vec<u8> {
+    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}"))
+}
