@@ -81,6 +81,18 @@ fn every_query_is_answered_and_every_frame_accounted_for() {
 }
 
 #[test]
+fn two_queues_have_two_workers() {
+    let Some(_alone) = may_run() else { return };
+    let output = lab(&["--seconds", "2", "--rate", "2000", "--workers", "2", "--json"]).output().expect("the lab runs");
+    let result = result(&output);
+    assert_all_is_well(&result, 3500);
+    let received: Vec<u64> = result["received_by_worker"].as_array().expect("a list").iter().map(count).collect();
+    assert_eq!(received.len(), 2);
+    // The kernel spreads flows over the queues: each gets about half.
+    assert!(received.iter().all(|&frames| frames > 1000), "{received:?}");
+}
+
+#[test]
 fn nothing_is_lost_while_configurations_alternate() {
     let Some(_alone) = may_run() else { return };
     let arguments = ["--seconds", "4", "--rate", "2000", "--reloads", "20", "--json"];

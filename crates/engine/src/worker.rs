@@ -347,11 +347,12 @@ impl Worker {
         }
     }
 
-    /// Hands frames of flows that live on another worker over to it; the mask of those that stay.
+    /// Hands frames of flows that live on another worker over to it; the mask of those that stay. A program without
+    /// flow state leaves every frame where it came in.
     fn hand_over_others(&mut self, input: PortId) -> u64 {
         let workers = self.hand_over.to.len();
         let mut own = self.batch.mask();
-        if workers < 2 {
+        if workers < 2 || !self.engine.has_flows() {
             return own;
         }
         for slot in Bits(own) {

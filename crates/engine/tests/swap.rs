@@ -2,6 +2,7 @@
 
 mod support;
 
+use engine::Verdict;
 use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, GONE, SwapReport};
 use engine::change::{Change, EntryKey};
@@ -10,7 +11,6 @@ use engine::program::{
     PipeKind, PortId, Program, SharedUse,
 };
 use engine::snapshot::Count;
-use engine::Verdict;
 use packet::{Field, FlowKey, KeySource};
 use std::collections::{BTreeMap, HashMap};
 use support::{Bench, SECRET, exact_pipe, flow_pipe, hash_group, port, start, udp};
@@ -83,7 +83,8 @@ fn s3_run_time_entries_stay_and_configured_ones_go_with_their_configuration() {
     without.pipes[0].entries.clear();
     let report = bench.swap(&without);
     assert_eq!(report, SwapReport { removed: vec![("p".into(), 1, 0)], entries_kept: 1, flows_kept: 0 });
-    let kept: Vec<_> = bench.engine.entries(PipeId(0)).into_iter().map(|(entry, count)| (entry, count.packets)).collect();
+    let kept: Vec<_> =
+        bench.engine.entries(PipeId(0)).into_iter().map(|(entry, count)| (entry, count.packets)).collect();
     assert_eq!(kept, [(entry(80), 1)]);
 }
 
@@ -399,24 +400,19 @@ fn after_new_numbers_alone_everything_goes_on() {
         let numbers = Numbers::new(&mut random, &old.program);
         let mut new = Bench::new(&numbers.program(&old.program));
         new.now_ns = old.now_ns;
-        let mut again = twin(&mut old);
-        let report = new.engine.inherit(&mut again, old.now_ns);
+        // A swap uses its predecessor up.
+        let report = new.engine.inherit(&mut old.replay(), old.now_ns);
         assert_eq!(report.removed, [], "seed {seed}");
         for _ in 0..60 {
             let input = PortId(random.below(old.program.ports.len()) as u16);
             let bytes = engine::arbitrary::frame(&mut random);
-            let wanted = named(&old.program, old.frame(input, &bytes));
-            let input = PortId(numbers.ports[input.index()] as u16);
-            assert_eq!(named(&new.program, new.frame(input, &bytes)), wanted, "seed {seed}");
+            let renumbered = PortId(numbers.ports[input.index()] as u16);
+            let (wanted, found) = (old.frame(input, &bytes), new.frame(renumbered, &bytes));
+            assert_eq!(named(&new.program, found), named(&old.program, wanted), "seed {seed}");
         }
         assert_eq!(counts(&new), counts(&old), "seed {seed}");
         assert_eq!(new.flow_ledger(), old.flow_ledger(), "seed {seed}");
     }
-}
-
-/// The same program grown a second time: a swap uses its predecessor up.
-fn twin(bench: &mut Bench) -> Engine {
-    bench.replay()
 }
 
 /// Hits and misses by the names of pipes, and shared counters by theirs.
@@ -516,8 +512,7 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
 fn both_kinds_of_key_survive_with_their_secret() {
     // Rows are found by a secret hash: an heir with another secret would find none of the flows it took over.
     let mut program = pinning(16, &["x"]);
-    program.pipes[0].kind =
-        PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
+    program.pipes[0].kind = PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
     let mut bench = Bench::new(&program);
     bench.frame(PortId(0), &udp(7, 53));
     let mut heir = Engine::new(&program, SECRET).unwrap();

@@ -119,12 +119,7 @@ impl Forwarder {
         Ok(testpmd)
     }
 
-    fn start(
-        run: &mut Run,
-        name: &'static str,
-        command: &mut Command,
-        words: Words,
-    ) -> Result<Forwarder> {
+    fn start(run: &mut Run, name: &'static str, command: &mut Command, words: Words) -> Result<Forwarder> {
         let process = run.start(name, command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let child = run.child(process);
         let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);

@@ -1,3 +1,5 @@
 //! soon
 use anyhow::Result;
-pub fn run() -> Result<Option<()>> { Ok(None) }
+pub fn run() -> Result<Option<()>> {
+    Ok(None)
+}

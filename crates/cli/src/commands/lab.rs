@@ -22,6 +22,9 @@ pub struct Dns {
     /// Queries a second.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     rate: u32,
+    /// weir's workers, each with a queue of its own.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    workers: u32,
     /// Reloads while the load runs, between two configurations that differ in pipes, entries and back ends.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
@@ -35,6 +38,6 @@ pub struct Dns {
 
 /// Runs it.
 pub fn run(lab: &Lab) -> anyhow::Result<ExitCode> {
-    let Lab::Dns(Dns { seconds, rate, reloads, json, keep }) = *lab;
-    dns::run(&dns::Options { seconds, rate, reloads, json, keep })
+    let Lab::Dns(Dns { seconds, rate, workers, reloads, json, keep }) = *lab;
+    dns::run(&dns::Options { seconds, rate, workers, reloads, json, keep })
 }

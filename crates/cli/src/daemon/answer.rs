@@ -42,6 +42,8 @@ impl Daemon {
         all.insert("file".into(), json!(self.file.display().to_string()));
         all.insert("uptime_s".into(), json!(self.clock.now_ns() / 1_000_000_000));
         all.insert("workers".into(), json!(reports.len()));
+        let received: Vec<u64> = reports.iter().map(|report| report.ledger.received).collect();
+        all.insert("received_by_worker".into(), json!(received));
         let ledger = total(&reports);
         all.insert("ledger".into(), ledger_json(&ledger));
         all.insert("balances".into(), json!(ledger.balances()));

@@ -42,6 +42,8 @@ pub struct Counted {
 pub struct Snapshot {
     /// The ledger, as weir prints it.
     pub ledger: Value,
+    /// Frames that each worker received.
+    pub received_by_worker: Value,
     /// What the back ends were sent.
     pub back_ends: Vec<Counted>,
 }
@@ -111,7 +113,11 @@ impl Daemon {
                 return Err(error.context("weir does not answer"));
             }
         };
-        Ok(Snapshot { ledger: answer["ledger"].clone(), back_ends: back_ends(&answer, &self.back_ends) })
+        Ok(Snapshot {
+            ledger: answer["ledger"].clone(),
+            received_by_worker: answer["received_by_worker"].clone(),
+            back_ends: back_ends(&answer, &self.back_ends),
+        })
     }
 
     /// Swaps its configuration; returns when all workers have it.
@@ -147,14 +153,17 @@ fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
 }
 
 /// The lab's configuration: one service in front of `back_ends`.
-pub fn configuration(back_ends: &[BackEnd]) -> String {
-    format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}", balancer(SERVICE, "udp", back_ends))
+pub fn configuration(back_ends: &[BackEnd], workers: u32) -> String {
+    format!(
+        "workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}",
+        balancer(SERVICE, "udp", back_ends)
+    )
 }
 
 /// Another one, for reloads: without the last back end, with a second service (other pipes, other entries).
-pub fn other_configuration(back_ends: &[BackEnd]) -> String {
+pub fn other_configuration(back_ends: &[BackEnd], workers: u32) -> String {
     let fewer = &back_ends[..back_ends.len() - 1];
-    configuration(fewer) + &balancer("dns-tcp", "tcp", back_ends)
+    configuration(fewer, workers) + &balancer("dns-tcp", "tcp", back_ends)
 }
 
 fn balancer(name: &str, protocol: &str, back_ends: &[BackEnd]) -> String {

@@ -35,6 +35,8 @@ pub struct Options {
     pub seconds: u32,
     /// Queries a second.
     pub rate: u32,
+    /// weir's workers, each with a queue of its own.
+    pub workers: u32,
     /// Reloads while the load runs through weir.
     pub reloads: u32,
     /// One JSON object on the last line.
@@ -88,15 +90,15 @@ impl Lab<'_> {
     fn perform(&mut self) -> Result<Report> {
         let Options { seconds, rate, reloads, .. } = *self.options;
         self.screen.say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
-        let topology = Topology::build(&self.run)?;
+        let topology = Topology::build(&self.run, self.options.workers)?;
         let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
         self.start_servers(&topology)?;
 
         let direct = self.direct(&topology, &queries)?;
         let before = Witness::read(&topology)?;
-        let configuration = daemon::configuration(&topology.back_ends);
+        let configuration = daemon::configuration(&topology.back_ends, self.options.workers);
         let daemon = Daemon::start(&mut self.run, &topology, &configuration, &self.interrupt)?;
-        let mut reloads = Reloads::over(seconds, reloads, &topology);
+        let mut reloads = Reloads::over(seconds, reloads, &topology, self.options.workers);
         let weir = self.through_weir(&topology, &queries, &daemon, &mut reloads)?;
         let snapshot = self.settled(&daemon)?;
         let witness = Witness::read(&topology)?.since(&before);

@@ -26,8 +26,9 @@ pub struct Reloads {
 
 impl Reloads {
     /// `wanted` reloads, evenly over `seconds`.
-    pub fn over(seconds: u32, wanted: u32, topology: &Topology) -> Reloads {
-        let configurations = [configuration(&topology.back_ends), other_configuration(&topology.back_ends)];
+    pub fn over(seconds: u32, wanted: u32, topology: &Topology, workers: u32) -> Reloads {
+        let configurations =
+            [configuration(&topology.back_ends, workers), other_configuration(&topology.back_ends, workers)];
         let interval = Duration::from_secs(u64::from(seconds)) / (wanted + 1);
         Reloads { configurations, interval, wanted, done: 0, entered: (0, 0), first: (0, 0) }
     }

@@ -73,6 +73,7 @@ impl Report {
                 "latency_us": arm(&self.direct),
             },
             "frames": self.snapshot.ledger,
+            "received_by_worker": self.snapshot.received_by_worker,
             "witness": self.witness.json(),
             "backends": back_ends.collect::<Vec<_>>(),
             "shares": self.shares.iter().map(share).collect::<Vec<_>>(),

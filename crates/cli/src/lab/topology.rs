@@ -61,14 +61,14 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Builds it; `run` takes it down.
-    pub fn build(run: &Run) -> Result<Topology> {
+    /// Builds it, the weir node with a queue for each worker; `run` takes it down.
+    pub fn build(run: &Run, workers: u32) -> Result<Topology> {
         let switch = run.namespace("switch")?;
         switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
         let client = run.namespace("client")?;
-        cable(&switch, "client", &client, CLIENT, CLIENT_MAC)?;
+        cable(&switch, "client", &client, (CLIENT, CLIENT_MAC), 1)?;
         let weir = run.namespace(WEIR_ROLE)?;
-        cable(&switch, WEIR_ROLE, &weir, WEIR, WEIR_MAC)?;
+        cable(&switch, WEIR_ROLE, &weir, (WEIR, WEIR_MAC), workers)?;
         weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
         let back_ends = BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
         wire_client(&client, &back_ends)?;
@@ -76,10 +76,11 @@ impl Topology {
     }
 }
 
-/// Lays a cable: `eth0` in the host, an interface of the switch named after the host's role.
-fn cable(switch: &Namespace, role: &str, host: &Namespace, address: &str, mac: &str) -> Result<()> {
+/// Lays a cable of so many queues: `eth0` in the host, an interface of the switch named after the host's role.
+fn cable(switch: &Namespace, role: &str, host: &Namespace, (address, mac): (&str, &str), queues: u32) -> Result<()> {
+    let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
     switch.ip(&format!(
-        "link add name {role} type veth peer name {INTERFACE} address {mac} netns {}\n\
+        "link add name {role} {sizes} type veth peer name {INTERFACE} address {mac} {sizes} netns {}\n\
          link set {role} master switch up\n",
         host.name()
     ))?;
@@ -96,7 +97,7 @@ fn back_end(
     (name, address, mac): (&'static str, &'static str, &'static str),
 ) -> Result<BackEnd> {
     let namespace = run.namespace(name)?;
-    cable(switch, name, &namespace, address, mac)?;
+    cable(switch, name, &namespace, (address, mac), 1)?;
     let silence = |interface| {
         [(format!("ipv4/conf/{interface}/arp_ignore"), 1), (format!("ipv4/conf/{interface}/arp_announce"), 2)]
     };

@@ -169,6 +169,13 @@ impl Engine {
         &self.program
     }
 
+    /// Does the program keep flow state, which lives on one worker?
+    #[inline]
+    #[must_use]
+    pub fn has_flows(&self) -> bool {
+        self.pipes.iter().any(|pipe| matches!(pipe.table, table::Table::Flow(_)))
+    }
+
     /// Carries the packets of `list`, which came in by `input`, through the program. The frames stay in the batch, rewritten; the outcome
     /// says where they go.
     pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &Outcome {
