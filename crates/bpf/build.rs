@@ -7,19 +7,27 @@ use std::process::Command;
 const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt-get install clang libbpf-dev` \
                       (another compiler: set CLANG)";
 
+/// One program a file: `NAME.bpf.c`.
+const PROGRAMS: [&str; 2] = ["xdp_take", "xdp_generate"];
+
 fn main() {
+    PROGRAMS.into_iter().for_each(compile);
+    println!("cargo::rerun-if-env-changed=CLANG");
+}
+
+fn compile(program: &str) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join("xdp_take.bpf.o");
+    let source = format!("src/{program}.bpf.c");
+    let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(format!("{program}.bpf.o"));
     // Debian keeps asm/types.h in the architecture's folder, where `-target bpf` does not look.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-idirafter"])
         .arg(format!("/usr/include/{arch}-linux-gnu"))
-        .args(["-c", "src/xdp_take.bpf.c", "-o"])
+        .args(["-c", &source, "-o"])
         .arg(target)
         .status()
         .unwrap_or_else(|error| panic!("cannot run {clang}: {error}. {ADVICE}"));
-    assert!(status.success(), "{clang} cannot compile src/xdp_take.bpf.c, see above. {ADVICE}");
-    println!("cargo::rerun-if-changed=src/xdp_take.bpf.c");
-    println!("cargo::rerun-if-env-changed=CLANG");
+    assert!(status.success(), "{clang} cannot compile {source}, see above. {ADVICE}");
+    println!("cargo::rerun-if-changed={source}");
 }

@@ -6,9 +6,11 @@
 #![forbid(unsafe_code)]
 
 mod take;
+mod xdp_generate;
 mod xdp_take;
 
-pub use take::{MaskedSource, Prefix, RULES_MAX, Take, TakeError, TakeRule};
+pub use take::{Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeError, TakeRule};
+pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, QUEUES_MAX, XdpTake};
 
 /// What aya says when the kernel refuses a program, a map or an attachment.

@@ -59,11 +59,22 @@ pub struct TakeRule {
     pub source: Option<MaskedSource>,
     /// VXLAN network identifier, behind the UDP header.
     pub vni: Option<u32>,
-    /// With a port or VNI: also fragments that fit otherwise. They carry no port to tell by, and a service whose
-    /// fragments went elsewhere would be broken, so the default is true.
-    pub fragments: bool,
+    /// What of fragments, which carry no port and no VNI to tell by.
+    pub fragments: Fragments,
     /// Also broadcast and multicast frames, not only those for the port's own MAC.
     pub group: bool,
+}
+
+/// Which fragments a rule takes, of those that fit otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fragments {
+    /// Fragments as well as whole packets: a service whose fragments went elsewhere would be broken.
+    #[default]
+    Also,
+    /// Fragments and nothing else.
+    Alone,
+    /// With a port or VNI: none.
+    No,
 }
 
 impl Default for TakeRule {
@@ -75,7 +86,7 @@ impl Default for TakeRule {
             dport: None,
             source: None,
             vni: None,
-            fragments: true,
+            fragments: Fragments::Also,
             group: false,
         }
     }
@@ -153,16 +164,17 @@ pub(crate) fn compile(take: &Take) -> Result<Vec<Entry>, TakeError> {
     let mut entries = Vec::new();
     for rule in &take.rules {
         let entry = base(rule, take.promiscuous)?;
-        if rule.dport.is_none() && rule.vni.is_none() {
-            entries.push(entry);
-            continue;
-        }
-        if rule.fragments {
+        let whole = rule.dport.is_none() && rule.vni.is_none();
+        if rule.fragments == Fragments::Alone || rule.fragments == Fragments::Also && !whole {
             let mut fragments = entry.clone();
             fragments.require(KIND, FRAGMENT, FRAGMENT);
             entries.push(fragments);
         }
-        entries.push(with_ports(entry, rule)?);
+        match rule.fragments {
+            Fragments::Alone => {}
+            _ if whole => entries.push(entry),
+            _ => entries.push(with_ports(entry, rule)?),
+        }
     }
     Ok(entries)
 }
@@ -261,7 +273,9 @@ mod tests {
     fn fragments_follow_a_rule_with_a_port_unless_told_otherwise() {
         let rule = TakeRule { dport: Some(80), ..to("10.0.0.1", 32) };
         assert_eq!(one(rule.clone()).unwrap().len(), 2);
-        assert_eq!(one(TakeRule { fragments: false, ..rule }).unwrap().len(), 1);
+        assert_eq!(one(TakeRule { fragments: Fragments::No, ..rule.clone() }).unwrap().len(), 1);
+        let alone = one(TakeRule { fragments: Fragments::Alone, dport: None, ..rule }).unwrap();
+        assert_eq!((alone.len(), alone[0].value[KIND] & FRAGMENT), (1, FRAGMENT));
         assert_eq!(one(to("10.0.0.1", 32)).unwrap().len(), 1);
     }
 

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use bpf::{Counters, MaskedSource, Prefix, RULES_MAX, Take, TakeRule, XdpTake};
+use bpf::{Counters, Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeRule, XdpTake};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const XDP_PASS: u32 = 2;
@@ -156,7 +156,11 @@ fn fits(rule: &TakeRule, facts: &Facts) -> bool {
             Some(IpAddr::V4(source)) => source & mask == value,
             _ => false,
         })
-        && (ports_known || facts.fragment && rule.fragments)
+        && match rule.fragments {
+            Fragments::Also => ports_known || facts.fragment,
+            Fragments::Alone => facts.fragment,
+            Fragments::No => ports_known,
+        }
 }
 
 fn covers(prefix: Prefix, address: IpAddr) -> bool {
@@ -214,7 +218,7 @@ impl Random {
             source,
             dport: self.sometimes(|random| random.pick(&[53, 80, 4789])),
             vni: self.one_in(4).then(|| self.below(2) as u32 * 0xff_ffff),
-            fragments: self.one_in(2),
+            fragments: self.pick(&[Fragments::Also, Fragments::Alone, Fragments::No]),
             group: self.one_in(2),
         }
     }

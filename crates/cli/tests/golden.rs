@@ -388,7 +388,7 @@ fn in_order(mut snapshot: Snapshot) -> Snapshot {
 
 #[test]
 fn the_interpreter_agrees_and_everything_is_met() {
-    let (mut coverage, mut reasons) = (Coverage::new(), [0; DropReason::COUNT]);
+    let mut coverage = Coverage::new();
     for walk in walks() {
         let walked = walk.run();
         let dropped = walked.replayed.report.ledger.dropped;
@@ -414,9 +414,6 @@ fn the_interpreter_agrees_and_everything_is_met() {
     };
     let missing: Vec<String> = coverage.missing().into_iter().filter(|name| !elsewhere(name)).collect();
     assert_eq!(missing, Vec::<String>::new(), "no walk meets them");
-    for reason in [DropReason::Fault, DropReason::Oversize] {
-        assert!(reasons[reason as usize] > 0, "no walk drops with {reason}");
-    }
 }
 
 /// Wireshark has no part in weir: it says whether the checksums of what we send are right.
@@ -429,7 +426,7 @@ fn tshark_finds_no_bad_checksum() {
     }
     let folder = Folder::new();
     let (mut sent, mut names) = (Vec::new(), Vec::new());
-    for walk in walks().into_iter().filter(|walk| !walk.given.contains("csum=")) {
+    for walk in walks().into_iter().filter(|walk| !walk.given.contains("csum=bad")) {
         let walked = walk.run();
         for (_, bytes) in walked.output.into_iter().flatten() {
             sent.push((0, bytes));

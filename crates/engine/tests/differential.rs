@@ -9,7 +9,7 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Cases of a default run: some seconds.
-const CASES: u64 = 300;
+const CASES: u64 = 800;
 /// Acts of a case.
 const ACTS: usize = 80;
 /// Attempts at making a failure smaller.

@@ -21,7 +21,7 @@ pub struct Arguments {
     /// What goes to the host's stack: `OUT.pcap` at the first port, `PORT=OUT.pcap` at any.
     #[arg(short, long)]
     kernel: Vec<PathBuf>,
-    /// End with one JSON object: `frames`, `counters`, `pipes`, `error`.
+    /// End with one JSON object: `frames`, `balances`, `counters`, `error`.
     #[arg(long)]
     json: bool,
 }

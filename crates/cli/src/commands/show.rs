@@ -104,7 +104,8 @@ fn plain(value: &Value) -> String {
         Value::Null => "-".into(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
         Value::Object(fields) => {
-            let some = fields.iter().filter(|(_, value)| **value != json!(0));
+            // Counters of what never happened are noise; a weight of 0 is not.
+            let some = fields.iter().filter(|(key, value)| **value != json!(0) || *key == "weight");
             some.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(" ")
         }
         other => other.to_string(),

@@ -8,6 +8,7 @@ use super::sets::{MAGLEV_SIZE, WEIGHT_MAX};
 use apps::lb::{BackEnd, By, Lb, Problem, Service, SourceMac};
 use engine::check::MAGLEV_MAX;
 use engine::program::{PortId, Program};
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 /// The apps of a configuration.
@@ -126,16 +127,16 @@ fn source_mac(node: &Node, report: &mut Report) -> Option<SourceMac> {
 pub fn xenoflow(document: &Node, report: &mut Report) -> Vec<BackEnd> {
     let section = Section::of(document, &["backends"], report);
     let Some(node) = section.need("backends", "the list of back ends", report) else { return Vec::new() };
-    let mut back_ends: Vec<BackEnd> = Vec::new();
+    let (mut back_ends, mut names) = (Vec::new(), HashSet::new());
     for node in list(node, "back ends", report) {
         let section = Section::of(node, &["name", "mac_address"], report);
         let name = named(&section, report);
         let mac = section.need("mac_address", "its MAC address", report).and_then(|node| mac(node, report));
-        let (Some(name), Some(mac)) = (name, mac) else { continue };
-        if back_ends.iter().any(|back_end| back_end.name == name) {
+        let Some(name) = name else { continue };
+        if !names.insert(name.clone()) {
             report.error(section.get("name").unwrap_or(node).span, format!("two back ends are called `{name}`"));
         }
-        back_ends.push(BackEnd { name, mac, weight: 1, origin: Default::default() });
+        back_ends.extend(mac.map(|mac| BackEnd { name, mac, weight: 1, origin: Default::default() }));
     }
     if back_ends.is_empty() && report.errors() == 0 {
         report.error(node.span, "there are no back ends");

@@ -5,7 +5,6 @@
 use super::Daemon;
 use super::answer::total;
 use anyhow::{Context, Result};
-use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -27,10 +26,8 @@ pub struct Server {
     scrapes: Receiver<SyncSender<String>>,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Labels {
-    name: String,
-}
+/// One label: what the family is about, and which.
+type Labels = Vec<(&'static str, String)>;
 
 impl Server {
     /// Listens on `address`.
@@ -90,28 +87,36 @@ fn text(daemon: &Daemon) -> Result<String> {
         ("to_kernel", ledger.to_kernel),
         ("to_app", ledger.to_app),
     ];
-    totals.family("frames", "Frames by what became of them", frames.map(|(name, count)| (name.to_string(), count)));
+    totals.family(
+        ("frames", "fate"),
+        "Frames by what became of them",
+        frames.map(|(name, count)| (name.to_string(), count)),
+    );
     let drops = packet::DropReason::ALL.iter().map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
-    totals.family("dropped", "Frames dropped, by reason", drops);
+    totals.family(("dropped", "reason"), "Frames dropped, by reason", drops);
     let program = &daemon.plan.program;
     let counters = || program.counters.iter().enumerate();
     let sum = |at: usize, of: fn(&engine::snapshot::Count) -> u64| -> u64 {
         reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum()
     };
     let packets = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.packets)));
-    totals.family("counter_packets", "Packets of shared counters (back ends are lb/SERVICE/NAME)", packets);
+    totals.family(
+        ("counter_packets", "counter"),
+        "Packets of shared counters (back ends are lb/SERVICE/NAME)",
+        packets,
+    );
     let bytes = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.bytes)));
-    totals.family("counter_bytes", "Bytes of shared counters", bytes);
+    totals.family(("counter_bytes", "counter"), "Bytes of shared counters", bytes);
     let pipes = |of: fn(&engine::worker::PipeReport) -> u64| {
         let reports = &reports;
         program.pipes.iter().enumerate().map(move |(at, pipe)| {
             (pipe.name.clone(), reports.iter().filter_map(|report| report.pipes.get(at)).map(of).sum::<u64>())
         })
     };
-    totals.family("pipe_hits", "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
-    totals.family("pipe_misses", "Packets that missed the pipe", pipes(|pipe| pipe.misses.packets));
+    totals.family(("pipe_hits", "pipe"), "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
+    totals.family(("pipe_misses", "pipe"), "Packets that missed the pipe", pipes(|pipe| pipe.misses.packets));
     totals.family(
-        "pipe_unflowed",
+        ("pipe_unflowed", "pipe"),
         "Packets without a flow entry, the table being full",
         pipes(|pipe| pipe.unflowed_full),
     );
@@ -122,10 +127,14 @@ fn text(daemon: &Daemon) -> Result<String> {
             (port.name.clone(), all.map(|port| of(&port.statistics)).sum::<u64>())
         })
     };
-    totals.family("port_received", "Frames received by port", ports(|port| port.received));
-    totals.family("port_transmitted", "Frames transmitted by port", ports(|port| port.transmitted));
-    totals.family("port_lost_before", "Frames lost before the worker saw them", ports(|port| port.lost_before));
-    totals.family("port_starved", "Times without a free frame to receive into", ports(|port| port.starved));
+    totals.family(("port_received", "port"), "Frames received by port", ports(|port| port.received));
+    totals.family(("port_transmitted", "port"), "Frames transmitted by port", ports(|port| port.transmitted));
+    totals.family(
+        ("port_lost_before", "port"),
+        "Frames lost before the worker saw them",
+        ports(|port| port.lost_before),
+    );
+    totals.family(("port_starved", "port"), "Times without a free frame to receive into", ports(|port| port.starved));
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", daemon.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
@@ -140,10 +149,15 @@ struct Totals<'a> {
 }
 
 impl Totals<'_> {
-    fn family(&mut self, name: &str, help: &str, counts: impl IntoIterator<Item = (String, u64)>) {
+    fn family(
+        &mut self,
+        (name, label): (&str, &'static str),
+        help: &str,
+        counts: impl IntoIterator<Item = (String, u64)>,
+    ) {
         let family = Family::<Labels, Counter>::default();
         for (name, count) in counts {
-            family.get_or_create(&Labels { name }).inc_by(count);
+            family.get_or_create(&vec![(label, name)]).inc_by(count);
         }
         self.registry.register(name, help, family);
     }

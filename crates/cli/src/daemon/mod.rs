@@ -38,6 +38,9 @@ use std::time::Duration;
 /// Frames that may wait for an app, and for another worker: two batches and room for a pause of the taker.
 const RING: usize = 1024;
 
+/// How often accounts that do not add up are taken anew.
+const ACCOUNTS_TAKEN_MAX: usize = 8;
+
 /// Shared counters at most, those of former programs included: what is kept must not grow for ever.
 const COUNTERS_MAX: usize = 4096;
 
@@ -155,16 +158,30 @@ impl Daemon {
         for _ in 0..self.fleet.len() {
             engines.push(Some(Box::new(Engine::new(&plan.program, self.hash)?)));
         }
+        // What the interfaces take comes first: it is what can still be refused, and then nothing has changed.
+        self.set_take(&plan, &order)?;
         let engines = std::cell::RefCell::new(engines);
         let reports = self.fleet.ask_all(|worker, answer| {
             let engine = engines.borrow_mut()[worker].take().expect("each worker is asked once");
             Command::Swap(engine, order.clone(), answer)
         })?;
-        self.interfaces = reorder(std::mem::take(&mut self.interfaces), &order);
-        open::set_take(&plan, &self.interfaces)?;
         self.plan = plan;
         self.generation += 1;
         Ok(answer::swap_summary(self.generation, &reports))
+    }
+
+    /// Has the interfaces, in the order of the new plan's ports from now on, take what it says; what they took before if
+    /// one refuses.
+    fn set_take(&mut self, plan: &Plan, order: &[usize]) -> Result<()> {
+        self.interfaces = reorder(std::mem::take(&mut self.interfaces), order);
+        let refused = open::set_take(plan, &self.interfaces);
+        if refused.is_err() {
+            let mut back = vec![0; order.len()];
+            order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
+            self.interfaces = reorder(std::mem::take(&mut self.interfaces), &back);
+            open::set_take(&self.plan, &self.interfaces)?;
+        }
+        refused
     }
 
     /// Counters that the new program does not name go on being shown: a back end that comes back later goes on from where
@@ -203,9 +220,17 @@ impl Daemon {
         }
     }
 
-    /// Every worker's account.
+    /// Every worker's account. Accounts are taken one after the other, and a frame that passes from one worker to another
+    /// meanwhile is in both or in neither: then they are taken anew.
     fn reports(&self) -> Result<Vec<Report>> {
-        self.fleet.ask_all(|_, answer| Command::Report(answer))
+        let mut reports = self.fleet.ask_all(|_, answer| Command::Report(answer))?;
+        for _ in 0..ACCOUNTS_TAKEN_MAX {
+            if answer::total(&reports).balances() {
+                break;
+            }
+            reports = self.fleet.ask_all(|_, answer| Command::Report(answer))?;
+        }
+        Ok(reports)
     }
 
     fn greeting(&self) -> String {

@@ -1,9 +1,10 @@
 //! Ports as configured become ports that are open: one queue of each for every worker.
 
 use super::dpdk::Dpdk;
-use crate::config::{Fault, Plan, PortConfig, PortKind, Take, Xdp, XdpMode};
+use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use anyhow::{Context, Result, bail};
 use bpf::Prefix;
+use engine::program::PortId;
 use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool};
 use port::xdp::{Mode, Rings, XdpConfig};
 use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, XdpInterface};
@@ -29,7 +30,7 @@ pub fn attach(plan: &Plan) -> Result<Interfaces> {
                 let config = XdpConfig {
                     port: port.name.clone(),
                     interface: xdp.interface.clone(),
-                    take: take(plan, at, xdp),
+                    take: take(plan, at),
                     mode: mode(xdp.mode),
                     rings: Rings::default(),
                 };
@@ -44,8 +45,8 @@ pub fn attach(plan: &Plan) -> Result<Interfaces> {
 /// Changes what the interfaces take to what `plan` says.
 pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
     for (at, (port, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
-        if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
-            interface.set_take(&take(plan, at, xdp)).with_context(|| format!("port `{}`", port.name))?;
+        if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
+            interface.set_take(&take(plan, at)).with_context(|| format!("port `{}`", port.name))?;
         }
     }
     Ok(())
@@ -139,7 +140,7 @@ fn queue(xdp: &Xdp, interface: &XdpInterface, worker: usize, workers: usize) -> 
     let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.queues()).collect());
     if queues.len() != workers {
         bail!(
-            "{} has {} queues for weir and there are {workers} workers: every queue needs one worker. Set `workers: {}`, \
+            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. Set `workers: {}`, \
              or `ethtool -L {} combined {workers}`",
             xdp.interface,
             queues.len(),
@@ -160,14 +161,11 @@ fn mode(mode: XdpMode) -> Option<Mode> {
 }
 
 /// What the interface of port `at` takes: what its configuration says and what the apps need there.
-fn take(plan: &Plan, at: usize, xdp: &Xdp) -> bpf::Take {
-    let rules = match &xdp.take {
-        Take::All => return bpf::Take::all(),
-        Take::Rules(rules) => rules,
-    };
-    let of_apps = plan.apps.lb.take();
-    let all = rules.iter().chain(&of_apps).filter(|rule| rule.port.index() == at);
-    bpf::Take { promiscuous: false, rules: all.map(rule).collect() }
+fn take(plan: &Plan, at: usize) -> bpf::Take {
+    match plan.take(PortId(at as u16)) {
+        None => bpf::Take::all(),
+        Some(rules) => bpf::Take { promiscuous: false, rules: rules.iter().map(rule).collect() },
+    }
 }
 
 fn rule(rule: &apps::TakeRule) -> bpf::TakeRule {
@@ -175,7 +173,7 @@ fn rule(rule: &apps::TakeRule) -> bpf::TakeRule {
         protocol: rule.protocol,
         destination: Some(Prefix { address: rule.dst, length: rule.prefix }),
         dport: rule.dport,
-        fragments: rule.fragments,
+        fragments: if rule.fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
         ..bpf::TakeRule::default()
     }
 }

@@ -8,6 +8,7 @@ use rustix::thread::{CapabilitySet, capabilities, set_capabilities, set_no_new_p
 const KEPT: CapabilitySet = CapabilitySet::NET_ADMIN
     .union(CapabilitySet::NET_RAW)
     .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON)
     .union(CapabilitySet::DAC_READ_SEARCH);
 
 /// Gives up everything else, in this thread and those it starts from now on. Must come before workers start.

@@ -5,6 +5,7 @@
 //! does not survive is counted per pipe, and removed flows leave their deltas.
 
 use crate::batch::compile::CompiledPipe;
+use crate::batch::rows::EntryRow;
 use crate::batch::table::{FlowPipe, NO_ROW, Table};
 use crate::batch::{Engine, GONE, leads_back};
 use crate::change::EntryKey;
@@ -108,13 +109,11 @@ fn inherit_pipe(
     (heir.hits, heir.misses) = (from.hits, from.misses);
     let mut lost = 0;
     for (entry, row) in from.entries() {
-        let Some(translated) = names.entry(&entry, &from.shape, id) else {
-            lost += 1;
-            continue;
-        };
-        let key = EntryKey::of(&translated);
-        if heir.inherit(&key, row) || entry.run_time && heir.enter(&translated, now_ms).is_ok() {
-            heir.inherit(&key, row);
+        let kept = names.matches(&entry.matches, &from.shape).is_some_and(|matches| {
+            let key = EntryKey { matches, priority: entry.priority };
+            heir.inherit(&key, row) || entry.run_time && enter_again((id, heir), &entry, key, names, now_ms, row)
+        });
+        if kept {
             report.entries_kept += 1;
         } else {
             lost += 1;
@@ -127,6 +126,19 @@ fn inherit_pipe(
         report.flows_kept += new.table.len();
     }
     (lost, flows_lost)
+}
+
+/// Enters a run-time entry with the counts it had; false if it cannot be.
+fn enter_again(
+    (id, heir): (PipeId, &mut CompiledPipe),
+    entry: &Entry,
+    key: EntryKey,
+    names: &Names<'_>,
+    now_ms: u32,
+    row: EntryRow,
+) -> bool {
+    let translated = names.entry(entry, key.clone(), id);
+    translated.is_some_and(|entry| heir.enter(&entry, now_ms).is_ok()) && heir.inherit(&key, row)
 }
 
 /// Moves the flows and points their decisions at the heir's rows. Those whose target is gone are removed; how many.
@@ -254,14 +266,18 @@ impl Names<'_> {
         }
     }
 
+    /// What an old entry matches, targets by their new numbers; `None` when its target is gone.
+    fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
+        let renumber = |one: &EntryMatch| match *one {
+            EntryMatch::Target(target) => self.target(shape, target).map(EntryMatch::Target),
+            other => Some(other),
+        };
+        matches.iter().map(renumber).collect()
+    }
+
     /// An old entry with the new program's numbers; `None` when something it names is gone, or comes before its pipe now.
-    fn entry(&self, entry: &Entry, shape: &Pipe, heir: PipeId) -> Option<Entry> {
-        let mut entry = entry.clone();
-        for one in &mut entry.matches {
-            if let EntryMatch::Target(target) = one {
-                *target = self.target(shape, *target)?;
-            }
-        }
+    fn entry(&self, entry: &Entry, key: EntryKey, heir: PipeId) -> Option<Entry> {
+        let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {
             let forward = self.forward(forward)?;
             if leads_back(self.new, self.order, heir, forward) {

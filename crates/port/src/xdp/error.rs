@@ -12,7 +12,7 @@ pub enum XdpError {
     NoInterface(String),
     /// The process may not.
     #[error(
-        "the kernel does not permit {0}: run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_ipc_lock+ep` the binary"
+        "the kernel does not permit {0}: run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep` the binary"
     )]
     NoPrivilege(&'static str),
     /// RLIMIT_MEMLOCK.

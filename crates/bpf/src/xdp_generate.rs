@@ -1,0 +1,46 @@
+//! Traffic for benches, made in the kernel.
+
+use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use aya::{Ebpf, EbpfError};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_generate.bpf.o"));
+
+/// Frames that the kernel carries at a time: as many as its own drivers do.
+const BATCH: u32 = 64;
+
+/// A source of frames.
+pub struct XdpGenerate(Ebpf);
+
+impl XdpGenerate {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// What the kernel says: usually a missing privilege.
+    pub fn load() -> Result<XdpGenerate, EbpfError> {
+        let mut ebpf = Ebpf::load(OBJECT)?;
+        program(&mut ebpf)?.load()?;
+        Ok(XdpGenerate(ebpf))
+    }
+
+    /// Sends `frame`, IPv4 over Ethernet, `count` times out of the interface of this index in this thread's network
+    /// namespace, each time from another source address. Returns when all are sent.
+    ///
+    /// # Errors
+    /// What the kernel says; before Linux 5.18 it cannot do it.
+    pub fn send(&mut self, interface: u32, frame: &[u8], count: u32) -> Result<(), ProgramError> {
+        // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
+        let context = [0, frame.len() as u32, 0, interface, 0, 0].map(u32::to_ne_bytes);
+        let options = TestRunOptions {
+            data_in: Some(frame),
+            ctx_in: Some(context.as_flattened()),
+            repeat: count,
+            attrs: TestRunAttrs::new().xdp_live_frames(BATCH),
+            ..TestRunOptions::new()
+        };
+        program(&mut self.0)?.test_run(options).map(drop)
+    }
+}
+
+fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
+    ebpf.program_mut("xdp_generate").expect("xdp_generate.bpf.c defines it").try_into()
+}
