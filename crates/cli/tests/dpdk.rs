@@ -159,7 +159,12 @@ pipes:
     forward: sink
     miss: drop
     entries: [{{ match: {{ udp.dport: 53 }}, counter: dns }}]
-  back: {{ type: basic, match: {{ udp.dport: 99 }}, forward: sink, miss: drop }}
+  back:
+    type: basic
+    match: {{ udp.dport: per_entry }}
+    forward: sink
+    miss: drop
+    entries: [{{ match: {{ udp.dport: 99 }} }}]
 ",
         recording.display()
     )

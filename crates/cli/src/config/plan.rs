@@ -249,6 +249,7 @@ impl<'a> Builder<'a> {
             own_root.push(section.get("root").is_some());
         }
         self.takes_nothing(&own_root, report);
+        self.takes_too_much(report);
     }
 
     fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
@@ -277,6 +278,22 @@ impl<'a> Builder<'a> {
                 let message =
                     format!("port `{}` takes nothing from the kernel: write `take: all`, or rules", port.name);
                 report.warning(report.span_of(port.origin), message);
+            }
+        }
+    }
+
+    /// An interface has room for so many rules; the daemon would find out too late.
+    fn takes_too_much(&self, report: &mut Report) {
+        for (at, port) in self.plan.program.ports.iter().enumerate() {
+            let rules = self.plan.take(PortId(at as u16)).map_or(0, |rules| rules.len());
+            if rules > bpf::RULES_MAX {
+                let message = format!(
+                    "port `{}` needs {rules} take rules (services and their fragments), and an interface has room for {}: \
+                     join some in `take` by a prefix, or spread the services over ports",
+                    port.name,
+                    bpf::RULES_MAX
+                );
+                report.error(report.span_of(port.origin), message);
             }
         }
     }
