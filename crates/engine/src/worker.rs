@@ -474,7 +474,14 @@ impl Worker {
         self.engine = engine;
         let mut old: Vec<Option<Box<dyn Port>>> = std::mem::take(&mut self.ports).into_iter().map(Some).collect();
         self.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
+        old.into_iter().flatten().for_each(|port| self.retire(port));
         report
+    }
+
+    /// A port that the program no longer has: it closes, and what it counted stays in the account.
+    fn retire(&mut self, mut port: Box<dyn Port>) {
+        self.ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.pools);
+        add_port(&mut self.ledger, &port.statistics());
     }
 
     fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {
@@ -504,11 +511,7 @@ impl Worker {
         let mut ports = Vec::new();
         for (port, declared) in self.ports.iter().zip(&self.engine.program().ports) {
             let statistics = port.statistics();
-            ledger.received += statistics.received;
-            ledger.transmitted += statistics.transmitted;
-            ledger.to_kernel += statistics.to_kernel;
-            ledger.held += statistics.held;
-            ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
+            add_port(&mut ledger, &statistics);
             ports.push(PortReport {
                 name: declared.name.clone(),
                 mode: port.mode(),
@@ -536,6 +539,15 @@ impl Worker {
     pub fn handed(&self) -> (u64, u64) {
         (self.handed_in, self.handed_over)
     }
+}
+
+/// Adds what a port has counted.
+fn add_port(ledger: &mut Ledger, statistics: &PortStatistics) {
+    ledger.received += statistics.received;
+    ledger.transmitted += statistics.transmitted;
+    ledger.to_kernel += statistics.to_kernel;
+    ledger.held += statistics.held;
+    ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
 }
 
 /// Which worker a flow lives on: the same for both directions and for all fragments of a datagram. `None` without IP.

@@ -4,6 +4,8 @@ use super::bad_input;
 use crate::replay::{Recordings, assign, replay};
 use crate::{daemon, import};
 use anyhow::Result;
+use engine::program::Pipe;
+use engine::worker::PipeReport;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,9 +54,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         .map(|(name, count)| json!({ "name": name, "packets": count.packets, "bytes": count.bytes }))
         .collect();
     if arguments.json {
+        let pipe = |(pipe, counts): (&Pipe, &PipeReport)| {
+            json!({
+                "name": pipe.name, "hits": counts.hits, "misses": counts.misses.packets, "flows": counts.flows,
+                "unflowed_full": counts.unflowed_full,
+            })
+        };
+        let pipes: Vec<_> = plan.program.pipes.iter().zip(&replayed.report.pipes).map(pipe).collect();
         println!(
             "{}",
-            json!({ "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters, "error": replayed.read_error })
+            json!({
+                "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
+                "pipes": pipes, "error": replayed.read_error,
+            })
         );
     } else {
         print!("{}", summary(plan, &replayed));

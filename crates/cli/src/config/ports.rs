@@ -222,7 +222,8 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     }
     if prefix == 0 && protocol.is_none() && fragments != Some(true) {
         let family = if dst.is_ipv4() { "IPv4" } else { "IPv6" };
-        report.warning(section.span, format!("this takes all {family}: the host gets none of it any more, SSH included"));
+        report
+            .warning(section.span, format!("this takes all {family}: the host gets none of it any more, SSH included"));
     }
     Some(TakeRule { port, dst, prefix, protocol, dport, fragments: fragments.unwrap_or_default() })
 }

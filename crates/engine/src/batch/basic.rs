@@ -160,6 +160,18 @@ impl BasicTable {
         each_width!(self, table => table.find(values))
     }
 
+    /// Row numbers that may have been given out.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        each_width!(self, table => table.exact.capacity() as u32)
+    }
+
+    /// A row; one that has gone has default data.
+    #[must_use]
+    pub fn row(&self, row: u32) -> EntryRow {
+        each_width!(self, table => if table.exact.is_live(row) { *table.exact.data(row) } else { EntryRow::default() })
+    }
+
     /// A row, to be changed.
     pub fn row_mut(&mut self, row: u32) -> &mut EntryRow {
         each_width!(self, table => table.exact.data_mut(row))

@@ -1,5 +1,6 @@
 //! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its entries.
 
+use crate::batch::DELTAS_MAX;
 use crate::batch::acl::AclTable;
 use crate::batch::basic::BasicTable;
 use crate::batch::load::{Guards, KEY_WORDS_MAX, KeyPlan};
@@ -74,6 +75,8 @@ pub struct CompiledPipe {
     pub counted: bool,
     pub rehash: bool,
     pub idle_timeout_ms: u32,
+    /// Where the next look at ages begins.
+    pub aged: u32,
     pub capacity: u32,
     /// Packets that hit an entry, of those now present or gone.
     pub hits: u64,
@@ -99,6 +102,7 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
         counted: pipe.monitor.counter.is_some(),
         rehash: pipe.rehash,
         idle_timeout_ms: milliseconds(pipe.monitor.idle_timeout_ns),
+        aged: 0,
         capacity: pipe.capacity,
         hits: 0,
         misses: Count::default(),
@@ -198,7 +202,7 @@ fn flow(pipe: &Pipe, program: &Program, kind: (KeySource, Learn, u64), hash: Tab
         row_of: vec![NO_ROW; targets],
         own: HashMap::new(),
         unflowed_full: 0,
-        deltas: Vec::new(),
+        deltas: Vec::with_capacity(DELTAS_MAX),
     }
 }
 

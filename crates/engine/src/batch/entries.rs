@@ -100,16 +100,25 @@ impl CompiledPipe {
         true
     }
 
-    /// Removes run-time entries that no packet has hit for longer than the pipe's timeout; how many.
-    pub fn age_entries(&mut self, now_ms: u32) -> usize {
+    /// Looks at the next `rows` rows for run-time entries that no packet has hit for longer than the pipe's timeout. If
+    /// there is one, it and all like it are removed.
+    pub fn age_entries(&mut self, rows: u32, now_ms: u32) {
         let timeout = self.idle_timeout_ms;
         if timeout == 0 {
-            return 0;
+            return;
         }
+        let end = self.table.rows();
+        let start = if self.aged < end { self.aged } else { 0 };
+        self.aged = start.saturating_add(rows).min(end);
         let idle = |row: &EntryRow| row.is_run_time() && now_ms.wrapping_sub(row.last) > timeout;
-        let gone: Vec<EntryKey> =
-            self.keys_and_rows().into_iter().filter(|(_, row)| idle(row)).map(|(key, _)| key).collect();
-        gone.iter().filter(|key| self.remove(key).is_ok()).count()
+        if !(start..self.aged).any(|at| idle(&self.table.row(at))) {
+            return;
+        }
+        let gone = self.keys_and_rows().into_iter().filter(|(_, row)| idle(row)).map(|(key, _)| key);
+        for key in gone.collect::<Vec<EntryKey>>() {
+            // It was there a moment ago.
+            let _ = self.remove(&key);
+        }
     }
 
     /// Removes idle flows among the next `rows` rows of the flow table; entries that are somebody's own and configured

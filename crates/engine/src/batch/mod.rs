@@ -32,7 +32,7 @@ use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
 
-/// Every flow is looked at for its age about once in so long, whatever the table's size and the breaths' pace.
+/// Every flow and run-time entry is looked at for its age about once in so long, whatever the table's size and the breaths' pace.
 const AGE_SWEEP_MS: u64 = 1_000;
 
 /// Rows looked at in one breath at most: 50 microseconds of a worker that has slept.
@@ -40,9 +40,6 @@ const AGE_ROWS_MAX: u64 = 16_384;
 
 /// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
 const DELTAS_MAX: usize = 4096;
-
-/// Milliseconds between looks at the ages of run-time entries.
-const AGE_ENTRIES_EVERY_MS: u32 = 100;
 
 /// The pipe of a flow delta whose pipe is no longer there.
 pub const GONE: PipeId = PipeId(u16::MAX);
@@ -129,7 +126,6 @@ pub struct Engine {
     order: Vec<usize>,
     walk: Walk,
     ticked_ms: u32,
-    entries_aged_ms: u32,
     /// Deltas of flows that did not survive a swap.
     departed: Vec<(PipeId, FlowDelta)>,
 }
@@ -145,15 +141,7 @@ impl Engine {
         let mut shape = program.clone();
         shape.pipes.iter_mut().for_each(|pipe| pipe.entries = Vec::new());
         let (walk, order) = (walk(program, hash)?, compile::order(program)?);
-        let mut engine = Engine {
-            program: shape,
-            pipes: pipes?,
-            order,
-            walk,
-            ticked_ms: 0,
-            entries_aged_ms: 0,
-            departed: Vec::new(),
-        };
+        let mut engine = Engine { program: shape, pipes: pipes?, order, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
                 let change = engine.enter(PipeId(at as u16), entry, 0);
@@ -281,15 +269,10 @@ impl Engine {
             return;
         }
         self.ticked_ms = now_ms;
-        let entries = now_ms.wrapping_sub(self.entries_aged_ms) >= AGE_ENTRIES_EVERY_MS;
         for pipe in &mut self.pipes {
-            pipe.age_flows(age_rows(pipe.capacity, elapsed_ms), now_ms, DELTAS_MAX);
-            if entries {
-                pipe.age_entries(now_ms);
-            }
-        }
-        if entries {
-            self.entries_aged_ms = now_ms;
+            let rows = age_rows(pipe.capacity, elapsed_ms);
+            pipe.age_flows(rows, now_ms, DELTAS_MAX);
+            pipe.age_entries(rows, now_ms);
         }
     }
 
@@ -300,8 +283,8 @@ impl Engine {
             // To the last row from where the last breath stopped, and then from the first.
             for _ in 0..2 {
                 pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+                pipe.age_entries(u32::MAX, now_ms);
             }
-            pipe.age_entries(now_ms);
         }
     }
 

@@ -4,7 +4,7 @@ use crate::batch::acl::AclTable;
 use crate::batch::basic::BasicTable;
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
-use crate::batch::rows::Slab;
+use crate::batch::rows::{EntryRow, Slab};
 use crate::program::{HashInput, Learn};
 use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash};
 use std::collections::HashMap;
@@ -63,6 +63,33 @@ pub struct Around<'a> {
     pub buckets: &'a [Buckets],
     pub seed: u64,
     pub now_ms: u32,
+}
+
+impl Table {
+    /// Row numbers given out so far.
+    #[must_use]
+    pub fn rows(&self) -> u32 {
+        match self {
+            Table::Basic(table) => table.rows(),
+            Table::Hash(table) => table.slab.rows.len() as u32,
+            Table::Flow(table) => table.slab.rows.len() as u32,
+            Table::Lpm(table) => table.slab.rows.len() as u32,
+            Table::Acl(table) => table.slab.rows.len() as u32,
+        }
+    }
+
+    /// The entry in a row; one that has gone looks configured.
+    #[must_use]
+    pub fn row(&self, at: u32) -> EntryRow {
+        let slab = match self {
+            Table::Basic(table) => return table.row(at),
+            Table::Hash(table) => &table.slab,
+            Table::Flow(table) => &table.slab,
+            Table::Lpm(table) => &table.slab,
+            Table::Acl(table) => &table.slab,
+        };
+        slab.rows[at as usize]
+    }
 }
 
 impl HashTable {

@@ -145,7 +145,7 @@ pub fn port(name: &str) -> PortDeclaration {
 }
 
 /// A pipe that sends hits out of the first port and drops misses.
-fn pipe(name: &str, kind: PipeKind) -> Pipe {
+pub fn pipe(name: &str, kind: PipeKind) -> Pipe {
     Pipe {
         name: name.into(),
         kind,
