@@ -274,7 +274,7 @@ impl Worker {
             }
         }
         if outcome.kernel != 0 {
-            self.to_kernel(input, outcome.kernel);
+            self.give_to_kernel(input, outcome.kernel);
         }
         for (app, &list) in outcome.apps.iter().enumerate() {
             self.punt(AppId(app as u16), input, list);
@@ -322,7 +322,7 @@ impl Worker {
         moved
     }
 
-    fn to_kernel(&mut self, input: PortId, list: u64) {
+    fn give_to_kernel(&mut self, input: PortId, list: u64) {
         let accepted = self.ports[input.index()].to_kernel(&mut self.pools, &mut self.batch, list);
         self.drop_list(list & !accepted, DropReason::NoKernelPath);
     }

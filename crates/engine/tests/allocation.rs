@@ -6,8 +6,8 @@ use engine::batch::Engine;
 use engine::change::Change;
 use engine::program::{
     AppId, CounterId, Criterion, Encap, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Program,
-    SharedUse, Template, Value,
+    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Operation, Origin, Pipe, PipeId, PipeKind, Program, SharedUse,
+    Template, Value,
 };
 use engine::ring::carriers;
 use engine::worker::Worker;

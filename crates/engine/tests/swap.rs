@@ -120,7 +120,7 @@ fn pinning(capacity: u32, targets: &[&str]) -> Program {
 #[test]
 fn removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
     let mut bench = Bench::new(&pinning(64, &["x", "y", "z"]));
-    (0..40).for_each(|sport| drop(bench.frame(PortId(0), &udp(sport, 53))));
+    bench.learn(40);
     let before = bench.live();
     let pins = |bench: &Bench| -> BTreeMap<FlowKey, String> {
         let name = |pin| format!("{:?}", bench.engine.program().groups[0].targets[usize::from(pin)].name);
@@ -147,7 +147,7 @@ fn removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
 fn flows_move_into_a_table_of_another_capacity_as_far_as_they_fit() {
     for (capacity, kept) in [(64, 20), (20, 20), (7, 7)] {
         let mut bench = Bench::new(&pinning(32, &["x", "y"]));
-        (0..20).for_each(|sport| drop(bench.frame(PortId(0), &udp(sport, 53))));
+        bench.learn(20);
         let before = bench.live();
         let report = bench.swap(&pinning(capacity, &["x", "y"]));
         assert_eq!((report.flows_kept, bench.engine.flows(PipeId(0), 0).1), (kept, kept));
@@ -158,7 +158,7 @@ fn flows_move_into_a_table_of_another_capacity_as_far_as_they_fit() {
 #[test]
 fn a_configured_flow_finds_room_in_a_table_full_of_learnt_ones() {
     let mut bench = Bench::new(&pinning(4, &["x", "y"]));
-    (0..4).for_each(|sport| drop(bench.frame(PortId(0), &udp(sport, 53))));
+    bench.learn(4);
     let before = bench.live();
     let mut new = pinning(4, &["x", "y"]);
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), 0);
@@ -363,7 +363,7 @@ fn grown(random: &mut Random) -> Bench {
     for _ in 0..80 {
         let state = bench.engine.snapshot();
         match event(random, &program, &state) {
-            Event::Frame { input, bytes, .. } => drop(bench.frame(input, &bytes)),
+            Event::Frame { input, bytes, .. } => _ = bench.frame(input, &bytes),
             Event::Change(mut change) => {
                 let entries = |pipe: PipeId| state.pipes.get(pipe.index()).map_or(&[][..], |pipe| &pipe.entries);
                 let configured = |pipe: PipeId, key: &EntryKey| {

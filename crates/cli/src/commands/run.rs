@@ -1,9 +1,10 @@
 //! `weir run FILE`: the daemon in the foreground. SIGHUP or `weir reload` swaps the program, SIGTERM stops.
 
 use super::{bad_input, socket};
+use crate::config::SOCKET;
 use crate::{daemon, import};
-use anyhow::{Result, anyhow};
-use std::path::PathBuf;
+use anyhow::{Result, bail};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `weir run`.
@@ -25,9 +26,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let load = || {
         let loaded = import::load(&arguments.file, &arguments.import)?;
+        let Some(mut plan) = loaded.plan else {
+            bail!("{} has errors\n{}", arguments.file.display(), loaded.report.to_string().trim_end());
+        };
         eprint!("{}", loaded.report);
-        let mut plan = loaded.plan.ok_or_else(|| anyhow!("{} has errors", arguments.file.display()))?;
-        plan.socket = socket(arguments.socket.clone(), Some(plan.socket));
+        let configured = Some(plan.socket).filter(|path| path != Path::new(SOCKET));
+        plan.socket = socket(arguments.socket.clone(), configured);
         Ok(plan)
     };
     let first = import::load(&arguments.file, &arguments.import)?;

@@ -142,7 +142,7 @@ fn table(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result
                 _ => None,
             })?);
             let table = BasicTable::new(plan, hash, capacity);
-            table.map(Table::Basic).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
+            table.map(|table| Table::Basic(Box::new(table))).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
         }
         PipeKind::Hash { input, group } => {
             fields(pipe, |_| None)?;

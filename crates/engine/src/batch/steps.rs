@@ -445,7 +445,7 @@ impl Target {
         // Checksums count in words: take the whole words that hold the field. All headers here start at even
         // distances from the start of what their checksums cover.
         let first = base + (spec.offset as usize & !1);
-        let last = base + (spec.offset as usize + usize::from(spec.bytes) + 1 & !1);
+        let last = base + ((spec.offset as usize + usize::from(spec.bytes) + 1) & !1);
         let mut old = [0; 18];
         let held = bytes.get(first..last).ok_or(DropReason::NotApplicable)?;
         old[..held.len()].copy_from_slice(held);

@@ -16,7 +16,7 @@ pub const NO_ROW: u32 = u32::MAX;
 /// A pipe's table.
 #[derive(Debug)]
 pub enum Table {
-    Basic(BasicTable),
+    Basic(Box<BasicTable>),
     Hash(HashTable),
     Flow(Box<FlowPipe>),
     Lpm(LpmTable),

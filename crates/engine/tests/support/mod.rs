@@ -55,6 +55,13 @@ impl Bench {
         one_frame(engine, pools, batch, (*now_ns, input, bytes))
     }
 
+    /// Frames of so many flows through the first port.
+    pub fn learn(&mut self, flows: u16) {
+        for sport in 0..flows {
+            self.frame(PortId(0), &udp(sport, 53));
+        }
+    }
+
     pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
         let result = self.engine.apply(&change, self.now_ns);
         self.done.push(Done::Change(self.now_ns, change));

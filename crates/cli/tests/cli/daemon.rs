@@ -1,0 +1,298 @@
+//! The daemon on recordings: what it shows, what is changed while it runs, how it begins and ends.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::{TWO, weir};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+/// [`TWO`] with a group and flows behind it.
+fn program() -> String {
+    TWO.replace(
+        "forward: p1\n    miss: drop\n    entries",
+        "forward: flows\n    miss: drop\n    capacity: 3\n    entries",
+    )
+    .replace("pipes:\n", "groups:\n  web: { fill: wants, size: 4, targets: { b1: p1, b2: p1 } }\npipes:\n")
+        + "  flows:
+    type: flow
+    learn: { pin: web }
+    forward: p1
+    miss: drop
+    entries: [{ match: { target: b1 } }, { match: { target: b2 } }]
+"
+}
+
+const EVEN: &str = "src=192.0.2.2 dst=10.0.0.53 dport=53";
+const ODD: &str = "src=192.0.2.3 dst=10.0.0.53 dport=53";
+const OTHER: &str = "src=192.0.2.3 dst=10.0.0.54 dport=53";
+
+#[test]
+fn everything_is_shown_for_people_and_programs() {
+    let daemon = Daemon::start(&program());
+    daemon.receive(&[EVEN, ODD, ODD, OTHER]);
+    for (what, parts) in [
+        ("ports", &["p0", "p1", "transmitted"][..]),
+        ("pipes", &["balance", "basic", "flow", "misses"]),
+        ("entries", &["{ match: { ipv4.src: 0.0.0.1 }", "run_time"]),
+        ("backends", &["none"]),
+        ("flows", &["udp 192.0.2.3:1000 > 10.0.0.53:53", "live"]),
+        ("groups", &["web", "b1"]),
+        ("counters", &["even", "odd"]),
+        ("drops", &["miss", "No entry of a pipe matched"]),
+        ("ledger", &["received", "originated", "transmitted"]),
+        ("all", &["generation", "ledger", "balance"]),
+    ] {
+        let said = daemon.weir(&["show", what]).good();
+        for part in parts {
+            assert!(said.out.contains(part), "show {what}: no `{part}` in\n{}", said.out);
+        }
+        let json = daemon.weir(&["show", what, "--json"]).good().json();
+        assert!(what == "all" || !json[what].is_null(), "{json}");
+    }
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["originated"], &ledger["transmitted"]), (&4.into(), &3.into()), "{ledger}");
+    assert_eq!(ledger["dropped"], json!({ "miss": 1 }));
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 2));
+    let entries = daemon.weir(&["show", "entries", "--pipe", "balance", "--json"]).good().json();
+    assert_eq!(entries["entries"].as_array().map(Vec::len), Some(2));
+    let flows = daemon.weir(&["show", "flows", "--limit", "1", "--json"]).good().json();
+    assert_eq!((flows["live"].clone(), flows["flows"].as_array().map(Vec::len)), (json!(2), Some(1)));
+    daemon.weir(&["show", "entries", "--pipe", "blaance"]).refused(1, &["`blaance`", "balance"]);
+    assert_eq!(daemon.weir(&["show", "nonsense"]).code, Some(2));
+}
+
+#[test]
+fn entries_come_change_and_go_while_it_runs() {
+    let daemon = Daemon::start(
+        &TWO.replace("per_entry/0.0.0.1", "per_entry/0.0.0.3").replace("miss: drop", "miss: drop\n    capacity: 3"),
+    );
+    let entry = |what: &str, entry: &str| daemon.weir(&["entry", what, "balance", entry]);
+    daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (0, 0));
+    entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: even }").good();
+    daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 0));
+    entry("update", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }").good();
+    daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 1));
+    let entries = daemon.show("entries");
+    let run_time: Vec<&Value> = entries.as_array().unwrap().iter().filter(|one| one["run_time"] == true).collect();
+    assert_eq!((run_time.len(), &run_time[0]["packets"]), (1, &2.into()), "{entries}");
+    // Twice the same, one too many, what fits nowhere, what is no entry.
+    entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
+        .refused(1, &["already"]);
+    entry("add", "{ match: { ipv4.src: 0.0.0.3 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
+        .refused(1, &["full"]);
+    entry("remove", "{ match: { ipv4.src: 0.0.0.3 } }").refused(1, &["no such entry"]);
+    let said = entry("add", "{ match: { ipv4.src: 0.0.0.7 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }");
+    assert!(said.code == Some(1) && said.err.contains("did you mean") && said.err.contains('^'), "{}", said.err);
+    daemon.weir(&["entry", "remove", "blaance", "{}"]).refused(1, &["`blaance`", "`balance`"]);
+    entry("remove", "{ match: { ipv4.src: 0.0.0.2 } }").good();
+    daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 1));
+}
+
+#[test]
+fn weights_move_buckets_while_it_runs() {
+    let daemon = Daemon::start(&program());
+    let buckets = || {
+        let groups = daemon.show("groups");
+        [0, 1].map(|at| groups[0]["targets"][at]["buckets"].as_u64().unwrap())
+    };
+    assert_eq!(buckets(), [2, 2]);
+    daemon.weir(&["weight", "web", "b1", "0"]).good();
+    assert_eq!(buckets(), [0, 4]);
+    daemon.weir(&["weight", "web", "b1", "3"]).good();
+    assert_eq!(buckets(), [3, 1]);
+    daemon.weir(&["weight", "wbe", "b1", "3"]).refused(1, &["no group `wbe`"]);
+    daemon.weir(&["weight", "web", "b9", "3"]).refused(1, &["no target `b9`"]);
+}
+
+#[test]
+fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
+    let mut daemon = Daemon::start(TWO);
+    daemon.receive(&[EVEN, ODD]);
+    // The same pipe with another entry: what stays keeps its counts.
+    daemon.folder.write("weir.yaml", TWO.replace("02:00:00:00:00:11", "02:00:00:00:00:99"));
+    let said = daemon.weir(&["reload"]).good();
+    assert!(said.out.starts_with("generation 2: "), "{}", said.out);
+    daemon.receive(&[ODD]);
+    assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 2));
+    // Broken: nothing changes, and it says why.
+    daemon.folder.write("weir.yaml", TWO.replace("forward: p1", "forward: p7"));
+    let said = daemon.weir(&["reload"]);
+    assert_eq!(said.code, Some(1));
+    assert!(said.err.contains("weir.yaml:10:") && said.err.contains("`p7`"), "{}", said.err);
+    assert_eq!(daemon.weir(&["show", "all", "--json"]).good().json()["generation"], 2);
+    daemon.receive(&[ODD]);
+    assert_eq!(daemon.count("odd"), 3);
+    // Other ports need a restart.
+    daemon.folder.write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
+    daemon.weir(&["reload"]).refused(1, &["ports changed", "restart"]);
+    // SIGHUP is the same.
+    daemon.folder.write("weir.yaml", TWO.replace("dst: 10.0.0.53", "dst: 10.0.0.54"));
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("generation 3", |daemon| daemon.read("stdout").contains("generation 3: "));
+    assert!(daemon.read("stdout").contains("pipe balance: 2 entries"), "{}", daemon.read("stdout"));
+    daemon.receive(&[OTHER, ODD]);
+    assert_eq!(daemon.count("odd"), 4, "counters that keep their names go on");
+    daemon.folder.write("weir.yaml", "ports: [");
+    daemon.signal(Signal::HUP);
+    daemon.wait_for("a refusal", |daemon| daemon.read("stderr").contains("not reloaded"));
+    let ledger = daemon.show("ledger");
+    assert_eq!(
+        (&ledger["originated"], &ledger["transmitted"], &ledger["dropped"]["miss"]),
+        (&6.into(), &5.into(), &1.into())
+    );
+}
+
+#[test]
+fn run_time_entries_survive_a_reload_that_keeps_their_pipe() {
+    let daemon = Daemon::start(&TWO.replace("per_entry/0.0.0.1", "per_entry/0.0.0.3"));
+    daemon
+        .weir(&[
+            "entry",
+            "add",
+            "balance",
+            "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: even }",
+        ])
+        .good();
+    daemon.weir(&["reload"]).good();
+    daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
+    assert_eq!(daemon.count("even"), 1);
+}
+
+#[test]
+fn explaining_live_agrees_and_counts_nothing() {
+    let daemon = Daemon::start(&program());
+    daemon.receive(&[EVEN, ODD, ODD]);
+    daemon.weir(&["entry", "remove", "balance", "{ match: { ipv4.src: 0.0.0.0 } }"]).good();
+    let all = || ["entries", "pipes", "counters", "ledger", "flows", "groups", "ports"].map(|what| daemon.show(what));
+    let before = all();
+    let explain = |packet: &str| daemon.weir(&["explain", "--live", "--packet", packet]).good().out;
+    // A flow that lives; one that would be learnt; an entry that is gone.
+    let live = explain(ODD);
+    assert!(live.contains("live, pinned") && live.contains("verdict transmit on p1"), "{live}");
+    let new = explain("src=192.0.2.5 dst=10.0.0.53 dport=53");
+    assert!(new.contains("would be learnt"), "{new}");
+    let gone = explain(EVEN);
+    assert!(
+        gone.contains("nearest { match: { ipv4.src: 0.0.0.1 } }") && gone.contains("verdict drop (miss)"),
+        "{gone}"
+    );
+    for packet in [ODD, EVEN, OTHER, "arp=request", "hex=00"] {
+        let json = daemon.weir(&["explain", "--live", "--json", "--packet", packet]).good().json();
+        assert_eq!(json["agrees"], true, "{json}");
+    }
+    assert_eq!(all(), before);
+    daemon.weir(&["explain", "--live", "--port", "p9", "--packet", ODD]).refused(1, &["no port `p9`"]);
+}
+
+#[test]
+fn a_second_daemon_is_refused_and_a_dead_ones_socket_is_taken_over() {
+    let mut daemon = Daemon::start(TWO);
+    daemon.weir(&["run", "weir.yaml"]).refused(1, &["weir.sock", "already", "--socket"]);
+    assert_eq!(daemon.weir(&["show", "ledger"]).good().code, Some(0), "the first one goes on");
+    daemon.signal(Signal::KILL);
+    daemon.end();
+    assert!(daemon.folder.file("weir.sock").exists(), "kill -9 leaves it behind");
+    daemon.weir(&["show", "ledger"]).refused(1, &["no weir answers", "weir.sock"]);
+    let folder = Folder::new();
+    folder.write("weir.yaml", TWO);
+    std::fs::rename(daemon.folder.file("weir.sock"), folder.file("weir.sock")).unwrap();
+    let next = Daemon::start_in(folder);
+    next.weir(&["show", "ledger"]).good();
+}
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", TWO);
+    folder.write("precious.txt", "my novel");
+    let said = weir(folder.path(), &["run", "weir.yaml", "--socket", "precious.txt"]);
+    said.refused(1, &["precious.txt"]);
+    assert_eq!(std::fs::read_to_string(folder.file("precious.txt")).unwrap(), "my novel");
+}
+
+#[test]
+fn it_stops_cleanly_when_told() {
+    for stop in [Some(Signal::TERM), Some(Signal::INT), None] {
+        let mut daemon = Daemon::start(&TWO.replace("p1: { pcap: {} }", "p1: { pcap: { out: out.pcap } }"));
+        daemon.receive(&[EVEN, ODD]);
+        match stop {
+            Some(signal) => daemon.signal(signal),
+            None => drop(daemon.weir(&["stop"]).good()),
+        }
+        assert_eq!(daemon.end().code(), Some(0));
+        assert!(!daemon.folder.file("weir.sock").exists());
+        assert!(
+            daemon.read("stdout").ends_with("2 frames came, 2 went; every frame is accounted for\n"),
+            "{}",
+            daemon.read("stdout")
+        );
+        assert_eq!(super::recorded(&daemon.folder.file("out.pcap")).len(), 2);
+    }
+}
+
+#[test]
+fn requests_that_make_no_sense_are_answered() {
+    let daemon = Daemon::start(TWO);
+    for request in [json!({}), json!([1]), json!({ "command": "dance" }), json!({ "command": "inject", "hex": "0g" })] {
+        let answer = daemon.ask(&request);
+        assert!(answer["error"].is_string(), "{request}: {answer}");
+    }
+    let oversize = "00".repeat(5000);
+    assert!(daemon.ask(&json!({ "command": "inject", "hex": oversize }))["error"].is_string());
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["originated"], &ledger["dropped"]), (&1.into(), &json!({ "oversize": 1 })));
+}
+
+#[test]
+fn prometheus_reads_the_ledger() {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let daemon = Daemon::start(&format!("metrics: {address}\n{TWO}"));
+    daemon.receive(&[EVEN, ODD, OTHER]);
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let metrics = get("/metrics");
+    assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n") && metrics.ends_with("# EOF\n"), "{metrics}");
+    for line in [
+        "weir_frames_total{name=\"originated\"} 3",
+        "weir_frames_total{name=\"transmitted\"} 2",
+        "weir_dropped_total{name=\"miss\"} 1",
+        "weir_counter_packets_total{name=\"odd\"} 1",
+        "weir_pipe_misses_total{name=\"balance\"} 1",
+        "weir_port_transmitted_total{name=\"p1\"} 2",
+        "weir_ledger_balanced 1",
+    ] {
+        assert!(metrics.contains(line), "no {line} in\n{metrics}");
+    }
+    assert!(get("/").starts_with("HTTP/1.1 404 "));
+}
+
+/// Not a timed test: a daemon that spins takes all of a core, one that sleeps next to nothing.
+#[test]
+fn an_idle_daemon_sleeps() {
+    let daemon = Daemon::start(TWO);
+    let ticks = || {
+        let path = format!("/proc/{}/stat", daemon.pid().as_raw_nonzero());
+        let stat = std::fs::read_to_string(path).unwrap();
+        // Behind the name, which may contain anything: utime and stime are the 14th and 15th field of all.
+        let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
+        fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    };
+    let (start, before) = (Instant::now(), ticks());
+    std::thread::sleep(Duration::from_secs(2));
+    let share =
+        (ticks() - before) as f64 / rustix::param::clock_ticks_per_second() as f64 / start.elapsed().as_secs_f64();
+    println!("idle: {:.1} % of a core", share * 100.0);
+    assert!(share < 0.05, "{:.1} % of a core", share * 100.0);
+}

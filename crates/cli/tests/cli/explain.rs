@@ -1,0 +1,89 @@
+//! `weir explain` on a file's program: hits, near misses, frames of a recording, JSON.
+
+use super::folder::Folder;
+use super::{TWO, record, weir};
+
+fn prepared() -> Folder {
+    let folder = Folder::new();
+    folder.write("weir.yaml", TWO);
+    folder
+}
+
+#[test]
+fn a_hit_says_which_entry_what_it_changed_and_where_it_goes() {
+    let folder = prepared();
+    let packet = "src=192.0.2.3 dst=10.0.0.53 proto=udp sport=5000 dport=53";
+    let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", packet]).good();
+    for part in [
+        "pipe balance (basic)",
+        "ipv4.src         192.0.2.3",
+        "under mask 0x1",
+        "hit     { match: { ipv4.src: 0.0.0.1 } }  at weir.yaml:14",
+        "count   odd, 42 bytes",
+        "eth.dst 02:00:00:00:00:02 -> 02:00:00:00:00:11",
+        "verdict transmit on p1",
+    ] {
+        assert!(said.out.contains(part), "no `{part}` in\n{}", said.out);
+    }
+}
+
+#[test]
+fn a_near_miss_says_which_field_differs() {
+    let folder = prepared();
+    let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", "src=192.0.2.3 dst=10.0.0.54"]).good();
+    for part in [
+        "miss",
+        "nearest { match: { ipv4.src: 0.0.0.1 } }  at weir.yaml:14",
+        "differs in ipv4.dst: wanted 10.0.0.53, is 10.0.0.54",
+        "verdict drop (miss)",
+    ] {
+        assert!(said.out.contains(part), "no `{part}` in\n{}", said.out);
+    }
+    // A field that the packet does not have.
+    let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", "arp=request"]).good();
+    assert!(said.out.contains("the packet does not have it"), "{}", said.out);
+}
+
+#[test]
+fn json_says_the_same() {
+    let folder = prepared();
+    let packet = "src=192.0.2.3 dst=10.0.0.53 dport=53";
+    let json = weir(folder.path(), &["explain", "weir.yaml", "--json", "--packet", packet]).good().json();
+    assert_eq!(
+        (&json["verdict"]["transmit"], &json["agrees"], &json["input"]),
+        (&"p1".into(), &true.into(), &"p0".into())
+    );
+    assert_eq!(json["pipes"][0]["lookup"]["hit"], "{ match: { ipv4.src: 0.0.0.1 } }");
+    assert_eq!(json["pipes"][0]["counter"], "odd");
+    let bytes = json["bytes"].as_str().unwrap();
+    assert!(bytes.starts_with("020000000011020000000001"), "{bytes}");
+    let json = weir(folder.path(), &["explain", "weir.yaml", "--json", "--packet", "dst=10.0.0.54"]).good().json();
+    assert_eq!(json["verdict"]["drop"], "miss");
+    assert_eq!(json["pipes"][0]["lookup"]["nearest"]["differences"][0]["field"], "ipv4.dst");
+}
+
+#[test]
+fn frames_of_a_recording_are_numbered_from_one() {
+    let folder = prepared();
+    record(&folder.file("in.pcap"), &["dst=10.0.0.54", "src=192.0.2.2 dst=10.0.0.53"]);
+    let explain =
+        |more: &[&str]| weir(folder.path(), &[&["explain", "weir.yaml", "--pcap", "in.pcap"][..], more].concat());
+    assert!(explain(&[]).good().out.contains("verdict drop (miss)"));
+    assert!(explain(&["--frame", "2"]).good().out.contains("verdict transmit on p1"));
+    assert!(explain(&["--frame", "2", "--port", "p1"]).good().out.contains("verdict drop (policy)"));
+    explain(&["--frame", "3"]).refused(1, &["in.pcap", "2 frames", "no frame 3"]);
+    explain(&["--frame", "0"]).refused(1, &["frame 0"]);
+    explain(&["--port", "p7"]).refused(1, &["`p7`"]);
+}
+
+#[test]
+fn bad_packets_are_one_sentence() {
+    let folder = prepared();
+    let explain = |packet: &str| weir(folder.path(), &["explain", "weir.yaml", "--packet", packet]);
+    explain("src=192.0.2.300").refused(1, &["--packet", "`src=192.0.2.300`", "column 1"]);
+    explain("proto=udp sprot=1").refused(1, &["`sprot=1`", "column 11", "no such key"]);
+    explain("src=10.0.0.1 dst=fd00::1").refused(1, &["both be IPv4 or both be IPv6"]);
+    explain("hex=abc").refused(1, &["even number of hex digits"]);
+    // A frame that no chunk holds cannot be walked by the engine, but it is not a panic either.
+    assert!(explain("len=60000 dst=10.0.0.53").code.is_some_and(|code| code <= 1));
+}

@@ -1,0 +1,94 @@
+//! The binary as its users meet it: what it prints, what it writes, its exit codes.
+
+mod check;
+mod daemon;
+mod explain;
+#[path = "../folder/mod.rs"]
+mod folder;
+mod replay;
+mod running;
+
+use packet::craft::Recipe;
+use port::pcap::{Reader, Writer};
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What a run of `weir` said, and its exit code.
+struct Said {
+    out: String,
+    err: String,
+    code: Option<i32>,
+}
+
+impl Said {
+    fn of(output: Output) -> Said {
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
+        Said { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
+    }
+
+    /// It went well.
+    #[track_caller]
+    fn good(self) -> Said {
+        assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
+        self
+    }
+
+    /// It failed with this exit code, and said so in one line that holds all of `parts`.
+    #[track_caller]
+    fn refused(self, code: i32, parts: &[&str]) {
+        assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
+        assert_eq!(self.err.lines().count(), 1, "one sentence: {}", self.err);
+        for part in parts {
+            assert!(self.err.contains(part), "no `{part}` in: {}", self.err);
+        }
+    }
+
+    /// The JSON object on the last line.
+    #[track_caller]
+    fn json(&self) -> serde_json::Value {
+        let last = self.out.lines().last().unwrap_or_default();
+        serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}; {}", self.err))
+    }
+}
+
+/// Runs `weir` in a folder.
+fn weir(folder: &Path, arguments: &[&str]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(arguments).current_dir(folder).env_remove("WEIR_SOCKET").stdin(Stdio::null());
+    Said::of(command.output().expect("weir runs"))
+}
+
+/// Writes a recording of recipes, a millisecond apart.
+fn record(path: &Path, recipes: &[&str]) {
+    let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
+    for (at, recipe) in recipes.iter().enumerate() {
+        let bytes = recipe.parse::<Recipe>().unwrap_or_else(|error| panic!("{error}")).build();
+        writer.write(at as u64 * 1_000_000, bytes.len() as u32, &bytes).unwrap();
+    }
+    writer.flush().unwrap();
+}
+
+/// The frames of a recording, as recipes.
+fn recorded(path: &Path) -> Vec<String> {
+    let records = Reader::open(File::open(path).unwrap()).unwrap();
+    records.map(|record| packet::craft::describe(&record.unwrap().bytes)).collect()
+}
+
+/// Two back ends by the last bit of the client's address, and a counter for each.
+const TWO: &str = "\
+ports:
+  p0: { pcap: {}, root: balance }
+  p1: { pcap: {} }
+pipes:
+  balance:
+    type: basic
+    match: { ipv4.dst: 10.0.0.53, ipv4.src: per_entry/0.0.0.1 }
+    monitor: { counter: per_entry }
+    action: [{ set: { eth.dst: per_entry } }]
+    forward: p1
+    miss: drop
+    entries:
+      - { match: { ipv4.src: 0.0.0.0 }, set: { eth.dst: 02:00:00:00:00:10 }, counter: even }
+      - { match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:00:11 }, counter: odd }
+";

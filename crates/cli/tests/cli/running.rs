@@ -1,0 +1,116 @@
+//! A daemon of a test's own, in a folder of its own.
+
+use super::folder::Folder;
+use super::{Said, weir};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long something may take that usually takes a moment: test machines are busy.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Daemon {
+    pub folder: Folder,
+    child: Child,
+}
+
+impl Daemon {
+    /// Runs a configuration and waits until the daemon answers.
+    pub fn start(config: &str) -> Daemon {
+        let folder = Folder::new();
+        folder.write("weir.yaml", config);
+        Daemon::start_in(folder)
+    }
+
+    /// Runs the `weir.yaml` of a folder.
+    pub fn start_in(folder: Folder) -> Daemon {
+        let file = |name: &str| File::create(folder.file(name)).expect("a file in the test's folder");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
+        command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        let child = command.spawn().expect("weir runs");
+        let mut daemon = Daemon { folder, child };
+        daemon.wait_for("the socket", |daemon| {
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {}{}", daemon.read("stdout"), daemon.read("stderr"));
+            daemon.read("stdout").contains("ask it over")
+        });
+        daemon
+    }
+
+    pub fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&mut Daemon) -> bool) {
+        let start = Instant::now();
+        while !is_so(self) {
+            assert!(start.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// What it has written: `stdout`, `stderr`, or any file of its folder.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.folder.file(name)).unwrap_or_default()
+    }
+
+    /// Another `weir`, which speaks to this one.
+    pub fn weir(&self, arguments: &[&str]) -> Said {
+        weir(self.folder.path(), &[arguments, &["--socket", "weir.sock"]].concat())
+    }
+
+    /// `weir show WHAT --json`.
+    pub fn show(&self, what: &str) -> Value {
+        self.weir(&["show", what, "--json"]).good().json()[what].clone()
+    }
+
+    /// A request for which there is no command.
+    pub fn ask(&self, request: &Value) -> Value {
+        let mut stream = UnixStream::connect(self.folder.file("weir.sock")).expect("the daemon listens");
+        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        serde_json::from_str(&line).expect("an answer is JSON")
+    }
+
+    /// Packets come in by `p0`.
+    pub fn receive(&self, recipes: &[&str]) {
+        for recipe in recipes {
+            let answer = self.ask(&json!({ "command": "inject", "packet": recipe, "input": "p0" }));
+            assert_eq!(answer, json!({ "done": true }));
+        }
+    }
+
+    /// The packets that a shared counter has counted.
+    pub fn count(&self, counter: &str) -> u64 {
+        let counters = self.show("counters");
+        let one = counters.as_array().unwrap().iter().find(|one| one["name"] == counter);
+        one.unwrap_or_else(|| panic!("no counter {counter}: {counters}"))["packets"].as_u64().unwrap()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(self.pid(), signal).expect("the daemon is there");
+    }
+
+    pub fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+
+    /// Waits for its end.
+    pub fn end(&mut self) -> ExitStatus {
+        let mut status = None;
+        self.wait_for("the daemon's end", |daemon| {
+            status = daemon.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,433 @@
+//! Workers on ports in memory: whatever happens, every frame ends in exactly one count.
+
+mod support;
+
+use engine::arbitrary::{Random, frame, program};
+use engine::batch::Engine;
+use engine::program::{AppId, Forward, Learn, PipeId, PortId, Program};
+use engine::ring::{CarrierReceiver, CarrierSender, carriers};
+use engine::worker::{Command, HandOver, Inject, Worker};
+use engine::{Verdict, batch::SwapReport};
+use packet::{Batch, DropReason, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
+use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use support::{SECRET, exact_pipe, flow_pipe, port, start, udp};
+
+/// A port in memory with a mind of its own.
+struct Strict {
+    inner: MemPort,
+    /// Frames it sends must be of this pool.
+    pool: Option<PoolId>,
+    kernel_path: bool,
+}
+
+impl Port for Strict {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        self.pool
+    }
+
+    fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
+        self.inner.receive(pools, batch);
+    }
+
+    fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        let own = |slot: &usize| self.pool.is_none_or(|pool| batch.frame(*slot).pool() == pool);
+        assert!(packet::Bits(list).all(|slot| own(&slot)), "a frame of another pool");
+        self.inner.transmit(pools, batch, list)
+    }
+
+    fn flush(&mut self, pools: &mut Pools) {
+        self.inner.flush(pools);
+    }
+
+    fn statistics(&self) -> PortStatistics {
+        self.inner.statistics()
+    }
+
+    fn mode(&self) -> String {
+        self.inner.mode()
+    }
+
+    fn to_kernel(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        if self.kernel_path { self.inner.to_kernel(pools, batch, list) } else { 0 }
+    }
+}
+
+/// Ports in memory for a program, and their wires.
+fn ports(program: &Program, pool: PoolId) -> (Vec<Box<dyn Port>>, Vec<MemWire>) {
+    let one = |name: &str| -> (Box<dyn Port>, MemWire) {
+        let (port, wire) = MemPort::new(name, pool);
+        (Box::new(port), wire)
+    };
+    program.ports.iter().map(|port| one(&port.name)).unzip()
+}
+
+/// A worker on a pool of so many chunks.
+fn worker(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>) {
+    let mut pools = Pools::region(chunks);
+    let (ports, wires) = ports(program, pools.first().id());
+    (Worker::new(Engine::new(program, SECRET).unwrap(), ports, pools), wires)
+}
+
+fn balanced(worker: &Worker) -> Ledger {
+    let report = worker.report();
+    assert!(report.ledger.balances(), "{:?} {:?}", report.ledger.sides(), report.ledger);
+    report.ledger
+}
+
+fn dropped(ledger: &Ledger, reason: DropReason) -> u64 {
+    ledger.dropped[reason as usize]
+}
+
+/// A program whose one pipe sends what it gets there.
+fn all_to(forward: Forward) -> Program {
+    let mut pipe = exact_pipe("p", packet::Field::L4Dport, &[]);
+    pipe.miss = forward;
+    let mut program = start(vec![port("a"), port("b")], vec![pipe]);
+    program.apps = vec!["app".into()];
+    program
+}
+
+#[test]
+fn ledgers_balance_whatever_random_programs_do() {
+    let mut met = Ledger::default();
+    for seed in 0..400 {
+        let mut random = Random::from_seed(seed);
+        let program = program(&mut random);
+        // One pool of 80 for ports that may each send a batch: it does run empty.
+        let (worker, wires) = worker(&program, 80);
+        let rings: Vec<(CarrierSender, CarrierReceiver)> = program.apps.iter().map(|_| carriers(8)).collect();
+        let (punts, _apps): (Vec<CarrierSender>, Vec<CarrierReceiver>) = rings.into_iter().unzip();
+        let mut worker = worker.with_punts(punts);
+        wires[random.below(wires.len())].limit_transmit(5);
+        for breath in 0..4 {
+            for wire in &wires {
+                (0..random.below(90)).for_each(|_| wire.push(&frame(&mut random)));
+            }
+            worker.breathe(breath * 1_000_000_000);
+            met.add(&balanced(&worker));
+        }
+    }
+    let never = |reason: &&DropReason| dropped(&met, **reason) == 0;
+    let elsewhere = [
+        DropReason::PortDown,
+        DropReason::NoKernelPath,
+        DropReason::PoolEmpty,
+        DropReason::Oversize,
+        DropReason::HandOverFull,
+        DropReason::Stopped,
+        DropReason::Fault,
+        // Random frames come with all headroom.
+        DropReason::NoHeadroom,
+    ];
+    let missing: Vec<_> = DropReason::ALL.iter().filter(never).filter(|reason| !elsewhere.contains(reason)).collect();
+    assert_eq!(missing, Vec::<&DropReason>::new());
+    assert!(met.to_app > 0 && met.to_kernel > 0 && met.transmitted > 0);
+}
+
+#[test]
+fn a_punt_ring_that_is_full_drops() {
+    let (worker, wires) = worker(&all_to(Forward::App(AppId(0))), 64);
+    let (punts, mut app) = carriers(3);
+    let mut worker = worker.with_punts(vec![punts]);
+    (0..5).for_each(|sport| wires[1].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.to_app, dropped(&ledger, DropReason::AppFull)), (3, 2));
+    let first = app.receive().unwrap();
+    assert_eq!((first.bytes(), first.input, first.app), (&udp(0, 53)[..], PortId(1), AppId(0)));
+}
+
+#[test]
+fn an_app_without_a_ring_is_full() {
+    let (mut worker, wires) = worker(&all_to(Forward::App(AppId(0))), 64);
+    wires[0].push(&udp(0, 53));
+    worker.breathe(0);
+    assert_eq!(dropped(&balanced(&worker), DropReason::AppFull), 1);
+}
+
+#[test]
+fn a_transmit_queue_that_is_full_drops_the_rest() {
+    let (mut worker, wires) = worker(&all_to(Forward::Port(PortId(1))), 64);
+    wires[1].limit_transmit(2);
+    (0..5).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.transmitted, dropped(&ledger, DropReason::TransmitFull)), (2, 3));
+    assert_eq!(wires[1].pop(), Some(udp(0, 53)));
+}
+
+/// Port `a` on a pool of large chunks, port `b` on one of two small ones.
+fn two_pools(kernel_path: bool) -> (Worker, Vec<MemWire>) {
+    let mut pools = Pools::new();
+    let large = pools.add(Pool::Region(RegionPool::new(64, 4096)));
+    let small = pools.add(Pool::Region(RegionPool::new(2, 2048)));
+    let (a, a_wire) = MemPort::new("a", large);
+    let (b, b_wire) = MemPort::new("b", small);
+    let strict = |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path }) };
+    let target = if kernel_path { Forward::Port(PortId(1)) } else { Forward::Kernel };
+    let engine = Engine::new(&all_to(target), SECRET).unwrap();
+    (Worker::new(engine, vec![strict(a, large), strict(b, small)], pools), vec![a_wire, b_wire])
+}
+
+#[test]
+fn a_frame_for_another_pool_is_copied_or_dropped() {
+    let (mut worker, wires) = two_pools(true);
+    wires[0].push(&udp(1, 53));
+    let mut jumbo = udp(2, 53);
+    jumbo.resize(3000, 0);
+    wires[0].push(&jumbo);
+    wires[0].push(&udp(3, 53));
+    wires[0].push(&udp(4, 53));
+    worker.breathe(0);
+    let report = worker.report();
+    let ledger = balanced(&worker);
+    assert_eq!(dropped(&ledger, DropReason::Oversize), 1);
+    assert_eq!(dropped(&ledger, DropReason::PoolEmpty), 1, "the small pool has two chunks");
+    // A copy is the frame in another place: it is not counted twice.
+    assert_eq!((ledger.transmitted, ledger.copied, report.pool_copies), (2, 0, 2));
+    assert_eq!([wires[1].pop(), wires[1].pop()], [Some(udp(1, 53)), Some(udp(3, 53))]);
+    wires[0].push(&udp(5, 53));
+    worker.breathe(1);
+    assert_eq!(balanced(&worker).transmitted, 3, "chunks came back");
+}
+
+#[test]
+fn a_port_that_cannot_give_frames_back_drops() {
+    let (mut worker, wires) = two_pools(false);
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    assert_eq!(dropped(&balanced(&worker), DropReason::NoKernelPath), 1);
+}
+
+#[test]
+fn frames_wait_while_the_pool_is_empty() {
+    let (mut worker, wires) = worker(&all_to(Forward::Port(PortId(1))), 3);
+    (0..10).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    for breath in 0..3 {
+        worker.breathe(breath);
+        let ledger = balanced(&worker);
+        assert_eq!(ledger.transmitted, 3 * (breath + 1));
+    }
+    assert_eq!(wires[0].waiting(), 1);
+    assert!(worker.report().ports[0].statistics.starved > 0);
+}
+
+/// Asks a worker and breathes once so that it answers.
+fn ask<T>(worker: &mut Worker, commands: &SyncSender<Command>, ask: impl FnOnce(SyncSender<T>) -> Command) -> T {
+    let (answer, answers) = sync_channel(1);
+    commands.try_send(ask(answer)).expect("room for a command");
+    worker.breathe(0);
+    answers.try_recv().expect("an answer in the same breath")
+}
+
+fn commanded(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>, SyncSender<Command>) {
+    let (worker, wires) = worker(program, chunks);
+    let (commands, receiver): (SyncSender<Command>, Receiver<Command>) = sync_channel(8);
+    (worker.with_commands(receiver), wires, commands)
+}
+
+#[test]
+fn injected_frames_are_originated() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::InputPort), 4);
+    let inject =
+        |bytes: Vec<u8>, output| move |answer| Command::Inject(Inject { bytes, output, input: PortId(1) }, answer);
+    assert!(ask(&mut worker, &commands, inject(udp(1, 53), Some(PortId(0)))));
+    assert_eq!(wires[0].pop(), Some(udp(1, 53)));
+    assert!(ask(&mut worker, &commands, inject(udp(2, 53), None)));
+    assert_eq!(wires[1].pop(), Some(udp(2, 53)));
+    assert!(!ask(&mut worker, &commands, inject(vec![0; 5000], None)));
+    wires[0].limit_transmit(0);
+    ask(&mut worker, &commands, inject(udp(3, 53), Some(PortId(0))));
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.originated, ledger.transmitted), (4, 2));
+    assert_eq!((dropped(&ledger, DropReason::Oversize), dropped(&ledger, DropReason::TransmitFull)), (1, 1));
+}
+
+#[test]
+fn an_injected_frame_without_a_chunk_is_dropped() {
+    let (mut worker, _wires, commands) = commanded(&all_to(Forward::InputPort), 0);
+    let inject = Inject { bytes: udp(1, 53), output: None, input: PortId(0) };
+    assert!(!ask(&mut worker, &commands, |answer| Command::Inject(inject, answer)));
+    assert_eq!(dropped(&balanced(&worker), DropReason::PoolEmpty), 1);
+    assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)), None);
+}
+
+#[test]
+fn a_probe_says_what_would_be_and_counts_nothing() {
+    let mut program = start(vec![port("a")], vec![flow_pipe("f", Learn::Default, 0, 8)]);
+    program.pipes[0].templates[0].operations = vec![engine::program::Operation::DecrementTtl];
+    let (mut worker, wires, commands) = commanded(&program, 4);
+    let before = worker.engine().snapshot();
+    let probe = ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)).unwrap();
+    assert_eq!(probe.verdict, Verdict::Transmit(PortId(0)));
+    assert_eq!(worker.engine().snapshot(), before);
+    assert_eq!(balanced(&worker), Ledger::default());
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    assert_eq!(wires[0].pop(), Some(probe.bytes));
+    assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), vec![0; 5000], answer)), None);
+}
+
+#[test]
+fn stopping_drops_what_the_ports_hold() {
+    let program = all_to(Forward::Port(PortId(1)));
+    let mut pools = Pools::region(8);
+    let pool = pools.first().id();
+    let (a, wire) = MemPort::new("a", pool);
+    let (b, _other) = MemPort::new("b", pool);
+    let delay = Delay::Ns(1_000_000_000);
+    let rates = Rates { delay_ppm: 1_000_000, delay, ..Rates::default() };
+    let late = FaultPort::new(Box::new(b), Faults { transmit: rates, ..Faults::default() });
+    let (commands, receiver) = sync_channel(8);
+    let engine = Engine::new(&program, SECRET).unwrap();
+    let mut worker = Worker::new(engine, vec![Box::new(a), Box::new(late)], pools).with_commands(receiver);
+    wire.push(&udp(1, 53));
+    worker.breathe(0);
+    assert_eq!(balanced(&worker).held, 1);
+    let report = ask(&mut worker, &commands, Command::Stop);
+    assert!(worker.is_stopped() && report.ledger.balances(), "{:?}", report.ledger);
+    assert_eq!((report.ledger.held, dropped(&report.ledger, DropReason::Stopped)), (0, 1));
+}
+
+#[test]
+fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
+    let old = all_to(Forward::Port(PortId(1)));
+    let (mut worker, wires, commands) = commanded(&old, 8);
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    // Only `b` is left, as port 0.
+    let mut new = all_to(Forward::InputPort);
+    new.ports.remove(0);
+    let engine = Box::new(Engine::new(&new, SECRET).unwrap());
+    let report = ask(&mut worker, &commands, |answer| Command::Swap(engine, vec![1], answer));
+    assert_eq!(report, SwapReport::default());
+    wires[1].push(&udp(2, 53));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.received, ledger.transmitted), (2, 2));
+    assert_eq!([wires[1].pop(), wires[1].pop()], [Some(udp(1, 53)), Some(udp(2, 53))]);
+}
+
+// ---- two workers ----
+
+/// Rings between two workers, each of so many frames.
+fn hand_over(capacity: usize) -> [HandOver; 2] {
+    let (to_second, from_first) = carriers(capacity);
+    let (to_first, from_second) = carriers(capacity);
+    [
+        HandOver { own: 0, to: vec![None, Some(to_second)], from: vec![from_second] },
+        HandOver { own: 1, to: vec![Some(to_first), None], from: vec![from_first] },
+    ]
+}
+
+/// Two workers that learn flows and send everything out of `b`.
+fn pair(capacity: usize) -> [(Worker, Vec<MemWire>); 2] {
+    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
+    flow.forward = Forward::Port(PortId(1));
+    let program = start(vec![port("a"), port("b")], vec![flow]);
+    hand_over(capacity).map(|rings| {
+        let (worker, wires) = worker(&program, 256);
+        (worker.with_hand_over(rings), wires)
+    })
+}
+
+/// Frames of one flow: forth, back, and a datagram in fragments.
+fn of_flow(number: u16) -> Vec<Vec<u8>> {
+    let (host, port) = (format!("10.0.{}.{}", number / 200, 1 + number % 200), 1024 + number);
+    let (here, there) = if number.is_multiple_of(2) {
+        (host, "192.0.2.1".to_string())
+    } else {
+        (format!("2001:db8::{number:x}"), "2001:db8:1::1".to_string())
+    };
+    let texts = [
+        format!("src={here} dst={there} proto=udp sport={port} dport=53"),
+        format!("src={there} dst={here} proto=udp sport=53 dport={port}"),
+        format!(
+            "src={here} dst={there} proto=udp frag=0+ sport={port} dport=53 payload=00112233445566778899aabbccddeeff"
+        ),
+        format!("src={here} dst={there} frag=24 proto=udp payload=001122334455667788"),
+    ];
+    texts.iter().map(|text| packet::craft::frame(text)).collect()
+}
+
+/// Which worker has each flow; both directions of one are one.
+fn owners(workers: &[Worker; 2]) -> BTreeMap<BTreeSet<String>, BTreeSet<usize>> {
+    let mut owners: BTreeMap<BTreeSet<String>, BTreeSet<usize>> = BTreeMap::new();
+    for (number, worker) in workers.iter().enumerate() {
+        for flow in worker.engine().flows(PipeId(0), usize::MAX).0 {
+            let ends = [(flow.key.src(), flow.key.sport()), (flow.key.dst(), flow.key.dport())];
+            owners.entry(ends.map(|end| format!("{end:?}")).into()).or_default().insert(number);
+        }
+    }
+    owners
+}
+
+#[test]
+fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
+    const FLOWS: u16 = 300;
+    let [(first, first_wires), (second, second_wires)] = pair(2048);
+    // Every frame comes in by both workers.
+    for wire in [&first_wires[0], &second_wires[0]] {
+        (0..FLOWS).flat_map(of_flow).for_each(|frame| wire.push(&frame));
+        wire.end();
+    }
+    let all = u64::from(FLOWS) * 4 * 2;
+    let breathe = |mut worker: Worker, wire: MemWire, done: std::sync::Arc<std::sync::Barrier>| {
+        std::thread::spawn(move || {
+            let mut now_ns = 0;
+            while wire.waiting() > 0 {
+                now_ns += 1000;
+                worker.breathe(now_ns);
+                std::thread::yield_now();
+            }
+            // Neither hands anything over from here on; what lies in the rings is still to be taken.
+            done.wait();
+            while worker.breathe(now_ns) > 0 {}
+            worker
+        })
+    };
+    let done = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let threads =
+        [breathe(first, first_wires[0].clone(), done.clone()), breathe(second, second_wires[0].clone(), done)];
+    let workers = threads.map(|thread| thread.join().expect("a worker does not panic"));
+    let mut sum = Ledger::default();
+    let mut handed = (0, 0);
+    for worker in &workers {
+        let (taken, given) = worker.handed();
+        handed = (handed.0 + taken, handed.1 + given);
+        sum.add(&worker.report().ledger);
+    }
+    assert!(sum.balances(), "{sum:?}");
+    assert_eq!((sum.received, sum.held, handed.0), (all, 0, handed.1));
+    assert!(handed.0 > all / 4, "about half of the frames are the other's: {handed:?}");
+    assert_eq!(sum.transmitted + dropped(&sum, DropReason::HandOverFull), all);
+    let owners = owners(&workers);
+    assert!(owners.values().all(|owners| owners.len() == 1), "{owners:?}");
+    // Flows, and their fragments, which have no ports.
+    assert_eq!(owners.len(), usize::from(FLOWS) * 2);
+    let each: Vec<usize> = workers.iter().map(|worker| worker.report().pipes[0].flows).collect();
+    assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both have a fair share: {each:?}");
+}
+
+#[test]
+fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
+    let [(mut first, wires), (mut second, _)] = pair(4);
+    (0..20).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    first.breathe(0);
+    first.breathe(0);
+    let ledger = balanced(&first);
+    assert_eq!(ledger.held, 4);
+    assert!(dropped(&ledger, DropReason::HandOverFull) > 0);
+    second.breathe(0);
+    let mut sum = first.report().ledger;
+    assert_eq!(sum.held, 0);
+    sum.add(&second.report().ledger);
+    assert!(sum.balances() && sum.received == 80, "{sum:?}");
+    assert_eq!(second.handed().0, 4);
+}
