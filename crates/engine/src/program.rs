@@ -476,6 +476,20 @@ impl Program {
         })
     }
 
+    /// Names, shapes and groups. Entries may be a million: they are left where they are, not copied and thrown away.
+    #[must_use]
+    pub fn without_entries(&self) -> Program {
+        Program {
+            ports: self.ports.clone(),
+            pipes: self.pipes.iter().map(Pipe::without_entries).collect(),
+            groups: self.groups.clone(),
+            counters: self.counters.clone(),
+            meters: self.meters.clone(),
+            apps: self.apps.clone(),
+            select_seed: self.select_seed,
+        }
+    }
+
     /// Looks a pipe up by name.
     #[must_use]
     pub fn pipe_named(&self, name: &str) -> Option<PipeId> {
@@ -496,6 +510,19 @@ impl Program {
 }
 
 impl Pipe {
+    /// The pipe as written, but for its entries.
+    #[must_use]
+    pub fn without_entries(&self) -> Pipe {
+        Pipe {
+            name: self.name.clone(),
+            kind: self.kind.clone(),
+            matches: self.matches.clone(),
+            templates: self.templates.clone(),
+            entries: Vec::new(),
+            ..*self
+        }
+    }
+
     /// How deep this pipe reads: its matches, its hash input, its actions.
     #[must_use]
     fn depth(&self, groups: bool) -> Depth {

@@ -89,7 +89,7 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
     let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     Ok(CompiledPipe {
-        shape: without_entries(pipe),
+        shape: pipe.without_entries(),
         guards: guards(pipe),
         table: table(pipe, program, hash, secret)?,
         wide,
@@ -107,17 +107,6 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
         hits: 0,
         misses: Count::default(),
     })
-}
-
-fn without_entries(pipe: &Pipe) -> Pipe {
-    Pipe {
-        name: pipe.name.clone(),
-        kind: pipe.kind.clone(),
-        matches: pipe.matches.clone(),
-        templates: pipe.templates.clone(),
-        entries: Vec::new(),
-        ..*pipe
-    }
 }
 
 /// Ages are kept in milliseconds; a timeout below one is one.

@@ -138,8 +138,7 @@ impl Engine {
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         let secret = hash.hash(&[0]);
         let pipes: Result<_, _> = program.pipes.iter().map(|one| compile::pipe(one, program, hash, secret)).collect();
-        let mut shape = program.clone();
-        shape.pipes.iter_mut().for_each(|pipe| pipe.entries = Vec::new());
+        let shape = program.without_entries();
         let (walk, order) = (walk(program, hash)?, compile::order(program)?);
         let mut engine = Engine { program: shape, pipes: pipes?, order, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
