@@ -7,6 +7,7 @@ mod commands;
 pub mod config;
 mod daemon;
 pub mod explain;
+mod huge_pages;
 pub mod import;
 mod lab;
 pub mod replay;

@@ -4,7 +4,7 @@
 //! time, to where ages end. One worker, one pool, a fixed secret: nothing of the machine enters.
 
 use crate::config::{Plan, PortConfig, PortKind};
-use crate::daemon::{files, wrap};
+use crate::daemon::{recording, wrap};
 use anyhow::{Context, Result};
 use engine::batch::Engine;
 use engine::snapshot::Snapshot;
@@ -55,12 +55,10 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     for port in &plan.ports {
         let named = |list| named(list, &port.name);
         let (input, output, kernel) = configured(port);
-        let files = files(
-            &named(&recordings.input).or(input),
-            &named(&recordings.output).or(output),
-            &named(&recordings.kernel).or(kernel),
-        )?;
-        pcaps.push(PcapPort::open(&port.name, pool, files).with_context(|| format!("port `{}`", port.name))?);
+        let (input, output) = (named(&recordings.input).or(input), named(&recordings.output).or(output));
+        let kernel = named(&recordings.kernel).or(kernel);
+        let pcap = recording(&port.name, pool, &input, &output, &kernel);
+        pcaps.push(pcap.with_context(|| format!("port `{}`", port.name))?);
     }
     // All recordings share one clock: the earliest frame's time is 0.
     if let Some(base) = pcaps.iter().filter_map(PcapPort::first_ns).min() {

@@ -8,7 +8,7 @@ use engine::program::{Entry, Forward, Monitor, Pipe, PipeKind, Program};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Cases of a default run: some seconds.
+/// Cases of a default run: ten seconds or so, and enough to meet everything.
 const CASES: u64 = 800;
 /// Acts of a case.
 const ACTS: usize = 80;
@@ -18,6 +18,7 @@ const REDUCTIONS: usize = 4_000;
 /// Why a case failed, with all that was done until then.
 struct Failure {
     what: String,
+    program: Program,
     acts: Vec<Act>,
 }
 
@@ -26,7 +27,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// A case from its seed.
-fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, (Program, Failure)> {
+fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, Box<Failure>> {
     let mut random = Random::from_seed(seed);
     let program = program(&mut random);
     let mut acts = Vec::new();
@@ -40,7 +41,7 @@ fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, (Program, Failure)
     });
     match result {
         Ok(()) => Ok(program),
-        Err(what) => Err((program, Failure { what, acts })),
+        Err(what) => Err(Box::new(Failure { what, program, acts })),
     }
 }
 
@@ -62,19 +63,17 @@ fn caught(run: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
 }
 
 /// Leaves out whatever the failure does not need.
-fn reduce(mut program: Program, mut failure: Failure) -> (Program, Failure) {
+fn reduce(mut failure: Failure) -> Failure {
     let mut left = REDUCTIONS;
     while left > 0 {
-        let fails = smaller(&program, &failure.acts).take(left).find_map(|(program, acts)| {
+        let fails = smaller(&failure.program, &failure.acts).take(left).find_map(|(program, acts)| {
             left -= 1;
-            replay(&program, &acts).map(|what| (program, Failure { what, acts }))
+            replay(&program, &acts).map(|what| Failure { what, program, acts })
         });
-        match fails {
-            Some(less) => (program, failure) = less,
-            None => break,
-        }
+        let Some(less) = fails else { break };
+        failure = less;
     }
-    (program, failure)
+    failure
 }
 
 /// Everything that is one step smaller, larger steps first.
@@ -155,8 +154,8 @@ fn dropping(pipe: &Pipe) -> Pipe {
     }
 }
 
-fn report(seed: u64, program: &Program, failure: &Failure) -> String {
-    let mut text = format!("{program:?}\n");
+fn report(seed: u64, failure: &Failure) -> String {
+    let mut text = format!("{:?}\n", failure.program);
     for act in &failure.acts {
         let _ = match act {
             Act::Frames { input, frames } => frames.iter().try_for_each(|(bytes, headroom)| {
@@ -182,11 +181,12 @@ fn both_executors_agree() {
     for seed in seeds {
         match run(seed, &mut coverage) {
             Ok(program) => pipes = pipes.max(program.pipes.len()),
-            Err((program, failure)) => {
+            Err(failure) => {
+                // Panics on the way are many and of no interest.
                 std::panic::set_hook(Box::new(|_| ()));
-                let (program, failure) = reduce(program, failure);
+                let failure = reduce(*failure);
                 let _ = std::panic::take_hook();
-                panic!("{}", report(seed, &program, &failure));
+                panic!("{}", report(seed, &failure));
             }
         }
     }

@@ -89,7 +89,7 @@ fn s3_run_time_entries_stay_and_configured_ones_go_with_their_configuration() {
 }
 
 #[test]
-fn a_run_time_entry_that_would_lead_back_is_lost() {
+fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     let pipe = |name| {
         let mut pipe = exact_pipe(name, Field::L4Dport, &[]);
         pipe.forward = Forward::PerEntry;
@@ -118,7 +118,7 @@ fn pinning(capacity: u32, targets: &[&str]) -> Program {
 }
 
 #[test]
-fn removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
+fn s2_removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
     let mut bench = Bench::new(&pinning(64, &["x", "y", "z"]));
     bench.learn(40);
     let before = bench.live();
@@ -144,7 +144,7 @@ fn removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
 }
 
 #[test]
-fn flows_move_into_a_table_of_another_capacity_as_far_as_they_fit() {
+fn s2_flows_move_into_a_table_of_another_capacity_as_far_as_they_fit() {
     for (capacity, kept) in [(64, 20), (20, 20), (7, 7)] {
         let mut bench = Bench::new(&pinning(32, &["x", "y"]));
         bench.learn(20);
@@ -180,7 +180,7 @@ fn deltas_of_a_pipe_that_is_gone_are_not_lost() {
 }
 
 #[test]
-fn wants_count_goes_on_from_the_buckets_it_had() {
+fn s4_wants_count_goes_on_from_the_buckets_it_had() {
     let program = |weights: &[(&str, u32)]| {
         let names: Vec<&str> = weights.iter().map(|one| one.0).collect();
         let mut program = pinning(4, &names);
@@ -393,7 +393,7 @@ fn grown(random: &mut Random) -> Bench {
 }
 
 #[test]
-fn after_new_numbers_alone_everything_goes_on() {
+fn s4_after_new_numbers_alone_everything_goes_on() {
     let mut reordered = 0;
     for seed in 0..300 {
         let mut random = Random::from_seed(seed);

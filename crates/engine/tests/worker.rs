@@ -115,13 +115,11 @@ fn ledgers_balance_whatever_random_programs_do() {
     }
     let never = |reason: &&DropReason| dropped(&met, **reason) == 0;
     let elsewhere = [
-        DropReason::PortDown,
         DropReason::NoKernelPath,
         DropReason::PoolEmpty,
         DropReason::Oversize,
         DropReason::HandOverFull,
         DropReason::Stopped,
-        DropReason::Fault,
         // Random frames come with all headroom.
         DropReason::NoHeadroom,
     ];
@@ -160,6 +158,18 @@ fn a_transmit_queue_that_is_full_drops_the_rest() {
     let ledger = balanced(&worker);
     assert_eq!((ledger.transmitted, dropped(&ledger, DropReason::TransmitFull)), (2, 3));
     assert_eq!(wires[1].pop(), Some(udp(0, 53)));
+}
+
+#[test]
+fn w6_frames_leave_in_the_order_in_which_they_came_whichever_way_they_took() {
+    let mut first = exact_pipe("first", packet::Field::L4Sport, &(0..200).step_by(3).collect::<Vec<u128>>());
+    (first.capacity, first.forward, first.miss) = (100, Forward::Pipe(PipeId(1)), Forward::Port(PortId(1)));
+    let mut second = exact_pipe("second", packet::Field::L4Dport, &[]);
+    second.miss = Forward::Port(PortId(1));
+    let (mut worker, wires) = worker(&start(vec![port("a"), port("b")], vec![first, second]), 64);
+    (0..200).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    (0..4).for_each(|breath| _ = worker.breathe(breath));
+    assert!((0..200).all(|sport| wires[1].pop() == Some(udp(sport, 53))));
 }
 
 /// Port `a` on a pool of large chunks, port `b` on one of two small ones.

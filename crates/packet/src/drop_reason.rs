@@ -46,13 +46,11 @@ drop_reasons! {
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";
     TransmitFull = "transmit_full", "The port's transmit queue is full.";
-    PortDown = "port_down", "The port is gone or its link is down.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
     Oversize = "oversize", "The frame is larger than a chunk or the port's MTU, or has several segments.";
     HandOverFull = "hand_over_full", "The ring to the worker that owns the flow is full.";
     Stopped = "stopped", "The daemon stopped while it held the frame.";
-    Fault = "fault", "A `fault` port lost it on purpose.";
 }
 
 impl DropReason {

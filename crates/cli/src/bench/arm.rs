@@ -3,11 +3,13 @@
 //! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it has sent.
 //! At the end of its input it ends.
 
-use super::scenarios::basic2;
+use super::scenarios::{basic2, shuffled};
 use anyhow::{Context, Result};
+use bpf::XdpGenerate;
 use engine::batch::Engine;
 use engine::worker::Worker;
 use packet::{Pool, Pools, Port, RegionPool, TableHash};
+use port::Stream;
 use port::xdp::{Rings, XdpConfig, XdpInterface};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::BufRead;
@@ -21,6 +23,12 @@ const BREATHS: u32 = 64;
 
 /// Chunks of an AF_XDP pool besides those that the ports have.
 const CHUNKS_SPARE: u32 = 1024;
+
+/// Bytes of the source's frames, without checksum.
+const FRAME: usize = 60;
+
+/// Frames that the source sends between two looks at the word.
+const BURST: u32 = 8192;
 
 /// What a worker is put between.
 #[derive(clap::Args)]
@@ -55,6 +63,11 @@ enum Ports {
         /// Where they go.
         output: String,
     },
+    /// No worker: a source of frames.
+    Source {
+        /// The interface to send out of.
+        interface: String,
+    },
 }
 
 /// Serves turns until standard input ends.
@@ -62,14 +75,12 @@ pub fn run(arm: &Arm) -> Result<()> {
     let mut core = CpuSet::new();
     core.set(arm.core);
     sched_setaffinity(None, &core).with_context(|| format!("core {} cannot be used", arm.core))?;
-    let (pools, ports) = match &arm.ports {
+    match &arm.ports {
         #[cfg(feature = "dpdk")]
-        Ports::Dpdk { mebibytes, huge, input, output } => dpdk(*mebibytes, *huge, [input, output])?,
-        Ports::Xdp { input, output } => xdp([input, output])?,
-    };
-    let engine = Engine::new(&basic2().program, TableHash::random())?;
-    serve(&mut Worker::new(engine, ports, pools));
-    Ok(())
+        Ports::Dpdk { mebibytes, huge, input, output } => forward(dpdk(*mebibytes, *huge, [input, output])?),
+        Ports::Xdp { input, output } => forward(xdp([input, output])?),
+        Ports::Source { interface } => source(interface),
+    }
 }
 
 type Opened = (Pools, Vec<Box<dyn Port>>);
@@ -103,25 +114,51 @@ fn xdp(interfaces: [&String; 2]) -> Result<Opened> {
     Ok((pools, ports))
 }
 
-fn serve(worker: &mut Worker) {
-    let running = Arc::new(AtomicBool::new(false));
-    let turns = listen(Arc::clone(&running));
+fn forward((pools, ports): Opened) -> Result<()> {
+    let engine = Engine::new(&basic2().program, TableHash::random())?;
+    let mut worker = Worker::new(engine, ports, pools);
     let clock = Instant::now();
-    println!("ready");
-    for () in turns {
-        println!("started");
-        let before = sent(worker);
+    serve(|running| {
+        let before = sent(&worker);
         while running.load(Ordering::Relaxed) {
             for _ in 0..BREATHS {
                 worker.breathe(clock.elapsed().as_nanos() as u64);
             }
         }
-        println!("transmitted {}", sent(worker) - before);
-    }
+        Ok(sent(&worker) - before)
+    })
 }
 
 fn sent(worker: &Worker) -> u64 {
     worker.ports().iter().map(|port| port.statistics().transmitted).sum()
+}
+
+fn source(interface: &str) -> Result<()> {
+    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
+    let index = index.ok().and_then(|text| text.trim().parse().ok());
+    let index = index.with_context(|| format!("there is no interface `{interface}` here"))?;
+    let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
+    let mut generate = XdpGenerate::load().context("the kernel refuses the source's program")?;
+    serve(|running| {
+        let mut sent = 0;
+        while running.load(Ordering::Relaxed) {
+            generate.send(index, &frame, BURST).context("the kernel does not send frames: Linux 5.18 can")?;
+            sent += u64::from(BURST);
+        }
+        Ok(sent)
+    })
+}
+
+/// Has `turn` carry frames for as long as it is told that it runs, turn after turn.
+fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
+    let running = Arc::new(AtomicBool::new(false));
+    let turns = listen(Arc::clone(&running));
+    println!("ready");
+    for () in turns {
+        println!("started");
+        println!("transmitted {}", turn(&running)?);
+    }
+    Ok(())
 }
 
 /// Hears the words on a thread of its own; `running` is true between them.

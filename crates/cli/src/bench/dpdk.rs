@@ -5,11 +5,11 @@
 
 use super::peers::{FRAMES, Forwarder, Setting, Spread, TESTPMD, TESTPMD_PACKAGE};
 use super::scenarios::shuffled;
+use crate::huge_pages::HugePages;
 use crate::lab::run::Run;
 use crate::lab::{Interrupt, namespace};
 use anyhow::{Context, Result};
 use port::Stream;
-use port::dpdk::free_huge_mebibytes;
 use port::pcap::Writer;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -31,11 +31,6 @@ const TURN: Duration = Duration::from_millis(800);
 /// MiB for the frames of one process: 2.4 KiB each of huge pages, a page each of ordinary ones.
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
-
-/// MiB of a huge page.
-const PAGE_MIB: usize = 2;
-
-const PAGES: &str = "/proc/sys/vm/nr_hugepages";
 
 /// One line of results: million frames a second.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -146,39 +141,4 @@ fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
     }
     writer.flush()?;
     Ok(path)
-}
-
-/// Huge pages, reserved for as long as this lives.
-struct HugePages {
-    /// Are there as many as were asked for?
-    enough: bool,
-    /// How many there were.
-    before: Option<usize>,
-}
-
-impl HugePages {
-    fn reserve(mebibytes: usize) -> HugePages {
-        let missing = mebibytes.saturating_sub(free_huge_mebibytes()).div_ceil(PAGE_MIB);
-        if missing == 0 {
-            return HugePages { enough: true, before: None };
-        }
-        let before = std::fs::read_to_string(PAGES).ok().and_then(|text| text.trim().parse().ok());
-        if let Some(before) = before {
-            set_pages(before + missing);
-        }
-        HugePages { enough: free_huge_mebibytes() >= mebibytes, before }
-    }
-}
-
-impl Drop for HugePages {
-    fn drop(&mut self) {
-        if let Some(before) = self.before {
-            set_pages(before);
-        }
-    }
-}
-
-/// Asks the kernel for so many; it makes as many as it has memory for.
-fn set_pages(count: usize) {
-    let _ = std::fs::write(PAGES, count.to_string());
 }

@@ -136,9 +136,14 @@ impl Forwarder {
 
     /// testpmd's thread on lcore 1.
     fn lcore(&self, run: &mut Run) -> Option<PathBuf> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", run.child(self.process).id())).ok()?;
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process_id(run))).ok()?;
         let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name));
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
+    }
+
+    /// Its process.
+    pub fn process_id(&self, run: &mut Run) -> u32 {
+        run.child(self.process).id()
     }
 
     /// Has testpmd forward in another way from the next turn on.

@@ -5,11 +5,10 @@
 //! only those are touched that the plan names. Nothing of this changes in a reload: ports stay as they are.
 
 use crate::config::{Plan, PortConfig, PortKind};
+use crate::huge_pages;
 use anyhow::{Context, Result, bail};
 use packet::{Pool, Port};
-use port::dpdk::{
-    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool, free_huge_mebibytes,
-};
+use port::dpdk::{DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool};
 use std::vec::IntoIter;
 
 /// Frames of a worker besides what its ports have away: its cache, batches, hand-over, a burst of apps.
@@ -93,14 +92,14 @@ fn frames(plan: &Plan) -> usize {
 
 fn memory(frames: usize) -> EalMemory {
     let mebibytes = |frame_kib: usize| ((frames * frame_kib) >> 10) + OTHER_MIB;
-    let (wanted, free) = (mebibytes(FRAME_KIB_HUGE), free_huge_mebibytes());
+    let (wanted, free) = (mebibytes(FRAME_KIB_HUGE), huge_pages::free_mebibytes());
     if wanted <= free {
         return EalMemory::Huge(wanted as u32);
     }
     eprintln!(
         "weir: DPDK runs on ordinary memory, as {free} MiB of huge pages are free and it wants {wanted}: \
          `echo {} > /proc/sys/vm/nr_hugepages` before the start makes it faster",
-        wanted.div_ceil(2) + 1
+        huge_pages::count(wanted)
     );
     EalMemory::NoHuge(mebibytes(FRAME_KIB) as u32)
 }

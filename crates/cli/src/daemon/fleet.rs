@@ -153,7 +153,8 @@ fn sleep(worker: &Worker, wake: &OwnedFd) {
     let mut waits: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
     let ready = ports.iter().filter_map(|port| port.readiness());
     waits.extend(ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    let all_wake = waits.len() == ports.len() + 1;
+    // Nothing comes any more from a port that is exhausted.
+    let all_wake = ports.iter().all(|port| port.readiness().is_some() || port.exhausted());
     let timeout = if all_wake { SLEEP } else { SHORT_SLEEP };
     // Interrupted or not: the next breath looks.
     let _ = poll(&mut waits, Some(&timeout));

@@ -16,7 +16,7 @@ mod privileges;
 mod socket;
 
 pub use answer::ledger_json;
-pub use open::{files, wrap};
+pub use open::{recording, wrap};
 pub use socket::ask;
 
 use crate::config::{Plan, Workers};

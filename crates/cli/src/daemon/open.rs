@@ -5,7 +5,7 @@ use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use anyhow::{Context, Result, bail};
 use bpf::Prefix;
 use engine::program::PortId;
-use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool};
+use packet::{CHUNK_MIN, Pool, PoolId, Pools, Port, RegionPool};
 use port::xdp::{Mode, Rings, XdpConfig};
 use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, XdpInterface};
 use std::fs::File;
@@ -104,7 +104,7 @@ fn one(
             bail!("a recording has one queue: run it with one worker")
         }
         (PortKind::Pcap { input, output, kernel }, _) => {
-            Ok(Box::new(PcapPort::open(&config.name, pool, files(input, output, kernel)?)?))
+            Ok(Box::new(recording(&config.name, pool, input, output, kernel)?))
         }
         (PortKind::Mem, _) => Ok(Box::new(MemPort::new(&config.name, pool).0)),
         (PortKind::Dpdk { .. }, _) => bail!("DPDK was not started"),
@@ -113,9 +113,15 @@ fn one(
 
 type OptionalPath = Option<std::path::PathBuf>;
 
-/// Opens the files of a pcap port.
-pub fn files(input: &OptionalPath, output: &OptionalPath, kernel: &OptionalPath) -> Result<port::pcap::Files> {
-    Ok(port::pcap::Files {
+/// Opens a pcap port and its files.
+pub fn recording(
+    name: &str,
+    pool: PoolId,
+    input: &OptionalPath,
+    output: &OptionalPath,
+    kernel: &OptionalPath,
+) -> Result<PcapPort> {
+    let files = port::pcap::Files {
         input: input
             .as_deref()
             .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
@@ -123,7 +129,9 @@ pub fn files(input: &OptionalPath, output: &OptionalPath, kernel: &OptionalPath)
         output: output.as_deref().map(create).transpose()?,
         // What nobody records is counted and let go: the check has promised that recordings have a kernel path.
         kernel: Some(kernel.as_deref().map_or_else(|| Ok(Box::new(std::io::sink()) as _), create)?),
-    })
+    };
+    let read = input.as_ref().map_or_else(|| "its output".to_string(), |path| path.display().to_string());
+    PcapPort::open(name, pool, files).context(read)
 }
 
 fn open(path: &Path) -> Result<File> {

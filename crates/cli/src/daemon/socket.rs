@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -30,7 +30,10 @@ impl Listener {
         if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
         }
-        if path.exists() {
+        if let Ok(there) = std::fs::symlink_metadata(path) {
+            if !there.file_type().is_socket() {
+                bail!("{} is there and is not a socket: give weir another path (--socket)", path.display());
+            }
             if UnixStream::connect(path).is_ok() {
                 bail!(
                     "a weir answers on {} already: stop it, or give this one another socket (--socket)",

@@ -86,7 +86,7 @@ fn entries_come_change_and_go_while_it_runs() {
         .refused(1, &["already"]);
     entry("add", "{ match: { ipv4.src: 0.0.0.3 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
         .refused(1, &["full"]);
-    entry("remove", "{ match: { ipv4.src: 0.0.0.3 } }").refused(1, &["no such entry"]);
+    entry("remove", "{ match: { ipv4.src: 0.0.0.3 } }").refused(1, &["`balance` has no entry with this key"]);
     let said = entry("add", "{ match: { ipv4.src: 0.0.0.7 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }");
     assert!(said.code == Some(1) && said.err.contains("did you mean") && said.err.contains('^'), "{}", said.err);
     daemon.weir(&["entry", "remove", "blaance", "{}"]).refused(1, &["`blaance`", "`balance`"]);

@@ -59,7 +59,7 @@ fn json_says_the_same() {
     assert!(bytes.starts_with("020000000011020000000001"), "{bytes}");
     let json = weir(folder.path(), &["explain", "weir.yaml", "--json", "--packet", "dst=10.0.0.54"]).good().json();
     assert_eq!(json["verdict"]["drop"], "miss");
-    assert_eq!(json["pipes"][0]["lookup"]["nearest"]["differences"][0]["field"], "ipv4.dst");
+    assert_eq!(json["pipes"][0]["lookup"]["miss"][0]["field"], "ipv4.dst");
 }
 
 #[test]

@@ -52,7 +52,11 @@ pub(super) fn difference(field: &KeyField, criterion: Criterion, wanted: Option<
         (_, Some(EntryMatch::Range { first, last })) => {
             // The end that lies nearer.
             let below = field.actual.is_some_and(|actual| actual < u128::from(*first));
-            (format!("{first}-{last}"), u128::from(if below { *first } else { *last }), all)
+            (
+                if first == last { first.to_string() } else { format!("{first}-{last}") },
+                u128::from(if below { *first } else { *last }),
+                all,
+            )
         }
         _ => ("present".to_string(), 0, all),
     };

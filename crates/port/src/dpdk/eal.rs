@@ -195,18 +195,6 @@ impl Drop for EalThread {
     }
 }
 
-/// MiB of huge pages (of the usual size) that nobody has taken.
-#[must_use]
-pub fn free_huge_mebibytes() -> usize {
-    let table = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let number = |name: &str| {
-        let line = table.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
-        line.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or(0)
-    };
-    let (free, kibibytes): (usize, usize) = (number("HugePages_Free:"), number("Hugepagesize:"));
-    (free * kibibytes) >> 10
-}
-
 fn start_error(errno: Errno, log: &str) -> DpdkError {
     let says = |text: &str| log.contains(text);
     if says("hugepage") || says("hugetlbfs") {

@@ -10,6 +10,6 @@ mod port;
 #[allow(unsafe_code, reason = "DPDK is C; the file's head has the promises")]
 mod shim;
 
-pub use eal::{DpdkError, Eal, EalMemory, EalOptions, EalThread, free_huge_mebibytes};
+pub use eal::{DpdkError, Eal, EalMemory, EalOptions, EalThread};
 pub use pool::MbufPool;
 pub use port::{DESCRIPTORS, DpdkOptions, DpdkPort};

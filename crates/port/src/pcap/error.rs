@@ -9,8 +9,7 @@ use std::io;
 pub struct ReadError {
     /// Where in the file the piece begins that is wrong.
     pub offset: u64,
-    /// What is wrong with it.
-    #[source]
+    /// What is wrong with it; the sentence above has it already, so that it is no source besides.
     pub problem: Problem,
 }
 
