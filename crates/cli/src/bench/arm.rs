@@ -27,8 +27,8 @@ const CHUNKS_SPARE: u32 = 1024;
 /// Bytes of the source's frames, without checksum.
 const FRAME: usize = 60;
 
-/// Frames that the source sends between two looks at the word.
-const BURST: u32 = 8192;
+/// Frames that the source sends between two looks at the word: many, as each time costs the kernel milliseconds.
+const BURST: u32 = 1 << 18;
 
 /// What a worker is put between.
 #[derive(clap::Args)]

@@ -61,6 +61,10 @@ impl std::fmt::Display for Row {
 
 /// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
+    if cfg!(not(feature = "dpdk")) {
+        println!("dpdk: not measured, this weir was built without it: build it with `--features dpdk`");
+        return Ok(None);
+    }
     if !namespace::missing(&[TESTPMD]).is_empty() {
         println!("dpdk: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
         return Ok(None);
@@ -70,8 +74,8 @@ pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
         return Ok(None);
     }
     let interrupt = Interrupt::on_signals()?;
-    let mut run = Run::begin(false)?;
     let pages = HugePages::reserve(2 * HUGE_MIB as usize);
+    let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     if !pages.enough {
         println!("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower");

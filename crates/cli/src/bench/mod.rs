@@ -6,7 +6,6 @@
 //!   is weir's part, in a process of its own.
 
 pub mod arm;
-#[cfg(feature = "dpdk")]
 pub mod dpdk;
 pub mod engine;
 pub mod memory;

@@ -16,7 +16,6 @@ use crate::lab::run::Run;
 use crate::lab::{Interrupt, namespace};
 use anyhow::{Context, Result};
 use namespace::Namespace;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Rounds of which the median is reported; one before them is not counted.
@@ -56,8 +55,8 @@ pub fn run() -> Result<Option<Vec<Row>>> {
         return Ok(None);
     }
     let interrupt = Interrupt::on_signals()?;
-    let mut run = Run::begin(false)?;
     let pages = HugePages::reserve(HUGE_MIB as usize);
+    let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     let mut bench = Bench::new(&mut run, setting, interrupt)?;
     println!("turn     weir  testpmd  (Mpps delivered, offered)");

@@ -1,6 +1,7 @@
 //! `weir bench`: how fast, on this machine, now.
 
 use crate::bench;
+use crate::lab::{INTERRUPTED, Interrupted};
 use anyhow::Result;
 use serde_json::json;
 use std::process::ExitCode;
@@ -39,6 +40,16 @@ pub enum Bench {
 /// # Errors
 /// A peer that was asked for could not be run.
 pub fn run(bench: &Bench) -> Result<ExitCode> {
+    match measure(bench) {
+        Err(error) if error.is::<Interrupted>() => {
+            eprintln!("weir: interrupted, all processes ended, all namespaces removed");
+            Ok(ExitCode::from(INTERRUPTED))
+        }
+        measured => measured.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn measure(bench: &Bench) -> Result<()> {
     match bench {
         Bench::Engine { only, json } => {
             println!("scenario     Mpps  (min - max)        ns  cycles  port_ns");
@@ -49,7 +60,6 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
                 );
             });
             let mut all = json!({ "results": rows });
-            #[cfg(feature = "dpdk")]
             if only.is_empty() || only.iter().any(|name| name == "dpdk") {
                 all["dpdk"] = json!(dpdk()?);
             }
@@ -74,11 +84,10 @@ pub fn run(bench: &Bench) -> Result<ExitCode> {
         }
         Bench::Arm(arm) => bench::arm::run(arm)?,
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The DPDK ports beside dpdk-testpmd.
-#[cfg(feature = "dpdk")]
 fn dpdk() -> Result<Option<Vec<bench::dpdk::Row>>> {
     println!("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)");
     bench::dpdk::run(|row| println!("{row}"))

@@ -19,14 +19,12 @@ use super::run::Run;
 use super::screen::Screen;
 use super::topology::{Topology, VIP};
 use super::witness::Witness;
-use super::{Interrupt, Interrupted, namespace, nsd, verdict};
+use super::{INTERRUPTED, Interrupt, Interrupted, namespace, nsd, verdict};
 
 /// How often the lab looks around while a load runs.
 const TICK: Duration = Duration::from_millis(20);
 /// How long name servers may take to answer, and frames to come to rest.
 const SETTLE: Duration = Duration::from_secs(10);
-/// What a shell reports for a program that SIGINT has ended.
-const INTERRUPTED: u8 = 130;
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
 /// What the user asked for.

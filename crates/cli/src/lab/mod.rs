@@ -29,6 +29,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+/// What a shell reports for a program that SIGINT has ended.
+pub const INTERRUPTED: u8 = 130;
+
 /// What a lab returns when a signal ended it.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]

@@ -28,25 +28,17 @@ fn all_errors_are_told_at_once_with_line_and_caret() {
     folder.write("broken.yaml", broken);
     let said = weir(folder.path(), &["check", "broken.yaml"]);
     assert_eq!(said.code, Some(2), "{}", said.err);
-    let expected = "\
-broken.yaml:6:11: error: a pipe's type is one of basic, hash, flow, lpm, acl, not `basik`
-    6 |     type: basik
-      |           ^^^^^ did you mean `basic`?
-broken.yaml:7:34: error: there is no field `ipv4.scr`
-    7 |     match: { ipv4.dst: 10.0.0.53, ipv4.scr: per_entry/0.0.0.1 }
-      |                                   ^^^^^^^^ did you mean `ipv4.src`?
-";
-    let lines = |text: &str| text.lines().map(str::to_string).collect::<Vec<_>>();
-    let found = lines(&said.err);
+    let found: Vec<&str> = said.err.lines().collect();
     for (line, what) in [(6, "basik"), (7, "ipv4.scr"), (10, "p9"), (14, "02:00:00:00:00"), (15, "wrokers")] {
         let place = format!("broken.yaml:{line}:");
         let at = found.iter().position(|one| one.starts_with(&place)).unwrap_or_else(|| panic!("{place} {}", said.err));
         assert!(found[at].contains("error: ") && found[at].contains(what), "{}", found[at]);
-        let (text, caret) = (&found[at + 1], &found[at + 2]);
+        let (text, caret) = (found[at + 1], found[at + 2]);
         let under = text.find(what).expect("the line is shown");
         assert_eq!(caret.find('^'), Some(under), "{text}\n{caret}");
     }
-    assert!(lines(expected).len() == 6 && said.out.ends_with("5 errors, 0 warnings\n"), "{}{}", said.err, said.out);
+    assert!(said.err.contains("did you mean `ipv4.src`?"), "{}", said.err);
+    assert_eq!(said.out, "broken.yaml: 5 errors, 0 warnings\n");
     let json = weir(folder.path(), &["check", "broken.yaml", "--json"]).json();
     assert_eq!((&json["ok"], &json["errors"]), (&false.into(), &5.into()));
     assert_eq!(json["diagnostics"][0]["line"], 6);

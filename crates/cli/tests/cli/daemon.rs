@@ -265,12 +265,12 @@ fn prometheus_reads_the_ledger() {
     let metrics = get("/metrics");
     assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n") && metrics.ends_with("# EOF\n"), "{metrics}");
     for line in [
-        "weir_frames_total{name=\"originated\"} 3",
-        "weir_frames_total{name=\"transmitted\"} 2",
-        "weir_dropped_total{name=\"miss\"} 1",
-        "weir_counter_packets_total{name=\"odd\"} 1",
-        "weir_pipe_misses_total{name=\"balance\"} 1",
-        "weir_port_transmitted_total{name=\"p1\"} 2",
+        "weir_frames_total{fate=\"originated\"} 3",
+        "weir_frames_total{fate=\"transmitted\"} 2",
+        "weir_dropped_total{reason=\"miss\"} 1",
+        "weir_counter_packets_total{counter=\"odd\"} 1",
+        "weir_pipe_misses_total{pipe=\"balance\"} 1",
+        "weir_port_transmitted_total{port=\"p1\"} 2",
         "weir_ledger_balanced 1",
     ] {
         assert!(metrics.contains(line), "no {line} in\n{metrics}");

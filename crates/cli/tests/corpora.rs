@@ -1,0 +1,51 @@
+//! The fuzzers' corpora (`fuzz/corpus/<target>/`), replayed: what a fuzzer has found once is found by every `cargo test`,
+//! without a nightly toolchain.
+
+#[path = "../../../fuzz/src/lib.rs"]
+mod fuzz;
+
+use std::path::Path;
+
+/// Calls a target with every input of its corpus; an input that panics is named.
+fn replay(target: &str, call: fn(&[u8])) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut paths: Vec<_> = std::fs::read_dir(&folder).expect("a corpus").map(|one| one.unwrap().path()).collect();
+    paths.sort();
+    assert!(!paths.is_empty(), "{target} has no corpus");
+    for path in paths {
+        let input = std::fs::read(&path).unwrap();
+        let result = std::panic::catch_unwind(|| call(&input));
+        assert!(result.is_ok(), "{} panics", path.display());
+    }
+    call(b"");
+}
+
+#[test]
+fn parse() {
+    replay("parse", fuzz::parse);
+}
+
+#[test]
+fn recipe() {
+    replay("recipe", fuzz::recipe);
+}
+
+#[test]
+fn pcap() {
+    replay("pcap", fuzz::pcap);
+}
+
+#[test]
+fn config() {
+    replay("config", fuzz::config);
+}
+
+#[test]
+fn program() {
+    replay("program", fuzz::program);
+}
+
+#[test]
+fn ring() {
+    replay("ring", fuzz::ring);
+}

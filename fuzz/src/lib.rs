@@ -1,0 +1,185 @@
+//! What every fuzzer asks of weir, as functions of any bytes: they return, or they panic and a bug is found.
+//!
+//! libFuzzer calls them (`fuzz_targets/`), and so does `cargo test` with the inputs in `corpus/`
+//! (`crates/cli/tests/corpora.rs`): what was found once stays found, without a nightly toolchain.
+
+use cli::config;
+use cli::explain::Explanation;
+use engine::arbitrary::{Coverage, Lockstep, Random};
+use engine::program::{AppId, PortId, Program};
+use engine::ring::{CARRIER_BYTES, carriers};
+use packet::craft::{FRAME_MAX, Recipe, describe};
+use packet::{Depth, FlowKey, KeySource, parse as parse_headers};
+use port::pcap::{Reader, Record, Writer};
+use std::collections::VecDeque;
+
+/// A frame is parsed at every depth, a deeper look finds what a shallower one found, and what is printed builds again.
+pub fn parse(frame: &[u8]) {
+    let mut before = None;
+    for depth in [Depth::L2, Depth::L3, Depth::L4, Depth::Inner] {
+        let Ok(headers) = parse_headers(frame, depth) else { break };
+        if let Some(before) = before {
+            assert_eq!(headers.layers.0 & before, before, "a deeper look loses layers");
+        }
+        before = Some(headers.layers.0);
+        for source in [KeySource::Outer, KeySource::Inner] {
+            if let Some(key) = FlowKey::of(frame, &headers, source) {
+                assert!(key.to_string().contains(" > "));
+            }
+        }
+    }
+    assert_eq!(Recipe::of(frame).build(), frame);
+    if frame.len() <= FRAME_MAX {
+        let text = describe(frame);
+        let again: Recipe = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+        assert_eq!(again.build(), frame, "{text}");
+    }
+}
+
+/// A text is a recipe or an error that says where; what a recipe builds is printed as one that builds the same.
+pub fn recipe(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    match text.parse::<Recipe>() {
+        Ok(recipe) => parse(&recipe.build()),
+        Err(error) => assert!(error.at <= text.len() && !error.to_string().is_empty()),
+    }
+}
+
+/// A file is read to its end or to an error inside it; the records are written and read again as they were.
+pub fn pcap(file: &[u8]) {
+    let Ok(reader) = Reader::open(file) else { return };
+    let mut records: Vec<Record> = Vec::new();
+    for record in reader {
+        match record {
+            Ok(record) => records.push(record),
+            Err(error) => assert!(error.offset <= file.len() as u64, "{error}"),
+        }
+    }
+    written_again(&records);
+}
+
+/// What the writer makes of `records` is what the reader makes of that.
+fn written_again(records: &[Record]) {
+    let mut file = Vec::new();
+    let mut writer = Writer::new(&mut file).expect("memory takes it");
+    for record in records {
+        assert!(record.bytes.len() as u64 <= u64::from(record.length));
+        writer.write(record.time_ns, record.length, &record.bytes).expect("memory takes it");
+    }
+    writer.flush().expect("memory takes it");
+    drop(writer);
+    let again: Vec<Record> = Reader::open(&file[..]).expect("our own").map(|record| record.expect("our own")).collect();
+    assert_eq!(again.len(), records.len());
+    for (again, record) in again.iter().zip(records) {
+        assert_eq!((again.length, &again.bytes), (record.length, &record.bytes));
+        // The format ends in the year 2106.
+        let late = record.time_ns / 1_000_000_000 > u64::from(u32::MAX);
+        assert!(late || again.time_ns == record.time_ns);
+    }
+}
+
+/// A text is a plan or a report; a plan compiles, its entries read back as they are written, and both executors agree on
+/// some packets.
+pub fn config(text: &[u8]) {
+    let Ok(text) = std::str::from_utf8(text) else { return };
+    let loaded = config::read("fuzz", text);
+    assert!(loaded.plan.is_some() == (loaded.report.errors() == 0), "{}", loaded.report);
+    let _ = (loaded.report.to_string(), loaded.report.json().to_string());
+    let Some(mut plan) = loaded.plan else {
+        let _ = config::xenoflow(text, &mut config::Report::new("fuzz", text));
+        return;
+    };
+    entries_read_back(&plan.program);
+    if !made_small(&mut plan.program) {
+        return;
+    }
+    for recipe in PACKETS {
+        let frame = recipe.parse::<Recipe>().expect("ours").build();
+        for input in 0..plan.program.ports.len() as u16 {
+            let explanation = Explanation::offline(&plan, PortId(input), &frame).expect("a plan compiles");
+            assert!(explanation.agrees(), "{recipe}: {:?}", explanation.walk);
+        }
+    }
+}
+
+/// Packets with something of everything.
+const PACKETS: [&str; 5] = [
+    "dport=53",
+    "vlan=10 src=10.0.0.1 dst=10.0.0.53 proto=tcp dport=80",
+    "src=2001:db8::1 dst=2001:db8::53 proto=icmpv6",
+    "src=192.0.2.1 dst=192.0.2.2 vni=7 inner(src=10.0.0.1 dst=10.0.0.2)",
+    "eth.dst=ff:ff:ff:ff:ff:ff arp=request",
+];
+
+/// Tables of the size a text asks for would only fill the memory. False: even so it is too large for a fuzzer.
+fn made_small(program: &mut Program) -> bool {
+    const SMALL: u32 = 64;
+    for pipe in &mut program.pipes {
+        pipe.capacity = pipe.capacity.min(SMALL.max(pipe.entries.len() as u32));
+    }
+    let buckets: u64 = program.groups.iter().map(|group| u64::from(group.size)).sum();
+    buckets <= 1 << 10 && program.pipes.len() <= 32 && program.ports.len() <= 4
+}
+
+fn entries_read_back(program: &Program) {
+    for pipe in &program.pipes {
+        for entry in &pipe.entries {
+            let text = config::write_entry(program, pipe, entry);
+            let (_, again) = config::entry(program, &pipe.name, &text).unwrap_or_else(|why| panic!("{text}: {why}"));
+            let told = |entry: &engine::program::Entry| {
+                (entry.matches.clone(), entry.priority, entry.template, entry.values.clone(), entry.forward)
+            };
+            assert_eq!(told(&again), told(entry), "{text}");
+            assert_eq!((again.counter, again.meter), (entry.counter, entry.meter), "{text}");
+        }
+    }
+}
+
+/// Things that happen to one program at most: enough to fill and age its tables.
+const ACTS: usize = 200;
+
+/// A program, packets and changes that the bytes decide: the engine, its batches cut in three ways, does what the
+/// interpreter does.
+pub fn program(choices: &[u8]) {
+    let mut random = Random::from_bytes(choices);
+    let program = engine::arbitrary::program(&mut random);
+    let mut lockstep = Lockstep::new(&program, 1).expect("generated programs compile");
+    let mut coverage = Coverage::new();
+    for _ in 0..ACTS {
+        if !random.has_bytes() {
+            return;
+        }
+        let act = lockstep.choose(&mut random);
+        lockstep.act(&act, &mut coverage).unwrap_or_else(|what| panic!("{act:?}: {what}\n{program:#?}"));
+    }
+}
+
+/// A ring of carriers is a bounded queue, whatever its ends do, one byte for each thing they do.
+pub fn ring(doings: &[u8]) {
+    let Some((&size, doings)) = doings.split_first() else { return };
+    let capacity = usize::from(size % 8) + 1;
+    let (mut sender, mut receiver) = carriers(capacity);
+    let mut lying: VecDeque<(Vec<u8>, PortId)> = VecDeque::new();
+    let mut taken = Vec::new();
+    for (at, &doing) in doings.iter().enumerate() {
+        match doing % 4 {
+            0 | 1 => {
+                let (frame, port) = (vec![doing; usize::from(doing)], PortId(at as u16));
+                let sent = sender.send(&frame, port, AppId(0));
+                assert_eq!(sent, lying.len() + taken.len() < capacity);
+                if sent {
+                    lying.push_back((frame, port));
+                }
+            }
+            2 => {
+                let carrier = receiver.receive();
+                let found = carrier.as_ref().map(|carrier| (carrier.bytes().to_vec(), carrier.input));
+                assert_eq!(found, lying.pop_front());
+                taken.extend(carrier);
+            }
+            _ => taken.pop().into_iter().for_each(|carrier| receiver.done(carrier)),
+        }
+        assert_eq!(sender.held() as usize, lying.len() + taken.len());
+    }
+    assert!(!sender.send(&[0; CARRIER_BYTES + 1], PortId(0), AppId(0)));
+}
