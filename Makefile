@@ -53,7 +53,7 @@ fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly tool
 	@[ -x $(FUZZ_TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(FUZZ_TOOLS) cargo-fuzz
 	@for fuzzer in $$(PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list); do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
-	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run --features fuzzing "$$fuzzer" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
 bench: setup-test ## the engine's numbers on this machine, beside DPDK's

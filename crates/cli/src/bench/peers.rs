@@ -44,7 +44,7 @@ impl Setting {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
         let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
         let other = cores.next().unwrap_or(0);
-        Setting { core: cores.last().unwrap_or(other), other, mebibytes, huge }
+        Setting { core: cores.next_back().unwrap_or(other), other, mebibytes, huge }
     }
 }
 

@@ -26,8 +26,11 @@ pub struct Scenario {
 
 const MILLION: u32 = 1 << 20;
 
+/// What makes a scenario.
+pub type Make = fn() -> Scenario;
+
 /// Every scenario and what makes it; made one at a time, the large ones take hundreds of megabytes.
-pub const ALL: [(&str, fn() -> Scenario); 7] = [
+pub const ALL: [(&str, Make); 7] = [
     ("basic2", basic2),
     ("hash256", hash256),
     ("basic1m", basic1m),
@@ -242,7 +245,7 @@ fn chain5() -> Scenario {
     let next = |at: u16| Forward::Pipe(PipeId(at));
     let mut classify = pipe("classify", PipeKind::Basic);
     classify.matches = vec![per_entry(Field::UdpDport)];
-    classify.entries = [53u128, 80, 123, 443].map(|port| exact(port)).to_vec();
+    classify.entries = [53u128, 80, 123, 443].map(exact).to_vec();
     classify.forward = next(1);
     let mut acl = acl(100);
     acl.forward = next(2);
