@@ -5,7 +5,7 @@ CARGO ?= cargo
 # The DPDK port is a feature, and built on the way to the tests so that it never rots.
 ALL := --workspace --all-targets --locked
 FUZZ_SECONDS ?= 300
-# cargo-fuzz lives in target/, not among the user's own tools.
+# cargo-fuzz lives in target/, not among the user's own tools; so does what it finds interesting, corpora are kept small.
 FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
@@ -53,7 +53,9 @@ fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly tool
 	@[ -x $(FUZZ_TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(FUZZ_TOOLS) cargo-fuzz
 	@for fuzzer in $$(PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list); do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
-	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
+	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; \
+	    PATH=$(FUZZ_TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \
+	        -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
 bench: setup-test ## the engine's numbers on this machine, beside DPDK's

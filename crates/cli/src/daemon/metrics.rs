@@ -54,8 +54,14 @@ impl Server {
 fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
+    let mut head = BufReader::new(stream.take(REQUEST_MAX));
     let mut line = String::new();
-    BufReader::new(stream.take(REQUEST_MAX)).read_line(&mut line)?;
+    head.read_line(&mut line)?;
+    // To the end of the head: closing with bytes unread would reset the connection and lose the answer.
+    let mut rest = String::new();
+    while head.read_line(&mut rest)? > 2 {
+        rest.clear();
+    }
     let (status, body) = if line.starts_with("GET /metrics ") {
         let (answer, receive) = sync_channel(1);
         ask.send(answer)?;
