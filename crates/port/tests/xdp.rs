@@ -100,6 +100,17 @@ impl Lab {
         let answer = self.far(|| TcpStream::connect_timeout(&address, Duration::from_millis(300)));
         answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     }
+
+    /// The same, given time: a link that has just come up on a busy machine may need a second try.
+    fn connects_soon(&self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if self.connects() {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 impl Drop for Lab {
@@ -307,12 +318,12 @@ fn rules_change_under_a_running_port_and_the_kernel_has_the_rest() {
     let Some(lab) = Lab::new(1, 1) else { return };
     let interface = lab.attach("w0", &service(5000));
     let mut near = lab.near_end(&interface, 0);
-    assert!(lab.connects(), "TCP is not taken");
+    assert!(lab.connects_soon(), "TCP is not taken");
     interface.set_take(&Take::all()).unwrap();
     assert!(!lab.connects(), "everything is taken");
     assert!(!near.receive(1).is_empty());
     interface.set_take(&Take::default()).unwrap();
-    assert!(lab.connects(), "nothing is taken");
+    assert!(lab.connects_soon(), "nothing is taken");
     drop(interface);
     let before = lab.connects();
     near.close();
@@ -368,12 +379,12 @@ fn each_queue_has_its_port() {
 fn a_queue_without_port_leaves_its_frames_to_the_kernel() {
     let Some(lab) = Lab::new(1, 1) else { return };
     let interface = lab.attach("w0", &Take::all());
-    assert!(lab.connects());
+    assert!(lab.connects_soon());
     assert!(interface.counters(0).redirect_failed > 0);
     let near = lab.near_end(&interface, 0);
     assert!(!lab.connects());
     near.close();
-    assert!(lab.connects());
+    assert!(lab.connects_soon());
 }
 
 #[test]
@@ -498,7 +509,7 @@ fn child() {
 #[test]
 fn a_killed_process_leaves_the_interface_as_it_was() {
     let Some(lab) = Lab::new(1, 1) else { return };
-    assert!(lab.connects());
+    assert!(lab.connects_soon());
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "child", "--nocapture"])
         .env("WEIR_TEST_CHILD", &lab.weir)
@@ -512,6 +523,6 @@ fn a_killed_process_leaves_the_interface_as_it_was() {
     child.wait().unwrap();
     let report = lab.weir(|| interfaces().unwrap()).into_iter().find(|report| report.name == "w0").unwrap();
     assert!(report.obstacles.iter().all(|sentence| !sentence.contains("XDP")), "{:?}", report.obstacles);
-    assert!(lab.connects());
+    assert!(lab.connects_soon());
     lab.near_end(&lab.attach("w0", &Take::all()), 0).close();
 }
