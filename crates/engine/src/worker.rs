@@ -284,7 +284,8 @@ impl Worker {
     }
 
     fn transmit(&mut self, port: usize, list: u64) {
-        let wanted = self.ports[port].pool();
+        // With one pool there is nothing to look at, and a look at every frame costs five per cent of a short program.
+        let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
         let list = wanted.map_or(list, |pool| self.move_to_pool(pool, list));
         let accepted = self.ports[port].transmit(&mut self.pools, &mut self.batch, list);
         let refused = list & !accepted;

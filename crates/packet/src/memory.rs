@@ -517,6 +517,13 @@ impl Pools {
         }
     }
 
+    /// Is there one pool only? Then every frame of the worker is of it.
+    #[inline]
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.0.len() == 1
+    }
+
     /// All pools.
     pub fn iter(&self) -> impl Iterator<Item = &Pool> {
         self.0.iter()
