@@ -85,7 +85,7 @@ impl Keys {
                     keys[slot][word % W] |= 1 << left;
                 }
             }
-            plan.gather_into(batch, packets, able, &mut keys);
+            plan.gather(batch, packets, able, &mut keys);
         }
         keys
     }

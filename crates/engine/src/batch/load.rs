@@ -121,18 +121,9 @@ impl KeyPlan {
         able
     }
 
-    /// Fills the keys of `list`, whose packets must be `able`.
+    /// Puts the fields into the keys of `list`, which are zero there; its packets must be `able`.
     #[inline]
     pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
-        for slot in Bits(list) {
-            keys[slot] = [0; W];
-        }
-        self.gather_into(batch, packets, list, keys);
-    }
-
-    /// Adds to the keys of `list`, whose packets must be `able`.
-    #[inline]
-    pub fn gather_into<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
         for load in &self.loads {
             load.column(batch, packets, list, keys);
         }
