@@ -28,6 +28,6 @@ pub use memory::{
 };
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, Headers, Layer, Layers,
-    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse,
+    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse, parse_into,
 };
 pub use port::{Port, PortStatistics};

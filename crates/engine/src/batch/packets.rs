@@ -1,12 +1,14 @@
 //! What is known of the packets of a batch besides their bytes: one column per kind of fact, 64 rows.
 
 use crate::program::{KeyUse, PortId};
-use packet::{Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
+use packet::{Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layers, TableHash, parse_into, select_hash};
 
 /// Facts about the packets of one batch.
 #[derive(Debug)]
 pub struct Packets {
     pub headers: [Headers; 64],
+    /// Layers that every packet has: most batches are all of a kind, and then no packet needs to be asked.
+    all: Layers,
     pub meta: [[u32; 4]; 64],
     pub color: [u8; 64],
     pub input: PortId,
@@ -85,6 +87,7 @@ impl Packets {
     pub fn new(outer: KeyUse, inner: KeyUse) -> Packets {
         Packets {
             headers: [Headers::default(); 64],
+            all: Layers::default(),
             meta: [[0; 4]; 64],
             color: [0; 64],
             input: PortId(0),
@@ -108,6 +111,7 @@ impl Packets {
             self.meta = [[0; 4]; 64];
             self.color = [0; 64];
         }
+        self.all = Layers(u32::MAX);
         let good = self.parse(batch, list, reading, &mut malformed);
         self.make_keys(batch, good, reading);
         good
@@ -157,15 +161,27 @@ impl Packets {
         mut malformed: impl FnMut(usize, DropReason),
     ) -> u64 {
         let mut good = list;
+        let mut all = self.all;
         for slot in Bits(list) {
-            match parse(batch.frame(slot).bytes(), reading.depth) {
-                Ok(headers) => self.headers[slot] = headers,
+            match parse_into(batch.frame(slot).bytes(), reading.depth, &mut self.headers[slot]) {
+                Ok(()) => all.0 &= self.headers[slot].layers.0,
                 Err(reason) => {
                     good &= !(1 << slot);
                     malformed(slot, reason);
                 }
             }
         }
+        self.all = all;
         good
+    }
+
+    /// The packets of `list` that have every layer of `needs`.
+    #[inline]
+    #[must_use]
+    pub fn having(&self, needs: Layers, list: u64) -> u64 {
+        if self.all.has_all(needs) {
+            return list;
+        }
+        Bits(list).fold(0, |having, slot| having | u64::from(self.headers[slot].layers.has_all(needs)) << slot)
     }
 }
