@@ -50,8 +50,6 @@ _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "packet::HEADROOM");
 #define WEIR_BATCH 64
 /* Frames that a closing port is relieved of at most, for each queue: net_ring's ring has 1024 places. */
 #define WEIR_DRAIN 4096
-/* How many frames ahead the bursts fetch. */
-#define WEIR_AHEAD 4
 
 /* ---- the log: the last 16 KiB of what DPDK says, so that an error can quote it ---- */
 
@@ -155,14 +153,15 @@ void weir_pool_free(void *pool)
 
 static inline void fill(struct weir_frame *frame, struct rte_mbuf *mbuf, uint32_t pool)
 {
+	const uint16_t tailroom = (uint16_t)(mbuf->buf_len - mbuf->data_off - mbuf->data_len);
+	const uint64_t room = mbuf->data_len | (uint64_t)mbuf->data_off << 16 | (uint64_t)tailroom << 32;
+	const uint64_t home = pool;
+
 	frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
 	frame->handle = (uintptr_t)mbuf;
-	frame->length = mbuf->data_len;
-	frame->headroom = mbuf->data_off;
-	frame->tailroom = (uint16_t)(mbuf->buf_len - mbuf->data_off - mbuf->data_len);
-	frame->pad = 0;
-	frame->pool = pool;
-	frame->pad2 = 0;
+	/* Two stores for length, headroom, tailroom, pad and for pool, pad2: a frame is written sixteen million times a second. */
+	memcpy(&frame->length, &room, sizeof(room));
+	memcpy(&frame->pool, &home, sizeof(home));
 }
 
 /* An empty frame: 1, or 0 when all are out. */
@@ -306,13 +305,9 @@ void weir_rx_burst(uint16_t port, uint16_t queue, struct weir_frame *out, uint16
 	uint64_t bytes = 0;
 	uint16_t frames = 0;
 
-	for (uint16_t i = 0; i < RTE_MIN(got, WEIR_AHEAD); i++)
-		rte_prefetch0(mbufs[i]);
 	for (uint16_t i = 0; i < got; i++) {
 		struct rte_mbuf *mbuf = mbufs[i];
 
-		if (i + WEIR_AHEAD < got)
-			rte_prefetch0(mbufs[i + WEIR_AHEAD]);
 		if (unlikely(mbuf->nb_segs != 1 || rte_mbuf_refcnt_read(mbuf) != 1)) {
 			rte_pktmbuf_free(mbuf);
 			continue;
