@@ -75,21 +75,35 @@ impl<const W: usize> Small<W> {
         self.rows().map(|row| (row as u32, &self.keys[row]))
     }
 
-    /// Looks up the packets of `mask`. Where the bit of the answer is set, `rows` has the row; other words of `rows` are
-    /// unspecified.
+    /// The packets of `mask` that each row's key equals; rows without a key have none. Compares every key with every row
+    /// and branches on nothing: which of two keys a packet has is nothing a processor can guess.
     #[inline]
     #[must_use]
-    pub fn lookup_batch(&self, keys: &[[u64; W]; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
-        let mut hits = 0;
-        for row in self.rows() {
-            for i in Bits(mask & !hits) {
-                if keys[i] == self.keys[row] {
-                    rows[i] = row as u32;
-                    hits |= 1 << i;
-                }
-            }
+    pub fn lookup_batch(&self, keys: &[[u64; W]; 64], mask: u64) -> [u64; KEYS_MAX] {
+        let mut hits = [0; KEYS_MAX];
+        match 8 - self.live.leading_zeros() {
+            0 => {}
+            1 => self.compare::<1>(keys, mask, &mut hits),
+            2 => self.compare::<2>(keys, mask, &mut hits),
+            3 | 4 => self.compare::<4>(keys, mask, &mut hits),
+            _ => self.compare::<KEYS_MAX>(keys, mask, &mut hits),
         }
         hits
+    }
+
+    /// The first `N` rows, a register each.
+    #[inline(always)]
+    fn compare<const N: usize>(&self, keys: &[[u64; W]; 64], mask: u64, hits: &mut [u64; KEYS_MAX]) {
+        let mut found = [0_u64; N];
+        for i in Bits(mask) {
+            for (found, key) in found.iter_mut().zip(&self.keys) {
+                let differs = keys[i].iter().zip(key).fold(0, |bits, (one, other)| bits | one ^ other);
+                *found |= u64::from(differs == 0) << i;
+            }
+        }
+        for (row, found) in found.into_iter().enumerate() {
+            hits[row] = if self.live >> row & 1 == 1 { found } else { 0 };
+        }
     }
 
     fn rows(&self) -> Bits {
@@ -129,11 +143,11 @@ mod tests {
                     (false, at) => prop_assert_eq!(table.remove(&[key, 5]), at.map(|at| twin.swap_remove(at).1)),
                 }
             }
-            let (keys, mut rows) = (std::array::from_fn(|i| [i as u64, 5]), [0; 64]);
-            let hits = table.lookup_batch(&keys, mask, &mut rows);
-            for (i, row) in rows.into_iter().enumerate() {
-                let expected = twin.iter().find(|entry| entry.0 == i as u64 && mask >> i & 1 == 1).map(|entry| entry.1);
-                prop_assert_eq!((hits >> i & 1 == 1).then_some(row), expected);
+            let keys = std::array::from_fn(|i| [i as u64, 5]);
+            let hits = table.lookup_batch(&keys, mask);
+            for (row, hits) in hits.into_iter().enumerate() {
+                let entry = twin.iter().find(|entry| entry.1 as usize == row);
+                prop_assert_eq!(hits, entry.map_or(0, |entry| mask & 1 << entry.0));
             }
         }
     }

@@ -85,7 +85,7 @@ impl Keys {
                     keys[slot][word % W] |= 1 << left;
                 }
             }
-            plan.gather(batch, packets, able, &mut keys);
+            plan.add(batch, packets, able, &mut keys);
         }
         keys
     }

@@ -12,6 +12,9 @@ use table::{Exact, InsertError, Small};
 /// Up to so many entries are compared one by one: cheaper than a hash.
 const SMALL_MAX: usize = 4;
 
+/// The packets that hit each of a few entries: a row and its list.
+pub type Few = [(u32, u64); SMALL_MAX];
+
 /// Entries with keys of `W` words.
 #[derive(Debug)]
 pub struct Basic<const W: usize> {
@@ -20,29 +23,39 @@ pub struct Basic<const W: usize> {
     exact: Exact<W, EntryRow>,
     /// A copy of the keys while they are few, and their rows in `exact`.
     small: Option<(Small<W>, [u32; SMALL_MAX])>,
+    /// The packets' keys; words that no field lies in are zero from the start.
+    keys: Box<[[u64; W]; 64]>,
 }
 
 impl<const W: usize> Basic<W> {
     fn new(plan: KeyPlan, hash: TableHash, capacity: usize) -> Basic<W> {
-        Basic { plan, hash, exact: Exact::with_capacity(capacity), small: Some((Small::new(), [0; SMALL_MAX])) }
+        let small = Some((Small::new(), [0; SMALL_MAX]));
+        Basic { plan, hash, exact: Exact::with_capacity(capacity), small, keys: Box::new([[0; W]; 64]) }
     }
 
-    fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
+    /// Who hits what, while entries are few.
+    fn few(&mut self, batch: &Batch, packets: &Packets, list: u64) -> Option<Few> {
+        let (small, row_of) = self.small.as_ref()?;
         let list = self.plan.able(packets, list);
-        let mut keys = [[0; W]; 64];
-        self.plan.gather(batch, packets, list, &mut keys);
-        if let Some((small, row_of)) = &self.small {
-            let hits = small.lookup_batch(&keys, list, rows);
-            for slot in Bits(hits) {
-                rows[slot] = row_of[rows[slot] as usize % SMALL_MAX];
+        self.plan.gather(batch, packets, list, &mut self.keys);
+        let hits = small.lookup_batch(&self.keys, list);
+        Some(std::array::from_fn(|at| (row_of[at], hits[at])))
+    }
+
+    fn lookup(&mut self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
+        if let Some(few) = self.few(batch, packets, list) {
+            for (row, hits) in few {
+                Bits(hits).for_each(|slot| rows[slot] = row);
             }
-            return hits;
+            return few.iter().fold(0, |all, (_, hits)| all | hits);
         }
+        let list = self.plan.able(packets, list);
+        self.plan.gather(batch, packets, list, &mut self.keys);
         let mut hashes = [0; 64];
         for slot in Bits(list) {
-            hashes[slot] = self.hash.hash(&keys[slot]);
+            hashes[slot] = self.hash.hash(&self.keys[slot]);
         }
-        self.exact.lookup_batch(&keys, &hashes, list, rows)
+        self.exact.lookup_batch(&self.keys, &hashes, list, rows)
     }
 
     fn key(&self, values: &[u128]) -> [u64; W] {
@@ -128,9 +141,15 @@ impl BasicTable {
         })
     }
 
+    /// The packets of `list` that hit each entry, while these are few.
+    #[inline]
+    pub fn few(&mut self, batch: &Batch, packets: &Packets, list: u64) -> Option<Few> {
+        each_width!(self, table => table.few(batch, packets, list))
+    }
+
     /// Rows of the packets of `list` that have an entry; the mask of those.
     #[inline]
-    pub fn lookup(&self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
+    pub fn lookup(&mut self, batch: &Batch, packets: &Packets, list: u64, rows: &mut [u32; 64]) -> u64 {
         each_width!(self, table => table.lookup(batch, packets, list, rows))
     }
 

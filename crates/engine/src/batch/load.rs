@@ -23,6 +23,8 @@ pub struct Load {
     mask: u64,
     left: u8,
     word: u8,
+    /// The first of its word: it writes the word, the others add to it.
+    first: bool,
 }
 
 /// The loads of a key, and the layers a packet must have for all of them.
@@ -75,20 +77,25 @@ impl KeyPlan {
     /// Adds the loads of a field under a mask into its place.
     pub fn push(&mut self, field: Field, mask: u128, place: Place) {
         let spec = field.spec();
-        let (word, mask) = (place.word as u8, mask & field.max());
+        let mask = mask & field.max();
         if spec.bits == 128 {
             let source = Source::Frame(spec.base);
             let (high, low) = ((mask >> 64) as u64, mask as u64);
-            self.loads.push(Load { source, offset: spec.offset, right: 0, mask: high, left: 0, word: word - 1 });
-            self.loads.push(Load { source, offset: spec.offset + 8, right: 0, mask: low, left: 0, word });
+            self.load(Load { source, offset: spec.offset, mask: high, ..Load::at(place.word - 1) });
+            self.load(Load { source, offset: spec.offset + 8, mask: low, ..Load::at(place.word) });
             return;
         }
         let (source, right) = match spec.base {
             Base::Metadata => (Source::Found(field), 0),
             base => (Source::Frame(base), 64 - 8 * spec.bytes + spec.shift),
         };
-        let left = place.left as u8;
-        self.loads.push(Load { source, offset: spec.offset, right, mask: mask as u64, left, word });
+        let (mask, left) = (mask as u64, place.left as u8);
+        self.load(Load { source, offset: spec.offset, right, mask, left, ..Load::at(place.word) });
+    }
+
+    fn load(&mut self, load: Load) {
+        let first = self.loads.iter().all(|other| other.word != load.word);
+        self.loads.push(Load { first, ..load });
     }
 
     /// Puts a field's value where its loads put it.
@@ -111,21 +118,26 @@ impl KeyPlan {
     #[inline]
     #[must_use]
     pub fn able(&self, packets: &Packets, list: u64) -> u64 {
-        if self.needs.0 == 0 {
-            return list;
-        }
-        let mut able = 0;
-        for slot in Bits(list) {
-            able |= u64::from(packets.headers[slot].layers.has_all(self.needs)) << slot;
-        }
-        able
+        packets.having(self.needs, list)
     }
 
-    /// Puts the fields into the keys of `list`, which are zero there; its packets must be `able`.
+    /// Writes the keys of `list`, whose packets must be `able`; words that no field lies in stay as they are.
     #[inline]
     pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
         for load in &self.loads {
-            load.column(batch, packets, list, keys);
+            if load.first {
+                load.column(batch, packets, list, keys, |_, value| value);
+            } else {
+                load.column(batch, packets, list, keys, |word, value| word | value);
+            }
+        }
+    }
+
+    /// Adds the fields to the keys of `list`, which have zeroes there.
+    #[inline]
+    pub fn add<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+        for load in &self.loads {
+            load.column(batch, packets, list, keys, |word, value| word | value);
         }
     }
 }
@@ -171,8 +183,27 @@ impl Place {
 }
 
 impl Load {
+    fn at(word: usize) -> Load {
+        Load {
+            source: Source::Found(Field::EthType),
+            offset: 0,
+            right: 0,
+            mask: 0,
+            left: 0,
+            word: word as u8,
+            first: false,
+        }
+    }
+
     #[inline(always)]
-    fn column<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+    fn column<const W: usize>(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        list: u64,
+        keys: &mut [[u64; W]; 64],
+        join: impl Fn(u64, u64) -> u64,
+    ) {
         let word = usize::from(self.word) % W;
         match self.source {
             Source::Frame(base) => {
@@ -180,12 +211,14 @@ impl Load {
                 for slot in Bits(list) {
                     let start = i32::from(packets.headers[slot].offsets[base]) + i32::from(self.offset);
                     let value = load_be64(batch.frame(slot).window(), start as usize);
-                    keys[slot][word] |= ((value >> self.right) & self.mask) << self.left;
+                    let key = &mut keys[slot][word];
+                    *key = join(*key, ((value >> self.right) & self.mask) << self.left);
                 }
             }
             Source::Found(field) => {
                 for slot in Bits(list) {
-                    keys[slot][word] |= (found(field, packets, slot) & self.mask) << self.left;
+                    let key = &mut keys[slot][word];
+                    *key = join(*key, (found(field, packets, slot) & self.mask) << self.left);
                 }
             }
         }
@@ -286,12 +319,7 @@ impl Guards {
     #[inline]
     #[must_use]
     pub fn pass(&self, batch: &Batch, packets: &Packets, list: u64) -> u64 {
-        let mut passed = list;
-        if self.needs.0 != 0 {
-            for slot in Bits(list) {
-                passed &= !(u64::from(!packets.headers[slot].layers.has_all(self.needs)) << slot);
-            }
-        }
+        let mut passed = packets.having(self.needs, list);
         for guard in &self.guards {
             for slot in Bits(passed) {
                 passed &= !(u64::from(guard.load.one(batch, packets, slot) != guard.want) << slot);

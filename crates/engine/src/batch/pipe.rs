@@ -1,11 +1,14 @@
 //! One pipe on one list: look up, count, act, forward.
 
 use crate::batch::Walk;
+use crate::batch::basic::Few;
 use crate::batch::compile::CompiledPipe;
+use crate::batch::packets::Packets;
 use crate::batch::rows::EntryRow;
 use crate::batch::steps::Site;
 use crate::batch::table::{Around, Table};
 use crate::program::Forward;
+use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason};
 use table::meter::Color;
 
@@ -15,6 +18,12 @@ impl CompiledPipe {
         let Walk { packets, outcome, reading, .. } = walk;
         let list = packets.refresh(batch, list, reading, |slot, reason| outcome.drop(slot, reason));
         let passed = self.guards.pass(batch, packets, list);
+        // A meter wants its packets in the order in which they came, whatever they hit.
+        if !self.metered
+            && let Some(few) = self.table.few(batch, packets, passed)
+        {
+            return self.run_few(walk, batch, list, few);
+        }
         let mut rows = [0; 64];
         let mut action = [0; 64];
         let (hits, failed) = self.look_up(walk, batch, passed, &mut rows);
@@ -33,11 +42,44 @@ impl CompiledPipe {
         }
         let hits = self.monitor(walk, batch, hits, &action);
         let done = self.act(walk, batch, hits, &action);
-        if self.rehash {
-            self.make_keys(walk, batch, done, &action);
-        } else {
-            self.send(walk, done, &action);
+        let done = self.make_keys(walk, batch, done);
+        self.send(walk, done, &action);
+    }
+
+    /// The same when few entries share the packets: what an entry says is then found once for all that hit it.
+    fn run_few(&mut self, walk: &mut Walk, batch: &mut Batch, list: u64, few: Few) {
+        let hits = few.iter().fold(0, |all, (_, hits)| all | hits);
+        if list != hits {
+            self.miss(walk, batch, list & !hits);
         }
+        for (row, hits) in few {
+            if hits != 0 {
+                self.hit_all(walk, batch, row, hits);
+            }
+        }
+    }
+
+    /// Counts, acts and forwards for the packets that hit one entry.
+    fn hit_all(&mut self, walk: &mut Walk, batch: &mut Batch, row: u32, hits: u64) {
+        let Table::Basic(table) = &mut self.table else { return };
+        let row = table.row_mut(row);
+        let action = row.action();
+        let does = self.actions.rows[action as usize];
+        if walk.live {
+            let bytes = Bits(hits).map(|slot| batch.frame(slot).len() as u64).sum();
+            let count = Count { packets: u64::from(hits.count_ones()), bytes };
+            row.hit_all(count, walk.now_ms);
+            self.hits += count.packets;
+            if let Some(counter) = does.counter {
+                walk.counters[counter.index()].add(count);
+            }
+        }
+        let Walk { packets, outcome, reading, .. } = walk;
+        let mut site = Site { batch, packets, action: &action, reading };
+        let plan = &self.plans[usize::from(does.template)];
+        let done = plan.run(&mut site, &self.actions, hits, |slot, reason| outcome.drop(slot, reason));
+        let done = self.make_keys(walk, batch, done);
+        walk.forward(does.forward, done, DropReason::Policy);
     }
 
     /// Rows of the hits, and which packets were dropped on the way.
@@ -124,12 +166,15 @@ impl CompiledPipe {
         done
     }
 
-    /// Flow keys and hashes from the new bytes, then on.
-    fn make_keys(&self, walk: &mut Walk, batch: &Batch, list: u64, action: &[u32; 64]) {
+    /// Flow keys and hashes from the new bytes, where the pipe wants them; the mask of those whose headers were found.
+    fn make_keys(&self, walk: &mut Walk, batch: &Batch, list: u64) -> u64 {
+        if !self.rehash {
+            return list;
+        }
         let Walk { packets, outcome, reading, .. } = walk;
         let list = packets.refresh(batch, list, reading, |slot, reason| outcome.drop(slot, reason));
         packets.make_keys(batch, list, reading);
-        self.send(walk, list, action);
+        list
     }
 
     fn send(&self, walk: &mut Walk, list: u64, action: &[u32; 64]) {
@@ -154,6 +199,15 @@ fn meter_packet(walk: &mut Walk, meter: usize, size: u32, slot: usize) -> Color 
 }
 
 impl Table {
+    /// The packets that hit each entry, where entries are few.
+    #[inline]
+    fn few(&mut self, batch: &Batch, packets: &Packets, list: u64) -> Option<Few> {
+        match self {
+            Table::Basic(table) => table.few(batch, packets, list),
+            _ => None,
+        }
+    }
+
     #[inline]
     fn count(&mut self, batch: &Batch, hits: u64, rows: &[u32; 64], now_ms: u32, action: &mut [u32; 64]) {
         match self {

@@ -7,6 +7,7 @@
 
 use crate::batch::steps::Plan;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
+use crate::snapshot::Count;
 use std::collections::HashMap;
 
 /// Bit of [`EntryRow::action`]: the entry was added while running.
@@ -32,6 +33,15 @@ impl EntryRow {
         self.bytes += bytes as u64;
         self.last = now_ms;
         self.action & !RUN_TIME
+    }
+
+    /// Counts the packets of a list.
+    #[inline(always)]
+    pub fn hit_all(&mut self, count: Count, now_ms: u32) -> u32 {
+        self.packets += count.packets;
+        self.bytes += count.bytes;
+        self.last = now_ms;
+        self.action()
     }
 
     /// The action to carry out, counting nothing.
@@ -93,6 +103,28 @@ pub fn forward_key(forward: Forward) -> ForwardKey {
         Forward::Kernel => (5, 0),
         Forward::Drop => (6, 0),
         Forward::PerEntry => (7, 0),
+    }
+}
+
+/// Which action row each packet of a list has.
+pub trait ActionOf {
+    /// The row of the packet in a slot.
+    fn of(&self, slot: usize) -> u32;
+}
+
+/// A row for each packet.
+impl ActionOf for [u32; 64] {
+    #[inline(always)]
+    fn of(&self, slot: usize) -> u32 {
+        self[slot & 63]
+    }
+}
+
+/// One row for all: what depends on it is found once a list.
+impl ActionOf for u32 {
+    #[inline(always)]
+    fn of(&self, _slot: usize) -> u32 {
+        *self
     }
 }
 

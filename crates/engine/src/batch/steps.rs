@@ -4,7 +4,7 @@
 use crate::batch::load::{KeyPlan, load_be64, read};
 use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
-use crate::batch::rows::Actions;
+use crate::batch::rows::{ActionOf, Actions};
 use crate::program::{Encap, Operation, Template, Value};
 use packet::{Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Sum, VXLAN_PORT};
 
@@ -151,7 +151,7 @@ impl Plan {
     #[inline]
     pub fn run(
         &self,
-        on: &mut Site<'_>,
+        on: &mut Site<'_, impl ActionOf>,
         actions: &Actions,
         list: u64,
         mut failed: impl FnMut(usize, DropReason),
@@ -227,10 +227,10 @@ fn outer_headers(encap: &Encap, resolve: &mut impl FnMut(Value) -> u128, place: 
 }
 
 /// Where steps work: the batch, what is known of its packets, and which action row each one has.
-pub struct Site<'a> {
+pub struct Site<'a, Action> {
     pub batch: &'a mut Batch,
     pub packets: &'a mut Packets,
-    pub action: &'a [u32; 64],
+    pub action: &'a Action,
     pub reading: &'a Reading,
 }
 
@@ -256,11 +256,17 @@ impl Values<'_> {
 }
 
 impl Step {
-    fn column(&self, on: &mut Site<'_>, values: &Values<'_>, list: u64, fail: &mut impl FnMut(usize, DropReason)) {
+    fn column(
+        &self,
+        on: &mut Site<'_, impl ActionOf>,
+        values: &Values<'_>,
+        list: u64,
+        fail: &mut impl FnMut(usize, DropReason),
+    ) {
         match self {
             Step::Mac(offset) => {
                 for slot in Bits(list) {
-                    let mac: [u8; 6] = values.bytes(on.action[slot]);
+                    let mac: [u8; 6] = values.bytes(on.action.of(slot));
                     let bytes = on.batch.frame_mut(slot).bytes_mut();
                     if let Some(place) = bytes.get_mut(*offset..offset + 6) {
                         place.copy_from_slice(&mac);
@@ -269,7 +275,7 @@ impl Step {
             }
             Step::Macs => {
                 for slot in Bits(list) {
-                    let macs: [u8; 12] = values.bytes(on.action[slot]);
+                    let macs: [u8; 12] = values.bytes(on.action.of(slot));
                     let bytes = on.batch.frame_mut(slot).bytes_mut();
                     if let Some(place) = bytes.get_mut(..12) {
                         place.copy_from_slice(&macs);
@@ -290,8 +296,8 @@ impl Step {
     }
 
     #[inline(always)]
-    fn one(&self, on: &mut Site<'_>, values: &Values<'_>, slot: usize) -> Result<(), DropReason> {
-        let action = on.action[slot];
+    fn one(&self, on: &mut Site<'_, impl ActionOf>, values: &Values<'_>, slot: usize) -> Result<(), DropReason> {
+        let action = on.action.of(slot);
         let headers = &on.packets.headers[slot];
         let frame = on.batch.frame_mut(slot);
         match self {
@@ -429,7 +435,7 @@ impl Target {
     }
 
     /// Writes the low bits of `value` into the field and mends what covers it.
-    fn write(&self, on: &mut Site<'_>, slot: usize, value: u128) -> Result<(), DropReason> {
+    fn write<Action>(&self, on: &mut Site<'_, Action>, slot: usize, value: u128) -> Result<(), DropReason> {
         let value = value & self.field.max();
         if let Some(word) = self.field.meta_word() {
             on.packets.meta[slot][word] = value as u32;

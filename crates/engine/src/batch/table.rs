@@ -105,17 +105,14 @@ impl HashTable {
         failed: &mut impl FnMut(usize, DropReason),
     ) -> u64 {
         let able = self.plan.able(packets, list);
-        let mut hashes = [0; 64];
-        match &self.input {
-            HashInput::Select(source) => hashes = packets.keys(*source).select,
+        let mut made = [0; 64];
+        let hashes = match &self.input {
+            HashInput::Select(source) => &packets.keys(*source).select,
             HashInput::Fields(_) => {
-                let mut keys = [[0; KEY_WORDS_MAX]; 64];
-                self.plan.gather(batch, packets, able, &mut keys);
-                for slot in Bits(able) {
-                    hashes[slot] = select_hash(around.seed, &keys[slot][..self.plan.words]);
-                }
+                self.hash_fields(batch, packets, able, around.seed, &mut made);
+                &made
             }
-        }
+        };
         let buckets = &around.buckets[self.group];
         let mut hits = able;
         for slot in Bits(able) {
@@ -126,6 +123,14 @@ impl HashTable {
             }
         }
         hits
+    }
+
+    fn hash_fields(&self, batch: &Batch, packets: &Packets, list: u64, seed: u64, hashes: &mut [u64; 64]) {
+        let mut keys = [[0; KEY_WORDS_MAX]; 64];
+        self.plan.gather(batch, packets, list, &mut keys);
+        for slot in Bits(list) {
+            hashes[slot] = select_hash(seed, &keys[slot][..self.plan.words]);
+        }
     }
 }
 
