@@ -39,7 +39,7 @@ pub const OPERATIONS_MAX: usize = 32;
 pub const CAPACITY_MAX: u32 = 1 << 26;
 /// Buckets of a Maglev group at most.
 pub const MAGLEV_MAX: u32 = 1 << 20;
-/// Buckets of a group filled by wants at most.
+/// Buckets of a group filled by wants, or given, at most.
 pub const WANTS_MAX: u32 = 1 << 16;
 /// ACL pipes with more entries are not searched for shadowed ones: every pair is compared.
 pub const SHADOW_MAX: usize = 4096;

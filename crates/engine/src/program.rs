@@ -377,8 +377,10 @@ pub struct Group {
     pub name: String,
     /// How buckets are filled.
     pub fill: Fill,
-    /// Buckets: a power of two up to 65536 (wants), a prime (Maglev).
+    /// Buckets: a power of two up to 65536 (wants, given), a prime (Maglev).
     pub size: u32,
+    /// Mixed into the hash before it picks a bucket, so that groups one behind the other do not pick alike.
+    pub seed: Option<u64>,
     /// Who may get them. A target's id is its position here.
     pub targets: Vec<Target>,
     /// Where it was written.
@@ -392,6 +394,8 @@ pub enum Fill {
     Maglev,
     /// Wants-count: history counts, the fewest buckets move.
     Wants,
+    /// By hand: a bucket has no target until [`crate::change::Change::MoveBuckets`] gives it one. Weights mean nothing.
+    Given,
 }
 
 /// One target of a group.

@@ -35,6 +35,25 @@ pub struct Snapshot {
     pub pipes: Vec<PipeSnapshot>,
     /// One per shared counter.
     pub counters: Vec<Count>,
+    /// One per group.
+    pub buckets: Vec<BucketReport>,
+}
+
+/// The buckets of a group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketReport {
+    /// Each bucket's target, by its position in the group; `u16::MAX`: none.
+    pub slots: Vec<u16>,
+    /// Packets that met each bucket; empty unless the group is filled by hand, as all that follows is 0 then.
+    pub packets: Vec<u64>,
+    /// Their bytes, as they were when the bucket was met.
+    pub bytes: Vec<u64>,
+    /// Moves carried out.
+    pub moved: u64,
+    /// Those of them that found the bucket in use: they had waited as long as they may.
+    pub moved_busy: u64,
+    /// Moves that wait.
+    pub pending: usize,
 }
 
 /// The counts of a pipe.

@@ -14,6 +14,7 @@ use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError};
 use crate::program::{AppId, Entry, PipeId, PortId};
 use crate::ring::{CarrierReceiver, CarrierSender};
+pub use crate::snapshot::BucketReport;
 use crate::snapshot::{Count, FlowSnapshot, Snapshot};
 use crate::verdict::Verdict;
 use packet::{
@@ -82,8 +83,8 @@ pub struct Report {
     pub counters: Vec<Count>,
     /// Per pipe: entries or flows held, hits, misses.
     pub pipes: Vec<PipeReport>,
-    /// Buckets of every group.
-    pub buckets: Vec<Vec<u16>>,
+    /// Buckets of every group. Counts are this worker's alone, and sum up; so may slots differ while moves wait.
+    pub buckets: Vec<BucketReport>,
     /// Breaths taken.
     pub breaths: u64,
     /// Frames copied because a port wants another pool's memory.
@@ -527,7 +528,7 @@ impl Worker {
             ports,
             counters: self.engine.counters(),
             pipes: self.engine.pipe_reports(),
-            buckets: self.engine.buckets(),
+            buckets: self.engine.bucket_reports(),
             breaths: self.breaths,
             pool_copies: self.pool_copies,
             handed_over: self.handed_over,

@@ -36,9 +36,12 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
             }
             Event::Time { ns } => now_ns += ns,
             Event::Age => {
-                let before = entries(&interpreter.snapshot());
+                let pending =
+                    |snapshot: Snapshot| -> usize { snapshot.buckets.iter().map(|group| group.pending).sum() };
+                let (before, waited) = (entries(&interpreter.snapshot()), pending(interpreter.snapshot()));
                 let flows = interpreter.age(now_ns).len();
                 coverage.aged(flows, before - entries(&interpreter.snapshot()));
+                coverage.settled(waited - pending(interpreter.snapshot()));
             }
         }
     }
@@ -61,7 +64,7 @@ fn random_programs_pass_the_check() {
 #[test]
 fn random_runs_meet_everything() {
     let mut coverage = Coverage::new();
-    for seed in 0..1_500 {
+    for seed in 0..2_000 {
         run(seed, 120, &mut coverage);
     }
     assert_eq!(coverage.missing(), Vec::<String>::new(), "met: {:#?}", coverage.met());

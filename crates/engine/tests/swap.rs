@@ -7,13 +7,13 @@ use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, GONE, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
-    AppId, CounterId, Entry, EntryMatch, Forward, Group, GroupId, HashInput, Learn, MeterId, Operation, Pipe, PipeId,
-    PipeKind, PortId, Program, SharedUse,
+    AppId, CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId, Operation, Pipe,
+    PipeId, PipeKind, PortId, Program, SharedUse,
 };
-use engine::snapshot::Count;
+use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
 use std::collections::{BTreeMap, HashMap};
-use support::{Bench, SECRET, exact_pipe, flow_pipe, hash_group, port, start, udp};
+use support::{Bench, SECRET, exact_pipe, flow_pipe, hash_group, pipe, port, start, udp};
 
 // ---- one thing at a time ----
 
@@ -206,6 +206,46 @@ fn s4_wants_count_goes_on_from_the_buckets_it_had() {
     assert_ne!(names(&Bench::new(&program(&[("z", 1), ("y", 1), ("x", 1)]))), names(&bench));
 }
 
+#[test]
+fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
+    let program = |names: &[&str], size| {
+        let input = HashInput::Select(KeySource::Outer);
+        let row = |target| Entry { matches: vec![EntryMatch::Target(target)], ..Entry::default() };
+        let hash = Pipe {
+            entries: (0..names.len() as u16).map(row).collect(),
+            ..pipe("h", PipeKind::Hash { input, group: GroupId(0) })
+        };
+        let mut program = start(vec![port("a")], vec![hash]);
+        program.groups = vec![Group { fill: Fill::Given, size, ..hash_group("g", names) }];
+        program
+    };
+    let give = |moves: &[(u32, u16)]| {
+        let (idle_gap_ns, wait_max_ns) = (1_000, u64::MAX);
+        Change::MoveBuckets { group: GroupId(0), moves: moves.into(), idle_gap_ns, wait_max_ns }
+    };
+    let mut bench = Bench::new(&program(&["x", "y", "z"], 4));
+    bench.apply(give(&[(0, 0), (1, 1), (2, 2), (3, 0)])).unwrap();
+    bench.learn(100);
+    bench.apply(give(&[(0, 1), (1, 2), (2, 1), (3, 2)])).unwrap();
+    let report = |bench: &Bench| bench.engine.bucket_reports().remove(0);
+    let before = report(&bench);
+    assert_eq!((&before.slots[..], before.pending), (&[0, 1, 2, 0][..], 4));
+    assert_eq!(before.packets.iter().sum::<u64>(), 100);
+    // z is gone: bucket 2 and the moves of 1 and 3 with it; what nobody has moves at once.
+    bench.swap(&program(&["y", "new", "x"], 4));
+    bench.engine.age(0);
+    let after = report(&bench);
+    assert_eq!((&after.slots[..], after.pending), (&[2, 0, 0, 2][..], 1));
+    assert_eq!((after.packets, after.bytes), (before.packets, before.bytes));
+    assert_eq!((after.moved, after.moved_busy), (5, 0));
+    bench.now_ns = 1_000;
+    bench.learn(100);
+    assert_eq!(report(&bench).slots, [0, 0, 0, 2], "the move that waited goes on");
+    bench.swap(&program(&["y", "new", "x"], 8));
+    let other = report(&bench);
+    assert_eq!((&other.slots[..], other.packets.iter().sum()), (&[table::NO_TARGET; 8][..], 0_u64));
+}
+
 // ---- everything at once ----
 
 /// New numbers for everything that has a number: `pipes[old] = new`.
@@ -376,7 +416,7 @@ fn grown(random: &mut Random) -> Bench {
                     }
                     Change::Update { pipe, entry } => configured(*pipe, &EntryKey::of(entry)),
                     Change::Remove { pipe, key } => configured(*pipe, key),
-                    Change::SetWeight { .. } => false,
+                    Change::SetWeight { .. } | Change::MoveBuckets { .. } => false,
                 };
                 if !refused {
                     let _ = bench.apply(change);
@@ -417,9 +457,22 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
             assert_eq!(named(&new.program, found), named(&old.program, wanted), "seed {seed}");
         }
         assert_eq!(counts(&new), counts(&old), "seed {seed}");
+        assert_eq!(buckets(&new), buckets(&old), "seed {seed}");
         assert_eq!(new.flow_ledger(), old.flow_ledger(), "seed {seed}");
     }
     assert!(reordered < 30, "{reordered} of 300");
+}
+
+/// What given buckets have seen, by the names of their groups and targets.
+fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
+    let groups = bench.program.groups.iter().zip(bench.engine.bucket_reports());
+    let given = groups.filter(|(group, _)| group.fill == Fill::Given);
+    let named = |(group, report): (&Group, BucketReport)| {
+        let name = |slot: &u16| group.targets.get(usize::from(*slot)).map_or("-", |target| &target.name).to_string();
+        let slots = report.slots.iter().map(name).collect();
+        (group.name.clone(), (slots, BucketReport { slots: Vec::new(), ..report }))
+    };
+    given.map(named).collect()
 }
 
 /// Hits and misses by the names of pipes, and shared counters by theirs.

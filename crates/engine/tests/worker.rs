@@ -4,7 +4,8 @@ mod support;
 
 use engine::arbitrary::{Random, frame, program};
 use engine::batch::Engine;
-use engine::program::{AppId, Forward, Learn, PipeId, PortId, Program};
+use engine::change::Change;
+use engine::program::{AppId, Fill, Forward, Group, GroupId, Learn, PipeId, PortId, Program};
 use engine::ring::{CarrierReceiver, CarrierSender, carriers};
 use engine::worker::{Command, HandOver, Inject, Worker};
 use engine::{Verdict, batch::SwapReport};
@@ -12,7 +13,7 @@ use packet::{Batch, DropReason, Ledger, Pool, PoolId, Pools, Port, PortStatistic
 use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use support::{SECRET, exact_pipe, flow_pipe, port, start, udp};
+use support::{SECRET, exact_pipe, flow_pipe, hash_group, port, start, udp};
 
 /// A port in memory with a mind of its own.
 struct Strict {
@@ -303,6 +304,31 @@ fn stopping_drops_what_the_ports_hold() {
     let report = ask(&mut worker, &commands, Command::Stop);
     assert!(worker.is_stopped() && report.ledger.balances(), "{:?}", report.ledger);
     assert_eq!((report.ledger.held, dropped(&report.ledger, DropReason::Stopped)), (0, 1));
+}
+
+#[test]
+fn a_breath_settles_moves_that_no_packet_meets() {
+    let mut program = all_to(Forward::Group(GroupId(0)));
+    program.groups = vec![Group { fill: Fill::Given, size: 2, ..hash_group("g", &["x", "y"]) }];
+    let (mut worker, wires, commands) = commanded(&program, 64);
+    let give = |worker: &mut Worker, target| {
+        let (moves, idle_gap_ns, wait_max_ns) = ([(0, target), (1, target)].into(), 3_000_000, 9_000_000);
+        let change = Box::new(Change::MoveBuckets { group: GroupId(0), moves, idle_gap_ns, wait_max_ns });
+        ask(worker, &commands, |answer| Command::Change(change, answer)).unwrap();
+    };
+    give(&mut worker, 0);
+    (0..50).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    give(&mut worker, 1);
+    let report = |worker: &Worker| worker.report().buckets.remove(0);
+    let met = report(&worker);
+    assert_eq!((met.slots, met.packets.iter().sum(), met.pending), (vec![0, 0], 50_u64, 2));
+    worker.breathe(2_999_999);
+    assert_eq!(report(&worker).pending, 2);
+    worker.breathe(3_000_000);
+    let settled = report(&worker);
+    assert_eq!((settled.slots, settled.pending, settled.moved, settled.moved_busy), (vec![1, 1], 0, 4, 0));
+    balanced(&worker);
 }
 
 #[test]

@@ -7,7 +7,8 @@
 //! but then history counts: it is for the members and paths of one host.
 //!
 //! Which bucket a hash falls into is part of the specification, because all nodes must agree:
-//! `bucket = ((hash >> 32) * size) >> 32`.
+//! `bucket = ((hash >> 32) * size) >> 32`. A group with a seed of its own takes [`seeded`] in place of the hash, so that
+//! groups one behind the other do not pick alike. A third way to fill buckets, by hand, is in [`crate::given`].
 //!
 //! Costs: 2 bytes a bucket; a pick is a multiplication and a load. A Maglev fill visits about size * ln(size) candidates.
 
@@ -51,10 +52,23 @@ impl Buckets {
     }
 
     /// The targets of all buckets.
+    #[inline(always)]
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
+
+    /// Gives one bucket (below the size) another target.
+    pub fn set(&mut self, bucket: usize, target: u16) {
+        self.slots[bucket] = target;
+    }
+}
+
+/// The hash that picks the buckets of a group with this seed. Part of the specification.
+#[inline]
+#[must_use]
+pub fn seeded(hash: u64, seed: u64) -> u64 {
+    finalize(hash ^ seed)
 }
 
 /// A back end, as Maglev sees it.

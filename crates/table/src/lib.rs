@@ -11,6 +11,7 @@
 //! | [`small`]  | the same, for a handful of keys                     | compare with each                       |
 //! | [`flow`]   | which flow is this, what was decided, what was seen | the same index, 64-byte rows            |
 //! | [`bucket`] | which target does this hash go to                   | an array, filled two ways               |
+//! | [`given`]  | the same, where targets are given bucket by bucket  | the array, a row of counts for each     |
 //! | [`lpm`]    | which is the longest prefix of this address         | multibit trie, 4 bits a node            |
 //! | [`acl`]    | which rule of the least priority matches            | tuple space over one cuckoo index       |
 //! | [`meter`]  | what colour is this packet                          | token buckets of RFC 2697 and RFC 2698  |
@@ -20,6 +21,7 @@ pub mod acl;
 pub mod bucket;
 pub mod exact;
 pub mod flow;
+pub mod given;
 mod index;
 pub mod lpm;
 pub mod meter;
@@ -28,9 +30,10 @@ pub mod small;
 mod store;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
-pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants};
+pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded};
 pub use exact::{Exact, Row};
 pub use flow::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
+pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
 pub use meter::{Awareness, Color, Meter, MeterConfig, MeterError, Rates, Unit};
 pub use small::Small;

@@ -223,7 +223,7 @@ fn by_hash(service: &Service, input: HashInput, counters: &[CounterId], base: Pi
     };
     let targets = service.back_ends.iter().map(target).collect();
     let (name, origin) = (format!("{NAME}/{}", service.name), service.origin);
-    program.groups.push(Group { name, fill: Fill::Maglev, size: service.size, targets, origin });
+    program.groups.push(Group { name, fill: Fill::Maglev, size: service.size, seed: None, targets, origin });
     let group = GroupId((program.groups.len() - 1) as u16);
     let rows = service.back_ends.iter().zip(counters).enumerate();
     let entries = rows.map(|(at, (back_end, counter))| entry(EntryMatch::Target(at as u16), back_end, *counter));

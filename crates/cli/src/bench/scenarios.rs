@@ -134,7 +134,7 @@ fn group(count: u16, size: u32) -> Group {
     let target =
         |at: u16| Target { name: format!("t{at}"), weight: 1, forward: Forward::Port(PortId(1)), origin: Origin(0) };
     let targets = (0..count).map(target).collect();
-    Group { name: "group".into(), fill: Fill::Wants, size, targets, origin: Origin(0) }
+    Group { name: "group".into(), fill: Fill::Wants, size, seed: None, targets, origin: Origin(0) }
 }
 
 /// XenoFlow's program: even and odd clients, MAC addresses rewritten, a shared counter each.

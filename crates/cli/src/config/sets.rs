@@ -17,30 +17,31 @@ const WANTS_SIZE: u32 = 256;
 #[must_use]
 pub fn group_stub(name: &str, span: Span, report: &mut Report) -> Group {
     let origin = report.origin(span);
-    Group { name: name.to_string(), fill: Fill::Maglev, size: MAGLEV_SIZE, targets: Vec::new(), origin }
+    Group { name: name.to_string(), fill: Fill::Maglev, size: MAGLEV_SIZE, seed: None, targets: Vec::new(), origin }
 }
 
 /// Reads a group.
 #[must_use]
 pub fn group(stub: &Group, node: &Node, program: &Program, report: &mut Report) -> Group {
-    let section = Section::of(node, &["fill", "size", "targets"], report).at(report.span_of(stub.origin));
-    let fills = [("maglev", Fill::Maglev), ("wants", Fill::Wants)];
+    let section = Section::of(node, &["fill", "size", "seed", "targets"], report).at(report.span_of(stub.origin));
+    let fills = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
     let fill = section.get("fill").and_then(|node| choice(node, "`fill`", &fills, report)).unwrap_or(Fill::Maglev);
     let (default, max) = match fill {
         Fill::Maglev => (MAGLEV_SIZE, MAGLEV_MAX),
-        Fill::Wants => (WANTS_SIZE, WANTS_MAX),
+        Fill::Wants | Fill::Given => (WANTS_SIZE, WANTS_MAX),
     };
     let size = section
         .get("size")
         .map_or(Some(u64::from(default)), |node| number(node, "a group's size", 1..=u64::from(max), report));
+    let seed = section.get("seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
     let targets = section.need("targets", "who gets the buckets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
     let targets =
-        targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, program, report)).collect();
-    Group { fill, size: size.map_or(default, |size| size as u32), targets, ..stub.clone() }
+        targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, fill, program, report)).collect();
+    Group { fill, size: size.map_or(default, |size| size as u32), seed, targets, ..stub.clone() }
 }
 
-fn target(called: &str, span: Span, node: &Node, program: &Program, report: &mut Report) -> Option<Target> {
+fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, report: &mut Report) -> Option<Target> {
     let name = name(called, span, report)?.to_string();
     let origin = report.origin(span);
     // `b1: p1` is `b1: { forward: p1 }`.
@@ -49,6 +50,9 @@ fn target(called: &str, span: Span, node: &Node, program: &Program, report: &mut
         return Some(Target { name, weight: 1, forward, origin });
     }
     let section = Section::of(node, &["weight", "forward"], report);
+    if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
+        report.error(node.span, "a weight has no part in a group whose buckets are given");
+    }
     let weight = section.get("weight").map_or(Some(1), |node| number(node, "a weight", 0..=WEIGHT_MAX, report));
     let forward = section.get("forward").map_or(Some(Forward::Drop), |node| forward::read(node, program, report));
     Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })

@@ -1,7 +1,7 @@
 //! Whole configurations: good ones become the program they say, bad ones say everything at once.
 
 use super::*;
-use engine::program::{Criterion, EntryMatch, Forward, HashInput, Operation, PipeKind, PortId, Value};
+use engine::program::{Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeKind, PortId, Value};
 use packet::{Field, KeySource};
 use proptest::prelude::*;
 
@@ -338,4 +338,26 @@ proptest! {
         prop_assert_eq!(loaded.plan.is_none(), loaded.report.errors() > 0);
         let _ = loaded.report.to_string();
     }
+}
+
+/// A group of which only this is special, and a pipe that goes there.
+fn with_group(group: &str) -> String {
+    let targets = "targets: { x: p0, y: { weight: 2 } }";
+    format!(
+        "ports: {{ p0: {{ mem: }} }}\nroot: a\ngroups: {{ g: {{ {group}, {targets} }} }}\n\
+         pipes: {{ a: {{ type: basic, forward: g, miss: drop }} }}\n"
+    )
+}
+
+#[test]
+fn buckets_are_filled_by_weights_or_given() {
+    let given = with_group("fill: given, size: 4, seed: 0xffffffffffffffff").replace("{ weight: 2 }", "p0");
+    let group = plan(&given).program.groups.remove(0);
+    assert_eq!((group.fill, group.size, group.seed), (Fill::Given, 4, Some(u64::MAX)));
+    assert_eq!(plan(&given.replace(", size: 4", "")).program.groups[0].size, 256);
+    assert_eq!(plan(&with_group("fill: wants")).program.groups[0].seed, None);
+    let weighed = wrong(&with_group("fill: given"));
+    assert!(weighed[0].contains("a weight has no part in a group whose buckets are given"), "{weighed:?}");
+    let odd = wrong(&given.replace("size: 4", "size: 3"));
+    assert!(odd[0].contains("a power of two up to 65536, not 3"), "{odd:?}");
 }

@@ -5,7 +5,7 @@ use crate::config::{self, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
 use engine::change::Change;
-use engine::program::{Entry, Forward, PipeId, PipeKind, PortId};
+use engine::program::{Entry, Fill, Forward, PipeId, PipeKind, PortId};
 use engine::snapshot::Count;
 use engine::worker::{Command, Inject, PipeReport, Report};
 use packet::{DropReason, Ledger};
@@ -176,16 +176,27 @@ impl Daemon {
     }
 
     fn groups_json(&self, reports: &[Report]) -> Value {
-        let buckets = reports.first().map(|report| &report.buckets[..]).unwrap_or_default();
-        let group = |(group, slots): (&engine::program::Group, &Vec<u16>)| {
+        let groups = self.plan.program.groups.iter().enumerate();
+        let group = |(at, group): (usize, &engine::program::Group)| {
+            let all = || reports.iter().filter_map(|report| report.buckets.get(at));
+            // While moves wait, workers may differ in a few buckets: the first one speaks for all.
+            let slots = all().next().map(|one| &one.slots[..]).unwrap_or_default();
             let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
             let target = |(at, target): (usize, &engine::program::Target)| json!({ "name": target.name, "weight": target.weight, "buckets": held(at) });
-            json!({
+            let mut json = json!({
                 "name": group.name, "buckets": slots.len(),
                 "targets": group.targets.iter().enumerate().map(target).collect::<Vec<_>>(),
-            })
+            });
+            if group.fill == Fill::Given {
+                json["packets"] = json!(all().flat_map(|one| &one.packets).sum::<u64>());
+                json["bytes"] = json!(all().flat_map(|one| &one.bytes).sum::<u64>());
+                json["moved"] = json!(all().map(|one| one.moved).sum::<u64>());
+                json["moved_busy"] = json!(all().map(|one| one.moved_busy).sum::<u64>());
+                json["pending"] = json!(all().map(|one| one.pending).sum::<usize>());
+            }
+            json
         };
-        self.plan.program.groups.iter().zip(buckets).map(group).collect()
+        groups.map(group).collect()
     }
 
     fn pipe_named(&self, request: &Value) -> Result<PipeId> {
@@ -286,11 +297,11 @@ impl Daemon {
         let weight =
             request["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok()).context("`weight` is a number")?;
         let id = self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
-        let targets = &mut self.plan.program.groups[id.index()].targets;
+        let targets = &self.plan.program.groups[id.index()].targets;
         let at = targets.iter().position(|one| one.name == target);
         let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
-        targets[at].weight = weight;
         self.fleet.change(&Change::SetWeight { group: id, target: at as u16, weight })??;
+        self.plan.program.groups[id.index()].targets[at].weight = weight;
         Ok(json!({ "done": true }))
     }
 

@@ -61,6 +61,7 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
         program.pipes[at].entries = live.into_iter().map(with_origin).collect();
     }
     let buckets = daemon.reports()?.into_iter().next().map(|report| report.buckets).unwrap_or_default();
+    let buckets = buckets.into_iter().map(|group| group.slots).collect();
     let interpreter = Interpreter::new(&program, buckets);
     let now_ns = daemon.clock.now_ns();
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(daemon));

@@ -5,7 +5,7 @@ use engine::Verdict;
 use engine::change::EntryKey;
 use engine::interpreter::Walk;
 use engine::interpreter::trace::{
-    Asked, Change, Difference, End, FieldValue, Forwarded, Known, Lookup, Mask, Pick, Step,
+    Asked, Change, Difference, End, FieldValue, Forwarded, Known, Lookup, Mask, Moving, Pick, Step,
 };
 use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
 use engine::snapshot::FlowDecision;
@@ -149,7 +149,13 @@ fn known(known: Known) -> String {
 
 fn pick(pick: &Pick) -> String {
     let target = pick.target.as_ref().map_or("no live target", |(_, name)| name);
-    format!("hash {:#018x} -> bucket {} of group {} -> {target}", pick.hash, pick.bucket, pick.name)
+    let moving = match pick.moving {
+        Moving::No => "",
+        Moving::Waits => " (its move waits until it rests)",
+        Moving::Rested => " (moved now: it has rested)",
+        Moving::Overdue => " (moved now: it has waited long enough)",
+    };
+    format!("hash {:#018x} -> bucket {} of group {} -> {target}{moving}", pick.hash, pick.bucket, pick.name)
 }
 
 fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {

@@ -2,9 +2,9 @@
 
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
-use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Step};
+use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Step};
 use crate::program::{
-    Criterion, EntryMatch, Forward, HashInput, Learn, MeterSecond, Operation, Pipe, PipeKind, Program, SharedUse,
+    Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Operation, Pipe, PipeKind, Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
@@ -61,7 +61,11 @@ const KINDS: &str = "
     meter:trtcm:aware:yellow meter:trtcm:aware:red
     verdict:transmit verdict:kernel verdict:app no_root
     change:add:done change:add:exists change:add:full change:add:unknown change:update:done change:update:not_found
-    change:remove:done change:remove:not_found change:weight:done change:weight:unknown aged:flow aged:entry";
+    change:remove:done change:remove:not_found change:weight:done change:weight:unknown change:weight:filled
+    change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
+    given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
+    given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
+    seed:hash seed:flow seed:group";
 
 impl Coverage {
     /// Nothing met yet.
@@ -100,6 +104,7 @@ impl Coverage {
             Change::Update { .. } => "update",
             Change::Remove { .. } => "remove",
             Change::SetWeight { .. } => "weight",
+            Change::MoveBuckets { .. } => "move",
         };
         let result = match result {
             Ok(()) => "done",
@@ -108,6 +113,7 @@ impl Coverage {
             Err(ChangeError::NotFound { .. }) => "not_found",
             Err(ChangeError::Unfit { .. }) => "unfit",
             Err(ChangeError::Unknown { .. }) => "unknown",
+            Err(ChangeError::Filled { .. }) => "filled",
         };
         self.meet(&format!("change:{what}:{result}"));
     }
@@ -119,6 +125,13 @@ impl Coverage {
         }
         if entries > 0 {
             self.meet("aged:entry");
+        }
+    }
+
+    /// Counts moves of buckets that age carried out.
+    pub fn settled(&mut self, buckets: usize) {
+        if buckets > 0 {
+            self.meet("aged:bucket");
         }
     }
 
@@ -187,6 +200,13 @@ impl Coverage {
         if step.rehash.is_some() {
             self.meet("rehash");
         }
+        if let Some(pick) = &step.pick {
+            let who = if step.flow.is_some() { "flow" } else { "hash" };
+            self.picked(program, pick, who);
+        }
+        if let Some(pick) = step.forward.as_ref().and_then(|forward| forward.pick.as_ref()) {
+            self.picked(program, pick, "group");
+        }
         if let Some(forward) = &step.forward {
             let from = match (forward.miss, forward.per_entry) {
                 (true, _) => "miss",
@@ -194,6 +214,23 @@ impl Coverage {
                 _ => "hit",
             };
             self.meet(&format!("forward:{}:{from}", forward_name(forward.said)));
+        }
+    }
+
+    fn picked(&mut self, program: &Program, pick: &Pick, who: &str) {
+        let group = &program.groups[pick.group.index()];
+        if group.seed.is_some() {
+            self.meet(&format!("seed:{who}"));
+        }
+        if group.fill == Fill::Given {
+            let what = match pick.moving {
+                _ if pick.target.is_none() => "nobody",
+                Moving::No => "rests",
+                Moving::Waits => "waits",
+                Moving::Rested => "moves",
+                Moving::Overdue => "moves_busy",
+            };
+            self.meet(&format!("given:{who}:{what}"));
         }
     }
 

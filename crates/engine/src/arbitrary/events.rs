@@ -3,7 +3,7 @@
 use super::entries::entry;
 use super::{Random, frame};
 use crate::change::{Change, EntryKey};
-use crate::program::{Entry, GroupId, PipeId, PortId, Program};
+use crate::program::{Entry, Fill, GroupId, PipeId, PortId, Program};
 use crate::snapshot::Snapshot;
 
 /// One thing that happens.
@@ -32,7 +32,8 @@ pub enum Event {
 /// The next event for a program in a state.
 #[must_use]
 pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event {
-    match random.weighted(&[80, 8, 9, 3]) {
+    let given = program.groups.iter().any(|group| group.fill == Fill::Given);
+    match random.weighted(&[80, 8, 9, 3, if given { 12 } else { 0 }]) {
         0 => Event::Frame {
             input: PortId(random.below(program.ports.len()) as u16),
             bytes: frame(random),
@@ -40,7 +41,8 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
         },
         1 => Event::Change(change(random, program, state)),
         2 => Event::Time { ns: random.pick(&[1, 1_000, 999_999, 1_000_000, 4_000_000, 120_000_000, 2_000_000_000]) },
-        _ => Event::Age,
+        3 => Event::Age,
+        _ => Event::Change(move_buckets(random, program, 90)),
     }
 }
 
@@ -73,8 +75,41 @@ fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
 
 fn set_weight(random: &mut Random, program: &Program) -> Change {
     let group = random.below(program.groups.len());
+    if random.percent(5) {
+        return move_buckets(random, program, 50);
+    }
     let targets = program.groups[group].targets.len();
     let target = if random.percent(5) { targets } else { random.below(targets) };
     let weight = random.pick(&[0, 0, 1, 2, 7]);
     Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
+}
+
+/// Moves of a group's buckets, one that is filled by hand mostly: of a few buckets or of all, now or later.
+fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) -> Change {
+    let given = |at: &usize| program.groups[*at].fill == Fill::Given;
+    let list: Vec<usize> = (0..program.groups.len()).filter(given).collect();
+    let group = match list.is_empty() || !random.percent(given_percent) {
+        true => random.below(program.groups.len() + 1),
+        false => random.pick(&list),
+    };
+    let (size, targets) = program.groups.get(group).map_or((1, 1), |group| (group.size, group.targets.len()));
+    let one = |random: &mut Random, bucket: u32| match random.below(100) {
+        0 => (size, 0),
+        1 => (bucket, targets as u16),
+        2..12 => (bucket, u16::MAX),
+        _ => (bucket, random.below(targets) as u16),
+    };
+    let moves: Vec<(u32, u16)> = match random.percent(50) {
+        true => (0..size.min(64)).map(|bucket| one(random, bucket)).collect(),
+        false => {
+            let some: Vec<u32> = (0..random.between(1, 3)).map(|_| random.below(size as usize) as u32).collect();
+            some.into_iter().map(|bucket| one(random, bucket)).collect()
+        }
+    };
+    Change::MoveBuckets {
+        group: GroupId(group as u16),
+        moves: moves.into(),
+        idle_gap_ns: random.pick(&[0, 1_000_000, 100_000_000, 5_000_000_000]),
+        wait_max_ns: random.pick(&[1_000, 1_000_000, 100_000_000, u64::MAX]),
+    }
 }

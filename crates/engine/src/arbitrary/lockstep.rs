@@ -4,7 +4,7 @@ use super::{Coverage, Event, Random, event};
 use crate::batch::Engine;
 use crate::change::{Change, EntryKey};
 use crate::interpreter::{Interpreter, Walk};
-use crate::program::{Forward, GroupId, PipeId, PortId, Program};
+use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::{Batch, FlowKey, Frame, HEADROOM, Pools, TableHash};
 use std::collections::HashMap;
@@ -136,7 +136,9 @@ impl Lockstep {
             }
         }
         for (at, slots) in self.engines[0].engine.buckets().into_iter().enumerate() {
-            self.interpreter.set_buckets(GroupId(at as u16), slots);
+            if self.program.groups[at].fill != Fill::Given {
+                self.interpreter.set_buckets(GroupId(at as u16), slots);
+            }
         }
         Ok(())
     }
@@ -146,9 +148,13 @@ impl Lockstep {
             interpreter.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum()
         };
         self.breath_ns = self.now_ns;
-        let before = entries(&self.interpreter);
+        let pending = |interpreter: &Interpreter| -> usize {
+            interpreter.snapshot().buckets.iter().map(|group| group.pending).sum()
+        };
+        let (before, waited) = (entries(&self.interpreter), pending(&self.interpreter));
         let gone = by_flow(self.interpreter.age(self.now_ns));
         coverage.aged(gone.len(), before - entries(&self.interpreter));
+        coverage.settled(waited - pending(&self.interpreter));
         self.engines.iter_mut().try_for_each(|cutter| {
             cutter.engine.take_deltas(|_, _| true);
             cutter.engine.age(self.now_ns);
@@ -241,6 +247,7 @@ fn compare(program: &Program, wanted: &Snapshot, found: &Snapshot) -> Result<(),
     for ((pipe, wanted), found) in program.pipes.iter().zip(&wanted.pipes).zip(&found.pipes) {
         compare_pipes(wanted, found).map_err(|what| format!("pipe `{}`: {what}", pipe.name))?;
     }
+    same("buckets", &wanted.buckets, &found.buckets)?;
     same("counters", &wanted.counters, &found.counters)
 }
 

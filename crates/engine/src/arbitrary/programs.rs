@@ -67,10 +67,11 @@ fn meter(random: &mut Random, at: usize) -> MeterDeclaration {
 }
 
 fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Group {
-    let fill = random.pick(&[Fill::Maglev, Fill::Wants]);
+    let fill = random.pick(&[Fill::Maglev, Fill::Wants, Fill::Given]);
     let size = match fill {
         Fill::Maglev => random.pick(&[5, 7, 13, 61]),
         Fill::Wants => random.pick(&[4, 8, 64, 256]),
+        Fill::Given => random.pick(&[1, 2, 2, 16]),
     };
     let dead = random.percent(10);
     // Pipes before this one may use the group.
@@ -89,7 +90,8 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
         origin: Origin(300 + number as u32),
     };
     let targets = (0..random.between(1, 4)).map(|number| target(number, random)).collect();
-    Group { name: format!("group{at}"), fill, size, targets, origin: Origin(200 + at as u32) }
+    let seed = random.percent(40).then(|| random.bits());
+    Group { name: format!("group{at}"), fill, size, seed, targets, origin: Origin(200 + at as u32) }
 }
 
 /// Where a pipe may send packets: the next pipes, ports, groups that lead onward, and so on.
@@ -165,6 +167,7 @@ impl Maker {
                 PipeKind::Hash { input: HashInput::Fields(fields), group }
             }
             (2, group) => {
+                let group = group.filter(|group| self.program.groups[group.index()].fill != Fill::Given);
                 let learn = match (random.below(5), group) {
                     (0, _) => Learn::Nothing,
                     (1, Some(group)) | (2, Some(group)) => Learn::Pin(group),

@@ -267,6 +267,7 @@ pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16>
             let weights: Vec<u32> = group.targets.iter().map(|target| target.weight).collect();
             table::fill_wants(previous, &weights, size).0
         }
+        crate::program::Fill::Given => vec![table::NO_TARGET; size],
     }
 }
 

@@ -11,6 +11,7 @@ mod acl;
 mod basic;
 pub(crate) mod compile;
 mod entries;
+mod group;
 mod load;
 mod mend;
 mod packets;
@@ -23,11 +24,12 @@ mod table;
 use crate::change::{Change, ChangeError};
 use crate::check::check_entry;
 use crate::program::{CounterId, Entry, Forward, Group, PipeId, PortId, Program};
-use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use crate::verdict::Verdict;
-use ::table::{Buckets, Decision, FlowDelta, Meter};
+use ::table::{Decision, FlowDelta, Meter, Patience};
 pub use compile::CompileError;
 use compile::CompiledPipe;
+use group::{GroupTable, Meeting};
 use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
@@ -40,6 +42,9 @@ const AGE_ROWS_MAX: u64 = 16_384;
 
 /// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
 const DELTAS_MAX: usize = 4096;
+
+/// Moves of a group's buckets looked at in one breath at most: a packet that meets a bucket looks for itself.
+const MOVES_PER_TICK: usize = 1024;
 
 /// The pipe of a flow delta whose pipe is no longer there.
 pub const GONE: PipeId = PipeId(u16::MAX);
@@ -107,7 +112,7 @@ impl Outcome {
 struct Walk {
     packets: Box<Packets>,
     reading: Reading,
-    buckets: Vec<Buckets>,
+    groups: Vec<GroupTable>,
     /// Where the targets of each group go.
     targets: Vec<Vec<Forward>>,
     counters: Vec<Count>,
@@ -231,11 +236,17 @@ impl Engine {
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
             Change::SetWeight { group, target, weight } => {
-                let unknown = || ChangeError::Unknown { what: "group or target".into() };
-                let declared = self.program.groups.get_mut(group.index()).ok_or_else(unknown)?;
-                declared.targets.get_mut(usize::from(*target)).ok_or_else(unknown)?.weight = *weight;
-                let buckets = &mut self.walk.buckets[group.index()];
-                *buckets = Buckets::new(compile::fill(declared, Some(buckets.slots())));
+                change.fits_groups(&self.program)?;
+                let declared = &mut self.program.groups[group.index()];
+                declared.targets[usize::from(*target)].weight = *weight;
+                let table = &mut self.walk.groups[group.index()];
+                *table = GroupTable::new(declared, Some(table.slots()));
+                Ok(())
+            }
+            Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
+                change.fits_groups(&self.program)?;
+                let patience = Patience { idle_gap_ns: *idle_gap_ns, wait_max_ns: *wait_max_ns };
+                self.walk.groups[group.index()].give(moves, patience, now_ns);
                 Ok(())
             }
         }
@@ -272,6 +283,7 @@ impl Engine {
             return;
         }
         self.ticked_ms = now_ms;
+        self.walk.groups.iter_mut().for_each(|group| group.settle(MOVES_PER_TICK, now_ns));
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             pipe.age_flows(rows, now_ms, DELTAS_MAX);
@@ -282,6 +294,7 @@ impl Engine {
     /// Ages everything at once.
     pub fn age(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
+        self.walk.groups.iter_mut().for_each(|group| group.settle(usize::MAX, now_ns));
         for pipe in &mut self.pipes {
             // To the last row from where the last breath stopped, and then from the first.
             for _ in 0..2 {
@@ -306,7 +319,11 @@ impl Engine {
     /// Everything that was counted.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { pipes: self.pipes.iter().map(pipe_snapshot).collect(), counters: self.walk.counters.clone() }
+        Snapshot {
+            pipes: self.pipes.iter().map(pipe_snapshot).collect(),
+            counters: self.walk.counters.clone(),
+            buckets: self.bucket_reports(),
+        }
     }
 
     /// What was counted without listing entries and flows: cheap whatever the tables' sizes.
@@ -350,7 +367,13 @@ impl Engine {
     /// The buckets of every group, targets by their position.
     #[must_use]
     pub fn buckets(&self) -> Vec<Vec<u16>> {
-        self.walk.buckets.iter().map(|buckets| buckets.slots().to_vec()).collect()
+        self.walk.groups.iter().map(|group| group.slots().to_vec()).collect()
+    }
+
+    /// The same, with what those that are given have counted.
+    #[must_use]
+    pub fn bucket_reports(&self) -> Vec<BucketReport> {
+        self.walk.groups.iter().map(GroupTable::report).collect()
     }
 }
 
@@ -373,7 +396,7 @@ fn walk(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
     Ok(Walk {
         packets: Box::new(Packets::new(program.key_use(KeySource::Outer), program.key_use(KeySource::Inner))),
         reading,
-        buckets: program.groups.iter().map(|group| Buckets::new(compile::fill(group, None))).collect(),
+        groups: program.groups.iter().map(|group| GroupTable::new(group, None)).collect(),
         targets: program.groups.iter().map(forwards).collect(),
         counters: vec![Count::default(); program.counters.len()],
         meters: meters?,
@@ -415,24 +438,25 @@ impl Walk {
 
     /// Sends a list on its way; `reason` is that of a `drop`.
     #[inline]
-    fn forward(&mut self, forward: Forward, list: u64, reason: DropReason) {
+    fn forward(&mut self, batch: &Batch, forward: Forward, list: u64, reason: DropReason) {
         match forward {
             Forward::Port(port) => self.outcome.transmit[port.index()] |= list,
             Forward::InputPort => self.outcome.transmit[self.packets.input.index()] |= list,
             Forward::Pipe(pipe) => self.lists[pipe.index()] |= list,
             Forward::App(app) => self.outcome.apps[app.index()] |= list,
             Forward::Kernel => self.outcome.kernel |= list,
-            Forward::Group(group) => self.forward_by_bucket(group.index(), list, reason),
+            Forward::Group(group) => self.forward_by_bucket(batch, group.index(), list, reason),
             Forward::Drop | Forward::PerEntry => self.drop_list(list, reason),
         }
     }
 
-    fn forward_by_bucket(&mut self, group: usize, list: u64, reason: DropReason) {
+    fn forward_by_bucket(&mut self, batch: &Batch, group: usize, list: u64, reason: DropReason) {
         for slot in Bits(list) {
-            let target = self.buckets[group].pick(self.packets.outer.select[slot]);
+            let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns: self.now_ns, live: self.live };
+            let target = self.groups[group].meet(self.packets.outer.select[slot], meeting);
             match self.targets[group].get(usize::from(target)) {
                 None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
-                Some(&forward) => self.forward(forward, 1 << slot, reason),
+                Some(&forward) => self.forward(batch, forward, 1 << slot, reason),
             }
         }
     }

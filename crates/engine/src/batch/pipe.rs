@@ -43,7 +43,7 @@ impl CompiledPipe {
         let hits = self.monitor(walk, batch, hits, &action);
         let done = self.act(walk, batch, hits, &action);
         let done = self.make_keys(walk, batch, done);
-        self.send(walk, done, &action);
+        self.send(walk, batch, done, &action);
     }
 
     /// The same when few entries share the packets: what an entry says is then found once for all that hit it.
@@ -79,13 +79,13 @@ impl CompiledPipe {
         let plan = &self.plans[usize::from(does.template)];
         let done = plan.run(&mut site, &self.actions, hits, |slot, reason| outcome.drop(slot, reason));
         let done = self.make_keys(walk, batch, done);
-        walk.forward(does.forward, done, DropReason::Policy);
+        walk.forward(batch, does.forward, done, DropReason::Policy);
     }
 
     /// Rows of the hits, and which packets were dropped on the way.
     fn look_up(&mut self, walk: &mut Walk, batch: &Batch, list: u64, rows: &mut [u32; 64]) -> (u64, u64) {
-        let Walk { packets, outcome, buckets, .. } = walk;
-        let around = Around { buckets, seed: walk.reading.seed, now_ms: walk.now_ms };
+        let Walk { packets, outcome, groups, now_ns, live, .. } = walk;
+        let mut around = Around { groups, seed: walk.reading.seed, now_ms: walk.now_ms, now_ns: *now_ns, live: *live };
         let mut failed = 0;
         let mut fail = |slot: usize, reason: DropReason| {
             failed |= 1 << slot;
@@ -93,7 +93,7 @@ impl CompiledPipe {
         };
         let hits = match &mut self.table {
             Table::Basic(table) => table.lookup(batch, packets, list, rows),
-            Table::Hash(table) => table.lookup(batch, packets, list, &around, rows, &mut fail),
+            Table::Hash(table) => table.lookup(batch, packets, list, &mut around, rows, &mut fail),
             Table::Flow(table) if walk.live => table.lookup(batch, packets, list, &around, rows, &mut fail),
             Table::Flow(table) => {
                 let mut hits = 0;
@@ -121,7 +121,7 @@ impl CompiledPipe {
                 self.misses.one(batch.frame(slot).len());
             }
         }
-        walk.forward(self.miss, misses, DropReason::Miss);
+        walk.forward(batch, self.miss, misses, DropReason::Miss);
     }
 
     /// Shared counters and meters; the mask of those not dropped by them.
@@ -177,12 +177,13 @@ impl CompiledPipe {
         list
     }
 
-    fn send(&self, walk: &mut Walk, list: u64, action: &[u32; 64]) {
+    fn send(&self, walk: &mut Walk, batch: &Batch, list: u64, action: &[u32; 64]) {
         if self.forward != Forward::PerEntry {
-            return walk.forward(self.forward, list, DropReason::Policy);
+            return walk.forward(batch, self.forward, list, DropReason::Policy);
         }
         for slot in Bits(list) {
-            walk.forward(self.actions.rows[action[slot] as usize].forward, 1 << slot, DropReason::Policy);
+            let forward = self.actions.rows[action[slot] as usize].forward;
+            walk.forward(batch, forward, 1 << slot, DropReason::Policy);
         }
     }
 }

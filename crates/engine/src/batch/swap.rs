@@ -5,12 +5,13 @@
 //! does not survive is counted per pipe, and removed flows leave their deltas.
 
 use crate::batch::compile::CompiledPipe;
+use crate::batch::group::{GroupTable, Held};
 use crate::batch::rows::EntryRow;
 use crate::batch::table::{FlowPipe, NO_ROW, Table};
 use crate::batch::{Engine, GONE, leads_back};
 use crate::change::EntryKey;
 use crate::program::{
-    CounterId, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, MeterDeclaration, MeterId, Operation, Pipe,
+    CounterId, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, MeterDeclaration, MeterId, Operation, Pipe,
     PipeId, PipeKind, Program, Value,
 };
 use packet::KeySource;
@@ -69,22 +70,28 @@ impl Engine {
         }
     }
 
-    /// Groups filled by wants-count go on from the buckets they had.
+    /// Groups filled by wants-count go on from the buckets they had, and those filled by hand with them.
     fn inherit_buckets(&mut self, old: &Engine) {
         for (at, group) in self.program.groups.iter().enumerate() {
             let Some(from) = old.program.group_named(&group.name) else { continue };
             let before = &old.program.groups[from.index()];
-            if group.fill != crate::program::Fill::Wants || before.size != group.size {
+            if before.size != group.size {
                 continue;
             }
-            let place = |slot: &u16| {
-                let name = before.targets.get(usize::from(*slot)).map(|target| &target.name);
-                let target = group.targets.iter().position(|target| Some(&target.name) == name);
-                target.map_or(table::NO_TARGET, |target| target as u16)
+            let now_is = |slot: u16| {
+                let name = &before.targets.get(usize::from(slot))?.name;
+                group.targets.iter().position(|target| target.name == *name).map(|target| target as u16)
             };
-            let previous: Vec<u16> = old.walk.buckets[from.index()].slots().iter().map(place).collect();
-            let filled = crate::batch::compile::fill(group, Some(&previous));
-            self.walk.buckets[at] = table::Buckets::new(filled);
+            let (new, old) = (&mut self.walk.groups[at], &old.walk.groups[from.index()]);
+            match (&mut new.held, &old.held) {
+                (Held::Given(new), Held::Given(old)) => new.inherit(old, now_is),
+                _ if group.fill == Fill::Wants => {
+                    let place = |slot: &u16| now_is(*slot).unwrap_or(table::NO_TARGET);
+                    let previous: Vec<u16> = old.slots().iter().map(place).collect();
+                    *new = GroupTable::new(group, Some(&previous));
+                }
+                _ => {}
+            }
         }
     }
 }

@@ -2,13 +2,14 @@
 
 use crate::batch::acl::AclTable;
 use crate::batch::basic::BasicTable;
+use crate::batch::group::{GroupTable, Meeting};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Slab};
 use crate::program::{HashInput, Learn};
 use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash};
 use std::collections::HashMap;
-use table::{Buckets, Decision, FlowDelta, FlowTable, Lpm, NO_TARGET};
+use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET};
 
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
@@ -60,9 +61,12 @@ pub struct LpmTable {
 
 /// What a look-up needs to know of the rest of the program.
 pub struct Around<'a> {
-    pub buckets: &'a [Buckets],
+    pub groups: &'a mut [GroupTable],
     pub seed: u64,
     pub now_ms: u32,
+    pub now_ns: u64,
+    /// False while explaining: buckets that are given are not met.
+    pub live: bool,
 }
 
 impl Table {
@@ -100,7 +104,7 @@ impl HashTable {
         batch: &Batch,
         packets: &Packets,
         list: u64,
-        around: &Around<'_>,
+        around: &mut Around<'_>,
         rows: &mut [u32; 64],
         failed: &mut impl FnMut(usize, DropReason),
     ) -> u64 {
@@ -113,10 +117,28 @@ impl HashTable {
                 &made
             }
         };
-        let buckets = &around.buckets[self.group];
-        let mut hits = able;
-        for slot in Bits(able) {
-            rows[slot] = target_row(&self.row_of, buckets.pick(hashes[slot]));
+        let (now_ns, live) = (around.now_ns, around.live);
+        let group = &mut around.groups[self.group];
+        if let Some(buckets) = group.plain() {
+            return self.rows(able, rows, failed, |slot| buckets.pick(hashes[slot]));
+        }
+        self.rows(able, rows, failed, |slot| {
+            group.meet(hashes[slot], Meeting { bytes: batch.frame(slot).len(), now_ns, live })
+        })
+    }
+
+    /// Rows of the targets of `list`; those without one have no target.
+    #[inline(always)]
+    fn rows(
+        &self,
+        list: u64,
+        rows: &mut [u32; 64],
+        failed: &mut impl FnMut(usize, DropReason),
+        mut target: impl FnMut(usize) -> u16,
+    ) -> u64 {
+        let mut hits = list;
+        for slot in Bits(list) {
+            rows[slot] = target_row(&self.row_of, target(slot));
             if rows[slot] == NO_ROW {
                 hits &= !(1 << slot);
                 failed(slot, DropReason::NoTarget);
@@ -212,7 +234,7 @@ impl FlowPipe {
     #[inline]
     fn follow(&self, group: usize, packets: &Packets, slot: usize, around: &Around<'_>) -> u32 {
         let hash = packets.keys(self.source).select[slot];
-        target_row(&self.row_of, around.buckets.get(group).map_or(NO_TARGET, |buckets| buckets.pick(hash)))
+        target_row(&self.row_of, around.groups.get(group).map_or(NO_TARGET, |group| group.pick(hash)))
     }
 
     /// What a packet of a new flow decides, and the row it means now.

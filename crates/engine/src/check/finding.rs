@@ -120,6 +120,10 @@ pub enum FindingKind {
         "the size of a group filled by wants is a power of two between its number of targets ({targets}) and {max}, not {size}"
     )]
     WantsSize { size: u32, targets: usize, max: u32 },
+    #[error("the size of a group whose buckets are given is a power of two up to {max}, not {size}")]
+    GivenSize { size: u32, max: u32 },
+    #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]
+    LearnGiven { group: String },
     #[error("a target leads to a port, a pipe, an app, the kernel, in_port or drop, not to {found}")]
     TargetForward { found: &'static str },
     #[error("a meter's {what} is above 0")]

@@ -3,7 +3,8 @@
 use super::finding::{Finding, FindingKind};
 use super::{CAPACITY_MAX, MATCHES_MAX, OPERATIONS_MAX, TEMPLATES_MAX, too_many};
 use crate::program::{
-    Criterion, Encap, Forward, HashInput, Match, Operation, Origin, Pipe, PipeKind, Program, SharedUse, Template, Value,
+    Criterion, Encap, Fill, Forward, HashInput, Match, Operation, Origin, Pipe, PipeKind, Program, SharedUse, Template,
+    Value,
 };
 use packet::{Access, Field, Layer};
 
@@ -79,6 +80,8 @@ fn kind(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
         PipeKind::Flow { learn, .. } => {
             if let Some(group) = super::learn_group(*learn) {
                 kinds.extend(lost("group", group.index(), program.groups.len()));
+                let named = program.groups.get(group.index()).filter(|group| group.fill == Fill::Given);
+                kinds.extend(named.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
             }
         }
         PipeKind::Lpm => {

@@ -42,7 +42,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     let name = || group.name.clone();
     if group.targets.is_empty() {
         findings.push(Finding::new(group.origin, FindingKind::GroupEmpty { group: name() }));
-    } else if group.targets.iter().all(|target| target.weight == 0) {
+    } else if group.fill != Fill::Given && group.targets.iter().all(|target| target.weight == 0) {
         findings.push(Finding::new(group.origin, FindingKind::GroupDead { group: name() }));
     }
     findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
@@ -71,7 +71,10 @@ fn size(group: &Group) -> Option<FindingKind> {
         Fill::Wants if !(large_enough && size <= WANTS_MAX && size.is_power_of_two()) => {
             Some(FindingKind::WantsSize { size, targets, max: WANTS_MAX })
         }
-        Fill::Maglev | Fill::Wants => None,
+        Fill::Given if !(size <= WANTS_MAX && size.is_power_of_two()) => {
+            Some(FindingKind::GivenSize { size, max: WANTS_MAX })
+        }
+        Fill::Maglev | Fill::Wants | Fill::Given => None,
     }
 }
 

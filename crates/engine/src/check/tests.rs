@@ -43,7 +43,14 @@ fn group(fill: Fill, size: u32, weights: &[u32]) -> Group {
         forward: Forward::Port(PortId(1)),
         origin: Origin(5),
     };
-    Group { name: "g".into(), fill, size, targets: weights.iter().enumerate().map(target).collect(), origin: Origin(4) }
+    Group {
+        name: "g".into(),
+        fill,
+        size,
+        seed: None,
+        targets: weights.iter().enumerate().map(target).collect(),
+        origin: Origin(4),
+    }
 }
 
 fn meter(name: &str, cir: u64, second: MeterSecond) -> MeterDeclaration {
@@ -107,6 +114,8 @@ fn a_good_program_has_no_findings() {
     assert_eq!(check(&program(vec![good()])), []);
     let group = group(Fill::Wants, 256, &[1, 2]);
     assert_eq!(check(&with_group(group)), []);
+    // An active-backup bond: fewer buckets than targets, and weights say nothing.
+    assert_eq!(check(&with_group(self::group(Fill::Given, 1, &[0, 0]))), []);
 }
 
 finds!(too_many_pipes: program((0..257).map(|at| pipe(&at.to_string(), vec![], vec![])).collect())
@@ -251,6 +260,16 @@ finds!(a_maglev_size_that_is_no_prime: with_group(group(Fill::Maglev, 65_536, &[
     => FindingKind::MaglevSize { hint: Some(65_537), .. });
 finds!(a_wants_size_that_is_no_power_of_two: with_group(group(Fill::Wants, 100, &[1]))
     => FindingKind::WantsSize { size: 100, .. });
+finds!(a_given_size_that_is_no_power_of_two: with_group(group(Fill::Given, 3, &[1]))
+    => FindingKind::GivenSize { size: 3, .. });
+finds!(flows_learnt_from_given_buckets: Program {
+    groups: vec![group(Fill::Given, 8, &[1])],
+    ..matching(
+        PipeKind::Flow { key: KeySource::Outer, learn: Learn::Follow(GroupId(0)), idle_timeout_ns: 0 },
+        vec![],
+        vec![entry(EntryMatch::Target(0))],
+    )
+} => FindingKind::LearnGiven { group } if group == "g");
 finds!(a_group_in_a_group: {
     let mut group = group(Fill::Wants, 8, &[1]);
     group.targets[0].forward = Forward::Group(GroupId(0));

@@ -69,7 +69,7 @@ pub(super) fn per_entry(key: &[KeyField]) -> impl Iterator<Item = (&KeyField, Cr
 
 impl Interpreter {
     /// Looks a packet up in a pipe.
-    pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource) -> Answer {
+    pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource, now_ns: u64) -> Answer {
         let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
         let key = key_fields(pipe, packet);
         let failed: Vec<_> = key.iter().filter_map(failed_constant).collect();
@@ -79,7 +79,7 @@ impl Interpreter {
         }
         match &pipe.kind {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
-            PipeKind::Hash { input, group } => self.by_hash(state, packet, key, input, *group),
+            PipeKind::Hash { input, group } => self.by_hash(state, packet, key, (input, *group), now_ns),
             PipeKind::Flow { key: source, learn, .. } => {
                 let mut answer = Answer::new(key, Found::NoTarget);
                 self.by_flow(id, packet, *source, *learn, flows, &mut answer);
@@ -93,8 +93,8 @@ impl Interpreter {
         state: &PipeState,
         packet: &Packet,
         key: Vec<KeyField>,
-        input: &HashInput,
-        group: GroupId,
+        (input, group): (&HashInput, GroupId),
+        now_ns: u64,
     ) -> Answer {
         let hash = match input {
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
@@ -104,7 +104,7 @@ impl Interpreter {
             let failed = key.iter().filter(|field| field.actual.is_none()).map(absent).collect();
             return Answer::new(key, Found::Miss(Miss { failed, nearest: None }));
         };
-        let pick = self.pick(group, hash);
+        let pick = self.pick(group, hash, now_ns);
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
@@ -122,12 +122,14 @@ impl Interpreter {
     }
 
     /// The bucket of a hash and its target.
-    pub(super) fn pick(&self, id: GroupId, hash: u64) -> Pick {
+    pub(super) fn pick(&self, id: GroupId, hash: u64, now_ns: u64) -> Pick {
         let (group, slots) = (&self.program.groups[id.index()], &self.buckets[id.index()]);
+        let hash = group.seed.map_or(hash, |seed| mixed(hash ^ seed));
         let bucket = ((u128::from(hash >> 32) * slots.len() as u128) >> 32) as usize;
-        let named = |target: u16| group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
-        let target = slots.get(bucket).copied().and_then(named);
-        Pick { group: id, name: group.name.clone(), hash, bucket, target }
+        let target = self.target_of(id, bucket, now_ns);
+        let target = group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
+        let moving = self.moving(id, bucket, now_ns);
+        Pick { group: id, name: group.name.clone(), hash, bucket, moving, target }
     }
 
     fn by_flow(
@@ -192,7 +194,8 @@ impl Interpreter {
             Learn::Default => Some(FlowDecision::Default),
             Learn::Follow(group) => Some(FlowDecision::Follow(group)),
             Learn::Pin(group) => {
-                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0));
+                // The check admits no buckets here that move with time.
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
                 let target = pick.target.as_ref().map(|(target, _)| *target);
                 answer.pick = Some(pick);
                 target.map(FlowDecision::Pinned)
@@ -206,7 +209,7 @@ impl Interpreter {
             FlowDecision::Default => Some(EntryMatch::Default),
             FlowDecision::Pinned(target) => Some(EntryMatch::Target(target)),
             FlowDecision::Follow(group) => {
-                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0));
+                let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
                 let target = pick.target.as_ref().map(|(target, _)| EntryMatch::Target(*target));
                 answer.pick = Some(pick);
                 target
@@ -216,6 +219,16 @@ impl Interpreter {
         let row = wanted.and_then(|wanted| state.row_of(&wanted));
         answer.found = row.map_or(Found::NoTarget, Found::Row);
     }
+}
+
+/// One step of splitmix64 from a state: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+fn mixed(state: u64) -> u64 {
+    let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
+        word ^= word >> shift;
+        word = word.wrapping_mul(factor);
+    }
+    word ^ (word >> 31)
 }
 
 /// The fields a pipe compares or hashes, with the packet's values.

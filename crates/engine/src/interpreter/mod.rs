@@ -13,6 +13,7 @@ mod action;
 mod bytes;
 mod checksum;
 mod fields;
+mod given;
 mod lookup;
 mod meter;
 mod near;
@@ -25,9 +26,10 @@ pub use self::meter::MeterState;
 pub use self::state::Effect;
 
 use self::action::act;
+use self::given::GivenState;
 use self::lookup::Found;
 use self::packet::Packet;
-use self::state::{NS_PER_MS, PipeState, Row};
+use self::state::{PipeState, Row};
 use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
 use crate::change::EntryKey;
 use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse};
@@ -43,11 +45,13 @@ pub struct Interpreter {
     /// Each pipe's place in the order of pipes.
     places: Vec<usize>,
     buckets: Vec<Vec<u16>>,
+    /// What the buckets of groups that are filled by hand have seen.
+    given: Vec<GivenState>,
     pipes: Vec<PipeState>,
     counters: Vec<Count>,
     meters: Vec<MeterState>,
     /// The latest time a walk or `age` was told of.
-    clock_ms: u64,
+    clock_ns: u64,
 }
 
 /// What became of a packet, and why.
@@ -85,10 +89,11 @@ impl Interpreter {
         let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
-        Interpreter { program, depth, places, buckets, pipes, counters, meters, clock_ms: 0 }
+        let given = vec![GivenState::default(); program.groups.len()];
+        Interpreter { program, depth, places, buckets, given, pipes, counters, meters, clock_ns: 0 }
     }
 
-    /// New buckets for a group.
+    /// New buckets for a group that is filled by weights.
     pub fn set_buckets(&mut self, group: GroupId, slots: Vec<u16>) {
         self.buckets[group.index()] = slots;
     }
@@ -102,7 +107,7 @@ impl Interpreter {
     /// Takes a packet through the program: counts, learns, spends tokens.
     pub fn walk(&mut self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
         let walk = self.explain(input, frame, headroom, now_ns);
-        self.apply_effects(&walk.effects, now_ns / NS_PER_MS);
+        self.apply_effects(&walk.effects, now_ns);
         walk
     }
 
@@ -166,8 +171,9 @@ impl Visit<'_> {
     fn enter(&mut self, id: PipeId, packet: &mut Packet) -> End {
         let interpreter = self.interpreter;
         let pipe = &interpreter.program.pipes[id.index()];
-        let answer = interpreter.look_up(id, packet, self.flows);
+        let answer = interpreter.look_up(id, packet, self.flows, self.now_ns);
         self.effects.extend(answer.effects);
+        self.meet(answer.pick.as_ref(), packet);
         let mut step = Step {
             pipe: id,
             name: pipe.name.clone(),
@@ -200,6 +206,7 @@ impl Visit<'_> {
         step.lookup = Lookup::Miss(why);
         let said = self.interpreter.program.pipes[id.index()].miss;
         let (pick, end) = self.forward(packet, said, DropReason::Miss);
+        self.meet(pick.as_ref(), packet);
         step.forward = Some(Forwarded { miss: true, per_entry: false, said, pick });
         end
     }
@@ -234,8 +241,17 @@ impl Visit<'_> {
         let per_entry = pipe.forward == Forward::PerEntry;
         let said = if per_entry { entry.forward.unwrap_or_default() } else { pipe.forward };
         let (pick, end) = self.forward(packet, said, DropReason::Policy);
+        self.meet(pick.as_ref(), packet);
         step.forward = Some(Forwarded { miss: false, per_entry, said, pick });
         Ok(end)
+    }
+
+    /// A bucket that was picked counts the packet.
+    fn meet(&mut self, pick: Option<&trace::Pick>, packet: &Packet) {
+        if let Some(pick) = pick.filter(|pick| self.interpreter.counts(pick)) {
+            let (group, bucket) = (pick.group, pick.bucket);
+            self.effects.push(Effect::Bucket { group, bucket, bytes: packet.bytes.len() });
+        }
     }
 
     fn monitor(&mut self, pipe: &Pipe, entry: &Entry, packet: &mut Packet) -> Monitored {
@@ -284,7 +300,7 @@ impl Visit<'_> {
 
     fn forward_to_group(&self, packet: &Packet, group: GroupId, reason: DropReason) -> (Option<trace::Pick>, End) {
         let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
-        let pick = self.interpreter.pick(group, hash);
+        let pick = self.interpreter.pick(group, hash, self.now_ns);
         let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };
         let said = self.interpreter.program.groups[group.index()].targets[usize::from(target)].forward;
         let end = match said {

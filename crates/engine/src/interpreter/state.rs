@@ -5,7 +5,7 @@ use super::order::pipes_behind;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::check_entry;
-use crate::program::{CounterId, Entry, EntryMatch, GroupId, MeterId, Pipe, PipeId, PipeKind};
+use crate::program::{CounterId, Entry, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind};
 use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::FlowKey;
 use std::collections::BTreeMap;
@@ -42,6 +42,15 @@ pub enum Effect {
         meter: MeterId,
         /// What is left.
         left: MeterState,
+    },
+    /// It meets a bucket that was given to its target.
+    Bucket {
+        /// The group.
+        group: GroupId,
+        /// The bucket.
+        bucket: usize,
+        /// Bytes counted.
+        bytes: usize,
     },
     /// It writes a flow.
     Learn {
@@ -219,8 +228,9 @@ impl FlowSource for Interpreter {
 
 impl Interpreter {
     /// Does what a walk says.
-    pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ms: u64) {
-        self.clock_ms = self.clock_ms.max(now_ms);
+    pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ns: u64) {
+        self.clock_ns = self.clock_ns.max(now_ns);
+        let now_ms = now_ns / NS_PER_MS;
         for effect in effects {
             match *effect {
                 Effect::Hit { pipe, row, bytes } => {
@@ -231,6 +241,7 @@ impl Interpreter {
                 Effect::Miss { pipe, bytes } => self.pipes[pipe.index()].misses.one(bytes),
                 Effect::Counter { counter, bytes } => self.counters[counter.index()].one(bytes),
                 Effect::Meter { meter, left } => self.meters[meter.index()] = left,
+                Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
                 Effect::Learn { pipe, key, decision } => {
                     self.pipes[pipe.index()].flows.insert(key, FlowRow::new(decision, now_ms));
                 }
@@ -260,6 +271,11 @@ impl Interpreter {
                 Ok(())
             }
             Change::SetWeight { group, target, weight } => self.set_weight(*group, *target, *weight),
+            Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
+                self.check_moves(*group, moves)?;
+                self.move_buckets(*group, moves, *idle_gap_ns, *wait_max_ns);
+                Ok(())
+            }
         }
     }
 
@@ -273,7 +289,7 @@ impl Interpreter {
         if state.is_full_for(pipe, entry) {
             return Err(ChangeError::Full { pipe: name(), capacity: pipe.capacity });
         }
-        state.put(entry.clone(), self.clock_ms);
+        state.put(entry.clone(), self.clock_ns / NS_PER_MS);
         Ok(())
     }
 
@@ -288,8 +304,28 @@ impl Interpreter {
     fn set_weight(&mut self, group: GroupId, target: u16, weight: u32) -> Result<(), ChangeError> {
         let unknown = |what: &str| ChangeError::Unknown { what: what.to_string() };
         let group = self.program.groups.get_mut(group.index()).ok_or_else(|| unknown("group"))?;
+        if group.fill == Fill::Given {
+            return Err(ChangeError::Filled { group: group.name.clone(), why: "have no weights" });
+        }
         let target = group.targets.get_mut(usize::from(target)).ok_or_else(|| unknown("target"))?;
         target.weight = weight;
+        Ok(())
+    }
+
+    fn check_moves(&self, id: GroupId, moves: &[(u32, u16)]) -> Result<(), ChangeError> {
+        let unknown = |what: &str| Err(ChangeError::Unknown { what: what.to_string() });
+        let Some(group) = self.program.groups.get(id.index()) else { return unknown("group") };
+        if group.fill != Fill::Given {
+            return Err(ChangeError::Filled { group: group.name.clone(), why: "go by weights" });
+        }
+        for (bucket, target) in moves {
+            if *bucket >= group.size {
+                return unknown("bucket");
+            }
+            if *target != u16::MAX && usize::from(*target) >= group.targets.len() {
+                return unknown("target");
+            }
+        }
         Ok(())
     }
 
@@ -317,9 +353,11 @@ impl Interpreter {
     }
 
     /// Removes what no packet has hit for longer than its pipe's idle timeout; the flows among them, with their counts.
+    /// Moves of buckets that are due are carried out.
     pub fn age(&mut self, now_ns: u64) -> Vec<(FlowKey, Count)> {
         let now_ms = now_ns / NS_PER_MS;
-        self.clock_ms = self.clock_ms.max(now_ms);
+        self.clock_ns = self.clock_ns.max(now_ns);
+        self.settle_all(now_ns);
         let mut gone = Vec::new();
         for (pipe, state) in self.program.pipes.iter().zip(&mut self.pipes) {
             let idle = |since: u64, timeout_ns| is_over(now_ms.saturating_sub(since), timeout_ns);
@@ -340,7 +378,11 @@ impl Interpreter {
     /// Everything counted.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
-        Snapshot { pipes: self.pipes.iter().map(PipeState::snapshot).collect(), counters: self.counters.clone() }
+        Snapshot {
+            pipes: self.pipes.iter().map(PipeState::snapshot).collect(),
+            counters: self.counters.clone(),
+            buckets: self.bucket_reports(),
+        }
     }
 }
 

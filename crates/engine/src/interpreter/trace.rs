@@ -122,12 +122,27 @@ pub struct Pick {
     pub group: GroupId,
     /// Its name.
     pub name: String,
-    /// The hash.
+    /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
     /// The bucket it falls into.
     pub bucket: usize,
+    /// Is the bucket to move?
+    pub moving: Moving,
     /// The bucket's target and its name; `None`: no live target.
     pub target: Option<(u16, String)>,
+}
+
+/// How the move of a bucket stands when a packet meets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moving {
+    /// It is not to move.
+    No,
+    /// It moves later: packets have met it too short a while ago.
+    Waits,
+    /// It moves with this packet: it has rested, or nobody had it.
+    Rested,
+    /// It moves with this packet: it has waited as long as it may.
+    Overdue,
 }
 
 /// A packet's flow in a FLOW pipe.

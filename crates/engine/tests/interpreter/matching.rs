@@ -4,7 +4,7 @@ use crate::setup::*;
 use engine::change::{Change, ChangeError, EntryKey};
 use engine::interpreter::trace::{Known, Lookup};
 use engine::program::{
-    Criterion, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
+    Criterion, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
     Program, Value,
 };
 use engine::snapshot::FlowDecision;
@@ -158,6 +158,82 @@ fn m7_no_live_target_or_no_entry_for_it_drops_with_no_target() {
         assert_eq!(walk.verdict, dropped(DropReason::NoTarget));
     }
     assert_eq!(interpreter.snapshot().pipes[0].misses.packets, 0, "neither hit nor miss");
+}
+
+#[test]
+fn m7_a_seed_of_the_group_is_mixed_into_the_hash() {
+    let mut program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 2);
+    program.groups[0].seed = Some(0x1234);
+    let pick = walk(&program, &frame(TCP)).trace[0].pick.clone().expect("a HASH pipe picks");
+    assert_eq!(pick.hash, table::seeded(select_hash(7, &tcp_key().0), 0x1234));
+    // The first number of splitmix64 from state 0, as its authors publish it.
+    assert_eq!(table::seeded(0x1234, 0x1234), 0xe220_a839_7b1d_cdaf);
+    assert_eq!(pick.bucket as u64, pick.hash >> 62);
+}
+
+/// A HASH pipe over buckets that are given, none to anybody yet.
+fn given() -> Interpreter {
+    let mut program = with_group(program(vec![hash(HashInput::Select(KeySource::Outer))]), 2);
+    program.groups[0].fill = Fill::Given;
+    Interpreter::new(&program, vec![vec![u16::MAX; 4]])
+}
+
+/// All four buckets to a target.
+fn all_to(target: u16, idle_gap_ns: u64, wait_max_ns: u64) -> Change {
+    let moves = (0..4).map(|bucket| (bucket, target)).collect();
+    Change::MoveBuckets { group: GroupId(0), moves, idle_gap_ns, wait_max_ns }
+}
+
+#[test]
+fn m15_given_buckets_have_no_target_until_they_are_given_one() {
+    let mut interpreter = given();
+    assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, dropped(DropReason::NoTarget));
+    interpreter.apply(&all_to(1, MS, MS)).unwrap();
+    assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, Verdict::Transmit(PortId(1)));
+    let refused = |change| given().apply(&change).unwrap_err();
+    let weight = Change::SetWeight { group: GroupId(0), target: 0, weight: 2 };
+    assert!(matches!(refused(weight), ChangeError::Filled { group, .. } if group == "group"));
+    assert!(matches!(refused(all_to(2, 0, 0)), ChangeError::Unknown { .. }), "there are two targets");
+}
+
+#[test]
+fn m16_a_bucket_in_use_moves_when_it_has_rested_or_waited_long_enough() {
+    let mut interpreter = given();
+    interpreter.apply(&all_to(0, 0, 0)).unwrap();
+    let mut port = |change: Option<Change>, now_ns| {
+        let before = interpreter.snapshot();
+        let probed = interpreter.explain(PortId(0), &frame(TCP), 128, now_ns).verdict;
+        assert_eq!(interpreter.snapshot(), before);
+        let Verdict::Transmit(PortId(port)) = interpreter.walk(PortId(0), &frame(TCP), 128, now_ns).verdict else {
+            panic!("every bucket has a target")
+        };
+        assert_eq!(probed, Verdict::Transmit(PortId(port)));
+        change.into_iter().for_each(|change| interpreter.apply(&change).unwrap());
+        let report = interpreter.snapshot().buckets.remove(0);
+        (port, report.moved, report.moved_busy, report.pending)
+    };
+    assert_eq!(port(Some(all_to(1, 2 * MS, 5 * MS)), 0), (0, 7, 0, 1), "three buckets were never used");
+    assert_eq!(port(None, 2 * MS - 1), (0, 7, 0, 1));
+    assert_eq!(port(Some(all_to(0, 2 * MS, 5 * MS)), 4 * MS - 1), (1, 11, 0, 1), "the packet already goes there");
+    for now_ns in (5 * MS..9 * MS - 1).step_by(MS as usize) {
+        assert_eq!(port(None, now_ns), (1, 11, 0, 1), "in use");
+    }
+    assert_eq!(port(None, 9 * MS - 1), (0, 12, 1, 0), "waited long enough");
+    port(Some(all_to(1, 1, u64::MAX)), 10 * MS);
+    assert_eq!(port(Some(all_to(0, 1, u64::MAX)), 10 * MS), (0, 18, 1, 0), "a later move replaces one that waits");
+}
+
+#[test]
+fn m17_given_buckets_count_the_packets_that_meet_them() {
+    let mut interpreter = given();
+    let bytes = frame(TCP).len() as u64;
+    interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+    interpreter.apply(&all_to(1, 0, 0)).unwrap();
+    interpreter.walk(PortId(0), &frame(TCP), 128, MS);
+    let report = interpreter.snapshot().buckets.remove(0);
+    let bucket = (select_hash(7, &tcp_key().0) >> 62) as usize;
+    assert_eq!((report.packets[bucket], report.bytes[bucket]), (2, 2 * bytes), "also without a target");
+    assert_eq!(report.packets.iter().sum::<u64>(), 2);
 }
 
 #[test]

@@ -100,6 +100,7 @@ pub fn group(count: usize) -> Group {
     Group {
         name: "group".to_string(),
         fill: Fill::Wants,
+        seed: None,
         size: 4,
         targets: (0..count).map(target).collect(),
         origin: Origin::default(),

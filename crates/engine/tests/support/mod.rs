@@ -202,6 +202,7 @@ pub fn hash_group(name: &str, targets: &[&str]) -> Group {
     Group {
         name: name.into(),
         fill: Fill::Wants,
+        seed: None,
         size: 12,
         targets: targets.iter().map(target).collect(),
         origin: Origin::default(),

@@ -1,0 +1,113 @@
+//! A group's buckets as packets pick from them.
+//!
+//! Buckets that follow weights are an array and nothing else: to pick is a multiplication and a load. Those that are
+//! given count what meets them, and settle moves that wait.
+
+use crate::batch::compile;
+use crate::program::{Fill, Group};
+use crate::snapshot::BucketReport;
+use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
+
+/// The buckets of a group.
+#[derive(Debug)]
+pub struct GroupTable {
+    seed: Option<u64>,
+    pub held: Held,
+}
+
+/// The buckets, by how they are filled.
+#[derive(Debug)]
+pub enum Held {
+    /// By weights.
+    Filled(Buckets),
+    /// By hand.
+    Given(Box<GivenBuckets>),
+}
+
+/// A packet that meets a bucket: its bytes, when, and whether that counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Meeting {
+    pub bytes: usize,
+    pub now_ns: u64,
+    pub live: bool,
+}
+
+impl GroupTable {
+    /// The buckets of a group, from the ones before where history counts.
+    pub fn new(group: &Group, previous: Option<&[u16]>) -> GroupTable {
+        let held = match group.fill {
+            Fill::Given => Held::Given(Box::new(GivenBuckets::new(group.size as usize))),
+            Fill::Maglev | Fill::Wants => Held::Filled(Buckets::new(compile::fill(group, previous))),
+        };
+        GroupTable { seed: group.seed, held }
+    }
+
+    /// The targets of all buckets.
+    pub fn slots(&self) -> &[u16] {
+        self.held.buckets().slots()
+    }
+
+    /// The buckets, when to pick from them is all there is to it.
+    #[inline]
+    pub fn plain(&self) -> Option<&Buckets> {
+        match &self.held {
+            Held::Filled(buckets) if self.seed.is_none() => Some(buckets),
+            Held::Filled(_) | Held::Given(_) => None,
+        }
+    }
+
+    /// The target of a hash that nobody counts: only where the check admits no buckets that are given.
+    #[inline(always)]
+    pub fn pick(&self, hash: u64) -> u16 {
+        self.held.buckets().pick(self.seed.map_or(hash, |seed| seeded(hash, seed)))
+    }
+
+    /// The target of a hash for a packet.
+    #[inline]
+    pub fn meet(&mut self, hash: u64, meeting: Meeting) -> u16 {
+        let hash = self.seed.map_or(hash, |seed| seeded(hash, seed));
+        self.held.meet(self.held.buckets().bucket(hash), meeting)
+    }
+
+    /// Gives buckets to targets; nothing unless they are filled by hand.
+    pub fn give(&mut self, moves: &[(u32, u16)], patience: Patience, now_ns: u64) {
+        let Held::Given(given) = &mut self.held else { return };
+        moves.iter().for_each(|&(bucket, target)| given.give(bucket, target, patience, now_ns));
+    }
+
+    /// Carries out what is due of up to `limit` moves that wait.
+    pub fn settle(&mut self, limit: usize, now_ns: u64) {
+        if let Held::Given(given) = &mut self.held {
+            given.settle_some(limit, now_ns);
+        }
+    }
+
+    /// What the buckets have seen.
+    pub fn report(&self) -> BucketReport {
+        let slots = self.slots().to_vec();
+        let Held::Given(given) = &self.held else { return BucketReport { slots, ..BucketReport::default() } };
+        let ((moved, moved_busy), pending) = (given.moved(), given.pending());
+        let (packets, bytes) = (given.packets().collect(), given.bytes().collect());
+        BucketReport { slots, packets, bytes, moved, moved_busy, pending }
+    }
+}
+
+impl Held {
+    #[inline(always)]
+    pub fn buckets(&self) -> &Buckets {
+        match self {
+            Held::Filled(buckets) => buckets,
+            Held::Given(given) => given.buckets(),
+        }
+    }
+
+    /// The target of a bucket for a packet.
+    #[inline]
+    pub fn meet(&mut self, bucket: usize, meeting: Meeting) -> u16 {
+        match self {
+            Held::Filled(buckets) => buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET),
+            Held::Given(given) if meeting.live => given.meet(bucket, meeting.bytes, meeting.now_ns),
+            Held::Given(given) => given.peek(bucket, meeting.now_ns),
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Buckets that are given: somebody outside says whose each one is, and a move may wait until nobody uses the bucket.
+//!
+//! Flows share buckets, so a bucket that moves while packets of a flow are on their way can put them out of order. A
+//! move therefore waits until the bucket has rested for a while, or until it has waited long enough. Whoever meets the
+//! bucket settles its move first: with equal times it does not matter who that is, nor in what order.
+//!
+//! Costs: 34 bytes a bucket; a packet loads and writes one row of 32 bytes. Nothing is allocated but by
+//! [`GivenBuckets::give`], which keeps the moves that wait.
+
+use crate::bucket::{Buckets, NO_TARGET};
+
+/// Buckets whose targets are given.
+#[derive(Clone, Debug)]
+pub struct GivenBuckets {
+    buckets: Buckets,
+    uses: Vec<Use>,
+    /// Moves that wait; `Use::waits` leads here.
+    moves: Vec<Move>,
+    /// Where the next look at moves begins.
+    next: usize,
+    moved: u64,
+    moved_busy: u64,
+}
+
+/// What a bucket has seen.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    packets: u64,
+    bytes: u64,
+    last_ns: u64,
+    /// The place of its move, from 1; 0: none waits.
+    waits: u32,
+}
+
+/// A move that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Move {
+    bucket: u32,
+    target: u16,
+    gap_ns: u64,
+    until_ns: u64,
+}
+
+/// When a bucket is to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    /// As soon as nothing has used it for so long, nanoseconds; 0: at once.
+    pub idle_gap_ns: u64,
+    /// At the latest after so long, nanoseconds.
+    pub wait_max_ns: u64,
+}
+
+impl GivenBuckets {
+    /// So many buckets, none with a target.
+    #[must_use]
+    pub fn new(size: usize) -> GivenBuckets {
+        GivenBuckets {
+            buckets: Buckets::new(vec![NO_TARGET; size]),
+            uses: vec![Use::default(); size],
+            moves: Vec::new(),
+            next: 0,
+            moved: 0,
+            moved_busy: 0,
+        }
+    }
+
+    /// The buckets as they are now.
+    #[inline(always)]
+    #[must_use]
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// Packets that met each bucket.
+    pub fn packets(&self) -> impl Iterator<Item = u64> + '_ {
+        self.uses.iter().map(|one| one.packets)
+    }
+
+    /// Their bytes.
+    pub fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
+        self.uses.iter().map(|one| one.bytes)
+    }
+
+    /// Moves carried out, and those of them that found the bucket in use.
+    #[must_use]
+    pub fn moved(&self) -> (u64, u64) {
+        (self.moved, self.moved_busy)
+    }
+
+    /// Moves that wait.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.moves.len()
+    }
+
+    /// Gives a bucket (below the size) to a target, or to nobody ([`NO_TARGET`]), in place of a move of it that waits.
+    pub fn give(&mut self, bucket: u32, target: u16, patience: Patience, now_ns: u64) {
+        self.forget(bucket);
+        if self.buckets.slots()[bucket as usize] == target {
+            return;
+        }
+        let until_ns = now_ns.saturating_add(patience.wait_max_ns);
+        self.moves.push(Move { bucket, target, gap_ns: patience.idle_gap_ns, until_ns });
+        self.uses[bucket as usize].waits = self.moves.len() as u32;
+        self.settle(bucket as usize, now_ns);
+    }
+
+    /// A packet meets a bucket: its move is settled, the packet counted. The target.
+    #[inline]
+    pub fn meet(&mut self, bucket: usize, bytes: usize, now_ns: u64) -> u16 {
+        let Some(one) = self.uses.get(bucket) else { return NO_TARGET };
+        if one.waits != 0 {
+            self.settle(bucket, now_ns);
+        }
+        let one = &mut self.uses[bucket];
+        one.packets += 1;
+        one.bytes += bytes as u64;
+        one.last_ns = now_ns;
+        self.buckets.slots()[bucket]
+    }
+
+    /// The target that [`GivenBuckets::meet`] would say; changes nothing.
+    #[must_use]
+    pub fn peek(&self, bucket: usize, now_ns: u64) -> u16 {
+        let waits = self.uses.get(bucket).map_or(0, |one| one.waits);
+        let due = self.moves.get((waits as usize).wrapping_sub(1)).filter(|one| self.due(one, now_ns).is_some());
+        due.map_or_else(|| self.buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET), |one| one.target)
+    }
+
+    /// Carries out what is due of the next `limit` moves that wait.
+    pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
+        for _ in 0..limit.min(self.moves.len()) {
+            if self.next >= self.moves.len() {
+                self.next = 0;
+            }
+            let Some(one) = self.moves.get(self.next) else { return };
+            // Another move takes the place of one that is carried out.
+            self.next += usize::from(!self.settle(one.bucket as usize, now_ns));
+        }
+    }
+
+    /// Takes over from buckets of the same size; `now_is` says which number a target has now, or that it is gone.
+    pub fn inherit(&mut self, old: &GivenBuckets, now_is: impl Fn(u16) -> Option<u16>) {
+        let place = |slot: &u16| now_is(*slot).unwrap_or(NO_TARGET);
+        *self = GivenBuckets {
+            buckets: Buckets::new(old.buckets.slots().iter().map(place).collect()),
+            moves: Vec::new(),
+            next: 0,
+            ..old.clone()
+        };
+        self.uses.iter_mut().for_each(|one| one.waits = 0);
+        for one in &old.moves {
+            let target = if one.target == NO_TARGET { Some(NO_TARGET) } else { now_is(one.target) };
+            let Some(target) = target else { continue };
+            self.moves.push(Move { target, ..*one });
+            self.uses[one.bucket as usize].waits = self.moves.len() as u32;
+        }
+    }
+
+    /// Carries out the move of a bucket if it is due; was it?
+    fn settle(&mut self, bucket: usize, now_ns: u64) -> bool {
+        let waits = self.uses[bucket].waits as usize;
+        let Some(&one) = self.moves.get(waits.wrapping_sub(1)) else { return false };
+        let Some(busy) = self.due(&one, now_ns) else { return false };
+        self.buckets.set(bucket, one.target);
+        self.moved += 1;
+        self.moved_busy += u64::from(busy);
+        self.forget(one.bucket);
+        true
+    }
+
+    /// Is a move due? `Some(true)`: though the bucket is in use.
+    fn due(&self, one: &Move, now_ns: u64) -> Option<bool> {
+        let used = &self.uses[one.bucket as usize];
+        let rests = used.packets == 0 || now_ns.saturating_sub(used.last_ns) >= one.gap_ns;
+        if rests || self.buckets.slots()[one.bucket as usize] == NO_TARGET {
+            return Some(false);
+        }
+        (now_ns >= one.until_ns).then_some(true)
+    }
+
+    /// Takes a bucket's move out of those that wait.
+    fn forget(&mut self, bucket: u32) {
+        let waits = std::mem::take(&mut self.uses[bucket as usize].waits);
+        if waits == 0 {
+            return;
+        }
+        self.moves.swap_remove(waits as usize - 1);
+        if let Some(other) = self.moves.get(waits as usize - 1) {
+            self.uses[other.bucket as usize].waits = waits;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const WAIT: Patience = Patience { idle_gap_ns: 10, wait_max_ns: 100 };
+    const AT_ONCE: Patience = Patience { idle_gap_ns: 0, wait_max_ns: 0 };
+
+    /// Four buckets of target 0, each met at time 0.
+    fn met() -> GivenBuckets {
+        let mut given = GivenBuckets::new(4);
+        (0..4).for_each(|bucket| given.give(bucket, 0, WAIT, 0));
+        (0..4).for_each(|bucket| assert_eq!(given.meet(bucket, 60, 0), 0));
+        given
+    }
+
+    #[test]
+    fn a_bucket_without_a_target_or_never_met_moves_at_once() {
+        let mut given = GivenBuckets::new(2);
+        given.meet(0, 60, 5);
+        given.give(0, 1, WAIT, 6);
+        given.give(1, 1, WAIT, 6);
+        given.give(1, 0, WAIT, 6);
+        assert_eq!((given.buckets().slots(), given.pending(), given.moved()), (&[1, 0][..], 0, (3, 0)));
+    }
+
+    #[test]
+    fn a_used_bucket_moves_when_it_has_rested_or_waited_long_enough() {
+        let mut given = met();
+        given.give(1, 1, WAIT, 5);
+        assert_eq!((given.peek(1, 9), given.meet(1, 60, 9)), (0, 0), "nine is not ten");
+        assert_eq!((given.peek(1, 19), given.meet(1, 60, 19)), (1, 1), "moved before the packet is sent");
+        given.meet(2, 60, 20);
+        given.give(2, 1, WAIT, 20);
+        for now_ns in (20..140).step_by(9) {
+            assert_eq!(given.meet(2, 60, now_ns), u16::from(now_ns >= 120), "at {now_ns}");
+        }
+        assert_eq!(given.moved(), (6, 1));
+    }
+
+    #[test]
+    fn a_later_move_replaces_one_that_waits() {
+        let mut given = met();
+        given.give(3, 1, WAIT, 1);
+        given.give(3, 2, AT_ONCE, 2);
+        assert_eq!((given.buckets().slots()[3], given.pending()), (2, 0));
+        given.give(0, 1, WAIT, 2);
+        given.give(0, 0, WAIT, 3);
+        assert_eq!((given.pending(), given.meet(0, 60, 1_000)), (0, 0), "where it is already: nothing waits");
+    }
+
+    #[test]
+    fn an_heir_knows_targets_by_their_new_numbers_and_counts_on() {
+        let mut old = met();
+        old.give(0, 1, WAIT, 1);
+        old.give(1, 2, WAIT, 1);
+        let mut heir = GivenBuckets::new(4);
+        heir.inherit(&old, |target| [Some(7), Some(8), None].get(usize::from(target)).copied().flatten());
+        assert_eq!((heir.buckets().slots(), heir.pending()), (&[7; 4][..], 1), "target 2 is gone, and its move");
+        assert_eq!(heir.packets().collect::<Vec<_>>(), [1; 4]);
+        assert_eq!(heir.meet(0, 60, 50), 8);
+        heir.inherit(&old, |target| (target == 1).then_some(3));
+        heir.settle_some(usize::MAX, 2);
+        assert_eq!(heir.buckets().slots(), [3, NO_TARGET, NO_TARGET, NO_TARGET], "without a target it moves at once");
+    }
+
+    /// What happens to the buckets.
+    #[derive(Clone, Copy, Debug)]
+    enum Act {
+        Give(u32, u16, u64, u64),
+        Meet(usize),
+        Settle(usize),
+        Wait(u64),
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        prop_oneof![
+            (0_u32..4, 0_u16..3, 0_u64..6, 0_u64..20)
+                .prop_map(|(bucket, to, gap, wait)| Act::Give(bucket, to, gap, wait)),
+            (0_usize..4).prop_map(Act::Meet),
+            (1_usize..5).prop_map(Act::Settle),
+            (0_u64..8).prop_map(Act::Wait),
+        ]
+    }
+
+    proptest! {
+        /// Against maps, where every move is looked at whenever anything happens to its bucket.
+        #[test]
+        fn moves_are_those_of_a_naive_twin(acts in prop::collection::vec(act(), 0..80)) {
+            let mut given = GivenBuckets::new(4);
+            let (mut now, mut slots) = (0, [NO_TARGET; 4]);
+            let (mut last, mut waits) = (BTreeMap::<u32, u64>::new(), BTreeMap::<u32, (u16, u64, u64)>::new());
+            let (mut moved, mut busy) = (0, 0);
+            let mut settle = |bucket: u32, now: u64, slots: &mut [u16; 4], last: &BTreeMap<u32, u64>,
+                              waits: &mut BTreeMap<u32, (u16, u64, u64)>| {
+                let Some(&(to, gap, until)) = waits.get(&bucket) else { return };
+                let rests = slots[bucket as usize] == NO_TARGET || last.get(&bucket).is_none_or(|last| now - last >= gap);
+                if rests || now >= until {
+                    slots[bucket as usize] = to;
+                    waits.remove(&bucket);
+                    moved += 1;
+                    busy += u64::from(!rests);
+                }
+            };
+            for act in acts {
+                match act {
+                    Act::Give(bucket, to, idle_gap_ns, wait_max_ns) => {
+                        given.give(bucket, to, Patience { idle_gap_ns, wait_max_ns }, now);
+                        waits.remove(&bucket);
+                        if slots[bucket as usize] != to {
+                            waits.insert(bucket, (to, idle_gap_ns, now + wait_max_ns));
+                            settle(bucket, now, &mut slots, &last, &mut waits);
+                        }
+                    }
+                    Act::Meet(bucket) => {
+                        settle(bucket as u32, now, &mut slots, &last, &mut waits);
+                        prop_assert_eq!(given.peek(bucket, now), slots[bucket]);
+                        prop_assert_eq!(given.meet(bucket, 1, now), slots[bucket]);
+                        last.insert(bucket as u32, now);
+                    }
+                    Act::Settle(limit) if limit >= 4 => {
+                        given.settle_some(limit, now);
+                        (0..4).for_each(|bucket| settle(bucket, now, &mut slots, &last, &mut waits));
+                    }
+                    Act::Settle(_) => {}
+                    Act::Wait(time) => now += time,
+                }
+                prop_assert_eq!(given.buckets().slots(), &slots[..]);
+                prop_assert_eq!(given.pending(), waits.len());
+            }
+            prop_assert_eq!(given.moved(), (moved, busy));
+        }
+    }
+}
