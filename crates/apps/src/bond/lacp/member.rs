@@ -1,0 +1,129 @@
+//! One member: the state of its machines. What they do with it is in their files.
+
+use super::churn::Churn;
+use super::config::{Config, Settings};
+use super::info::{Info, State};
+use super::mux::Mux;
+use super::notice::{Notice, Notices};
+use super::periodic::Periodic;
+use super::receive::Receive;
+use super::refusal::Refusal;
+use super::status::Counters;
+use super::transmit::Transmit;
+
+/// What is known of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Link {
+    pub up: bool,
+    pub speed_bps: Option<u64>,
+}
+
+/// A member of the bond.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    pub settings: Settings,
+    pub link: Link,
+    /// Kept out of the bond by the operator.
+    pub held: bool,
+    pub actor: Info,
+    pub partner: Info,
+    pub receive: Receive,
+    pub periodic: Periodic,
+    pub selected: bool,
+    /// Has a partner, but not the one in use.
+    pub outside: bool,
+    pub mux: Mux,
+    pub transmit: Transmit,
+    pub actor_churn: Churn,
+    pub partner_churn: Churn,
+    /// Collecting and distributing, as they were told last.
+    pub told: (bool, bool),
+    pub counters: Counters,
+    pub notices: Notices,
+}
+
+impl Member {
+    /// INITIALIZE: nobody there, link down.
+    pub(super) fn new(config: &Config, settings: Settings) -> Member {
+        let mut member = Member {
+            settings,
+            link: Link::default(),
+            held: false,
+            actor: config.actor(&settings),
+            partner: Info::default(),
+            receive: Receive::default(),
+            periodic: Periodic::default(),
+            selected: false,
+            outside: false,
+            mux: Mux::default(),
+            transmit: Transmit::default(),
+            actor_churn: Churn::default(),
+            partner_churn: Churn::default(),
+            told: (false, false),
+            counters: Counters::default(),
+            notices: Notices::default(),
+        };
+        member.forget_partner();
+        member
+    }
+
+    /// Has anybody spoken, and not been given up?
+    pub(super) fn has_partner(&self) -> bool {
+        !self.partner.system.is_nobody()
+    }
+
+    /// Is the partner's word good?
+    pub(super) fn is_current(&self) -> bool {
+        matches!(self.receive, Receive::Current(_))
+    }
+
+    /// Has its partner been given up?
+    pub(super) fn is_given_up(&self) -> bool {
+        self.receive == Receive::Defaulted
+    }
+
+    pub(super) fn note(&mut self, now_ns: u64, notice: Notice) {
+        self.notices.add(now_ns, notice);
+    }
+
+    pub(super) fn refuse(&mut self, now_ns: u64, refusal: Refusal) {
+        self.counters.refused[refusal as usize] += 1;
+        match refusal {
+            // What was on its way when the link went down is nobody's fault.
+            Refusal::LinkDown => {}
+            Refusal::OwnSystem => self.note(now_ns, Notice::Loop),
+            _ => self.note(now_ns, Notice::Refused(refusal)),
+        }
+    }
+
+    pub(super) fn look_for_churn(&mut self, now_ns: u64) {
+        let sync = |info: &Info| info.state.has(State::SYNC);
+        if self.actor_churn.look(now_ns, self.link.up, sync(&self.actor)) {
+            self.counters.actor_churned += 1;
+            self.note(now_ns, Notice::ActorChurn);
+        }
+        if self.partner_churn.look(now_ns, self.link.up, sync(&self.partner)) {
+            self.counters.partner_churned += 1;
+            self.note(now_ns, Notice::PartnerChurn);
+        }
+    }
+
+    /// Whether it collects and distributes, if that is news.
+    pub(super) fn news(&mut self) -> Option<(bool, bool)> {
+        let now = (self.mux >= Mux::Collecting, self.mux == Mux::Distributing);
+        let before = std::mem::replace(&mut self.told, now);
+        if now == before { None } else { Some(now) }
+    }
+
+    pub(super) fn wake_ns(&self) -> Option<u64> {
+        let machines = [
+            self.receive.wake_ns(),
+            self.periodic.due_ns,
+            self.mux.wake_ns(),
+            self.transmit.wake_ns(),
+            self.actor_churn.wake_ns(),
+            self.partner_churn.wake_ns(),
+        ];
+        machines.into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,3 @@
+//! The bond: several ports that are one.
+
+pub mod lacp;
