@@ -1,3 +1,4 @@
 //! The bond: several ports that are one.
 
+pub mod assignment;
 pub mod lacp;
