@@ -1,0 +1,369 @@
+//! Which buckets move because some members carry more than others.
+//!
+//! The default [`Rule`] is Open vSwitch's (`bond_rebalance`), number for number. Every interval, the bytes of each bucket
+//! since the last time are added to its load; then, as long as it pays, buckets move from the member with the most to
+//! the one with the least; then all loads are halved, so that the past counts for as much as the present. It stops when
+//! the two are less than 1/32 or 100 000 bytes apart. Buckets are chosen big to small as they fit into half the
+//! difference; if none fits, the smallest is; and the choice must bring the two nearer by a tenth of that half. A bucket
+//! moves once a run.
+//!
+//! What can be asked for beyond: loads relative to capacity, so that 1 and 10 Gbit/s are full at the same time; buckets
+//! that move on within a run, so that eight members that start from one are even after one interval and not after three;
+//! a budget of moves. A bucket that alone is more than a member's part is named as an elephant: no move can help there,
+//! only its heavy flow's own entry.
+//!
+//! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a dry run).
+//!
+//! Costs: a run sorts the buckets; each step of it looks at all members and at the buckets of one.
+
+use std::cmp::Reverse;
+use std::fmt;
+
+#[cfg(test)]
+mod tests;
+
+/// Members whose loads differ by less than this part of the lower one are even.
+const OVERLOAD_PART: u128 = 32;
+
+/// Members whose loads differ by fewer bytes are even.
+pub const OVERLOAD_BYTES: u64 = 100_000;
+
+/// A choice of buckets must bring two members nearer by this part of what would make them equal.
+const GAIN_PART: u128 = 10;
+
+/// Steps of a run for each member and bucket: no run on real loads comes near, but one must end.
+const STEPS_EACH: usize = 4;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// How loads are evened out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// Loads count relative to the capacity of their member.
+    pub by_capacity: bool,
+    /// A bucket may move on within a run. Only where it started and ends counts.
+    pub moves_on: bool,
+    /// Buckets that a run may move, if there is a limit.
+    pub budget: Option<usize>,
+}
+
+/// A member that can take buckets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Carrier {
+    /// Its number.
+    pub member: u16,
+    /// What it can carry, in any unit that is the same for all; 0 counts as 1.
+    pub capacity: u32,
+}
+
+/// What a run looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Bytes that each bucket ever carried.
+    pub totals: &'a [u64],
+    /// The member of each bucket.
+    pub slots: &'a [u16],
+    /// The members that are enabled. Buckets of others are left alone.
+    pub carriers: &'a [Carrier],
+}
+
+/// What should move, and what for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The moves, in the order they were found.
+    pub moves: Vec<Shift>,
+    /// The load of each member before, in the order of [`View::carriers`].
+    pub before: Vec<u64>,
+    /// The same when all has moved.
+    pub after: Vec<u64>,
+    /// Buckets too heavy for any member.
+    pub elephants: Vec<Elephant>,
+}
+
+/// A bucket that should move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shift {
+    /// The bucket.
+    pub bucket: u32,
+    /// The member that has it.
+    pub from: u16,
+    /// The member that should get it.
+    pub to: u16,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a bucket moves: the loads when it was chosen, in bytes as [`Rebalance`] weighs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reason {
+    /// Of the bucket.
+    pub load: u64,
+    /// Of the member it leaves.
+    pub from: u64,
+    /// Of the member it goes to.
+    pub to: u64,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reason { load, from, to } = self;
+        write!(formatter, "{load} bytes from the fullest member, at {from}, to the emptiest, at {to}")
+    }
+}
+
+/// A bucket that alone carries more than its member's part of everything.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Elephant {
+    /// The bucket.
+    pub bucket: u32,
+    /// Its load.
+    pub load: u64,
+    /// Its member's part of the load of all, by capacity if that is the rule.
+    pub fair: u64,
+}
+
+/// When loads are evened out next, and the load of each bucket.
+#[derive(Clone, Debug)]
+pub struct Rebalance {
+    rule: Rule,
+    /// 0: never.
+    interval_ns: u64,
+    /// The last run, or when counting began.
+    last_ns: u64,
+    seen: Vec<u64>,
+    loads: Vec<u64>,
+}
+
+impl Rebalance {
+    /// Counts from `totals`. An interval of 0 ms means never by itself, one below 1000 ms means 1000 ms.
+    #[must_use]
+    pub fn new(rule: Rule, interval_ms: u32, now_ns: u64, totals: &[u64]) -> Rebalance {
+        let loads = vec![0; totals.len()];
+        Rebalance { rule, interval_ns: interval_ns(interval_ms), last_ns: now_ns, seen: totals.to_vec(), loads }
+    }
+
+    /// Another rule, from the next run on.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.rule = rule;
+    }
+
+    /// Another interval, counted from the last run; from now if there was none, with what `totals` say now as nothing.
+    pub fn set_interval(&mut self, interval_ms: u32, now_ns: u64, totals: &[u64]) {
+        let was_off = self.interval_ns == 0;
+        self.interval_ns = interval_ns(interval_ms);
+        if was_off && self.interval_ns > 0 {
+            *self = Rebalance::new(self.rule, interval_ms, now_ns, totals);
+        }
+    }
+
+    /// Milliseconds to the next run, negative if it is late; `None` if there will be none.
+    #[must_use]
+    pub fn remaining_ms(&self, now_ns: u64) -> Option<i64> {
+        let next = self.wake_ns()?;
+        let ms = (i128::from(next) - i128::from(now_ns)) / i128::from(NS_PER_MS);
+        Some(ms as i64)
+    }
+
+    /// When to call [`Rebalance::step`] next.
+    #[must_use]
+    pub fn wake_ns(&self) -> Option<u64> {
+        (self.interval_ns > 0).then(|| self.last_ns.saturating_add(self.interval_ns))
+    }
+
+    /// Runs if it is time.
+    pub fn step(&mut self, now_ns: u64, view: View<'_>) -> Option<Plan> {
+        self.wake_ns().filter(|&next| next <= now_ns).map(|_| self.run(now_ns, view))
+    }
+
+    /// Runs now, and next an interval later.
+    pub fn run(&mut self, now_ns: u64, view: View<'_>) -> Plan {
+        self.last_ns = now_ns;
+        self.loads = self.loads_at(view.totals);
+        self.seen = view.totals.to_vec();
+        let plan = plan(self.rule, &self.loads, view);
+        for load in &mut self.loads {
+            *load /= 2;
+        }
+        plan
+    }
+
+    /// What a run would do now.
+    #[must_use]
+    pub fn plan(&self, view: View<'_>) -> Plan {
+        plan(self.rule, &self.loads_at(view.totals), view)
+    }
+
+    /// Loads with what was carried since the last run. A total that went down starts anew; a table of another size too.
+    fn loads_at(&self, totals: &[u64]) -> Vec<u64> {
+        if totals.len() != self.seen.len() {
+            return vec![0; totals.len()];
+        }
+        let since = totals.iter().zip(&self.seen).map(|(total, seen)| total.saturating_sub(*seen));
+        self.loads.iter().zip(since).map(|(load, since)| load.saturating_add(since)).collect()
+    }
+}
+
+/// Where OVS puts an interval.
+fn interval_ns(interval_ms: u32) -> u64 {
+    match interval_ms {
+        0 => 0,
+        1..1000 => 1000 * NS_PER_MS,
+        _ => u64::from(interval_ms) * NS_PER_MS,
+    }
+}
+
+fn plan(rule: Rule, loads: &[u64], view: View<'_>) -> Plan {
+    let mut run = Run::new(rule, loads, view);
+    let elephants = run.elephants(loads, view.slots);
+    let before = run.loads();
+    let steps = (run.lanes.len() + loads.len()) * STEPS_EACH;
+    for _ in 0..steps {
+        if !run.step() {
+            break;
+        }
+    }
+    Plan { before, after: run.loads(), moves: run.moves, elephants }
+}
+
+/// A run over members and the buckets they carry.
+struct Run {
+    rule: Rule,
+    lanes: Vec<Lane>,
+    moves: Vec<Shift>,
+}
+
+struct Lane {
+    member: u16,
+    capacity: u128,
+    load: u128,
+    /// Load and number of the buckets that can move from here: heaviest first, then by number.
+    buckets: Vec<(u64, u32)>,
+    /// False once nothing useful could be moved away.
+    open: bool,
+}
+
+impl Run {
+    fn new(rule: Rule, loads: &[u64], view: View<'_>) -> Run {
+        let capacity = |carrier: &Carrier| if rule.by_capacity { u128::from(carrier.capacity.max(1)) } else { 1 };
+        let lane = |carrier: &Carrier| {
+            let of = |entry: &(u32, (&u64, &u16))| *entry.1.1 == carrier.member && *entry.1.0 > 0;
+            let entries = (0..).zip(loads.iter().zip(view.slots)).filter(of);
+            let mut buckets: Vec<(u64, u32)> = entries.map(|(bucket, (&load, _))| (load, bucket)).collect();
+            buckets.sort_by_key(order);
+            let load = buckets.iter().map(|bucket| u128::from(bucket.0)).sum();
+            Lane { member: carrier.member, capacity: capacity(carrier), load, buckets, open: true }
+        };
+        Run { rule, lanes: view.carriers.iter().map(lane).collect(), moves: Vec::new() }
+    }
+
+    fn loads(&self) -> Vec<u64> {
+        self.lanes.iter().map(|lane| u64::try_from(lane.load).unwrap_or(u64::MAX)).collect()
+    }
+
+    /// Buckets that are more than their member's part, unless everything is little.
+    fn elephants(&self, loads: &[u64], slots: &[u16]) -> Vec<Elephant> {
+        let load: u128 = self.lanes.iter().map(|lane| lane.load).sum();
+        let capacity: u128 = self.lanes.iter().map(|lane| lane.capacity).sum();
+        let mut found = Vec::new();
+        for (bucket, (&own, &slot)) in (0..).zip(loads.iter().zip(slots)).filter(|entry| *entry.1.0 >= OVERLOAD_BYTES) {
+            if let Some(lane) = self.lanes.iter().find(|lane| lane.member == slot) {
+                let fair = u64::try_from(load * lane.capacity / capacity).unwrap_or(u64::MAX);
+                if self.lanes.len() > 1 && own > fair {
+                    found.push(Elephant { bucket, load: own, fair });
+                }
+            }
+        }
+        found
+    }
+
+    /// Evens out two members. False if there is nothing more to do.
+    fn step(&mut self) -> bool {
+        let left = self.rule.budget.map_or(usize::MAX, |budget| budget.saturating_sub(self.moves.len()));
+        let Some((from, to)) = self.extremes().filter(|_| left > 0) else { return false };
+        let [full, empty] = [&self.lanes[from], &self.lanes[to]];
+        let overload = (full.load * empty.capacity / full.capacity).saturating_sub(empty.load);
+        if overload < empty.load / OVERLOAD_PART || overload < u128::from(OVERLOAD_BYTES) {
+            return false;
+        }
+        let chosen = choose(full, empty, left);
+        if chosen.is_empty() {
+            self.lanes[from].open = false;
+        }
+        self.shift(from, to, &chosen);
+        true
+    }
+
+    /// The fullest member (of equal ones the first) and the emptiest (the last), of those still looked at.
+    fn extremes(&self) -> Option<(usize, usize)> {
+        let mut open: Vec<usize> = (0..self.lanes.len()).filter(|&at| self.lanes[at].open).collect();
+        open.sort_by(|&a, &b| {
+            let [first, second] = [&self.lanes[a], &self.lanes[b]];
+            (second.load * first.capacity).cmp(&(first.load * second.capacity))
+        });
+        (open.len() > 1).then(|| (open[0], open[open.len() - 1]))
+    }
+
+    fn shift(&mut self, from: usize, to: usize, chosen: &[(u64, u32)]) {
+        let [member, target] = [from, to].map(|lane| self.lanes[lane].member);
+        let loads = [from, to].map(|lane| u64::try_from(self.lanes[lane].load).unwrap_or(u64::MAX));
+        self.lanes[from].buckets.retain(|bucket| !chosen.contains(bucket));
+        for &(load, bucket) in chosen {
+            self.lanes[from].load -= u128::from(load);
+            self.lanes[to].load += u128::from(load);
+            self.note(Shift {
+                bucket,
+                from: member,
+                to: target,
+                reason: Reason { load, from: loads[0], to: loads[1] },
+            });
+        }
+        if self.rule.moves_on {
+            self.lanes[to].buckets.extend(chosen);
+            self.lanes[to].buckets.sort_by_key(order);
+        }
+    }
+
+    /// Notes a move; a second one of the same bucket is joined to the first.
+    fn note(&mut self, shift: Shift) {
+        match self.moves.iter().position(|earlier| earlier.bucket == shift.bucket) {
+            Some(at) if self.moves[at].from == shift.to => drop(self.moves.remove(at)),
+            Some(at) => self.moves[at] = Shift { from: self.moves[at].from, ..shift },
+            None => self.moves.push(shift),
+        }
+    }
+}
+
+fn order(bucket: &(u64, u32)) -> (Reverse<u64>, u32) {
+    (Reverse(bucket.0), bucket.1)
+}
+
+/// At most `limit` buckets of `from` that bring it and `to` nearer; none if that cannot be had.
+fn choose(from: &Lane, to: &Lane, limit: usize) -> Vec<(u64, u32)> {
+    if from.buckets.len() < 2 {
+        return Vec::new();
+    }
+    // What makes (from - ideal) / from.capacity equal to (to + ideal) / to.capacity.
+    let ideal = (from.load * to.capacity - to.load * from.capacity) / (from.capacity + to.capacity);
+    let (mut chosen, mut delta) = (Vec::new(), 0);
+    for &bucket in &from.buckets {
+        if delta + u128::from(bucket.0) <= ideal {
+            chosen.push(bucket);
+            delta += u128::from(bucket.0);
+        }
+        if ideal - delta < ideal / GAIN_PART || chosen.len() == limit {
+            break;
+        }
+    }
+    if let ([], Some(&smallest)) = (chosen.as_slice(), from.buckets.last()) {
+        chosen.push(smallest);
+        delta = u128::from(smallest.0);
+    }
+    // How much lower the higher of the two is afterwards, and would be at the ideal; between members of one capacity the
+    // lower rises by the same. Loads are of `to`: what it would carry at the level of `from`.
+    let level = |load: u128| load * to.capacity / from.capacity;
+    let high = level(from.load - delta).max(to.load + delta);
+    let (gain, best) = (level(from.load).saturating_sub(high), level(from.load) - level(from.load - ideal));
+    // A choice that the budget cut short need only help.
+    let enough = if chosen.len() == limit { 0 } else { best / GAIN_PART };
+    if gain > 0 && gain >= enough { chosen } else { Vec::new() }
+}
