@@ -2,4 +2,5 @@
 
 pub mod assignment;
 pub mod lacp;
+pub mod links;
 pub mod rebalance;

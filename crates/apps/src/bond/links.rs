@@ -1,0 +1,520 @@
+//! Which members of a bond may be used, and which one is active.
+//!
+//! A member is *usable* while it has carrier, LACP lets it distribute (or does not decide here) and its probes are
+//! answered (or there are none). It is *enabled* once it was usable for the updelay, and disabled once it was not for the
+//! downdelay: what flaps faster changes nothing. The operator's word counts at once and above all. While no member is
+//! enabled, none waits: the one that would be enabled first is enabled now.
+//!
+//! One of the enabled members is *active*: the one that an active-backup bond sends on, and a balance-slb bond takes
+//! broadcasts from. When it is lost, the primary is active, else the one that was so last, else the first by number. A
+//! primary that returns takes over as the [`Reselect`] policy says.
+//!
+//! Nothing here sends or listens, and there is no clock: [`Links::step`] is told what happened and when, and answers with
+//! what to do. [`Links::wake_ns`] says when it wants to be called next.
+
+use std::collections::BTreeMap;
+
+#[cfg(test)]
+mod tests;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// How members are judged and the active one is chosen.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// A link is usable for this long before it is enabled.
+    pub updelay_ms: u32,
+    /// And not usable for this long before it is disabled.
+    pub downdelay_ms: u32,
+    /// The member that should be active, whether there is such a member or not.
+    pub primary: Option<u16>,
+    /// When the primary takes over from another.
+    pub reselect: Reselect,
+    /// Probes of something beyond the link.
+    pub probe: Option<Probe>,
+}
+
+/// When the primary takes over from an active member that works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reselect {
+    /// As soon as it is enabled.
+    #[default]
+    Always,
+    /// If it is faster.
+    Better,
+    /// Never: only when the active member is lost.
+    Failure,
+}
+
+/// Probes (ARP or NDP requests) on every member that has carrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Time between two probes of a target, at least 1.
+    pub interval_ms: u32,
+    /// Probes in a row without an answer that make a target silent, at least 1.
+    pub missed_max: u32,
+    /// Number of targets.
+    pub targets: u8,
+    /// Which targets must answer.
+    pub need: Need,
+    /// True: only answers count. False: so does any frame that the member received.
+    pub validate: bool,
+}
+
+/// Which targets must answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Need {
+    /// One of them.
+    #[default]
+    Any,
+    /// Each of them.
+    All,
+}
+
+/// What LACP lets a member do; both where LACP does not decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// Frames from it are accepted.
+    pub collecting: bool,
+    /// Frames are sent on it.
+    pub distributing: bool,
+}
+
+impl Default for Admission {
+    fn default() -> Admission {
+        Admission { collecting: true, distributing: true }
+    }
+}
+
+/// A member as it is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Its number.
+    pub member: u16,
+    /// Whether it has carrier.
+    pub carrier: bool,
+    /// Its speed, if known.
+    pub speed_bps: Option<u64>,
+    /// What LACP says so far.
+    pub admission: Admission,
+}
+
+/// Something happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Time passed.
+    Tick,
+    /// A new member.
+    Add(Link),
+    /// A member is gone.
+    Remove(u16),
+    /// Carrier found or lost.
+    Carrier(u16, bool),
+    /// Another speed.
+    Speed(u16, Option<u64>),
+    /// LACP's word.
+    Admission(u16, Admission),
+    /// The operator's: false keeps the member disabled until true.
+    Operator(u16, bool),
+    /// A target (by its place in the list) answered on this member.
+    Answer(u16, u8),
+    /// The member received frames.
+    Heard(u16),
+    /// Another policy. A primary that changed takes over at once.
+    Policy(Policy),
+}
+
+/// Something to do, or to tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// The member may be used.
+    Enabled(u16),
+    /// It may no longer.
+    Disabled(u16, Reason),
+    /// Another member is active.
+    Active {
+        /// The last one, if there was one.
+        from: Option<u16>,
+        /// The new one, if any is enabled.
+        to: Option<u16>,
+    },
+    /// Ask this target on this member.
+    Probe(u16, u8),
+}
+
+/// Why a member is not usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was removed.
+    Removed,
+    /// The operator disabled it.
+    Operator,
+    /// It has no carrier.
+    Carrier,
+    /// LACP does not let it distribute.
+    Lacp,
+    /// Its probes are not answered.
+    Probe,
+}
+
+/// Why a member cannot be made active.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// No such member.
+    #[error("there is no member {0}")]
+    NoMember(u16),
+    /// It is not enabled.
+    #[error("member {0} is not enabled")]
+    Disabled(u16),
+}
+
+/// A member, for display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct State {
+    /// It may be used.
+    pub enabled: bool,
+    /// Frames from it are accepted: it has carrier, and neither LACP nor the operator is against it.
+    pub collecting: bool,
+    /// What is against its use, whether or not the downdelay has passed.
+    pub against: Option<Reason>,
+    /// When it will be enabled or disabled, if nothing changes.
+    pub due_ns: Option<u64>,
+}
+
+/// The members of a bond and the active one.
+#[derive(Clone, Debug)]
+pub struct Links {
+    policy: Policy,
+    members: BTreeMap<u16, Member>,
+    active: Option<u16>,
+    /// The last member that was active.
+    last: Option<u16>,
+    /// The active member is the operator's choice: the primary waits until it is lost.
+    chosen: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Member {
+    carrier: bool,
+    speed_bps: Option<u64>,
+    admission: Admission,
+    /// The operator's word.
+    allowed: bool,
+    enabled: bool,
+    due_ns: Option<u64>,
+    probes: Option<Probes>,
+}
+
+/// The targets as seen from a member.
+#[derive(Clone, Debug)]
+struct Probes {
+    next_ns: u64,
+    targets: Vec<Target>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Target {
+    /// It answered, and not too many probes ago.
+    speaks: bool,
+    /// Probes without an answer since it did.
+    missed: u32,
+    /// It answered since the last probe.
+    answered: bool,
+}
+
+impl Target {
+    fn answer(&mut self) {
+        *self = Target { speaks: true, missed: 0, answered: true };
+    }
+
+    /// A probe goes out: was the one before answered?
+    fn probe(&mut self, missed_max: u32) {
+        self.missed = if self.answered { 0 } else { self.missed.saturating_add(1) };
+        self.speaks &= self.missed < missed_max.max(1);
+        self.answered = false;
+    }
+}
+
+impl Probes {
+    fn suffice(&self, need: Need) -> bool {
+        match need {
+            Need::Any => self.targets.iter().any(|target| target.speaks),
+            Need::All => self.targets.iter().all(|target| target.speaks),
+        }
+    }
+}
+
+impl Member {
+    fn new(link: Link) -> Member {
+        let Link { carrier, speed_bps, admission, .. } = link;
+        Member { carrier, speed_bps, admission, allowed: true, enabled: false, due_ns: None, probes: None }
+    }
+
+    fn against(&self, need: Need) -> Option<Reason> {
+        let probed = self.probes.as_ref().is_none_or(|probes| probes.suffice(need));
+        match (self.allowed, self.carrier, self.admission.distributing, probed) {
+            (false, ..) => Some(Reason::Operator),
+            (_, false, ..) => Some(Reason::Carrier),
+            (_, _, false, _) => Some(Reason::Lacp),
+            (_, _, _, false) => Some(Reason::Probe),
+            _ => None,
+        }
+    }
+
+    /// Probes start at once where there is carrier. Targets that are not trusted must answer first.
+    fn restart_probes(&mut self, now_ns: u64, rule: Option<Probe>, trusted: bool) {
+        let next_ns = if self.carrier { now_ns } else { u64::MAX };
+        let target = Target { speaks: trusted, missed: 0, answered: trusted };
+        self.probes = rule.map(|rule| Probes { next_ns, targets: vec![target; usize::from(rule.targets)] });
+    }
+}
+
+impl Links {
+    /// Members as they are found, and who was active before a restart.
+    #[must_use]
+    pub fn new(now_ns: u64, policy: Policy, last: Option<u16>, members: &[Link]) -> (Links, Vec<Output>) {
+        let mut links = Links { policy, members: BTreeMap::new(), active: None, last, chosen: false };
+        for &link in members {
+            links.add(now_ns, link);
+        }
+        let mut outputs = Vec::new();
+        links.turn(now_ns, now_ns, &mut outputs);
+        (links, outputs)
+    }
+
+    /// The active member.
+    #[must_use]
+    pub fn active(&self) -> Option<u16> {
+        self.active
+    }
+
+    /// The enabled members, by number.
+    pub fn enabled(&self) -> impl Iterator<Item = u16> + '_ {
+        self.members.iter().filter(|entry| entry.1.enabled).map(|entry| *entry.0)
+    }
+
+    /// How a member is.
+    #[must_use]
+    pub fn state(&self, member: u16) -> Option<State> {
+        let found = self.members.get(&member)?;
+        let collecting = found.allowed && found.carrier && found.admission.collecting;
+        let against = found.against(self.need());
+        Some(State { enabled: found.enabled, collecting, against, due_ns: found.due_ns })
+    }
+
+    /// When something will change or a probe is due, if nothing happens before.
+    #[must_use]
+    pub fn wake_ns(&self) -> Option<u64> {
+        let probe =
+            |member: &Member| member.probes.as_ref().map(|probes| probes.next_ns).filter(|&next| next < u64::MAX);
+        self.members.values().flat_map(|member| [member.due_ns, probe(member)]).flatten().min()
+    }
+
+    /// First what was due until now, in its order; then the event.
+    pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Output> {
+        let mut outputs = Vec::new();
+        while let Some(due_ns) = self.wake_ns().filter(|&due_ns| due_ns <= now_ns) {
+            self.turn(due_ns, now_ns, &mut outputs);
+        }
+        self.apply(now_ns, event, &mut outputs);
+        self.turn(now_ns, now_ns, &mut outputs);
+        outputs
+    }
+
+    /// Makes a member active until it is lost or the primary is changed.
+    pub fn set_active(&mut self, member: u16) -> Result<Vec<Output>, Refusal> {
+        if !self.members.get(&member).ok_or(Refusal::NoMember(member))?.enabled {
+            return Err(Refusal::Disabled(member));
+        }
+        let mut outputs = Vec::new();
+        self.activate(Some(member), &mut outputs);
+        self.chosen = true;
+        Ok(outputs)
+    }
+
+    fn need(&self) -> Need {
+        self.policy.probe.map_or(Need::Any, |probe| probe.need)
+    }
+
+    fn add(&mut self, now_ns: u64, link: Link) {
+        let rule = self.policy.probe;
+        self.members.entry(link.member).or_insert_with(|| {
+            let mut member = Member::new(link);
+            member.restart_probes(now_ns, rule, false);
+            member
+        });
+    }
+
+    fn apply(&mut self, now_ns: u64, event: Event, outputs: &mut Vec<Output>) {
+        match event {
+            Event::Tick => {}
+            Event::Add(link) => self.add(now_ns, link),
+            Event::Remove(member) => {
+                if self.members.remove(&member).is_some_and(|removed| removed.enabled) {
+                    outputs.push(Output::Disabled(member, Reason::Removed));
+                }
+            }
+            Event::Policy(policy) => self.set_policy(now_ns, policy, outputs),
+            Event::Carrier(member, _)
+            | Event::Speed(member, _)
+            | Event::Admission(member, _)
+            | Event::Operator(member, _)
+            | Event::Answer(member, _)
+            | Event::Heard(member) => {
+                let rule = self.policy.probe;
+                if let Some(member) = self.members.get_mut(&member) {
+                    member.apply(now_ns, event, rule);
+                }
+            }
+        }
+    }
+
+    fn set_policy(&mut self, now_ns: u64, policy: Policy, outputs: &mut Vec<Output>) {
+        let old = std::mem::replace(&mut self.policy, policy);
+        if old.probe != self.policy.probe {
+            for member in self.members.values_mut() {
+                // What works is not cut off by asking whether it does.
+                member.restart_probes(now_ns, self.policy.probe, member.enabled);
+            }
+        }
+        if old.primary != self.policy.primary {
+            self.chosen = false;
+            if let Some(primary) = self.policy.primary.filter(|&primary| self.is_enabled(primary)) {
+                self.activate(Some(primary), outputs);
+            }
+        }
+    }
+
+    /// Everything that is due.
+    fn turn(&mut self, due_ns: u64, now_ns: u64, outputs: &mut Vec<Output>) {
+        self.probe(due_ns, now_ns, outputs);
+        self.settle(due_ns, outputs);
+    }
+
+    /// Probes that are due. One that comes late does not make the next ones come at once: answers need their time.
+    fn probe(&mut self, due_ns: u64, now_ns: u64, outputs: &mut Vec<Output>) {
+        let Some(rule) = self.policy.probe else { return };
+        let interval_ns = u64::from(rule.interval_ms.max(1)) * NS_PER_MS;
+        for (&number, member) in &mut self.members {
+            let Some(probes) = member.probes.as_mut().filter(|probes| probes.next_ns <= due_ns) else { continue };
+            let next_ns = probes.next_ns.saturating_add(interval_ns);
+            probes.next_ns = if next_ns <= now_ns { now_ns.saturating_add(interval_ns) } else { next_ns };
+            for (at, target) in (0..).zip(&mut probes.targets) {
+                target.probe(rule.missed_max);
+                outputs.push(Output::Probe(number, at));
+            }
+        }
+    }
+
+    /// Starts, stops and ends delays; then makes sure that there is an active member if there can be.
+    fn settle(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
+        let need = self.need();
+        for (&number, member) in &mut self.members {
+            member.wait(now_ns, &self.policy, need);
+            if member.due_ns.is_some_and(|due_ns| due_ns <= now_ns) {
+                outputs.extend(member.flip(number, need));
+            }
+        }
+        if self.enabled().next().is_none() {
+            outputs.extend(self.enable_the_first());
+        }
+        let next = self.choose();
+        self.activate(next, outputs);
+    }
+
+    /// No one is enabled: whoever would be first need not wait. Of equal ones the primary, or who was active last.
+    fn enable_the_first(&mut self) -> Option<Output> {
+        let (primary, last, need) = (self.policy.primary, self.last, self.need());
+        let waiting = self.members.iter_mut().filter(|entry| entry.1.due_ns.is_some());
+        let rank = |number: u16| (Some(number) != primary, Some(number) != last);
+        let (&number, member) = waiting.min_by_key(|entry| (entry.1.due_ns, rank(*entry.0)))?;
+        member.flip(number, need)
+    }
+
+    fn is_enabled(&self, member: u16) -> bool {
+        self.members.get(&member).is_some_and(|member| member.enabled)
+    }
+
+    fn choose(&self) -> Option<u16> {
+        let enabled = |member: Option<u16>| member.filter(|&member| self.is_enabled(member));
+        match (enabled(self.active), enabled(self.policy.primary)) {
+            (Some(active), Some(primary)) if self.yields(active, primary) => Some(primary),
+            (Some(active), _) => Some(active),
+            (None, Some(primary)) => Some(primary),
+            (None, None) => enabled(self.last).or_else(|| self.enabled().next()),
+        }
+    }
+
+    /// Whether an active member that works makes way for the primary.
+    fn yields(&self, active: u16, primary: u16) -> bool {
+        let speed = |member: u16| self.members[&member].speed_bps.unwrap_or(0);
+        match self.policy.reselect {
+            _ if self.chosen => false,
+            Reselect::Always => true,
+            Reselect::Better => speed(primary) > speed(active),
+            Reselect::Failure => false,
+        }
+    }
+
+    fn activate(&mut self, to: Option<u16>, outputs: &mut Vec<Output>) {
+        if self.active != to {
+            let from = std::mem::replace(&mut self.active, to);
+            self.last = to.or(self.last);
+            self.chosen = false;
+            outputs.push(Output::Active { from, to });
+        }
+    }
+}
+
+impl Member {
+    fn apply(&mut self, now_ns: u64, event: Event, rule: Option<Probe>) {
+        match event {
+            Event::Carrier(_, up) => self.set_carrier(now_ns, up, rule),
+            Event::Speed(_, speed_bps) => self.speed_bps = speed_bps,
+            Event::Admission(_, admission) => self.admission = admission,
+            Event::Operator(_, allowed) => self.allow(now_ns, allowed),
+            Event::Answer(_, target) => self.answer(|at| at == usize::from(target)),
+            Event::Heard(_) if rule.is_some_and(|rule| !rule.validate) => self.answer(|_| true),
+            _ => {}
+        }
+    }
+
+    fn set_carrier(&mut self, now_ns: u64, up: bool, rule: Option<Probe>) {
+        if std::mem::replace(&mut self.carrier, up) != up {
+            self.restart_probes(now_ns, rule, false);
+        }
+    }
+
+    /// At once, in both directions: if there is a change, it is due now.
+    fn allow(&mut self, now_ns: u64, allowed: bool) {
+        if std::mem::replace(&mut self.allowed, allowed) != allowed {
+            self.due_ns = Some(now_ns);
+        }
+    }
+
+    fn answer(&mut self, by: impl Fn(usize) -> bool) {
+        let carrier = self.carrier;
+        let targets = self.probes.iter_mut().flat_map(|probes| &mut probes.targets).enumerate();
+        targets.filter(|entry| carrier && by(entry.0)).for_each(|entry| entry.1.answer());
+    }
+
+    /// Starts a delay if the member should change, and forgets one if it need not any more.
+    fn wait(&mut self, now_ns: u64, policy: &Policy, need: Need) {
+        let usable = self.against(need).is_none();
+        if usable == self.enabled {
+            self.due_ns = None;
+        } else if self.due_ns.is_none() {
+            let delay_ms = if usable { policy.updelay_ms } else { policy.downdelay_ms };
+            self.due_ns = Some(now_ns.saturating_add(u64::from(delay_ms) * NS_PER_MS));
+        }
+    }
+
+    fn flip(&mut self, number: u16, need: Need) -> Option<Output> {
+        self.due_ns = None;
+        self.enabled = !self.enabled;
+        match self.against(need) {
+            None => Some(Output::Enabled(number)),
+            Some(reason) => Some(Output::Disabled(number, reason)),
+        }
+    }
+}
