@@ -272,6 +272,18 @@ fn a_rebalance_is_not_undone_by_numbers() {
     assert_eq!(counts(&assignment, 1..=2), [60, 180]);
 }
 
+/// And what a failed member had is spread by weight, not to whom a rebalance left the fewest.
+#[test]
+fn what_is_lost_after_a_rebalance_is_spread_by_weight() {
+    let mut assignment = up(240, &[1, 1, 2]);
+    let away: Vec<(u32, u16)> = of(assignment.slots(), 1)[..40].iter().map(|&bucket| (bucket, 2)).collect();
+    assignment.rebalance(away);
+    assignment.settle(|_| false);
+    assert_eq!(counts(&assignment, 1..=3), [20, 100, 120]);
+    assignment.set_up(2, false);
+    assert_eq!(counts(&assignment, 1..=3), [20 + 33, 0, 120 + 67]);
+}
+
 #[test]
 fn a_stand_in_may_be_rebalanced_and_goes_home_all_the_same() {
     let mut assignment = up(240, &[1, 1, 1]);

@@ -202,6 +202,10 @@ fn a_budget_limits_a_run_and_later_runs_go_on() {
         worst = most;
     }
     assert!(worst < 66_000_000, "{worst}");
+    // One of 256 is far less than a tenth of the way, but all that is allowed.
+    let plan = planned(Rule { budget: Some(1), ..OURS }, &loads, &[0; 256], &carriers);
+    assert_eq!(moves(&plan), [(0, 3)]);
+    assert_eq!(planned(Rule { budget: Some(0), ..OURS }, &loads, &[0; 256], &carriers).moves, []);
 }
 
 #[test]
