@@ -370,6 +370,11 @@ fn witness(walk: &Walk, plan: &Plan, coverage: &mut Coverage) -> Witness {
         coverage.aged(flows, 0);
         let walk = interpreter.walk(*input, bytes, usize::from(HEADROOM), time_ns - first_ns);
         coverage.walk(program, &walk);
+        for copy in walk.copies {
+            if let Verdict::Transmit(port) = copy.to {
+                output[port.index()].push(copy.bytes);
+            }
+        }
         match walk.verdict {
             Verdict::Transmit(port) => output[port.index()].push(walk.bytes),
             Verdict::Kernel(port) => kernel[port.index()].push(walk.bytes),
@@ -413,8 +418,9 @@ fn the_interpreter_agrees_and_everything_is_met() {
         // Changes, and so buckets that are given, have no place in a configuration, no app there takes packets yet, and every field is matched and
         // written by the engine's own tests.
         let kinds = ["change:", "aged:entry", "aged:bucket", "field:", "write:"];
+        let tee = name.contains(":tee") || name == "copied:then_dropped";
         let given = name.starts_with("given:") && !name.ends_with(":nobody");
-        kinds.iter().any(|kind| name.starts_with(kind)) || name.contains(":app") || given
+        kinds.iter().any(|kind| name.starts_with(kind)) || name.contains(":app") || given || tee
     };
     let missing: Vec<String> = coverage.missing().into_iter().filter(|name| !elsewhere(name)).collect();
     assert_eq!(missing, Vec::<String>::new(), "no walk meets them");

@@ -12,4 +12,4 @@ pub mod snapshot;
 mod verdict;
 pub mod worker;
 
-pub use verdict::Verdict;
+pub use verdict::{Copied, Verdict};

@@ -145,6 +145,8 @@ pub enum HashInput {
     Select(KeySource),
     /// The select hash function over the values of these fields under these masks, in this order.
     Fields(Vec<(Field, u128)>),
+    /// Nothing: the pipe's packets take the buckets in turn, each worker's for themselves.
+    RoundRobin,
 }
 
 /// What the first packet of a flow writes into a FLOW pipe.
@@ -301,6 +303,15 @@ pub enum Forward {
     Group(GroupId),
     /// To an app.
     App(AppId),
+    /// Into another pipe, and a copy to an app if its ring has room. Only a pipe's forward or miss.
+    Tee {
+        /// Gets the copy.
+        app: AppId,
+        /// Gets the packet.
+        next: PipeId,
+    },
+    /// Out of every port that a target of the group leads to which holds a bucket; dropped if there is none.
+    Flood(GroupId),
     /// To the host's stack, at the port it came in by.
     Kernel,
     /// Nowhere.
@@ -538,7 +549,9 @@ impl Pipe {
             PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
                 key_depth(*source)
             }
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => Depth::L2,
+            PipeKind::Hash { input: HashInput::RoundRobin, .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => {
+                Depth::L2
+            }
         };
         let actions = self.templates.iter().flat_map(|template| &template.operations).map(Operation::depth);
         let forward = if groups && self.forwards_by_hash() { Depth::L4 } else { Depth::L2 };

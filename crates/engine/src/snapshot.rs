@@ -67,6 +67,8 @@ pub struct PipeSnapshot {
     pub flows: Vec<FlowSnapshot>,
     /// Packets that met the FLOW pipe and were not counted in a flow because the table was full.
     pub unflowed_full: u64,
+    /// Packets that a HASH pipe has dealt out in turn (`round_robin`).
+    pub turns: u64,
 }
 
 /// The counts of an entry.

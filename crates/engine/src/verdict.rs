@@ -3,7 +3,7 @@
 use crate::program::{AppId, PortId};
 use packet::DropReason;
 
-/// The end of a packet's walk.
+/// The end of a packet's walk; copies that left it on the way are [`Copied`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Out of a port.
@@ -14,4 +14,14 @@ pub enum Verdict {
     App(AppId),
     /// Dropped.
     Drop(DropReason),
+}
+
+/// A copy of a packet. Both executors tell those of a packet in the order of its walk, and of several ports in the order
+/// of their numbers; the frame itself goes out of the last of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Copied {
+    /// Where it goes.
+    pub to: Verdict,
+    /// Its bytes: the packet's at that moment.
+    pub bytes: Vec<u8>,
 }

@@ -10,13 +10,13 @@
 //! no log and no system call but the ports'. Commands come by a bounded channel and are answered one by one; answering
 //! may allocate, forwarding does not.
 
-use crate::batch::{Engine, SwapReport};
+use crate::batch::{Engine, Outcome, SwapReport};
 use crate::change::{Change, ChangeError};
 use crate::program::{AppId, Entry, PipeId, PortId};
 use crate::ring::{CarrierReceiver, CarrierSender};
 pub use crate::snapshot::BucketReport;
 use crate::snapshot::{Count, FlowSnapshot, Snapshot};
-use crate::verdict::Verdict;
+use crate::verdict::{Copied, Verdict};
 use packet::{
     Batch, Bits, Depth, DropReason, FlowKey, Frame, KeySource, Ledger, Pool, PoolId, Pools, Port, PortStatistics,
     parse, select_hash,
@@ -70,6 +70,10 @@ pub struct Probe {
     pub verdict: Verdict,
     /// Its bytes then.
     pub bytes: Vec<u8>,
+    /// Copies that would leave it on the way.
+    pub copies: Vec<Copied>,
+    /// Packets that each pipe of the program had dealt out in turn before it.
+    pub turns: Vec<u64>,
 }
 
 /// A worker's own account.
@@ -93,6 +97,8 @@ pub struct Report {
     pub handed_over: u64,
     /// Flow deltas taken by the collector.
     pub deltas: u64,
+    /// Copies that a pipe wanted to give to an app whose ring had no room; the packets themselves went on.
+    pub tee_missed: u64,
 }
 
 /// A pipe's totals.
@@ -151,6 +157,9 @@ pub struct Worker {
     handed_over: u64,
     handed_in: u64,
     deltas_sent: u64,
+    tee_missed: u64,
+    /// Frames of which a copy is being sent.
+    originals: Box<Batch>,
     stopped: bool,
 }
 
@@ -173,6 +182,8 @@ impl Worker {
             handed_over: 0,
             handed_in: 0,
             deltas_sent: 0,
+            tee_missed: 0,
+            originals: Box::default(),
             stopped: false,
         }
     }
@@ -264,18 +275,23 @@ impl Worker {
 
     /// Sends the frames of the batch where the engine's outcome says.
     fn deliver(&mut self, input: PortId) {
-        let outcome = self.engine.take_outcome();
+        let mut outcome = self.engine.take_outcome();
         for slot in Bits(outcome.dropped) {
             self.ledger.drop_one(outcome.reasons[slot]);
             self.pools.give(self.batch.take(slot));
         }
         for (port, &list) in outcome.transmit.iter().enumerate() {
-            if list != 0 {
+            if list & outcome.flooded != 0 {
+                self.transmit_copies(port, list, &outcome);
+            } else if list != 0 {
                 self.transmit(port, list);
             }
         }
         if outcome.kernel != 0 {
             self.give_to_kernel(input, outcome.kernel);
+        }
+        if !outcome.tees.is_empty() {
+            self.punt_with_copies(input, &mut outcome);
         }
         for (app, &list) in outcome.apps.iter().enumerate() {
             self.punt(AppId(app as u16), input, list);
@@ -297,6 +313,62 @@ impl Worker {
             self.drop_list(oversize, DropReason::Oversize);
             self.drop_list(refused & !oversize, DropReason::TransmitFull);
         }
+    }
+
+    /// Sends copies of those frames of a port's list that go out of a later port too, and the others themselves, all
+    /// in the order of their arrival.
+    fn transmit_copies(&mut self, port: usize, list: u64, outcome: &Outcome) {
+        let later = outcome.transmit[port + 1..].iter().fold(0, |all, list| all | list);
+        let (mut sent, mut copied) = (list, list & outcome.flooded & later);
+        for slot in Bits(copied) {
+            self.ledger.copied += 1;
+            match self.copy_for(port, slot) {
+                Ok(copy) => {
+                    let original = std::mem::replace(self.batch.frame_mut(slot), copy);
+                    *self.originals.frame_mut(slot) = original;
+                }
+                Err(reason) => {
+                    self.ledger.drop_one(reason);
+                    sent &= !(1 << slot);
+                    copied &= !(1 << slot);
+                }
+            }
+        }
+        self.transmit(port, sent);
+        for slot in Bits(copied) {
+            *self.batch.frame_mut(slot) = self.originals.take(slot);
+        }
+    }
+
+    /// A copy of a frame, in memory that the port can send from.
+    fn copy_for(&mut self, port: usize, slot: usize) -> Result<Frame, DropReason> {
+        let frame = self.batch.frame(slot);
+        let pool = self.ports[port].pool().unwrap_or(frame.pool());
+        let copy = self.pools.get_mut(pool).and_then(Pool::take);
+        let mut copy = copy.ok_or(DropReason::PoolEmpty)?;
+        if copy.fill(frame.bytes()).is_err() {
+            self.pools.give(copy);
+            return Err(DropReason::Oversize);
+        }
+        Ok(copy)
+    }
+
+    /// Hands apps the copies of packets that went on, and the packets that are for apps, in the order of their arrival.
+    fn punt_with_copies(&mut self, input: PortId, outcome: &mut Outcome) {
+        outcome.tees.sort();
+        let punted = outcome.apps.iter().fold(0, |all, list| all | list);
+        for slot in Bits(outcome.tees.slots() | punted) {
+            for (app, bytes) in outcome.tees.of(slot) {
+                let ring = self.punts.get_mut(app.index());
+                let sent = u64::from(ring.is_some_and(|ring| ring.send(bytes, input, app)));
+                self.ledger.copied += sent;
+                self.ledger.to_app += sent;
+                self.tee_missed += 1 - sent;
+            }
+            let own = outcome.apps.iter().position(|list| list & 1 << slot != 0);
+            own.into_iter().for_each(|app| self.punt(AppId(app as u16), input, 1 << slot));
+        }
+        outcome.apps.fill(0);
     }
 
     /// Copies frames that lie in another pool's memory; those that cannot be are dropped.
@@ -490,8 +562,10 @@ impl Worker {
         let mut frame = self.pools.first().take()?;
         let mut batch = Batch::new();
         let probe = frame.fill(bytes).ok().and_then(|()| batch.push(frame.take()).ok()).map(|()| {
-            let verdict = self.engine.probe(&mut batch, input, now_ns).verdict(0, input);
-            Probe { verdict, bytes: batch.frame(0).bytes().to_vec() }
+            let turns = self.engine.turns();
+            let outcome = self.engine.probe(&mut batch, input, now_ns);
+            let bytes = batch.frame(0).bytes().to_vec();
+            Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns }
         });
         self.pools.give(frame);
         self.pools.give(batch.take(0));
@@ -533,6 +607,7 @@ impl Worker {
             pool_copies: self.pool_copies,
             handed_over: self.handed_over,
             deltas: self.deltas_sent,
+            tee_missed: self.tee_missed,
         }
     }
 

@@ -246,6 +246,24 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     assert_eq!((&other.slots[..], other.packets.iter().sum()), (&[table::NO_TARGET; 8][..], 0_u64));
 }
 
+#[test]
+fn s2_packets_are_dealt_out_from_where_they_were() {
+    let row = |target| Entry {
+        matches: vec![EntryMatch::Target(target)],
+        forward: Some(Forward::Port(PortId(target))),
+        ..Entry::default()
+    };
+    let kind = PipeKind::Hash { input: HashInput::RoundRobin, group: GroupId(0) };
+    let hash = Pipe { entries: vec![row(0), row(1)], forward: Forward::PerEntry, ..pipe("h", kind) };
+    let mut program = start(vec![port("a"), port("b")], vec![hash]);
+    program.groups = vec![Group { size: 2, ..hash_group("g", &["x", "y"]) }];
+    let mut bench = Bench::new(&program);
+    let first = bench.frame(PortId(0), &udp(1, 53));
+    bench.swap(&program);
+    assert_ne!(bench.frame(PortId(0), &udp(1, 53)), first);
+    assert_eq!(bench.frame(PortId(0), &udp(1, 53)), first);
+}
+
 // ---- everything at once ----
 
 /// New numbers for everything that has a number: `pipes[old] = new`.
@@ -345,6 +363,10 @@ impl Numbers {
             Forward::Port(id) => Forward::Port(PortId(self.ports[id.index()] as u16)),
             Forward::Pipe(id) => Forward::Pipe(self.pipe(id)),
             Forward::Group(id) => Forward::Group(self.group(id)),
+            Forward::Flood(id) => Forward::Flood(self.group(id)),
+            Forward::Tee { app, next } => {
+                Forward::Tee { app: AppId(self.apps[app.index()] as u16), next: self.pipe(next) }
+            }
             Forward::App(id) => Forward::App(AppId(self.apps[id.index()] as u16)),
             other => other,
         }
@@ -381,13 +403,17 @@ fn reads_port(program: &Program) -> bool {
     program.pipes.iter().any(of)
 }
 
-fn named(program: &Program, verdict: Verdict) -> String {
-    match verdict {
+/// Wherever a frame or a copy of it went; which of a flood's is the frame itself goes by the numbers of ports.
+fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<String> {
+    let name = |verdict: Verdict| match verdict {
         Verdict::Transmit(port) => format!("port {}", program.ports[port.index()].name),
         Verdict::Kernel(port) => format!("kernel {}", program.ports[port.index()].name),
         Verdict::App(app) => format!("app {}", program.apps[app.index()]),
         Verdict::Drop(reason) => format!("drop {reason}"),
-    }
+    };
+    let mut names: Vec<String> = copies.into_iter().chain([verdict]).map(name).collect();
+    names.sort();
+    names
 }
 
 /// A random program that has run for a while. Only run-time entries were changed: a swap brings configured ones back.
@@ -453,7 +479,7 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
             let input = PortId(random.below(old.program.ports.len()) as u16);
             let bytes = engine::arbitrary::frame(&mut random);
             let renumbered = PortId(numbers.ports[input.index()] as u16);
-            let (wanted, found) = (old.frame(input, &bytes), new.frame(renumbered, &bytes));
+            let (wanted, found) = (old.frame_and_copies(input, &bytes), new.frame_and_copies(renumbered, &bytes));
             assert_eq!(named(&new.program, found), named(&old.program, wanted), "seed {seed}");
         }
         assert_eq!(counts(&new), counts(&old), "seed {seed}");

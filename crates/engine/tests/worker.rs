@@ -96,7 +96,7 @@ fn all_to(forward: Forward) -> Program {
 
 #[test]
 fn ledgers_balance_whatever_random_programs_do() {
-    let mut met = Ledger::default();
+    let (mut met, mut missed) = (Ledger::default(), 0);
     for seed in 0..400 {
         let mut random = Random::from_seed(seed);
         let program = program(&mut random);
@@ -112,6 +112,7 @@ fn ledgers_balance_whatever_random_programs_do() {
             }
             worker.breathe(breath * 1_000_000_000);
             met.add(&balanced(&worker));
+            missed += worker.report().tee_missed;
         }
     }
     let never = |reason: &&DropReason| dropped(&met, **reason) == 0;
@@ -126,7 +127,8 @@ fn ledgers_balance_whatever_random_programs_do() {
     ];
     let missing: Vec<_> = DropReason::ALL.iter().filter(never).filter(|reason| !elsewhere.contains(reason)).collect();
     assert_eq!(missing, Vec::<&DropReason>::new());
-    assert!(met.to_app > 0 && met.to_kernel > 0 && met.transmitted > 0);
+    assert!(met.to_app > 0 && met.to_kernel > 0 && met.transmitted > 0 && met.copied > 0);
+    assert!(missed > 0, "no copy found its ring full");
 }
 
 #[test]
@@ -140,6 +142,102 @@ fn a_punt_ring_that_is_full_drops() {
     assert_eq!((ledger.to_app, dropped(&ledger, DropReason::AppFull)), (3, 2));
     let first = app.receive().unwrap();
     assert_eq!((first.bytes(), first.input, first.app), (&udp(0, 53)[..], PortId(1), AppId(0)));
+}
+
+/// The first pipe leaves a copy with the app and sets the TTL; the second sends odd ports to the app as well.
+fn teeing() -> Program {
+    let mut second = exact_pipe("second", packet::Field::L4Sport, &[1, 3]);
+    second.templates[0].operations =
+        vec![engine::program::Operation::Set(packet::Field::Ipv4Ttl, engine::program::Value::Const(9))];
+    second.forward = Forward::App(AppId(0));
+    second.miss = Forward::Port(PortId(1));
+    let mut first = exact_pipe("first", packet::Field::L4Dport, &[]);
+    first.miss = Forward::Tee { app: AppId(0), next: PipeId(1) };
+    let mut program = start(vec![port("a"), port("b")], vec![first, second]);
+    program.apps = vec!["app".into()];
+    program
+}
+
+#[test]
+fn w8_a_copy_is_the_packet_as_it_is_then_and_frames_reach_the_app_in_order() {
+    let (worker, wires) = worker(&teeing(), 64);
+    let (punts, mut app) = carriers(8);
+    let mut worker = worker.with_punts(vec![punts]);
+    (0..4).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let mut later = |sport| {
+        let carrier = app.receive().expect("a frame for the app");
+        let ttl = if carrier.bytes() == udp(sport, 53) { 64 } else { carrier.bytes()[22] };
+        app.done(carrier);
+        ttl
+    };
+    assert_eq!([later(0), later(1), later(1), later(2), later(3), later(3)], [64, 64, 9, 64, 64, 9]);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.copied, ledger.to_app, ledger.transmitted, ledger.dropped_sum()), (4, 6, 2, 0));
+    assert_eq!(worker.report().tee_missed, 0);
+}
+
+#[test]
+fn w8_a_copy_without_room_is_missed_and_the_packet_goes_on() {
+    let (worker, wires) = worker(&teeing(), 64);
+    let (punts, _app) = carriers(3);
+    let mut worker = worker.with_punts(vec![punts]);
+    (10..20).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.copied, ledger.to_app, ledger.transmitted, ledger.dropped_sum()), (3, 3, 10, 0));
+    assert_eq!(worker.report().tee_missed, 7);
+}
+
+/// Everything that comes is flooded to three ports, what goes to port 80 only leaves by the second one.
+fn flooding() -> Program {
+    let mut pipe = exact_pipe("p", packet::Field::L4Dport, &[80]);
+    (pipe.forward, pipe.miss) = (Forward::Port(PortId(1)), Forward::Flood(GroupId(0)));
+    let mut program = start(vec![port("a"), port("b"), port("c")], vec![pipe]);
+    let mut group = hash_group("g", &["x", "y", "z", "again"]);
+    for (at, target) in group.targets.iter_mut().enumerate() {
+        target.forward = Forward::Port(PortId(at as u16 % 3));
+    }
+    program.groups = vec![Group { size: 16, ..group }];
+    program
+}
+
+#[test]
+fn w9_a_flood_leaves_every_port_once_and_in_order() {
+    let (mut worker, wires) = worker(&flooding(), 64);
+    for sport in 0..9 {
+        wires[0].push(&udp(sport, if sport % 2 == 0 { 53 } else { 80 }));
+    }
+    worker.breathe(0);
+    for (at, wire) in wires.iter().enumerate() {
+        for sport in 0..9 {
+            match sport % 2 {
+                0 => assert_eq!(wire.pop(), Some(udp(sport, 53)), "port {at}"),
+                _ if at == 1 => assert_eq!(wire.pop(), Some(udp(sport, 80))),
+                _ => {}
+            }
+        }
+        assert_eq!(wire.pop(), None, "two targets lead to the first port");
+    }
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.copied, ledger.transmitted), (10, 19));
+}
+
+#[test]
+fn w9_copies_without_a_chunk_are_dropped_and_the_frame_goes_out() {
+    let (mut worker, wires) = worker(&flooding(), 3);
+    (0..3).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.copied, ledger.transmitted, dropped(&ledger, DropReason::PoolEmpty)), (6, 3, 6));
+    assert_eq!((wires[0].pop(), wires[2].pop()), (None, Some(udp(0, 53))));
+    // What a full queue refuses is dropped as ever, copies too.
+    let (mut worker, wires) = self::worker(&flooding(), 64);
+    (wires[0].limit_transmit(1), wires[2].limit_transmit(0));
+    (0..3).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.transmitted, dropped(&ledger, DropReason::TransmitFull)), (4, 5));
 }
 
 #[test]

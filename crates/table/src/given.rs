@@ -13,6 +13,8 @@ use crate::bucket::{Buckets, NO_TARGET};
 #[derive(Clone, Debug)]
 pub struct GivenBuckets {
     buckets: Buckets,
+    /// Buckets that each target has.
+    shares: Vec<u32>,
     uses: Vec<Use>,
     /// Moves that wait; `Use::waits` leads here.
     moves: Vec<Move>,
@@ -51,11 +53,12 @@ pub struct Patience {
 }
 
 impl GivenBuckets {
-    /// So many buckets, none with a target.
+    /// So many buckets for so many targets, none given yet.
     #[must_use]
-    pub fn new(size: usize) -> GivenBuckets {
+    pub fn new(size: usize, targets: usize) -> GivenBuckets {
         GivenBuckets {
             buckets: Buckets::new(vec![NO_TARGET; size]),
+            shares: vec![0; targets],
             uses: vec![Use::default(); size],
             moves: Vec::new(),
             next: 0,
@@ -69,6 +72,12 @@ impl GivenBuckets {
     #[must_use]
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
+    }
+
+    /// Does a target have any bucket?
+    #[must_use]
+    pub fn has_any(&self, target: usize) -> bool {
+        self.shares.get(target).is_some_and(|&share| share > 0)
     }
 
     /// Packets that met each bucket.
@@ -142,12 +151,18 @@ impl GivenBuckets {
     /// Takes over from buckets of the same size; `now_is` says which number a target has now, or that it is gone.
     pub fn inherit(&mut self, old: &GivenBuckets, now_is: impl Fn(u16) -> Option<u16>) {
         let place = |slot: &u16| now_is(*slot).unwrap_or(NO_TARGET);
+        let mut shares = vec![0; self.shares.len()];
         *self = GivenBuckets {
             buckets: Buckets::new(old.buckets.slots().iter().map(place).collect()),
+            shares: Vec::new(),
             moves: Vec::new(),
             next: 0,
             ..old.clone()
         };
+        for slot in self.buckets.slots() {
+            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
+        }
+        self.shares = shares;
         self.uses.iter_mut().for_each(|one| one.waits = 0);
         for one in &old.moves {
             let target = if one.target == NO_TARGET { Some(NO_TARGET) } else { now_is(one.target) };
@@ -162,6 +177,9 @@ impl GivenBuckets {
         let waits = self.uses[bucket].waits as usize;
         let Some(&one) = self.moves.get(waits.wrapping_sub(1)) else { return false };
         let Some(busy) = self.due(&one, now_ns) else { return false };
+        let before = self.buckets.slots()[bucket];
+        self.shares.get_mut(usize::from(before)).into_iter().for_each(|share| *share -= 1);
+        self.shares.get_mut(usize::from(one.target)).into_iter().for_each(|share| *share += 1);
         self.buckets.set(bucket, one.target);
         self.moved += 1;
         self.moved_busy += u64::from(busy);
@@ -203,7 +221,7 @@ mod tests {
 
     /// Four buckets of target 0, each met at time 0.
     fn met() -> GivenBuckets {
-        let mut given = GivenBuckets::new(4);
+        let mut given = GivenBuckets::new(4, 3);
         (0..4).for_each(|bucket| given.give(bucket, 0, WAIT, 0));
         (0..4).for_each(|bucket| assert_eq!(given.meet(bucket, 60, 0), 0));
         given
@@ -211,7 +229,7 @@ mod tests {
 
     #[test]
     fn a_bucket_without_a_target_or_never_met_moves_at_once() {
-        let mut given = GivenBuckets::new(2);
+        let mut given = GivenBuckets::new(2, 2);
         given.meet(0, 60, 5);
         given.give(0, 1, WAIT, 6);
         given.give(1, 1, WAIT, 6);
@@ -249,7 +267,7 @@ mod tests {
         let mut old = met();
         old.give(0, 1, WAIT, 1);
         old.give(1, 2, WAIT, 1);
-        let mut heir = GivenBuckets::new(4);
+        let mut heir = GivenBuckets::new(4, 9);
         heir.inherit(&old, |target| [Some(7), Some(8), None].get(usize::from(target)).copied().flatten());
         assert_eq!((heir.buckets().slots(), heir.pending()), (&[7; 4][..], 1), "target 2 is gone, and its move");
         assert_eq!(heir.packets().collect::<Vec<_>>(), [1; 4]);
@@ -282,7 +300,7 @@ mod tests {
         /// Against maps, where every move is looked at whenever anything happens to its bucket.
         #[test]
         fn moves_are_those_of_a_naive_twin(acts in prop::collection::vec(act(), 0..80)) {
-            let mut given = GivenBuckets::new(4);
+            let mut given = GivenBuckets::new(4, 3);
             let (mut now, mut slots) = (0, [NO_TARGET; 4]);
             let (mut last, mut waits) = (BTreeMap::<u32, u64>::new(), BTreeMap::<u32, (u16, u64, u64)>::new());
             let (mut moved, mut busy) = (0, 0);
@@ -322,6 +340,9 @@ mod tests {
                 }
                 prop_assert_eq!(given.buckets().slots(), &slots[..]);
                 prop_assert_eq!(given.pending(), waits.len());
+                for target in 0..3 {
+                    prop_assert_eq!(given.has_any(usize::from(target)), slots.contains(&target));
+                }
             }
             prop_assert_eq!(given.moved(), (moved, busy));
         }

@@ -2,13 +2,13 @@
 
 use super::diagnostic::{Report, Span, suggestion};
 use super::raw::{Kind, Node};
-use super::section::{pairs, text};
+use super::section::{Section, pairs, text};
 use engine::program::{AppId, Forward, Program};
 
 /// Words of the language that cannot be names.
 pub const RESERVED: &[&str] = &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
 
-/// Reads a forward: a word, a name, or `{ port | pipe | group | app: name }`.
+/// Reads a forward: a word, a name, `{ port | pipe | group | app: name }`, `{ flood: group }` or `{ copy: app, then: pipe }`.
 #[must_use]
 pub fn read(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     if let Kind::Map(_) = node.kind {
@@ -29,21 +29,47 @@ const KINDS: [&str; 4] = ["port", "pipe", "group", "app"];
 
 fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let pairs = pairs(node, report);
+    if pairs.iter().any(|(key, ..)| ["copy", "then"].contains(key)) {
+        return tee(node, program, report);
+    }
     let [(kind, span, value)] = pairs.as_slice() else {
-        report.error(node.span, "one of `port`, `pipe`, `group` or `app` is wanted here");
+        report.error(node.span, "one of `port`, `pipe`, `group`, `app` or `flood` is wanted here");
         return None;
     };
+    if *kind == "flood" {
+        let Some(Forward::Group(group)) = named("group", value, program, report) else { return None };
+        return Some(Forward::Flood(group));
+    }
     if !KINDS.contains(kind) {
-        report.error_help(*span, format!("a forward has no `{kind}`"), suggestion(kind, KINDS));
+        let all = KINDS.into_iter().chain(["flood", "copy"]);
+        report.error_help(*span, format!("a forward has no `{kind}`"), suggestion(kind, all));
         return None;
     }
-    let name = text(value, "a name", report)?;
+    named(kind, value, program, report)
+}
+
+/// A name of one kind.
+fn named(kind: &str, node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
+    let name = text(node, "a name", report)?;
     let found = find(kind, name, program);
     if found.is_none() {
         let names: Vec<&str> = names(kind, program).collect();
-        report.error_help(value.span, format!("there is no {kind} `{name}`"), suggestion(name, names));
+        report.error_help(node.span, format!("there is no {kind} `{name}`"), suggestion(name, names));
     }
     found
+}
+
+/// `{ copy: app, then: pipe }`.
+fn tee(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
+    let section = Section::of(node, &["copy", "then"], report);
+    let app = section.need("copy", "the app that gets a copy", report);
+    let app = app.and_then(|node| named("app", node, program, report));
+    let next = section.need("then", "the pipe where the packet itself goes", report);
+    let next = next.and_then(|node| named("pipe", node, program, report));
+    match (app, next) {
+        (Some(Forward::App(app)), Some(Forward::Pipe(next))) => Some(Forward::Tee { app, next }),
+        _ => None,
+    }
 }
 
 fn any_kind(name: &str, span: Span, program: &Program, report: &mut Report) -> Option<Forward> {
@@ -97,6 +123,15 @@ pub fn write(forward: Forward, program: &Program) -> String {
         Forward::Pipe(id) => ("pipe", program.pipes.get(id.index()).map(|pipe| &pipe.name)),
         Forward::Group(id) => ("group", program.groups.get(id.index()).map(|group| &group.name)),
         Forward::App(id) => ("app", program.apps.get(id.index())),
+        Forward::Flood(id) => {
+            let name = program.groups.get(id.index()).map_or("?", |group| &group.name);
+            return format!("{{ flood: {name} }}");
+        }
+        Forward::Tee { app, next } => {
+            let app = program.apps.get(app.index()).map_or("?", String::as_str);
+            let next = program.pipes.get(next.index()).map_or("?", |pipe| &pipe.name);
+            return format!("{{ copy: {app}, then: {next} }}");
+        }
     };
     let Some(name) = name else { return format!("{{ {kind}: ? }}") };
     let plain = KINDS.iter().filter(|kind| find(kind, name, program).is_some()).count() == 1;

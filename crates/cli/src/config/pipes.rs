@@ -114,14 +114,18 @@ impl Reader<'_> {
         }
     }
 
-    /// `5-tuple`, `inner 5-tuple`, or fields with masks.
+    /// `5-tuple`, `inner 5-tuple`, `round_robin`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
-        let Some(node) = self.section.need("hash", "`5-tuple`, `inner 5-tuple` or a list of fields", report) else {
+        let Some(node) =
+            self.section.need("hash", "`5-tuple`, `inner 5-tuple`, `round_robin` or a list of fields", report)
+        else {
             return HashInput::Select(KeySource::Outer);
         };
         if let Kind::Scalar(_) = node.kind {
-            let words = [("5-tuple", KeySource::Outer), ("inner 5-tuple", KeySource::Inner)];
-            return HashInput::Select(choice(node, "`hash`", &words, report).unwrap_or_default());
+            let words =
+                [("5-tuple", Some(KeySource::Outer)), ("inner 5-tuple", Some(KeySource::Inner)), ("round_robin", None)];
+            let source = choice(node, "`hash`", &words, report).unwrap_or(Some(KeySource::Outer));
+            return source.map_or(HashInput::RoundRobin, HashInput::Select);
         }
         HashInput::Fields(list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect())
     }

@@ -1,7 +1,7 @@
 //! Whole configurations: good ones become the program they say, bad ones say everything at once.
 
 use super::*;
-use engine::program::{Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeKind, PortId, Value};
+use engine::program::{AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeKind, PortId, Value};
 use packet::{Field, KeySource};
 use proptest::prelude::*;
 
@@ -338,6 +338,31 @@ proptest! {
         prop_assert_eq!(loaded.plan.is_none(), loaded.report.errors() > 0);
         let _ = loaded.report.to_string();
     }
+}
+
+#[test]
+fn floods_and_turns_are_read_and_written() {
+    let text = with_group("fill: wants").replace("forward: g", "forward: { flood: g }");
+    let flood = plan(&text).program;
+    assert_eq!(flood.pipes[0].forward, Forward::Flood(engine::program::GroupId(0)));
+    assert_eq!(write_forward(flood.pipes[0].forward, &flood), "{ flood: g }");
+    assert!(wrong(&text.replace("flood: g", "flood: h"))[0].contains("there is no group `h`"));
+    assert!(wrong(&text.replace("flood: g", "flod: g"))[0].contains("a forward has no `flod`"));
+    let turns =
+        text.replace("type: basic, forward: { flood: g }", "type: hash, hash: round_robin, group: g, forward: p0");
+    assert!(matches!(plan(&turns).program.pipes[0].kind, PipeKind::Hash { input: HashInput::RoundRobin, .. }));
+}
+
+#[test]
+fn a_copy_has_an_app_and_a_pipe() {
+    let text = with_pipe("type: basic, forward: p0, miss: { copy: learner, then: b }");
+    assert!(wrong(&text)[0].contains("there is no app `learner`"), "{:?}", wrong(&text));
+    let alone = wrong(&text.replace(", then: b", ""));
+    assert!(alone.iter().any(|one| one.contains("`then`")), "{alone:?}");
+    let mut program = plan(&with_pipe("type: basic, forward: p0, miss: drop")).program;
+    program.apps = vec!["learner".into()];
+    let tee = Forward::Tee { app: AppId(0), next: PipeId(0) };
+    assert_eq!(write_forward(tee, &program), "{ copy: learner, then: a }");
 }
 
 /// A group of which only this is special, and a pipe that goes there.

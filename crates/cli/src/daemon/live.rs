@@ -62,10 +62,14 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
     }
     let buckets = daemon.reports()?.into_iter().next().map(|report| report.buckets).unwrap_or_default();
     let buckets = buckets.into_iter().map(|group| group.slots).collect();
-    let interpreter = Interpreter::new(&program, buckets);
+    let mut interpreter = Interpreter::new(&program, buckets);
+    let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
+    // Turns are taken all the time: the walk is that of the packet that was probed.
+    for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
+        interpreter.set_turns(PipeId(at as u16), *turns);
+    }
     let now_ns = daemon.clock.now_ns();
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(daemon));
-    let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
     let explanation = Explanation { walk, probe };
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);

@@ -34,7 +34,8 @@ impl Explanation {
     pub fn agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };
         let dropped = matches!(self.walk.verdict, engine::Verdict::Drop(_));
-        probe.verdict == self.walk.verdict && (dropped || probe.bytes == self.walk.bytes)
+        let ends_alike = probe.verdict == self.walk.verdict && (dropped || probe.bytes == self.walk.bytes);
+        ends_alike && probe.copies == self.walk.copies
     }
 
     /// For a person.
@@ -66,8 +67,9 @@ fn probe(engine: &mut Engine, input: PortId, frame: &[u8]) -> Option<Probe> {
         pools.give(copy);
         return None;
     }
-    let verdict = engine.probe(&mut batch, input, 0).verdict(0, input);
+    let turns = engine.turns();
+    let outcome = engine.probe(&mut batch, input, 0);
     let bytes = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
-    Some(Probe { verdict, bytes })
+    Some(Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns })
 }

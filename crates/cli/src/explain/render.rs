@@ -1,7 +1,6 @@
 //! A walk for a person's eyes, and for programs.
 
 use crate::config::{self, Report};
-use engine::Verdict;
 use engine::change::EntryKey;
 use engine::interpreter::Walk;
 use engine::interpreter::trace::{
@@ -9,6 +8,7 @@ use engine::interpreter::trace::{
 };
 use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
 use engine::snapshot::FlowDecision;
+use engine::{Copied, Verdict};
 use packet::craft::describe_short;
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -61,6 +61,10 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
     let _ = writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
     for (number, one) in walk.trace.iter().enumerate() {
         step(&mut out, names, number + 1, one);
+    }
+    for copy in &walk.copies {
+        let bytes = format!("{} bytes: {}", copy.bytes.len(), describe_short(&copy.bytes));
+        let _ = writeln!(out, "copy    {}, {bytes}", names.verdict(copy.to));
     }
     let _ = writeln!(out, "verdict {}", names.verdict(walk.verdict));
     if !matches!(walk.verdict, Verdict::Drop(_)) {
@@ -155,7 +159,11 @@ fn pick(pick: &Pick) -> String {
         Moving::Rested => " (moved now: it has rested)",
         Moving::Overdue => " (moved now: it has waited long enough)",
     };
-    format!("hash {:#018x} -> bucket {} of group {} -> {target}{moving}", pick.hash, pick.bucket, pick.name)
+    let by = match pick.turn {
+        Some(turn) => format!("turn {turn}"),
+        None => format!("hash {:#018x}", pick.hash),
+    };
+    format!("{by} -> bucket {} of group {} -> {target}{moving}", pick.bucket, pick.name)
 }
 
 fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {
@@ -226,17 +234,19 @@ fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
 
 /// A walk as JSON.
 pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Value {
-    let verdict = match walk.verdict {
+    let verdict = |verdict: Verdict| match verdict {
         Verdict::Transmit(port) => json!({ "transmit": names.port(port) }),
         Verdict::Kernel(port) => json!({ "kernel": names.port(port) }),
         Verdict::App(app) => json!({ "app": names.program.apps.get(app.index()) }),
         Verdict::Drop(reason) => json!({ "drop": reason.as_str() }),
     };
+    let copy = |copy: &Copied| json!({ "to": verdict(copy.to), "bytes": hex(&copy.bytes) });
     json!({
         "input": names.port(input),
         "frame": describe_short(frame),
-        "verdict": verdict,
+        "verdict": verdict(walk.verdict),
         "bytes": hex(&walk.bytes),
+        "copies": walk.copies.iter().map(copy).collect::<Vec<_>>(),
         "pipes": walk.trace.iter().map(|step| step_json(names, step)).collect::<Vec<_>>(),
     })
 }

@@ -65,7 +65,9 @@ const KINDS: &str = "
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
-    seed:hash seed:flow seed:group";
+    seed:hash seed:flow seed:group hash:round_robin
+    forward:tee:hit forward:tee:miss forward:flood:hit forward:flood:miss forward:flood:entry
+    flood:nowhere flood:one flood:several copied:app copied:port copied:then_dropped";
 
 impl Coverage {
     /// Nothing met yet.
@@ -80,6 +82,24 @@ impl Coverage {
             self.step(program, step);
         }
         let last = walk.trace.last();
+        for copy in &walk.copies {
+            self.meet(if matches!(copy.to, Verdict::App(_)) { "copied:app" } else { "copied:port" });
+        }
+        if matches!(walk.verdict, Verdict::Drop(_)) && !walk.copies.is_empty() {
+            self.meet("copied:then_dropped");
+        }
+        let said = last.and_then(|step| step.forward.as_ref()).map(|forward| forward.said);
+        if let Some(Forward::Flood(_)) = said {
+            let ports = walk.copies.iter().filter(|copy| matches!(copy.to, Verdict::Transmit(_))).count();
+            let dropped = matches!(walk.verdict, Verdict::Drop(_));
+            self.meet(if dropped {
+                "flood:nowhere"
+            } else if ports == 0 {
+                "flood:one"
+            } else {
+                "flood:several"
+            });
+        }
         match walk.verdict {
             Verdict::Transmit(_) => self.meet("verdict:transmit"),
             Verdict::Kernel(_) => self.meet("verdict:kernel"),
@@ -236,7 +256,11 @@ impl Coverage {
 
     fn matched(&mut self, pipe: &Pipe, step: &Step) {
         if let PipeKind::Hash { input, .. } = &pipe.kind {
-            self.meet(if matches!(input, HashInput::Select(_)) { "hash:select" } else { "hash:fields" });
+            self.meet(match input {
+                HashInput::Select(_) => "hash:select",
+                HashInput::Fields(_) => "hash:fields",
+                HashInput::RoundRobin => "hash:round_robin",
+            });
         }
         let mut given = match &step.lookup {
             Lookup::Hit(hit) => hit.entry.matches.as_slice(),
@@ -334,6 +358,8 @@ fn forward_name(forward: Forward) -> &'static str {
         Forward::Pipe(_) => "pipe",
         Forward::Group(_) => "group",
         Forward::App(_) => "app",
+        Forward::Tee { .. } => "tee",
+        Forward::Flood(_) => "flood",
         Forward::Kernel => "kernel",
         Forward::Drop => "drop",
         Forward::PerEntry => "per_entry",

@@ -1,7 +1,7 @@
 //! The interpreter and batch engines of several batch sizes, driven by the same acts and compared after each.
 
 use super::{Coverage, Event, Random, event};
-use crate::batch::Engine;
+use crate::batch::{Engine, Outcome};
 use crate::change::{Change, EntryKey};
 use crate::interpreter::{Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
@@ -209,8 +209,7 @@ impl Cutter {
             self.engine.process(&mut self.batch, list, input, now_ns);
             let outcome = self.engine.take_outcome();
             for (slot, walk) in walks.iter().enumerate() {
-                let found = (outcome.verdict(slot, input), self.batch.frame(slot).bytes());
-                same_end(walk, found).map_err(|what| {
+                same_end(walk, &outcome, slot, input, self.batch.frame(slot).bytes()).map_err(|what| {
                     format!("{self:?}, slot {slot}: {what} of {}", packet::craft::describe(&frames[slot].0))
                 })?;
             }
@@ -224,16 +223,20 @@ impl Cutter {
     fn probe(&mut self, input: PortId, frame: &(Vec<u8>, usize), now_ns: u64, explained: &Walk) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
-        let verdict = self.engine.probe(&mut self.batch, input, now_ns).verdict(0, input);
-        same_end(explained, (verdict, self.batch.frame(0).bytes()))
+        self.engine.probe(&mut self.batch, input, now_ns);
+        let outcome = self.engine.take_outcome();
+        same_end(explained, &outcome, 0, input, self.batch.frame(0).bytes())
             .map_err(|what| format!("{self:?}: probe: {what}"))?;
+        self.engine.give_outcome(outcome);
         self.unload();
         if self.engine.snapshot() == before { Ok(()) } else { Err(format!("{self:?}: a probe changed something")) }
     }
 }
 
 /// Bytes of a dropped packet are nobody's.
-fn same_end(walk: &Walk, (verdict, bytes): (crate::Verdict, &[u8])) -> Result<(), String> {
+fn same_end(walk: &Walk, outcome: &Outcome, slot: usize, input: PortId, bytes: &[u8]) -> Result<(), String> {
+    let verdict = outcome.verdict(slot, input);
+    same("copies", &walk.copies, &outcome.copies(slot, bytes))?;
     if verdict != walk.verdict {
         return Err(format!("{verdict:?}, not {:?}", walk.verdict));
     }
@@ -254,6 +257,7 @@ fn compare(program: &Program, wanted: &Snapshot, found: &Snapshot) -> Result<(),
 fn compare_pipes(wanted: &PipeSnapshot, found: &PipeSnapshot) -> Result<(), String> {
     same("misses", &wanted.misses, &found.misses)?;
     same("unflowed", &wanted.unflowed_full, &found.unflowed_full)?;
+    same("turns", &wanted.turns, &found.turns)?;
     let by_key = |pipe: &PipeSnapshot| -> HashMap<EntryKey, EntrySnapshot> {
         pipe.entries.iter().map(|entry| (entry.key.clone(), entry.clone())).collect()
     };

@@ -97,7 +97,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
 /// Where a pipe may send packets: the next pipes, ports, groups that lead onward, and so on.
 pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
     let groups = groups_onward(program, at);
-    match random.weighted(&[50, 20, 6, 12, 5, 5, 5]) {
+    match random.weighted(&[50, 20, 6, 12, 5, 5, 5, 6]) {
         0 if at + 1 < pipes => {
             let last = if random.percent(70) { (at + 2).min(pipes - 1) } else { pipes - 1 };
             Forward::Pipe(PipeId(random.between(at + 1, last) as u16))
@@ -107,7 +107,18 @@ pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: 
         4 if !program.apps.is_empty() => Forward::App(AppId(random.below(program.apps.len()) as u16)),
         5 if program.ports[0].kernel_path => Forward::Kernel,
         6 => Forward::Drop,
+        7 if !program.groups.is_empty() => Forward::Flood(GroupId(random.below(program.groups.len()) as u16)),
         _ => Forward::Port(PortId(random.below(program.ports.len()) as u16)),
+    }
+}
+
+/// The same for a pipe's own forwards, which may leave a copy with an app.
+fn own_forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
+    match forward(random, program, at, pipes) {
+        Forward::Pipe(next) if !program.apps.is_empty() && random.percent(25) => {
+            Forward::Tee { app: AppId(random.below(program.apps.len()) as u16), next }
+        }
+        other => other,
     }
 }
 
@@ -131,7 +142,7 @@ impl Maker {
         let kind = self.kind(random);
         let templates = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
         let per_entry = random.percent(35);
-        let forward = |random: &mut Random, program: &Program| forward(random, program, at, self.pipes);
+        let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let mut pipe = Pipe {
             name: format!("pipe{at}"),
             matches: matches(random, &kind),
@@ -157,7 +168,8 @@ impl Maker {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
         let group = (!self.program.groups.is_empty()).then(|| GroupId(random.below(self.program.groups.len()) as u16));
         match (random.weighted(&[30, 18, 25, 12, 15]), group) {
-            (1, Some(group)) if random.percent(50) => PipeKind::Hash { input: HashInput::Select(source), group },
+            (1, Some(group)) if random.percent(40) => PipeKind::Hash { input: HashInput::Select(source), group },
+            (1, Some(group)) if random.percent(35) => PipeKind::Hash { input: HashInput::RoundRobin, group },
             (1, Some(group)) => {
                 let one = |random: &mut Random| {
                     let field = match_field(random);

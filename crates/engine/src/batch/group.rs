@@ -4,7 +4,7 @@
 //! given count what meets them, and settle moves that wait.
 
 use crate::batch::compile;
-use crate::program::{Fill, Group};
+use crate::program::{Fill, Forward, Group};
 use crate::snapshot::BucketReport;
 use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 
@@ -13,6 +13,8 @@ use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 pub struct GroupTable {
     seed: Option<u64>,
     pub held: Held,
+    /// Buckets that each target has, of those filled by weights.
+    shares: Vec<u32>,
 }
 
 /// The buckets, by how they are filled.
@@ -35,11 +37,16 @@ pub struct Meeting {
 impl GroupTable {
     /// The buckets of a group, from the ones before where history counts.
     pub fn new(group: &Group, previous: Option<&[u16]>) -> GroupTable {
+        let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
-            Fill::Given => Held::Given(Box::new(GivenBuckets::new(group.size as usize))),
+            Fill::Given => Held::Given(Box::new(GivenBuckets::new(size, targets))),
             Fill::Maglev | Fill::Wants => Held::Filled(Buckets::new(compile::fill(group, previous))),
         };
-        GroupTable { seed: group.seed, held }
+        let mut shares = vec![0; targets];
+        for slot in held.buckets().slots() {
+            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
+        }
+        GroupTable { seed: group.seed, held, shares }
     }
 
     /// The targets of all buckets.
@@ -67,6 +74,26 @@ impl GroupTable {
     pub fn meet(&mut self, hash: u64, meeting: Meeting) -> u16 {
         let hash = self.seed.map_or(hash, |seed| seeded(hash, seed));
         self.held.meet(self.held.buckets().bucket(hash), meeting)
+    }
+
+    /// The ports that targets with a bucket lead to, by their numbers; `forwards` says where each target leads.
+    pub fn flood(&mut self, forwards: &[Forward], now_ns: u64, live: bool) -> u64 {
+        let ports = |has: &dyn Fn(usize) -> bool| {
+            let leads = forwards.iter().enumerate().filter(|(target, _)| has(*target));
+            leads.fold(0, |all, (_, forward)| if let Forward::Port(port) = forward { all | 1 << port.0 } else { all })
+        };
+        match &mut self.held {
+            Held::Filled(_) => ports(&|target| self.shares[target] > 0),
+            Held::Given(given) if live => {
+                // What is due is due for a packet that meets the bucket in the same batch, too.
+                given.settle_some(usize::MAX, now_ns);
+                ports(&|target| given.has_any(target))
+            }
+            Held::Given(given) => {
+                let slots = 0..given.buckets().slots().len();
+                ports(&|target| slots.clone().any(|bucket| usize::from(given.peek(bucket, now_ns)) == target))
+            }
+        }
     }
 
     /// Gives buckets to targets; nothing unless they are filled by hand.

@@ -20,12 +20,13 @@ mod rows;
 mod steps;
 mod swap;
 mod table;
+mod tees;
 
 use crate::change::{Change, ChangeError};
 use crate::check::check_entry;
 use crate::program::{CounterId, Entry, Forward, Group, PipeId, PortId, Program};
 use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
-use crate::verdict::Verdict;
+use crate::verdict::{Copied, Verdict};
 use ::table::{Decision, FlowDelta, Meter, Patience};
 pub use compile::CompileError;
 use compile::CompiledPipe;
@@ -33,6 +34,7 @@ use group::{GroupTable, Meeting};
 use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
+pub use tees::Tees;
 
 /// Every flow and run-time entry is looked at for its age about once in so long, whatever the table's size and the breaths' pace.
 const AGE_SWEEP_MS: u64 = 1_000;
@@ -62,6 +64,10 @@ pub struct Outcome {
     pub dropped: u64,
     /// Reasons of the dropped.
     pub reasons: Vec<DropReason>,
+    /// Packets in the masks of several ports: a copy for each, and the frame itself for the last.
+    pub flooded: u64,
+    /// Copies for apps of packets that went on.
+    pub tees: Tees,
 }
 
 impl Outcome {
@@ -72,6 +78,8 @@ impl Outcome {
             apps: vec![0; program.apps.len()],
             dropped: 0,
             reasons: vec![DropReason::Policy; 64],
+            flooded: 0,
+            tees: Tees::new(program),
         }
     }
 
@@ -84,6 +92,8 @@ impl Outcome {
         }
         self.kernel = 0;
         self.dropped = 0;
+        self.flooded = 0;
+        self.tees.clear();
     }
 
     #[inline(always)]
@@ -96,7 +106,7 @@ impl Outcome {
     #[must_use]
     pub fn verdict(&self, slot: usize, input: PortId) -> Verdict {
         let bit = 1 << slot;
-        let port = self.transmit.iter().position(|list| list & bit != 0);
+        let port = self.transmit.iter().rposition(|list| list & bit != 0);
         let app = self.apps.iter().position(|list| list & bit != 0);
         match (port, app) {
             (Some(port), _) => Verdict::Transmit(PortId(port as u16)),
@@ -104,6 +114,21 @@ impl Outcome {
             (None, None) if self.kernel & bit != 0 => Verdict::Kernel(input),
             (None, None) => Verdict::Drop(self.reasons[slot & 63]),
         }
+    }
+
+    /// Copies of one packet, whose bytes are these now.
+    #[must_use]
+    pub fn copies(&self, slot: usize, bytes: &[u8]) -> Vec<Copied> {
+        let tees = self.tees.of(slot).map(|(app, bytes)| Copied { to: Verdict::App(app), bytes: bytes.to_vec() });
+        let mut copies: Vec<Copied> = tees.collect();
+        if self.flooded & 1 << slot != 0 {
+            let ports = (0..).map(PortId).zip(&self.transmit).filter(|(_, list)| *list & 1 << slot != 0);
+            let flood = ports.map(|(port, _)| Copied { to: Verdict::Transmit(port), bytes: bytes.to_vec() });
+            copies.extend(flood);
+            // The last one is the frame itself.
+            copies.pop();
+        }
+        copies
     }
 }
 
@@ -370,6 +395,13 @@ impl Engine {
         self.walk.groups.iter().map(|group| group.slots().to_vec()).collect()
     }
 
+    /// How many packets each pipe has dealt out in turn.
+    #[must_use]
+    pub fn turns(&self) -> Vec<u64> {
+        let turns = |pipe: &CompiledPipe| if let table::Table::Hash(hash) = &pipe.table { hash.turns } else { 0 };
+        self.pipes.iter().map(turns).collect()
+    }
+
     /// The same, with what those that are given have counted.
     #[must_use]
     pub fn bucket_reports(&self) -> Vec<BucketReport> {
@@ -444,9 +476,30 @@ impl Walk {
             Forward::InputPort => self.outcome.transmit[self.packets.input.index()] |= list,
             Forward::Pipe(pipe) => self.lists[pipe.index()] |= list,
             Forward::App(app) => self.outcome.apps[app.index()] |= list,
+            Forward::Tee { app, next } => {
+                for slot in Bits(list) {
+                    self.outcome.tees.push(slot, app, batch.frame(slot).bytes());
+                }
+                self.lists[next.index()] |= list;
+            }
+            Forward::Flood(group) => self.flood(group.index(), list),
             Forward::Kernel => self.outcome.kernel |= list,
             Forward::Group(group) => self.forward_by_bucket(batch, group.index(), list, reason),
             Forward::Drop | Forward::PerEntry => self.drop_list(list, reason),
+        }
+    }
+
+    /// Sends a list out of every port that a target with a bucket leads to.
+    fn flood(&mut self, group: usize, list: u64) {
+        let ports = self.groups[group].flood(&self.targets[group], self.now_ns, self.live);
+        if ports == 0 {
+            return self.drop_list(list, DropReason::NoTarget);
+        }
+        for port in Bits(ports) {
+            self.outcome.transmit[port] |= list;
+        }
+        if !ports.is_power_of_two() {
+            self.outcome.flooded |= list;
         }
     }
 
@@ -474,13 +527,14 @@ fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
         hits: Count { packets: row.packets, bytes: row.bytes },
         last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
     });
+    let turns = if let table::Table::Hash(hash) = &pipe.table { hash.turns } else { 0 };
     let (flows, unflowed_full) = match &pipe.table {
         table::Table::Flow(flow) => {
             (flow.table.iter().map(|(_, one)| flow_snapshot(flow, one)).collect(), flow.unflowed_full)
         }
         _ => (Vec::new(), 0),
     };
-    PipeSnapshot { misses: pipe.misses, entries: entries.collect(), flows, unflowed_full }
+    PipeSnapshot { misses: pipe.misses, entries: entries.collect(), flows, unflowed_full, turns }
 }
 
 fn flow_snapshot(pipe: &table::FlowPipe, flow: &::table::Flow) -> FlowSnapshot {

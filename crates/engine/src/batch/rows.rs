@@ -89,20 +89,22 @@ struct Content {
 }
 
 /// [`Forward`] in a form that can be hashed.
-type ForwardKey = (u8, u16);
+type ForwardKey = (u8, u16, u16);
 
-/// A number for a forward: its kind and its index.
+/// Numbers for a forward: its kind and its indices.
 #[must_use]
 pub fn forward_key(forward: Forward) -> ForwardKey {
     match forward {
-        Forward::Port(id) => (0, id.0),
-        Forward::InputPort => (1, 0),
-        Forward::Pipe(id) => (2, id.0),
-        Forward::Group(id) => (3, id.0),
-        Forward::App(id) => (4, id.0),
-        Forward::Kernel => (5, 0),
-        Forward::Drop => (6, 0),
-        Forward::PerEntry => (7, 0),
+        Forward::Port(id) => (0, id.0, 0),
+        Forward::InputPort => (1, 0, 0),
+        Forward::Pipe(id) => (2, id.0, 0),
+        Forward::Group(id) => (3, id.0, 0),
+        Forward::App(id) => (4, id.0, 0),
+        Forward::Kernel => (5, 0, 0),
+        Forward::Drop => (6, 0, 0),
+        Forward::PerEntry => (7, 0, 0),
+        Forward::Tee { app, next } => (8, app.0, next.0),
+        Forward::Flood(id) => (9, id.0, 0),
     }
 }
 

@@ -126,6 +126,9 @@ fn inherit_pipe(
             lost += 1;
         }
     }
+    if let (Table::Hash(new), Table::Hash(old)) = (&mut heir.table, &from.table) {
+        new.turns = old.turns;
+    }
     let mut flows_lost = 0;
     if let (Table::Flow(new), Table::Flow(old)) = (&mut heir.table, &mut from.table) {
         new.unflowed_full = old.unflowed_full;
@@ -318,6 +321,7 @@ impl Names<'_> {
             Forward::Port(id) => Forward::Port(self.new.port_named(&self.old.ports[id.index()].name)?),
             Forward::Pipe(id) => Forward::Pipe(self.pipe(id)?),
             Forward::Group(id) => Forward::Group(self.new.group_named(&self.old.groups[id.index()].name)?),
+            Forward::Flood(id) => Forward::Flood(self.new.group_named(&self.old.groups[id.index()].name)?),
             Forward::App(id) => {
                 let at = self.new.apps.iter().position(|app| *app == self.old.apps[id.index()])?;
                 Forward::App(crate::program::AppId(at as u16))

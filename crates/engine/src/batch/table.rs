@@ -32,6 +32,8 @@ pub struct HashTable {
     pub group: usize,
     pub slab: Slab,
     pub row_of: Vec<u32>,
+    /// Packets dealt out in turn.
+    pub turns: u64,
 }
 
 /// FLOW: the flow table and the rows its decisions name.
@@ -100,7 +102,7 @@ impl HashTable {
     /// Rows of the packets whose bucket has a target with an entry. Those without the hashed fields miss.
     #[inline(never)]
     pub fn lookup(
-        &self,
+        &mut self,
         batch: &Batch,
         packets: &Packets,
         list: u64,
@@ -116,6 +118,7 @@ impl HashTable {
                 self.hash_fields(batch, packets, able, around.seed, &mut made);
                 &made
             }
+            HashInput::RoundRobin => return self.deal(batch, able, around, rows, failed),
         };
         let (now_ns, live) = (around.now_ns, around.live);
         let group = &mut around.groups[self.group];
@@ -125,6 +128,30 @@ impl HashTable {
         self.rows(able, rows, failed, |slot| {
             group.meet(hashes[slot], Meeting { bytes: batch.frame(slot).len(), now_ns, live })
         })
+    }
+
+    /// Rows of the packets of `list`, which take the buckets in turn.
+    fn deal(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        around: &mut Around<'_>,
+        rows: &mut [u32; 64],
+        failed: &mut impl FnMut(usize, DropReason),
+    ) -> u64 {
+        let (now_ns, live) = (around.now_ns, around.live);
+        let held = &mut around.groups[self.group].held;
+        let size = held.buckets().slots().len().max(1) as u64;
+        let mut turn = self.turns;
+        let hits = self.rows(list, rows, failed, |slot| {
+            let bucket = (turn % size) as usize;
+            turn += 1;
+            held.meet(bucket, Meeting { bytes: batch.frame(slot).len(), now_ns, live })
+        });
+        if live {
+            self.turns = turn;
+        }
+        hits
     }
 
     /// Rows of the targets of `list`; those without one have no target.

@@ -186,6 +186,7 @@ fn forward(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<Findin
         Some(Forward::PerEntry) if pipe.forward == Forward::PerEntry => {
             kinds.push(FindingKind::PerEntryMissing { what: "forward" });
         }
+        Some(Forward::Tee { .. }) => kinds.push(FindingKind::EntryCopies),
         Some(forward) => kinds.extend(dangling(program, forward)),
         None => {}
     }

@@ -124,6 +124,10 @@ pub enum FindingKind {
     GivenSize { size: u32, max: u32 },
     #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]
     LearnGiven { group: String },
+    #[error("an entry cannot copy: `{{ copy, then }}` is for a pipe's own forward and miss")]
+    EntryCopies,
+    #[error("no target of group `{group}` leads to a port: what is flooded there is dropped (no_target)")]
+    FloodNowhere { group: String },
     #[error("a target leads to a port, a pipe, an app, the kernel, in_port or drop, not to {found}")]
     TargetForward { found: &'static str },
     #[error("a meter's {what} is above 0")]
@@ -148,6 +152,7 @@ impl FindingKind {
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
             | FindingKind::GroupDead { .. }
+            | FindingKind::FloodNowhere { .. }
             | FindingKind::Unused { .. } => Severity::Warning,
             _ => Severity::Error,
         }

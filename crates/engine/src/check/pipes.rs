@@ -61,6 +61,10 @@ pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKin
         Forward::Pipe(id) => lost("pipe", id.index(), program.pipes.len()),
         Forward::Group(id) => lost("group", id.index(), program.groups.len()),
         Forward::App(id) => lost("app", id.index(), program.apps.len()),
+        Forward::Flood(id) => lost("group", id.index(), program.groups.len()),
+        Forward::Tee { app, next } => {
+            lost("app", app.index(), program.apps.len()).or_else(|| lost("pipe", next.index(), program.pipes.len()))
+        }
         Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => None,
     }
 }

@@ -16,6 +16,7 @@ pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
         findings.extend(kinds.into_iter().map(|kind| Finding::new(meter.origin, kind)));
     }
     meters_once(program, findings);
+    floods(program, findings);
     unused(program, findings);
 }
 
@@ -51,6 +52,8 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         let found = match target.forward {
             Forward::Group(_) => Some("a group"),
             Forward::PerEntry => Some("`per_entry`"),
+            Forward::Tee { .. } => Some("a copy"),
+            Forward::Flood(_) => Some("a flood"),
             _ => None,
         };
         let kind = found.map(|found| FindingKind::TargetForward { found });
@@ -112,6 +115,20 @@ fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Floods that come to no port.
+fn floods(program: &Program, findings: &mut Vec<Finding>) {
+    for pipe in &program.pipes {
+        let entries = pipe.entries.iter().filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
+        for (forward, origin) in [(pipe.forward, pipe.origin), (pipe.miss, pipe.origin)].into_iter().chain(entries) {
+            let Forward::Flood(id) = forward else { continue };
+            let Some(group) = program.groups.get(id.index()) else { continue };
+            if !group.targets.iter().any(|target| matches!(target.forward, Forward::Port(_))) {
+                findings.push(Finding::new(origin, FindingKind::FloodNowhere { group: group.name.clone() }));
+            }
+        }
+    }
+}
+
 /// What nothing names. Where entries name theirs, one that comes at run time may.
 fn unused(program: &Program, findings: &mut Vec<Finding>) {
     let per_entry = |test: fn(&Pipe) -> bool| program.pipes.iter().any(test);
@@ -164,7 +181,7 @@ fn used_groups(program: &Program) -> HashSet<usize> {
         used.extend(kind.map(|group| group.index()));
         let forwards = pipe.entries.iter().filter_map(|entry| entry.forward).chain([pipe.forward, pipe.miss]);
         used.extend(forwards.filter_map(|forward| match forward {
-            Forward::Group(group) => Some(group.index()),
+            Forward::Group(group) | Forward::Flood(group) => Some(group.index()),
             _ => None,
         }));
     }

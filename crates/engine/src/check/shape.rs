@@ -307,6 +307,7 @@ fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
             let targets = program.groups.get(usize::from(group)).map(|group| group.targets.as_slice());
             targets.unwrap_or_default().iter().map(|target| target.forward).collect()
         }
+        Forward::Tee { next, .. } => vec![Forward::Pipe(next)],
         other => vec![other],
     }
 }

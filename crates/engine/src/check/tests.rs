@@ -270,6 +270,34 @@ finds!(flows_learnt_from_given_buckets: Program {
         vec![entry(EntryMatch::Target(0))],
     )
 } => FindingKind::LearnGiven { group } if group == "g");
+finds!(a_copy_for_an_app_that_does_not_exist:
+    changed(|pipe| pipe.miss = Forward::Tee { app: AppId(0), next: PipeId(0) })
+    => FindingKind::Dangling { what: "app", .. });
+finds!(a_loop_through_a_copy: Program {
+    apps: vec!["app".into()],
+    ..changed(|pipe| pipe.miss = Forward::Tee { app: AppId(0), next: PipeId(0) })
+} => FindingKind::Loop { .. });
+finds!(an_entry_that_copies: Program {
+    apps: vec!["app".into()],
+    ..changed(|pipe| {
+        let tee = Forward::Tee { app: AppId(0), next: PipeId(0) };
+        pipe.forward = Forward::PerEntry;
+        pipe.entries.iter_mut().for_each(|entry| entry.forward = Some(tee));
+    })
+} => FindingKind::EntryCopies);
+finds!(a_flood_of_a_group_that_does_not_exist: changed(|pipe| pipe.miss = Forward::Flood(GroupId(3)))
+    => FindingKind::Dangling { what: "group", index: 3 });
+finds!(a_flood_that_comes_to_no_port: {
+    let mut all = with_group(group(Fill::Wants, 8, &[1]));
+    all.pipes[0].miss = Forward::Flood(GroupId(0));
+    all.groups[0].targets[0].forward = Forward::InputPort;
+    all
+} => FindingKind::FloodNowhere { group } if group == "g");
+finds!(a_target_that_floods: {
+    let mut group = group(Fill::Wants, 8, &[1]);
+    group.targets[0].forward = Forward::Flood(GroupId(0));
+    with_group(group)
+} => FindingKind::TargetForward { found: "a flood" });
 finds!(a_group_in_a_group: {
     let mut group = group(Fill::Wants, 8, &[1]);
     group.targets[0].forward = Forward::Group(GroupId(0));

@@ -90,10 +90,13 @@ impl Interpreter {
 
     /// Carries out every move that is due.
     pub(super) fn settle_all(&mut self, now_ns: u64) {
-        for at in 0..self.given.len() {
-            let waiting: Vec<usize> = self.given[at].waiting.keys().copied().collect();
-            waiting.into_iter().for_each(|bucket| self.settle(GroupId(at as u16), bucket, now_ns));
-        }
+        (0..self.given.len()).for_each(|at| self.settle_group(GroupId(at as u16), now_ns));
+    }
+
+    /// Carries out every move of a group that is due.
+    pub(super) fn settle_group(&mut self, group: GroupId, now_ns: u64) {
+        let waiting: Vec<usize> = self.given[group.index()].waiting.keys().copied().collect();
+        waiting.into_iter().for_each(|bucket| self.settle(group, bucket, now_ns));
     }
 
     /// Carries out the move of a bucket, if it is due.

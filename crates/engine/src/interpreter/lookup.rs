@@ -79,7 +79,7 @@ impl Interpreter {
         }
         match &pipe.kind {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
-            PipeKind::Hash { input, group } => self.by_hash(state, packet, key, (input, *group), now_ns),
+            PipeKind::Hash { input, group } => self.by_hash(id, packet, key, (input, *group), now_ns),
             PipeKind::Flow { key: source, learn, .. } => {
                 let mut answer = Answer::new(key, Found::NoTarget);
                 self.by_flow(id, packet, *source, *learn, flows, &mut answer);
@@ -90,13 +90,15 @@ impl Interpreter {
 
     fn by_hash(
         &self,
-        state: &PipeState,
+        id: PipeId,
         packet: &Packet,
         key: Vec<KeyField>,
         (input, group): (&HashInput, GroupId),
         now_ns: u64,
     ) -> Answer {
+        let state = &self.pipes[id.index()];
         let hash = match input {
+            HashInput::RoundRobin => return self.in_turn(id, key, group, now_ns),
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
             HashInput::Fields(fields) => self.hash_of_fields(packet, fields),
         };
@@ -107,6 +109,16 @@ impl Interpreter {
         let pick = self.pick(group, hash, now_ns);
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
+    }
+
+    /// The n-th packet of the pipe gets bucket n modulo their number.
+    fn in_turn(&self, id: PipeId, key: Vec<KeyField>, group: GroupId, now_ns: u64) -> Answer {
+        let state = &self.pipes[id.index()];
+        let bucket = (state.turns % self.buckets[group.index()].len() as u64) as usize;
+        let pick = Pick { turn: Some(state.turns), ..self.pick_bucket(group, bucket, now_ns) };
+        let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
+        let answer = Answer::new(key, row.map_or(Found::NoTarget, Found::Row));
+        Answer { pick: Some(pick), effects: vec![Effect::Turn { pipe: id }], ..answer }
     }
 
     fn hash_of_fields(&self, packet: &Packet, fields: &[(packet::Field, u128)]) -> Option<u64> {
@@ -126,10 +138,15 @@ impl Interpreter {
         let (group, slots) = (&self.program.groups[id.index()], &self.buckets[id.index()]);
         let hash = group.seed.map_or(hash, |seed| mixed(hash ^ seed));
         let bucket = ((u128::from(hash >> 32) * slots.len() as u128) >> 32) as usize;
+        Pick { hash, ..self.pick_bucket(id, bucket, now_ns) }
+    }
+
+    fn pick_bucket(&self, id: GroupId, bucket: usize, now_ns: u64) -> Pick {
+        let group = &self.program.groups[id.index()];
         let target = self.target_of(id, bucket, now_ns);
         let target = group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
         let moving = self.moving(id, bucket, now_ns);
-        Pick { group: id, name: group.name.clone(), hash, bucket, moving, target }
+        Pick { group: id, name: group.name.clone(), hash: 0, turn: None, bucket, moving, target }
     }
 
     fn by_flow(

@@ -32,10 +32,11 @@ use self::packet::Packet;
 use self::state::{PipeState, Row};
 use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
 use crate::change::EntryKey;
-use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse};
+use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse, Target};
 use crate::snapshot::{Count, FlowSnapshot};
-use crate::verdict::Verdict;
+use crate::verdict::{Copied, Verdict};
 use ::packet::{Depth, DropReason, FlowKey, KeySource};
+use std::collections::BTreeSet;
 
 /// A program and all its state.
 #[derive(Clone, Debug)]
@@ -61,6 +62,8 @@ pub struct Walk {
     pub verdict: Verdict,
     /// Its bytes there; of a dropped packet, as they were when it was dropped.
     pub bytes: Vec<u8>,
+    /// Copies that left it on the way.
+    pub copies: Vec<Copied>,
     /// The pipes it met.
     pub trace: Vec<Step>,
     /// What it changes.
@@ -98,6 +101,11 @@ impl Interpreter {
         self.buckets[group.index()] = slots;
     }
 
+    /// The turn of a HASH pipe that deals its packets out in turn, as another has it.
+    pub fn set_turns(&mut self, pipe: PipeId, turns: u64) {
+        self.pipes[pipe.index()].turns = turns;
+    }
+
     /// The program; its entries are in [`Interpreter::snapshot`].
     #[must_use]
     pub fn program(&self) -> &Program {
@@ -130,6 +138,7 @@ impl Interpreter {
         let dropped = |reason| Walk {
             verdict: Verdict::Drop(reason),
             bytes: frame.to_vec(),
+            copies: Vec::new(),
             trace: Vec::new(),
             effects: Vec::new(),
         };
@@ -138,9 +147,10 @@ impl Interpreter {
             Ok(packet) => packet,
             Err(reason) => return dropped(reason),
         };
-        let mut visit = Visit { interpreter: self, now_ns, flows, trace: Vec::new(), effects: Vec::new() };
+        let (trace, effects, copies) = (Vec::new(), Vec::new(), Vec::new());
+        let mut visit = Visit { interpreter: self, now_ns, flows, trace, effects, copies };
         let verdict = visit.walk_from(root, &mut packet);
-        Walk { verdict, bytes: packet.bytes, trace: visit.trace, effects: visit.effects }
+        Walk { verdict, bytes: packet.bytes, copies: visit.copies, trace: visit.trace, effects: visit.effects }
     }
 }
 
@@ -151,6 +161,7 @@ struct Visit<'a> {
     flows: &'a dyn FlowSource,
     trace: Vec<Step>,
     effects: Vec<Effect>,
+    copies: Vec<Copied>,
 }
 
 impl Visit<'_> {
@@ -284,12 +295,17 @@ impl Visit<'_> {
     }
 
     /// Where a forward leads; `drop` for the reason given.
-    fn forward(&self, packet: &Packet, said: Forward, reason: DropReason) -> (Option<trace::Pick>, End) {
+    fn forward(&mut self, packet: &Packet, said: Forward, reason: DropReason) -> (Option<trace::Pick>, End) {
         let verdict = match said {
             Forward::Port(port) => Verdict::Transmit(port),
             Forward::InputPort => Verdict::Transmit(packet.input),
             Forward::Pipe(pipe) => return (None, End::Pipe(pipe)),
             Forward::App(app) => Verdict::App(app),
+            Forward::Tee { app, next } => {
+                self.copies.push(Copied { to: Verdict::App(app), bytes: packet.bytes.clone() });
+                return (None, End::Pipe(next));
+            }
+            Forward::Flood(group) => self.flood(packet, group),
             Forward::Kernel => Verdict::Kernel(packet.input),
             Forward::Drop => Verdict::Drop(reason),
             Forward::Group(group) => return self.forward_to_group(packet, group, reason),
@@ -298,7 +314,24 @@ impl Visit<'_> {
         (None, End::Verdict(verdict))
     }
 
-    fn forward_to_group(&self, packet: &Packet, group: GroupId, reason: DropReason) -> (Option<trace::Pick>, End) {
+    /// One frame out of every port that a target with a bucket leads to: copies, and itself out of the last.
+    fn flood(&mut self, packet: &Packet, id: GroupId) -> Verdict {
+        let group = &self.interpreter.program.groups[id.index()];
+        self.effects.push(Effect::Flood { group: id });
+        let mut ports = BTreeSet::new();
+        for bucket in 0..self.interpreter.buckets[id.index()].len() {
+            let target = self.interpreter.target_of(id, bucket, self.now_ns);
+            if let Some(Target { forward: Forward::Port(port), .. }) = group.targets.get(usize::from(target)) {
+                ports.insert(*port);
+            }
+        }
+        let Some(last) = ports.pop_last() else { return Verdict::Drop(DropReason::NoTarget) };
+        let copy = |port| Copied { to: Verdict::Transmit(port), bytes: packet.bytes.clone() };
+        self.copies.extend(ports.into_iter().map(copy));
+        Verdict::Transmit(last)
+    }
+
+    fn forward_to_group(&mut self, packet: &Packet, group: GroupId, reason: DropReason) -> (Option<trace::Pick>, End) {
         let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
         let pick = self.interpreter.pick(group, hash, self.now_ns);
         let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };

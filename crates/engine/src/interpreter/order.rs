@@ -25,7 +25,7 @@ fn ways_out(program: &Program, from: usize) -> Vec<PipeId> {
 /// The pipes a forward can lead to.
 pub(super) fn pipes_behind(program: &Program, forward: Forward) -> Vec<PipeId> {
     match forward {
-        Forward::Pipe(pipe) => vec![pipe],
+        Forward::Pipe(pipe) | Forward::Tee { next: pipe, .. } => vec![pipe],
         Forward::Group(group) => {
             let targets = program.groups[group.index()].targets.iter();
             targets

@@ -52,6 +52,16 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
+    /// It is flooded to a group: moves of its buckets that are due are carried out.
+    Flood {
+        /// The group.
+        group: GroupId,
+    },
+    /// It takes its turn.
+    Turn {
+        /// The pipe.
+        pipe: PipeId,
+    },
     /// It writes a flow.
     Learn {
         /// The pipe.
@@ -86,6 +96,8 @@ pub(super) struct PipeState {
     /// Live flows, those with an entry of their own included.
     pub flows: BTreeMap<FlowKey, FlowRow>,
     pub unflowed_full: u64,
+    /// Packets that a HASH pipe has dealt out in turn.
+    pub turns: u64,
 }
 
 /// An entry and its counts.
@@ -188,6 +200,7 @@ impl PipeState {
             entries: self.rows.iter().map(entry).collect(),
             flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key)).collect(),
             unflowed_full: self.unflowed_full,
+            turns: self.turns,
         }
     }
 }
@@ -241,6 +254,8 @@ impl Interpreter {
                 Effect::Miss { pipe, bytes } => self.pipes[pipe.index()].misses.one(bytes),
                 Effect::Counter { counter, bytes } => self.counters[counter.index()].one(bytes),
                 Effect::Meter { meter, left } => self.meters[meter.index()] = left,
+                Effect::Flood { group } => self.settle_group(group, now_ns),
+                Effect::Turn { pipe } => self.pipes[pipe.index()].turns += 1,
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
                 Effect::Learn { pipe, key, decision } => {
                     self.pipes[pipe.index()].flows.insert(key, FlowRow::new(decision, now_ms));

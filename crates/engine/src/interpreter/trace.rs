@@ -124,6 +124,8 @@ pub struct Pick {
     pub name: String,
     /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
+    /// Round robin: how many packets its pipe had dealt before; nothing is hashed then.
+    pub turn: Option<u64>,
     /// The bucket it falls into.
     pub bucket: usize,
     /// Is the bucket to move?

@@ -124,6 +124,37 @@ fn w7_a_miss_does_not_rehash() {
     assert_eq!((walk.verdict, walk.trace[0].rehash), (HIT, None));
 }
 
+#[test]
+fn w8_a_copy_for_an_app_leaves_the_packet_as_it_is_then() {
+    let tee = Forward::Tee { app: AppId(0), next: PipeId(1) };
+    let ttl = |value| act(vec![Operation::Set(Field::Ipv4Ttl, Value::Const(value))]);
+    let walk = walk(&program(vec![Pipe { forward: tee, ..ttl(9) }, ttl(8)]), &frame(TCP));
+    let [copy] = &walk.copies[..] else { panic!("one copy: {:?}", walk.copies) };
+    assert_eq!((walk.verdict, walk.bytes[22]), (HIT, 8));
+    assert_eq!((copy.to, copy.bytes[22]), (Verdict::App(AppId(0)), 9));
+    let back = program(vec![Pipe { miss: Forward::Tee { app: AppId(0), next: PipeId(0) }, ..all() }]);
+    assert!(check(&back).iter().any(|one| matches!(one.kind, FindingKind::Loop { .. })));
+}
+
+#[test]
+fn w9_a_flood_goes_to_the_ports_of_targets_with_a_bucket() {
+    let mut program = with_group(program(vec![says(Forward::Flood(GroupId(0)))]), 4);
+    program.ports.extend([program.ports[0].clone(), program.ports[0].clone()]);
+    program.groups[0].targets[2].forward = Forward::Drop;
+    let mut interpreter = start(&program);
+    let mut flood = |slots: Vec<u16>| {
+        interpreter.set_buckets(GroupId(0), slots);
+        let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
+        assert!(walk.copies.iter().all(|copy| copy.bytes == walk.bytes));
+        (walk.copies.into_iter().map(|copy| copy.to).collect::<Vec<_>>(), walk.verdict)
+    };
+    let port = |at| Verdict::Transmit(PortId(at));
+    assert_eq!(flood(vec![3, 0, 1, 1]), (vec![port(0), port(1)], port(3)));
+    assert_eq!(flood(vec![1; 4]), (vec![], port(1)));
+    assert_eq!(flood(vec![2; 4]), (vec![], dropped(DropReason::NoTarget)), "it leads to no port");
+    assert_eq!(flood(vec![u16::MAX; 4]), (vec![], dropped(DropReason::NoTarget)));
+}
+
 /// A worker that knows one flow.
 struct Worker(FlowSnapshot);
 

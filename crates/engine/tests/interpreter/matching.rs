@@ -237,6 +237,22 @@ fn m17_given_buckets_count_the_packets_that_meet_them() {
 }
 
 #[test]
+fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
+    let dealing = Pipe {
+        matches: vec![matched(Field::IpProtocol, Criterion::Const { value: 6, mask: 0xff })],
+        ..hash(HashInput::RoundRobin)
+    };
+    let mut interpreter = start(&with_group(program(vec![dealing]), 2));
+    interpreter.set_buckets(GroupId(0), vec![0, 1, 1, u16::MAX]);
+    let wanted = [HIT, HIT, dropped(DropReason::NoTarget), Verdict::Transmit(PortId(0))];
+    for verdict in [Verdict::Transmit(PortId(0))].into_iter().chain(wanted) {
+        assert_eq!(interpreter.explain(PortId(0), &frame(TCP), 128, 0).verdict, verdict, "to ask takes no turn");
+        assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, MISS, "nor does a failed constant");
+        assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, verdict);
+    }
+}
+
+#[test]
 fn m8_hashed_fields_are_masked_and_taken_in_order() {
     let fields = vec![(Field::L4Dport, 0x00f0), (Field::Ipv6Dst, u128::MAX), (Field::EthDst, 0xffff_ffff_ffff)];
     let program = with_group(program(vec![hash(HashInput::Fields(fields))]), 2);

@@ -50,6 +50,11 @@ impl Bench {
 
     /// One frame through the engine.
     pub fn frame(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
+        self.frame_and_copies(input, bytes).0
+    }
+
+    /// The same, with where copies of it went.
+    pub fn frame_and_copies(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>) {
         self.done.push(Done::Frame(self.now_ns, input, bytes.to_vec()));
         let Bench { engine, pools, batch, now_ns, .. } = self;
         one_frame(engine, pools, batch, (*now_ns, input, bytes))
@@ -131,14 +136,16 @@ fn one_frame(
     pools: &mut Pools,
     batch: &mut Batch,
     (now_ns, input, bytes): (u64, PortId, &[u8]),
-) -> Verdict {
+) -> (Verdict, Vec<Verdict>) {
     let mut frame = pools.first().take().expect("one frame at a time");
     frame.fill(bytes).expect("a frame that fits a chunk");
     batch.push(frame).expect("one frame at a time");
-    let verdict = engine.process(batch, 1, input, now_ns).verdict(0, input);
+    let outcome = engine.process(batch, 1, input, now_ns);
+    let copies = outcome.copies(0, batch.frame(0).bytes()).into_iter().map(|copy| copy.to).collect();
+    let verdict = outcome.verdict(0, input);
     pools.give(batch.take(0));
     batch.clear();
-    verdict
+    (verdict, copies)
 }
 
 /// A program whose ports all lead to its first pipe.

@@ -1,0 +1,67 @@
+//! Copies of packets for apps, as the packets were when their pipe forwarded them.
+//!
+//! A later pipe may rewrite the packet, and batches may be cut anywhere: so the bytes are set aside here, and the worker
+//! hands them to the apps when the batch is through, in the order in which the packets came.
+
+use crate::program::{AppId, Forward, Program};
+use crate::ring::CARRIER_BYTES;
+
+/// The copies of one batch.
+#[derive(Debug, Default)]
+pub struct Tees {
+    list: Vec<Tee>,
+    bytes: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Tee {
+    slot: usize,
+    app: AppId,
+    start: usize,
+    length: usize,
+}
+
+impl Tees {
+    /// Room for all that a program's pipes can copy of a batch. Frames longer than a carrier make more, once.
+    pub(super) fn new(program: &Program) -> Tees {
+        let copies = |forward: Forward| matches!(forward, Forward::Tee { .. });
+        let pipes = program.pipes.iter().filter(|pipe| copies(pipe.forward) || copies(pipe.miss)).count();
+        let room = packet::BATCH * pipes;
+        Tees { list: Vec::with_capacity(room), bytes: Vec::with_capacity(room * CARRIER_BYTES) }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.list.clear();
+        self.bytes.clear();
+    }
+
+    /// Sets a copy aside.
+    pub(super) fn push(&mut self, slot: usize, app: AppId, bytes: &[u8]) {
+        self.list.push(Tee { slot, app, start: self.bytes.len(), length: bytes.len() });
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// No packet of the batch was copied.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Puts the copies in the order of arrival; those of one packet stay in the order of its walk.
+    pub fn sort(&mut self) {
+        self.list.sort_unstable_by_key(|tee| (tee.slot, tee.start));
+    }
+
+    /// The packets that were copied.
+    #[must_use]
+    pub fn slots(&self) -> u64 {
+        self.list.iter().fold(0, |all, tee| all | 1 << tee.slot)
+    }
+
+    /// The copies of one packet.
+    pub fn of(&self, slot: usize) -> impl Iterator<Item = (AppId, &[u8])> {
+        let own = self.list.iter().filter(move |tee| tee.slot == slot);
+        own.map(|tee| (tee.app, &self.bytes[tee.start..tee.start + tee.length]))
+    }
+}
