@@ -1,6 +1,7 @@
 //! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a breath.
 //!
 //! ```text
+//!   frames of apps that wait for room in a port         (before data takes it)
 //!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
 //!   frames handed over by other workers, frames of apps (the same walk)
 //!   flush, tick, commands                               (between breaths: entries, swaps, questions)
@@ -13,10 +14,11 @@
 use crate::batch::{Engine, Outcome, SwapReport};
 use crate::change::{Change, ChangeError};
 use crate::program::{AppId, Entry, PipeId, PortId};
-use crate::ring::{CarrierReceiver, CarrierSender};
+use crate::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender};
 pub use crate::snapshot::BucketReport;
 use crate::snapshot::{Count, FlowSnapshot, Snapshot};
 use crate::verdict::{Copied, Verdict};
+use crate::waiting::{Waiter, Waiting};
 use packet::{
     Batch, Bits, Depth, DropReason, FlowKey, Frame, KeySource, Ledger, Pool, PoolId, Pools, Port, PortStatistics,
     parse, select_hash,
@@ -30,12 +32,12 @@ const COMMANDS_PER_BREATH: usize = 16;
 /// What a worker is asked between breaths. Each carries where the answer goes; nobody waits if that is gone.
 #[derive(Debug)]
 pub enum Command {
-    /// Take over with this program, compiled with the same secret. `ports[n]`: which of the present ports is port `n` now.
-    Swap(Box<Engine>, Vec<usize>, SyncSender<SwapReport>),
+    /// Take over with this program, compiled with the same secret.
+    Swap(Box<Engine>, Rewiring, SyncSender<SwapReport>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
-    /// Send these bytes, as from an app.
-    Inject(Inject, SyncSender<bool>),
+    /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is full waits.
+    Inject(Inject, SyncSender<Injected>),
     /// Ledger, ports, counters.
     Report(SyncSender<Report>),
     /// Everything that was counted, entry by entry and flow by flow.
@@ -48,8 +50,30 @@ pub enum Command {
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
     /// What the engine would do with a frame, without counting it.
     Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
+    /// Receive nothing from now on, and so hand nothing over. All workers are asked this before the first is stopped.
+    Quiesce(SyncSender<()>),
     /// Give every frame back and end.
     Stop(SyncSender<Report>),
+}
+
+/// What a swap joins anew, by the new program's numbers.
+#[derive(Debug, Default)]
+pub struct Rewiring {
+    /// `ports[n]`: which of the present ports is port `n` now.
+    pub ports: Vec<usize>,
+    /// Rings to the apps. New ones, so that whoever empties the old ones knows which program's numbers their frames bear.
+    pub punts: Vec<CarrierSender>,
+}
+
+/// What became of an injected frame: it was sent or went through the program, or why not.
+pub type Injected = Result<(), DropReason>;
+
+/// What became of one try to send a frame.
+enum Sent {
+    Yes,
+    /// There is no room at this moment.
+    NotNow,
+    Never(DropReason),
 }
 
 /// A frame that an app sends.
@@ -150,6 +174,8 @@ pub struct Worker {
     /// Rings to the apps, by their number.
     punts: Vec<CarrierSender>,
     hand_over: HandOver,
+    /// Frames of apps that wait for room in a port.
+    waiting: Waiting,
     commands: Option<Receiver<Command>>,
     deltas: Option<SyncSender<(PipeId, FlowDelta)>>,
     breaths: u64,
@@ -160,6 +186,9 @@ pub struct Worker {
     tee_missed: u64,
     /// Frames of which a copy is being sent.
     originals: Box<Batch>,
+    /// The control plane has something to look at.
+    signal: bool,
+    quiet: bool,
     stopped: bool,
 }
 
@@ -175,6 +204,7 @@ impl Worker {
             ledger: Ledger::default(),
             punts: Vec::new(),
             hand_over: HandOver::default(),
+            waiting: Waiting::default(),
             commands: None,
             deltas: None,
             breaths: 0,
@@ -184,6 +214,8 @@ impl Worker {
             deltas_sent: 0,
             tee_missed: 0,
             originals: Box::default(),
+            signal: false,
+            quiet: false,
             stopped: false,
         }
     }
@@ -244,11 +276,27 @@ impl Worker {
         self.stopped
     }
 
+    /// True when frames were given to apps, or injected ones answered, since this was last asked: time to wake whoever
+    /// drives the apps.
+    pub fn take_signal(&mut self) -> bool {
+        std::mem::take(&mut self.signal)
+    }
+
+    /// True while injected frames wait for room: the worker must not sleep for long.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// One breath at time `now_ns`. Returns how many frames were handled: after 0 a worker may sleep.
     pub fn breathe(&mut self, now_ns: u64) -> usize {
+        self.send_waiting(now_ns);
         let mut handled = 0;
         for at in 0..self.ports.len() {
             self.ports[at].set_time(now_ns);
+            if self.quiet {
+                continue;
+            }
             self.ports[at].receive(&mut self.pools, &mut self.batch);
             handled += self.batch.len();
             if !self.batch.is_empty() {
@@ -402,13 +450,14 @@ impl Worker {
     }
 
     fn punt(&mut self, app: AppId, input: PortId, list: u64) {
+        self.signal |= list != 0;
         for slot in Bits(list) {
             let frame = self.batch.take(slot);
             let ring = self.punts.get_mut(app.index());
             if ring.is_some_and(|ring| ring.send(frame.bytes(), input, app)) {
                 self.ledger.to_app += 1;
             } else {
-                self.ledger.drop_one(DropReason::AppFull);
+                self.ledger.drop_one(not_sent(&frame, DropReason::AppFull));
             }
             self.pools.give(frame);
         }
@@ -437,7 +486,7 @@ impl Worker {
             if ring.send(frame.bytes(), input, AppId(0)) {
                 self.handed_over += 1;
             } else {
-                self.ledger.drop_one(DropReason::HandOverFull);
+                self.ledger.drop_one(not_sent(&frame, DropReason::HandOverFull));
             }
             self.pools.give(frame);
         }
@@ -452,41 +501,121 @@ impl Worker {
                 let Some(carrier) = self.hand_over.from[at].receive() else { break };
                 handled += 1;
                 self.handed_in += 1;
-                self.originate(carrier.bytes(), carrier.input, None, now_ns);
+                match self.originate(carrier.bytes(), None) {
+                    Ok(()) => self.walk(carrier.input, 1, now_ns),
+                    Err(reason) => self.ledger.drop_one(reason),
+                }
                 self.hand_over.from[at].done(carrier);
             }
         }
         handled
     }
 
-    /// Makes a frame of these bytes and sends it out of a port or through the program.
-    fn originate(&mut self, bytes: &[u8], input: PortId, output: Option<PortId>, now_ns: u64) -> bool {
-        let Some(frame) = self.frame_of(bytes) else { return false };
-        if let Err(frame) = self.batch.push(frame) {
+    /// Makes these bytes the only frame of the batch, which is empty between two walks.
+    fn originate(&mut self, bytes: &[u8], pool: Option<PoolId>) -> Injected {
+        let frame = self.frame_of(bytes, pool)?;
+        self.batch.push(frame).map_err(|frame| {
             self.pools.give(frame);
-            return false;
-        }
-        match output {
-            Some(port) => {
-                self.transmit(port.index(), 1);
-                self.batch.clear();
-            }
-            None => self.walk(input, 1, now_ns),
-        }
-        true
+            DropReason::PoolEmpty
+        })
     }
 
-    fn frame_of(&mut self, bytes: &[u8]) -> Option<Frame> {
-        let Some(mut frame) = self.pools.first().take() else {
-            self.ledger.drop_one(DropReason::PoolEmpty);
-            return None;
-        };
+    /// A frame of these bytes, in this pool's memory or else in that of the first.
+    fn frame_of(&mut self, bytes: &[u8], pool: Option<PoolId>) -> Result<Frame, DropReason> {
+        let pool = pool.unwrap_or(self.pools.first().id());
+        let mut frame = self.pools.get_mut(pool).and_then(Pool::take).ok_or(DropReason::PoolEmpty)?;
         if frame.fill(bytes).is_err() {
             self.pools.give(frame);
-            self.ledger.drop_one(DropReason::Oversize);
-            return None;
+            return Err(DropReason::Oversize);
         }
-        Some(frame)
+        Ok(frame)
+    }
+
+    /// A frame that an app sends. Out of a port it waits for room, behind those that wait there already.
+    fn inject(&mut self, inject: Inject, answer: SyncSender<Injected>, now_ns: u64) {
+        self.ledger.originated += 1;
+        let waiter = Waiter { inject, answer };
+        let Some(port) = waiter.inject.output else {
+            let injected = self.inject_through(&waiter.inject, now_ns);
+            return self.answer(waiter, injected);
+        };
+        let sent = if self.waiting.at(port) > 0 { Sent::NotNow } else { self.send(&waiter.inject.bytes, port) };
+        match sent {
+            Sent::Yes => self.answer(waiter, Ok(())),
+            Sent::Never(reason) => self.answer(waiter, Err(reason)),
+            Sent::NotNow => {
+                if let Err(waiter) = self.waiting.push(waiter) {
+                    self.answer(waiter, Err(DropReason::TransmitFull));
+                }
+            }
+        }
+    }
+
+    /// Through the program, on the worker where its flow lives.
+    fn inject_through(&mut self, inject: &Inject, now_ns: u64) -> Injected {
+        if inject.input.index() >= self.ports.len() {
+            return Err(DropReason::Policy);
+        }
+        self.originate(&inject.bytes, None)?;
+        match self.hand_over_others(inject.input) {
+            0 => self.batch.clear(),
+            list => self.walk(inject.input, list, now_ns),
+        }
+        Ok(())
+    }
+
+    /// Tries those that wait again, in the order in which they came; where one finds no room, no later one of its port
+    /// is tried.
+    fn send_waiting(&mut self, now_ns: u64) {
+        let mut full = 0_u64;
+        for _ in 0..self.waiting.len() {
+            let Some(waiter) = self.waiting.pop() else { return };
+            let port = waiter.inject.output.unwrap_or_default();
+            if full & 1 << (port.0 & 63) != 0 {
+                self.waiting.put_back(waiter);
+                continue;
+            }
+            if let Some(port) = self.ports.get_mut(port.index()) {
+                port.set_time(now_ns);
+            }
+            match self.send(&waiter.inject.bytes, port) {
+                Sent::Yes => self.answer(waiter, Ok(())),
+                Sent::Never(reason) => self.answer(waiter, Err(reason)),
+                Sent::NotNow => {
+                    full |= 1 << (port.0 & 63);
+                    self.waiting.put_back(waiter);
+                }
+            }
+        }
+    }
+
+    /// Sends one frame, if there is room for it now.
+    fn send(&mut self, bytes: &[u8], port: PortId) -> Sent {
+        let at = port.index();
+        let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else { return Sent::Never(DropReason::Policy) };
+        match self.originate(bytes, wanted) {
+            Ok(()) => {}
+            Err(DropReason::PoolEmpty) => return Sent::NotNow,
+            Err(reason) => return Sent::Never(reason),
+        }
+        if self.ports[at].transmit(&mut self.pools, &mut self.batch, 1) != 0 {
+            self.batch.clear();
+            return Sent::Yes;
+        }
+        let frame = self.batch.take(0);
+        let too_long = frame.len() > self.ports[at].frame_max();
+        self.pools.give(frame);
+        self.batch.clear();
+        if too_long { Sent::Never(DropReason::Oversize) } else { Sent::NotNow }
+    }
+
+    /// Answers whoever injected a frame; one that was not sent is dropped.
+    fn answer(&mut self, waiter: Waiter, injected: Injected) {
+        if let Err(reason) = injected {
+            self.ledger.drop_one(reason);
+        }
+        self.signal = true;
+        waiter.tell(injected);
     }
 
     fn send_deltas(&mut self) {
@@ -508,16 +637,13 @@ impl Worker {
     /// Answers one command. Whoever asked may have gone; then the answer is lost and nothing else.
     fn obey_one(&mut self, command: Command, now_ns: u64) {
         match command {
-            Command::Swap(engine, ports, answer) => {
-                let _ = answer.try_send(self.swap(*engine, &ports, now_ns));
+            Command::Swap(engine, rewiring, answer) => {
+                let _ = answer.try_send(self.swap(*engine, rewiring, now_ns));
             }
             Command::Change(change, answer) => {
                 let _ = answer.try_send(self.engine.apply(&change, now_ns));
             }
-            Command::Inject(inject, answer) => {
-                self.ledger.originated += 1;
-                let _ = answer.try_send(self.originate(&inject.bytes, inject.input, inject.output, now_ns));
-            }
+            Command::Inject(inject, answer) => self.inject(inject, answer, now_ns),
             Command::Report(answer) => {
                 let _ = answer.try_send(self.report());
             }
@@ -536,6 +662,10 @@ impl Worker {
             Command::Probe(input, bytes, answer) => {
                 let _ = answer.try_send(self.probe(input, &bytes, now_ns));
             }
+            Command::Quiesce(answer) => {
+                self.quiet = true;
+                let _ = answer.try_send(());
+            }
             Command::Stop(answer) => {
                 self.stop();
                 let _ = answer.try_send(self.report());
@@ -543,9 +673,12 @@ impl Worker {
         }
     }
 
-    fn swap(&mut self, mut engine: Engine, ports: &[usize], now_ns: u64) -> SwapReport {
+    fn swap(&mut self, mut engine: Engine, rewiring: Rewiring, now_ns: u64) -> SwapReport {
         let report = engine.inherit(&mut self.engine, now_ns);
         self.engine = engine;
+        let Rewiring { ports, punts } = rewiring;
+        self.punts = punts;
+        self.waiting.renumber(&ports).into_iter().for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
         let mut old: Vec<Option<Box<dyn Port>>> = std::mem::take(&mut self.ports).into_iter().map(Some).collect();
         self.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
         old.into_iter().flatten().for_each(|port| self.retire(port));
@@ -572,8 +705,18 @@ impl Worker {
         probe
     }
 
-    /// Takes every frame back from the ports; what they held is dropped as `stopped`.
+    /// Takes every frame back from the ports; what they held, what waited and what other workers had handed over is
+    /// dropped as `stopped`.
     fn stop(&mut self) {
+        let mut stopped = self.waiting.give_up(DropReason::Stopped);
+        for ring in &mut self.hand_over.from {
+            while let Some(carrier) = ring.receive() {
+                stopped += 1;
+                self.handed_in += 1;
+                ring.done(carrier);
+            }
+        }
+        self.ledger.dropped[DropReason::Stopped as usize] += stopped;
         for port in &mut self.ports {
             self.ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.pools);
         }
@@ -595,8 +738,11 @@ impl Worker {
                 extra: port.extra_statistics(),
             });
         }
-        // What lies between two workers is held by the one that sent it.
-        ledger.held += self.hand_over.to.iter().flatten().map(CarrierSender::held).sum::<u64>();
+        ledger.held += self.waiting.len() as u64;
+        // What lies between two workers is held by the one that sent it; when all stop, the other drops it.
+        if !self.stopped {
+            ledger.held += self.hand_over.to.iter().flatten().map(CarrierSender::held).sum::<u64>();
+        }
         Report {
             ledger,
             ports,
@@ -616,6 +762,11 @@ impl Worker {
     pub fn handed(&self) -> (u64, u64) {
         (self.handed_in, self.handed_over)
     }
+}
+
+/// Why a ring did not take a frame.
+fn not_sent(frame: &Frame, full: DropReason) -> DropReason {
+    if frame.len() > CARRIER_BYTES { DropReason::Oversize } else { full }
 }
 
 /// Adds what a port has counted.

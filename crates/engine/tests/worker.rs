@@ -2,12 +2,13 @@
 
 mod support;
 
+use engine::WAITING_MAX;
 use engine::arbitrary::{Random, frame, program};
 use engine::batch::Engine;
 use engine::change::Change;
 use engine::program::{AppId, Fill, Forward, Group, GroupId, Learn, PipeId, PortId, Program};
-use engine::ring::{CarrierReceiver, CarrierSender, carriers};
-use engine::worker::{Command, HandOver, Inject, Worker};
+use engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
+use engine::worker::{Command, HandOver, Inject, Injected, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
 use packet::{Batch, DropReason, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
 use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
@@ -241,6 +242,25 @@ fn w9_copies_without_a_chunk_are_dropped_and_the_frame_goes_out() {
 }
 
 #[test]
+fn a_frame_too_long_for_a_ring_is_oversize_and_the_ring_is_not_full() {
+    let program = all_to(Forward::App(AppId(0)));
+    let mut pools = Pools::new();
+    let pool = pools.add(Pool::Region(RegionPool::new(8, 4096)));
+    let (ports, wires) = ports(&program, pool);
+    let (punts, mut app) = carriers(3);
+    let mut worker = Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_punts(vec![punts]);
+    for length in [CARRIER_BYTES, CARRIER_BYTES + 1] {
+        let mut frame = udp(1, 53);
+        frame.resize(length, 0);
+        wires[0].push(&frame);
+    }
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.to_app, dropped(&ledger, DropReason::Oversize), ledger.dropped_sum()), (1, 1, 1));
+    assert_eq!(app.receive().map(|carrier| carrier.bytes().len()), Some(CARRIER_BYTES));
+}
+
+#[test]
 fn an_app_without_a_ring_is_full() {
     let (mut worker, wires) = worker(&all_to(Forward::App(AppId(0))), 64);
     wires[0].push(&udp(0, 53));
@@ -341,30 +361,135 @@ fn commanded(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>, SyncSende
     (worker.with_commands(receiver), wires, commands)
 }
 
-#[test]
-fn injected_frames_are_originated() {
-    let (mut worker, wires, commands) = commanded(&all_to(Forward::InputPort), 4);
-    let inject =
-        |bytes: Vec<u8>, output| move |answer| Command::Inject(Inject { bytes, output, input: PortId(1) }, answer);
-    assert!(ask(&mut worker, &commands, inject(udp(1, 53), Some(PortId(0)))));
-    assert_eq!(wires[0].pop(), Some(udp(1, 53)));
-    assert!(ask(&mut worker, &commands, inject(udp(2, 53), None)));
-    assert_eq!(wires[1].pop(), Some(udp(2, 53)));
-    assert!(!ask(&mut worker, &commands, inject(vec![0; 5000], None)));
-    wires[0].limit_transmit(0);
-    ask(&mut worker, &commands, inject(udp(3, 53), Some(PortId(0))));
-    let ledger = balanced(&worker);
-    assert_eq!((ledger.originated, ledger.transmitted), (4, 2));
-    assert_eq!((dropped(&ledger, DropReason::Oversize), dropped(&ledger, DropReason::TransmitFull)), (1, 1));
+/// Sends an injected frame and breathes once; the answer, if there is one yet, and where it will come.
+fn inject(
+    worker: &mut Worker,
+    commands: &SyncSender<Command>,
+    bytes: Vec<u8>,
+    output: Option<PortId>,
+) -> (Option<Injected>, Receiver<Injected>) {
+    let (answer, answers) = sync_channel(1);
+    let inject = Inject { bytes, output, input: PortId(1) };
+    commands.try_send(Command::Inject(inject, answer)).expect("room for a command");
+    worker.breathe(0);
+    (answers.try_recv().ok(), answers)
 }
 
 #[test]
-fn an_injected_frame_without_a_chunk_is_dropped() {
+fn injected_frames_are_originated() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::InputPort), 4);
+    let mut sent = |bytes, output| inject(&mut worker, &commands, bytes, output).0;
+    assert_eq!(sent(udp(1, 53), Some(PortId(0))), Some(Ok(())));
+    assert_eq!(wires[0].pop(), Some(udp(1, 53)));
+    assert_eq!(sent(udp(2, 53), None), Some(Ok(())));
+    assert_eq!(wires[1].pop(), Some(udp(2, 53)));
+    for output in [None, Some(PortId(0))] {
+        assert_eq!(sent(vec![0; 5000], output), Some(Err(DropReason::Oversize)));
+    }
+    assert_eq!(sent(udp(3, 53), Some(PortId(9))), Some(Err(DropReason::Policy)), "there is no such port");
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.originated, ledger.transmitted, dropped(&ledger, DropReason::Oversize)), (5, 2, 2));
+}
+
+#[test]
+fn an_injected_frame_waits_for_room_and_goes_before_data() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Port(PortId(0))), 128);
+    wires[0].limit_transmit(0);
+    let (none, answer) = inject(&mut worker, &commands, udp(1, 53), Some(PortId(0)));
+    let (also_none, later) = inject(&mut worker, &commands, udp(2, 53), Some(PortId(0)));
+    assert_eq!((none, also_none), (None, None), "an answer means that it was sent");
+    // Another port is not held up.
+    assert_eq!(inject(&mut worker, &commands, udp(3, 53), Some(PortId(1))).0, Some(Ok(())));
+    assert_eq!((balanced(&worker).held, worker.is_waiting()), (2, true));
+    worker.take_signal();
+    wires[1].push(&udp(4, 53));
+    wires[0].limit_transmit(1);
+    worker.breathe(1);
+    assert_eq!(answer.try_recv(), Ok(Ok(())));
+    assert!(worker.take_signal(), "whoever asked is woken");
+    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(1, 53)), None), "data finds the ring full");
+    wires[0].limit_transmit(9);
+    wires[1].push(&udp(5, 53));
+    worker.breathe(2);
+    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(2, 53)), Some(udp(5, 53))));
+    assert_eq!((later.try_recv(), worker.is_waiting()), (Ok(Ok(())), false));
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (0, 1));
+}
+
+#[test]
+fn only_so_many_wait_for_a_port_and_a_stuck_one_takes_no_others_room() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Drop), 4);
+    wires.iter().for_each(|wire| wire.limit_transmit(0));
+    let mut waiting = Vec::new();
+    for port in [PortId(0), PortId(1)] {
+        for sport in 0..WAITING_MAX as u16 {
+            let (answer, answers) = inject(&mut worker, &commands, udp(sport, 53), Some(port));
+            assert_eq!(answer, None);
+            waiting.push(answers);
+        }
+        let (refused, _) = inject(&mut worker, &commands, udp(99, 53), Some(port));
+        assert_eq!(refused, Some(Err(DropReason::TransmitFull)));
+    }
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (2 * WAITING_MAX as u64, 2));
+    wires[1].limit_transmit(usize::MAX);
+    worker.breathe(1);
+    assert!((0..WAITING_MAX as u16).all(|sport| wires[1].pop() == Some(udp(sport, 53))), "in the order they came");
+    assert!(waiting[WAITING_MAX..].iter().all(|answer| answer.try_recv() == Ok(Ok(()))));
+    let report = ask(&mut worker, &commands, Command::Stop);
+    assert!(report.ledger.balances(), "{:?}", report.ledger);
+    assert_eq!(dropped(&report.ledger, DropReason::Stopped), WAITING_MAX as u64);
+    assert!(waiting[..WAITING_MAX].iter().all(|answer| answer.try_recv() == Ok(Err(DropReason::Stopped))));
+}
+
+#[test]
+fn what_waits_follows_its_port_through_a_swap() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Drop), 4);
+    wires.iter().for_each(|wire| wire.limit_transmit(0));
+    let (_, gone) = inject(&mut worker, &commands, udp(1, 53), Some(PortId(0)));
+    let (_, kept) = inject(&mut worker, &commands, udp(2, 53), Some(PortId(1)));
+    // Only `b` is left, as port 0.
+    let mut new = all_to(Forward::Drop);
+    new.ports.remove(0);
+    let engine = Box::new(Engine::new(&new, SECRET).unwrap());
+    let rewiring = Rewiring { ports: vec![1], punts: Vec::new() };
+    ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
+    assert_eq!(gone.try_recv(), Ok(Err(DropReason::Stopped)));
+    wires[1].limit_transmit(1);
+    worker.breathe(1);
+    assert_eq!((kept.try_recv(), wires[1].pop()), (Ok(Ok(())), Some(udp(2, 53))));
+    balanced(&worker);
+}
+
+#[test]
+fn without_a_chunk_an_injected_frame_waits_at_a_port_and_is_dropped_before_the_program() {
     let (mut worker, _wires, commands) = commanded(&all_to(Forward::InputPort), 0);
-    let inject = Inject { bytes: udp(1, 53), output: None, input: PortId(0) };
-    assert!(!ask(&mut worker, &commands, |answer| Command::Inject(inject, answer)));
-    assert_eq!(dropped(&balanced(&worker), DropReason::PoolEmpty), 1);
+    assert_eq!(inject(&mut worker, &commands, udp(1, 53), None).0, Some(Err(DropReason::PoolEmpty)));
+    assert_eq!(inject(&mut worker, &commands, udp(1, 53), Some(PortId(0))).0, None);
+    let ledger = balanced(&worker);
+    assert_eq!((dropped(&ledger, DropReason::PoolEmpty), ledger.held), (1, 1));
     assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)), None);
+}
+
+#[test]
+fn a_swap_gives_the_apps_new_rings() {
+    let (worker, wires, commands) = commanded(&all_to(Forward::App(AppId(0))), 8);
+    let (punts, mut old) = carriers(3);
+    let mut worker = worker.with_punts(vec![punts]);
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    assert!(worker.take_signal() && !worker.take_signal());
+    let (punts, mut new) = carriers(3);
+    let engine = Box::new(Engine::new(&all_to(Forward::App(AppId(0))), SECRET).unwrap());
+    let rewiring = Rewiring { ports: vec![0, 1], punts: vec![punts] };
+    ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
+    wires[0].push(&udp(2, 53));
+    worker.breathe(1);
+    assert_eq!(old.receive().map(|carrier| carrier.bytes().to_vec()), Some(udp(1, 53)));
+    assert_eq!(new.receive().map(|carrier| carrier.bytes().to_vec()), Some(udp(2, 53)));
+    assert!(old.receive().is_none() && new.receive().is_none());
+    assert_eq!(balanced(&worker).to_app, 2);
 }
 
 #[test]
@@ -439,7 +564,9 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     let mut new = all_to(Forward::InputPort);
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());
-    let report = ask(&mut worker, &commands, |answer| Command::Swap(engine, vec![1], answer));
+    let report = ask(&mut worker, &commands, |answer| {
+        Command::Swap(engine, Rewiring { ports: vec![1], punts: Vec::new() }, answer)
+    });
     assert_eq!(report, SwapReport::default());
     wires[1].push(&udp(2, 53));
     worker.breathe(0);
@@ -564,4 +691,67 @@ fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
     sum.add(&second.report().ledger);
     assert!(sum.balances() && sum.received == 80, "{sum:?}");
     assert_eq!(second.handed().0, 4);
+}
+
+/// The two workers of [`pair`], with commands to each.
+fn commanded_pair(capacity: usize) -> [(Worker, Vec<MemWire>, SyncSender<Command>); 2] {
+    pair(capacity).map(|(worker, wires)| {
+        let (commands, receiver) = sync_channel(8);
+        (worker.with_commands(receiver), wires, commands)
+    })
+}
+
+#[test]
+fn frames_between_workers_end_as_stopped_when_all_stop() {
+    let [(mut first, wires, to_first), (mut second, _, to_second)] = commanded_pair(200);
+    (0..50).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    ask(&mut second, &to_second, Command::Quiesce);
+    (0..4).for_each(|_| _ = first.breathe(0));
+    ask(&mut first, &to_first, Command::Quiesce);
+    let between = balanced(&first).held;
+    assert!(between > packet::BATCH as u64, "{between}");
+    // What comes now is not received.
+    wires[0].push(&udp(1, 53));
+    let mut sum = ask(&mut first, &to_first, Command::Stop).ledger;
+    sum.add(&ask(&mut second, &to_second, Command::Stop).ledger);
+    assert!(sum.balances(), "{sum:?}");
+    assert_eq!((sum.received, sum.held), (200, 0));
+    // The second one carries a batch of them through its program in the breath in which it is stopped.
+    let carried = between.min(packet::BATCH as u64);
+    assert_eq!((sum.transmitted, dropped(&sum, DropReason::Stopped)), (200 - between + carried, between - carried));
+}
+
+#[test]
+fn an_injected_frame_goes_to_the_worker_of_its_flow() {
+    let [(mut first, _, to_first), (mut second, _, _)] = commanded_pair(64);
+    for frame in (0..20).flat_map(of_flow) {
+        assert_eq!(inject(&mut first, &to_first, frame, None).0, Some(Ok(())));
+    }
+    while second.breathe(0) > 0 {}
+    let mut sum = first.report().ledger;
+    sum.add(&second.report().ledger);
+    assert!(sum.balances() && sum.originated == 80 && sum.transmitted == 80, "{sum:?}");
+    assert!(second.handed().0 > 10);
+    assert!(owners(&[first, second]).values().all(|owners| owners.len() == 1));
+}
+
+#[test]
+fn a_frame_too_long_to_be_handed_over_is_oversize() {
+    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
+    flow.forward = Forward::Port(PortId(1));
+    let program = start(vec![port("a"), port("b")], vec![flow]);
+    let mut pools = Pools::new();
+    let pool = pools.add(Pool::Region(RegionPool::new(200, 4096)));
+    let (ports, wires) = ports(&program, pool);
+    let [rings, _other] = hand_over(64);
+    let mut worker = Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_hand_over(rings);
+    for mut frame in (0..20).flat_map(of_flow) {
+        frame.resize(CARRIER_BYTES + 1, 0);
+        wires[0].push(&frame);
+    }
+    worker.breathe(0);
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert!(dropped(&ledger, DropReason::Oversize) > 10, "{ledger:?}");
+    assert_eq!((dropped(&ledger, DropReason::HandOverFull), ledger.held), (0, 0));
 }

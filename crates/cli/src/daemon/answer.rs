@@ -313,9 +313,9 @@ impl Daemon {
             Ok(Some(id))
         };
         let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
-        let sent = self.fleet.ask(0, |answer| Command::Inject(Inject { bytes, output, input }, answer))?;
-        if !sent {
-            bail!("the frame could not be made: too long, or no free frame");
+        let injected = self.fleet.ask(0, |answer| Command::Inject(Inject { bytes, output, input }, answer))?;
+        if let Err(reason) = injected {
+            bail!("the frame was not sent ({reason}): {}", reason.explanation());
         }
         Ok(json!({ "done": true }))
     }

@@ -25,7 +25,7 @@ use clock::Clock;
 use dpdk::Dpdk;
 use engine::batch::Engine;
 use engine::ring::{CarrierReceiver, carriers};
-use engine::worker::{Command, HandOver, Report, Worker};
+use engine::worker::{Command, HandOver, Report, Rewiring, Worker};
 use fleet::Fleet;
 use open::Interfaces;
 use packet::{Ledger, TableHash};
@@ -163,7 +163,7 @@ impl Daemon {
         let engines = std::cell::RefCell::new(engines);
         let reports = self.fleet.ask_all(|worker, answer| {
             let engine = engines.borrow_mut()[worker].take().expect("each worker is asked once");
-            Command::Swap(engine, order.clone(), answer)
+            Command::Swap(engine, Rewiring { ports: order.clone(), punts: Vec::new() }, answer)
         })?;
         self.plan = plan;
         self.generation += 1;
