@@ -1,8 +1,14 @@
 //! The functions of weir. Each is an app: code that writes pipes, groups, entries and counters into a program, and says
-//! which frames its ports take from the kernel. An app has no thread and never sleeps.
+//! which frames its ports take from the kernel. An app that goes on while the program runs is an [`App`]: it is told what
+//! happens and says what to do. An app has no thread and never sleeps.
 
+mod app;
 pub mod bond;
+pub mod external;
 pub mod lb;
+mod running;
 mod take;
 
+pub use app::{Action, App, ClientId, Event, Heard, RequestId};
+pub use running::{Account, INJECTS_MAX, RunningApps};
 pub use take::TakeRule;

@@ -40,6 +40,10 @@ enum Command {
     Entry(commands::show::Entry),
     /// Give a target of a group another weight.
     Weight(commands::show::Weight),
+    /// Ask something of an app that runs.
+    App(commands::show::App),
+    /// Send frames out of a port of the running daemon, or through its program.
+    Inject(commands::inject::Arguments),
     /// Stop the running daemon.
     Stop(commands::show::Plain),
     /// Say what becomes of a packet, and why.
@@ -67,6 +71,8 @@ pub fn main() -> ExitCode {
         Command::Reload(arguments) => commands::show::reload(&arguments),
         Command::Entry(arguments) => commands::show::entry(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
+        Command::App(arguments) => commands::show::app(&arguments),
+        Command::Inject(arguments) => commands::inject::run(&arguments),
         Command::Stop(arguments) => commands::show::stop(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),

@@ -1,11 +1,15 @@
 //! `weir replay`: a program over recordings, on a virtual clock. Equal inputs give equal outputs, to the byte.
 //!
 //! Time is the recording's: the clock jumps from one frame's arrival to the next, and in between, at most a tick at a
-//! time, to where ages end. One worker, one pool, a fixed secret: nothing of the machine enters.
+//! time, to where ages end and apps want to be woken. One worker, one pool, a fixed secret: nothing of the machine enters.
+
+mod apps;
 
 use crate::config::{Plan, PortConfig, PortKind};
 use crate::daemon::{recording, wrap};
-use anyhow::{Context, Result};
+use ::apps::Account;
+use anyhow::{Context, Result, bail};
+use apps::Acting;
 use engine::batch::Engine;
 use engine::snapshot::Snapshot;
 use engine::worker::{Report, Worker};
@@ -23,6 +27,9 @@ const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
 /// How far the clock goes after the last frame, in steps of a tick, for what is late to arrive.
 const AFTER_NS: u64 = 1_000_000_000;
 
+/// Breaths at one moment at most: apps that answer each other for ever do not stop the clock.
+const BREATHS_MAX: usize = 1 << 20;
+
 /// The longest step of the clock.
 const TICK_NS: u64 = 10_000_000;
 
@@ -34,6 +41,21 @@ pub struct Replayed {
     pub snapshot: Snapshot,
     /// Why a recording ended before its end.
     pub read_error: Option<String>,
+    /// The apps that ran.
+    pub apps: Vec<AppReport>,
+    /// What they said, and when.
+    pub said: Vec<(u64, String)>,
+}
+
+/// What became of an app.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AppReport {
+    /// Its name.
+    pub name: String,
+    /// What it has done with frames.
+    pub account: Account,
+    /// Its own counters.
+    pub counts: Vec<(&'static str, u64)>,
 }
 
 /// Where a port's frames come from and go to.
@@ -45,6 +67,8 @@ pub struct Recordings {
     pub output: Vec<(String, PathBuf)>,
     /// What is given to the host's stack, by port.
     pub kernel: Vec<(String, PathBuf)>,
+    /// What is forwarded to apps, by the name it is forwarded to.
+    pub apps: Vec<(String, PathBuf)>,
 }
 
 /// Runs the recordings through the plan's program.
@@ -61,39 +85,55 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
         pcaps.push(pcap.with_context(|| format!("port `{}`", port.name))?);
     }
     // All recordings share one clock: the earliest frame's time is 0.
-    if let Some(base) = pcaps.iter().filter_map(PcapPort::first_ns).min() {
-        pcaps.iter_mut().for_each(|pcap| pcap.set_base(base));
+    let base_ns = pcaps.iter().filter_map(PcapPort::first_ns).min();
+    if let Some(base_ns) = base_ns {
+        pcaps.iter_mut().for_each(|pcap| pcap.set_base(base_ns));
     }
     let mut ports: Vec<Box<dyn Port>> = Vec::new();
     for (pcap, config) in pcaps.into_iter().zip(&plan.ports) {
         ports.push(wrap(Box::new(pcap), config, 0)?);
     }
     let engine = Engine::new(&plan.program, TableHash::new(SECRET))?;
-    let mut worker = Worker::new(engine, ports, pools);
-    run(&mut worker);
+    let (mut acting, wiring) = Acting::new(plan, &recordings.apps, base_ns.unwrap_or_default())?;
+    let mut worker = Worker::new(engine, ports, pools).with_commands(wiring.commands).with_punts(wiring.punts);
+    run(&mut worker, &mut acting)?;
     let (report, snapshot) = (worker.report(), worker.engine().snapshot());
     let errors =
         report.ports.iter().filter(|port| port.extra.iter().any(|&(name, count)| name == "read_errors" && count > 0));
     let read_error = errors.map(|port| format!("{}: {}", port.name, port.mode)).next();
-    Ok(Replayed { report, snapshot, read_error })
+    let (apps, said) = acting.end()?;
+    Ok(Replayed { report, snapshot, read_error, apps, said })
 }
 
 /// Breathes until every recording has ended and nothing is late.
-fn run(worker: &mut Worker) {
+fn run(worker: &mut Worker, acting: &mut Acting) -> Result<()> {
     let (mut now_ns, mut rest_ns) = (0, AFTER_NS);
+    acting.begin(worker)?;
     loop {
         worker.ports_mut().iter_mut().for_each(|port| port.set_time(now_ns));
-        while worker.breathe(now_ns) > 0 {}
-        let next = worker.ports().iter().filter_map(|port| port.next_arrival_ns()).min();
-        now_ns = match next {
-            Some(next) => next.max(now_ns).min(now_ns + TICK_NS),
-            None if rest_ns > 0 => {
-                rest_ns = rest_ns.saturating_sub(TICK_NS);
-                now_ns + TICK_NS
+        now(worker, acting, now_ns)?;
+        let arrival = worker.ports().iter().filter_map(|port| port.next_arrival_ns()).min();
+        let next_ns = arrival.into_iter().chain(acting.wake_ns()).chain([now_ns + TICK_NS]).min().unwrap_or_default();
+        let step_ns = next_ns.saturating_sub(now_ns);
+        if arrival.is_none() {
+            if rest_ns == 0 {
+                return Ok(());
             }
-            None => return,
-        };
+            rest_ns = rest_ns.saturating_sub(step_ns.max(1));
+        }
+        now_ns += step_ns;
     }
+}
+
+/// Everything that happens at one moment: breaths until none finds anything, and the apps after each.
+fn now(worker: &mut Worker, acting: &mut Acting, now_ns: u64) -> Result<()> {
+    for _ in 0..BREATHS_MAX {
+        let handled = worker.breathe(now_ns);
+        if !acting.drive(worker, now_ns)? && handled == 0 {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn named(list: &[(String, PathBuf)], port: &str) -> Option<PathBuf> {
@@ -125,12 +165,32 @@ pub fn assign(plan: &Plan, list: &[PathBuf], first: usize) -> Result<Vec<(String
     Ok(all)
 }
 
+/// All frames of a recording, one after the other.
+pub fn frames(path: &Path) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
+    let (reader, path) = (reader(path)?, path.to_path_buf());
+    Ok(reader.map(move |record| Ok(record.with_context(|| format!("{}", path.display()))?.bytes)))
+}
+
+/// `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
+pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf)>> {
+    let mut all: Vec<(String, PathBuf)> = Vec::new();
+    for path in list {
+        let text = path.to_string_lossy();
+        let Some((name, path)) = text.split_once('=') else { bail!("--app {text}: write NAME=OUT.pcap") };
+        if !plan.program.apps.iter().any(|app| app == name) {
+            bail!("--app {text}: there is no app `{name}`; there are: {}", plan.program.apps.join(", "));
+        }
+        if all.iter().any(|(other, _)| other == name) {
+            bail!("--app {text}: `{name}` is here twice");
+        }
+        all.push((name.to_string(), path.into()));
+    }
+    Ok(all)
+}
+
 /// The frame number `number` (from 1, as Wireshark counts) of a recording.
 pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
-    let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    let mut reader =
-        port::pcap::Reader::open(std::io::BufReader::new(file)).with_context(|| format!("{}", path.display()))?;
-    let mut record = port::pcap::Record::default();
+    let (mut reader, mut record) = (reader(path)?, port::pcap::Record::default());
     for at in 1.. {
         if !reader.read(&mut record).with_context(|| format!("{}", path.display()))? {
             anyhow::bail!("{} has {} frames, there is no frame {number}", path.display(), at - 1);
@@ -140,4 +200,9 @@ pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
         }
     }
     unreachable!("a recording ends or has the frame")
+}
+
+fn reader(path: &Path) -> Result<port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
+    let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    port::pcap::Reader::open(std::io::BufReader::new(file)).with_context(|| format!("{}", path.display()))
 }

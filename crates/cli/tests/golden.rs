@@ -7,7 +7,8 @@
 //! -- explain N --     what `weir explain` says of the Nth frame
 //! -- out PORT --      what the port sent
 //! -- kernel PORT --   what the host's stack was given
-//! -- counters --, -- pipes --, -- ledger --
+//! -- app NAME --      what was forwarded to the app
+//! -- counters --, -- pipes --, -- apps --, -- ledger --
 //! ```
 //!
 //! Everything from the first `explain` on is what weir says, through the code of `weir replay` and `weir explain`;
@@ -60,6 +61,8 @@ struct Walked {
     /// Frames sent and given to the host's stack, by port.
     output: Vec<Vec<Timed>>,
     kernel: Vec<Vec<Timed>>,
+    /// Frames forwarded to apps, by app.
+    apps: Vec<Vec<Timed>>,
     /// The whole file as it should be.
     text: String,
 }
@@ -123,6 +126,7 @@ impl Walk {
             input: files("in", self.input.iter().map(|(port, _)| port).collect()),
             output: files("out", all()),
             kernel: files("kernel", all()),
+            apps: files("app", plan.program.apps.iter().collect()),
         };
         for ((_, frames), (port, path)) in self.input.iter().zip(&recordings.input) {
             assert!(plan.program.port_named(port).is_some(), "{}: there is no port {port}", self.name());
@@ -132,8 +136,8 @@ impl Walk {
         assert_eq!(replayed.read_error, None, "{}", self.name());
         assert!(replayed.report.ledger.balances(), "{}: {:?}", self.name(), replayed.report.ledger);
         let frames = |files: &[(String, PathBuf)]| files.iter().map(|(_, path)| recorded(path)).collect();
-        let (output, kernel) = (frames(&recordings.output), frames(&recordings.kernel));
-        let mut walked = Walked { plan, replayed, output, kernel, text: String::new() };
+        let (output, kernel, apps) = (frames(&recordings.output), frames(&recordings.kernel), frames(&recordings.apps));
+        let mut walked = Walked { plan, replayed, output, kernel, apps, text: String::new() };
         let explained = self.explain(&walked.plan, &loaded.report);
         let place = format!("{}/", folder.path().display());
         walked.text = format!("{}{}{}", self.given, explained.replace(&place, ""), walked.expectations());
@@ -217,6 +221,9 @@ impl Walked {
             }
         }
         let program = &self.plan.program;
+        for (name, frames) in program.apps.iter().zip(&self.apps).filter(|(_, frames)| !frames.is_empty()) {
+            let _ = writeln!(text, "-- app {name} --\n{}", listed(frames));
+        }
         if !program.counters.is_empty() {
             text += "-- counters --\n";
         }
@@ -228,6 +235,19 @@ impl Walked {
         }
         for (pipe, counts) in program.pipes.iter().zip(&self.replayed.snapshot.pipes) {
             text += &self.pipe(pipe, counts);
+        }
+        if !self.replayed.apps.is_empty() {
+            text += "-- apps --\n";
+        }
+        for app in &self.replayed.apps {
+            let account = app.account;
+            let all = [("punted", account.punted), ("injected", account.injected), ("refused", account.refused)];
+            let some = all.iter().chain(&app.counts).filter(|(_, count)| *count > 0);
+            let some: Vec<String> = some.map(|(name, count)| format!("{count} {name}")).collect();
+            let _ = writeln!(text, "{}: {}", app.name, some.join(", "));
+        }
+        for (time_ns, said) in &self.replayed.said {
+            let _ = writeln!(text, "@{} {said}", seconds(*time_ns));
         }
         text + "-- ledger --\n" + &self.ledger()
     }
@@ -272,9 +292,11 @@ impl Walked {
         let ledger = &self.replayed.report.ledger;
         let counts = [
             ("received", ledger.received),
+            ("originated", ledger.originated),
             ("copied", ledger.copied),
             ("transmitted", ledger.transmitted),
             ("to_kernel", ledger.to_kernel),
+            ("to_app", ledger.to_app),
             ("held", ledger.held),
         ];
         let mut text = String::new();
@@ -340,7 +362,8 @@ fn walks_end_as_written() {
 fn a_walk_goes_the_same_way_twice() {
     for walk in walks() {
         let (one, other) = (walk.run(), walk.run());
-        assert_eq!((one.text, one.output, one.kernel), (other.text, other.output, other.kernel), "{}", walk.name());
+        assert_eq!((one.text, one.output), (other.text, other.output), "{}", walk.name());
+        assert_eq!((one.kernel, one.apps), (other.kernel, other.apps), "{}", walk.name());
     }
 }
 
@@ -348,6 +371,7 @@ fn a_walk_goes_the_same_way_twice() {
 struct Witness {
     output: Vec<Vec<Vec<u8>>>,
     kernel: Vec<Vec<Vec<u8>>>,
+    apps: Vec<Vec<Vec<u8>>>,
     snapshot: Snapshot,
 }
 
@@ -364,7 +388,7 @@ fn witness(walk: &Walk, plan: &Plan, coverage: &mut Coverage) -> Witness {
     frames.sort_by_key(|(time_ns, port, _)| (*time_ns, port.0));
     let first_ns = frames.first().map_or(0, |frame| frame.0);
     let none = || vec![Vec::new(); program.ports.len()];
-    let (mut output, mut kernel) = (none(), none());
+    let (mut output, mut kernel, mut apps) = (none(), none(), vec![Vec::new(); program.apps.len()]);
     for (time_ns, input, bytes) in &frames {
         let flows = interpreter.age(time_ns - first_ns).len();
         coverage.aged(flows, 0);
@@ -378,13 +402,14 @@ fn witness(walk: &Walk, plan: &Plan, coverage: &mut Coverage) -> Witness {
         match walk.verdict {
             Verdict::Transmit(port) => output[port.index()].push(walk.bytes),
             Verdict::Kernel(port) => kernel[port.index()].push(walk.bytes),
-            Verdict::App(_) | Verdict::Drop(_) => {}
+            Verdict::App(app) => apps[app.index()].push(walk.bytes),
+            Verdict::Drop(_) => {}
         }
     }
     // Replay goes on for a second, and looks at ages then too.
     let last_ns = frames.last().map_or(0, |frame| frame.0 - first_ns);
     coverage.aged(interpreter.age(last_ns + 1_000_000_000).len(), 0);
-    Witness { output, kernel, snapshot: interpreter.snapshot() }
+    Witness { output, kernel, apps, snapshot: interpreter.snapshot() }
 }
 
 fn in_order(mut snapshot: Snapshot) -> Snapshot {
@@ -411,16 +436,17 @@ fn the_interpreter_agrees_and_everything_is_met() {
         };
         assert!(bytes(&walked.output) == witness.output, "{}: other frames sent", walk.name());
         assert!(bytes(&walked.kernel) == witness.kernel, "{}: other frames for the kernel", walk.name());
+        assert!(bytes(&walked.apps) == witness.apps, "{}: other frames for apps", walk.name());
         let (engine, interpreter) = (in_order(walked.replayed.snapshot), in_order(witness.snapshot));
         assert_eq!(engine, interpreter, "{}", walk.name());
     }
     let elsewhere = |name: &String| {
-        // Changes, and so buckets that are given, have no place in a configuration, no app there takes packets yet, and every field is matched and
-        // written by the engine's own tests.
+        // Changes, and so buckets that are given, have no place in a configuration, and every field is matched and written
+        // by the engine's own tests.
         let kinds = ["change:", "aged:entry", "aged:bucket", "field:", "write:"];
         let tee = name.contains(":tee") || name == "copied:then_dropped";
         let given = name.starts_with("given:") && !name.ends_with(":nobody");
-        kinds.iter().any(|kind| name.starts_with(kind)) || name.contains(":app") || given || tee
+        kinds.iter().any(|kind| name.starts_with(kind)) || given || tee
     };
     let missing: Vec<String> = coverage.missing().into_iter().filter(|name| !elsewhere(name)).collect();
     assert_eq!(missing, Vec::<String>::new(), "no walk meets them");

@@ -288,7 +288,7 @@ impl Worker {
         !self.waiting.is_empty()
     }
 
-    /// One breath at time `now_ns`. Returns how many frames were handled: after 0 a worker may sleep.
+    /// One breath at time `now_ns`. Returns how many frames and commands were handled: after 0 a worker may sleep.
     pub fn breathe(&mut self, now_ns: u64) -> usize {
         self.send_waiting(now_ns);
         let mut handled = 0;
@@ -311,8 +311,7 @@ impl Worker {
         self.engine.tick(now_ns);
         self.send_deltas();
         self.breaths += 1;
-        self.obey(now_ns);
-        handled
+        handled + self.obey(now_ns)
     }
 
     /// Carries the packets of `list` through the program and sends them on.
@@ -627,11 +626,13 @@ impl Worker {
         });
     }
 
-    fn obey(&mut self, now_ns: u64) {
-        for _ in 0..COMMANDS_PER_BREATH {
-            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return };
+    /// Answers a few commands; how many.
+    fn obey(&mut self, now_ns: u64) -> usize {
+        for obeyed in 0..COMMANDS_PER_BREATH {
+            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return obeyed };
             self.obey_one(command, now_ns);
         }
+        COMMANDS_PER_BREATH
     }
 
     /// Answers one command. Whoever asked may have gone; then the answer is lost and nothing else.

@@ -4,6 +4,7 @@ pub mod bench;
 pub mod check;
 pub mod explain;
 pub mod import;
+pub mod inject;
 pub mod lab;
 pub mod ports;
 pub mod replay;

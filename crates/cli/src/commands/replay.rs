@@ -1,7 +1,7 @@
 //! `weir replay FILE IN.pcap -o OUT.pcap`: a program over recordings, without root and without a clock.
 
 use super::bad_input;
-use crate::replay::{Recordings, assign, replay};
+use crate::replay::{AppReport, Recordings, assign, assign_apps, replay};
 use crate::{daemon, import};
 use anyhow::Result;
 use engine::program::Pipe;
@@ -23,7 +23,10 @@ pub struct Arguments {
     /// What goes to the host's stack: `OUT.pcap` at the first port, `PORT=OUT.pcap` at any.
     #[arg(short, long)]
     kernel: Vec<PathBuf>,
-    /// End with one JSON object: `frames`, `balances`, `counters`, `error`.
+    /// What is forwarded to apps: `APP=OUT.pcap`.
+    #[arg(short, long)]
+    app: Vec<PathBuf>,
+    /// End with one JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`.
     #[arg(long)]
     json: bool,
 }
@@ -43,6 +46,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         input: assign(plan, &arguments.input, 0)?,
         output: assign(plan, &arguments.output, last)?,
         kernel: assign(plan, &arguments.kernel, 0)?,
+        apps: assign_apps(plan, &arguments.app)?,
     };
     let replayed = replay(plan, &recordings)?;
     let ledger = &replayed.report.ledger;
@@ -65,7 +69,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{}",
             json!({
                 "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
-                "pipes": pipes, "error": replayed.read_error,
+                "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(), "error": replayed.read_error,
             })
         );
     } else {
@@ -76,6 +80,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let good = replayed.read_error.is_none() && ledger.balances();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn app(app: &AppReport) -> serde_json::Value {
+    let AppReport { name, account, counts } = app;
+    let mut json = json!({
+        "name": name, "punted": account.punted, "injected": account.injected, "refused": account.refused,
+    });
+    counts.iter().for_each(|(name, count)| json[*name] = json!(count));
+    json
 }
 
 fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> String {
@@ -96,6 +109,14 @@ fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> St
     }
     for (name, count) in plan.program.counters.iter().zip(&report.counters) {
         text += &format!("  counter {name:<24} {:>10} packets {:>12} bytes\n", count.packets, count.bytes);
+    }
+    for AppReport { name, account, counts } in &replayed.apps {
+        let own = counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!(", {count} {name}"));
+        let own: String = own.collect();
+        text += &format!("  app {name:<17} {:>10} frames, {} injected{own}\n", account.punted, account.injected);
+    }
+    for (time_ns, said) in &replayed.said {
+        text += &format!("  {}.{:09} s  {said}\n", time_ns / 1_000_000_000, time_ns % 1_000_000_000);
     }
     if !ledger.balances() {
         text += "THE LEDGER DOES NOT BALANCE: please report this\n";

@@ -1,4 +1,4 @@
-//! `weir show`, `reload`, `entry`, `weight`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
+//! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
 
 use super::socket;
 use crate::daemon::ask;
@@ -24,9 +24,14 @@ impl Connection {
         self.json
     }
 
+    /// Asks.
+    pub fn answer(&self, request: &Value) -> Result<Value> {
+        ask(&socket(self.socket.clone(), None), request)
+    }
+
     /// Asks; `print` writes the answer for a person.
     pub fn ask(&self, request: &Value, print: impl FnOnce(&Value)) -> Result<ExitCode> {
-        let answer = ask(&socket(self.socket.clone(), None), request)?;
+        let answer = self.answer(request)?;
         if self.json {
             println!("{answer}")
         } else {
@@ -40,7 +45,7 @@ impl Connection {
 #[derive(clap::Args)]
 pub struct Show {
     /// What: everything without it.
-    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "counters", "drops", "ledger"], default_value = "all")]
+    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "apps", "counters", "drops", "ledger"], default_value = "all")]
     what: String,
     /// Entries: of this pipe only.
     #[arg(long)]
@@ -84,7 +89,13 @@ fn table(rows: &[Value]) {
         println!("  none");
         return;
     };
-    let columns: Vec<&String> = first.keys().collect();
+    // Apps of different kinds tell different things.
+    let mut columns: Vec<&String> = first.keys().collect();
+    for key in rows.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
+        if !columns.contains(&key) {
+            columns.push(key);
+        }
+    }
     let cells: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|&column| plain(&row[column])).collect()).collect();
     let width =
@@ -147,6 +158,29 @@ pub struct Entry {
 pub fn entry(arguments: &Entry) -> Result<ExitCode> {
     let request = json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
     arguments.connection.ask(&request, |_| println!("done"))
+}
+
+/// Arguments of `weir app`.
+#[derive(clap::Args)]
+pub struct App {
+    /// The app's name.
+    name: String,
+    /// What is asked of it: JSON, or words.
+    #[arg(required = true)]
+    request: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir app`.
+pub fn app(arguments: &App) -> Result<ExitCode> {
+    let words = arguments.request.join(" ");
+    let request: Value = serde_json::from_str(&words).unwrap_or(Value::String(words));
+    let request = json!({ "command": "app", "app": arguments.name, "request": request });
+    arguments.connection.ask(&request, |answer| match answer.as_object() {
+        Some(answer) => answer.iter().for_each(|(name, value)| section(name, value)),
+        None => println!("{}", plain(answer)),
+    })
 }
 
 /// Arguments of `weir weight`.

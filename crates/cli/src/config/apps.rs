@@ -5,30 +5,54 @@ use super::ports::{mac, protocol};
 use super::raw::{Kind, Node};
 use super::section::{Section, list, name, number, pairs, text};
 use super::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use apps::App;
+use apps::external::External;
 use apps::lb::{BackEnd, By, Lb, Problem, Service, SourceMac};
 use engine::check::MAGLEV_MAX;
 use engine::program::{PortId, Program};
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::path::Path;
 
 /// The apps of a configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Apps {
     /// The load balancer.
     pub lb: Lb,
+    /// Apps outside weir, none of which has a client yet.
+    pub external: Vec<External>,
+}
+
+impl Apps {
+    /// Those that go on while the program runs.
+    #[must_use]
+    pub fn running(&self) -> Vec<Box<dyn App>> {
+        self.external.iter().map(|external| -> Box<dyn App> { Box::new(external.clone()) }).collect()
+    }
 }
 
 /// Names of the apps there are.
-const APPS: [&str; 1] = ["lb"];
+const APPS: [&str; 2] = ["lb", "external"];
 
-/// Reads the list of apps.
+/// Reads the list of apps. Those that frames are forwarded to become names of the program; `control` is the daemon's own
+/// socket.
 #[must_use]
-pub fn read(node: &Node, program: &Program, report: &mut Report) -> Apps {
+pub fn read(node: &Node, control: &Path, program: &mut Program, report: &mut Report) -> Apps {
     let mut apps = Apps::default();
     for item in list(node, "apps", report) {
         for (app, span, told) in pairs(item, report) {
             match app {
                 "lb" => apps.lb.services.extend(service(told, program, report)),
+                "external" => {
+                    let external = external(told, program, report);
+                    let taken =
+                        apps.external.iter().map(|other| (other.socket.as_path(), format!("app `{}`", other.name)));
+                    let taken: Vec<_> = taken.chain([(control, "the daemon".to_string())]).collect();
+                    if let Some(external) = external.and_then(|external| alone(external, told, &taken, report)) {
+                        program.apps.push(external.name.clone());
+                        apps.external.push(external);
+                    }
+                }
                 _ => report.error_help(span, format!("there is no app `{app}`"), suggestion(app, APPS)),
             }
         }
@@ -37,6 +61,62 @@ pub fn read(node: &Node, program: &Program, report: &mut Report) -> Apps {
         report.error(report.span_of(origin), problem.to_string());
     }
     apps
+}
+
+/// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// An app outside weir; `None` if it cannot be used, which the report says.
+fn external(node: &Node, program: &Program, report: &mut Report) -> Option<External> {
+    let section = Section::of(node, &["name", "socket"], report);
+    let name = named(&section, report).filter(|_| name_is_free(&section, program, report));
+    let socket = section.need("socket", "the unix socket where its clients connect", report);
+    let socket = socket.and_then(|node| socket_path(node, report));
+    let origin = report.origin(section.get("name").unwrap_or(node).span);
+    Some(External::new(name?, socket?.into(), origin))
+}
+
+/// A socket is one app's.
+fn alone(external: External, node: &Node, taken: &[(&Path, String)], report: &mut Report) -> Option<External> {
+    let Some((_, who)) = taken.iter().find(|(path, _)| *path == external.socket) else { return Some(external) };
+    let section = Section::of(node, &["name", "socket"], &mut Report::default());
+    let span = section.get("socket").unwrap_or(node).span;
+    report.error(span, format!("this is the socket of {who} already: every app has one of its own"));
+    None
+}
+
+/// What frames are forwarded to by name must be one thing.
+fn name_is_free(section: &Section, program: &Program, report: &mut Report) -> bool {
+    let Some(node) = section.get("name") else { return false };
+    let Kind::Scalar(name) = &node.kind else { return false };
+    let takers = [
+        ("a port", program.port_named(name).is_some()),
+        ("a pipe", program.pipe_named(name).is_some()),
+        ("a group", program.group_named(name).is_some()),
+        ("another app", program.apps.contains(name)),
+        ("the load balancer's pipe", name == apps::lb::NAME),
+    ];
+    let taker = takers.into_iter().find(|(_, taken)| *taken);
+    if let Some((what, _)) = taker {
+        report
+            .error(node.span, format!("`{name}` is the name of {what} already: `forward: {name}` would be ambiguous"));
+    }
+    taker.is_none()
+}
+
+fn socket_path<'a>(node: &'a Node, report: &mut Report) -> Option<&'a str> {
+    let path = text(node, "a path", report)?;
+    let wrong = if path.is_empty() || path.ends_with('/') {
+        "names no file".to_string()
+    } else if path.len() > SOCKET_PATH_MAX {
+        format!("has {} bytes and a socket's path {SOCKET_PATH_MAX} at most", path.len())
+    } else if path.contains('\0') {
+        "has a zero byte in it".to_string()
+    } else {
+        return Some(path);
+    };
+    report.error_help(node.span, format!("the path {wrong}"), "such as /run/weir/slow_path.sock");
+    None
 }
 
 const SERVICE: &[&str] = &["name", "port", "out", "service", "by", "size", "back_ends", "source_mac"];

@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
     fn apps(&mut self, report: &mut Report) {
         let Some(node) = self.section.get("apps") else { return };
         let before = report.errors();
-        self.plan.apps = apps::read(node, &self.plan.program, report);
+        self.plan.apps = apps::read(node, &self.plan.socket, &mut self.plan.program, report);
         let lb = &self.plan.apps.lb;
         let name = ::apps::lb::NAME;
         if !lb.services.is_empty() && self.plan.program.pipe_named(name).is_some() {

@@ -2,31 +2,82 @@
 
 use super::{Daemon, live};
 use crate::config::{self, Plan};
+use ::apps::RequestId;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
 use engine::change::Change;
 use engine::program::{Entry, Fill, Forward, PipeId, PipeKind, PortId};
 use engine::snapshot::Count;
-use engine::worker::{Command, Inject, PipeReport, Report};
+use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
+use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Flows shown when nobody says how many.
 const FLOWS: usize = 100;
 
+/// The answer to a request.
+pub enum Reply {
+    /// It is there.
+    Now(Value),
+    /// It will come.
+    Later(Later),
+}
+
+/// An answer that somebody else gives.
+pub enum Later {
+    /// A worker, when the frame has been sent.
+    Injected(Receiver<Injected>),
+    /// An app.
+    App(RequestId),
+}
+
+impl Later {
+    /// The answer, if it is there.
+    pub fn take(&self, daemon: &mut Daemon) -> Option<Result<Value>> {
+        match self {
+            Later::App(id) => daemon.take_answer(*id),
+            Later::Injected(answer) => answer.try_recv().ok().map(|injected| match injected {
+                Ok(()) => Ok(json!({ "done": true })),
+                Err(reason) => Err(anyhow!("the frame was not sent ({reason}): {}", reason.explanation())),
+            }),
+        }
+    }
+
+    /// Nobody waits for it any more.
+    pub fn forget(&self, daemon: &mut Daemon) {
+        if let Later::App(id) = self {
+            daemon.forget(*id);
+        }
+    }
+
+    /// Why nobody waits any longer.
+    pub fn too_late(&self) -> &'static str {
+        match self {
+            Later::Injected(_) => "the port's transmit queue is full: the frame waits for room there",
+            Later::App(_) => "the app has not answered",
+        }
+    }
+}
+
 impl Daemon {
     /// Answers one request.
-    pub fn answer(&mut self, request: &Value, load: &impl Fn() -> Result<Plan>) -> Result<Value> {
-        match text(request, "command")? {
+    pub fn answer(&mut self, request: &Value, load: &impl Fn() -> Result<Plan>) -> Result<Reply> {
+        let now = match text(request, "command")? {
+            "inject" => return self.inject(request).map(Reply::Later),
+            "app" => {
+                let id = self.request(text(request, "app")?, &request["request"])?;
+                return Ok(Reply::Later(Later::App(id)));
+            }
             "show" => self.show(request),
             "reload" => Ok(json!({ "summary": self.reload(load()?)?, "generation": self.generation })),
             "entry" => self.entry(request),
             "weight" => self.weight(request),
-            "inject" => self.inject(request),
             "explain" => live::explain(self, request),
             "stop" => Ok(json!({ "stopping": true })),
-            other => bail!("no command `{other}`: show, reload, entry, weight, inject, explain or stop"),
-        }
+            other => bail!("no command `{other}`: show, reload, entry, weight, inject, app, explain or stop"),
+        };
+        now.map(Reply::Now)
     }
 
     fn show(&self, request: &Value) -> Result<Value> {
@@ -52,6 +103,7 @@ impl Daemon {
         all.insert("counters".into(), self.counters_json(&reports));
         all.insert("backends".into(), self.back_ends_json(&reports));
         all.insert("groups".into(), self.groups_json(&reports));
+        all.insert("apps".into(), self.apps_json());
         let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
         all.insert("breaths".into(), json!(sum(|report| report.breaths)));
         all.insert("pool_copies".into(), json!(sum(|report| report.pool_copies)));
@@ -63,7 +115,7 @@ impl Daemon {
             what => {
                 let found = all.remove(what);
                 let found = found.ok_or_else(|| {
-                    anyhow!("nothing is called `{what}`: all, ports, pipes, entries, backends, flows, groups, counters, drops or ledger")
+                    anyhow!("nothing is called `{what}`: all, ports, pipes, entries, backends, flows, groups, apps, counters, drops or ledger")
                 })?;
                 Ok(json!({ what: found }))
             }
@@ -278,7 +330,7 @@ impl Daemon {
             other => bail!("an entry is added, updated or removed, not `{other}`"),
         };
         self.check_kernel_path(&change)?;
-        self.fleet.change(&change)??;
+        self.change(&change)?;
         Ok(json!({ "done": true }))
     }
 
@@ -300,12 +352,11 @@ impl Daemon {
         let targets = &self.plan.program.groups[id.index()].targets;
         let at = targets.iter().position(|one| one.name == target);
         let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
-        self.fleet.change(&Change::SetWeight { group: id, target: at as u16, weight })??;
-        self.plan.program.groups[id.index()].targets[at].weight = weight;
+        self.change(&Change::SetWeight { group: id, target: at as u16, weight })?;
         Ok(json!({ "done": true }))
     }
 
-    fn inject(&mut self, request: &Value) -> Result<Value> {
+    fn inject(&mut self, request: &Value) -> Result<Later> {
         let bytes = live::packet(request)?;
         let port = |key: &str| -> Result<Option<PortId>> {
             let Some(name) = request[key].as_str() else { return Ok(None) };
@@ -313,11 +364,11 @@ impl Daemon {
             Ok(Some(id))
         };
         let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
-        let injected = self.fleet.ask(0, |answer| Command::Inject(Inject { bytes, output, input }, answer))?;
-        if let Err(reason) = injected {
-            bail!("the frame was not sent ({reason}): {}", reason.explanation());
+        let (answer, injected) = sync_channel(1);
+        if !self.fleet.offer(0, Command::Inject(Inject { bytes, output, input }, answer)) {
+            bail!("the worker has too much to do: try again");
         }
-        Ok(json!({ "done": true }))
+        Ok(Later::Injected(injected))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The workers as the control plane sees them: threads that take commands between breaths.
 
 use super::clock::Clock;
+use super::doorbell::Doorbell;
 use anyhow::{Context, Result, anyhow};
 use engine::change::{Change, ChangeError};
 use engine::worker::{Command, Report, Worker};
@@ -11,8 +12,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Commands that may wait for a worker.
-pub const COMMANDS: usize = 64;
+/// Commands that may wait for a worker, frames of apps among them.
+pub const COMMANDS: usize = 256;
 
 /// How long a worker may take to answer: a swap of a million entries takes a fraction of it.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -23,7 +24,7 @@ const BREATHS_AWAKE: u32 = 32;
 /// How long a worker sleeps at most: it still ticks (ages, refills) a hundred times a second.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The same with a port that cannot wake it.
+/// The same with a port that cannot wake it, and while an app's frame waits for room in one.
 const SHORT_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
 /// Where a worker's commands come from, and the file descriptor that wakes it.
@@ -62,6 +63,7 @@ impl Fleet {
         core: Option<u16>,
         busy: bool,
         clock: Clock,
+        doorbell: Doorbell,
         make: impl FnOnce(Receiver<Command>) -> Result<(Kept, Worker)> + Send + 'static,
     ) -> Result<()> {
         let (commands, mailbox) = mailbox()?;
@@ -73,7 +75,7 @@ impl Fleet {
             match made {
                 Ok((kept, mut worker)) => {
                     let _ = started.send(Ok(()));
-                    run(&mut worker, &mailbox.wake, busy, clock);
+                    run(&mut worker, &mailbox.wake, busy, clock, &doorbell);
                     drop(worker);
                     drop(kept);
                 }
@@ -119,8 +121,18 @@ impl Fleet {
         Ok(answers.into_iter().find(Result::is_err).unwrap_or(Ok(())))
     }
 
-    /// Stops all workers; their last accounts.
+    /// Gives a worker a command if it has room for one; says whether it has.
+    pub fn offer(&self, worker: usize, command: Command) -> bool {
+        let Some(running) = self.workers.get(worker) else { return false };
+        let taken = running.commands.try_send(command).is_ok();
+        running.wake();
+        taken
+    }
+
+    /// Stops all workers; their last accounts. First none of them receives or hands over any more: what lies between two is
+    /// then dropped by the one it was for, and counted once.
     pub fn stop(self) -> Result<Vec<Report>> {
+        self.ask_all(|_, answer| Command::Quiesce(answer))?;
         let reports = self.ask_all(|_, answer| Command::Stop(answer))?;
         for worker in self.workers {
             worker.thread.join().map_err(|_| anyhow!("a worker panicked"))?;
@@ -131,17 +143,26 @@ impl Fleet {
     fn send(&self, worker: usize, command: Command) -> Result<()> {
         let running = self.workers.get(worker).context("no such worker")?;
         running.commands.send(command).map_err(|_| anyhow!("worker {worker} has ended"))?;
-        // A full counter wakes as well.
-        let _ = rustix::io::write(&running.wake, &1u64.to_ne_bytes());
+        running.wake();
         Ok(())
     }
 }
 
-/// Breathes until it is told to stop; sleeps when there is nothing to do.
-fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock) {
+impl Running {
+    fn wake(&self) {
+        // A full counter wakes as well.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+/// Breathes until it is told to stop; sleeps when there is nothing to do. Rings when it has done something for apps.
+fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: &Doorbell) {
     let mut quiet = 0;
     while !worker.is_stopped() {
         quiet = if worker.breathe(clock.now_ns()) > 0 { 0 } else { quiet + 1 };
+        if worker.take_signal() {
+            doorbell.ring();
+        }
         if quiet > BREATHS_AWAKE && !busy {
             sleep(worker, wake);
         }
@@ -154,7 +175,7 @@ fn sleep(worker: &Worker, wake: &OwnedFd) {
     let ready = ports.iter().filter_map(|port| port.readiness());
     waits.extend(ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // Nothing comes any more from a port that is exhausted.
-    let all_wake = ports.iter().all(|port| port.readiness().is_some() || port.exhausted());
+    let all_wake = ports.iter().all(|port| port.readiness().is_some() || port.exhausted()) && !worker.is_waiting();
     let timeout = if all_wake { SLEEP } else { SHORT_SLEEP };
     // Interrupted or not: the next breath looks.
     let _ = poll(&mut waits, Some(&timeout));

@@ -4,6 +4,7 @@
 
 use super::Daemon;
 use super::answer::total;
+use super::doorbell::Doorbell;
 use anyhow::{Context, Result};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -31,13 +32,13 @@ type Labels = Vec<(&'static str, String)>;
 
 impl Server {
     /// Listens on `address`.
-    pub fn start(address: SocketAddr) -> Result<Server> {
+    pub fn start(address: SocketAddr, doorbell: Doorbell) -> Result<Server> {
         let listener = TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
         let (ask, scrapes) = sync_channel::<SyncSender<String>>(4);
         std::thread::Builder::new().name("weir-metrics".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
                 // A scraper's trouble is its own.
-                let _ = serve(&stream, &ask);
+                let _ = serve(&stream, &ask, &doorbell);
             }
         })?;
         Ok(Server { scrapes })
@@ -51,7 +52,7 @@ impl Server {
     }
 }
 
-fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>) -> Result<()> {
+fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>, doorbell: &Doorbell) -> Result<()> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut head = BufReader::new(stream.take(REQUEST_MAX));
@@ -65,6 +66,7 @@ fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>) -> Result<()>
     let (status, body) = if line.starts_with("GET /metrics ") {
         let (answer, receive) = sync_channel(1);
         ask.send(answer)?;
+        doorbell.ring();
         ("200 OK", receive.recv_timeout(PATIENCE)?)
     } else {
         ("404 Not Found", "weir: the metrics are at /metrics\n".to_string())
@@ -141,6 +143,9 @@ fn text(daemon: &Daemon) -> Result<String> {
         ports(|port| port.lost_before),
     );
     totals.family(("port_starved", "port"), "Times without a free frame to receive into", ports(|port| port.starved));
+    for (name, help, counts) in daemon.app_families() {
+        totals.family((&format!("app_{name}"), "app"), help, counts);
+    }
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", daemon.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));

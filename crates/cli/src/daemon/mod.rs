@@ -1,18 +1,25 @@
 //! The daemon: ports opened, workers started, questions answered, signals obeyed.
 //!
-//! One thread per worker carries frames. The main thread does everything else: it waits for requests on the control
-//! socket, for SIGHUP (reload) and SIGTERM or SIGINT (stop), and takes flow deltas and punted frames off their rings.
-//! Nothing here is on the way of a packet.
+//! One thread per worker carries frames. The main thread does everything else, in turns of one loop ([`run`]): it waits,
+//! in one poll(), for requests on the control socket, for SIGHUP (reload) and SIGTERM or SIGINT (stop), for workers that
+//! ring because they have frames for apps, for clients of apps, and for the time an app wants to be woken; then it
+//! serves all of them as far as they have come, and waits for none. Nothing here is on the way of a packet.
 
 mod answer;
+mod apps;
+mod claim;
 mod clock;
+mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
 mod fleet;
+mod links;
 mod live;
 mod metrics;
 mod open;
+mod outlet;
 mod privileges;
+mod signals;
 mod socket;
 
 pub use answer::ledger_json;
@@ -21,19 +28,21 @@ pub use socket::ask;
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, bail};
+use apps::Stage;
 use clock::Clock;
+use doorbell::Doorbell;
 use dpdk::Dpdk;
 use engine::batch::Engine;
-use engine::ring::{CarrierReceiver, carriers};
+use engine::ring::carriers;
 use engine::worker::{Command, HandOver, Report, Rewiring, Worker};
 use fleet::Fleet;
 use open::Interfaces;
 use packet::{Ledger, TableHash};
-use socket::Listener;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use signals::Signals;
+use socket::Control;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Frames that may wait for an app, and for another worker: two batches and room for a pause of the taker.
 const RING: usize = 1024;
@@ -44,9 +53,6 @@ const ACCOUNTS_TAKEN_MAX: usize = 8;
 /// Shared counters at most, those of former programs included: what is kept must not grow for ever.
 const COUNTERS_MAX: usize = 4096;
 
-/// How long the main thread sleeps when nobody asks: signals wait no longer.
-const PAUSE: Duration = Duration::from_millis(50);
-
 /// A running weir.
 pub struct Daemon {
     file: PathBuf,
@@ -54,47 +60,43 @@ pub struct Daemon {
     hash: TableHash,
     fleet: Fleet,
     interfaces: Interfaces,
-    punts: Vec<CarrierReceiver>,
+    stage: Stage,
+    doorbell: Doorbell,
     clock: Clock,
     generation: u64,
-    /// Frames punted to apps that were taken off their rings.
-    punted: u64,
 }
 
 /// Runs until told to stop. `load` reads the configuration anew for a reload.
 pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result<()> {
-    let listener = Listener::bind(&plan.socket)?;
-    let (reload, stop) = signals()?;
+    let mut control = Control::bind(&plan.socket)?;
+    let signals = Signals::take()?;
     let mut daemon = Daemon::start(file, plan)?;
-    let metrics = daemon.plan.metrics.map(metrics::Server::start).transpose()?;
+    let metrics =
+        daemon.plan.metrics.map(|address| metrics::Server::start(address, daemon.doorbell.clone())).transpose()?;
     println!("{}", daemon.greeting());
-    while !stop.load(Ordering::Relaxed) {
-        if reload.swap(false, Ordering::Relaxed) {
+    let mut more = false;
+    while !signals.stop() {
+        if !more {
+            daemon.wait(&control, &signals);
+        }
+        daemon.doorbell.answer();
+        if signals.take_reload() {
             match load().and_then(|plan| daemon.reload(plan)) {
                 Ok(summary) => println!("{summary}"),
                 Err(error) => eprintln!("weir: not reloaded, the old program stays: {error:#}"),
             }
         }
-        daemon.empty_rings();
+        more = daemon.drive_apps();
         if let Some(metrics) = &metrics {
             metrics.answer(&daemon);
         }
-        if !listener.serve(&mut daemon, &load, PAUSE)? {
+        if !control.serve(&mut daemon, &load) {
             break;
         }
     }
     let (ledger, balanced) = daemon.stop()?;
     println!("{}", farewell(&ledger, balanced));
     Ok(())
-}
-
-fn signals() -> Result<(Arc<AtomicBool>, Arc<AtomicBool>)> {
-    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-    let (reload, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-    signal_hook::flag::register(SIGHUP, reload.clone())?;
-    signal_hook::flag::register(SIGTERM, stop.clone())?;
-    signal_hook::flag::register(SIGINT, stop.clone())?;
-    Ok((reload, stop))
 }
 
 impl Daemon {
@@ -107,18 +109,23 @@ impl Daemon {
             hash,
             fleet: Fleet::default(),
             interfaces,
-            punts: Vec::new(),
+            stage: Stage::default(),
+            doorbell: Doorbell::new()?,
             clock,
             generation: 1,
-            punted: 0,
         };
-        daemon.start_workers()?;
+        // While the daemon still may make sockets wherever it was told to.
+        let outlets = apps::outlets(&daemon.plan, &[])?;
+        let rings = daemon.start_workers()?;
+        daemon.begin_apps(rings, outlets.into_iter().flatten().collect())?;
         Ok(daemon)
     }
 
-    fn start_workers(&mut self) -> Result<()> {
+    /// Starts the workers; gives our ends of their rings to the apps.
+    fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = hand_over(count);
+        let (mut punts, ours) = apps::rings(&self.plan.program, count);
         let mut dpdk = Dpdk::open(&self.plan)?;
         let open = |worker| open::ports(&self.plan, &self.interfaces, &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
@@ -128,25 +135,19 @@ impl Daemon {
         }
         for (worker, (pools, ports)) in open.into_iter().enumerate() {
             let engine = Engine::new(&self.plan.program, self.hash)?;
-            let mut senders = Vec::new();
-            for _ in &self.plan.program.apps {
-                let (sender, receiver) = carriers(RING);
-                senders.push(sender);
-                self.punts.push(receiver);
-            }
-            let rings = rings.remove(0);
+            let (rings, punts) = (rings.remove(0), punts.remove(0));
             let core = match &self.plan.workers {
                 Workers::Cores(cores) => Some(cores[worker]),
                 Workers::Count(_) => None,
             };
             let register = dpdk.as_ref().map(Dpdk::register);
-            self.fleet.start(core, self.plan.busy, self.clock, move |commands| {
+            self.fleet.start(core, self.plan.busy, self.clock, self.doorbell.clone(), move |commands| {
                 let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands);
-                Ok((registered, worker.with_punts(senders).with_hand_over(rings)))
+                Ok((registered, worker.with_punts(punts).with_hand_over(rings)))
             })?;
         }
-        Ok(())
+        Ok(ours)
     }
 
     /// Compiles `plan` for every worker and has them take over between two breaths; the old program goes on if anything is
@@ -156,17 +157,22 @@ impl Daemon {
         let order = self.same_ports(&plan)?;
         let mut engines = Vec::new();
         for _ in 0..self.fleet.len() {
-            engines.push(Some(Box::new(Engine::new(&plan.program, self.hash)?)));
+            engines.push(Box::new(Engine::new(&plan.program, self.hash)?));
         }
-        // What the interfaces take comes first: it is what can still be refused, and then nothing has changed.
+        // The sockets of apps and what the interfaces take come first: they can still be refused, and then nothing has
+        // changed.
+        let outlets = apps::outlets(&plan, &self.stage.outlets)?;
         self.set_take(&plan, &order)?;
-        let engines = std::cell::RefCell::new(engines);
+        let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
+        let new: Vec<Option<_>> = engines.into_iter().zip(punts).map(Some).collect();
+        let new = std::cell::RefCell::new(new);
         let reports = self.fleet.ask_all(|worker, answer| {
-            let engine = engines.borrow_mut()[worker].take().expect("each worker is asked once");
-            Command::Swap(engine, Rewiring { ports: order.clone(), punts: Vec::new() }, answer)
+            let (engine, punts) = new.borrow_mut()[worker].take().expect("each worker is asked once");
+            Command::Swap(engine, Rewiring { ports: order.clone(), punts }, answer)
         })?;
         self.plan = plan;
         self.generation += 1;
+        self.succeed_apps(rings, outlets, &order)?;
         Ok(answer::swap_summary(self.generation, &reports))
     }
 
@@ -210,14 +216,21 @@ impl Daemon {
         Ok(order)
     }
 
-    /// Frames for apps that take none yet are thrown away here, counted.
-    fn empty_rings(&mut self) {
-        for ring in &mut self.punts {
-            while let Some(carrier) = ring.receive() {
-                self.punted += 1;
-                ring.done(carrier);
-            }
-        }
+    /// Sleeps until there is something to do.
+    fn wait(&self, control: &Control, signals: &Signals) {
+        let bells = [signals.fd(), self.doorbell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let outlets = self.outlets().flat_map(|(outlet, has_room)| outlet.waits(has_room));
+        let mut waits: Vec<PollFd<'_>> = bells.into_iter().chain(control.waits()).chain(outlets).collect();
+        let now_ns = self.clock.now_ns();
+        let app = self.apps_wake_ns().map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
+        let client = control.deadline().map(|until| until.saturating_duration_since(Instant::now()));
+        let pause = app.into_iter().chain(client).min();
+        let timeout = pause.map(|pause| Timespec {
+            tv_sec: pause.as_secs().min(3600) as i64,
+            tv_nsec: i64::from(pause.subsec_nanos()),
+        });
+        // Interrupted or not: the next turn looks at everything.
+        let _ = poll(&mut waits, timeout.as_ref());
     }
 
     /// Every worker's account. Accounts are taken one after the other, and a frame that passes from one worker to another
@@ -251,6 +264,8 @@ impl Daemon {
         for report in fleet.stop()? {
             ledger.add(&report.ledger);
         }
+        // What workers gave last.
+        while self.take_frames() {}
         let balanced = ledger.balances();
         Ok((ledger, balanced))
     }

@@ -1,5 +1,6 @@
 //! The binary as its users meet it: what it prints, what it writes, its exit codes.
 
+mod apps;
 mod check;
 mod daemon;
 mod explain;

@@ -89,6 +89,12 @@ impl Daemon {
         one.unwrap_or_else(|| panic!("no counter {counter}: {counters}"))["packets"].as_u64().unwrap()
     }
 
+    /// The folder of a daemon that has ended.
+    pub fn into_folder(mut self) -> Folder {
+        assert!(self.child.try_wait().unwrap().is_some(), "it still runs");
+        std::mem::replace(&mut self.folder, Folder::new())
+    }
+
     pub fn signal(&self, signal: Signal) {
         kill_process(self.pid(), signal).expect("the daemon is there");
     }

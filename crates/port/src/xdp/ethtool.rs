@@ -8,7 +8,9 @@ use rustix::ioctl::{Opcode, Updater, ioctl};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 const SIOCETHTOOL: Opcode = 0x8946;
+const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
@@ -55,6 +57,22 @@ struct DriverInfo {
     rest: [u8; 160],
 }
 
+/// `struct ethtool_cmd`.
+#[repr(C)]
+#[derive(Default)]
+struct Settings {
+    command: u32,
+    modes: [u32; 2],
+    speed: u16,
+    ports: [u8; 6],
+    packets: [u32; 2],
+    speed_high: u16,
+    crossover: [u8; 2],
+    rest: [u32; 3],
+}
+
+// SAFETY: `struct ethtool_cmd` is 44 bytes long.
+unsafe impl Answer for Settings {}
 // SAFETY: `struct ethtool_value`.
 unsafe impl Answer for Value {}
 // SAFETY: `struct ethtool_channels`.
@@ -63,6 +81,7 @@ unsafe impl Answer for Channels {}
 unsafe impl Answer for DriverInfo {}
 
 const _: () = assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
+const _: () = assert!(size_of::<Settings>() == 44);
 
 /// Asks about interfaces of the namespace it was opened in.
 pub(super) struct Ethtool(OwnedFd);
@@ -98,6 +117,22 @@ impl Ethtool {
         self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_LRO != 0)
     }
 
+    /// Has the interface carrier? An error when it is gone, or its driver does not say.
+    pub(super) fn carrier(&self, interface: &str) -> io::Result<bool> {
+        let mut value = Value { command: ETHTOOL_GLINK, value: 0 };
+        self.try_ask(interface, &mut value)?;
+        Ok(value.value != 0)
+    }
+
+    /// Bits per second; `None` where the driver does not know.
+    pub(super) fn speed_bps(&self, interface: &str) -> Option<u64> {
+        let mut settings = Settings { command: ETHTOOL_GSET, ..Settings::default() };
+        self.ask(interface, &mut settings)?;
+        let megabits = u32::from(settings.speed_high) << 16 | u32::from(settings.speed);
+        // `SPEED_UNKNOWN` is -1, in 16 bits or in 32.
+        (!matches!(megabits, 0 | 0xffff | u32::MAX)).then(|| u64::from(megabits) * 1_000_000)
+    }
+
     fn value(&self, interface: &str, command: u32) -> Option<u32> {
         let mut value = Value { command, value: 0 };
         self.ask(interface, &mut value)?;
@@ -105,10 +140,14 @@ impl Ethtool {
     }
 
     fn ask<T: Answer>(&self, interface: &str, answer: &mut T) -> Option<()> {
+        self.try_ask(interface, answer).ok()
+    }
+
+    fn try_ask<T: Answer>(&self, interface: &str, answer: &mut T) -> io::Result<()> {
         let mut name = [0; 16];
-        name[..15].get_mut(..interface.len())?.copy_from_slice(interface.as_bytes());
+        name[..15].get_mut(..interface.len()).ok_or(io::Errno::NODEV)?.copy_from_slice(interface.as_bytes());
         let mut request = Request { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
         // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer leads to the command's structure (`Answer`).
-        unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }.ok()
+        unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }
     }
 }

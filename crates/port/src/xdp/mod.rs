@@ -4,9 +4,11 @@
 //! - `port.rs`: one queue as a [`packet::Port`]: receive, transmit, flush.
 //! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel has. The unsafe code is in these.
 //! - `socket.rs`: the system calls.
+//! - `carrier.rs`: is the link up.
 //! - `links.rs`, `ethtool.rs`: what the kernel knows of an interface. `report.rs`: the same for people (`weir ports`).
 //! - `error.rs`: why not, and what to do.
 
+mod carrier;
 mod error;
 #[allow(unsafe_code, reason = "the ethtool ioctl")]
 mod ethtool;
@@ -20,6 +22,7 @@ mod socket;
 #[allow(unsafe_code, reason = "chunks pass between the pool and the kernel")]
 mod umem;
 
+pub use carrier::{Carrier, LinkState};
 pub use error::XdpError;
 pub use interface::{Mode, XdpConfig, XdpInterface};
 pub use port::{Rings, XdpPort};

@@ -1,0 +1,185 @@
+//! The apps of a program as whoever drives them holds them: which app a frame is for, what was sent for it and what came
+//! of it, when the next one is to be woken. The daemon and replay share it; how actions are carried out is theirs.
+
+use crate::app::{Action, App, Event};
+use engine::program::{AppId, Program};
+use engine::worker::{Inject, Injected};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Frames of one app that may be on their way to a worker or wait there; more are refused.
+pub const INJECTS_MAX: usize = 1024;
+
+/// With so many on their way, clients of the app's socket are not listened to: half of a worker's room for commands.
+const LISTENS_MAX: usize = 128;
+
+/// How soon after a tick an app may be woken again, in nanoseconds.
+const TICK_LEAST_NS: u64 = 1_000_000;
+
+/// What an app has done with frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Account {
+    /// Frames that were forwarded to it.
+    pub punted: u64,
+    /// Frames it sent, out of ports or through the program.
+    pub injected: u64,
+    /// Frames it wanted to send and could not; weir's drops say why, unless too many were on their way.
+    pub refused: u64,
+}
+
+/// One app.
+struct Running {
+    app: Box<dyn App>,
+    account: Account,
+    /// Where workers say what became of its frames.
+    answers: (SyncSender<Injected>, Receiver<Injected>),
+    /// Frames of which nothing was heard yet.
+    outstanding: usize,
+    last_tick_ns: Option<u64>,
+}
+
+/// All apps of a program.
+#[derive(Default)]
+pub struct RunningApps {
+    apps: Vec<Running>,
+    /// For each app name of the program whose it is.
+    owners: Vec<Option<usize>>,
+    /// The names themselves.
+    names: Vec<String>,
+}
+
+impl RunningApps {
+    /// The apps of `program`, bound to it. Those that ran `before` under the same name and kind are inherited from, and
+    /// their accounts go on.
+    #[must_use]
+    pub fn new(apps: Vec<Box<dyn App>>, before: RunningApps, program: &Program) -> RunningApps {
+        let mut before = before.apps;
+        let mut running = RunningApps { names: program.apps.clone(), ..RunningApps::default() };
+        for app in apps {
+            let same = |old: &Running| old.app.name() == app.name() && old.app.kind() == app.kind();
+            let old = before.iter().position(same).map(|at| before.swap_remove(at));
+            running.apps.push(Running::new(app, old, program));
+        }
+        let owner = |name: &String| running.apps.iter().position(|one| one.app.punts().contains(name));
+        running.owners = program.apps.iter().map(owner).collect();
+        running
+    }
+
+    /// How many apps run.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.apps.len()
+    }
+
+    /// None runs.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.apps.is_empty()
+    }
+
+    /// An app.
+    #[must_use]
+    pub fn app(&self, at: usize) -> &dyn App {
+        &*self.apps[at].app
+    }
+
+    /// Where the app of this name is.
+    #[must_use]
+    pub fn named(&self, name: &str) -> Option<usize> {
+        self.apps.iter().position(|one| one.app.name() == name)
+    }
+
+    /// What an app has done with frames.
+    #[must_use]
+    pub fn account(&self, at: usize) -> Account {
+        self.apps[at].account
+    }
+
+    /// Whose frames those for `app` of the program are.
+    #[must_use]
+    pub fn owner(&self, app: AppId) -> Option<usize> {
+        self.owners.get(app.index()).copied().flatten()
+    }
+
+    /// The name under which a frame for `app` is forwarded.
+    #[must_use]
+    pub fn name(&self, app: AppId) -> &str {
+        self.names.get(app.index()).map_or("", String::as_str)
+    }
+
+    /// Tells an app of an event; what it wants done.
+    #[must_use]
+    pub fn step(&mut self, at: usize, now_ns: u64, event: Event<'_>) -> Vec<Action> {
+        let one = &mut self.apps[at];
+        match event {
+            Event::Frame { .. } => one.account.punted += 1,
+            Event::Tick => one.last_tick_ns = Some(now_ns),
+            _ => {}
+        }
+        let mut actions = Vec::new();
+        one.app.step(now_ns, event, &mut actions);
+        actions
+    }
+
+    /// When the next app is to be woken.
+    #[must_use]
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.apps.iter().filter_map(Running::wake_ns).min()
+    }
+
+    /// The first app whose time has come.
+    #[must_use]
+    pub fn due(&self, now_ns: u64) -> Option<usize> {
+        self.apps.iter().position(|one| one.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))
+    }
+
+    /// False while so many of an app's frames are on their way that its clients had better wait.
+    #[must_use]
+    pub fn has_room(&self, at: usize) -> bool {
+        self.apps[at].outstanding < LISTENS_MAX
+    }
+
+    /// Sends a frame for an app; `send` gives it to a worker, and says whether that took it.
+    pub fn inject(&mut self, at: usize, inject: Inject, send: impl FnOnce(Inject, SyncSender<Injected>) -> bool) {
+        let one = &mut self.apps[at];
+        if one.outstanding < INJECTS_MAX && send(inject, one.answers.0.clone()) {
+            one.outstanding += 1;
+        } else {
+            one.account.refused += 1;
+        }
+    }
+
+    /// Takes what workers said of frames; of how many.
+    pub fn collect(&mut self) -> usize {
+        let mut collected = 0;
+        for one in &mut self.apps {
+            while let Ok(injected) = one.answers.1.try_recv() {
+                collected += 1;
+                one.outstanding -= 1;
+                match injected {
+                    Ok(()) => one.account.injected += 1,
+                    Err(_) => one.account.refused += 1,
+                }
+            }
+        }
+        collected
+    }
+}
+
+impl Running {
+    fn new(mut app: Box<dyn App>, old: Option<Running>, program: &Program) -> Running {
+        let (account, answers, outstanding, last_tick_ns) = match old {
+            Some(old) => {
+                app.inherit(old.app);
+                (old.account, old.answers, old.outstanding, old.last_tick_ns)
+            }
+            None => (Account::default(), sync_channel(INJECTS_MAX), 0, None),
+        };
+        app.bind(program);
+        Running { app, account, answers, outstanding, last_tick_ns }
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        let least = self.last_tick_ns.map_or(0, |last| last + TICK_LEAST_NS);
+        self.app.wake_ns().map(|wake_ns| wake_ns.max(least))
+    }
+}

@@ -1,0 +1,65 @@
+//! `weir inject`: frames out of a port of the running daemon, or through its program, one after the other.
+
+use super::show::Connection;
+use crate::replay;
+use anyhow::{Context, Result, anyhow};
+use packet::craft::Recipe;
+use serde_json::json;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir inject`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The port where they go out; with `--through`, where they come in.
+    port: String,
+    /// A recording: all of its frames.
+    #[arg(required_unless_present = "packet", conflicts_with = "packet")]
+    pcap: Option<PathBuf>,
+    /// Only this frame of it, counted from 1.
+    #[arg(long, conflicts_with = "packet")]
+    frame: Option<u64>,
+    /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'.
+    #[arg(long)]
+    packet: Option<String>,
+    /// Through the program, as if they had come in by the port.
+    #[arg(long)]
+    through: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs it.
+///
+/// # Errors
+/// Bad input, no daemon, or a frame that was not sent.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let key = if arguments.through { "input" } else { "output" };
+    let mut many = 0;
+    for frame in frames(arguments)? {
+        let hex: String = frame?.iter().map(|byte| format!("{byte:02x}")).collect();
+        let request = json!({ "command": "inject", "hex": hex, key: arguments.port });
+        arguments.connection.answer(&request).with_context(|| format!("after {many} frames"))?;
+        many += 1;
+    }
+    if arguments.connection.is_json() {
+        println!("{}", json!({ "sent": many }));
+    } else {
+        println!("{many} {} sent", if many == 1 { "frame" } else { "frames" });
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+type Frames = Box<dyn Iterator<Item = Result<Vec<u8>>>>;
+
+fn frames(arguments: &Arguments) -> Result<Frames> {
+    if let Some(recipe) = &arguments.packet {
+        let recipe: Recipe = recipe.parse().map_err(|error| anyhow!("--packet: {error}"))?;
+        return Ok(Box::new(std::iter::once(Ok(recipe.build()))));
+    }
+    let path = arguments.pcap.as_ref().context("give --packet or a recording")?;
+    match arguments.frame {
+        Some(number) => Ok(Box::new(std::iter::once(Ok(replay::frame(path, number)?)))),
+        None => Ok(Box::new(replay::frames(path)?)),
+    }
+}

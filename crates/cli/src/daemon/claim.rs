@@ -1,0 +1,20 @@
+//! Paths of unix sockets: a live daemon's is left to it, a dead one's is taken over, and what is no socket is left alone.
+
+use anyhow::{Context, Result, bail};
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
+/// Makes `path` free for a socket; `answers` says whether somebody listens there, `other` what to do then.
+pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Result<()> {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+    }
+    let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
+    if !there.file_type().is_socket() {
+        bail!("{} is there and is not a socket: give weir another path ({other})", path.display());
+    }
+    if answers(path) {
+        bail!("a weir answers on {} already: stop it, or give this one another socket ({other})", path.display());
+    }
+    std::fs::remove_file(path).with_context(|| format!("{} is stale and cannot be removed", path.display()))
+}

@@ -1,0 +1,148 @@
+//! The socket of an app: a unix socket of type SOCK_SEQPACKET on which programs outside weir are its clients.
+//!
+//! Nothing here waits: a client that has no room for a datagram misses it, one that says nothing is not asked again
+//! before it does. The socket's mode lets its owner in and nobody else.
+
+use super::claim::claim;
+use anyhow::{Context, Result};
+use apps::ClientId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
+    recv, send, socket_with,
+};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 16;
+
+/// Connections at most, those that the app will send away included.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Datagrams taken from one client before others have their turn.
+const DATAGRAMS_PER_TURN: usize = 64;
+
+/// The longest datagram: the longest frame weir can carry, and a header. A longer one is cut, which its header shows.
+const DATAGRAM_MAX: usize = 16 * 1024;
+
+/// An app's socket and its clients; the path is removed when dropped.
+pub struct Outlet {
+    /// Whose it is.
+    pub app: String,
+    path: PathBuf,
+    listener: OwnedFd,
+    clients: Vec<(ClientId, OwnedFd)>,
+    next: u32,
+}
+
+/// What a client of an outlet has done.
+pub enum Said {
+    /// It has sent this.
+    Datagram(ClientId, Vec<u8>),
+    /// It has gone.
+    Went(ClientId),
+}
+
+impl Outlet {
+    /// Listens on `path` for the app.
+    pub fn bind(app: &str, path: &Path) -> Result<Outlet> {
+        let told = || format!("app `{app}`: cannot listen on {}", path.display());
+        claim(path, answers, "`socket`").with_context(|| format!("app `{app}`"))?;
+        let listener = socket().with_context(told)?;
+        bind(&listener, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
+        let outlet = Outlet { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
+        // Nobody can connect before it listens.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
+        listen(&outlet.listener, BACKLOG).with_context(told)?;
+        Ok(outlet)
+    }
+
+    /// Is it this app's, on this path?
+    pub fn is(&self, app: &str, path: &Path) -> bool {
+        self.app == app && self.path == path
+    }
+
+    /// What to wait for; clients only while the app has room for what they may say.
+    pub fn waits<'a>(&'a self, has_room: bool) -> impl Iterator<Item = PollFd<'a>> {
+        let accepting = (self.clients.len() < CONNECTIONS_MAX).then_some(&self.listener);
+        let talking = self.clients.iter().map(|(_, fd)| fd).filter(move |_| has_room);
+        accepting.into_iter().chain(talking).map(|fd| PollFd::new(fd, PollFlags::IN))
+    }
+
+    /// The next client that has connected, if there is one.
+    pub fn accept(&mut self) -> Option<ClientId> {
+        if self.clients.len() >= CONNECTIONS_MAX {
+            return None;
+        }
+        let fd = accept_with(&self.listener, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC).ok()?;
+        let client = ClientId(self.next);
+        self.next += 1;
+        self.clients.push((client, fd));
+        Some(client)
+    }
+
+    /// All clients, oldest first.
+    pub fn clients(&self) -> Vec<ClientId> {
+        self.clients.iter().map(|(client, _)| *client).collect()
+    }
+
+    /// What a client says, a few datagrams at most.
+    pub fn hear(&mut self, client: ClientId) -> Vec<Said> {
+        let Some((_, fd)) = self.clients.iter().find(|(one, _)| *one == client) else { return Vec::new() };
+        let mut said = Vec::new();
+        let mut buffer = vec![0; DATAGRAM_MAX];
+        for _ in 0..DATAGRAMS_PER_TURN {
+            match recv(fd, &mut buffer[..], RecvFlags::DONTWAIT) {
+                // An empty datagram looks like the end.
+                Ok((_, 0)) if !hung_up(fd) => said.push(Said::Datagram(client, Vec::new())),
+                Ok((_, length)) if length > 0 => said.push(Said::Datagram(client, buffer[..length].to_vec())),
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Ok(_) | Err(_) => {
+                    said.push(Said::Went(client));
+                    self.leave(client);
+                    break;
+                }
+            }
+        }
+        said
+    }
+
+    /// Sends a client a datagram; false when it has no room for it, or is gone, which [`Outlet::hear`] will say.
+    pub fn tell(&self, client: ClientId, bytes: &[u8]) -> bool {
+        let fd = self.clients.iter().find(|(one, _)| *one == client);
+        fd.is_some_and(|(_, fd)| send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok())
+    }
+
+    /// Sends a client away; false when it is gone already.
+    pub fn leave(&mut self, client: ClientId) -> bool {
+        let before = self.clients.len();
+        self.clients.retain(|(one, _)| *one != client);
+        self.clients.len() < before
+    }
+}
+
+impl Drop for Outlet {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn socket() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+/// Does somebody listen there? A socket of another type counts as somebody, and so does one that is too busy to say.
+fn answers(path: &Path) -> bool {
+    let tried = socket().and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
+    !matches!(tried, Err(Errno::CONNREFUSED | Errno::NOENT))
+}
+
+/// Is nobody there any more?
+pub fn hung_up(fd: &impl AsFd) -> bool {
+    let mut wait = [PollFd::new(fd, PollFlags::empty())];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut wait, Some(&at_once)).is_err() || wait[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+}

@@ -1,0 +1,160 @@
+//! Apps on the virtual clock: the same apps as in the daemon, with a worker that is at hand. Their clients and operators
+//! are not there; what is forwarded to them can be recorded.
+
+use super::AppReport;
+use crate::config::Plan;
+use ::apps::{Action, Event, RunningApps};
+use anyhow::{Context, Result};
+use engine::program::{AppId, PortId};
+use engine::ring::{CarrierReceiver, CarrierSender, carriers};
+use engine::worker::{Command, Inject, Worker};
+use packet::BATCH;
+use port::pcap::Writer;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::BufWriter;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+/// Frames of apps that may wait for a breath.
+const COMMANDS: usize = 4096;
+
+/// The apps of a replay.
+pub struct Acting {
+    running: RunningApps,
+    rings: Vec<Ring>,
+    commands: SyncSender<Command>,
+    /// The recording's time at virtual time 0.
+    base_ns: u64,
+    said: Vec<(u64, String)>,
+}
+
+/// Frames for one of the program's apps.
+struct Ring {
+    app: AppId,
+    name: String,
+    receiver: CarrierReceiver,
+    record: Option<(PathBuf, Writer<BufWriter<File>>)>,
+}
+
+/// The worker's ends.
+pub struct Wiring {
+    pub commands: Receiver<Command>,
+    pub punts: Vec<CarrierSender>,
+}
+
+impl Acting {
+    /// The apps of a plan; `records` are the files into which frames for them go.
+    pub fn new(plan: &Plan, records: &[(String, PathBuf)], base_ns: u64) -> Result<(Acting, Wiring)> {
+        let running = RunningApps::new(plan.apps.running(), RunningApps::default(), &plan.program);
+        let (commands, receiver) = sync_channel(COMMANDS);
+        let (mut rings, mut punts) = (Vec::new(), Vec::new());
+        // The apps look after every breath: nothing can be lost for want of room.
+        let room = (plan.ports.len() + 1) * BATCH;
+        for (at, name) in plan.program.apps.iter().enumerate() {
+            let (sender, receiver) = carriers(room);
+            let path = records.iter().find(|(app, _)| app == name).map(|(_, path)| path.clone());
+            let record = path.map(record).transpose()?;
+            rings.push(Ring { app: AppId(at as u16), name: name.clone(), receiver, record });
+            punts.push(sender);
+        }
+        let acting = Acting { running, rings, commands, base_ns, said: Vec::new() };
+        Ok((acting, Wiring { commands: receiver, punts }))
+    }
+
+    /// The apps begin, at time 0.
+    pub fn begin(&mut self, worker: &mut Worker) -> Result<()> {
+        for at in 0..self.running.len() {
+            self.happen(at, 0, Event::Start, worker);
+            for port in self.running.app(at).watches() {
+                self.happen(at, 0, Event::Link { port, up: true, speed_bps: None }, worker);
+            }
+        }
+        Ok(())
+    }
+
+    /// When an app is to be woken.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.running.wake_ns()
+    }
+
+    /// Tells the apps of all that has happened; true when there was anything.
+    pub fn drive(&mut self, worker: &mut Worker, now_ns: u64) -> Result<bool> {
+        let mut anything = self.running.collect() > 0;
+        while let Some(at) = self.running.due(now_ns) {
+            anything = true;
+            self.happen(at, now_ns, Event::Tick, worker);
+        }
+        for at in 0..self.rings.len() {
+            while let Some(carrier) = self.rings[at].receiver.receive() {
+                anything = true;
+                let ring = &mut self.rings[at];
+                let (app, name) = (ring.app, ring.name.clone());
+                if let Some((path, writer)) = &mut ring.record {
+                    let (time_ns, bytes) = (self.base_ns + now_ns, carrier.bytes());
+                    let written = writer.write(time_ns, bytes.len() as u32, bytes);
+                    written.with_context(|| format!("{} cannot be written", path.display()))?;
+                }
+                if let Some(owner) = self.running.owner(app) {
+                    let frame = Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() };
+                    self.happen(owner, now_ns, frame, worker);
+                }
+                self.rings[at].receiver.done(carrier);
+            }
+        }
+        Ok(anything)
+    }
+
+    /// Writes the records out; what became of the apps.
+    pub fn end(self) -> Result<(Vec<AppReport>, Vec<(u64, String)>)> {
+        for (path, mut writer) in self.rings.into_iter().filter_map(|ring| ring.record) {
+            writer.flush().with_context(|| format!("{} cannot be written", path.display()))?;
+        }
+        let report = |at: usize| {
+            let app = self.running.app(at);
+            AppReport { name: app.name().to_string(), account: self.running.account(at), counts: app.counts() }
+        };
+        Ok(((0..self.running.len()).map(report).collect(), self.said))
+    }
+
+    /// Tells an app of an event and carries out what it wants done.
+    fn happen(&mut self, at: usize, now_ns: u64, event: Event<'_>, worker: &mut Worker) {
+        let mut actions = VecDeque::from(self.running.step(at, now_ns, event));
+        while let Some(action) = actions.pop_front() {
+            actions.extend(self.perform(at, now_ns, action, worker));
+        }
+    }
+
+    fn perform(&mut self, at: usize, now_ns: u64, action: Action, worker: &mut Worker) -> Vec<Action> {
+        match action {
+            Action::Inject { bytes, output } => {
+                self.inject(at, Inject { bytes, output: Some(output), input: PortId::default() });
+            }
+            Action::InjectThrough { bytes, input } => self.inject(at, Inject { bytes, output: None, input }),
+            Action::Change(change) => {
+                if let Err(why) = worker.engine_mut().apply(&change, now_ns) {
+                    return self.running.step(at, now_ns, Event::Refused { change: &change, why: &why.to_string() });
+                }
+            }
+            Action::ReadBuckets(group) => {
+                return self.running.step(at, now_ns, Event::Buckets { group, reports: &[worker.report()] });
+            }
+            Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
+            // There is no operator and no client.
+            Action::Answer { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+        }
+        Vec::new()
+    }
+
+    fn inject(&mut self, at: usize, inject: Inject) {
+        let commands = &self.commands;
+        self.running.inject(at, inject, |inject, answer| commands.try_send(Command::Inject(inject, answer)).is_ok());
+    }
+}
+
+fn record(path: PathBuf) -> Result<(PathBuf, Writer<BufWriter<File>>)> {
+    let told = || format!("{} cannot be written", path.display());
+    let file = File::create(&path).with_context(told)?;
+    let writer = Writer::new(BufWriter::new(file)).with_context(told)?;
+    Ok((path, writer))
+}

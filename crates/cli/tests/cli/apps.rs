@@ -1,0 +1,437 @@
+//! Apps outside weir: frames to a client and from it, the commands that send frames, the account of all of it.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::{record, recorded, weir};
+use packet::craft::{Recipe, describe};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// UDP to port 53 goes out, everything else to the app.
+const SLOW: &str = "\
+ports:
+  p0: { pcap: { out: p0.pcap }, root: fast }
+  p1: { pcap: { out: p1.pcap } }
+pipes:
+  fast:
+    type: basic
+    match: { udp.dport: 53 }
+    forward: p1
+    miss: slow_path
+    entries: [{}]
+apps:
+  - external: { name: slow_path, socket: slow.sock }
+";
+
+const FAST: &str = "src=192.0.2.2 dst=10.0.0.53 dport=53";
+const PUNTED: &str = "src=192.0.2.2 dst=10.0.0.53 proto=tcp dport=80";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn frame(recipe: &str) -> Vec<u8> {
+    recipe.parse::<Recipe>().unwrap().build()
+}
+
+/// A client of an app, written anew from the documentation of the socket.
+struct Client(OwnedFd);
+
+impl Client {
+    fn connect(path: &Path) -> Result<Client, Errno> {
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        connect(&socket, &SocketAddrUnix::new(path)?)?;
+        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))?;
+        Ok(Client(socket))
+    }
+
+    /// Connects and waits until the daemon knows.
+    fn of(daemon: &mut Daemon) -> Client {
+        let before = app(daemon)["clients"].as_u64();
+        let client = Client::connect(&daemon.folder.file("slow.sock")).unwrap();
+        daemon.wait_for("a client", |daemon| app(daemon)["clients"].as_u64() > before);
+        client
+    }
+
+    fn say(&self, kind: u8, port: &str, frame: &[u8]) {
+        let mut bytes = vec![1, kind, port.len() as u8, 0];
+        bytes.extend((frame.len() as u32).to_be_bytes());
+        self.send(&[&bytes, port.as_bytes(), frame].concat());
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        assert_eq!(send(&self.0, bytes, SendFlags::NOSIGNAL), Ok(bytes.len()));
+    }
+
+    /// The next datagram: kind, port, frame. `None` at the end.
+    fn hear(&self) -> Option<(u8, String, Vec<u8>)> {
+        let mut buffer = vec![0; 65536];
+        let (_, length) = recv(&self.0, &mut buffer[..], RecvFlags::empty()).expect("a datagram in time");
+        let (head, rest) = buffer[..length].split_at_checked(8)?;
+        let (name, frame) = rest.split_at(head[2].into());
+        assert_eq!((head[0], head[3], &head[4..]), (1, 0, &(frame.len() as u32).to_be_bytes()[..]));
+        Some((head[1], String::from_utf8(name.to_vec()).unwrap(), frame.to_vec()))
+    }
+}
+
+fn app(daemon: &Daemon) -> Value {
+    daemon.show("apps")[0].clone()
+}
+
+fn counts(daemon: &Daemon, names: &[&str]) -> Vec<u64> {
+    let app = app(daemon);
+    names.iter().map(|name| app[name].as_u64().unwrap_or_else(|| panic!("no {name}: {app}"))).collect()
+}
+
+/// Stops it; every frame is accounted for.
+fn end(mut daemon: Daemon) -> Folder {
+    daemon.weir(&["stop"]).good();
+    assert_eq!(daemon.end().code(), Some(0));
+    let said = daemon.read("stdout");
+    assert!(said.ends_with("every frame is accounted for\n"), "{said}");
+    assert!(!daemon.folder.file("slow.sock").exists(), "its socket is gone");
+    daemon.into_folder()
+}
+
+#[test]
+fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
+    let mut daemon = Daemon::start(SLOW);
+    daemon.receive(&[FAST, PUNTED]);
+    daemon.wait_for("the app", |daemon| counts(daemon, &["unheard"]) == [1]);
+    let (one, other) = (Client::of(&mut daemon), Client::of(&mut daemon));
+    daemon.receive(&[PUNTED]);
+    let punted = (1, "p0".to_string(), frame(PUNTED));
+    assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted.clone())));
+    one.say(2, "p1", &frame(PUNTED));
+    one.say(3, "p1", &frame(FAST));
+    one.say(3, "p0", &frame(FAST));
+    // Through the program to the app, which gives it to both.
+    other.say(3, "p0", &frame(PUNTED));
+    assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted)));
+    daemon.wait_for("four frames", |daemon| counts(daemon, &["injected"]) == [4]);
+    assert_eq!(counts(&daemon, &["punted", "delivered", "missed", "unheard", "refused", "bad"]), [3, 4, 0, 1, 0, 0]);
+    drop(other);
+    daemon.wait_for("one client", |daemon| counts(daemon, &["clients"]) == [1]);
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["originated"], &ledger["to_app"], &ledger["transmitted"]), (&7.into(), &3.into(), &3.into()));
+    // A port without a root drops what comes.
+    assert_eq!(ledger["dropped"], json!({ "policy": 1 }));
+    let said = daemon.weir(&["show", "apps"]).good().out;
+    for part in ["apps", "name", "slow_path", "external", "punted", "unheard", "injected", "slow.sock"] {
+        assert!(said.contains(part), "no `{part}` in\n{said}");
+    }
+    let folder = end(daemon);
+    assert_eq!(one.hear(), None, "the daemon has stopped");
+    assert_eq!(recorded(&folder.file("p1.pcap")), [FAST, PUNTED, FAST].map(|recipe| describe(&frame(recipe))));
+}
+
+#[test]
+fn bad_datagrams_are_told_and_nothing_else_happens() {
+    let mut daemon = Daemon::start(SLOW);
+    let client = Client::of(&mut daemon);
+    let mut good = vec![1, 2, 2, 0, 0, 0, 0, 60, b'p', b'1'];
+    good.extend([0; 60]);
+    for (bytes, why) in [
+        (&good[..4], "4 bytes"),
+        (&[], "0 bytes"),
+        (&[&[9], &good[1..]].concat(), "version 9"),
+        (&[&[1, 1], &good[2..]].concat(), "kind 1"),
+        (&good[..69], "has 69"),
+        (&[&good[..], &[0; 20_000]].concat(), "has 16384"),
+        (&[&good[..9], b"7", &good[10..]].concat(), "no port `p7`"),
+    ] {
+        client.send(bytes);
+        let (kind, port, told) = client.hear().unwrap();
+        let told = String::from_utf8(told).unwrap();
+        assert_eq!((kind, port.as_str()), (4, ""));
+        assert!(told.contains(why), "{told}: {why}");
+    }
+    client.send(&good);
+    daemon.wait_for("the good one", |daemon| counts(daemon, &["injected"]) == [1]);
+    // Longer than any chunk.
+    client.say(2, "p1", &[0; 9000]);
+    daemon.wait_for("a refusal", |daemon| counts(daemon, &["refused"]) == [1]);
+    assert_eq!(
+        (counts(&daemon, &["bad"]), daemon.show("ledger")["dropped"].clone()),
+        (vec![7], json!({ "oversize": 1 }))
+    );
+    end(daemon);
+}
+
+#[test]
+fn a_slow_client_misses_frames_and_holds_nobody_up() {
+    let mut daemon = Daemon::start(SLOW);
+    let (slow, quick) = (Client::of(&mut daemon), Client::of(&mut daemon));
+    let large = format!("{PUNTED} payload={}", "00".repeat(1400));
+    record(&daemon.folder.file("many.pcap"), &vec![large.as_str(); 400]);
+    let reader = std::thread::spawn(move || (0..400).filter(|_| quick.hear().is_some()).count());
+    let said = daemon.weir(&["inject", "p0", "many.pcap", "--through"]).good();
+    assert_eq!(said.out, "400 frames sent\n");
+    assert_eq!(reader.join().unwrap(), 400);
+    daemon.wait_for("all", |daemon| counts(daemon, &["punted"]) == [400]);
+    let [delivered, missed, unheard] = counts(&daemon, &["delivered", "missed", "unheard"])[..] else { panic!() };
+    assert_eq!((delivered + missed, unheard), (800, 0));
+    assert!(missed > 50 && delivered > 450, "{delivered} {missed}");
+    // What it was given is there.
+    assert_eq!((0..800 - missed - 400).filter(|_| slow.hear().is_some()).count() as u64, delivered - 400);
+    end(daemon);
+}
+
+#[test]
+fn a_client_that_floods_loses_nothing() {
+    let mut daemon = Daemon::start(SLOW);
+    let client = Client::of(&mut daemon);
+    (0..20_000).for_each(|_| client.say(2, "p1", &frame(FAST)));
+    daemon.wait_for("all frames", |daemon| counts(daemon, &["injected"]) == [20_000]);
+    assert_eq!(counts(&daemon, &["refused", "bad"]), [0, 0]);
+    let folder = end(daemon);
+    assert_eq!(recorded(&folder.file("p1.pcap")).len(), 20_000);
+}
+
+#[test]
+fn a_ninth_client_is_told_so_and_sent_away() {
+    let mut daemon = Daemon::start(SLOW);
+    let clients: Vec<Client> = (0..8).map(|_| Client::of(&mut daemon)).collect();
+    let ninth = Client::connect(&daemon.folder.file("slow.sock")).unwrap();
+    let (kind, _, told) = ninth.hear().unwrap();
+    assert_eq!((kind, String::from_utf8(told).unwrap().as_str()), (4, "8 clients are here already"));
+    assert_eq!(ninth.hear(), None);
+    drop(clients);
+    daemon.wait_for("all to go", |daemon| counts(daemon, &["clients"]) == [0]);
+    Client::of(&mut daemon);
+}
+
+#[test]
+fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
+    let mut daemon = Daemon::start(SLOW);
+    let client = Client::of(&mut daemon);
+    daemon.receive(&[PUNTED]);
+    assert!(client.hear().is_some());
+    // Ports change places, another app and another pipe come; what the client says of ports is by name.
+    let second = SLOW
+        .replace("  p0: { pcap: { out: p0.pcap }, root: fast }\n", "")
+        .replace(
+            "  p1: { pcap: { out: p1.pcap } }\n",
+            "  p1: { pcap: { out: p1.pcap } }\n  p0: { pcap: { out: p0.pcap }, root: fast }\n",
+        )
+        .replace("udp.dport: 53", "udp.dport: 54")
+        .replace("apps:\n", "apps:\n  - external: { name: first, socket: first.sock }\n");
+    daemon.folder.write("weir.yaml", &second);
+    daemon.weir(&["reload"]).good();
+    assert!(daemon.folder.file("first.sock").exists());
+    daemon.receive(&[FAST]);
+    assert_eq!(client.hear(), Some((1, "p0".into(), frame(FAST))));
+    client.say(2, "p1", &frame(FAST));
+    daemon.wait_for("the frame", |daemon| daemon.show("apps")[1]["injected"] == 1);
+    let apps = daemon.show("apps");
+    assert_eq!((&apps[0]["name"], &apps[0]["punted"]), (&json!("first"), &json!(0)));
+    assert_eq!(
+        (&apps[1]["name"], &apps[1]["punted"], &apps[1]["clients"]),
+        (&json!("slow_path"), &json!(2), &json!(1))
+    );
+    // A file with a path that cannot be: nothing changes, and the client stays.
+    daemon.folder.write("precious.txt", "my novel");
+    daemon.folder.write("weir.yaml", second.replace("first.sock", "precious.txt"));
+    daemon.weir(&["reload"]).refused(1, &["app `first`", "precious.txt", "not a socket"]);
+    daemon.receive(&[FAST]);
+    assert!(client.hear().is_some());
+    daemon.folder.write("weir.yaml", second.replace("slow.sock", "other.sock"));
+    daemon.weir(&["reload"]).good();
+    assert_eq!(client.hear(), None, "its socket is closed");
+    assert!(!daemon.folder.file("slow.sock").exists() && daemon.folder.file("other.sock").exists());
+    assert_eq!(daemon.show("apps")[1]["clients"], 0);
+    daemon.receive(&[FAST]);
+    daemon.wait_for("nobody", |daemon| daemon.show("apps")[1]["unheard"] == 1);
+    // And without the app.
+    daemon.folder.write("weir.yaml", SLOW.split("apps:").next().unwrap().replace("slow_path", "drop"));
+    daemon.weir(&["reload"]).good();
+    assert_eq!(daemon.show("apps"), json!([]));
+    end(daemon);
+}
+
+#[test]
+fn its_socket_is_the_owners_and_a_dead_ones_is_taken_over() {
+    let mut daemon = Daemon::start(SLOW);
+    let socket = daemon.folder.file("slow.sock");
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    // Another daemon, with a control socket of its own.
+    let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--socket", "another.sock"]);
+    said.refused(1, &["app `slow_path`", "slow.sock", "already"]);
+    assert!(socket.exists(), "the first one's is left alone");
+    Client::of(&mut daemon);
+    daemon.signal(rustix::process::Signal::KILL);
+    daemon.end();
+    assert!(socket.exists(), "kill -9 leaves it behind");
+    let folder = Folder::new();
+    folder.write("weir.yaml", SLOW);
+    std::fs::rename(&socket, folder.file("slow.sock")).unwrap();
+    let mut next = Daemon::start_in(folder);
+    Client::of(&mut next);
+}
+
+#[test]
+fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
+    let mut daemon = Daemon::start(SLOW);
+    let client = Client::of(&mut daemon);
+    // Some say half a request, some read no answer.
+    let mut idle: Vec<UnixStream> = Vec::new();
+    for request in [&b"{\"command\": "[..], b"", b"{\"command\": \"show\"}\n", b"x"] {
+        let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+        stream.write_all(request).unwrap();
+        idle.push(stream);
+    }
+    let start = Instant::now();
+    for _ in 0..20 {
+        client.say(3, "p0", &frame(PUNTED));
+        assert!(client.hear().is_some());
+        daemon.show("ledger");
+    }
+    assert!(start.elapsed() < Duration::from_millis(1900), "{:?}: a slow client has 2 s", start.elapsed());
+    // One that comes in time is answered, however it cuts its request.
+    let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+    for byte in b"{\"command\": \"show\", \"what\": \"ledger\"}\n" {
+        stream.write_all(&[*byte]).unwrap();
+    }
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("originated"), "{answer}");
+    // The others are left.
+    let mut rest = Vec::new();
+    idle[0].set_read_timeout(Some(PATIENCE)).unwrap();
+    assert_eq!(idle[0].read_to_end(&mut rest).unwrap_or_default(), 0);
+    end(daemon);
+}
+
+#[test]
+fn inject_sends_packets_and_recordings() {
+    let daemon = Daemon::start(SLOW);
+    record(&daemon.folder.file("two.pcap"), &[FAST, PUNTED]);
+    let inject = |arguments: &[&str]| daemon.weir(&[&["inject"], arguments].concat());
+    assert_eq!(inject(&["p1", "--packet", FAST]).good().out, "1 frame sent\n");
+    assert_eq!(inject(&["p1", "two.pcap"]).good().out, "2 frames sent\n");
+    assert_eq!(inject(&["p0", "two.pcap", "--frame", "2", "--json"]).good().json(), json!({ "sent": 1 }));
+    inject(&["p0", "two.pcap", "--frame", "1", "--through"]).good();
+    inject(&["p7", "two.pcap"]).refused(1, &["after 0 frames", "no port `p7`"]);
+    inject(&["p0", "two.pcap", "--frame", "3"]).refused(1, &["2 frames", "no frame 3"]);
+    inject(&["p0", "none.pcap"]).refused(1, &["none.pcap", "No such file"]);
+    inject(&["p0", "--packet", "dport=x"]).refused(1, &["--packet"]);
+    for wrong in [&["p0"][..], &["p0", "two.pcap", "--packet", FAST], &["p0", "--packet", FAST, "--frame", "1"]] {
+        assert_eq!(inject(wrong).code, Some(2), "{wrong:?}");
+    }
+    let oversize = format!("{FAST} payload={}", "00".repeat(4000));
+    inject(&["p1", "--packet", &oversize]).refused(1, &["not sent", "oversize"]);
+    let folder = end(daemon);
+    let describe = |recipe| describe(&frame(recipe));
+    assert_eq!(recorded(&folder.file("p1.pcap")), [FAST, FAST, PUNTED, FAST].map(describe));
+    assert_eq!(recorded(&folder.file("p0.pcap")), [PUNTED].map(describe));
+}
+
+#[test]
+fn requests_to_apps_are_answered() {
+    let daemon = Daemon::start(SLOW);
+    daemon.weir(&["app", "slow_path", "dance"]).refused(1, &["takes no requests"]);
+    daemon.weir(&["app", "fast_path", "dance"]).refused(1, &["no app `fast_path`", "slow_path"]);
+}
+
+#[test]
+fn explaining_names_the_app() {
+    let daemon = Daemon::start(SLOW);
+    let said = daemon.weir(&["explain", "--live", "--packet", PUNTED]).good();
+    assert!(said.out.contains("verdict to app slow_path\n"), "{}", said.out);
+    let json = daemon.weir(&["explain", "--live", "--packet", PUNTED, "--json"]).good().json();
+    assert_eq!((&json["verdict"], &json["agrees"]), (&json!({ "app": "slow_path" }), &json!(true)));
+    assert_eq!(counts(&daemon, &["punted"]), [0]);
+}
+
+#[test]
+fn metrics_have_the_apps() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut daemon = Daemon::start(&format!("metrics: {address}\n{SLOW}"));
+    daemon.receive(&[PUNTED]);
+    daemon.wait_for("the app", |daemon| counts(daemon, &["unheard"]) == [1]);
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    write!(stream, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    for (name, count) in
+        [("punted", 1), ("delivered", 0), ("missed", 0), ("unheard", 1), ("injected", 0), ("refused", 0), ("bad", 0)]
+    {
+        let line = format!("weir_app_{name}_total{{app=\"slow_path\"}} {count}\n");
+        assert!(metrics.contains(&line), "no {line} in\n{metrics}");
+    }
+}
+
+#[test]
+fn a_replay_records_what_apps_would_be_given_and_twice_the_same() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", SLOW);
+    record(&folder.file("in.pcap"), &[FAST, PUNTED, FAST, PUNTED, "arp=request"]);
+    let run = |out: &str| {
+        let app = format!("slow_path={out}.app.pcap");
+        let out = format!("{out}.pcap");
+        weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", &out, "--app", &app, "--json"]).good()
+    };
+    let (one, other) = (run("one"), run("other"));
+    assert_eq!(one.out, other.out);
+    let bytes = |name: &str| std::fs::read(folder.file(name)).unwrap();
+    assert_eq!((bytes("one.pcap"), bytes("one.app.pcap")), (bytes("other.pcap"), bytes("other.app.pcap")));
+    let expected = [PUNTED, PUNTED, "arp=request"].map(|recipe| describe(&frame(recipe)));
+    assert_eq!(recorded(&folder.file("one.app.pcap")), expected);
+    let json = one.json();
+    assert_eq!((&json["frames"]["to_app"], &json["balances"]), (&3.into(), &true.into()));
+    assert_eq!((&json["apps"][0]["name"], &json["apps"][0]["punted"]), (&"slow_path".into(), &3.into()));
+    let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap"]).good();
+    assert!(said.out.starts_with("5 received, 2 transmitted, 0 to the kernel, 3 to apps, 0 dropped\n"), "{}", said.out);
+    assert!(said.out.contains("app slow_path") && said.out.contains("3 frames, 0 injected, 3 unheard"), "{}", said.out);
+    assert!(!folder.file("slow.sock").exists(), "a replay listens nowhere");
+    let replay = |app: &str| weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--app", app]);
+    replay("slow_path").refused(1, &["--app slow_path", "NAME=OUT.pcap"]);
+    replay("slwo=a.pcap").refused(1, &["no app `slwo`", "slow_path"]);
+    replay("slow_path=no/such/folder.pcap").refused(1, &["no/such/folder.pcap", "cannot be written"]);
+}
+
+#[test]
+fn mistakes_are_told_with_line_and_caret() {
+    let folder = Folder::new();
+    let broken = SLOW.replace("miss: slow_path", "miss: slow_paht").replace("name: slow_path", "name: p1");
+    folder.write("broken.yaml", broken);
+    let said = weir(folder.path(), &["check", "broken.yaml"]);
+    assert_eq!(said.code, Some(2));
+    for (place, caret) in [
+        ("broken.yaml:9:11: error: there is no port, pipe, group or app", "slow_paht"),
+        ("broken.yaml:12:23: error: `p1` is the name of a port", "p1"),
+    ] {
+        let lines: Vec<&str> = said.err.lines().collect();
+        let at = lines.iter().position(|line| line.starts_with(place)).unwrap_or_else(|| panic!("{}", said.err));
+        assert_eq!(lines[at + 1].rfind(caret), lines[at + 2].find('^'), "{}", said.err);
+    }
+}
+
+/// The client that the documentation shows: what it is given it sends back.
+#[test]
+fn the_documented_client_works() {
+    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if !python.is_ok_and(|status| status.success()) {
+        assert!(std::env::var_os("CI").is_none(), "CI has python3");
+        eprintln!("skipped: there is no python3");
+        return;
+    }
+    let mut daemon = Daemon::start(SLOW);
+    let script = format!("{}/../apps/src/external/client.py", env!("CARGO_MANIFEST_DIR"));
+    let mut client = Command::new("python3").arg(script).arg(daemon.folder.file("slow.sock")).spawn().unwrap();
+    daemon.wait_for("the client", |daemon| counts(daemon, &["clients"]) == [1]);
+    daemon.receive(&[PUNTED, PUNTED]);
+    daemon.wait_for("its frames", |daemon| counts(daemon, &["injected"]) == [2]);
+    let folder = end(daemon);
+    assert_eq!(client.wait().unwrap().code(), Some(0), "it ends when weir stops");
+    let mut back = frame(PUNTED);
+    back[..12].rotate_left(6);
+    assert_eq!(recorded(&folder.file("p0.pcap")), [describe(&back), describe(&back)]);
+}
