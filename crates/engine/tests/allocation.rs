@@ -5,9 +5,9 @@ mod support;
 use engine::batch::Engine;
 use engine::change::Change;
 use engine::program::{
-    AppId, CounterId, Criterion, Encap, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Operation, Origin, Pipe, PipeId, PipeKind, Program, SharedUse,
-    Template, Value,
+    AppId, CounterId, Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, Learn, Match, MeterConfig,
+    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Program,
+    SharedUse, Template, Value,
 };
 use engine::ring::carriers;
 use engine::worker::Worker;
@@ -94,9 +94,19 @@ fn everything() -> Program {
     let mut exact = exact_pipe("exact", Field::L4Sport, &(0..1000).collect::<Vec<u128>>());
     exact.capacity = 2000;
     exact.monitor.idle_timeout_ns = 1_000_000_000_000;
-    exact.miss = Forward::App(AppId(0));
-    let mut program = start(vec![port("a"), port("b")], vec![flow, acl, lpm, hash, exact]);
-    program.groups = vec![hash_group("g", &["x", "y"])];
+    exact.miss = Forward::Tee { app: AppId(0), next: PipeId(5) };
+    let input = engine::program::HashInput::RoundRobin;
+    let leads = |at, forward| Entry { forward: Some(forward), ..target(at) };
+    let deal = Pipe {
+        entries: vec![leads(0, Forward::App(AppId(0))), leads(1, Forward::Flood(GroupId(2)))],
+        forward: Forward::PerEntry,
+        ..pipe("deal", PipeKind::Hash { input, group: GroupId(1) })
+    };
+    let mut program = start(vec![port("a"), port("b")], vec![flow, acl, lpm, hash, exact, deal]);
+    let mut both = hash_group("both", &["x", "y"]);
+    both.targets[1].forward = Forward::Port(PortId(1));
+    let given = Group { fill: Fill::Given, size: 4, seed: Some(1), ..hash_group("given", &["x", "y"]) };
+    program.groups = vec![hash_group("g", &["x", "y"]), given, both];
     program.apps = vec!["app".into()];
     program.counters = vec!["counter".into()];
     program.meters = vec![MeterDeclaration { name: "meter".into(), config: meter(), origin: Origin::default() }];
@@ -154,7 +164,15 @@ fn breathing_allocates_nothing() {
         collector.try_iter().count()
     };
     let mut taken = 0;
+    let give = |worker: &mut Worker, moves: [(u32, u16); 4], wait_max_ns| {
+        let moves = moves.into();
+        let change = Change::MoveBuckets { group: GroupId(1), moves, idle_gap_ns: 1_000_000_000, wait_max_ns };
+        worker.engine_mut().apply(&change, 200_000_000).unwrap();
+    };
+    give(&mut worker, [(0, 0), (1, 1), (2, 0), (3, 1)], 0);
     (0..2_000).for_each(|_| taken += breathe(&mut worker));
+    // These wait until breaths that are watched.
+    give(&mut worker, [(0, 1), (1, 0), (2, 1), (3, 0)], 100_000_000);
     let before = ASKED.get();
     (0..5_000).for_each(|_| taken += breathe(&mut worker));
     assert_eq!(ASKED.get() - before, 0, "allocations in 5000 breaths");
@@ -162,5 +180,7 @@ fn breathing_allocates_nothing() {
     assert!(report.ledger.balances() && report.ledger.to_app > 0, "{report:?}");
     assert!(report.pipes[0].unflowed_full > 0 && taken > 0, "{report:?}");
     assert!(report.ledger.dropped[packet::DropReason::AppFull as usize] > 0, "{report:?}");
+    assert!(report.ledger.copied > 0 && report.tee_missed > 0, "{report:?}");
+    assert_eq!((report.buckets[1].moved_busy, report.buckets[1].pending), (4, 0));
     assert!(report.pipes.iter().all(|pipe| pipe.hits > 0), "{:?}", report.pipes);
 }

@@ -234,7 +234,8 @@ fn w9_copies_without_a_chunk_are_dropped_and_the_frame_goes_out() {
     assert_eq!((wires[0].pop(), wires[2].pop()), (None, Some(udp(0, 53))));
     // What a full queue refuses is dropped as ever, copies too.
     let (mut worker, wires) = self::worker(&flooding(), 64);
-    (wires[0].limit_transmit(1), wires[2].limit_transmit(0));
+    wires[0].limit_transmit(1);
+    wires[2].limit_transmit(0);
     (0..3).for_each(|sport| wires[0].push(&udp(sport, 53)));
     worker.breathe(0);
     let ledger = balanced(&worker);

@@ -109,6 +109,7 @@ impl Daemon {
         all.insert("pool_copies".into(), json!(sum(|report| report.pool_copies)));
         all.insert("handed_over".into(), json!(sum(|report| report.handed_over)));
         all.insert("flow_deltas".into(), json!(sum(|report| report.deltas)));
+        all.insert("tee_missed".into(), json!(sum(|report| report.tee_missed)));
         match only {
             "all" => Ok(Value::Object(all)),
             "drops" => Ok(json!({ "drops": drops_json(&ledger) })),
