@@ -11,7 +11,7 @@
 
 use engine::change::Change;
 use engine::program::{GroupId, PortId, Program};
-use engine::worker::Report;
+use engine::worker::BucketReport;
 use serde_json::Value;
 use std::any::Any;
 use std::path::Path;
@@ -57,12 +57,13 @@ pub enum Event<'a> {
         /// What `weir app NAME REQUEST` was given: JSON if it is JSON, otherwise the words as one string.
         request: &'a Value,
     },
-    /// The workers' accounts, in which the group's buckets are: asked for by [`Action::ReadBuckets`].
+    /// A group's buckets, asked for by [`Action::ReadBuckets`].
     Buckets {
         /// The group.
         group: GroupId,
-        /// One for each worker; counts are to be summed.
-        reports: &'a [Report],
+        /// Its buckets: counts, moves and what waits are sums over the workers, targets those of the first, from which
+        /// another differs only while a move waits.
+        report: &'a BucketReport,
     },
     /// A change it asked for was refused, and nothing has changed.
     Refused {

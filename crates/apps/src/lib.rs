@@ -10,5 +10,5 @@ mod running;
 mod take;
 
 pub use app::{Action, App, ClientId, Event, Heard, RequestId};
-pub use running::{Account, INJECTS_MAX, RunningApps};
+pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 pub use take::TakeRule;

@@ -2,9 +2,12 @@
 //! of it, when the next one is to be woken. The daemon and replay share it; how actions are carried out is theirs.
 
 use crate::app::{Action, App, Event};
-use engine::program::{AppId, Program};
-use engine::worker::{Inject, Injected};
+use engine::program::{AppId, GroupId, Program};
+use engine::worker::{BucketReport, Inject, Injected, Report};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+#[cfg(test)]
+mod tests;
 
 /// Frames of one app that may be on their way to a worker or wait there; more are refused.
 pub const INJECTS_MAX: usize = 1024;
@@ -163,6 +166,25 @@ impl RunningApps {
         }
         collected
     }
+}
+
+/// The buckets of a group, summed over the workers' accounts.
+#[must_use]
+pub fn buckets(group: GroupId, reports: &[Report]) -> BucketReport {
+    let mut all = reports.iter().filter_map(|report| report.buckets.get(group.index()));
+    let mut sum = all.next().cloned().unwrap_or_default();
+    for one in all {
+        let add = |sums: &mut Vec<u64>, counts: &[u64]| {
+            sums.resize(sums.len().max(counts.len()), 0);
+            sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+        };
+        add(&mut sum.packets, &one.packets);
+        add(&mut sum.bytes, &one.bytes);
+        sum.moved += one.moved;
+        sum.moved_busy += one.moved_busy;
+        sum.pending += one.pending;
+    }
+    sum
 }
 
 impl Running {

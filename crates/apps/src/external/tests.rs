@@ -2,9 +2,7 @@
 
 use super::{CLIENTS_MAX, Datagram, External, HEADER_BYTES, Kind, Problem, VERSION};
 use crate::app::{Action, App, ClientId, Event, Heard, RequestId};
-use crate::running::RunningApps;
-use engine::program::{AppId, Origin, PortDeclaration, PortId, Program};
-use packet::DropReason;
+use engine::program::{Origin, PortDeclaration, PortId, Program};
 use serde_json::json;
 
 const FRAME: &[u8] = &[0x11; 60];
@@ -126,88 +124,4 @@ fn one_client_too_many_is_sent_away() {
 fn it_takes_no_requests() {
     let actions = step(&mut app(), Event::Request { id: RequestId(5), request: &json!("hello") });
     assert!(matches!(&actions[..], [Action::Answer { id: RequestId(5), answer: Err(_) }]));
-}
-
-fn running(before: RunningApps, name: &str, ports: &[&str]) -> RunningApps {
-    let app = External::new(name.into(), "/run/slow.sock".into(), Origin::default());
-    let program = Program { apps: vec!["nobody".into(), name.into()], ..program(ports) };
-    RunningApps::new(vec![Box::new(app)], before, &program)
-}
-
-#[test]
-fn a_successor_of_the_same_name_goes_on() {
-    let mut apps = running(RunningApps::default(), "slow", &["p0", "p1"]);
-    assert_eq!((apps.owner(AppId(0)), apps.owner(AppId(1)), apps.owner(AppId(2))), (None, Some(0), None));
-    assert_eq!((apps.name(AppId(1)), apps.named("slow"), apps.named("fast")), ("slow", Some(0), None));
-    let came = Event::Client { client: ClientId(1), what: Heard::Came };
-    assert_eq!(apps.step(0, 0, came), []);
-    let punt = |apps: &mut RunningApps| {
-        let actions = apps.step(0, 0, Event::Frame { app: "slow", input: PortId(0), bytes: FRAME });
-        let [Action::Tell { bytes, .. }] = &actions[..] else { panic!("{actions:?}") };
-        String::from_utf8_lossy(&bytes[8..10]).into_owned()
-    };
-    assert_eq!(punt(&mut apps), "p0");
-    // Ports change places: it is bound anew, and its client and its account are still there.
-    let mut apps = running(apps, "slow", &["p1", "p0"]);
-    assert_eq!((punt(&mut apps), apps.account(0).punted), ("p1".to_string(), 2));
-    let mut apps = running(apps, "other", &["p0"]);
-    assert_eq!((apps.account(0).punted, apps.app(0).counts()[0].1), (0, 0));
-    let frame = Event::Frame { app: "other", input: PortId(0), bytes: FRAME };
-    assert_eq!(apps.step(0, 0, frame), [], "it has no client");
-}
-
-#[test]
-fn frames_on_their_way_are_bounded_and_each_is_accounted_for() {
-    let mut apps = running(RunningApps::default(), "slow", &["p0"]);
-    let inject = || engine::worker::Inject { bytes: FRAME.to_vec(), output: None, input: PortId(0) };
-    let mut answers = Vec::new();
-    for _ in 0..crate::INJECTS_MAX + 3 {
-        apps.inject(0, inject(), |_, answer| {
-            answers.push(answer);
-            true
-        });
-    }
-    assert_eq!((answers.len(), apps.has_room(0), apps.account(0).refused), (crate::INJECTS_MAX, false, 3));
-    // A reload does not forget them.
-    let mut apps = running(apps, "slow", &["p0"]);
-    assert!(!apps.has_room(0));
-    for (number, answer) in answers.into_iter().enumerate() {
-        answer
-            .try_send(if number == 0 { Err(DropReason::TransmitFull) } else { Ok(()) })
-            .expect("room for every answer");
-    }
-    assert_eq!(apps.collect(), crate::INJECTS_MAX);
-    assert_eq!((apps.account(0).injected, apps.account(0).refused), (crate::INJECTS_MAX as u64 - 1, 4));
-    apps.inject(0, inject(), |_, _| false);
-    assert_eq!((apps.has_room(0), apps.account(0).refused), (true, 5));
-}
-
-/// An app that wants to be woken at a time of its own.
-struct Sleeper(Option<u64>);
-
-impl App for Sleeper {
-    fn name(&self) -> &str {
-        "sleeper"
-    }
-
-    fn kind(&self) -> &'static str {
-        "sleeper"
-    }
-
-    fn bind(&mut self, _program: &Program) {}
-
-    fn step(&mut self, _now_ns: u64, _event: Event<'_>, _actions: &mut Vec<Action>) {}
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.0
-    }
-}
-
-#[test]
-fn one_that_always_wants_to_be_woken_is_woken_once_a_millisecond() {
-    let both: Vec<Box<dyn App>> = vec![Box::new(Sleeper(None)), Box::new(Sleeper(Some(5)))];
-    let mut apps = RunningApps::new(both, RunningApps::default(), &Program::default());
-    assert_eq!((apps.wake_ns(), apps.due(4), apps.due(5)), (Some(5), None, Some(1)));
-    assert_eq!(apps.step(1, 7, Event::Tick), []);
-    assert_eq!((apps.wake_ns(), apps.due(1_000_006), apps.due(1_000_007)), (Some(1_000_007), None, Some(1)));
 }

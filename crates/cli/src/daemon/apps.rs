@@ -5,7 +5,7 @@ use super::links::{Links, News};
 use super::outlet::{Outlet, Said};
 use super::{Daemon, RING};
 use crate::config::Plan;
-use ::apps::{Action, ClientId, Event, Heard, RequestId, RunningApps};
+use ::apps::{Action, ClientId, Event, Heard, RequestId, RunningApps, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, PortId, Program};
@@ -117,7 +117,7 @@ impl Daemon {
         old.iter().flat_map(|outlet| -> Vec<_> { gone(outlet) }).collect()
     }
 
-    fn start_apps(&mut self) -> Result<()> {
+    pub(super) fn start_apps(&mut self) -> Result<()> {
         let watched: Vec<Vec<PortId>> = self.each_app().map(|at| self.stage.running.app(at).watches()).collect();
         self.stage.links = Links::watch(&self.plan, &watched).context("links cannot be watched")?;
         for at in self.each_app() {
@@ -234,7 +234,7 @@ impl Daemon {
             }
             Action::ReadBuckets(group) => {
                 if let Ok(reports) = self.reports() {
-                    return self.step(at, Event::Buckets { group, reports: &reports });
+                    return self.step(at, Event::Buckets { group, report: &buckets(group, &reports) });
                 }
             }
             Action::Say(text) => println!("{}: {text}", self.stage.running.app(at).name()),
@@ -300,6 +300,12 @@ impl Daemon {
         let answer = self.stage.requests.get_mut(&id)?.take()?;
         self.stage.requests.remove(&id);
         Some(answer.map_err(|why| anyhow!("{why}")))
+    }
+
+    /// Requests to apps that somebody waits for.
+    #[cfg(test)]
+    pub(super) fn waiting_requests(&self) -> usize {
+        self.stage.requests.len()
     }
 
     /// Nobody waits for this answer any more.

@@ -21,6 +21,8 @@ mod outlet;
 mod privileges;
 mod signals;
 mod socket;
+#[cfg(test)]
+mod tests;
 
 pub use answer::ledger_json;
 pub use open::{recording, wrap};
@@ -39,6 +41,7 @@ use fleet::Fleet;
 use open::Interfaces;
 use packet::{Ledger, TableHash};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::BorrowedFd;
 use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
@@ -77,7 +80,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
     let mut more = false;
     while !signals.stop() {
         if !more {
-            daemon.wait(&control, &signals);
+            daemon.wait(&control, signals.fd());
         }
         daemon.doorbell.answer();
         if signals.take_reload() {
@@ -217,8 +220,8 @@ impl Daemon {
     }
 
     /// Sleeps until there is something to do.
-    fn wait(&self, control: &Control, signals: &Signals) {
-        let bells = [signals.fd(), self.doorbell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    fn wait(&self, control: &Control, signals: BorrowedFd<'_>) {
+        let bells = [signals, self.doorbell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let outlets = self.outlets().flat_map(|(outlet, has_room)| outlet.waits(has_room));
         let mut waits: Vec<PollFd<'_>> = bells.into_iter().chain(control.waits()).chain(outlets).collect();
         let now_ns = self.clock.now_ns();

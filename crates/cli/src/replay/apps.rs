@@ -3,7 +3,7 @@
 
 use super::AppReport;
 use crate::config::Plan;
-use ::apps::{Action, Event, RunningApps};
+use ::apps::{Action, Event, RunningApps, buckets};
 use anyhow::{Context, Result};
 use engine::program::{AppId, PortId};
 use engine::ring::{CarrierReceiver, CarrierSender, carriers};
@@ -137,7 +137,8 @@ impl Acting {
                 }
             }
             Action::ReadBuckets(group) => {
-                return self.running.step(at, now_ns, Event::Buckets { group, reports: &[worker.report()] });
+                let report = buckets(group, &[worker.report()]);
+                return self.running.step(at, now_ns, Event::Buckets { group, report: &report });
             }
             Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),
             // There is no operator and no client.
