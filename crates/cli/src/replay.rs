@@ -43,9 +43,12 @@ pub struct Replayed {
     pub read_error: Option<String>,
     /// The apps that ran.
     pub apps: Vec<AppReport>,
-    /// What they said, and when.
-    pub said: Vec<(u64, String)>,
+    /// What they said.
+    pub said: Sayings,
 }
+
+/// Lines of apps, and when they were said, in nanoseconds.
+pub type Sayings = Vec<(u64, String)>;
 
 /// What became of an app.
 #[derive(Clone, Debug, PartialEq)]

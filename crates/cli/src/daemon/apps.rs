@@ -38,6 +38,16 @@ pub struct Ring {
     receiver: CarrierReceiver,
 }
 
+/// A counter that apps have.
+pub struct Family {
+    /// Its name, without `weir_app_`.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// By app.
+    pub counts: Vec<(String, u64)>,
+}
+
 /// Rings for every app from every worker: the ends of each worker, and ours.
 pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec<Ring>) {
     let (mut senders, mut rings) = (Vec::new(), Vec::new());
@@ -313,9 +323,9 @@ impl Daemon {
         self.stage.requests.remove(&id);
     }
 
-    /// The apps' counters as families of the metrics: a name, a sentence, the apps' counts.
-    pub(super) fn app_families(&self) -> Vec<(&'static str, &'static str, Vec<(String, u64)>)> {
-        let mut families: Vec<(&'static str, &'static str, Vec<(String, u64)>)> = Vec::new();
+    /// The apps' counters as families of the metrics.
+    pub(super) fn app_families(&self) -> Vec<Family> {
+        let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
             let (app, account) = (self.stage.running.app(at), self.stage.running.account(at));
             let own = app.counts().into_iter().map(|(name, count)| (name, "A counter of the app's own", count));
@@ -326,9 +336,9 @@ impl Daemon {
             ];
             for (name, help, count) in all.into_iter().chain(own) {
                 let count = (app.name().to_string(), count);
-                match families.iter_mut().find(|family| family.0 == name) {
-                    Some(family) => family.2.push(count),
-                    None => families.push((name, help, vec![count])),
+                match families.iter_mut().find(|family| family.name == name) {
+                    Some(family) => family.counts.push(count),
+                    None => families.push(Family { name, help, counts: vec![count] }),
                 }
             }
         }

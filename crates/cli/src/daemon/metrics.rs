@@ -143,8 +143,8 @@ fn text(daemon: &Daemon) -> Result<String> {
         ports(|port| port.lost_before),
     );
     totals.family(("port_starved", "port"), "Times without a free frame to receive into", ports(|port| port.starved));
-    for (name, help, counts) in daemon.app_families() {
-        totals.family((&format!("app_{name}"), "app"), help, counts);
+    for family in daemon.app_families() {
+        totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts);
     }
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", daemon.generation);

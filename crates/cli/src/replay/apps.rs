@@ -1,7 +1,7 @@
 //! Apps on the virtual clock: the same apps as in the daemon, with a worker that is at hand. Their clients and operators
 //! are not there; what is forwarded to them can be recorded.
 
-use super::AppReport;
+use super::{AppReport, Sayings};
 use crate::config::Plan;
 use ::apps::{Action, Event, RunningApps, buckets};
 use anyhow::{Context, Result};
@@ -26,7 +26,7 @@ pub struct Acting {
     commands: SyncSender<Command>,
     /// The recording's time at virtual time 0.
     base_ns: u64,
-    said: Vec<(u64, String)>,
+    said: Sayings,
 }
 
 /// Frames for one of the program's apps.
@@ -106,7 +106,7 @@ impl Acting {
     }
 
     /// Writes the records out; what became of the apps.
-    pub fn end(self) -> Result<(Vec<AppReport>, Vec<(u64, String)>)> {
+    pub fn end(self) -> Result<(Vec<AppReport>, Sayings)> {
         for (path, mut writer) in self.rings.into_iter().filter_map(|ring| ring.record) {
             writer.flush().with_context(|| format!("{} cannot be written", path.display()))?;
         }

@@ -28,8 +28,18 @@ impl Daemon {
 
     /// Runs the `weir.yaml` of a folder.
     pub fn start_in(folder: Folder) -> Daemon {
+        Daemon::start_by(folder, Command::new(env!("CARGO_BIN_EXE_weir")))
+    }
+
+    /// Runs it inside a network namespace.
+    pub fn start_in_namespace(folder: Folder, netns: &str) -> Daemon {
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", netns, env!("CARGO_BIN_EXE_weir")]);
+        Daemon::start_by(folder, ip)
+    }
+
+    fn start_by(folder: Folder, mut command: Command) -> Daemon {
         let file = |name: &str| File::create(folder.file(name)).expect("a file in the test's folder");
-        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
         command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
         let child = command.spawn().expect("weir runs");

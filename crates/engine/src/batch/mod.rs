@@ -491,6 +491,10 @@ impl Walk {
 
     /// Sends a list out of every port that a target with a bucket leads to.
     fn flood(&mut self, group: usize, list: u64) {
+        if list == 0 {
+            // Nobody looks at the buckets.
+            return;
+        }
         let ports = self.groups[group].flood(&self.targets[group], self.now_ns, self.live);
         if ports == 0 {
             return self.drop_list(list, DropReason::NoTarget);
