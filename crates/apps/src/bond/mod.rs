@@ -1,6 +1,16 @@
-//! The bond: several ports that are one.
+//! The bond: several ports that are one. See README.md.
 
+mod announce;
+mod app;
 pub mod assignment;
+mod config;
 pub mod lacp;
+mod learnt;
 pub mod links;
+mod pipes;
 pub mod rebalance;
+mod show;
+
+pub use app::BondApp;
+pub use config::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems};
+pub use pipes::Names;

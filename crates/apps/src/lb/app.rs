@@ -2,7 +2,7 @@
 //! address, protocol and port, and one that finds the fragments, which have no ports; each service has one pipe that
 //! picks the back end, rewrites the MAC addresses and counts.
 
-use super::config::{BackEnd, By, Problem, Service, SourceMac, problems};
+use super::config::{BackEnd, By, Out, Problem, Service, SourceMac, problems};
 use crate::TakeRule;
 use engine::program::{
     CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Match, Monitor, Operation,
@@ -16,6 +16,8 @@ use std::net::IpAddr;
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
+    /// Addresses that frames to a port may carry besides its own: those of the other members of its bond.
+    pub also: Vec<(PortId, [u8; 6])>,
 }
 
 /// The pipe that all packets for the load balancer enter: what `root:` and `forward:` call it.
@@ -91,6 +93,7 @@ impl Lb {
         let ports = self.ports();
         let mac = |port: &PortId| macs.get(port.index()).copied().flatten();
         let all: Option<Vec<(PortId, [u8; 6])>> = ports.iter().map(|port| mac(port).map(|mac| (*port, mac))).collect();
+        let all = all.map(|own| own.into_iter().chain(self.also.iter().copied()).collect::<Vec<_>>());
         let mut tables = Vec::new();
         for fragments in [false, true] {
             for ipv6 in [false, true] {
@@ -122,10 +125,11 @@ impl Table {
         for (at, service) in lb.services.iter().enumerate().filter(|(_, service)| service.vip.is_ipv6() == self.ipv6) {
             let to = Forward::Pipe(PipeId((first_service + at) as u16));
             for port in &service.ports {
-                let entry = self.entry(service, *port, to);
-                // Fragments of several services on one address are those of the first.
-                if !entries.iter().any(|other| other.matches == entry.matches) {
-                    entries.push(entry);
+                for entry in self.entries(service, *port, to) {
+                    // Fragments of several services on one address are those of the first.
+                    if !entries.iter().any(|other| other.matches == entry.matches) {
+                        entries.push(entry);
+                    }
                 }
             }
         }
@@ -150,8 +154,18 @@ impl Table {
         vec![one(Field::EthDst, ours), per_entry(Field::InputPort), per_entry(dst), per_entry(Field::IpProtocol), last]
     }
 
-    fn entry(&self, service: &Service, port: PortId, to: Forward) -> Entry {
-        let mac = self.macs.iter().flatten().find(|(one, _)| *one == port).map(|(_, mac)| number(*mac));
+    /// One for each address that frames to the port may carry.
+    fn entries(&self, service: &Service, port: PortId, to: Forward) -> Vec<Entry> {
+        match &self.macs {
+            None => vec![self.entry(service, port, None, to)],
+            Some(macs) => {
+                let own = macs.iter().filter(|(one, _)| *one == port);
+                own.map(|(_, mac)| self.entry(service, port, Some(number(*mac)), to)).collect()
+            }
+        }
+    }
+
+    fn entry(&self, service: &Service, port: PortId, mac: Option<u128>, to: Forward) -> Entry {
         let vip = match service.vip {
             IpAddr::V4(vip) => u128::from(vip.to_bits()),
             IpAddr::V6(vip) => vip.to_bits(),
@@ -174,7 +188,7 @@ fn balance(service: &Service, program: &mut Program, macs: &[Option<[u8; 6]>]) -
     let base = Pipe {
         monitor: Monitor { counter: Some(SharedUse::PerEntry), ..Monitor::default() },
         templates: vec![rewrite(service, macs)],
-        forward: service.out.map_or(Forward::InputPort, Forward::Port),
+        forward: service.out.map_or(Forward::InputPort, Out::forward),
         origin: service.origin,
         ..blank(format!("{NAME}/{}", service.name))
     };
@@ -201,8 +215,11 @@ fn counter(service: &Service, back_end: &BackEnd, program: &mut Program) -> Coun
 /// Source MAC: the address of the port that the packet leaves by. Where it leaves by the port it came in by, that is
 /// the address it was sent to.
 fn rewrite(service: &Service, macs: &[Option<[u8; 6]>]) -> Template {
-    let elsewhere = service.out.filter(|out| service.ports != [*out]);
-    let known = elsewhere.and_then(|out| macs.get(out.index()).copied().flatten());
+    let known = match service.out {
+        Some(Out::Port(out)) if service.ports != [out] => macs.get(out.index()).copied().flatten(),
+        Some(Out::Bond { mac, .. }) => Some(mac),
+        Some(Out::Port(_)) | None => None,
+    };
     let fixed = match service.source_mac {
         SourceMac::Fixed(mac) => Some(mac),
         SourceMac::Auto => known,

@@ -6,4 +6,4 @@ mod config;
 mod tests;
 
 pub use app::{Lb, NAME, spread};
-pub use config::{BITS_MAX, BackEnd, By, Problem, Service, SourceMac};
+pub use config::{BITS_MAX, BackEnd, By, Out, Problem, Service, SourceMac};

@@ -36,7 +36,7 @@ fn service(name: &str, by: By) -> Service {
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
     let port = |name: &str| PortDeclaration { name: name.into(), root: None, kernel_path, origin: Origin(0) };
     let mut program = Program { ports: vec![port("p0"), port("p1")], ..Program::default() };
-    let lb = Lb { services };
+    let lb = Lb { services, ..Lb::default() };
     assert_eq!(lb.problems(), []);
     let root = lb.write(&mut program, &[Some(OURS), Some([2, 0, 0, 0, 0, 0xfd])]);
     for port in lb.ports() {
@@ -151,7 +151,7 @@ fn services_share_tables() {
 
 #[test]
 fn another_port_has_its_own_address() {
-    let service = Service { out: Some(PortId(1)), ..service("dns", By::FiveTuple) };
+    let service = Service { out: Some(Out::Port(PortId(1))), ..service("dns", By::FiveTuple) };
     let mut interpreter = interpreter(&program(vec![service], true));
     let walk = interpreter.walk(PortId(0), &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, 1, 0), 128, 0);
     assert_eq!((walk.verdict, &walk.bytes[6..12]), (Verdict::Transmit(PortId(1)), &[2, 0, 0, 0, 0, 0xfd][..]));
@@ -159,7 +159,8 @@ fn another_port_has_its_own_address() {
 
 #[test]
 fn ports_take_what_services_name() {
-    let lb = Lb { services: vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }] };
+    let services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
+    let lb = Lb { services, ..Lb::default() };
     let rules = lb.take();
     assert_eq!(rules.len(), 3, "two ports, and the fragments once");
     assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
@@ -171,7 +172,7 @@ fn everything_wrong_is_told() {
     let bad = |change: fn(&mut Service)| {
         let mut services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
         change(&mut services[1]);
-        let problems = Lb { services }.problems();
+        let problems = Lb { services, ..Lb::default() }.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].1.clone()
     };

@@ -1,13 +1,15 @@
 //! Apps: what each is told, with names resolved.
 
+use super::bond;
 use super::diagnostic::{Report, Span, suggestion};
-use super::ports::{mac, protocol};
+use super::ports::{PortConfig, mac, protocol};
 use super::raw::{Kind, Node};
 use super::section::{Section, list, name, number, pairs, text};
 use super::sets::{MAGLEV_SIZE, WEIGHT_MAX};
 use apps::App;
+use apps::bond::{Bond, BondApp, Inward};
 use apps::external::External;
-use apps::lb::{BackEnd, By, Lb, Problem, Service, SourceMac};
+use apps::lb::{BackEnd, By, Lb, Out, Problem, Service, SourceMac};
 use engine::check::MAGLEV_MAX;
 use engine::program::{PortId, Program};
 use std::collections::HashSet;
@@ -19,6 +21,8 @@ use std::path::Path;
 pub struct Apps {
     /// The load balancer.
     pub lb: Lb,
+    /// Bonds, on which others may stand.
+    pub bonds: Vec<Bond>,
     /// Apps outside weir, none of which has a client yet.
     pub external: Vec<External>,
 }
@@ -27,22 +31,31 @@ impl Apps {
     /// Those that go on while the program runs.
     #[must_use]
     pub fn running(&self) -> Vec<Box<dyn App>> {
-        self.external.iter().map(|external| -> Box<dyn App> { Box::new(external.clone()) }).collect()
+        let bonds = self.bonds.iter().map(|bond| -> Box<dyn App> { Box::new(BondApp::new(bond.clone())) });
+        let external = self.external.iter().map(|external| -> Box<dyn App> { Box::new(external.clone()) });
+        bonds.chain(external).collect()
+    }
+
+    /// The bond that a port is a member or the inside of.
+    #[must_use]
+    pub fn bond_of(&self, port: PortId) -> Option<&Bond> {
+        self.bonds.iter().find(|bond| bond.inward == Inward::Port(port) || bond.ports().contains(&port))
     }
 }
 
 /// Names of the apps there are.
-const APPS: [&str; 2] = ["lb", "external"];
+const APPS: [&str; 3] = ["lb", "bond", "external"];
 
 /// Reads the list of apps. Those that frames are forwarded to become names of the program; `control` is the daemon's own
 /// socket.
 #[must_use]
-pub fn read(node: &Node, control: &Path, program: &mut Program, report: &mut Report) -> Apps {
-    let mut apps = Apps::default();
+pub fn read(node: &Node, ports: &[PortConfig], control: &Path, program: &mut Program, report: &mut Report) -> Apps {
+    let mut apps = Apps { bonds: bonds(node, ports, program, report), ..Apps::default() };
     for item in list(node, "apps", report) {
         for (app, span, told) in pairs(item, report) {
             match app {
-                "lb" => apps.lb.services.extend(service(told, program, report)),
+                "lb" => apps.lb.services.extend(service(told, &apps.bonds, program, report)),
+                "bond" => {}
                 "external" => {
                     let external = external(told, program, report);
                     let taken =
@@ -61,6 +74,31 @@ pub fn read(node: &Node, control: &Path, program: &mut Program, report: &mut Rep
         report.error(report.span_of(origin), problem.to_string());
     }
     apps
+}
+
+/// The bonds, written into the program before all else: other apps name them as they name ports.
+fn bonds(node: &Node, ports: &[PortConfig], program: &mut Program, report: &mut Report) -> Vec<Bond> {
+    let before = report.errors();
+    let mut bonds: Vec<Bond> = Vec::new();
+    let silent = &mut Report::default();
+    for item in list(node, "apps", silent) {
+        for (_, _, told) in pairs(item, silent).into_iter().filter(|(app, ..)| *app == "bond") {
+            let section = Section::of(told, &["name"], &mut Report::default());
+            let twice = section.get("name").filter(|node| bonds.iter().any(|bond| node.is(&bond.name)));
+            if let Some(node) = twice {
+                report.error(node.span, "two bonds are called so");
+            } else if section.get("name").is_none() || name_is_free(&section, program, report) {
+                bonds.extend(bond::read(told, ports, program, report));
+            }
+        }
+    }
+    for (origin, problem) in apps::bond::problems(&bonds) {
+        report.error(report.span_of(origin), problem.to_string());
+    }
+    if report.errors() == before {
+        bonds.iter().for_each(|bond| _ = bond.write(program));
+    }
+    bonds
 }
 
 /// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
@@ -122,13 +160,17 @@ fn socket_path<'a>(node: &'a Node, report: &mut Report) -> Option<&'a str> {
 const SERVICE: &[&str] = &["name", "port", "out", "service", "by", "size", "back_ends", "source_mac"];
 
 /// A service; `None` if it cannot be used, which the report says.
-fn service(node: &Node, program: &Program, report: &mut Report) -> Option<Service> {
+fn service(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Option<Service> {
     let before = report.errors();
     let section = Section::of(node, SERVICE, report);
     let called = named(&section, report);
     let ports = section.need("port", "the port (or list of ports) where its packets arrive", report);
-    let ports = ports.map(|node| ports_named(node, program, report)).unwrap_or_default();
-    let out = section.get("out").and_then(|node| port_named(node, program, report));
+    let ports = ports.map(|node| ports_named(node, bonds, program, report)).unwrap_or_default();
+    let out = match section.get("out") {
+        Some(node) => out_named(node, bonds, program, report),
+        // Back out of the bond it came in by, by whichever member.
+        None => bonds.iter().find(|bond| bond.ports() == ports).and_then(|bond| by_bond(bond, program)),
+    };
     let address = section.need("service", "`{ vip, protocol, port }`", report).and_then(|node| address(node, report));
     let by = section.need("by", "`5-tuple`, `source` or `src/MASK`", report).and_then(|node| by(node, report));
     let size = section.get("size").map(|node| number(node, "a group's size", 1..=u64::from(MAGLEV_MAX), report));
@@ -149,11 +191,31 @@ fn named(section: &Section, report: &mut Report) -> Option<String> {
     name(text(node, "a name", report)?, node.span, report).map(str::to_string)
 }
 
-fn ports_named(node: &Node, program: &Program, report: &mut Report) -> Vec<PortId> {
-    match &node.kind {
-        Kind::List(list) => list.iter().filter_map(|node| port_named(node, program, report)).collect(),
-        _ => port_named(node, program, report).into_iter().collect(),
+/// Ports; a bond stands for its members.
+fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Vec<PortId> {
+    let nodes = match &node.kind {
+        Kind::List(list) => list.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let mut ports = Vec::new();
+    for node in nodes {
+        match bonds.iter().find(|bond| node.is(&bond.name)) {
+            Some(bond) => ports.extend(bond.ports()),
+            None => ports.extend(port_named(node, program, report)),
+        }
     }
+    ports
+}
+
+fn out_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Option<Out> {
+    match bonds.iter().find(|bond| node.is(&bond.name)) {
+        Some(bond) => by_bond(bond, program),
+        None => port_named(node, program, report).map(Out::Port),
+    }
+}
+
+fn by_bond(bond: &Bond, program: &Program) -> Option<Out> {
+    program.pipe_named(&bond.name).map(|pipe| Out::Bond { pipe, mac: bond.mac() })
 }
 
 fn port_named(node: &Node, program: &Program, report: &mut Report) -> Option<PortId> {

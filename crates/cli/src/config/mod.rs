@@ -6,6 +6,7 @@
 
 mod action;
 mod apps;
+mod bond;
 mod diagnostic;
 mod entry;
 mod forward;

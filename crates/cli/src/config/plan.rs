@@ -9,6 +9,8 @@ use super::raw::Node;
 use super::section::{Section, boolean, list, name, number, pairs, parsed, text};
 use super::sets;
 use ::apps::TakeRule;
+use ::apps::bond::{Bond, Inward};
+use ::apps::lb::Out;
 use engine::check::{Finding, FindingKind, Severity, check};
 use engine::program::{Origin, PipeId, PortDeclaration, PortId, Program};
 use std::net::SocketAddr;
@@ -175,7 +177,8 @@ impl<'a> Builder<'a> {
     fn apps(&mut self, report: &mut Report) {
         let Some(node) = self.section.get("apps") else { return };
         let before = report.errors();
-        self.plan.apps = apps::read(node, &self.plan.socket, &mut self.plan.program, report);
+        let Plan { ports, socket, program, .. } = &mut self.plan;
+        self.plan.apps = apps::read(node, ports, socket, program, report);
         let lb = &self.plan.apps.lb;
         let name = ::apps::lb::NAME;
         if !lb.services.is_empty() && self.plan.program.pipe_named(name).is_some() {
@@ -184,20 +187,39 @@ impl<'a> Builder<'a> {
                 format!("a pipe is called `{name}`, which is the name of the pipe that the app writes"),
             );
         }
-        if report.errors() > before {
-            return;
+        if report.errors() == before {
+            self.balance(report);
         }
+    }
+
+    /// The load balancer receives from its ports, or from the bonds they are members of.
+    fn balance(&mut self, report: &mut Report) {
         let macs: Vec<_> = self.plan.ports.iter().map(|port| port.mac).collect();
-        let root = lb.write(&mut self.plan.program, &macs);
-        for port in lb.ports() {
-            self.plan.program.ports[port.index()].root = root;
+        let Apps { lb, bonds, .. } = &mut self.plan.apps;
+        let served = lb.ports();
+        let below: Vec<&Bond> =
+            bonds.iter().filter(|bond| bond.ports().iter().any(|port| served.contains(port))).collect();
+        lb.also = below.iter().flat_map(|bond| bond.addresses()).collect();
+        let Some(root) = lb.write(&mut self.plan.program, &macs) else { return };
+        for port in served {
+            self.plan.program.ports[port.index()].root = Some(root);
         }
-        for service in &lb.services {
-            let unknown = |port: PortId| {
-                matches!(self.plan.ports[port.index()].kind, PortKind::Xdp(_)) && macs[port.index()].is_none()
-            };
+        for bond in below {
+            if bond.inward != Inward::Open {
+                let message = format!("bond `{}` sends what comes in to its `inside` or `root`, not to lb", bond.name);
+                report.error_help(report.span_of(bond.origin), message, "leave `inside` and `root` out");
+            }
+            bond.lead(&mut self.plan.program, root);
+        }
+        self.addresses_known(&macs, report);
+    }
+
+    fn addresses_known(&self, macs: &[Option<[u8; 6]>], report: &mut Report) {
+        for service in &self.plan.apps.lb.services {
+            let Some(Out::Port(out)) = service.out else { continue };
+            let xdp = matches!(self.plan.ports[out.index()].kind, PortKind::Xdp(_));
             let auto = service.source_mac == ::apps::lb::SourceMac::Auto;
-            if let Some(out) = service.out.filter(|out| auto && service.ports != [*out] && unknown(*out)) {
+            if auto && service.ports != [out] && xdp && macs[out.index()].is_none() {
                 let port = &self.plan.ports[out.index()].name;
                 let message = format!(
                     "the MAC address of port `{port}` is not known here: frames will carry the one they were sent to, \
@@ -268,7 +290,9 @@ impl<'a> Builder<'a> {
     fn takes_nothing(&self, own_root: &[bool], report: &mut Report) {
         let takes = |at: usize| match &self.plan.ports[at].kind {
             PortKind::Xdp(xdp) => {
-                xdp.take != Take::Rules(Vec::new()) || self.plan.apps.lb.ports().contains(&PortId(at as u16))
+                let port = PortId(at as u16);
+                let apps = &self.plan.apps;
+                xdp.take != Take::Rules(Vec::new()) || apps.lb.ports().contains(&port) || apps.bond_of(port).is_some()
             }
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => true,
         };
@@ -339,9 +363,18 @@ impl<'a> Builder<'a> {
 }
 
 impl Plan {
+    /// Does everything that comes to this port go through a bond, whomever it is for?
+    #[must_use]
+    pub fn bridges(&self, port: PortId) -> bool {
+        self.apps.bond_of(port).is_some_and(|bond| bond.inward != Inward::Open)
+    }
+
     /// What a port takes from the kernel: what the apps and its own rules name. `None`: everything.
     #[must_use]
     pub fn take(&self, port: PortId) -> Option<Vec<TakeRule>> {
+        if self.bridges(port) {
+            return None;
+        }
         let mut rules: Vec<TakeRule> = self.apps.lb.take().into_iter().filter(|rule| rule.port == port).collect();
         match &self.ports.get(port.index())?.kind {
             PortKind::Xdp(xdp) => match &xdp.take {

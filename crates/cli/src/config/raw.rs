@@ -46,6 +46,12 @@ impl Node {
             Kind::Map(_) => "a mapping",
         }
     }
+
+    /// Is it this word?
+    #[must_use]
+    pub fn is(&self, word: &str) -> bool {
+        matches!(&self.kind, Kind::Scalar(text) if text == word)
+    }
 }
 
 /// Reads a text (YAML; JSON is YAML). `None`: it is not YAML, which the report says.

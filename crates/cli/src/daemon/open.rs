@@ -170,10 +170,19 @@ fn mode(mode: XdpMode) -> Option<Mode> {
 
 /// What the interface of port `at` takes: what its configuration says and what the apps need there.
 fn take(plan: &Plan, at: usize) -> bpf::Take {
-    match plan.take(PortId(at as u16)) {
-        None => bpf::Take::all(),
-        Some(rules) => bpf::Take { promiscuous: false, rules: rules.iter().map(rule).collect() },
+    let port = PortId(at as u16);
+    match plan.take(port) {
+        None => bpf::Take { promiscuous: plan.bridges(port), ..bpf::Take::all() },
+        Some(rules) => {
+            let slow = plan.apps.bond_of(port).map(|_| slow_protocols());
+            bpf::Take { promiscuous: false, rules: slow.into_iter().chain(rules.iter().map(rule)).collect() }
+        }
     }
+}
+
+/// LACP of a bond whose other frames are the kernel's.
+fn slow_protocols() -> bpf::TakeRule {
+    bpf::TakeRule { ethertype: Some(apps::bond::lacp::ETHER_TYPE), group: true, ..bpf::TakeRule::default() }
 }
 
 fn rule(rule: &apps::TakeRule) -> bpf::TakeRule {

@@ -1,0 +1,284 @@
+//! What a bond is told, with names resolved, and what can be wrong with it.
+
+use super::lacp;
+use super::links::{Need, Reselect};
+use super::rebalance::Rule;
+use engine::program::{Origin, PipeId, PortId};
+use packet::KeySource;
+use std::net::{IpAddr, Ipv4Addr};
+use thiserror::Error;
+
+/// Buckets at most (`Fill::Given`).
+pub const BUCKETS_MAX: u32 = 1 << 16;
+/// Buckets unless told otherwise: as many as Open vSwitch has.
+pub const BUCKETS: u32 = 256;
+/// Members of a bond at most.
+pub const MEMBERS_MAX: usize = 64;
+/// MAC addresses learnt inside at most, unless told otherwise.
+pub const LEARNT_MAX: u32 = 1024;
+
+/// Several ports that are one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bond {
+    /// Its name: that of the pipe which sends by it.
+    pub name: String,
+    /// Which member a frame leaves by, and what is taken from which.
+    pub mode: Mode,
+    /// Its ports.
+    pub members: Vec<Member>,
+    /// Where frames from its members go.
+    pub inward: Inward,
+    /// Buckets: a power of two.
+    pub buckets: u32,
+    /// Mixed into the hash that picks a bucket.
+    pub basis: u64,
+    /// Which headers that hash is made of.
+    pub key: KeySource,
+    /// LACP, if it speaks that.
+    pub lacp: Option<lacp::Config>,
+    /// Name of the member that should be active.
+    pub primary: Option<String>,
+    /// When the primary takes over from another.
+    pub reselect: Reselect,
+    /// A link works for so long before it is used, milliseconds.
+    pub updelay_ms: u32,
+    /// And fails for so long before it is no longer, milliseconds.
+    pub downdelay_ms: u32,
+    /// What is asked beyond the links.
+    pub probe: Option<Probe>,
+    /// How buckets move because of load.
+    pub rule: Rule,
+    /// How often, milliseconds; 0: never.
+    pub rebalance_ms: u32,
+    /// A bucket that may wait moves once nothing has used it for so long.
+    pub idle_gap_ns: u64,
+    /// It waits so long at most.
+    pub idle_gap_max_ns: u64,
+    /// MAC addresses learnt inside at most (`balance_slb`; `active_backup` without LACP).
+    pub learnt_max: u32,
+    /// Addresses that are announced as the bond's own when their way changes.
+    pub announce: Vec<IpAddr>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// A port of a bond.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// The port.
+    pub port: PortId,
+    /// Its name.
+    pub name: String,
+    /// Its MAC address, where it is known.
+    pub mac: Option<[u8; 6]>,
+    /// Bytes of its frames at most, where that is known.
+    pub mtu: Option<u32>,
+    /// Its share relative to the others; `None`: by link speed.
+    pub weight: Option<u32>,
+    /// LACP: its priority; lower is preferred.
+    pub priority: u16,
+    /// LACP: its key, if it is not the bond's.
+    pub key: Option<u16>,
+    /// Where it was written.
+    pub origin: Origin,
+}
+
+/// Addresses that are asked by every member whether they are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whom.
+    pub targets: Vec<IpAddr>,
+    /// Who asks those that are IPv4; 0.0.0.0 tells no address (RFC 5227 §1.1).
+    pub source: Ipv4Addr,
+    /// How often, milliseconds.
+    pub interval_ms: u32,
+    /// So many in a row without an answer are silence.
+    pub missed_max: u32,
+    /// Which of them must answer.
+    pub need: Need,
+}
+
+/// Where frames go that came in by a bond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inward {
+    /// Out of this port, and what comes in there leaves by the bond.
+    Port(PortId),
+    /// Into this pipe.
+    Pipe(PipeId),
+    /// Nowhere: another app on top of the bond says where, or nobody does.
+    Open,
+}
+
+/// Which member a frame leaves by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// All by the active one.
+    ActiveBackup,
+    /// By source MAC address and VLAN; needs nothing of the switch.
+    BalanceSlb,
+    /// By 5-tuple, with LACP.
+    BalanceTcp,
+    /// By 5-tuple, without LACP: the switch must have been told.
+    Static,
+    /// One after the other: flows are reordered.
+    RoundRobin,
+    /// By all.
+    Broadcast,
+}
+
+impl Mode {
+    /// All of them.
+    pub const ALL: [Mode; 6] =
+        [Mode::ActiveBackup, Mode::BalanceSlb, Mode::BalanceTcp, Mode::Static, Mode::RoundRobin, Mode::Broadcast];
+
+    /// Its name in configurations.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::ActiveBackup => "active_backup",
+            Mode::BalanceSlb => "balance_slb",
+            Mode::BalanceTcp => "balance_tcp",
+            Mode::Static => "static",
+            Mode::RoundRobin => "round_robin",
+            Mode::Broadcast => "broadcast",
+        }
+    }
+
+    /// Is load even by moving buckets?
+    #[must_use]
+    pub const fn is_balanced(self) -> bool {
+        matches!(self, Mode::BalanceSlb | Mode::BalanceTcp | Mode::Static)
+    }
+}
+
+impl Bond {
+    /// Does the bond watch which MAC addresses are inside? A switch that was told nothing has to learn by which member
+    /// they are reached now.
+    #[must_use]
+    pub fn learns(&self) -> bool {
+        matches!(self.inward, Inward::Port(_))
+            && match self.mode {
+                Mode::BalanceSlb => true,
+                Mode::ActiveBackup => self.lacp.as_ref().is_none_or(|lacp| lacp.fallback),
+                Mode::BalanceTcp => self.lacp.as_ref().is_some_and(|lacp| lacp.fallback),
+                Mode::Static | Mode::RoundRobin | Mode::Broadcast => false,
+            }
+    }
+
+    /// What frames to each of its ports may be addressed to: a partner may send by any member what is for another.
+    #[must_use]
+    pub fn addresses(&self) -> Vec<(PortId, [u8; 6])> {
+        let macs: Vec<[u8; 6]> = self.members.iter().filter_map(|member| member.mac).collect();
+        self.members.iter().flat_map(|member| macs.iter().map(|mac| (member.port, *mac))).collect()
+    }
+
+    /// The address of its own frames, and of its LACP system unless that has one: its first member's, or one made of its
+    /// name (locally administered).
+    #[must_use]
+    pub fn mac(&self) -> [u8; 6] {
+        self.members.iter().find_map(|member| member.mac).unwrap_or_else(|| made_of(&self.name))
+    }
+
+    /// Everything wrong with it by itself.
+    fn problems(&self, add: &mut impl FnMut(Origin, Problem)) {
+        let name = || self.name.clone();
+        if self.members.is_empty() {
+            add(self.origin, Problem::NoMembers { name: name() });
+        } else if self.members.iter().all(|member| member.weight == Some(0)) {
+            add(self.origin, Problem::NoWeight { name: name() });
+        }
+        if self.members.len() > MEMBERS_MAX {
+            add(self.origin, Problem::TooManyMembers { name: name() });
+        }
+        if !self.buckets.is_power_of_two() || (self.buckets as usize) < self.members.len() {
+            add(self.origin, Problem::Buckets { buckets: self.buckets, members: self.members.len() });
+        }
+        if self.mode == Mode::BalanceTcp && self.lacp.is_none() {
+            add(self.origin, Problem::NeedsLacp { name: name() });
+        }
+        if matches!(self.mode, Mode::Static | Mode::RoundRobin | Mode::Broadcast | Mode::BalanceSlb)
+            && self.lacp.is_some()
+        {
+            add(self.origin, Problem::NoLacp { mode: self.mode.name() });
+        }
+        let primary = |name: &&String| self.members.iter().all(|member| member.name != **name);
+        if let Some(primary) = self.primary.as_ref().filter(primary) {
+            add(self.origin, Problem::Primary { primary: primary.clone() });
+        }
+        if let Some(problem) = self.lacp.as_ref().and_then(lacp::Config::problem) {
+            add(self.origin, Problem::Lacp(problem));
+        }
+        self.members_alike(add);
+    }
+
+    fn members_alike(&self, add: &mut impl FnMut(Origin, Problem)) {
+        for (at, member) in self.members.iter().enumerate() {
+            if self.members[..at].iter().any(|other| other.port == member.port) {
+                add(member.origin, Problem::MemberTwice { member: member.name.clone(), bond: self.name.clone() });
+            }
+            if self.inward == Inward::Port(member.port) {
+                add(member.origin, Problem::InsideIsMember { member: member.name.clone() });
+            }
+        }
+        let mut known = self.members.iter().filter_map(|member| member.mtu.map(|mtu| (member, mtu)));
+        let Some((first, mtu)) = known.next() else { return };
+        if let Some((other, its)) = known.find(|(_, its)| *its != mtu) {
+            let (first, second) = (first.name.clone(), other.name.clone());
+            add(other.origin, Problem::MixedMtu { first, mtu, second, its });
+        }
+    }
+}
+
+/// A locally administered address made of a name (FNV-1a).
+fn made_of(name: &str) -> [u8; 6] {
+    let hash = name
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
+    [0x02, a, b, c, d, e]
+}
+
+/// What is wrong with a bond.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
+pub enum Problem {
+    #[error("bond `{name}` has no members")]
+    NoMembers { name: String },
+    #[error("bond `{name}` has more than {MEMBERS_MAX} members")]
+    TooManyMembers { name: String },
+    #[error("all members of bond `{name}` have weight 0: nothing can be sent by it")]
+    NoWeight { name: String },
+    #[error("port `{member}` is a member of bond `{bond}` already: it can be one of one bond only, and once")]
+    MemberTwice { member: String, bond: String },
+    #[error("port `{member}` is a member, and cannot be the inside too")]
+    InsideIsMember { member: String },
+    #[error("{buckets} buckets for {members} members: write a power of two, at least one for each")]
+    Buckets { buckets: u32, members: usize },
+    #[error("bond `{name}` needs `lacp`; a switch that speaks none is for `mode: static`")]
+    NeedsLacp { name: String },
+    #[error("`mode: {mode}` is without LACP: `active_backup` and `balance_tcp` can have it")]
+    NoLacp { mode: &'static str },
+    #[error("`primary: {primary}` is no member")]
+    Primary { primary: String },
+    #[error("{0}")]
+    Lacp(lacp::Problem),
+    #[error("the MTU of `{first}` is {mtu} and that of `{second}` {its}: members of a bond carry the same frames")]
+    MixedMtu { first: String, mtu: u32, second: String, its: u32 },
+}
+
+/// Everything wrong with the bonds of a configuration.
+#[must_use]
+pub fn problems(bonds: &[Bond]) -> Vec<(Origin, Problem)> {
+    let mut list = Vec::new();
+    for (at, bond) in bonds.iter().enumerate() {
+        bond.problems(&mut |origin, problem| list.push((origin, problem)));
+        for member in &bond.members {
+            let owner = bonds[..at].iter().find(|other| other.members.iter().any(|one| one.port == member.port));
+            if let Some(owner) = owner {
+                let problem = Problem::MemberTwice { member: member.name.clone(), bond: owner.name.clone() };
+                list.push((member.origin, problem));
+            }
+        }
+    }
+    list
+}

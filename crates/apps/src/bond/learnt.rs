@@ -1,0 +1,157 @@
+//! MAC addresses that are inside a bond: a switch that does not know of the bond has to be told by which member they are
+//! reached, and what they sent must not come in again by another member.
+//!
+//! The table is bounded: a new address takes the place of the one that was learnt first. An address that a flood has
+//! pushed out is learnt again with its next frame.
+
+use std::collections::{HashMap, VecDeque};
+
+/// For so long after an address was learnt it has not moved outside, whatever is said: what it sent before may still
+/// come back.
+const LOCK_NS: u64 = 5_000_000_000;
+
+/// A MAC address.
+pub type Mac = [u8; 6];
+
+/// What is known of an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// The VLAN tag it was seen with first.
+    pub vid: Option<u16>,
+    /// When it was learnt.
+    pub since_ns: u64,
+}
+
+/// Addresses inside.
+#[derive(Clone, Debug)]
+pub struct Learnt {
+    known: HashMap<Mac, Known>,
+    /// In the order in which they were learnt.
+    order: VecDeque<Mac>,
+    capacity: usize,
+}
+
+impl Learnt {
+    /// Room for so many.
+    #[must_use]
+    pub fn new(capacity: u32) -> Learnt {
+        Learnt { known: HashMap::new(), order: VecDeque::new(), capacity: capacity.max(1) as usize }
+    }
+
+    /// The source of this frame is inside. `None`: nothing new, or not an address of a station; otherwise what was learnt,
+    /// and what had to go for it.
+    pub fn learn(&mut self, now_ns: u64, frame: &[u8]) -> Option<(Mac, Option<Mac>)> {
+        let mac: Mac = frame.get(6..12)?.try_into().ok()?;
+        if mac[0] & 1 == 1 || mac == [0; 6] || self.known.contains_key(&mac) {
+            return None;
+        }
+        let gone = if self.order.len() >= self.capacity { self.order.pop_front() } else { None };
+        if let Some(gone) = gone {
+            self.known.remove(&gone);
+        }
+        self.known.insert(mac, Known { vid: vid(frame), since_ns: now_ns });
+        self.order.push_back(mac);
+        Some((mac, gone))
+    }
+
+    /// A frame came back from outside. Its source has moved there if it says so by gratuitous ARP; then it is forgotten.
+    pub fn has_moved(&mut self, now_ns: u64, frame: &[u8]) -> Option<Mac> {
+        let mac: Mac = frame.get(6..12)?.try_into().ok()?;
+        let since_ns = self.known.get(&mac)?.since_ns;
+        if !is_gratuitous(frame) || now_ns.saturating_sub(since_ns) < LOCK_NS {
+            return None;
+        }
+        self.forget(mac);
+        Some(mac)
+    }
+
+    /// Takes an address out.
+    pub fn forget(&mut self, mac: Mac) {
+        self.known.remove(&mac);
+        self.order.retain(|other| *other != mac);
+    }
+
+    /// All of them, in the order in which they were learnt.
+    pub fn iter(&self) -> impl Iterator<Item = (Mac, Known)> + '_ {
+        self.order.iter().filter_map(|mac| Some((*mac, *self.known.get(mac)?)))
+    }
+
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.order.len()
+    }
+}
+
+fn vid(frame: &[u8]) -> Option<u16> {
+    let tag = frame.get(12..16)?;
+    let tpid = u16::from_be_bytes([tag[0], tag[1]]);
+    matches!(tpid, 0x8100 | 0x88a8).then(|| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff)
+}
+
+/// RFC 5227 §3: an ARP packet whose sender and target have one address.
+fn is_gratuitous(frame: &[u8]) -> bool {
+    let at = if vid(frame).is_some() { 18 } else { 14 };
+    let arp = frame.get(at..at + 28);
+    arp.is_some_and(|arp| arp[..6] == [0, 1, 8, 0, 6, 4] && arp[14..18] == arp[24..28])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(mac: u8) -> Vec<u8> {
+        let mut frame = vec![0xff; 60];
+        frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, mac]);
+        frame[12..14].copy_from_slice(&[8, 0]);
+        frame
+    }
+
+    fn gratuitous(mac: u8) -> Vec<u8> {
+        let mut frame = from(mac);
+        frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+        frame[28..32].copy_from_slice(&[10, 0, 0, 1]);
+        frame[38..42].copy_from_slice(&[10, 0, 0, 1]);
+        frame
+    }
+
+    #[test]
+    fn the_first_learnt_makes_room() {
+        let mut learnt = Learnt::new(2);
+        assert_eq!(learnt.learn(0, &from(1)), Some(([2, 0, 0, 0, 0, 1], None)));
+        assert_eq!(learnt.learn(0, &from(1)), None);
+        learnt.learn(0, &from(2));
+        assert_eq!(learnt.learn(0, &from(3)), Some(([2, 0, 0, 0, 0, 3], Some([2, 0, 0, 0, 0, 1]))));
+        assert_eq!(learnt.iter().map(|(mac, _)| mac[5]).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn groups_and_short_frames_are_nobody() {
+        let mut learnt = Learnt::new(2);
+        let mut group = from(1);
+        group[6] |= 1;
+        assert_eq!(learnt.learn(0, &group), None);
+        assert_eq!(learnt.learn(0, &[0; 11]), None);
+        assert_eq!(learnt.len(), 0);
+    }
+
+    #[test]
+    fn only_gratuitous_arp_moves_an_address_and_not_at_once() {
+        let mut learnt = Learnt::new(2);
+        learnt.learn(0, &from(1));
+        assert_eq!(learnt.has_moved(LOCK_NS, &from(1)), None);
+        assert_eq!(learnt.has_moved(LOCK_NS - 1, &gratuitous(1)), None);
+        assert_eq!(learnt.has_moved(LOCK_NS, &gratuitous(2)), None);
+        assert_eq!(learnt.has_moved(LOCK_NS, &gratuitous(1)), Some([2, 0, 0, 0, 0, 1]));
+        assert_eq!(learnt.len(), 0);
+    }
+
+    #[test]
+    fn the_tag_is_remembered() {
+        let mut learnt = Learnt::new(2);
+        let mut tagged = from(1);
+        tagged.splice(12..12, [0x81, 0, 0x20, 7]);
+        learnt.learn(5, &tagged);
+        assert_eq!(learnt.iter().next(), Some(([2, 0, 0, 0, 0, 1], Known { vid: Some(7), since_ns: 5 })));
+    }
+}

@@ -1,0 +1,179 @@
+//! What an operator is shown of a bond.
+
+use super::app::BondApp;
+use super::assignment::Refusal;
+use super::lacp::{Info, Lacp, MemberStatus, Negotiation};
+use super::links::Reason;
+use super::rebalance::{Carrier, Plan};
+use serde_json::{Value, json};
+use table::NO_TARGET;
+
+/// How far LACP has come, as a word.
+pub fn negotiation(negotiation: Negotiation) -> &'static str {
+    match negotiation {
+        Negotiation::Configured => "configured",
+        Negotiation::TooFewLinks => "too few links",
+        Negotiation::Negotiated => "negotiated",
+        Negotiation::Fallback => "fallback",
+    }
+}
+
+/// Why a member is not used.
+pub fn reason(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Removed => "removed",
+        Reason::Operator => "by the operator",
+        Reason::Carrier => "no carrier",
+        Reason::Lacp => "LACP does not let it send",
+        Reason::Probe => "its probes are not answered",
+    }
+}
+
+/// There is no such member: which there are.
+pub fn no_member(app: &BondApp, name: &str) -> String {
+    let names: Vec<&str> = app.bond.members.iter().map(|member| member.name.as_str()).collect();
+    format!("bond `{}` has no member `{name}`, but {}", app.bond.name, names.join(", "))
+}
+
+/// Why a bucket is not moved.
+pub fn refusal(app: &BondApp, why: &Refusal) -> String {
+    match why {
+        Refusal::NoBucket(bucket) => format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1),
+        Refusal::NoMember(id) | Refusal::NotLiving(id) => {
+            format!("{} is not enabled, or has weight 0", app.name(*id))
+        }
+    }
+}
+
+/// The bond, its members, its last moves.
+pub fn bond(app: &BondApp, now_ns: u64) -> Value {
+    let state = &app.state;
+    let status = state.lacp.as_ref().map(Lacp::status);
+    let members = app.bond.members.iter().map(|member| {
+        let lacp = status
+            .as_ref()
+            .and_then(|status| status.members.iter().find(|one| app.state.ids.get(&member.name) == Some(&one.member)));
+        self::member(app, &member.name, lacp, now_ns)
+    });
+    let moves = state.moves.iter().rev().map(|moved| {
+        let ago_ms = now_ns.saturating_sub(moved.at_ns) / 1_000_000;
+        let first = moved.buckets.first();
+        json!({
+            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first, "to": app.name(moved.to), "why": moved.why,
+        })
+    });
+    json!({
+        "name": app.bond.name,
+        "mode": app.bond.mode.name(),
+        "lacp": status.as_ref().map(|status| json!({
+            "negotiation": negotiation(status.negotiation),
+            "system": status.system.to_string(),
+            "links": status.links,
+            "min_links": status.min_links,
+        })),
+        "active": state.links.active().map(|id| app.name(id)),
+        "buckets": app.bond.size(),
+        "next_rebalance_ms": state.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
+        "members": members.collect::<Vec<_>>(),
+        "moved": state.buckets.moved,
+        "moved_busy": state.buckets.moved_busy,
+        "waiting": state.buckets.pending,
+        "learnt": state.learnt.len(),
+        "moves": moves.collect::<Vec<_>>(),
+    })
+}
+
+fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -> Value {
+    let state = &app.state;
+    let id = state.ids.get(name).copied().unwrap_or(NO_TARGET);
+    let link = state.links.state(id);
+    let own = state.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
+    let sum = |totals: &[u64]| own.clone().filter_map(|bucket| totals.get(bucket)).sum::<u64>();
+    let due = link.and_then(|link| link.due_ns).map(|due_ns| due_ns.saturating_sub(now_ns) / 1_000_000);
+    json!({
+        "name": name,
+        "enabled": link.is_some_and(|link| link.enabled),
+        "active": state.links.active() == Some(id),
+        "disabled_by_operator": state.disabled.contains(&id),
+        "against": link.and_then(|link| link.against).map(reason),
+        "changes_in_ms": due,
+        "buckets": own.clone().count(),
+        "packets": sum(&state.buckets.packets),
+        "bytes": sum(&state.buckets.bytes),
+        "lacp": lacp.map(lacp_member),
+    })
+}
+
+fn lacp_member(status: &MemberStatus) -> Value {
+    let counters = &status.counters;
+    json!({
+        "receive": status.receive,
+        "mux": status.mux,
+        "periodic": status.periodic,
+        "selected": status.selected,
+        "actor": info(&status.actor),
+        "partner": info(&status.partner),
+        "actor_churn": status.actor_churn,
+        "partner_churn": status.partner_churn,
+        "received": counters.lacpdus_received,
+        "sent": counters.lacpdus_sent,
+        "markers": counters.markers_received,
+        "refused": counters.refused.iter().sum::<u64>(),
+        "expired": counters.expired,
+        "defaulted": counters.defaulted,
+    })
+}
+
+fn info(info: &Info) -> Value {
+    json!({
+        "system": info.system.to_string(),
+        "key": info.key,
+        "port": info.port.number,
+        "port_priority": info.port.priority,
+        "state": info.state.names().collect::<Vec<_>>(),
+    })
+}
+
+/// Every bucket.
+pub fn buckets(app: &BondApp) -> Value {
+    let state = &app.state;
+    let bucket = |(at, id): (usize, &u16)| {
+        json!({
+            "bucket": at,
+            "member": app.name(*id),
+            "packets": state.buckets.packets.get(at),
+            "bytes": state.buckets.bytes.get(at),
+        })
+    };
+    json!({
+        "name": app.bond.name,
+        "buckets": state.assignment.slots().iter().enumerate().map(bucket).collect::<Vec<_>>(),
+    })
+}
+
+/// What a rebalance does, or would.
+pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
+    let Some((plan, carriers)) = plan else {
+        return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load now", app.bond.mode.name()) });
+    };
+    let moves = plan.moves.iter().map(|shift| {
+        json!({
+            "bucket": shift.bucket,
+            "from": app.name(shift.from),
+            "to": app.name(shift.to),
+            "why": shift.reason.to_string(),
+        })
+    });
+    let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(
+        |(carrier, (before, after))| json!({ "member": app.name(carrier.member), "before": before, "after": after }),
+    );
+    let elephants = plan
+        .elephants
+        .iter()
+        .map(|elephant| json!({ "bucket": elephant.bucket, "load": elephant.load, "fair": elephant.fair }));
+    json!({
+        "moves": moves.collect::<Vec<_>>(),
+        "loads": loads.collect::<Vec<_>>(),
+        "elephants": elephants.collect::<Vec<_>>(),
+    })
+}

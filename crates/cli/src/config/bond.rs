@@ -1,0 +1,246 @@
+//! Bonds: what each is told, with names resolved.
+
+use super::diagnostic::{Report, suggestion};
+use super::ports::{PortConfig, PortKind, mac};
+use super::raw::{Kind, Node};
+use super::section::{Section, boolean, choice, duration, list, name, number, parsed, text};
+use super::sets::WEIGHT_MAX;
+use apps::bond::lacp::{Config, Policy, Rate, System};
+use apps::bond::links::{Need, Reselect};
+use apps::bond::rebalance::Rule;
+use apps::bond::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe};
+use engine::program::{PortId, Program};
+use packet::KeySource;
+use std::net::Ipv4Addr;
+
+const KEYS: &[&str] = &[
+    "name",
+    "mode",
+    "members",
+    "inside",
+    "root",
+    "buckets",
+    "hash",
+    "lacp",
+    "primary",
+    "reselect",
+    "updelay",
+    "downdelay",
+    "probe",
+    "rebalance",
+    "idle_gap",
+    "idle_gap_max",
+    "learnt_max",
+    "announce",
+];
+const MEMBER: &[&str] = &["port", "weight", "lacp_priority", "lacp_key"];
+const LACP: &[&str] = &["mode", "rate", "system_priority", "system_id", "key", "min_links", "select", "fallback"];
+const PROBE: &[&str] = &["targets", "source", "interval", "missed_max", "need"];
+const REBALANCE: &[&str] = &["interval", "by_capacity", "moves_on", "budget"];
+
+/// Priorities of systems and ports unless told otherwise (802.1AX 6.3.2, 6.3.4).
+const PRIORITY: u16 = 0x8000;
+/// Open vSwitch's interval.
+const REBALANCE_NS: u64 = 10_000_000_000;
+/// Longer than what lies between two links of a host; shorter than what TCP leaves between two windows.
+const IDLE_GAP_NS: u64 = 1_000_000;
+const IDLE_GAP_MAX_NS: u64 = 1_000_000_000;
+/// Delays and intervals at most: an hour.
+const DELAY_MAX_NS: u64 = 3_600_000_000_000;
+const TARGETS_MAX: usize = 16;
+
+/// A bond; `None` if it cannot be used, which the report says.
+pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Option<Bond> {
+    let before = report.errors();
+    let section = Section::of(node, KEYS, report);
+    let called = section.need("name", "what it is called", report);
+    let called = called.and_then(|node| name(text(node, "a name", report)?, node.span, report));
+    let modes: Vec<(&str, Mode)> = Mode::ALL.into_iter().map(|mode| (mode.name(), mode)).collect();
+    let mode = section.need("mode", "how frames find their member", report);
+    let mode = mode.and_then(|node| choice(node, "a mode", &modes, report));
+    let members = section.need("members", "the ports that are one", report);
+    let members = members.map(|node| members_of(node, ports, program, report)).unwrap_or_default();
+    let inward = inward(&section, program, report);
+    let hash = section.get("hash").map(|node| Section::of(node, &["basis", "headers"], report));
+    let basis = hash.as_ref().and_then(|hash| hash.get("basis"));
+    let basis = basis.and_then(|node| number(node, "a basis", 0..=u64::MAX, report)).unwrap_or(0);
+    let headers = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
+    let key = hash.as_ref().and_then(|hash| hash.get("headers"));
+    let key = key.and_then(|node| choice(node, "the headers that are hashed", &headers, report));
+    let buckets = section.get("buckets");
+    let buckets = buckets.and_then(|node| number(node, "buckets", 1..=u64::from(BUCKETS_MAX), report));
+    let reselects = [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
+    let reselect = section.get("reselect").and_then(|node| choice(node, "a policy", &reselects, report));
+    let (rule, rebalance_ms) = rebalance(section.get("rebalance"), report);
+    let learnt_max = section.get("learnt_max").and_then(|node| number(node, "addresses", 1..=65_536, report));
+    let announce = section.get("announce").map(|node| list(node, "addresses", report)).unwrap_or_default();
+    let mut bond = Bond {
+        name: called.unwrap_or_default().to_string(),
+        mode: mode.unwrap_or(Mode::ActiveBackup),
+        members,
+        inward,
+        buckets: buckets.map_or(BUCKETS, |buckets| buckets as u32),
+        basis,
+        key: key.unwrap_or(KeySource::Outer),
+        lacp: None,
+        primary: section.get("primary").and_then(|node| text(node, "a member", report)).map(str::to_string),
+        reselect: reselect.unwrap_or_default(),
+        updelay_ms: milliseconds(section.get("updelay"), 0, report),
+        downdelay_ms: milliseconds(section.get("downdelay"), 0, report),
+        probe: section.get("probe").and_then(|node| probe(node, report)),
+        rule,
+        rebalance_ms,
+        idle_gap_ns: time(section.get("idle_gap"), IDLE_GAP_NS, report),
+        idle_gap_max_ns: time(section.get("idle_gap_max"), IDLE_GAP_MAX_NS, report),
+        learnt_max: learnt_max.map_or(LEARNT_MAX, |most| most as u32),
+        announce: announce.iter().filter_map(|node| parsed(node, "an IP address", report)).collect(),
+        origin: report.origin(section.get("name").unwrap_or(node).span),
+    };
+    let system = bond.mac();
+    bond.lacp = section.get("lacp").and_then(|node| lacp(node, system, report));
+    (report.errors() == before).then_some(bond)
+}
+
+fn members_of(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Vec<Member> {
+    let nodes = list(node, "ports", report);
+    if nodes.len() > MEMBERS_MAX {
+        report.error(node.span, format!("a bond has {MEMBERS_MAX} members at most"));
+    }
+    nodes.iter().filter_map(|node| member(node, ports, program, report)).collect()
+}
+
+/// A port's name, or a mapping with it.
+fn member(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Option<Member> {
+    let plain = matches!(node.kind, Kind::Scalar(_));
+    let section = if plain { None } else { Some(Section::of(node, MEMBER, report)) };
+    let named = match &section {
+        None => Some(node),
+        Some(section) => section.need("port", "the member's port", report),
+    }?;
+    let get = |key: &str| section.as_ref().and_then(|section| section.get(key));
+    let weight = get("weight").and_then(|node| number(node, "a weight", 0..=WEIGHT_MAX, report));
+    let priority = get("lacp_priority").and_then(|node| number(node, "a priority", 0..=0xffff, report));
+    let key = get("lacp_key").and_then(|node| number(node, "a key", 0..=0xffff, report));
+    let port = port_named(named, program, report)?;
+    let config = ports.get(port.index())?;
+    Some(Member {
+        port,
+        name: config.name.clone(),
+        mac: config.mac,
+        mtu: mtu(config),
+        weight: weight.map(|weight| weight as u32),
+        priority: priority.map_or(PRIORITY, |priority| priority as u16),
+        key: key.map(|key| key as u16),
+        origin: report.origin(named.span),
+    })
+}
+
+fn port_named(node: &Node, program: &Program, report: &mut Report) -> Option<PortId> {
+    let name = text(node, "the name of a port", report)?;
+    let port = program.port_named(name);
+    if port.is_none() {
+        let names: Vec<&str> = program.ports.iter().map(|port| port.name.as_str()).collect();
+        report.error_help(node.span, format!("there is no port `{name}`"), suggestion(name, names));
+    }
+    port
+}
+
+/// The MTU of an interface that is there; of other ports none is known.
+fn mtu(config: &PortConfig) -> Option<u32> {
+    let PortKind::Xdp(xdp) = &config.kind else { return None };
+    std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?.trim().parse().ok()
+}
+
+fn inward(section: &Section, program: &Program, report: &mut Report) -> Inward {
+    if let (Some(_), Some(node)) = (section.get("inside"), section.get("root")) {
+        report.error(node.span, "frames from the members go to `inside` or to a `root`, not to both");
+    }
+    let inside = section.get("inside").and_then(|node| port_named(node, program, report)).map(Inward::Port);
+    let root = section.get("root").and_then(|node| {
+        let name = text(node, "the name of a pipe", report)?;
+        let pipe = program.pipe_named(name);
+        if pipe.is_none() {
+            let names: Vec<&str> = program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
+            report.error_help(node.span, format!("there is no pipe `{name}`"), suggestion(name, names));
+        }
+        pipe
+    });
+    inside.or(root.map(Inward::Pipe)).unwrap_or(Inward::Open)
+}
+
+fn lacp(node: &Node, own: [u8; 6], report: &mut Report) -> Option<Config> {
+    let section = Section::of(node, LACP, report);
+    let active = [("active", true), ("passive", false)];
+    let active = section.get("mode").map_or(Some(true), |node| choice(node, "`active` or `passive`", &active, report));
+    let rates = [("fast", Rate::Fast), ("slow", Rate::Slow)];
+    let rate = section.get("rate").and_then(|node| choice(node, "`fast` or `slow`", &rates, report));
+    let policies = [("stable", Policy::Stable), ("bandwidth", Policy::Bandwidth), ("count", Policy::Count)];
+    let policy = section.get("select").and_then(|node| choice(node, "a policy", &policies, report));
+    let mut sixteen = |key: &str, what: &str, default: u16| {
+        let given = section.get(key).and_then(|node| number(node, what, 0..=0xffff, report));
+        given.map_or(default, |given| given as u16)
+    };
+    let priority = sixteen("system_priority", "a priority", PRIORITY);
+    let key = sixteen("key", "a key", 1);
+    let min_links = sixteen("min_links", "a number of links", 0);
+    let system = section.get("system_id").and_then(|node| mac(node, report)).unwrap_or(own);
+    let fallback = section.get("fallback").and_then(|node| boolean(node, "`fallback`", report));
+    Some(Config {
+        system: System { priority, mac: system },
+        key,
+        active: active?,
+        rate: rate.unwrap_or_default(),
+        min_links,
+        policy: policy.unwrap_or_default(),
+        fallback: fallback.unwrap_or(false),
+    })
+}
+
+fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
+    let section = Section::of(node, PROBE, report);
+    let targets = section.need("targets", "whom to ask", report).map(|node| (node, list(node, "addresses", report)));
+    let (at, nodes) = targets?;
+    if nodes.is_empty() || nodes.len() > TARGETS_MAX {
+        report.error(at.span, format!("1 to {TARGETS_MAX} addresses can be asked"));
+    }
+    let needs = [("any", Need::Any), ("all", Need::All)];
+    let need = section.get("need").and_then(|node| choice(node, "`any` or `all`", &needs, report));
+    let missed = section.get("missed_max").and_then(|node| number(node, "probes", 1..=100, report));
+    let source = section.get("source").and_then(|node| parsed(node, "an IPv4 address", report));
+    Some(Probe {
+        targets: nodes.iter().filter_map(|node| parsed(node, "an IP address", report)).collect(),
+        source: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        interval_ms: milliseconds(section.get("interval"), 1000, report).max(1),
+        missed_max: missed.map_or(2, |missed| missed as u32),
+        need: need.unwrap_or_default(),
+    })
+}
+
+/// `never`, an interval, or a mapping.
+fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32) {
+    let default = (REBALANCE_NS / 1_000_000) as u32;
+    let Some(node) = node else { return (Rule::default(), default) };
+    if matches!(node.kind, Kind::Scalar(_)) {
+        return (Rule::default(), milliseconds(Some(node), default, report));
+    }
+    let section = Section::of(node, REBALANCE, report);
+    let mut flag =
+        |key: &str| section.get(key).and_then(|node| boolean(node, "`true` or `false`", report)).unwrap_or(false);
+    let (by_capacity, moves_on) = (flag("by_capacity"), flag("moves_on"));
+    let budget = section.get("budget").and_then(|node| number(node, "moves", 1..=u64::from(BUCKETS_MAX), report));
+    let rule = Rule { by_capacity, moves_on, budget: budget.map(|budget| budget as usize) };
+    (rule, milliseconds(section.get("interval"), default, report))
+}
+
+fn milliseconds(node: Option<&Node>, default: u32, report: &mut Report) -> u32 {
+    (time(node, u64::from(default) * 1_000_000, report) / 1_000_000) as u32
+}
+
+fn time(node: Option<&Node>, default: u64, report: &mut Report) -> u64 {
+    let Some(node) = node else { return default };
+    let Some(time) = duration(node, "a time", report) else { return default };
+    if time > DELAY_MAX_NS {
+        report.error(node.span, "an hour at most");
+    }
+    time
+}
