@@ -231,7 +231,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     let before = report(&bench);
     assert_eq!((&before.slots[..], before.pending), (&[0, 1, 2, 0][..], 4));
     assert_eq!(before.packets.iter().sum::<u64>(), 100);
-    // z is gone: bucket 2 and the moves of 1 and 3 with it; what nobody has moves at once.
+    // z is gone, and the moves of 1 and 3 with it; bucket 2 goes where it should have gone, at once.
     bench.swap(&program(&["y", "new", "x"], 4));
     bench.engine.age(0);
     let after = report(&bench);
@@ -241,6 +241,10 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     bench.now_ns = 1_000;
     bench.learn(100);
     assert_eq!(report(&bench).slots, [0, 0, 0, 2], "the move that waited goes on");
+    // y is gone, and nothing was said of its three buckets: who has one takes them.
+    bench.swap(&program(&["new", "x"], 4));
+    assert_eq!(report(&bench).slots, [1, 1, 1, 1]);
+    bench.swap(&program(&["y", "x"], 4));
     bench.swap(&program(&["y", "new", "x"], 8));
     let other = report(&bench);
     assert_eq!((&other.slots[..], other.packets.iter().sum()), (&[table::NO_TARGET; 8][..], 0_u64));

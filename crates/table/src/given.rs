@@ -148,28 +148,41 @@ impl GivenBuckets {
         }
     }
 
-    /// Takes over from buckets of the same size; `now_is` says which number a target has now, or that it is gone.
+    /// Takes over from buckets of the same size; `now_is` says which number a target has now, or that it is gone. A bucket
+    /// whose target is gone moves at once: to where it should have moved, or to the targets that have buckets, in turn.
     pub fn inherit(&mut self, old: &GivenBuckets, now_is: impl Fn(u16) -> Option<u16>) {
-        let place = |slot: &u16| now_is(*slot).unwrap_or(NO_TARGET);
-        let mut shares = vec![0; self.shares.len()];
-        *self = GivenBuckets {
-            buckets: Buckets::new(old.buckets.slots().iter().map(place).collect()),
-            shares: Vec::new(),
-            moves: Vec::new(),
-            next: 0,
-            ..old.clone()
-        };
-        for slot in self.buckets.slots() {
-            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
-        }
-        self.shares = shares;
-        self.uses.iter_mut().for_each(|one| one.waits = 0);
+        let mut slots: Vec<u16> = old.buckets.slots().iter().map(|slot| now_is(*slot).unwrap_or(NO_TARGET)).collect();
+        let mut heirs: Vec<u16> = slots.iter().copied().filter(|slot| *slot != NO_TARGET).collect();
+        heirs.sort_unstable();
+        heirs.dedup();
+        let (mut uses, mut moves, mut moved) = (old.uses.clone(), Vec::new(), old.moved);
+        uses.iter_mut().for_each(|one| one.waits = 0);
+        let lost =
+            |bucket: usize, slots: &[u16]| old.buckets.slots()[bucket] != slots[bucket] && slots[bucket] == NO_TARGET;
         for one in &old.moves {
             let target = if one.target == NO_TARGET { Some(NO_TARGET) } else { now_is(one.target) };
-            let Some(target) = target else { continue };
-            self.moves.push(Move { target, ..*one });
-            self.uses[one.bucket as usize].waits = self.moves.len() as u32;
+            let (Some(target), bucket) = (target, one.bucket as usize) else { continue };
+            if lost(bucket, &slots) {
+                slots[bucket] = target;
+                moved += 1;
+                continue;
+            }
+            moves.push(Move { target, ..*one });
+            uses[bucket].waits = moves.len() as u32;
         }
+        let mut turn = heirs.iter().cycle();
+        for bucket in 0..slots.len() {
+            if lost(bucket, &slots) {
+                moved += u64::from(!heirs.is_empty());
+                slots[bucket] = turn.next().copied().unwrap_or(NO_TARGET);
+            }
+        }
+        let mut shares = vec![0; self.shares.len()];
+        for slot in &slots {
+            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
+        }
+        let (buckets, moved_busy) = (Buckets::new(slots), old.moved_busy);
+        *self = GivenBuckets { buckets, shares, uses, moves, next: 0, moved, moved_busy };
     }
 
     /// Carries out the move of a bucket if it is due; was it?
