@@ -411,6 +411,7 @@ impl Worker {
                 self.ledger.copied += sent;
                 self.ledger.to_app += sent;
                 self.tee_missed += 1 - sent;
+                self.signal |= sent != 0;
             }
             let own = outcome.apps.iter().position(|list| list & 1 << slot != 0);
             own.into_iter().for_each(|app| self.punt(AppId(app as u16), input, 1 << slot));

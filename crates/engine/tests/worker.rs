@@ -185,6 +185,7 @@ fn w8_a_copy_without_room_is_missed_and_the_packet_goes_on() {
     let mut worker = worker.with_punts(vec![punts]);
     (10..20).for_each(|sport| wires[0].push(&udp(sport, 53)));
     worker.breathe(0);
+    assert!(worker.take_signal(), "copies alone wake the app");
     let ledger = balanced(&worker);
     assert_eq!((ledger.copied, ledger.to_app, ledger.transmitted, ledger.dropped_sum()), (3, 3, 10, 0));
     assert_eq!(worker.report().tee_missed, 7);
