@@ -210,10 +210,13 @@ pipes:
     let daemon = Daemon::start(&folder, configuration);
     let ports = daemon.wait_for("ports", |ports| ports[1]["transmitted"].as_u64().unwrap() > 10_000);
     assert_eq!(ports[0]["mode"], "net_null");
-    // From ordinary memory a frame is copied into an mbuf, counted.
-    let injected = json!({"command": "inject", "packet": INJECTED, "output": "b"});
-    assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
-    assert_eq!(daemon.show("pool_copies"), 1);
+    // A frame out of a port is made in its memory; one from ordinary memory is copied into an mbuf, counted.
+    for (way, copies) in [("output", 0), ("input", 1)] {
+        let port = if way == "output" { "b" } else { "memory" };
+        let injected = json!({"command": "inject", "packet": INJECTED, way: port});
+        assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
+        assert_eq!(daemon.show("pool_copies"), copies);
+    }
     let said = daemon.stop();
     assert!(said.contains("every frame is accounted for"), "{said}");
 }
