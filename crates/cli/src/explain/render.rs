@@ -1,11 +1,9 @@
 //! A walk for a person's eyes, and for programs.
 
-use crate::config::{self, Report};
+use crate::config::{self, Report, write_value};
 use engine::change::EntryKey;
 use engine::interpreter::Walk;
-use engine::interpreter::trace::{
-    Asked, Change, Difference, End, FieldValue, Forwarded, Known, Lookup, Mask, Moving, Pick, Step,
-};
+use engine::interpreter::trace::{Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Step};
 use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
@@ -76,11 +74,10 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
 fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
     let _ = writeln!(out, "{number:>2} pipe {} ({})", step.name, kind(names, step.pipe));
     for field in &step.key {
-        let value = field
-            .actual
-            .map_or_else(|| "absent".to_string(), |value| FieldValue { field: field.field, value }.to_string());
-        let _ =
-            writeln!(out, "     key     {:<16} {value:<24} {}", field.field.name(), asked(field.asked, field.field));
+        let value =
+            field.actual.map_or_else(|| "absent".to_string(), |value| write_value(field.field, value, names.program));
+        let asked = asked(names, field.asked, field.field);
+        let _ = writeln!(out, "     key     {:<16} {value:<24} {asked}", field.field.name());
     }
     if let Some(flow) = &step.flow {
         let key = flow.key.map_or_else(|| "none: the packet has no IP".into(), |key| key.to_string());
@@ -97,7 +94,7 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
         let _ = writeln!(out, "     meter   {}: {} -> {}", meter.name, meter.before, meter.after);
     }
     for performed in &step.operations {
-        let _ = write!(out, "     action  {}", change(performed.change, &performed.operation));
+        let _ = write!(out, "     action  {}", change(names, performed.change, &performed.operation));
         for one in &performed.mended {
             let _ = write!(out, "; {} checksum {:#06x} -> {:#06x}", one.name, one.before, one.after);
         }
@@ -123,8 +120,8 @@ fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
     }
 }
 
-fn asked(asked: Asked, field: packet::Field) -> String {
-    let value = |value| FieldValue { field, value }.to_string();
+fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {
+    let value = |value| write_value(field, value, names.program);
     let masked = |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };
     match asked {
         Asked::Match(Criterion::Const { value: wanted, mask }) => format!("must be {}{}", value(wanted), masked(mask)),
@@ -191,10 +188,10 @@ fn difference(out: &mut String, one: &Difference) {
     let _ = writeln!(out, "             differs in {}: wanted {}, is {actual}", one.name, one.wanted);
 }
 
-fn change(change: Change, operation: &Operation) -> String {
+fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
     match change {
         Change::Field { field, before, after } => {
-            let value = |value| FieldValue { field, value }.to_string();
+            let value = |value| write_value(field, value, names.program);
             format!("{} {} -> {}", field.name(), value(before), value(after))
         }
         Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation_name(operation)),
@@ -256,8 +253,8 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         .key
         .iter()
         .map(|field| {
-            let value = field.actual.map(|value| FieldValue { field: field.field, value }.to_string());
-            json!({ "field": field.field.name(), "value": value, "asked": asked(field.asked, field.field) })
+            let value = field.actual.map(|value| write_value(field.field, value, names.program));
+            json!({ "field": field.field.name(), "value": value, "asked": asked(names, field.asked, field.field) })
         })
         .collect();
     let differences = |list: &[Difference]| -> Vec<Value> {
@@ -277,7 +274,7 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
             })),
         }),
     };
-    let actions: Vec<String> = step.operations.iter().map(|one| change(one.change, &one.operation)).collect();
+    let actions: Vec<String> = step.operations.iter().map(|one| change(names, one.change, &one.operation)).collect();
     json!({
         "pipe": step.name,
         "type": kind(names, step.pipe),
