@@ -10,7 +10,7 @@ use packet::{Batch, Bits, TableHash};
 use table::{Exact, InsertError, Small};
 
 /// Up to so many entries are compared one by one: cheaper than a hash.
-const SMALL_MAX: usize = 4;
+pub const SMALL_MAX: usize = 4;
 
 /// The packets that hit each of a few entries: a row and its list.
 pub type Few = [(u32, u64); SMALL_MAX];

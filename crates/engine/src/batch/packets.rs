@@ -54,12 +54,12 @@ impl Keys {
             let bytes = batch.frame(slot).bytes();
             match FlowKey::of(bytes, &headers[slot], self.source) {
                 Some(key) => {
-                    self.key[slot] = key;
                     self.known |= 1 << slot;
                     if self.uses.select {
                         self.select[slot] = select_hash(reading.seed, &key.0);
                     }
                     if self.uses.table {
+                        self.key[slot] = key;
                         self.table[slot] = reading.hash.hash(&key.0);
                     }
                 }

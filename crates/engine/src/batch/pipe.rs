@@ -1,7 +1,7 @@
 //! One pipe on one list: look up, count, act, forward.
 
 use crate::batch::Walk;
-use crate::batch::basic::Few;
+use crate::batch::basic::{Few, SMALL_MAX};
 use crate::batch::compile::CompiledPipe;
 use crate::batch::packets::Packets;
 use crate::batch::rows::EntryRow;
@@ -27,6 +27,11 @@ impl CompiledPipe {
         let mut rows = [0; 64];
         let mut action = [0; 64];
         let (hits, failed) = self.look_up(walk, batch, passed, &mut rows);
+        if !self.metered
+            && let Some(few) = self.table.few_of(&rows, hits)
+        {
+            return self.run_few(walk, batch, list & !failed, few);
+        }
         let misses = list & !hits & !failed;
         if misses != 0 {
             self.miss(walk, batch, misses);
@@ -61,8 +66,7 @@ impl CompiledPipe {
 
     /// Counts, acts and forwards for the packets that hit one entry.
     fn hit_all(&mut self, walk: &mut Walk, batch: &mut Batch, row: u32, hits: u64) {
-        let Table::Basic(table) = &mut self.table else { return };
-        let row = table.row_mut(row);
+        let Some(row) = self.table.few_mut(row) else { return };
         let action = row.action();
         let does = self.actions.rows[action as usize];
         if walk.live {
@@ -209,6 +213,25 @@ impl Table {
         }
     }
 
+    /// The same of rows that were looked up one by one: those of a group with few targets.
+    #[inline]
+    fn few_of(&self, rows: &[u32; 64], hits: u64) -> Option<Few> {
+        let Table::Hash(table) = self else { return None };
+        let count = table.slab.rows.len();
+        (count <= SMALL_MAX).then(|| {
+            std::array::from_fn(|row| if row < count { (row as u32, having(rows, row as u32) & hits) } else { (0, 0) })
+        })
+    }
+
+    /// One of few entries.
+    fn few_mut(&mut self, row: u32) -> Option<&mut EntryRow> {
+        match self {
+            Table::Basic(table) => Some(table.row_mut(row)),
+            Table::Hash(table) => table.slab.rows.get_mut(row as usize),
+            _ => None,
+        }
+    }
+
     #[inline]
     fn count(&mut self, batch: &Batch, hits: u64, rows: &[u32; 64], now_ms: u32, action: &mut [u32; 64]) {
         match self {
@@ -232,6 +255,12 @@ impl Table {
             action[slot] = slab.rows[rows[slot] as usize].action();
         }
     }
+}
+
+/// The slots that have this row.
+#[inline(always)]
+fn having(rows: &[u32; 64], row: u32) -> u64 {
+    rows.iter().rev().fold(0, |mask, &one| mask << 1 | u64::from(one == row))
 }
 
 #[inline(always)]
