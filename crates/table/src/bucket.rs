@@ -150,6 +150,7 @@ const OFFSET: u64 = 0x6F66_6673_6574_0000;
 const SKIP: u64 = 0x736B_6970_0000_0000;
 
 /// The finalizer of splitmix64. Part of the specification.
+#[inline]
 fn finalize(word: u64) -> u64 {
     let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -115,7 +115,7 @@ impl GivenBuckets {
     }
 
     /// A packet meets a bucket: its move is settled, the packet counted. The target.
-    #[inline]
+    #[inline(always)]
     pub fn meet(&mut self, bucket: usize, bytes: usize, now_ns: u64) -> u16 {
         let Some(one) = self.uses.get(bucket) else { return NO_TARGET };
         if one.waits != 0 {
@@ -186,6 +186,7 @@ impl GivenBuckets {
     }
 
     /// Carries out the move of a bucket if it is due; was it?
+    #[inline(never)]
     fn settle(&mut self, bucket: usize, now_ns: u64) -> bool {
         let waits = self.uses[bucket].waits as usize;
         let Some(&one) = self.moves.get(waits.wrapping_sub(1)) else { return false };

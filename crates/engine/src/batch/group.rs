@@ -63,6 +63,15 @@ impl GroupTable {
         }
     }
 
+    /// The buckets that are given, and the seed they are picked by.
+    #[inline]
+    pub fn given(&mut self) -> Option<(&mut GivenBuckets, u64)> {
+        match (&mut self.held, self.seed) {
+            (Held::Given(given), Some(seed)) => Some((given, seed)),
+            _ => None,
+        }
+    }
+
     /// The target of a hash that nobody counts: only where the check admits no buckets that are given.
     #[inline(always)]
     pub fn pick(&self, hash: u64) -> u16 {

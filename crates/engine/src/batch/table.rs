@@ -9,7 +9,7 @@ use crate::batch::rows::{EntryRow, Slab};
 use crate::program::{HashInput, Learn};
 use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash};
 use std::collections::HashMap;
-use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET};
+use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, seeded};
 
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
@@ -124,6 +124,13 @@ impl HashTable {
         let group = &mut around.groups[self.group];
         if let Some(buckets) = group.plain() {
             return self.rows(able, rows, failed, |slot| buckets.pick(hashes[slot]));
+        }
+        if let Some((given, seed)) = group.given().filter(|_| live) {
+            // What kind of group it is has been asked once; a packet costs a hash and two loads.
+            return self.rows(able, rows, failed, |slot| {
+                let bucket = given.buckets().bucket(seeded(hashes[slot], seed));
+                given.meet(bucket, batch.frame(slot).len(), now_ns)
+            });
         }
         self.rows(able, rows, failed, |slot| {
             group.meet(hashes[slot], Meeting { bytes: batch.frame(slot).len(), now_ns, live })
