@@ -42,6 +42,9 @@ enum Command {
     Weight(commands::show::Weight),
     /// Ask something of an app that runs.
     App(commands::show::App),
+    /// Move buckets of a bond, take members out of use and in again.
+    #[command(subcommand)]
+    Bond(commands::bond::Bond),
     /// Send frames out of a port of the running daemon, or through its program.
     Inject(commands::inject::Arguments),
     /// Stop the running daemon.
@@ -72,6 +75,7 @@ pub fn main() -> ExitCode {
         Command::Entry(arguments) => commands::show::entry(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
         Command::App(arguments) => commands::show::app(&arguments),
+        Command::Bond(bond) => commands::bond::run(&bond),
         Command::Inject(arguments) => commands::inject::run(&arguments),
         Command::Stop(arguments) => commands::show::stop(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),

@@ -1,6 +1,6 @@
 //! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
 
-use super::socket;
+use super::{bad_input, bond, socket};
 use crate::daemon::ask;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -45,8 +45,11 @@ impl Connection {
 #[derive(clap::Args)]
 pub struct Show {
     /// What: everything without it.
-    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "apps", "counters", "drops", "ledger"], default_value = "all")]
+    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "apps", "bond", "counters", "drops", "ledger"], default_value = "all")]
     what: String,
+    /// Of `bond`: `buckets` for its table, the name of a bond for that one only, or both.
+    #[arg(num_args = 0..=2)]
+    of: Vec<String>,
     /// Entries: of this pipe only.
     #[arg(long)]
     pipe: Option<String>,
@@ -59,14 +62,36 @@ pub struct Show {
 
 /// Runs `weir show`.
 pub fn show(arguments: &Show) -> Result<ExitCode> {
+    if arguments.what == "bond" {
+        return bond::show(&arguments.connection, &arguments.of);
+    }
+    if let Some(word) = arguments.of.first() {
+        eprintln!("weir: `show {}` stands alone: what is `{word}`?", arguments.what);
+        return Ok(bad_input());
+    }
     let request =
         json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe, "limit": arguments.limit });
     arguments.connection.ask(&request, |answer| {
         let Some(answer) = answer.as_object() else { return };
         for (name, value) in answer {
-            section(name, value);
+            match name.as_str() {
+                "apps" => section(name, &flat(value)),
+                _ => section(name, value),
+            }
         }
     })
+}
+
+/// The rows without what is a list or an object in them: `show bond` has that of bonds, and a table has no room for it.
+fn flat(rows: &Value) -> Value {
+    let flat = |row: &Value| match row {
+        Value::Object(fields) => {
+            let simple = fields.iter().filter(|(_, value)| !value.is_array() && !value.is_object());
+            Value::Object(simple.map(|(name, value)| (name.clone(), value.clone())).collect())
+        }
+        other => other.clone(),
+    };
+    rows.as_array().map_or_else(|| rows.clone(), |rows| rows.iter().map(flat).collect())
 }
 
 /// A list of objects as a table, an object as lines, anything else as one line.

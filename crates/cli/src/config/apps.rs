@@ -80,14 +80,16 @@ pub fn read(node: &Node, ports: &[PortConfig], control: &Path, program: &mut Pro
 fn bonds(node: &Node, ports: &[PortConfig], program: &mut Program, report: &mut Report) -> Vec<Bond> {
     let before = report.errors();
     let mut bonds: Vec<Bond> = Vec::new();
+    let mut called: Vec<&Node> = Vec::new();
     let silent = &mut Report::default();
     for item in list(node, "apps", silent) {
         for (_, _, told) in pairs(item, silent).into_iter().filter(|(app, ..)| *app == "bond") {
             let section = Section::of(told, &["name"], &mut Report::default());
-            let twice = section.get("name").filter(|node| bonds.iter().any(|bond| node.is(&bond.name)));
-            if let Some(node) = twice {
+            let own = section.get("name");
+            if let Some(node) = own.filter(|node| called.iter().any(|other| other.kind == node.kind)) {
                 report.error(node.span, "two bonds are called so");
-            } else if section.get("name").is_none() || name_is_free(&section, program, report) {
+            } else if own.is_none() || name_is_free(&section, program, report) {
+                called.extend(own);
                 bonds.extend(bond::read(told, ports, program, report));
             }
         }
@@ -97,6 +99,8 @@ fn bonds(node: &Node, ports: &[PortConfig], program: &mut Program, report: &mut 
     }
     if report.errors() == before {
         bonds.iter().for_each(|bond| _ = bond.write(program));
+    } else {
+        called.into_iter().for_each(|node| bond::stand_in(node, program, report));
     }
     bonds
 }
@@ -199,9 +203,11 @@ fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Repo
     };
     let mut ports = Vec::new();
     for node in nodes {
-        match bonds.iter().find(|bond| node.is(&bond.name)) {
-            Some(bond) => ports.extend(bond.ports()),
-            None => ports.extend(port_named(node, program, report)),
+        match (bonds.iter().find(|bond| node.is(&bond.name)), &node.kind) {
+            (Some(bond), _) => ports.extend(bond.ports()),
+            // A bond with errors, which were told.
+            (None, Kind::Scalar(name)) if bond::is_one(name, program) => {}
+            (None, _) => ports.extend(port_named(node, program, report)),
         }
     }
     ports

@@ -8,9 +8,9 @@ use super::sets::WEIGHT_MAX;
 use apps::bond::lacp::{Config, Policy, Rate, System};
 use apps::bond::links::{Need, Reselect};
 use apps::bond::rebalance::Rule;
-use apps::bond::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe};
-use engine::program::{PortId, Program};
-use packet::KeySource;
+use apps::bond::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Names, Probe};
+use engine::program::{Fill, Group, PortId, Program};
+use packet::{Field, KeySource};
 use std::net::Ipv4Addr;
 
 const KEYS: &[&str] = &[
@@ -99,6 +99,21 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
     let system = bond.mac();
     bond.lacp = section.get("lacp").and_then(|node| lacp(node, system, report));
     (report.errors() == before).then_some(bond)
+}
+
+/// Pipe and group of a bond that cannot be used: whoever names it makes no mistake by that. The program is not run.
+pub fn stand_in(node: &Node, program: &mut Program, report: &mut Report) {
+    let Kind::Scalar(name) = &node.kind else { return };
+    let origin = report.origin(node.span);
+    program.pipes.push(super::pipes::stub(name, origin));
+    let name = Names(name).group();
+    program.groups.push(Group { name, fill: Fill::Given, size: 1, seed: None, targets: Vec::new(), origin });
+}
+
+/// Is this the name of a bond?
+#[must_use]
+pub fn is_one(name: &str, program: &Program) -> bool {
+    super::value::members(Field::InputPort, name, program).is_some()
 }
 
 fn members_of(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Vec<Member> {

@@ -10,6 +10,7 @@ use engine::program::{
     CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program,
     SharedUse,
 };
+use packet::Field;
 use std::collections::HashMap;
 
 /// Names of shared counters.
@@ -60,6 +61,8 @@ pub struct EntryReader<'a> {
     pub counters: &'a mut Counters,
     /// The pipe was read without errors: what does not fit it is the entry's fault.
     pub sure: bool,
+    /// The entry comes while the program runs.
+    pub run_time: bool,
     /// What is wrong.
     pub report: &'a mut Report,
 }
@@ -68,7 +71,31 @@ const KEYS: &[&str] =
     &["match", "action", "set", "add", "push_vlan", "encap_vxlan", "counter", "meter", "forward", "priority"];
 
 impl EntryReader<'_> {
-    /// One entry; `None` if it cannot be used, which the report says.
+    /// The entries that one text stands for: one, or one for each member of the bond that it names as its port. None if
+    /// it cannot be used, which the report says.
+    pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
+        let Some(entry) = self.read(node) else { return Vec::new() };
+        let Some((place, members)) = self.bond(node) else { return vec![entry] };
+        let one = |given: EntryMatch| {
+            let mut entry = entry.clone();
+            entry.matches[place] = given;
+            entry
+        };
+        members.into_iter().map(one).collect()
+    }
+
+    /// Where the entry of a whole bond gives its port, and what it gives there for each member.
+    fn bond(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
+        let section = Section::of(node, KEYS, &mut Report::default());
+        let matches = pairs(section.get("match")?, &mut Report::default());
+        let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
+        let members = value::members(Field::InputPort, text(port, "a port", &mut Report::default())?, self.program)?;
+        let mut varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
+        let (place, one) = varying.by_ref().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
+        Some((place, members.into_iter().filter_map(|member| self.value(one, member).ok().flatten()).collect()))
+    }
+
+    /// One entry; `None` if it cannot be used, which the report says. Of a bond's that of its first member.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, KEYS, self.report);
@@ -212,21 +239,42 @@ impl EntryReader<'_> {
             return None;
         };
         let text = text(node, "a value", self.report)?;
+        let read = match value::members(one.field, text, self.program).as_deref() {
+            None => self.value(one, text),
+            Some(members) if self.run_time => {
+                let members = members.join(", ");
+                Err(format!("`{text}` is a bond: at run time an entry names one of its members, {members}"))
+            }
+            Some(members) => self.value(one, members.first()?),
+        };
+        read.map_err(|why| self.report.error(node.span, why)).ok().flatten()
+    }
+
+    /// What `text` says for one of the pipe's fields; `None` for a constant, which entries do not give.
+    fn value(&self, one: &Match, text: &str) -> Result<Option<EntryMatch>, String> {
         let (of, program) = (one.field, self.program);
-        let read = match one.criterion {
-            Criterion::Masked | Criterion::Range if text == "any" => Ok(EntryMatch::Any),
+        let given = match one.criterion {
+            Criterion::Masked | Criterion::Range if text == "any" => EntryMatch::Any,
             Criterion::Prefix => {
-                value::prefix(of, text, program).map(|(value, length)| EntryMatch::Prefix { value, length })
+                let (value, length) = value::prefix(of, text, program)?;
+                EntryMatch::Prefix { value, length }
             }
             Criterion::Masked => {
-                value::masked(of, text, program).map(|(value, mask)| EntryMatch::Masked { value, mask })
+                let (value, mask) = value::masked(of, text, program)?;
+                EntryMatch::Masked { value, mask }
             }
-            Criterion::Range => value::range(of, text, program).map(|(first, last)| EntryMatch::Range { first, last }),
-            Criterion::PerEntry { mask } => value::field(of, text, program)
-                .and_then(|value| value::within(of, value, mask, program).map(|()| EntryMatch::Value(value))),
-            Criterion::Const { .. } => return None,
+            Criterion::Range => {
+                let (first, last) = value::range(of, text, program)?;
+                EntryMatch::Range { first, last }
+            }
+            Criterion::PerEntry { mask } => {
+                let value = value::field(of, text, program)?;
+                value::within(of, value, mask, program)?;
+                EntryMatch::Value(value)
+            }
+            Criterion::Const { .. } => return Ok(None),
         };
-        read.map_err(|why| self.report.error(node.span, why)).ok()
+        Ok(Some(given))
     }
 
     fn template(&mut self, section: &Section) -> u16 {

@@ -97,8 +97,10 @@ fn run_time<T>(
     let Some(node) = raw::parse(text, &mut report) else { return Err(report) };
     let mut counters = Counters::new(program.counters.clone(), false);
     let pipe = &program.pipes[id.index()];
-    let entry =
-        read(&mut EntryReader { program, pipe, counters: &mut counters, sure: true, report: &mut report }, &node);
+    let entry = read(
+        &mut EntryReader { program, pipe, counters: &mut counters, sure: true, run_time: true, report: &mut report },
+        &node,
+    );
     match entry {
         Some(entry) if report.errors() == 0 => Ok((id, entry, report)),
         _ => Err(report),

@@ -60,9 +60,9 @@ pub fn read(stub: &Pipe, node: &Node, program: &Program, counters: &mut Counters
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();
         let sure = report.errors() == before;
-        let mut reader = EntryReader { program, pipe: &pipe, counters, sure, report };
+        let mut reader = EntryReader { program, pipe: &pipe, counters, sure, run_time: false, report };
         for node in list(node, "entries", reader.report) {
-            entries.extend(reader.read(node));
+            entries.extend(reader.read_all(node));
         }
         pipe.entries = entries;
     }

@@ -176,9 +176,10 @@ impl<'a> Builder<'a> {
 
     fn apps(&mut self, report: &mut Report) {
         let Some(node) = self.section.get("apps") else { return };
-        let before = report.errors();
+        let (before, mark) = (report.errors(), report.next_origin());
         let Plan { ports, socket, program, .. } = &mut self.plan;
         self.plan.apps = apps::read(node, ports, socket, program, report);
+        self.taint((before, mark), mark, report);
         let lb = &self.plan.apps.lb;
         let name = ::apps::lb::NAME;
         if !lb.services.is_empty() && self.plan.program.pipe_named(name).is_some() {
@@ -201,7 +202,8 @@ impl<'a> Builder<'a> {
             bonds.iter().filter(|bond| bond.ports().iter().any(|port| served.contains(port))).collect();
         lb.also = below.iter().flat_map(|bond| bond.addresses()).collect();
         let Some(root) = lb.write(&mut self.plan.program, &macs) else { return };
-        for port in served {
+        // A member's frames come by its bond.
+        for port in served.into_iter().filter(|port| !below.iter().any(|bond| bond.ports().contains(port))) {
             self.plan.program.ports[port.index()].root = Some(root);
         }
         for bond in below {

@@ -1,7 +1,8 @@
 //! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
 //! reader here has its writer beside it, and reads what that wrote.
 
-use engine::program::Program;
+use apps::bond::Names;
+use engine::program::{Fill, Program};
 use packet::{Base, Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -74,6 +75,13 @@ pub fn mac_value(mac: [u8; 6]) -> u128 {
 /// # Errors
 /// A sentence.
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
+    if let Some(members) = members(field, text, program) {
+        return Err(format!(
+            "`{text}` is a bond of several ports ({}), and here is room for one: match `port` per entry, where a bond \
+             stands for its members",
+            members.join(", ")
+        ));
+    }
     let value = match named(field, text, program) {
         Some(value) => value,
         None => spelt(field, text)
@@ -91,6 +99,16 @@ fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
     }
     let names = NAMES.iter().find(|(one, _)| *one == field)?.1;
     names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+}
+
+/// The ports of the bond that a value of `port` names: the targets of the group that it has written.
+#[must_use]
+pub fn members<'a>(field: Field, text: &str, program: &'a Program) -> Option<Vec<&'a str>> {
+    if field != Field::InputPort {
+        return None;
+    }
+    let group = &program.groups[program.group_named(&Names(text).group())?.index()];
+    (group.fill == Fill::Given).then(|| group.targets.iter().map(|target| target.name.as_str()).collect())
 }
 
 fn spelt(field: Field, text: &str) -> Option<u128> {
