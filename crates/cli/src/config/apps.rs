@@ -169,11 +169,11 @@ fn service(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) 
     let section = Section::of(node, SERVICE, report);
     let called = named(&section, report);
     let ports = section.need("port", "the port (or list of ports) where its packets arrive", report);
-    let ports = ports.map(|node| ports_named(node, bonds, program, report)).unwrap_or_default();
+    let ports = ports.and_then(|node| ports_named(node, bonds, program, report));
     let out = match section.get("out") {
         Some(node) => out_named(node, bonds, program, report),
         // Back out of the bond it came in by, by whichever member.
-        None => bonds.iter().find(|bond| bond.ports() == ports).and_then(|bond| by_bond(bond, program)),
+        None => bonds.iter().find(|bond| Some(bond.ports()) == ports).and_then(|bond| by_bond(bond, program)),
     };
     let address = section.need("service", "`{ vip, protocol, port }`", report).and_then(|node| address(node, report));
     let by = section.need("by", "`5-tuple`, `source` or `src/MASK`", report).and_then(|node| by(node, report));
@@ -186,7 +186,7 @@ fn service(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) 
     }
     let (vip, protocol, dport) = address?;
     let size = size.flatten().map_or(MAGLEV_SIZE, |size| size as u32);
-    let (back_ends, source_mac) = (back_ends?, source_mac?);
+    let (ports, back_ends, source_mac) = (ports?, back_ends?, source_mac?);
     Some(Service { name: called?, ports, out, vip, protocol, dport, by: by?, size, back_ends, source_mac, origin })
 }
 
@@ -195,8 +195,8 @@ fn named(section: &Section, report: &mut Report) -> Option<String> {
     name(text(node, "a name", report)?, node.span, report).map(str::to_string)
 }
 
-/// Ports; a bond stands for its members.
-fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Vec<PortId> {
+/// Ports; a bond stands for its members. `None`: one of them is a bond that has errors, which were told.
+fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Option<Vec<PortId>> {
     let nodes = match &node.kind {
         Kind::List(list) => list.as_slice(),
         _ => std::slice::from_ref(node),
@@ -205,12 +205,11 @@ fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Repo
     for node in nodes {
         match (bonds.iter().find(|bond| node.is(&bond.name)), &node.kind) {
             (Some(bond), _) => ports.extend(bond.ports()),
-            // A bond with errors, which were told.
-            (None, Kind::Scalar(name)) if bond::is_one(name, program) => {}
+            (None, Kind::Scalar(name)) if bond::is_one(name, program) => return None,
             (None, _) => ports.extend(port_named(node, program, report)),
         }
     }
-    ports
+    Some(ports)
 }
 
 fn out_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Option<Out> {

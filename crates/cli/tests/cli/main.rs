@@ -1,6 +1,7 @@
 //! The binary as its users meet it: what it prints, what it writes, its exit codes.
 
 mod apps;
+mod bond;
 mod check;
 mod daemon;
 mod explain;
