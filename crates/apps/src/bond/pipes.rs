@@ -145,7 +145,8 @@ impl Bond {
     fn outward(&self, program: &mut Program, group: GroupId) -> PipeId {
         let hash = |input| self.hash(self.name.clone(), input, group);
         let pipe = match self.mode {
-            Mode::ActiveBackup => hash(HashInput::Fields(Vec::new())),
+            // There is one bucket to take turns in, and nothing to read for it.
+            Mode::ActiveBackup => hash(HashInput::RoundRobin),
             Mode::BalanceTcp | Mode::Static => hash(HashInput::Select(self.key)),
             Mode::RoundRobin => hash(HashInput::RoundRobin),
             Mode::BalanceSlb => {
