@@ -46,6 +46,8 @@ pub enum PortKind {
         devargs: String,
         /// A TAP interface to which frames for the kernel go.
         tap: Option<String>,
+        /// Frames that the device keeps for itself, as `net_pcap` does with a recording in a loop.
+        frames: u32,
     },
 }
 
@@ -117,7 +119,7 @@ impl PortConfig {
 }
 
 const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
-const KEYS: &[&str] = &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "mac", "root", "fault", "trace"];
+const KEYS: &[&str] = &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "frames", "mac", "root", "fault", "trace"];
 
 /// Reads a port. `id` is its place in the program.
 #[must_use]
@@ -150,7 +152,12 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
         "dpdk" => {
             let tap = section.get("tap").and_then(|node| text(node, "the name of a TAP interface", report));
             let devargs = text(node, "the device's devargs", report).unwrap_or_default();
-            PortKind::Dpdk { devargs: devargs.to_string(), tap: tap.map(str::to_string) }
+            let frames = section.get("frames").and_then(|node| number(node, "`frames`", 0..=FRAMES_MAX, report));
+            PortKind::Dpdk {
+                devargs: devargs.to_string(),
+                tap: tap.map(str::to_string),
+                frames: frames.unwrap_or_default() as u32,
+            }
         }
         _ => PortKind::Mem,
     }
@@ -158,7 +165,7 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
 
 /// Keys that belong to another kind of port.
 fn misplaced(section: &Section, kinds: &[&str], report: &mut Report) {
-    for (key, kind) in [("queues", "xdp"), ("mode", "xdp"), ("take", "xdp"), ("tap", "dpdk")] {
+    for (key, kind) in [("queues", "xdp"), ("mode", "xdp"), ("take", "xdp"), ("tap", "dpdk"), ("frames", "dpdk")] {
         if let Some(node) = section.get(key).filter(|_| !kinds.is_empty() && !kinds.contains(&kind)) {
             report.error(node.span, format!("only {kind} ports have `{key}`"));
         }
@@ -185,6 +192,8 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     Xdp { interface: interface.to_string(), queues, mode, take }
 }
 
+/// Frames that a device may keep: 10 GiB of them.
+const FRAMES_MAX: u64 = 1 << 22;
 /// `IFNAMSIZ` less its zero byte.
 const INTERFACE_MAX: usize = 15;
 /// Queues of an interface at most.

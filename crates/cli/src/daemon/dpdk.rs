@@ -35,7 +35,7 @@ pub struct Dpdk {
 impl Dpdk {
     /// Starts DPDK and opens its ports; `None` when the plan has none.
     pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
-        let devices: Vec<&str> = plan.ports.iter().filter_map(|port| Some(device(port)?.0)).collect();
+        let devices: Vec<&str> = plan.ports.iter().filter_map(|port| Some(device(port)?.devargs)).collect();
         if devices.is_empty() {
             return Ok(None);
         }
@@ -66,10 +66,17 @@ impl Dpdk {
     }
 }
 
-/// A DPDK port's devargs and TAP.
-fn device(port: &PortConfig) -> Option<(&str, Option<&str>)> {
+/// A DPDK port as configured.
+#[derive(Clone, Copy)]
+struct Device<'a> {
+    devargs: &'a str,
+    tap: Option<&'a str>,
+    frames: u32,
+}
+
+fn device(port: &PortConfig) -> Option<Device<'_>> {
     match &port.kind {
-        PortKind::Dpdk { devargs, tap } => Some((devargs, tap.as_deref())),
+        PortKind::Dpdk { devargs, tap, frames } => Some(Device { devargs, tap: tap.as_deref(), frames: *frames }),
         PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Mem => None,
     }
 }
@@ -83,11 +90,14 @@ fn is_pci(devargs: &str) -> bool {
     hexadecimal && matches!(lengths[..], [4, 2, 2, 1] | [2, 2, 1])
 }
 
-/// Enough for every descriptor of every queue, each way, and for the workers; a power of two less one, as mempools like.
+/// Enough for every descriptor of every queue, each way, for the workers, and for what devices keep; a power of two less
+/// one, as mempools like.
 fn frames(plan: &Plan) -> usize {
-    let queues: usize = plan.ports.iter().filter_map(device).map(|(_, tap)| 1 + usize::from(tap.is_some())).sum();
+    let devices = || plan.ports.iter().filter_map(device);
+    let queues: usize = devices().map(|device| 1 + usize::from(device.tap.is_some())).sum();
     let of_worker = queues * 2 * usize::from(DESCRIPTORS) + FRAMES_SPARE;
-    (of_worker * plan.workers.count()).max(FRAMES_MIN).next_power_of_two() - 1
+    let kept: usize = devices().map(|device| device.frames as usize).sum();
+    (of_worker * plan.workers.count() + kept).max(FRAMES_MIN).next_power_of_two() - 1
 }
 
 fn memory(frames: usize) -> EalMemory {
@@ -105,7 +115,7 @@ fn memory(frames: usize) -> EalMemory {
 }
 
 fn queues(eal: Eal, pool: &MbufPool, plan: &Plan, at: usize, port: &PortConfig) -> Result<IntoIter<DpdkPort>> {
-    let Some((device, tap)) = device(port) else { return Ok(Vec::new().into_iter()) };
+    let Some(Device { devargs: device, tap, .. }) = device(port) else { return Ok(Vec::new().into_iter()) };
     let workers = plan.workers.count();
     let options = DpdkOptions {
         queues: workers as u16,
