@@ -7,7 +7,7 @@ use super::peers::{FRAMES, Forwarder, Setting, Spread, TESTPMD, TESTPMD_PACKAGE}
 use super::scenarios::shuffled;
 use crate::huge_pages::HugePages;
 use crate::lab::run::Run;
-use crate::lab::{Interrupt, namespace};
+use crate::lab::{Interrupt, namespace, weir};
 use anyhow::{Context, Result};
 use port::Stream;
 use port::pcap::Writer;
@@ -127,7 +127,7 @@ fn row(flows: u32, [weir, io, macswap]: [Spread; 3]) -> Row {
 
 /// This program, as weir's part.
 fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
-    let mut command = Command::new(std::env::current_exe().context("where is this program?")?);
+    let mut command = Command::new(weir::program()?);
     command.args(["bench", "arm", "--core", &setting.core.to_string(), "dpdk"]);
     command.args(["--mebibytes", &setting.mebibytes.to_string()]);
     command.args(setting.huge.then_some("--huge")).args(devices);
@@ -135,7 +135,7 @@ fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
 }
 
 /// A recording of one frame of each of so many flows.
-fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
+pub fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
     let path = folder.join(format!("{flows}.pcap"));
     let file = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
     let mut writer = Writer::new(file)?;

@@ -3,8 +3,11 @@
 //! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The port's own
 //! share is timed apart and printed beside (`port_ns`), not taken off.
 
+use super::peers::Spread;
 use super::scenarios::{ALL, Scenario};
 use engine::batch::Engine;
+use engine::change::Change;
+use engine::program::{Fill, GroupId, Program};
 use engine::worker::Worker;
 use packet::{Batch, Pools, Port, TableHash};
 use port::{Generator, Stream};
@@ -74,6 +77,23 @@ fn measure(scenario: &Scenario) -> Row {
     }
 }
 
+/// Million packets a second through a scenario's program.
+#[must_use]
+pub fn mpps(scenario: &Scenario) -> Spread {
+    let mut bench = Bench::new(scenario);
+    bench.round(scenario);
+    Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario).0).collect())
+}
+
+/// Gives the buckets of groups that are given to their targets in turn.
+fn give_buckets(program: &Program, engine: &mut Engine) {
+    for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
+        let moves = (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
+        let given = Change::MoveBuckets { group: GroupId(at as u16), moves, idle_gap_ns: 0, wait_max_ns: 0 };
+        engine.apply(&given, 0).expect("the buckets and targets are the group's own");
+    }
+}
+
 struct Bench {
     worker: Worker,
     now_ns: u64,
@@ -85,9 +105,15 @@ impl Bench {
         let pool = pools.first().id();
         let stream = || Stream::udp(64, scenario.flows.iter().copied());
         let input = Generator::new("in", &mut pools, pool, stream(), u64::MAX);
-        let output = Generator::new("out", &mut pools, pool, Stream::udp(64, scenario.flows[..1].iter().copied()), 0);
-        let engine = Engine::new(&scenario.program, TableHash::new([3, 5])).expect("the scenarios' programs are sound");
-        let worker = Worker::new(engine, vec![Box::new(input), Box::new(output)], pools);
+        let mut engine =
+            Engine::new(&scenario.program, TableHash::new([3, 5])).expect("the scenarios' programs are sound");
+        give_buckets(&scenario.program, &mut engine);
+        let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
+        for port in &scenario.program.ports[1..] {
+            let nothing = Stream::udp(64, scenario.flows[..1].iter().copied());
+            ports.push(Box::new(Generator::new(&port.name, &mut pools, pool, nothing, 0)));
+        }
+        let worker = Worker::new(engine, ports, pools);
         Bench { worker, now_ns: 1_000_000_000 }
     }
 

@@ -8,7 +8,7 @@ use crate::lab::Interrupt;
 use crate::lab::run::{Run, Started};
 use anyhow::{Context, Result, anyhow, bail};
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
@@ -113,7 +113,7 @@ impl Forwarder {
     ) -> Result<Forwarder> {
         // Line by line, though its output is a pipe.
         let mut command = command("stdbuf");
-        command.args(["-oL", TESTPMD]).args(testpmd_arguments(setting, devices));
+        command.args(["-oL", TESTPMD]).env("RUNTIME_DIRECTORY", run.folder()).args(testpmd_arguments(setting, devices));
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
         testpmd.account = testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
         Ok(testpmd)
@@ -142,6 +142,26 @@ impl Forwarder {
     }
 
     /// Its process.
+    pub fn process(&self) -> Started {
+        self.process
+    }
+
+    /// The kernel's account of the thread that carries frames.
+    pub fn account(&self) -> &Path {
+        &self.account
+    }
+
+    /// Frames that testpmd has sent since it began, and those that it could not, while it goes on.
+    pub fn forwarded(&mut self, run: &Run) -> Result<(u64, u64)> {
+        self.say("show fwd stats all")?;
+        self.hear(run, "Accumulated forward statistics")?;
+        self.wait_for(run, |line| {
+            let count = |name: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
+            Some((count("TX-packets:")?, count("TX-dropped:")?))
+        })
+    }
+
+    /// Its process's number.
     pub fn process_id(&self, run: &mut Run) -> u32 {
         run.child(self.process).id()
     }

@@ -173,6 +173,29 @@ fn targets(count: u16) -> Vec<Entry> {
     (0..count).map(entry).collect()
 }
 
+/// A bond of two members as its app writes it: 256 given buckets, a port for each member. With `flow_table` every flow
+/// first meets an entry of its own.
+#[must_use]
+pub fn bond(flows: u32, flow_table: bool) -> Scenario {
+    let mut bond = pipe("bond0", PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) });
+    bond.forward = Forward::PerEntry;
+    let to = |at: u16| Some(Forward::Port(PortId(at + 1)));
+    let entry = |at: u16| Entry { matches: vec![EntryMatch::Target(at)], forward: to(at), ..Entry::default() };
+    bond.entries = (0..2).map(entry).collect();
+    let mut pipes = vec![bond];
+    if flow_table {
+        let mut table = flow_pipe(MILLION, Learn::Default);
+        table.forward = Forward::Pipe(PipeId(1));
+        pipes.insert(0, table);
+    }
+    let mut program = program(pipes);
+    let second = PortDeclaration { name: "out2".into(), ..program.ports[1].clone() };
+    program.ports.push(second);
+    program.groups = vec![Group { fill: Fill::Given, seed: Some(11), ..group(2, 256) }];
+    let what = "5-tuple to one of 256 given buckets, out by one of two members";
+    Scenario { name: "bond", what, program, flows: shuffled(flows), learns: false }
+}
+
 #[must_use]
 pub fn basic1m() -> Scenario {
     let mut pipe = pipe("exact", PipeKind::Basic);

@@ -13,7 +13,7 @@
 use super::peers::{Forwarder, Setting, Spread, TESTPMD, TESTPMD_PACKAGE};
 use crate::huge_pages::HugePages;
 use crate::lab::run::Run;
-use crate::lab::{Interrupt, namespace};
+use crate::lab::{Interrupt, namespace, weir};
 use anyhow::{Context, Result};
 use namespace::Namespace;
 use std::time::{Duration, Instant};
@@ -106,7 +106,7 @@ impl Bench {
             ))?;
             node.ip(&format!("link set {other} up\n"))?;
         }
-        let mut command = far.command(&own_path()?);
+        let mut command = far.command(&weir::program()?);
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "source", "f0"]);
         let source = Forwarder::weir(run, "source", &mut command)?;
         let counters = format!("/proc/{}/net/dev", source.process_id(run));
@@ -114,7 +114,7 @@ impl Bench {
     }
 
     fn weir(&self, run: &mut Run) -> Result<Forwarder> {
-        let mut command = self.node.command(&own_path()?);
+        let mut command = self.node.command(&weir::program()?);
         command.args(["bench", "arm", "--core", &self.setting.core.to_string(), "xdp", "w0", "w1"]);
         Forwarder::weir(run, "weir", &mut command)
     }
@@ -145,9 +145,4 @@ impl Bench {
         let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 has gone")?;
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
-}
-
-fn own_path() -> Result<String> {
-    let path = std::env::current_exe().context("where is this program?")?;
-    Ok(path.to_string_lossy().into_owned())
 }

@@ -30,6 +30,14 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the number of flows.
+    Bond {
+        /// Only these numbers of streams.
+        streams: Vec<u32>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
     /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(bench::arm::Arm),
@@ -80,6 +88,16 @@ fn measure(bench: &Bench) -> Result<()> {
             let rows = bench::xdp::run()?;
             if *json {
                 println!("{}", json!({ "xdp": rows }));
+            }
+        }
+        Bench::Bond { streams, json } => {
+            let streams = if streams.is_empty() { &bench::bond::STREAMS[..] } else { streams };
+            println!("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
+            let rows = bench::bond::run(streams, |line| println!("{line}"))?;
+            println!("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
+            let flatness = bench::bond::flatness(|line| println!("{line}"));
+            if *json {
+                println!("{}", json!({ "results": rows, "flatness": flatness }));
             }
         }
         Bench::Arm(arm) => bench::arm::run(arm)?,

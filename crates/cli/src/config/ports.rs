@@ -119,7 +119,8 @@ impl PortConfig {
 }
 
 const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
-const KEYS: &[&str] = &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "frames", "mac", "root", "fault", "trace"];
+const KEYS: &[&str] =
+    &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "frames", "mac", "root", "fault", "trace"];
 
 /// Reads a port. `id` is its place in the program.
 #[must_use]

@@ -1,28 +1,19 @@
-//! weir itself: the binary that runs this lab, started as a daemon inside the weir node, asked over its socket.
+//! The weir of the DNS lab: its counters as the lab reads them, its configurations.
 
-use std::fs;
-use std::path::PathBuf;
-use std::process::Stdio;
-use std::time::{Duration, Instant};
-
-use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
+use anyhow::Result;
+use serde_json::Value;
 
 use super::Interrupt;
-use super::run::{Run, Started};
+use super::run::Run;
 use super::topology::{BackEnd, INTERFACE, Topology, VIP};
+use super::weir::Weir;
 
-/// Loading the XDP program and opening the sockets takes a tenth of it.
-const START: Duration = Duration::from_secs(10);
-const NAME: &str = "weir";
 /// What the configuration calls the service that is measured.
 const SERVICE: &str = "dns";
 
 /// The daemon.
 pub struct Daemon {
-    process: Started,
-    configuration: PathBuf,
-    socket: PathBuf,
+    weir: Weir,
     back_ends: Vec<&'static str>,
 }
 
@@ -68,48 +59,16 @@ impl Snapshot {
 impl Daemon {
     /// Starts it with a configuration and waits until it answers.
     pub fn start(run: &mut Run, topology: &Topology, configuration: &str, interrupt: &Interrupt) -> Result<Daemon> {
-        let file = run.folder().join("weir.yaml");
-        fs::write(&file, configuration)?;
-        let socket = run.folder().join("weir.sock");
-        let binary = std::env::current_exe().context("where is this program?")?;
-        let mut command = topology.weir.command(&binary.to_string_lossy());
-        command.arg("run").arg(&file).arg("--socket").arg(&socket).stdout(Stdio::null());
-        let process = run.start(NAME, &mut command)?;
-        let daemon = Daemon {
-            process,
-            configuration: file,
-            socket,
-            back_ends: topology.back_ends.iter().map(|at| at.name).collect(),
-        };
-        daemon.wait_until_it_answers(run, interrupt)?;
-        Ok(daemon)
-    }
-
-    fn wait_until_it_answers(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
-        let deadline = Instant::now() + START;
-        while self.ask(&json!({"command": "show", "what": "all"})).is_err() {
-            self.still_runs(run)?;
-            if Instant::now() > deadline {
-                bail!("weir did not answer within {} s: {}", START.as_secs(), run.last_words(NAME));
-            }
-            interrupt.sleep(Duration::from_millis(20))?;
-        }
-        Ok(())
-    }
-
-    fn still_runs(&self, run: &mut Run) -> Result<()> {
-        match run.child(self.process).try_wait()? {
-            Some(status) => bail!("weir has ended ({status}): {}", run.last_words(NAME)),
-            None => Ok(()),
-        }
+        let weir = Weir::start(run, "weir", |program| topology.weir.command(program), configuration, interrupt)?;
+        Ok(Daemon { weir, back_ends: topology.back_ends.iter().map(|at| at.name).collect() })
     }
 
     /// Its counters now.
     pub fn snapshot(&self, run: &mut Run) -> Result<Snapshot> {
-        let answer = match self.ask(&json!({"command": "show", "what": "all"})) {
+        let answer = match self.weir.show("all") {
             Ok(answer) => answer,
             Err(error) => {
-                self.still_runs(run)?;
+                self.weir.still_runs(run)?;
                 return Err(error.context("weir does not answer"));
             }
         };
@@ -122,21 +81,12 @@ impl Daemon {
 
     /// Swaps its configuration; returns when all workers have it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
-        fs::write(&self.configuration, configuration)?;
-        self.ask(&json!({"command": "reload"})).map(drop)
+        self.weir.reload(configuration)
     }
 
     /// Lets it stop by itself (SIGTERM); an error unless it then ends well.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
-        let status = run.stop(self.process)?;
-        if !status.success() {
-            bail!("weir did not stop cleanly ({status}): {}", run.last_words(NAME));
-        }
-        Ok(())
-    }
-
-    fn ask(&self, request: &Value) -> Result<Value> {
-        crate::daemon::ask(&self.socket, request)
+        self.weir.stop(run)
     }
 }
 

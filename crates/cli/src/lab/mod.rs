@@ -14,6 +14,7 @@ mod dnsperf;
 mod latency;
 pub mod namespace;
 mod nsd;
+pub mod ovs;
 mod reloads;
 mod report;
 pub mod run;
@@ -21,6 +22,7 @@ mod screen;
 mod share;
 mod topology;
 mod verdict;
+pub mod weir;
 mod witness;
 
 use std::sync::Arc;

@@ -72,6 +72,11 @@ impl Namespace {
     }
 }
 
+/// Runs a short command of the host; what it printed.
+pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
+    run(&mut bounded(program, arguments), "")
+}
+
 /// The names of all namespaces of the host.
 pub fn names() -> Vec<String> {
     let entries = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();

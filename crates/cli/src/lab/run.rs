@@ -76,11 +76,29 @@ impl Run {
         &mut self.children[started.0]
     }
 
+    /// Holds a process (SIGSTOP) until it is told to go on.
+    pub fn hold(&mut self, started: Started) {
+        signal_group(self.children[started.0].id(), Signal::STOP);
+    }
+
+    /// Lets a held process go on (SIGCONT).
+    pub fn go_on(&mut self, started: Started) {
+        signal_group(self.children[started.0].id(), Signal::CONT);
+    }
+
+    /// Kills a process (SIGKILL): what it could have tidied up stays as it is.
+    pub fn kill(&mut self, started: Started) -> Result<()> {
+        let child = &mut self.children[started.0];
+        signal_group(child.id(), Signal::KILL);
+        child.wait()?;
+        Ok(())
+    }
+
     /// Asks a process to end (SIGTERM) and waits; one that does not is killed.
     pub fn stop(&mut self, started: Started) -> Result<ExitStatus> {
         let child = &mut self.children[started.0];
         if child.try_wait()?.is_none() {
-            signal_group(child.id(), Signal::TERM);
+            ask_to_end(child.id());
         }
         Ok(end_by(child, Instant::now() + GRACE)?)
     }
@@ -106,7 +124,7 @@ impl Run {
     fn end_children(&mut self) {
         for child in &mut self.children {
             if let Ok(None) = child.try_wait() {
-                signal_group(child.id(), Signal::TERM);
+                ask_to_end(child.id());
             }
         }
         let deadline = Instant::now() + GRACE;
@@ -188,7 +206,7 @@ fn end_recorded(id: u32) {
     let ours = |&(pid, start): &(u32, u64)| pid != std::process::id() && start_time(pid) == Some(start);
     let left: Vec<(u32, u64)> = recorded(id).into_iter().filter(ours).collect();
     for &(pid, _) in &left {
-        signal_group(pid, Signal::TERM);
+        ask_to_end(pid);
     }
     let deadline = Instant::now() + GRACE;
     for (pid, start) in left {
@@ -206,6 +224,12 @@ fn remove_namespaces(id: u32) {
     for name in namespace::names().iter().filter(|name| name.starts_with(&prefix)) {
         namespace::remove(name);
     }
+}
+
+/// A held process hears it once it goes on.
+fn ask_to_end(pid: u32) {
+    signal_group(pid, Signal::TERM);
+    signal_group(pid, Signal::CONT);
 }
 
 fn signal_group(pid: u32, signal: Signal) {

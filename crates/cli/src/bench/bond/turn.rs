@@ -1,0 +1,76 @@
+//! What a turn of an arm came to.
+
+use anyhow::{Result, bail};
+use std::time::Duration;
+
+/// Frames that may lie in the rings between members and sink: two of them.
+pub const RING: u64 = 1 << RING_BITS;
+pub const RING_BITS: u32 = 13;
+
+/// Counters at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Reading {
+    /// Frames that the members took.
+    pub transmitted: u64,
+    /// Frames that were dropped on the way, as a member's ring was full.
+    pub dropped: u64,
+    /// Frames that the sink received.
+    pub arrived: u64,
+    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on a busy one it
+    /// leaves out what other programs had of the core.
+    pub busy: Duration,
+}
+
+/// What happened between two readings.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// Million frames that the members took, a second of processor time.
+    pub mpps: f64,
+    /// Share of the frames that were dropped instead.
+    pub dropped: f64,
+}
+
+impl Turn {
+    /// From the counters before and after.
+    ///
+    /// # Errors
+    /// The sink has not seen what the members say they have sent.
+    pub fn between(before: &Reading, after: &Reading) -> Result<Turn> {
+        let transmitted = after.transmitted - before.transmitted;
+        let dropped = after.dropped - before.dropped;
+        let arrived = after.arrived - before.arrived;
+        // Counters are not read at the same moment: a hundredth, and what the rings hold.
+        if arrived.abs_diff(transmitted) > 2 * RING + transmitted / 50 {
+            bail!("the members say {transmitted} frames were sent, and {arrived} have arrived");
+        }
+        let busy = (after.busy - before.busy).as_secs_f64();
+        let dropped = dropped as f64 / (transmitted + dropped).max(1) as f64;
+        Ok(Turn { mpps: transmitted as f64 / busy / 1e6, dropped })
+    }
+}
+
+impl std::fmt::Display for Turn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:.2} ({:.2} %)", self.mpps, 100.0 * self.dropped)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(transmitted: u64, dropped: u64, arrived: u64, busy_ms: u64) -> Reading {
+        Reading { transmitted, dropped, arrived, busy: Duration::from_millis(busy_ms) }
+    }
+
+    #[test]
+    fn rates_are_over_processor_time_and_what_is_dropped_is_not_sent() {
+        let turn = Turn::between(&reading(100, 0, 90, 10), &reading(4_000_100, 1_000_000, 4_000_000, 510)).unwrap();
+        assert_eq!((turn.mpps, turn.dropped), (8.0, 0.2));
+    }
+
+    #[test]
+    fn a_sink_that_missed_frames_is_noticed() {
+        assert!(Turn::between(&reading(0, 0, 0, 0), &reading(4_000_000, 0, 3_000_000, 500)).is_err());
+    }
+}

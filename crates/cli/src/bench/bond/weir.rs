@@ -1,0 +1,56 @@
+//! weir's arm: a daemon whose bond has two members.
+
+use super::arm::{Arm, Carrier, account};
+use super::sink::{Sink, memif};
+use crate::bench::peers::Setting;
+use crate::lab::Interrupt;
+use crate::lab::run::Run;
+use crate::lab::weir::Weir;
+use anyhow::Result;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::rc::Rc;
+
+/// A program that other programs shall not keep waiting.
+pub fn preferred(program: &str) -> Command {
+    let mut command = Command::new("nice");
+    command.args(["-n", "-20", program]).stdin(Stdio::null());
+    command
+}
+
+/// Starts it, on a recording of so many frames.
+pub fn start(run: &mut Run, setting: &Setting, recording: &Path, streams: u32, interrupt: &Interrupt) -> Result<Arm> {
+    let socket = run.folder().join("weir.memif");
+    let weir = Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
+    let sink = Rc::new(Sink::start(run, "weir-sink", setting, &socket, 1, interrupt)?);
+    let account = account(run, weir.process(), "weir-worker")?;
+    Arm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
+}
+
+fn configuration(setting: &Setting, recording: &Path, streams: u32, socket: &Path) -> String {
+    format!(
+        "workers: [{core}]
+busy: true
+ports:
+  p0: {{ dpdk: \"net_pcap0,rx_pcap={recording},infinite_rx=1\", frames: {streams}, root: bond0 }}
+  p1: {{ dpdk: \"{p1}\" }}
+  p2: {{ dpdk: \"{p2}\" }}
+groups:
+  bond0: {{ fill: wants, targets: {{ p1: p1, p2: p2 }} }}
+pipes:
+  bond0:
+    type: hash
+    hash: 5-tuple
+    group: bond0
+    forward: per_entry
+    miss: drop
+    entries:
+      - {{ match: {{ target: p1 }}, forward: p1 }}
+      - {{ match: {{ target: p2 }}, forward: p2 }}
+",
+        core = setting.core,
+        recording = recording.display(),
+        p1 = memif("server", 0, 0, socket),
+        p2 = memif("server", 1, 1, socket),
+    )
+}
