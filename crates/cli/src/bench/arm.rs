@@ -24,6 +24,10 @@ const BREATHS: u32 = 64;
 /// Chunks of an AF_XDP pool besides those that the ports have.
 const CHUNKS_SPARE: u32 = 1024;
 
+/// Frames of a sink: a batch, and what drivers keep.
+#[cfg(feature = "dpdk")]
+const SINK_FRAMES: u32 = 8191;
+
 /// Bytes of the source's frames, without checksum.
 const FRAME: usize = 60;
 
@@ -56,6 +60,19 @@ enum Ports {
         /// Where they go.
         output: String,
     },
+    /// No worker: a sink of the frames of two DPDK devices.
+    #[cfg(feature = "dpdk")]
+    Sink {
+        /// MiB of DPDK's memory, huge pages.
+        #[arg(long)]
+        mebibytes: u32,
+        /// Queues of a device.
+        #[arg(long)]
+        queues: u16,
+        /// The devices.
+        #[arg(num_args = 2)]
+        devices: Vec<String>,
+    },
     /// Two interfaces, by AF_XDP.
     Xdp {
         /// Where frames come from.
@@ -78,6 +95,8 @@ pub fn run(arm: &Arm) -> Result<()> {
     match &arm.ports {
         #[cfg(feature = "dpdk")]
         Ports::Dpdk { mebibytes, huge, input, output } => forward(dpdk(*mebibytes, *huge, [input, output])?),
+        #[cfg(feature = "dpdk")]
+        Ports::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
         Ports::Xdp { input, output } => forward(xdp([input, output])?),
         Ports::Source { interface } => source(interface),
     }
@@ -99,6 +118,22 @@ fn dpdk(mebibytes: u32, huge: bool, devices: [&String; 2]) -> Result<Opened> {
         ports.extend(queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Port>));
     }
     Ok((pools, ports))
+}
+
+#[cfg(feature = "dpdk")]
+fn sink(mebibytes: u32, queues: u16, devices: &[String]) -> Result<()> {
+    use port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
+    let eal = Eal::init(&EalOptions { memory: EalMemory::Huge(mebibytes), ..EalOptions::default() })?;
+    let pool = MbufPool::new(eal, SINK_FRAMES)?;
+    let mut pools = Pools::new();
+    pools.add(pool.share());
+    let open = |device: &String| -> Result<Vec<Box<dyn Port>>> {
+        let options = DpdkOptions { queues, ..DpdkOptions::new(device, device) };
+        let queues = DpdkPort::open(eal, &options, &pool)?;
+        Ok(queues.into_iter().map(|queue| Box::new(queue) as Box<dyn Port>).collect())
+    };
+    let members = devices.iter().map(open).collect::<Result<_>>()?;
+    super::sink::run(pools, members)
 }
 
 fn xdp(interfaces: [&String; 2]) -> Result<Opened> {

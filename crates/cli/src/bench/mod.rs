@@ -13,4 +13,6 @@ pub mod engine;
 pub mod memory;
 mod peers;
 pub mod scenarios;
+#[cfg(feature = "dpdk")]
+mod sink;
 pub mod xdp;

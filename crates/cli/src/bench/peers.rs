@@ -161,6 +161,12 @@ impl Forwarder {
         })
     }
 
+    /// Frames that a sink has received.
+    pub fn arrived(&mut self, run: &Run) -> Result<u64> {
+        self.say("count")?;
+        self.wait_for(run, |line| line.strip_prefix("arrived ")?.parse().ok())
+    }
+
     /// Its process's number.
     pub fn process_id(&self, run: &mut Run) -> u32 {
         run.child(self.process).id()

@@ -11,7 +11,6 @@ use crate::lab::weir::Weir;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// How long an arm runs before it is counted, and how long it is counted.
@@ -28,7 +27,7 @@ pub struct Arm {
     /// The kernel's account of its thread that does.
     account: PathBuf,
     carrier: Carrier,
-    sink: Rc<Sink>,
+    sink: Sink,
 }
 
 /// What carries frames, and what is to be asked for its counters.
@@ -36,17 +35,24 @@ pub enum Carrier {
     /// Members are `p1` and `p2`.
     Weir(Weir),
     /// Members are `p1` and `p2` of `bond0`; with `lb_output`, or by hash and recirculation.
-    Ovs { ovs: Rc<Ovs>, lb_output: bool },
+    Ovs { ovs: Ovs, lb_output: bool },
     /// Every port is a member, or its source.
     Testpmd(Forwarder),
 }
 
 impl Arm {
     /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held from now on.
-    pub fn new(run: &mut Run, process: Started, account: PathBuf, carrier: Carrier, sink: Rc<Sink>) -> Result<Arm> {
+    pub fn new(run: &mut Run, process: Started, account: PathBuf, carrier: Carrier, sink: Sink) -> Result<Arm> {
         let mut arm = Arm { process, account, carrier, sink };
         arm.hold(run);
         Ok(arm)
+    }
+
+    /// Has Open vSwitch send by lb_output, or by hash and recirculation.
+    pub fn send_by(&mut self, by_lb_output: bool) {
+        if let Carrier::Ovs { lb_output, .. } = &mut self.carrier {
+            *lb_output = by_lb_output;
+        }
     }
 
     /// Carries for a while.
@@ -71,7 +77,6 @@ impl Arm {
     fn begin(&mut self, interrupt: &Interrupt) -> Result<()> {
         let Carrier::Ovs { ovs, lb_output } = &self.carrier else { return Ok(()) };
         ovs.vsctl(&["set", "port", "bond0", &format!("other_config:lb-output-action={lb_output}")])?;
-        self.sink.greet()?;
         let deadline = Instant::now() + PATIENCE;
         while ovs.members_enabled("bond0")? < 2 || uses_lb_output(ovs)? != Some(*lb_output) {
             if Instant::now() > deadline {
@@ -83,13 +88,15 @@ impl Arm {
     }
 
     fn read(&mut self, run: &mut Run) -> Result<Reading> {
+        let earlier = busy(&self.account)?;
         let (transmitted, dropped) = match &mut self.carrier {
             Carrier::Weir(weir) => weir_counts(&weir.show("all")?)?,
             Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
             Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
         };
-        let busy = busy(&self.account)?;
-        Ok(Reading { transmitted, dropped, arrived: self.sink.arrived()?, busy })
+        // The counters are those of a moment between.
+        let busy = earlier + (busy(&self.account)? - earlier) / 2;
+        Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy })
     }
 }
 

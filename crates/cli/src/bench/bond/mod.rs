@@ -30,6 +30,7 @@ use crate::lab::{Interrupt, namespace};
 use anyhow::Result;
 use arm::Arm;
 use row::{Round, Rounds};
+use turn::Turn;
 
 /// Flows of the recordings, one frame each.
 pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
@@ -40,7 +41,7 @@ const ROUNDS_MAX: usize = 30;
 /// MiB of huge pages for all arms at once.
 const WEIR_MIB: u32 = 512;
 const TESTPMD_MIB: u32 = 512;
-const SINKS_MIB: u32 = 3 * 128;
+const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
 /// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
 pub fn run(streams: &[u32], mut progress: impl FnMut(&str)) -> Result<Option<Vec<Row>>> {
@@ -83,12 +84,16 @@ fn obstacle() -> Option<String> {
 
 fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Row> {
     let mut run = Run::begin(false)?;
-    let mut arms = start(&mut run, streams, with_ovs, interrupt)?;
+    let mut arms = Arms::start(&mut run, streams, with_ovs, interrupt)?;
     let mut rounds = Rounds::default();
     // The first round warms up.
-    round(&mut arms, &mut run, interrupt)?;
+    arms.round(&mut run, interrupt)?;
     for _ in 0..ROUNDS_MAX {
-        rounds.add(round(&mut arms, &mut run, interrupt)?);
+        let round = arms.round(&mut run, interrupt)?;
+        if std::env::var_os("WEIR_BENCH_TURNS").is_some() {
+            println!("{}", round.iter().flatten().map(|turn| format!("  {turn}")).collect::<String>());
+        }
+        rounds.add(round);
         if rounds.suffice() {
             break;
         }
@@ -96,27 +101,39 @@ fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Row> {
     Ok(Row::new(streams, &rounds))
 }
 
-fn round(arms: &mut [Option<Arm>; 4], run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
-    let mut round = Round::default();
-    for (turn, arm) in round.iter_mut().zip(arms) {
-        *turn = arm.as_mut().map(|arm| arm.turn(run, interrupt)).transpose()?;
-    }
-    Ok(round)
+/// The arms of a comparison, all of them started and held.
+struct Arms {
+    weir: Arm,
+    ovs: Option<Arm>,
+    ceiling: Arm,
 }
 
-/// weir, Open vSwitch by lb_output and by recirculation, and testpmd: all of them started and held.
-fn start(run: &mut Run, streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<[Option<Arm>; 4]> {
-    let setting = Setting::new(TESTPMD_MIB, true);
-    let recording = record(run.folder(), streams)?;
-    let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
-    let [lb, recirc] = if with_ovs {
-        let namespace = run.namespace("ovs")?;
-        ovs::start(run, &setting, &recording, &namespace, interrupt)?.map(Some)
-    } else {
-        [None, None]
-    };
-    // Two pairs with half of the streams each.
-    let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
-    let ceiling = ceiling::start(run, &setting, [&half, &half], interrupt)?;
-    Ok([Some(weir), lb, recirc, Some(ceiling)])
+impl Arms {
+    fn start(run: &mut Run, streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Arms> {
+        let setting = Setting::new(TESTPMD_MIB, true);
+        let recording = record(run.folder(), streams)?;
+        let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
+        let ovs = if with_ovs {
+            let namespace = run.namespace("ovs")?;
+            Some(ovs::start(run, &setting, &recording, &namespace, interrupt)?)
+        } else {
+            None
+        };
+        // Two pairs with half of the streams each.
+        let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
+        let ceiling = ceiling::start(run, &setting, [&half, &half])?;
+        Ok(Arms { weir, ovs, ceiling })
+    }
+
+    /// A turn of each.
+    fn round(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
+        let weir = self.weir.turn(run, interrupt)?;
+        let mut ovs = |lb_output| {
+            let Some(ovs) = &mut self.ovs else { return Ok(None) };
+            ovs.send_by(lb_output);
+            ovs.turn(run, interrupt).map(Some)
+        };
+        let (lb, recirculation): (Option<Turn>, Option<Turn>) = (ovs(true)?, ovs(false)?);
+        Ok([Some(weir), lb, recirculation, Some(self.ceiling.turn(run, interrupt)?)])
+    }
 }

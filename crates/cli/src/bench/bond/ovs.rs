@@ -10,26 +10,25 @@ use crate::lab::ovs::{Ovs, SWITCH_DPDK};
 use crate::lab::run::Run;
 use anyhow::Result;
 use std::path::Path;
-use std::rc::Rc;
 
 /// MiB of its memory: it makes 262 144 mbufs.
 pub const MEBIBYTES: u32 = 1024;
 
 /// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that carries frames,
 /// one of the main thread, which sends LACPDUs.
-const QUEUES: usize = 2;
+const QUEUES: u16 = 2;
 
 /// Where the recording's frames go.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts it; the first arm is by lb_output. Its devices for the kernel live in `namespace`.
+/// Starts it, sending by lb_output. Its devices for the kernel live in `namespace`.
 pub fn start(
     run: &mut Run,
     setting: &Setting,
     recording: &Path,
     namespace: &Namespace,
     interrupt: &Interrupt,
-) -> Result<[Arm; 2]> {
+) -> Result<Arm> {
     let socket = run.folder().join("ovs.memif");
     let command = |program: &str| {
         let mut inside = namespace.command("nice");
@@ -38,13 +37,9 @@ pub fn start(
     };
     let ovs = Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
     configure(&ovs, recording, &socket, setting)?;
-    let (ovs, sink) = (Rc::new(ovs), Rc::new(Sink::start(run, "ovs-sink", setting, &socket, QUEUES, interrupt)?));
-    let account = account(run, ovs.process(), "pmd-c")?;
-    let mut arm = |lb_output| {
-        let carrier = Carrier::Ovs { ovs: Rc::clone(&ovs), lb_output };
-        Arm::new(run, ovs.process(), account.clone(), carrier, Rc::clone(&sink))
-    };
-    Ok([arm(true)?, arm(false)?])
+    let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
+    let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);
+    Arm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
 }
 
 fn settings(setting: &Setting) -> [String; 7] {
@@ -72,7 +67,7 @@ fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> R
     ])?;
     let core = setting.core;
     let affinity = format!("other_config:pmd-rxq-affinity=0:{core},1:{core}");
-    let device = |at: usize| format!("options:dpdk-devargs=\"{}\"", memif("server", at, at, socket));
+    let device = |at: usize| format!("options:dpdk-devargs=\"{}\"", memif("server", at, socket));
     let (p1, p2, queues) = (device(0), device(1), format!("options:n_rxq={QUEUES}"));
     // Slow LACPDUs: a partner that is held for its pauses is missed after 90 s only.
     ovs.vsctl(&[

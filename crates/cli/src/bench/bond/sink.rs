@@ -1,43 +1,34 @@
-//! What takes the members' frames: a weir on the core that carries none, the same for every arm, that drops them all.
+//! The sink of an arm, a process of its own (`bench/sink.rs`) on the core that carries no frames.
 
 use super::turn::RING_BITS;
-use super::weir;
-use crate::bench::peers::Setting;
-use crate::lab::Interrupt;
+use super::weir::preferred;
+use crate::bench::peers::{Forwarder, Setting};
 use crate::lab::run::{Run, Started};
-use crate::lab::weir::Weir;
-use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use crate::lab::weir;
+use anyhow::Result;
 use std::path::Path;
 
-/// A sink.
-pub struct Sink(Weir);
+/// MiB of its memory.
+pub const MEBIBYTES: u32 = 128;
 
-/// A member's end of the wire between member `id` and its sink.
-pub fn memif(role: &str, number: usize, id: usize, socket: &Path) -> String {
+/// A sink.
+pub struct Sink(Forwarder);
+
+/// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an LACPDU: with larger
+/// ones a ring that is long enough not to overflow would not fit a cache.
+pub fn memif(role: &str, number: usize, socket: &Path) -> String {
     let socket = socket.display();
-    format!("net_memif{number},role={role},id={id},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=2048")
+    format!("net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128")
 }
 
 impl Sink {
     /// Connects to the two members on `socket`, by as many queues as they have.
-    pub fn start(
-        run: &mut Run,
-        name: &'static str,
-        setting: &Setting,
-        socket: &Path,
-        queues: usize,
-        interrupt: &Interrupt,
-    ) -> Result<Sink> {
-        let port = |at: usize| format!("  m{at}: {{ dpdk: \"{}\" }}\n", memif("client", at, at, socket));
-        // With two queues data comes by one of them; the other's worker must not take half of the core.
-        let configuration = format!("workers: {queues}\nbusy: {}\nports:\n{}{}", queues == 1, port(0), port(1));
-        let command = |program: &str| {
-            let mut command = weir::preferred("taskset");
-            command.args(["-c", &setting.other.to_string(), program]);
-            command
-        };
-        Ok(Sink(Weir::start(run, name, command, &configuration, interrupt)?))
+    pub fn start(run: &mut Run, name: &'static str, setting: &Setting, socket: &Path, queues: u16) -> Result<Sink> {
+        let mut command = preferred(&weir::program()?);
+        command.args(["bench", "arm", "--core", &setting.other.to_string(), "sink"]);
+        command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
+        command.args([memif("client", 0, socket), memif("client", 1, socket)]);
+        Ok(Sink(Forwarder::weir(run, name, &mut command)?))
     }
 
     /// Its process.
@@ -46,28 +37,7 @@ impl Sink {
     }
 
     /// Frames that came from both members.
-    pub fn arrived(&self) -> Result<u64> {
-        let ledger = self.0.show("ledger")?;
-        ledger["ledger"]["received"].as_u64().context("the sink's ledger")
+    pub fn arrived(&mut self, run: &Run) -> Result<u64> {
+        self.0.arrived(run)
     }
-
-    /// Says to both members that it is one system which takes frames on both links.
-    pub fn greet(&self) -> Result<()> {
-        for at in 0..2 {
-            let hex: String = lacpdu(at).iter().map(|byte| format!("{byte:02x}")).collect();
-            self.0.ask(&json!({"command": "inject", "hex": hex, "output": format!("m{at}")})).map(|_: Value| ())?;
-        }
-        Ok(())
-    }
-}
-
-fn lacpdu(port: u8) -> Vec<u8> {
-    let mut frame = vec![0x01, 0x80, 0xc2, 0, 0, 2, 2, 0, 0, 0, 0, 0x50 + port, 0x88, 9, 1, 1];
-    frame.extend([1, 20, 0xff, 0xff, 2, 0, 0, 0, 0, 0x50, 0, 7, 0xff, 0xff, 0, port + 1, 0x3d, 0, 0, 0]);
-    frame.extend([2, 20]);
-    frame.extend([0; 18]);
-    frame.extend([3, 16]);
-    frame.extend([0; 14]);
-    frame.resize(124, 0);
-    frame
 }

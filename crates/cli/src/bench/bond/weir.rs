@@ -9,7 +9,6 @@ use crate::lab::weir::Weir;
 use anyhow::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::rc::Rc;
 
 /// A program that other programs shall not keep waiting.
 pub fn preferred(program: &str) -> Command {
@@ -22,7 +21,7 @@ pub fn preferred(program: &str) -> Command {
 pub fn start(run: &mut Run, setting: &Setting, recording: &Path, streams: u32, interrupt: &Interrupt) -> Result<Arm> {
     let socket = run.folder().join("weir.memif");
     let weir = Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
-    let sink = Rc::new(Sink::start(run, "weir-sink", setting, &socket, 1, interrupt)?);
+    let sink = Sink::start(run, "weir-sink", setting, &socket, 1)?;
     let account = account(run, weir.process(), "weir-worker")?;
     Arm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
 }
@@ -50,7 +49,7 @@ pipes:
 ",
         core = setting.core,
         recording = recording.display(),
-        p1 = memif("server", 0, 0, socket),
-        p2 = memif("server", 1, 1, socket),
+        p1 = memif("server", 0, socket),
+        p2 = memif("server", 1, socket),
     )
 }
