@@ -1,12 +1,12 @@
 //! The sink of an arm, a process of its own (`bench/sink.rs`) on the core that carries no frames.
 
 use super::turn::RING_BITS;
-use super::weir::preferred;
 use crate::bench::peers::{Forwarder, Setting};
 use crate::lab::run::{Run, Started};
-use crate::lab::weir;
+use crate::lab::{namespace, weir};
 use anyhow::Result;
 use std::path::Path;
+use std::process::Command;
 
 /// MiB of its memory.
 pub const MEBIBYTES: u32 = 128;
@@ -24,11 +24,15 @@ pub fn memif(role: &str, number: usize, socket: &Path) -> String {
 impl Sink {
     /// Connects to the two members on `socket`, by as many queues as they have.
     pub fn start(run: &mut Run, name: &'static str, setting: &Setting, socket: &Path, queues: u16) -> Result<Sink> {
-        let mut command = preferred(&weir::program()?);
+        let mut command = Command::new(weir::program()?);
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "sink"]);
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
         command.args([memif("client", 0, socket), memif("client", 1, socket)]);
-        Ok(Sink(Forwarder::weir(run, name, &mut command)?))
+        let sink = Forwarder::weir(run, name, &mut command)?;
+        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is full. Not from its
+        // start on, when DPDK waits for threads of its own on the same core.
+        namespace::output("chrt", &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()])?;
+        Ok(Sink(sink))
     }
 
     /// Its process.
