@@ -1,6 +1,7 @@
 //! `weir bench`: how fast, on this machine, now.
 
 use crate::bench;
+use crate::lab::screen::Screen;
 use crate::lab::{INTERRUPTED, Interrupted};
 use anyhow::Result;
 use serde_json::json;
@@ -92,10 +93,11 @@ fn measure(bench: &Bench) -> Result<()> {
         }
         Bench::Bond { streams, json } => {
             let streams = if streams.is_empty() { &bench::bond::STREAMS[..] } else { streams };
-            println!("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
-            let rows = bench::bond::run(streams, |line| println!("{line}"))?;
-            println!("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
-            let flatness = bench::bond::flatness(|line| println!("{line}"));
+            let mut screen = Screen::new(*json);
+            screen.say("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
+            let rows = bench::bond::run(streams, &mut screen)?;
+            screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
+            let flatness = bench::bond::flatness(|line| screen.say(line));
             if *json {
                 println!("{}", json!({ "results": rows, "flatness": flatness }));
             }

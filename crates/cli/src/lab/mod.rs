@@ -18,7 +18,7 @@ pub mod ovs;
 mod reloads;
 mod report;
 pub mod run;
-mod screen;
+pub mod screen;
 mod share;
 mod topology;
 mod verdict;

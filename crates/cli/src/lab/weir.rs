@@ -83,6 +83,11 @@ impl Weir {
         self.ask(&json!({"command": "show", "what": what}))
     }
 
+    /// What an app of it answers.
+    pub fn app(&self, name: &str, request: &str) -> Result<Value> {
+        self.ask(&json!({"command": "app", "app": name, "request": request}))
+    }
+
     /// Swaps its configuration; returns when all workers have it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         fs::write(&self.configuration, configuration)?;

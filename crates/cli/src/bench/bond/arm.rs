@@ -75,7 +75,11 @@ impl Arm {
 
     /// Waits until both members carry traffic, in the way that is to be measured.
     fn begin(&mut self, interrupt: &Interrupt) -> Result<()> {
-        let Carrier::Ovs { ovs, lb_output } = &self.carrier else { return Ok(()) };
+        let (ovs, lb_output) = match &self.carrier {
+            Carrier::Weir(weir) => return both_enabled(weir, interrupt),
+            Carrier::Ovs { ovs, lb_output } => (ovs, lb_output),
+            Carrier::Testpmd(_) => return Ok(()),
+        };
         ovs.vsctl(&["set", "port", "bond0", &format!("other_config:lb-output-action={lb_output}")])?;
         let deadline = Instant::now() + PATIENCE;
         while ovs.members_enabled("bond0")? < 2 || uses_lb_output(ovs)? != Some(*lb_output) {
@@ -97,6 +101,22 @@ impl Arm {
         // The counters are those of a moment between.
         let busy = earlier + (busy(&self.account)? - earlier) / 2;
         Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy })
+    }
+}
+
+/// Waits until weir's bond uses both members.
+fn both_enabled(weir: &Weir, interrupt: &Interrupt) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let bond = weir.app("bond0", "show")?;
+        let members = bond["members"].as_array().context("no members")?;
+        if members.iter().all(|member| member["enabled"] == true) {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            bail!("weir's bond does not come up: {bond}");
+        }
+        interrupt.sleep(Duration::from_millis(20))?;
     }
 }
 

@@ -26,10 +26,11 @@ use super::peers::{Setting, TESTPMD, TESTPMD_PACKAGE};
 use crate::huge_pages::HugePages;
 use crate::lab::ovs::{PACKAGE_DPDK, SWITCH_DPDK};
 use crate::lab::run::Run;
+use crate::lab::screen::Screen;
 use crate::lab::{Interrupt, namespace};
 use anyhow::Result;
 use arm::Arm;
-use row::{Round, Rounds};
+use row::{ARMS, Round, Rounds};
 use turn::Turn;
 
 /// Flows of the recordings, one frame each.
@@ -44,27 +45,27 @@ const TESTPMD_MIB: u32 = 512;
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
 /// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
-pub fn run(streams: &[u32], mut progress: impl FnMut(&str)) -> Result<Option<Vec<Row>>> {
+pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
     if let Some(why) = obstacle() {
-        progress(&format!("bond: not measured, {why}"));
+        screen.say(&format!("bond: not measured, {why}"));
         return Ok(None);
     }
     let with_ovs = std::fs::exists(SWITCH_DPDK).unwrap_or(false);
     if !with_ovs {
-        progress(&format!("bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"));
+        screen.say(&format!("bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"));
     }
     let interrupt = Interrupt::on_signals()?;
     let mebibytes = WEIR_MIB + TESTPMD_MIB + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
-        progress(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
+        screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
         return Ok(None);
     }
-    progress(&Row::heading());
+    screen.say(&Row::heading());
     let mut rows = Vec::new();
     for &streams in streams {
-        let row = measure(streams, with_ovs, &interrupt)?;
-        progress(&format!("{row}"));
+        let row = measure(streams, with_ovs, &interrupt, screen)?;
+        screen.say(&row.to_string());
         rows.push(row);
     }
     Ok(Some(rows))
@@ -82,23 +83,28 @@ fn obstacle() -> Option<String> {
     }
 }
 
-fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Row> {
+fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Screen) -> Result<Row> {
     let mut run = Run::begin(false)?;
     let mut arms = Arms::start(&mut run, streams, with_ovs, interrupt)?;
     let mut rounds = Rounds::default();
     // The first round warms up.
     arms.round(&mut run, interrupt)?;
-    for _ in 0..ROUNDS_MAX {
+    for number in 1..=ROUNDS_MAX {
         let round = arms.round(&mut run, interrupt)?;
-        if std::env::var_os("WEIR_BENCH_TURNS").is_some() {
-            println!("{}", round.iter().flatten().map(|turn| format!("  {turn}")).collect::<String>());
-        }
         rounds.add(round);
+        screen.live(&[progress(streams, number, &round)]);
         if rounds.suffice() {
             break;
         }
     }
     Ok(Row::new(streams, &rounds))
+}
+
+/// A round as it is shown while others are to come: rates, and in brackets what was dropped.
+fn progress(streams: u32, number: usize, round: &Round) -> String {
+    let turn = |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
+    let turns: String = ARMS.into_iter().zip(round).map(turn).collect();
+    format!("{streams:>7}  round {number}:{turns}")
 }
 
 /// The arms of a comparison, all of them started and held.

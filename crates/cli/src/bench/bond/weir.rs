@@ -31,21 +31,11 @@ fn configuration(setting: &Setting, recording: &Path, streams: u32, socket: &Pat
         "workers: [{core}]
 busy: true
 ports:
-  p0: {{ dpdk: \"net_pcap0,rx_pcap={recording},infinite_rx=1\", frames: {streams}, root: bond0 }}
-  p1: {{ dpdk: \"{p1}\" }}
-  p2: {{ dpdk: \"{p2}\" }}
-groups:
-  bond0: {{ fill: wants, targets: {{ p1: p1, p2: p2 }} }}
-pipes:
-  bond0:
-    type: hash
-    hash: 5-tuple
-    group: bond0
-    forward: per_entry
-    miss: drop
-    entries:
-      - {{ match: {{ target: p1 }}, forward: p1 }}
-      - {{ match: {{ target: p2 }}, forward: p2 }}
+  p0: {{ dpdk: \"net_pcap0,rx_pcap={recording},infinite_rx=1\", frames: {streams} }}
+  p1: {{ dpdk: \"{p1}\", mac: 02:00:00:00:00:11 }}
+  p2: {{ dpdk: \"{p2}\", mac: 02:00:00:00:00:12 }}
+apps:
+  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: {{ mode: active, rate: slow }} }}
 ",
         core = setting.core,
         recording = recording.display(),
