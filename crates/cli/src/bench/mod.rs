@@ -11,7 +11,7 @@ pub mod bond;
 pub mod dpdk;
 pub mod engine;
 pub mod memory;
-mod peers;
+pub mod peers;
 pub mod scenarios;
 #[cfg(feature = "dpdk")]
 mod sink;

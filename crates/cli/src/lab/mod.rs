@@ -1,12 +1,13 @@
 //! Labs: weir in network namespaces, with real programs around it and the kernel as witness.
 //!
 //! A lab is the main job done for real on one machine: no mock, no capture, no network card. Everything in it is made by
-//! Debian's own tools (`ip`, `ethtool`, `nsd`, `dnsperf`), one process each, because a lab is read by people who know
+//! Debian's own tools (`ip`, `ethtool`, `nsd`, `dnsperf`, `iperf3`, Open vSwitch), one process each, because a lab is read by people who know
 //! these commands, and because namespaces cannot be entered from a process that has threads.
 //!
 //! What a lab promises: it ends in bounded time, it ends with failure when a frame or a query is unaccounted for, and it
 //! leaves nothing behind, also when it is interrupted or was killed (`run.rs`).
 
+pub mod bond;
 mod clients;
 mod daemon;
 pub mod dns;

@@ -53,6 +53,12 @@ impl Namespace {
         run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &lines).map(drop)
     }
 
+    /// Runs a short command in it, with this on its standard input.
+    pub fn input(&self, program: &str, arguments: &[&str], lines: &str) -> Result<()> {
+        let inside = [&["netns", "exec", &self.name, program], arguments].concat();
+        run(&mut bounded("ip", &inside), lines).map(drop)
+    }
+
     /// Runs a short command in it; what it printed.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();
@@ -63,6 +69,13 @@ impl Namespace {
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.env("PATH", PATH).args(["netns", "exec", &self.name, program]).stdin(Stdio::null());
+        command
+    }
+
+    /// The same for a program that carries frames: what else runs on this machine shall not keep it waiting.
+    pub fn preferred(&self, program: &str) -> Command {
+        let mut command = self.command("nice");
+        command.args(["-n", "-20", program]);
         command
     }
 

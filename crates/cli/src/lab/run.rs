@@ -86,14 +86,6 @@ impl Run {
         signal_group(self.children[started.0].id(), Signal::CONT);
     }
 
-    /// Kills a process (SIGKILL): what it could have tidied up stays as it is.
-    pub fn kill(&mut self, started: Started) -> Result<()> {
-        let child = &mut self.children[started.0];
-        signal_group(child.id(), Signal::KILL);
-        child.wait()?;
-        Ok(())
-    }
-
     /// Asks a process to end (SIGTERM) and waits; one that does not is killed.
     pub fn stop(&mut self, started: Started) -> Result<ExitStatus> {
         let child = &mut self.children[started.0];

@@ -30,11 +30,7 @@ pub fn start(
     interrupt: &Interrupt,
 ) -> Result<Arm> {
     let socket = run.folder().join("ovs.memif");
-    let command = |program: &str| {
-        let mut inside = namespace.command("nice");
-        inside.args(["-n", "-20", program]);
-        inside
-    };
+    let command = |program: &str| namespace.preferred(program);
     let ovs = Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
     configure(&ovs, recording, &socket, setting)?;
     let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
