@@ -111,6 +111,8 @@ impl Witness {
             Happening::Remove(member) => {
                 self.step(Event::Remove { member: *member });
                 self.up.remove(member);
+                // Its goodbye is beyond the limit, and one that is added anew has sent nothing yet.
+                self.sent.remove(member);
                 assert_ne!(self.used.insert(*member, (false, false)), Some((true, true)), "said so");
             }
             Happening::Hold(member, held) => self.step(Event::Hold { member: *member, held: *held }),
