@@ -49,8 +49,8 @@ impl Member {
             Mux::Waiting(until) if now_ns >= until => Mux::Attached,
             Mux::Attached if ready => Mux::Collecting,
             Mux::Collecting | Mux::Distributing if !ready => Mux::Attached,
-            Mux::Collecting if self.partner.state.has(State::COLLECTING) => Mux::Distributing,
-            Mux::Distributing if !self.partner.state.has(State::COLLECTING) => Mux::Collecting,
+            Mux::Collecting if self.partner_collects() => Mux::Distributing,
+            Mux::Distributing if !self.partner_collects() => Mux::Collecting,
             same => same,
         };
         let changed = next != self.mux;
@@ -61,6 +61,12 @@ impl Member {
     /// Do both ends say that this link is in its aggregator?
     pub(super) fn is_in_sync(&self) -> bool {
         self.selected && self.mux >= Mux::Attached && self.partner.state.has(State::SYNC)
+    }
+
+    /// A partner that has not heard us for too long takes nothing, whatever else it says: Open vSwitch goes on saying that it
+    /// collects (the standard's cannot: it is not in sync then).
+    fn partner_collects(&self) -> bool {
+        self.partner.state.has(State::COLLECTING) && !self.partner.state.has(State::EXPIRED)
     }
 
     /// What the mux says to the partner, and that it be told if it is new.

@@ -70,6 +70,8 @@ impl Member {
         }
         let known = pdu.partner.state.among(TOLD) == self.actor.state.among(TOLD);
         self.transmit.wanted |= !known || !pdu.partner.is_same_port(&self.actor);
+        // It remembers us well, but has not heard us: the PDU that was sent when the link came up came before its end did.
+        self.transmit.wanted |= pdu.actor.state.has(State::EXPIRED);
         self.record(pdu);
         self.actor.state = self.actor.state.with(State::DEFAULTED | State::EXPIRED, false);
         self.receive = Receive::Current(now_ns.saturating_add(self.patience_ns()));

@@ -412,6 +412,21 @@ fn a_partner_is_in_sync_if_it_says_so_of_this_link() {
 }
 
 #[test]
+fn a_partner_that_has_not_heard_us_is_answered_at_once_and_sent_nothing() {
+    let mut net = with_partner(config(1), |_| {});
+    assert!(net.works(0, 1));
+    let mut pdu = LacpPdu { actor: net.status(0, 1).partner, partner: net.status(0, 1).actor, collector_delay: 0 };
+    pdu.actor.state = pdu.actor.state | State::EXPIRED;
+    net.run(SEC / 2);
+    let sent = net.ends[0].sent.len();
+    net.step(0, Event::Pdu { member: 1, bytes: &pdu.frame([2; 6]) });
+    assert_eq!((net.ends[0].sent.len(), net.ends[0].used[&1]), (sent + 1, (true, false)));
+    pdu.actor.state = pdu.actor.state.with(State::EXPIRED, false);
+    net.step(0, Event::Pdu { member: 1, bytes: &pdu.frame([2; 6]) });
+    assert!(net.works(0, 1));
+}
+
+#[test]
 fn two_ends_of_which_none_speaks_first_are_not_in_sync() {
     let net = with_partner(passive(1), |pdu| pdu.actor.state = State(0x3e));
     assert_eq!(net.ends[0].changes, []);
