@@ -23,7 +23,7 @@ const NAP: Duration = Duration::from_micros(50);
 /// Bytes of the frames that are only counted. LACPDUs are longer.
 const FRAME: usize = 60;
 
-/// How often LACP is looked after, and the thread that answers is let in.
+/// How often LACP is looked after, and whatever else is on this core is let in for a nap's time.
 const TICK: Duration = Duration::from_millis(2);
 
 const SYSTEM: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
@@ -51,7 +51,7 @@ pub fn run(pools: Pools, members: Vec<Queues>) -> Result<()> {
         if ticked.elapsed() >= TICK {
             ticked = Instant::now();
             sink.tick()?;
-            std::thread::yield_now();
+            std::thread::sleep(NAP);
         }
     }
     Ok(())

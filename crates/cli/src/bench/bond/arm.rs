@@ -65,7 +65,7 @@ impl Arm {
         interrupt.sleep(TURN)?;
         let after = self.read(run)?;
         self.hold(run);
-        Turn::between(&before, &after)
+        Ok(Turn::between(&before, &after))
     }
 
     fn hold(&mut self, run: &mut Run) {
@@ -99,8 +99,8 @@ impl Arm {
             Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
         };
         // The counters are those of a moment between.
-        let busy = earlier + (busy(&self.account)? - earlier) / 2;
-        Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy })
+        let doubt = (busy(&self.account)? - earlier) / 2;
+        Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy: earlier + doubt, doubt })
     }
 }
 

@@ -43,7 +43,7 @@ impl Rounds {
     }
 
     fn good(&self, arm: usize) -> impl Iterator<Item = Turn> {
-        self.turns(arm).filter(|turn| turn.dropped <= DROPPED_MAX)
+        self.turns(arm).filter(is_good)
     }
 
     /// The rates without loss; `None` when they are too few.
@@ -60,7 +60,7 @@ impl Rounds {
 
     /// One arm's rate over another's, round by round.
     fn ratio(&self, arm: usize, other: usize) -> Option<f64> {
-        let good = |turn: Option<Turn>| turn.filter(|turn| turn.dropped <= DROPPED_MAX);
+        let good = |turn: Option<Turn>| turn.filter(is_good);
         let both = self.0.iter().filter_map(|round| good(round[arm]).zip(good(round[other])));
         enough(both.map(|(ours, theirs)| ours.mpps / theirs.mpps).collect()).map(|ratios| ratios.median)
     }
@@ -68,6 +68,10 @@ impl Rounds {
     fn is_void(&self, arm: usize) -> bool {
         self.turns(arm).next().is_some() && self.rate(arm).is_none()
     }
+}
+
+fn is_good(turn: &Turn) -> bool {
+    turn.dropped <= DROPPED_MAX && !turn.doubtful
 }
 
 fn enough(values: Vec<f64>) -> Option<Spread> {
@@ -163,7 +167,7 @@ mod tests {
     use super::*;
 
     fn round(turns: [(f64, f64); 3]) -> Round {
-        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped });
+        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped, doubtful: false });
         [turn(turns[0]), turn(turns[1]), None, turn(turns[2])]
     }
 
