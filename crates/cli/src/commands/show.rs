@@ -86,7 +86,7 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {
-            let simple = fields.iter().filter(|(_, value)| !value.is_array() && !value.is_object());
+            let simple = fields.iter().filter(|(_, value)| !value.is_array() && !value.is_object() && !value.is_null());
             Value::Object(simple.map(|(name, value)| (name.clone(), value.clone())).collect())
         }
         other => other.clone(),

@@ -213,9 +213,10 @@ fn ports_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Repo
 }
 
 fn out_named(node: &Node, bonds: &[Bond], program: &Program, report: &mut Report) -> Option<Out> {
-    match bonds.iter().find(|bond| node.is(&bond.name)) {
-        Some(bond) => by_bond(bond, program),
-        None => port_named(node, program, report).map(Out::Port),
+    match (bonds.iter().find(|bond| node.is(&bond.name)), &node.kind) {
+        (Some(bond), _) => by_bond(bond, program),
+        (None, Kind::Scalar(name)) if bond::is_one(name, program) => None,
+        (None, _) => port_named(node, program, report).map(Out::Port),
     }
 }
 

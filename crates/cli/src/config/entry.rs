@@ -90,12 +90,12 @@ impl EntryReader<'_> {
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
         let members = value::members(Field::InputPort, text(port, "a port", &mut Report::default())?, self.program)?;
-        let mut varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
-        let (place, one) = varying.by_ref().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
+        let varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
+        let (place, one) = varying.enumerate().find(|(_, one)| one.field == Field::InputPort)?;
         Some((place, members.into_iter().filter_map(|member| self.value(one, member).ok().flatten()).collect()))
     }
 
-    /// One entry; `None` if it cannot be used, which the report says. Of a bond's that of its first member.
+    /// One entry, of a whole bond that of its first member; `None` if it cannot be used, which the report says.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, KEYS, self.report);
