@@ -5,17 +5,20 @@
 //! positions in that list.
 
 use super::announce;
-use super::assignment::{Assignment, Move, When, weight_of_speed};
+use super::assignment::{Assignment, weight_of_speed};
 use super::config::{Bond, Inward, Member, Mode};
 use super::lacp::{self, Lacp, Negotiation};
 use super::learnt::{Learnt, Mac};
 use super::links::{self, Admission, Links, Output, Reason};
+use super::moves::Moved;
 use super::pipes::Names;
 use super::rebalance::{Carrier, Plan, Rebalance, View};
+use super::reload::Gone;
+use super::requests::Question;
 use super::show;
 use crate::app::{Action, App, Event, RequestId};
-use engine::change::{Change, EntryKey};
-use engine::program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program};
+use engine::change::Change;
+use engine::program::{GroupId, PipeId, PortId, Program};
 use engine::worker::BucketReport;
 use serde_json::Value;
 use std::any::Any;
@@ -29,78 +32,66 @@ const UNKNOWN_WEIGHT: u32 = 1000;
 /// For so long a member that is left on purpose is still listened to: its partner hears of it within a second.
 const LINGER_NS: u64 = 1_100_000_000;
 
-/// Moves that `show bond` remembers.
-const MOVES_REMEMBERED: usize = 32;
+/// Workers carry out a change so much later than it was asked for, at most.
+const SLACK_NS: u64 = 20_000_000;
 
 /// A bond that runs.
 pub struct BondApp {
     pub(super) bond: Bond,
-    numbers: Numbers,
+    pub(super) numbers: Numbers,
     pub(super) state: State,
 }
 
 /// What it is called in the program it is bound to.
 #[derive(Clone, Copy, Debug, Default)]
-struct Numbers {
-    group: GroupId,
-    inward: Option<PipeId>,
-    learn: Option<PipeId>,
-    reflected: Option<PipeId>,
-    group_active: Option<PipeId>,
+pub(super) struct Numbers {
+    pub group: GroupId,
+    pub inward: Option<PipeId>,
+    pub learn: Option<PipeId>,
+    pub reflected: Option<PipeId>,
+    pub group_active: Option<PipeId>,
 }
 
 /// What outlives a reload.
 pub(super) struct State {
     /// Names of members and their numbers.
     pub ids: BTreeMap<String, u16>,
-    next_id: u16,
+    pub next_id: u16,
     pub lacp: Option<Lacp>,
     pub links: Links,
     pub assignment: Assignment,
     pub rebalance: Rebalance,
     pub learnt: Learnt,
     /// Whose frames come in: entries of `in`, and of `group/active`.
-    admitted: BTreeSet<u16>,
-    broadcast: Option<u16>,
+    pub admitted: BTreeMap<u16, PortId>,
+    pub broadcast: Option<PortId>,
     /// Members that are listened to until then.
-    lingering: BTreeMap<u16, u64>,
+    pub lingering: BTreeMap<u16, u64>,
     /// Members of which LACP is told then that they are out.
-    holding: BTreeMap<u16, u64>,
+    pub holding: BTreeMap<u16, u64>,
     /// Members that the operator took out.
     pub disabled: BTreeSet<u16>,
     pub negotiation: Negotiation,
     /// Totals of the buckets when they were read last.
     pub buckets: BucketReport,
-    asked: Vec<(RequestId, Question)>,
+    pub asked: Vec<(RequestId, Question)>,
     /// The rebalance waits for totals.
-    counting: bool,
+    pub counting: bool,
     pub moves: VecDeque<Moved>,
     pub moves_total: u64,
     /// Speeds of the links that are known.
-    speeds: BTreeMap<u16, u64>,
+    pub speeds: BTreeMap<u16, u64>,
     /// Members that the configuration has no longer.
-    gone: Vec<u16>,
-    /// Entries of `in` that another kind of bond left.
-    leftover: BTreeSet<u16>,
+    pub gone: BTreeMap<u16, Gone>,
+    /// Entries of `in` that are to be taken out.
+    pub leftover: BTreeSet<PortId>,
+    /// Addresses that are to be taken out of their pipes.
+    pub unlearnt: Vec<Mac>,
+    /// Buckets have targets: some member may be used.
+    pub lit: bool,
     begun: bool,
-}
-
-/// Buckets that were told to move.
-#[derive(Clone, Debug)]
-pub(super) struct Moved {
-    pub at_ns: u64,
-    pub buckets: Vec<u32>,
-    pub to: u16,
-    pub why: String,
-}
-
-/// What an operator waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
-    Show,
-    Buckets,
-    Rebalance,
-    DryRun,
+    /// Totals of the buckets have been read: what was carried before is nobody's load.
+    counted: bool,
 }
 
 impl BondApp {
@@ -108,8 +99,8 @@ impl BondApp {
     #[must_use]
     pub fn new(bond: Bond) -> BondApp {
         let ids: BTreeMap<String, u16> = bond.members.iter().map(|member| member.name.clone()).zip(0..).collect();
-        let weight = |(id, member): (u16, &Member)| (id, member.weight.unwrap_or(UNKNOWN_WEIGHT));
-        let weights: Vec<(u16, u32)> = (0..).zip(&bond.members).map(weight).collect();
+        let weights: Vec<(u16, u32)> =
+            (0..).zip(&bond.members).map(|(id, one)| (id, share(&bond, one, None))).collect();
         let size = bond.size() as usize;
         let state = State {
             next_id: ids.len() as u16,
@@ -118,7 +109,7 @@ impl BondApp {
             assignment: Assignment::new(bond.size(), &weights),
             rebalance: Rebalance::new(bond.rule, bond.rebalance_ms, 0, &vec![0; size]),
             learnt: Learnt::new(bond.learnt_max),
-            admitted: BTreeSet::new(),
+            admitted: BTreeMap::new(),
             broadcast: None,
             lingering: BTreeMap::new(),
             holding: BTreeMap::new(),
@@ -130,16 +121,19 @@ impl BondApp {
             moves: VecDeque::new(),
             moves_total: 0,
             speeds: BTreeMap::new(),
-            gone: Vec::new(),
+            gone: BTreeMap::new(),
             leftover: BTreeSet::new(),
+            unlearnt: Vec::new(),
+            lit: false,
             begun: false,
+            counted: false,
             ids,
         };
         BondApp { bond, numbers: Numbers::default(), state }
     }
 
     /// A member's number.
-    fn id(&self, name: &str) -> Option<u16> {
+    pub(super) fn id(&self, name: &str) -> Option<u16> {
         self.state.ids.get(name).copied()
     }
 
@@ -153,11 +147,17 @@ impl BondApp {
     }
 
     pub(super) fn name(&self, id: u16) -> &str {
-        self.member(id).map_or("none", |member| &member.name)
+        let gone = || self.state.gone.get(&id).map_or("none", |gone| &gone.name);
+        self.member(id).map_or_else(gone, |member| &member.name)
+    }
+
+    /// A member's port; also of one that has just gone.
+    fn port(&self, id: u16) -> Option<PortId> {
+        self.member(id).map(|member| member.port).or_else(|| self.state.gone.get(&id)?.port)
     }
 
     /// A member's place among the group's targets.
-    fn target(&self, id: u16) -> u16 {
+    pub(super) fn target(&self, id: u16) -> u16 {
         let place = self.bond.members.iter().position(|member| self.id(&member.name) == Some(id));
         place.map_or(NO_TARGET, |place| place as u16)
     }
@@ -169,16 +169,30 @@ impl BondApp {
 
     /// Adds the members to LACP and links; those that are there already stay as they are.
     fn begin(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        for mac in std::mem::take(&mut self.state.unlearnt) {
+            self.forget(mac, actions);
+        }
         if std::mem::replace(&mut self.state.begun, true) {
             self.adapt(now_ns, actions);
+        } else {
+            // Another kind of bond may have left targets.
+            self.go_dark(actions);
+        }
+        if !self.state.counted {
+            actions.push(Action::ReadBuckets(self.numbers.group));
         }
         for (id, member) in self.members() {
-            let admission = if self.state.lacp.is_some() { shut() } else { Admission::default() };
+            let admission = if self.lacp_decides() { shut() } else { Admission::default() };
             let settings = settings(&self.bond, id, &member);
             self.tell_lacp(now_ns, lacp::Event::Add { member: id, settings }, actions);
             let link = links::Link { member: id, carrier: false, speed_bps: None, admission };
             self.tell_links(now_ns, links::Event::Add(link), actions);
         }
+    }
+
+    /// Is it LACP's word that opens a member?
+    pub(super) fn lacp_decides(&self) -> bool {
+        self.state.lacp.is_some() && self.state.negotiation != Negotiation::Fallback
     }
 
     fn link(&mut self, now_ns: u64, port: PortId, up: bool, speed_bps: Option<u64>, actions: &mut Vec<Action>) {
@@ -193,78 +207,76 @@ impl BondApp {
         self.tell_links(now_ns, links::Event::Speed(id, speed_bps), actions);
         self.tell_links(now_ns, links::Event::Carrier(id, up), actions);
         self.tell_lacp(now_ns, lacp::Event::Link { member: id, up, speed_bps }, actions);
-        // A member that was left on purpose may have had buckets that waited: now nothing must wait.
-        if !up && self.state.disabled.contains(&id) {
-            self.send_table(actions);
+        if !up {
+            self.hasten(now_ns, id, show::reason(Reason::Carrier), actions);
         }
     }
 
     fn frame(&mut self, now_ns: u64, app: &str, input: PortId, bytes: &[u8], actions: &mut Vec<Action>) {
-        let member = self.member_at(input).map(|(id, _)| id);
-        if app == Names(&self.bond.name).learn() {
-            return match member {
-                Some(_) => self.came_back(now_ns, bytes, actions),
-                None => self.learn(now_ns, bytes, actions),
-            };
+        let names = Names(&self.bond.name);
+        match self.member_at(input).map(|(id, _)| id) {
+            None if app == names.learn() => self.learn(now_ns, bytes, actions),
+            Some(id) if app == names.learn() => self.came_back(now_ns, id, bytes, actions),
+            Some(id) if app == names.slow() => {
+                self.tell_lacp(now_ns, lacp::Event::Pdu { member: id, bytes }, actions);
+            }
+            Some(id) if app == names.answers() => self.answered(now_ns, id, bytes, actions),
+            _ => {}
         }
-        let Some(id) = member else { return };
-        let answered = announce::answer(bytes).and_then(|from| {
+    }
+
+    fn answered(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
+        let target = announce::answer(bytes).and_then(|from| {
             let targets = &self.bond.probe.as_ref()?.targets;
             targets.iter().position(|target| *target == from)
         });
-        match answered {
-            Some(target) => self.tell_links(now_ns, links::Event::Answer(id, target as u8), actions),
-            None => self.tell_lacp(now_ns, lacp::Event::Pdu { member: id, bytes }, actions),
-        }
-    }
-
-    fn learn(&mut self, now_ns: u64, bytes: &[u8], actions: &mut Vec<Action>) {
-        let Some((mac, gone)) = self.state.learnt.learn(now_ns, bytes) else { return };
-        for pipe in [self.numbers.learn, self.numbers.reflected].into_iter().flatten() {
-            actions.extend(gone.map(|gone| Action::Change(remove(pipe, number(gone)))));
-            actions.push(Action::Change(add(pipe, number(mac))));
-        }
-    }
-
-    fn came_back(&mut self, now_ns: u64, bytes: &[u8], actions: &mut Vec<Action>) {
-        let Some(mac) = self.state.learnt.has_moved(now_ns, bytes) else { return };
-        for pipe in [self.numbers.learn, self.numbers.reflected].into_iter().flatten() {
-            actions.push(Action::Change(remove(pipe, number(mac))));
-        }
-        if let Inward::Port(output) = self.bond.inward {
-            actions.push(Action::Inject { bytes: bytes.to_vec(), output });
+        if let Some(target) = target {
+            self.tell_links(now_ns, links::Event::Answer(id, target as u8), actions);
         }
     }
 
     fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.tell_lacp(now_ns, lacp::Event::Tick, actions);
         self.tell_links(now_ns, links::Event::Tick, actions);
-        for id in due(&mut self.state.holding, now_ns) {
-            self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: true }, actions);
+        self.have_left(now_ns, actions);
+        if self.state.lingering.values().any(|until| *until <= now_ns) {
+            self.admit(now_ns, actions);
         }
-        let lapsed = due(&mut self.state.lingering, now_ns);
-        if !lapsed.is_empty() {
-            self.admit(now_ns, false, actions);
-        }
+        self.age(now_ns, actions);
         if self.counts_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.state.counting = true;
             actions.push(Action::ReadBuckets(self.numbers.group));
         }
     }
 
-    fn tell_lacp(&mut self, now_ns: u64, event: lacp::Event<'_>, actions: &mut Vec<Action>) {
+    /// Nothing goes out any more by members that the operator took out: whoever sends to them is told, and they are
+    /// listened to until they know.
+    fn have_left(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let left = due(&mut self.state.holding, now_ns);
+        for &id in &left {
+            self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: true }, actions);
+        }
+        if !left.is_empty() && self.bond.mode == Mode::BalanceSlb {
+            self.announce(actions);
+        }
+    }
+
+    pub(super) fn tell_lacp(&mut self, now_ns: u64, event: lacp::Event<'_>, actions: &mut Vec<Action>) {
         let Some(lacp) = &mut self.state.lacp else { return };
         let mut wanted = Vec::new();
         lacp.step(now_ns, event, &mut wanted);
         for action in wanted {
             match action {
                 lacp::Action::Transmit { member, frame } => {
-                    let output = self.member(member).map(|member| member.port);
+                    let output = self.port(member);
                     actions.extend(output.map(|output| Action::Inject { bytes: frame, output }));
                 }
                 lacp::Action::Member { member, collecting, distributing } => {
                     let admission = Admission { collecting, distributing };
                     self.tell_links(now_ns, links::Event::Admission(member, admission), actions);
+                    if !distributing {
+                        self.hasten(now_ns, member, show::reason(Reason::Lacp), actions);
+                    }
                 }
                 lacp::Action::Negotiation(negotiation) => self.negotiated(now_ns, negotiation, actions),
                 lacp::Action::Report { member, notice, kept_back } => {
@@ -291,145 +303,55 @@ impl BondApp {
         }
     }
 
-    fn tell_links(&mut self, now_ns: u64, event: links::Event, actions: &mut Vec<Action>) {
+    pub(super) fn tell_links(&mut self, now_ns: u64, event: links::Event, actions: &mut Vec<Action>) {
         let outputs = self.state.links.step(now_ns, event);
         self.follow(now_ns, outputs, actions);
     }
 
     /// Does what the state of the links asks for.
-    fn follow(&mut self, now_ns: u64, outputs: Vec<Output>, actions: &mut Vec<Action>) {
-        let (mut lost, mut moved) = (false, None);
+    pub(super) fn follow(&mut self, now_ns: u64, outputs: Vec<Output>, actions: &mut Vec<Action>) {
+        let (mut lost, mut active) = (false, None);
         for output in outputs {
             match output {
                 Output::Enabled(id) => {
                     actions.push(Action::Say(format!("{}: enabled", self.name(id))));
-                    self.set_up(now_ns, id, true, "a member is there", None, actions);
+                    self.set_up(now_ns, id, None, actions);
                 }
                 Output::Disabled(id, reason) => {
                     actions.push(Action::Say(format!("{}: disabled, {}", self.name(id), show::reason(reason))));
-                    lost = true;
-                    self.set_up(now_ns, id, false, show::reason(reason), Some(reason), actions);
-                    if matches!(reason, Reason::Operator | Reason::Lacp) {
-                        self.state.lingering.insert(id, now_ns + LINGER_NS);
-                    }
+                    self.set_up(now_ns, id, Some(reason), actions);
+                    self.linger(now_ns, id, reason);
+                    // What the operator wants has time: see `have_left`.
+                    lost |= reason != Reason::Operator;
                 }
-                Output::Active { from, to } => moved = from.map(|_| to),
+                Output::Active { to, .. } => active = Some(to),
                 Output::Probe(id, target) => self.probe(id, target, actions),
             }
         }
-        if let Some(active) = moved.filter(|_| self.is_single()) {
-            let to = active.map_or("none", |id| self.name(id)).to_string();
+        if self.is_single() {
+            let to = self.state.links.active().map_or("none", |id| self.name(id));
             self.reassign(now_ns, &format!("the active member is {to}"), actions);
-        } else if self.is_single() {
-            self.reassign(now_ns, "the active member", actions);
         }
-        self.admit(now_ns, true, actions);
+        self.admit(now_ns, actions);
         let by_switch = self.is_single() || self.bond.mode == Mode::BalanceSlb;
-        if by_switch && (moved.flatten().is_some() || lost) {
+        if by_switch && active.flatten().is_some() || self.bond.mode == Mode::BalanceSlb && lost {
             self.announce(actions);
         }
     }
 
-    fn set_up(&mut self, now_ns: u64, id: u16, up: bool, why: &str, reason: Option<Reason>, actions: &mut Vec<Action>) {
-        if self.is_single() {
-            return;
-        }
-        let mut moves = self.state.assignment.set_up(id, up);
-        if reason == Some(Reason::Operator) {
-            // The link works: no bucket has to leave it in a hurry.
-            moves.iter_mut().for_each(|one| one.when = When::Idle);
-        }
-        self.order(now_ns, &moves, why, actions);
-    }
-
-    /// Everybody's state anew: the active member alone, or all that are enabled.
-    fn reassign(&mut self, now_ns: u64, why: &str, actions: &mut Vec<Action>) {
-        let moves = if self.is_single() {
-            self.state.assignment.set_only(self.state.links.active())
-        } else {
-            let enabled: BTreeSet<u16> = self.state.links.enabled().collect();
-            let ids: Vec<u16> = self.state.ids.values().copied().collect();
-            ids.into_iter().flat_map(|id| self.state.assignment.set_up(id, enabled.contains(&id))).collect()
+    /// A member is left whose partner does not know yet: what it still sends is taken in.
+    fn linger(&mut self, now_ns: u64, id: u16, reason: Reason) {
+        let until_ns = match reason {
+            Reason::Operator => now_ns + self.leaves_in_ns() + LINGER_NS,
+            Reason::Lacp => now_ns + LINGER_NS,
+            Reason::Removed | Reason::Carrier | Reason::Probe => return,
         };
-        self.order(now_ns, &moves, why, actions);
+        self.state.lingering.insert(id, until_ns);
     }
 
-    /// Orders moves of buckets.
-    fn order(&mut self, now_ns: u64, moves: &[Move], why: &str, actions: &mut Vec<Action>) {
-        for when in [When::Now, When::Idle] {
-            let list = moves.iter().filter(|one| one.when == when);
-            let list: Vec<(u32, u16)> = list.map(|one| (one.bucket, self.target(one.to))).collect();
-            if !list.is_empty() {
-                actions.push(self.move_buckets(list, when));
-            }
-        }
-        self.state.moves_total += moves.len() as u64;
-        let targets: BTreeSet<u16> = moves.iter().map(|one| one.to).collect();
-        for to in targets {
-            if self.state.moves.len() == MOVES_REMEMBERED {
-                self.state.moves.pop_front();
-            }
-            let buckets: Vec<u32> = moves.iter().filter(|one| one.to == to).map(|one| one.bucket).collect();
-            self.state.moves.push_back(Moved { at_ns: now_ns, buckets, to, why: why.to_string() });
-        }
-    }
-
-    fn move_buckets(&self, list: Vec<(u32, u16)>, when: When) -> Action {
-        let (idle_gap_ns, wait_max_ns) = match when {
-            When::Now => (0, 0),
-            When::Idle => (self.bond.idle_gap_ns, self.bond.idle_gap_max_ns),
-        };
-        Action::Change(Change::MoveBuckets { group: self.numbers.group, moves: list.into(), idle_gap_ns, wait_max_ns })
-    }
-
-    /// Has every bucket be at once where it should.
-    fn send_table(&mut self, actions: &mut Vec<Action>) {
-        let list = (0..).zip(self.state.assignment.slots()).map(|(bucket, &id)| (bucket, self.target(id))).collect();
-        actions.push(self.move_buckets(list, When::Now));
-    }
-
-    /// Brings the entries of `in` and `group/active` in line with the links.
-    fn admit(&mut self, now_ns: u64, linger: bool, actions: &mut Vec<Action>) {
-        let wanted: BTreeSet<u16> = self.state.ids.values().copied().filter(|id| self.listens(*id)).collect();
-        self.state.lingering.retain(|id, _| !wanted.contains(id));
-        let kept = |id: &u16| linger && self.state.lingering.get(id).is_some_and(|until| *until > now_ns);
-        let gone: Vec<u16> = self.state.admitted.difference(&wanted).copied().filter(|id| !kept(id)).collect();
-        let new: Vec<u16> = wanted.difference(&self.state.admitted).copied().collect();
-        let Some(inward) = self.numbers.inward else { return };
-        for id in std::mem::take(&mut self.state.leftover) {
-            let port = self.member(id).map(|member| u128::from(member.port.0));
-            actions.extend(port.map(|port| Action::Change(remove(inward, port))));
-        }
-        for (id, comes) in gone.into_iter().map(|id| (id, false)).chain(new.into_iter().map(|id| (id, true))) {
-            let Some(port) = self.member(id).map(|member| u128::from(member.port.0)) else { continue };
-            actions.push(Action::Change(if comes { add(inward, port) } else { remove(inward, port) }));
-            if comes {
-                self.state.admitted.insert(id)
-            } else {
-                self.state.admitted.remove(&id)
-            };
-        }
-        self.admit_broadcast(actions);
-    }
-
-    fn admit_broadcast(&mut self, actions: &mut Vec<Action>) {
-        let Some(pipe) = self.numbers.group_active else { return };
-        let active = self.state.links.active();
-        let was = std::mem::replace(&mut self.state.broadcast, active);
-        let port = |id: Option<u16>| Some(u128::from(self.member(id?)?.port.0));
-        if was != active {
-            actions.extend(port(was).map(|port| Action::Change(remove(pipe, port))));
-            actions.extend(port(active).map(|port| Action::Change(add(pipe, port))));
-        }
-    }
-
-    /// Are frames from this member taken in?
-    fn listens(&self, id: u16) -> bool {
-        if self.is_single() {
-            return self.state.links.active() == Some(id);
-        }
-        let Some(state) = self.state.links.state(id) else { return false };
-        if self.state.lacp.is_some() { state.collecting } else { state.enabled }
+    /// In so long at most nothing is sent by a member that the operator took out.
+    pub(super) fn leaves_in_ns(&self) -> u64 {
+        self.bond.idle_gap_max_ns + SLACK_NS
     }
 
     /// Tells the network that what is inside is reached another way now.
@@ -459,6 +381,9 @@ impl BondApp {
 
     fn count(&mut self, now_ns: u64, report: &BucketReport, actions: &mut Vec<Action>) {
         self.state.buckets.clone_from(report);
+        if !std::mem::replace(&mut self.state.counted, true) {
+            self.state.rebalance = Rebalance::new(self.bond.rule, self.bond.rebalance_ms, now_ns, &report.bytes);
+        }
         if self.state.buckets.pending == 0 {
             self.state.assignment.settle(|_| false);
         }
@@ -484,12 +409,12 @@ impl BondApp {
         }
     }
 
-    fn carriers(&self) -> Vec<Carrier> {
+    pub(super) fn carriers(&self) -> Vec<Carrier> {
         let capacity = |id: u16| self.member(id).map_or(UNKNOWN_WEIGHT, |member| self.weight(id, member));
         self.state.links.enabled().map(|member| Carrier { member, capacity: capacity(member) }).collect()
     }
 
-    fn view<'a>(&'a self, carriers: &'a [Carrier]) -> View<'a> {
+    pub(super) fn view<'a>(&'a self, carriers: &'a [Carrier]) -> View<'a> {
         View { totals: &self.state.buckets.bytes, slots: self.state.assignment.slots(), carriers }
     }
 
@@ -498,12 +423,12 @@ impl BondApp {
         self.state.rebalance.wake_ns().filter(|_| self.may_rebalance() && !self.state.counting)
     }
 
-    fn may_rebalance(&self) -> bool {
+    pub(super) fn may_rebalance(&self) -> bool {
         !self.is_single() && self.bond.mode.is_balanced()
     }
 
     /// Evens out loads: if it is time, or if the operator asked.
-    fn rebalance(&mut self, now_ns: u64, asked: bool, actions: &mut Vec<Action>) -> Option<Plan> {
+    pub(super) fn rebalance(&mut self, now_ns: u64, asked: bool, actions: &mut Vec<Action>) -> Option<Plan> {
         if !self.may_rebalance() {
             return None;
         }
@@ -521,137 +446,26 @@ impl BondApp {
         Some(plan)
     }
 
-    fn request(&mut self, now_ns: u64, id: RequestId, request: &Value, actions: &mut Vec<Action>) {
-        let words: Vec<&str> = request.as_str().unwrap_or_default().split_whitespace().collect();
-        let question = match words.as_slice() {
-            ["show"] => Some(Question::Show),
-            ["buckets"] => Some(Question::Buckets),
-            ["rebalance"] => Some(Question::Rebalance),
-            ["rebalance", "dry-run"] => Some(Question::DryRun),
-            _ => None,
-        };
-        if let Some(question) = question {
-            self.state.asked.push((id, question));
-            actions.push(Action::ReadBuckets(self.numbers.group));
-            return;
-        }
-        let answer = self.command(now_ns, &words, actions).map(Value::String);
-        actions.push(Action::Answer { id, answer });
-    }
-
-    fn command(&mut self, now_ns: u64, words: &[&str], actions: &mut Vec<Action>) -> Result<String, String> {
-        let named = |name: &str| self.id(name).filter(|id| self.member(*id).is_some());
-        let known = |name: &str| named(name).ok_or_else(|| show::no_member(self, name));
-        match *words {
-            ["migrate", bucket, name] => {
-                let to = known(name)?;
-                let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket's number"))?;
-                if !self.bond.mode.is_balanced() {
-                    return Err(format!("in mode {} buckets do not move by hand", self.bond.mode.name()));
-                }
-                let moves = self.state.assignment.migrate(bucket, to).map_err(|why| show::refusal(self, &why))?;
-                self.order(now_ns, &moves, "the operator's word", actions);
-                Ok(format!("bucket {bucket} goes to {name} when it is idle, within {} ms", self.wait_ms()))
-            }
-            ["disable", name] => {
-                let id = known(name)?;
-                self.state.disabled.insert(id);
-                self.tell_links(now_ns, links::Event::Operator(id, false), actions);
-                // The partner is told once nothing goes out by the member any more.
-                self.state.holding.insert(id, now_ns + self.bond.idle_gap_max_ns);
-                Ok(format!("{name} is left: its buckets move when they are idle, within {} ms", self.wait_ms()))
-            }
-            ["enable", name] => {
-                let id = known(name)?;
-                self.state.disabled.remove(&id);
-                self.state.holding.remove(&id);
-                self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: false }, actions);
-                self.tell_links(now_ns, links::Event::Operator(id, true), actions);
-                Ok(format!("{name} may be used again"))
-            }
-            ["set-active", name] => {
-                let id = known(name)?;
-                if !self.is_single() && self.bond.mode != Mode::BalanceSlb {
-                    return Err(format!("in mode {} no member is the active one", self.bond.mode.name()));
-                }
-                let outputs = self.state.links.set_active(id).map_err(|_| format!("{name} is not enabled"))?;
-                self.follow(now_ns, outputs, actions);
-                Ok(format!("{name} is active"))
-            }
-            _ => Err("a bond understands show, buckets, migrate BUCKET MEMBER, disable MEMBER, enable MEMBER, \
-                      set-active MEMBER, rebalance and rebalance dry-run"
-                .to_string()),
-        }
-    }
-
-    fn wait_ms(&self) -> u64 {
-        self.bond.idle_gap_max_ns / 1_000_000
-    }
-
-    /// Takes over what another of the same name had, member by member. What that takes to do is done when it begins.
-    fn take_over(&mut self, old: BondApp) {
-        let BondApp { bond: before, state: had, .. } = old;
-        if before.mode != self.bond.mode || before.lacp.is_some() != self.bond.lacp.is_some() {
-            // Another kind of bond: only what lies in the pipes is known still.
-            (self.state.learnt, self.state.leftover) = (had.learnt, had.admitted);
-            return;
-        }
-        let fresh = std::mem::replace(&mut self.state, had);
-        let old_ids = std::mem::take(&mut self.state.ids);
-        for name in fresh.ids.into_keys() {
-            let id = old_ids.get(&name).copied().unwrap_or_else(|| {
-                self.state.next_id += 1;
-                self.state.next_id - 1
-            });
-            self.state.ids.insert(name, id);
-        }
-        let stays = |id: &u16| self.state.ids.values().any(|one| one == id);
-        self.state.gone = old_ids.into_values().filter(|id| !stays(id)).collect();
-    }
-
-    /// Brings what was taken over in line with the configuration.
-    fn adapt(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let (size, totals) = (self.bond.size(), self.state.buckets.bytes.clone());
-        self.state.rebalance.set_rule(self.bond.rule);
-        self.state.rebalance.set_interval(self.bond.rebalance_ms, now_ns, &totals);
-        for id in std::mem::take(&mut self.state.gone) {
-            self.tell_lacp(now_ns, lacp::Event::Remove { member: id }, actions);
-            self.tell_links(now_ns, links::Event::Remove(id), actions);
-            let moves = self.state.assignment.remove(id);
-            self.order(now_ns, &moves, "a member was removed", actions);
-            self.state.admitted.remove(&id);
-        }
-        if self.state.assignment.slots().len() != size as usize {
-            let moves = self.state.assignment.resize(size);
-            self.order(now_ns, &moves, "another number of buckets", actions);
-            self.state.buckets = no_buckets(size as usize);
-        }
-        if let Some(config) = self.bond.lacp.clone() {
-            self.tell_lacp(now_ns, lacp::Event::Reconfigure(&config), actions);
-        }
-        let policy = policy(&self.bond, &self.state.ids);
-        self.tell_links(now_ns, links::Event::Policy(policy), actions);
-        for (id, member) in self.members() {
-            let weight = self.weight(id, &member);
-            let up = !self.is_single() && self.state.links.enabled().any(|enabled| enabled == id);
-            let mut moves = self.state.assignment.add(id, weight, up);
-            moves.extend(self.state.assignment.set_weight(id, weight));
-            self.order(now_ns, &moves, "another weight, or a new member", actions);
-        }
-    }
-
-    fn members(&self) -> Vec<(u16, Member)> {
+    pub(super) fn members(&self) -> Vec<(u16, Member)> {
         self.bond.members.iter().filter_map(|member| Some((self.id(&member.name)?, member.clone()))).collect()
     }
 
-    /// A member's share: as written, or by its speed.
-    fn weight(&self, id: u16, member: &Member) -> u32 {
-        let speed = self.state.speeds.get(&id).copied().map(weight_of_speed);
-        member.weight.or(speed).unwrap_or(UNKNOWN_WEIGHT)
+    /// A member's share of the buckets.
+    pub(super) fn weight(&self, id: u16, member: &Member) -> u32 {
+        share(&self.bond, member, self.state.speeds.get(&id).copied())
     }
 }
 
-fn no_buckets(size: usize) -> BucketReport {
+/// A member's share: as written, or by its speed; that of any other where all are to have a bucket, or the active one all.
+fn share(bond: &Bond, member: &Member, speed_bps: Option<u64>) -> u32 {
+    match bond.mode {
+        Mode::ActiveBackup => 1,
+        Mode::Broadcast => member.weight.map_or(1, |weight| weight.min(1)),
+        _ => member.weight.or(speed_bps.map(weight_of_speed)).unwrap_or(UNKNOWN_WEIGHT),
+    }
+}
+
+pub(super) fn no_buckets(size: usize) -> BucketReport {
     BucketReport { packets: vec![0; size], bytes: vec![0; size], ..BucketReport::default() }
 }
 
@@ -666,7 +480,7 @@ impl App for BondApp {
 
     fn punts(&self) -> Vec<String> {
         let names = Names(&self.bond.name);
-        vec![names.slow(), names.learn()]
+        vec![names.slow(), names.learn(), names.answers()]
     }
 
     fn watches(&self) -> Vec<PortId> {
@@ -681,6 +495,7 @@ impl App for BondApp {
     }
 
     fn bind(&mut self, program: &Program) {
+        self.find_gone(program);
         let names = Names(&self.bond.name);
         self.numbers = Numbers {
             group: program.group_named(&names.group()).unwrap_or_default(),
@@ -699,6 +514,8 @@ impl App for BondApp {
             Event::Link { port, up, speed_bps } => self.link(now_ns, port, up, speed_bps, actions),
             Event::Request { id, request } => self.request(now_ns, id, request, actions),
             Event::Buckets { report, .. } => self.count(now_ns, report, actions),
+            // What is to go, and has gone already.
+            Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
             Event::Client { .. } => {}
         }
@@ -708,7 +525,8 @@ impl App for BondApp {
         let lacp = self.state.lacp.as_ref().and_then(Lacp::wake_ns);
         let rebalance = self.counts_at_ns();
         let times = self.state.lingering.values().chain(self.state.holding.values()).min().copied();
-        [lacp, self.state.links.wake_ns(), rebalance, times].into_iter().flatten().min()
+        let learnt = self.state.learnt.wake_ns();
+        [lacp, self.state.links.wake_ns(), rebalance, times, learnt].into_iter().flatten().min()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -721,11 +539,11 @@ impl App for BondApp {
     }
 }
 
-fn shut() -> Admission {
+pub(super) fn shut() -> Admission {
     Admission { collecting: false, distributing: false }
 }
 
-fn policy(bond: &Bond, ids: &BTreeMap<String, u16>) -> links::Policy {
+pub(super) fn policy(bond: &Bond, ids: &BTreeMap<String, u16>) -> links::Policy {
     let probe = |probe: &super::config::Probe| links::Probe {
         interval_ms: probe.interval_ms,
         missed_max: probe.missed_max,
@@ -742,7 +560,7 @@ fn policy(bond: &Bond, ids: &BTreeMap<String, u16>) -> links::Policy {
     }
 }
 
-fn settings(bond: &Bond, id: u16, member: &Member) -> lacp::Settings {
+pub(super) fn settings(bond: &Bond, id: u16, member: &Member) -> lacp::Settings {
     let port = NonZeroU16::MIN.saturating_add(id);
     lacp::Settings { mac: member.mac.unwrap_or_else(|| bond.mac()), port, priority: member.priority, key: member.key }
 }
@@ -751,17 +569,4 @@ fn due(times: &mut BTreeMap<u16, u64>, now_ns: u64) -> Vec<u16> {
     let due: Vec<u16> = times.iter().filter(|entry| *entry.1 <= now_ns).map(|entry| *entry.0).collect();
     times.retain(|_, at| *at > now_ns);
     due
-}
-
-fn add(pipe: PipeId, value: u128) -> Change {
-    let entry = Entry { matches: vec![EntryMatch::Value(value)], run_time: true, ..Entry::default() };
-    Change::Add { pipe, entry }
-}
-
-fn remove(pipe: PipeId, value: u128) -> Change {
-    Change::Remove { pipe, key: EntryKey { matches: vec![EntryMatch::Value(value)], priority: 0 } }
-}
-
-fn number(mac: Mac) -> u128 {
-    mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
 }

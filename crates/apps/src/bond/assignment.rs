@@ -175,6 +175,23 @@ impl Assignment {
         }
     }
 
+    /// A member that still works shall not be used any more: its buckets leave it when idle. [`Assignment::set_up`] with
+    /// `false`, said of it later, has them leave now.
+    pub fn leave(&mut self, member: u16) -> Vec<Move> {
+        let Some(found) = self.members.get_mut(&member) else { return Vec::new() };
+        if !std::mem::replace(&mut found.up, false) || found.weight == 0 {
+            return Vec::new();
+        }
+        let before = self.fail(member);
+        self.moves(&before, Some(member))
+    }
+
+    /// Is any member there to have buckets? If not, all buckets are where they were last.
+    #[must_use]
+    pub fn has_living(&self) -> bool {
+        self.members.values().any(Member::lives)
+    }
+
     /// Makes `active` the only member that is up: what an active-backup bond asks for.
     pub fn set_only(&mut self, active: Option<u16>) -> Vec<Move> {
         let others: Vec<u16> = self.members.keys().copied().filter(|&member| Some(member) != active).collect();
@@ -247,12 +264,18 @@ impl Assignment {
     }
 
     fn fall(&mut self, member: u16) -> Vec<Move> {
-        let before = self.slots.clone();
-        self.failed.push((member, (0..).zip(&before).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()));
-        self.place();
+        let before = self.fail(member);
         let mut moves = self.moves(&before, None);
         moves.extend(self.hasten(member));
         moves
+    }
+
+    /// Gives the buckets of a member that went down to others; whose each was before.
+    fn fail(&mut self, member: u16) -> Vec<u16> {
+        let before = self.slots.clone();
+        self.failed.push((member, (0..).zip(&before).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()));
+        self.place();
+        before
     }
 
     fn rise(&mut self, member: u16) -> Vec<Move> {

@@ -10,6 +10,10 @@ use std::collections::{HashMap, VecDeque};
 /// come back.
 const LOCK_NS: u64 = 5_000_000_000;
 
+/// For so long an address is known without being seen anew (the ageing time of IEEE 802.1Q 8.8.3): a station may have left
+/// without a word.
+const AGE_NS: u64 = 300_000_000_000;
+
 /// A MAC address.
 pub type Mac = [u8; 6];
 
@@ -36,6 +40,11 @@ impl Learnt {
     #[must_use]
     pub fn new(capacity: u32) -> Learnt {
         Learnt { known: HashMap::new(), order: VecDeque::new(), capacity: capacity.max(1) as usize }
+    }
+
+    /// Room for more.
+    pub fn set_capacity(&mut self, capacity: u32) {
+        self.capacity = self.capacity.max(capacity as usize);
     }
 
     /// The source of this frame is inside. `None`: nothing new, or not an address of a station; otherwise what was learnt,
@@ -65,8 +74,20 @@ impl Learnt {
         Some(mac)
     }
 
-    /// Takes an address out.
-    pub fn forget(&mut self, mac: Mac) {
+    /// An address that was learnt too long ago, if there is one; it is forgotten.
+    pub fn age(&mut self, now_ns: u64) -> Option<Mac> {
+        let first = *self.order.front().filter(|_| self.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))?;
+        self.forget(first);
+        Some(first)
+    }
+
+    /// When the next address will have been learnt too long ago.
+    #[must_use]
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.known.get(self.order.front()?).map(|known| known.since_ns.saturating_add(AGE_NS))
+    }
+
+    fn forget(&mut self, mac: Mac) {
         self.known.remove(&mac);
         self.order.retain(|other| *other != mac);
     }
@@ -144,6 +165,17 @@ mod tests {
         assert_eq!(learnt.has_moved(LOCK_NS, &gratuitous(2)), None);
         assert_eq!(learnt.has_moved(LOCK_NS, &gratuitous(1)), Some([2, 0, 0, 0, 0, 1]));
         assert_eq!(learnt.len(), 0);
+    }
+
+    #[test]
+    fn what_was_learnt_long_ago_is_forgotten_and_learnt_again() {
+        let mut learnt = Learnt::new(2);
+        learnt.learn(0, &from(1));
+        learnt.learn(1, &from(2));
+        assert_eq!((learnt.wake_ns(), learnt.age(AGE_NS - 1)), (Some(AGE_NS), None));
+        assert_eq!((learnt.age(AGE_NS), learnt.age(AGE_NS)), (Some([2, 0, 0, 0, 0, 1]), None));
+        assert_eq!(learnt.learn(AGE_NS, &from(1)), Some(([2, 0, 0, 0, 0, 1], None)));
+        assert_eq!(learnt.iter().map(|(mac, _)| mac[5]).collect::<Vec<_>>(), [2, 1]);
     }
 
     #[test]

@@ -4,12 +4,18 @@ mod announce;
 mod app;
 pub mod assignment;
 mod config;
+mod entries;
 pub mod lacp;
 mod learnt;
 pub mod links;
+mod moves;
 mod pipes;
 pub mod rebalance;
+mod reload;
+mod requests;
 mod show;
+#[cfg(test)]
+mod tests;
 
 pub use app::BondApp;
 pub use config::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems};

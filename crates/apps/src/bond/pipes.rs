@@ -16,6 +16,9 @@ const GROUP_BIT: u128 = 1 << 40;
 /// hashes the same packets.
 const SEED: u64 = 0x626f_6e64_0000_0000;
 
+/// Entries of `in`: those of all members there can be, and of all that a reload has just taken away.
+const ADMITTED_MAX: u32 = 2 * super::config::MEMBERS_MAX as u32;
+
 /// What a bond calls its parts.
 pub struct Names<'a>(pub &'a str);
 
@@ -44,6 +47,12 @@ impl Names<'_> {
         format!("{}/learn", self.0)
     }
 
+    /// The app name under which copies of answers to probes come: a flood of those leaves LACP alone.
+    #[must_use]
+    pub fn answers(&self) -> String {
+        format!("{}/answers", self.0)
+    }
+
     /// The pipe that turns away frames from inside which come back.
     #[must_use]
     pub fn reflected(&self) -> String {
@@ -70,7 +79,7 @@ impl Bond {
         let outward = self.outward(program, group);
         let slow = app(program, names.slow());
         let inward = self.inward(program, &names);
-        let inward = self.answers(program, &names, slow, inward);
+        let inward = self.answers(program, &names, inward);
         let match_slow = vec![
             constant(Field::EthType, u128::from(ETHER_TYPE), Field::EthType.max()),
             constant(Field::EthDst, number(SLOW_ADDRESS), Field::EthDst.max()),
@@ -193,7 +202,7 @@ impl Bond {
         let admitted = Pipe {
             matches: vec![per_entry(Field::InputPort)],
             forward: next,
-            capacity: self.members.len().max(1) as u32,
+            capacity: ADMITTED_MAX,
             ..self.blank(names.inward())
         };
         push(program, admitted)
@@ -201,8 +210,9 @@ impl Bond {
 
     /// In front of that, where it probes: copies of answers go to the app. Neighbour advertisements have no field for
     /// their target, so all of them do.
-    fn answers(&self, program: &mut Program, names: &Names<'_>, app: AppId, next: PipeId) -> PipeId {
+    fn answers(&self, program: &mut Program, names: &Names<'_>, next: PipeId) -> PipeId {
         let Some(probe) = &self.probe else { return next };
+        let app = app(program, names.answers());
         let answer = |target: &IpAddr| match target {
             IpAddr::V4(target) => Some(vec![EntryMatch::Value(u128::from(target.to_bits()))]),
             IpAddr::V6(_) => None,

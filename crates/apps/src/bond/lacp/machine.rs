@@ -230,14 +230,20 @@ impl Lacp {
     }
 
     fn negotiation(&self) -> Negotiation {
-        let mut up = self.members.values().filter(|member| member.link.up).peekable();
         if self.active.is_some_and(|active| selection::current_of(&self.members, active).next().is_some()) {
             if self.has_enough() { Negotiation::Negotiated } else { Negotiation::TooFewLinks }
-        } else if self.config.fallback && up.peek().is_some() && up.all(Member::is_given_up) {
+        } else if self.config.fallback && self.is_alone() {
             Negotiation::Fallback
         } else {
             Negotiation::Configured
         }
+    }
+
+    /// Does nobody speak LACP on any link that is up? Once that is so, a link that comes up has yet to show somebody.
+    fn is_alone(&self) -> bool {
+        let was = self.negotiation == Negotiation::Fallback;
+        let mut up = self.members.values().filter(|member| member.link.up).peekable();
+        up.peek().is_some() && up.all(|member| member.is_given_up() || was && !member.is_current())
     }
 
     fn has_enough(&self) -> bool {

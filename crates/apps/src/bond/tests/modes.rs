@@ -1,0 +1,151 @@
+//! Modes that OVS lacks, and probes.
+
+use super::frames::udp;
+use super::rig::{MS, Rig, SEC, Seen, bond};
+use crate::bond::links::Need;
+use crate::bond::{Bond, Mode, Probe, announce};
+use packet::craft;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+#[test]
+fn round_robin_deals_out_in_turn() {
+    let mut rig = Rig::new(bond(Mode::RoundRobin, 2));
+    let left: Vec<u16> = (0..512).flat_map(|_| rig.send(&udp(1))).collect();
+    assert_eq!(left.iter().filter(|port| **port == 1).count(), 256, "one flow, evenly");
+    assert!(left.windows(4).all(|some| some.contains(&1) && some.contains(&2)), "not in long runs");
+    rig.carrier(2, false);
+    assert!((0..100).all(|_| rig.send(&udp(1)) == [1]));
+    rig.carrier(2, true);
+    assert_eq!([1, 2].map(|port| rig.receive(port, &udp(1))), [1, 1]);
+    rig.assert_sound();
+}
+
+#[test]
+fn broadcast_leaves_by_every_member_whatever_its_speed() {
+    let fast_first = |wire: &super::rig::Wire| super::rig::Wire { speed_bps: Some(1_000_000_000), ..*wire };
+    let mut rig = Rig::with_wires(bond(Mode::Broadcast, 4), fast_first);
+    rig.wires.get_mut(&1).unwrap().speed_bps = Some(100_000_000_000);
+    rig.carrier(1, true);
+    rig.run(2 * SEC);
+    assert_eq!(rig.send(&udp(1)), [1, 2, 3, 4]);
+    rig.carrier(3, false);
+    assert_eq!(rig.send(&udp(1)), [1, 2, 4]);
+    rig.carrier(1, false);
+    rig.carrier(2, false);
+    assert_eq!(rig.send(&udp(1)), [4]);
+    rig.carrier(4, false);
+    assert_eq!(rig.send(&udp(1)), [0; 0]);
+    (1..=4).for_each(|port| rig.carrier(port, true));
+    rig.run(2 * SEC);
+    assert_eq!(rig.send(&udp(1)), [1, 2, 3, 4]);
+    rig.assert_sound();
+}
+
+#[test]
+fn the_active_member_has_everything_whatever_its_weight() {
+    let mut weightless = bond(Mode::ActiveBackup, 2);
+    weightless.members[0].weight = Some(0);
+    let mut rig = Rig::new(weightless);
+    assert_eq!((rig.active(), rig.send(&udp(1))), (Some(1), vec![1]));
+    rig.assert_sound();
+}
+
+#[test]
+fn shares_are_as_weights_or_speeds() {
+    let mut rig = Rig::with_wires(bond(Mode::Static, 3), |wire| *wire);
+    rig.wires.get_mut(&3).unwrap().speed_bps = Some(10_000_000_000);
+    rig.carrier(3, true);
+    rig.run(2 * SEC);
+    let shares = rig.shares();
+    assert!(shares[&3].abs_diff(256 * 10 / 12) <= 1 && shares[&1].abs_diff(256 / 12) <= 1, "{shares:?}");
+    let mut weighted = rig.bond.clone();
+    weighted.members.iter_mut().zip([1, 1, 2]).for_each(|(member, weight)| member.weight = Some(weight));
+    rig.reload(weighted);
+    rig.run(2 * SEC);
+    assert_eq!(rig.shares(), BTreeMap::from([(1, 64), (2, 64), (3, 128)]));
+    rig.assert_sound();
+}
+
+#[test]
+fn a_static_bond_needs_nobody_and_takes_from_all() {
+    let mut rig = Rig::new(bond(Mode::Static, 2));
+    assert_eq!(rig.enabled(), [1, 2]);
+    assert_eq!([1, 2, 3].map(|port| rig.receive(port, &udp(1))), [1, 1, 0]);
+    rig.carrier(2, false);
+    assert_eq!([1, 2].map(|port| rig.receive(port, &udp(1))), [1, 0]);
+    // LACP of somebody who speaks it all the same comes in nowhere.
+    rig.carrier(2, true);
+    rig.add_partner();
+    rig.run(5 * SEC);
+    assert!(rig.inside.iter().all(|frame| frame[12..14] != [0x88, 0x09]));
+    rig.assert_sound();
+}
+
+/// Answers the questions of the last time on these members; returns how many there were.
+fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
+    let asked: Vec<Seen> = rig.sent[since..].iter().filter(|seen| seen.bytes[12..14] == [8, 6]).cloned().collect();
+    for seen in asked.iter().filter(|seen| by.contains(&seen.port)) {
+        let target = Ipv4Addr::from_octets(seen.bytes[38..42].try_into().unwrap());
+        let reply = craft::frame(&format!(
+            "eth.src=02:00:00:00:99:99 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={target} target_ip=0.0.0.0"
+        ));
+        let admitted = rig.admitted().contains(&seen.port);
+        let arrived = rig.receive(seen.port, &reply);
+        assert_eq!(arrived, usize::from(admitted), "the answer itself goes the way of all frames");
+    }
+    asked.len()
+}
+
+#[test]
+fn a_member_whose_probes_are_not_answered_is_not_used() {
+    let probe = Probe {
+        targets: vec!["10.0.0.1".parse().unwrap()],
+        source: Ipv4Addr::UNSPECIFIED,
+        interval_ms: 100,
+        missed_max: 2,
+        need: Need::Any,
+    };
+    let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+    assert_eq!(rig.enabled(), [0; 0], "it must be answered first");
+    assert_eq!(answer(&mut rig, 0, &[1, 2]), 2);
+    assert_eq!(rig.enabled(), [1, 2]);
+    for _ in 0..20 {
+        let mark = rig.sent.len();
+        rig.run(100 * MS);
+        assert_eq!(answer(&mut rig, mark, &[1]), 2);
+        rig.assert_sound();
+    }
+    assert_eq!(rig.enabled(), [1], "p2 is silent");
+    assert!((0..100).all(|flow| rig.send(&udp(flow)) == [1]));
+    let mark = rig.sent.len();
+    rig.run(100 * MS);
+    answer(&mut rig, mark, &[1, 2]);
+    assert_eq!(rig.enabled(), [1, 2]);
+    rig.assert_sound();
+}
+
+#[test]
+fn ndp_targets_are_asked_and_strangers_are_not_heard() {
+    let target: IpAddr = "2001:db8::1".parse().unwrap();
+    let probe = Probe {
+        targets: vec![target],
+        source: Ipv4Addr::UNSPECIFIED,
+        interval_ms: 1000,
+        missed_max: 2,
+        need: Need::Any,
+    };
+    let mut bond = Bond { probe: Some(probe), ..bond(Mode::BalanceTcp, 2) };
+    bond.lacp.as_mut().unwrap().fallback = true;
+    let mut rig = Rig::new(bond);
+    rig.add_partner();
+    rig.run(4 * SEC);
+    let stranger = announce::address([2, 0, 0, 0, 7, 7], "2001:db8::2".parse().unwrap());
+    rig.frame(1, &stranger);
+    assert_eq!(rig.enabled(), [0; 0]);
+    rig.frame(1, &announce::address([2, 0, 0, 0, 7, 7], target));
+    assert_eq!(rig.enabled(), [1]);
+    let refused = rig.ask("show").unwrap()["members"][0]["lacp"]["refused"].clone();
+    assert_eq!(refused, 0, "an answer is no LACPDU");
+    rig.assert_sound();
+}

@@ -1,0 +1,632 @@
+//! A bond in its surroundings.
+//!
+//! Port 0 is inside, ports 1 to 4 can be members. Whatever leaves by a port takes that wire's time to the partner, if the
+//! wire works; a partner with LACP drops data by links that it does not collect from. What is to be found out afterwards
+//! lies in public fields.
+
+use crate::app::{Action, App, Event, RequestId};
+use crate::bond::lacp::{self, Lacp, Policy, Rate, Settings, System};
+use crate::bond::links::Reselect;
+use crate::bond::rebalance::Rule;
+use crate::bond::{BUCKETS, Bond, BondApp, Inward, LEARNT_MAX, Member, Mode, Names, problems};
+use engine::batch::Engine;
+use engine::check::{Finding, Severity, check};
+use engine::program::{EntryMatch, Origin, PortDeclaration, PortId, Program};
+use engine::snapshot::BucketReport;
+use packet::{Batch, Bits, KeySource, Pools, TableHash};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use table::NO_TARGET;
+
+pub const MS: u64 = 1_000_000;
+pub const SEC: u64 = 1_000 * MS;
+pub const INSIDE: PortId = PortId(0);
+/// Ports that can be members.
+pub const LINKS: u16 = 4;
+const TICK_LEAST_NS: u64 = MS;
+const GIGABIT: u64 = 1_000_000_000;
+
+/// What left by a port, or came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub at_ns: u64,
+    pub port: u16,
+    pub bytes: Vec<u8>,
+}
+
+/// A link of the bond.
+#[derive(Clone, Copy, Debug)]
+pub struct Wire {
+    pub carrier: bool,
+    pub speed_bps: Option<u64>,
+    pub latency_ns: u64,
+    /// Frames to the partner, and from it, are lost without a word.
+    pub cut: [bool; 2],
+}
+
+/// What became of frames.
+#[derive(Clone, Debug, Default)]
+pub struct Ledger {
+    pub came: u64,
+    pub originated: u64,
+    pub copied: u64,
+    pub transmitted: u64,
+    pub to_app: u64,
+    pub dropped: BTreeMap<String, u64>,
+}
+
+/// The other ends of the links.
+pub struct Partner {
+    pub lacp: Lacp,
+    /// Collecting and distributing.
+    pub used: BTreeMap<u16, (bool, bool)>,
+}
+
+enum Flying {
+    Out(Seen),
+    In(Seen),
+}
+
+/// All of it, and the time.
+pub struct Rig {
+    pub now_ns: u64,
+    pub bond: Bond,
+    pub program: Program,
+    pub engine: Engine,
+    pub app: Box<BondApp>,
+    pub partner: Option<Partner>,
+    pub wires: BTreeMap<u16, Wire>,
+    /// What left by members, data and not; in its order.
+    pub sent: Vec<Seen>,
+    /// Data that the partner took, in the order in which it came there.
+    pub taken: Vec<Seen>,
+    /// Data that came to a link that the partner does not collect from.
+    pub refused_by_partner: u64,
+    /// What left by the inside.
+    pub inside: Vec<Vec<u8>>,
+    pub ledger: Ledger,
+    pub answers: Vec<(RequestId, Result<Value, String>)>,
+    pub said: Vec<String>,
+    /// Changes that were refused.
+    pub refused: Vec<String>,
+    flying: Vec<(u64, Flying)>,
+    pools: Pools,
+    batch: Batch,
+    last_tick_ns: Option<u64>,
+    next_request: u64,
+}
+
+/// A bond of this mode over the first members; nothing is rebalanced, and its gaps are the default ones.
+pub fn bond(mode: Mode, members: u16) -> Bond {
+    let mut bond = Bond {
+        name: "bond0".into(),
+        mode,
+        members: (1..=members).map(member).collect(),
+        inward: Inward::Port(INSIDE),
+        buckets: BUCKETS,
+        basis: 0,
+        key: KeySource::Outer,
+        lacp: None,
+        primary: None,
+        reselect: Reselect::Always,
+        updelay_ms: 0,
+        downdelay_ms: 0,
+        probe: None,
+        rule: Rule::default(),
+        rebalance_ms: 0,
+        idle_gap_ns: MS,
+        idle_gap_max_ns: SEC,
+        learnt_max: LEARNT_MAX,
+        announce: Vec::new(),
+        origin: Origin::default(),
+    };
+    bond.lacp = (mode == Mode::BalanceTcp).then(|| lacp_config(1));
+    bond
+}
+
+/// The port of this number as a member.
+pub fn member(port: u16) -> Member {
+    Member {
+        port: PortId(port),
+        name: format!("p{port}"),
+        mac: Some([2, 0, 0, 0, 0, port as u8]),
+        mtu: None,
+        weight: None,
+        priority: 0x8000,
+        key: None,
+        origin: Origin::default(),
+    }
+}
+
+/// Fast and active, of the system with this last byte.
+pub fn lacp_config(system: u8) -> lacp::Config {
+    lacp::Config {
+        system: System { priority: 0x8000, mac: [2, 9, 0, 0, 0, system] },
+        key: 1,
+        active: true,
+        rate: Rate::Fast,
+        min_links: 1,
+        policy: Policy::Stable,
+        fallback: false,
+    }
+}
+
+/// The program of a bond.
+pub fn program_of(bond: &Bond) -> Program {
+    let port = |number: u16| PortDeclaration {
+        name: format!("p{number}"),
+        root: None,
+        kernel_path: false,
+        origin: Origin::default(),
+    };
+    let mut program = Program { ports: (0..=LINKS).map(port).collect(), ..Program::default() };
+    assert_eq!(problems(std::slice::from_ref(bond)), []);
+    bond.write(&mut program);
+    assert_eq!(errors(&program), []);
+    program
+}
+
+/// What the check refuses a program for.
+pub fn errors(program: &Program) -> Vec<Finding> {
+    check(program).into_iter().filter(|finding| finding.severity == Severity::Error).collect()
+}
+
+impl Rig {
+    /// A bond that begins, with all links up and no partner that speaks LACP.
+    pub fn new(bond: Bond) -> Rig {
+        Rig::with_wires(bond, |wire| *wire)
+    }
+
+    pub fn with_wires(bond: Bond, wire: impl Fn(&Wire) -> Wire) -> Rig {
+        let program = program_of(&bond);
+        let usual = Wire { carrier: true, speed_bps: Some(GIGABIT), latency_ns: MS / 10, cut: [false; 2] };
+        let mut rig = Rig {
+            now_ns: 0,
+            engine: Engine::new(&program, TableHash::new([1, 2])).expect("it compiles"),
+            app: Box::new(BondApp::new(bond.clone())),
+            bond,
+            program,
+            partner: None,
+            wires: (1..=LINKS).map(|port| (port, wire(&usual))).collect(),
+            sent: Vec::new(),
+            taken: Vec::new(),
+            refused_by_partner: 0,
+            inside: Vec::new(),
+            ledger: Ledger::default(),
+            answers: Vec::new(),
+            said: Vec::new(),
+            refused: Vec::new(),
+            flying: Vec::new(),
+            pools: Pools::region(2),
+            batch: Batch::new(),
+            last_tick_ns: None,
+            next_request: 0,
+        };
+        rig.begin();
+        rig
+    }
+
+    /// A balance_tcp bond that has negotiated with its partner.
+    pub fn negotiated(members: u16) -> Rig {
+        let mut rig = Rig::new(bond(Mode::BalanceTcp, members));
+        rig.add_partner();
+        rig.run(5 * SEC);
+        assert_eq!(rig.enabled(), (1..=members).collect::<Vec<_>>());
+        rig
+    }
+
+    /// Somebody who speaks LACP on every link, by the same number as ours.
+    pub fn add_partner(&mut self) {
+        self.partner = Some(Partner { lacp: Lacp::new(lacp_config(9)), used: BTreeMap::new() });
+        for port in 1..=LINKS {
+            let settings = Settings {
+                mac: [2, 9, 9, 0, 0, port as u8],
+                port: port.try_into().unwrap(),
+                priority: 0x8000,
+                key: None,
+            };
+            self.partner_event(lacp::Event::Add { member: port, settings });
+            let Wire { carrier, speed_bps, .. } = self.wires[&port];
+            self.partner_event(lacp::Event::Link { member: port, up: carrier, speed_bps });
+        }
+    }
+
+    fn begin(&mut self) {
+        self.app.bind(&self.program);
+        self.happen(Event::Start);
+        for port in self.app.watches() {
+            self.tell_link(port.0);
+        }
+    }
+
+    /// What was to be taken out of a pipe that is new, or has shrunk, may be gone already; nobody is told.
+    pub fn forgive_removals(&mut self) {
+        self.refused.retain(|why| !why.starts_with("Remove"));
+        assert!(self.said.iter().all(|line| !line.contains("a change was refused")));
+    }
+
+    /// Another configuration takes over, as a reload has it.
+    pub fn reload(&mut self, bond: Bond) {
+        let program = program_of(&bond);
+        self.reload_as(bond, program);
+    }
+
+    /// The same, with a program that was written otherwise.
+    pub fn reload_as(&mut self, bond: Bond, program: Program) {
+        self.program = program;
+        let mut engine = Engine::new(&self.program, TableHash::new([1, 2])).expect("it compiles");
+        engine.inherit(&mut self.engine, self.now_ns);
+        self.engine = engine;
+        let old = std::mem::replace(&mut self.app, Box::new(BondApp::new(bond.clone())));
+        self.bond = bond;
+        self.app.inherit(old);
+        self.begin();
+    }
+
+    /// Tells the app of an event, and does what it wants done.
+    pub fn happen(&mut self, event: Event<'_>) {
+        let mut actions = Vec::new();
+        self.app.step(self.now_ns, event, &mut actions);
+        let mut actions = VecDeque::from(actions);
+        while let Some(action) = actions.pop_front() {
+            actions.extend(self.perform(action));
+        }
+    }
+
+    fn perform(&mut self, action: Action) -> Vec<Action> {
+        let mut more = Vec::new();
+        match action {
+            Action::Inject { bytes, output } => {
+                self.ledger.originated += 1;
+                self.transmit(output.0, bytes);
+            }
+            Action::InjectThrough { bytes, input } => {
+                self.ledger.originated += 1;
+                self.process(input.0, &bytes);
+            }
+            Action::Change(change) => {
+                if let Err(why) = self.engine.apply(&change, self.now_ns) {
+                    self.refused.push(format!("{change:?}: {why}"));
+                    let refused = Event::Refused { change: &change, why: &why.to_string() };
+                    self.app.step(self.now_ns, refused, &mut more);
+                }
+            }
+            Action::ReadBuckets(group) => {
+                let report = self.engine.bucket_reports()[group.index()].clone();
+                self.app.step(self.now_ns, Event::Buckets { group, report: &report }, &mut more);
+            }
+            Action::Say(text) => self.said.push(text),
+            Action::Answer { id, answer } => self.answers.push((id, answer)),
+            Action::Tell { .. } | Action::Leave(_) => panic!("a bond has no clients"),
+        }
+        more
+    }
+
+    /// A frame comes in by a port, now.
+    pub fn frame(&mut self, port: u16, bytes: &[u8]) {
+        self.ledger.came += 1;
+        self.process(port, bytes);
+    }
+
+    fn process(&mut self, port: u16, bytes: &[u8]) {
+        let mut frame = self.pools.first().take().expect("one frame at a time");
+        frame.fill(bytes).expect("a frame that fits a chunk");
+        self.batch.push(frame).expect("one frame at a time");
+        let outcome = self.engine.process(&mut self.batch, 1, PortId(port), self.now_ns);
+        let bytes = self.batch.frame(0).bytes().to_vec();
+        let ports: Vec<u16> = (0..).zip(&outcome.transmit).filter(|one| *one.1 == 1).map(|one| one.0).collect();
+        let tees = outcome.tees.of(0).map(|(app, bytes)| (app.index(), bytes.to_vec()));
+        let mut punts: Vec<(usize, Vec<u8>)> = tees.collect();
+        self.ledger.copied += punts.len() as u64 + (ports.len() as u64).saturating_sub(1);
+        let punted = (0..).zip(&outcome.apps).filter(|one| *one.1 == 1).map(|one| (one.0, bytes.clone()));
+        punts.extend(punted);
+        for slot in Bits(outcome.dropped) {
+            *self.ledger.dropped.entry(outcome.reasons[slot].to_string()).or_default() += 1;
+        }
+        self.pools.give(self.batch.take(0));
+        self.batch.clear();
+        for out in ports {
+            self.transmit(out, bytes.clone());
+        }
+        for (app, bytes) in punts {
+            self.ledger.to_app += 1;
+            let name = self.program.apps[app].clone();
+            assert!(self.app.punts().contains(&name), "nobody listens to {name}");
+            self.happen(Event::Frame { app: &name, input: PortId(port), bytes: &bytes });
+        }
+    }
+
+    fn transmit(&mut self, port: u16, bytes: Vec<u8>) {
+        self.ledger.transmitted += 1;
+        let Some(wire) = self.wires.get(&port) else { return self.inside.push(bytes) };
+        let seen = Seen { at_ns: self.now_ns, port, bytes };
+        self.sent.push(seen.clone());
+        if wire.carrier && !wire.cut[0] {
+            self.flying.push((self.now_ns + wire.latency_ns, Flying::Out(seen)));
+        }
+    }
+
+    /// The partner sends a frame.
+    pub fn from_partner(&mut self, port: u16, bytes: &[u8]) {
+        let wire = self.wires[&port];
+        if wire.carrier && !wire.cut[1] {
+            let seen = Seen { at_ns: self.now_ns, port, bytes: bytes.to_vec() };
+            self.flying.push((self.now_ns + wire.latency_ns, Flying::In(seen)));
+        }
+    }
+
+    fn partner_event(&mut self, event: lacp::Event<'_>) {
+        let Some(partner) = &mut self.partner else { return };
+        let mut actions = Vec::new();
+        partner.lacp.step(self.now_ns, event, &mut actions);
+        for action in actions {
+            match action {
+                lacp::Action::Transmit { member, frame } => self.from_partner(member, &frame),
+                lacp::Action::Member { member, collecting, distributing } => {
+                    let partner = self.partner.as_mut().unwrap();
+                    partner.used.insert(member, (collecting, distributing));
+                }
+                lacp::Action::Negotiation(_) | lacp::Action::Report { .. } => {}
+            }
+        }
+    }
+
+    /// The partner's operator keeps a link out, or lets it in again.
+    pub fn partner_holds(&mut self, port: u16, held: bool) {
+        self.partner_event(lacp::Event::Hold { member: port, held });
+    }
+
+    /// A link's carrier.
+    pub fn carrier(&mut self, port: u16, up: bool) {
+        let wire = self.wires.get_mut(&port).unwrap();
+        wire.carrier = up;
+        let speed_bps = wire.speed_bps;
+        if !up {
+            self.flying.retain(|(_, one)| match one {
+                Flying::Out(seen) | Flying::In(seen) => seen.port != port,
+            });
+        }
+        self.tell_link(port);
+        self.partner_event(lacp::Event::Link { member: port, up, speed_bps });
+    }
+
+    fn tell_link(&mut self, port: u16) {
+        let Wire { carrier, speed_bps, .. } = self.wires[&port];
+        if self.app.watches().contains(&PortId(port)) {
+            let speed_bps = speed_bps.filter(|_| carrier);
+            self.happen(Event::Link { port: PortId(port), up: carrier, speed_bps });
+        }
+    }
+
+    /// Frames of this link are lost without a word, or no longer.
+    pub fn cut(&mut self, port: u16, cut: bool) {
+        self.wires.get_mut(&port).unwrap().cut = [cut; 2];
+    }
+
+    /// Lets time pass, from one thing that happens to the next.
+    pub fn run(&mut self, ns: u64) {
+        let until = self.now_ns + ns;
+        while let Some(next) = self.next_ns().filter(|next| *next <= until) {
+            self.now_ns = self.now_ns.max(next);
+            self.engine.tick(self.now_ns);
+            self.deliver();
+            if self.partner.as_ref().and_then(|one| one.lacp.wake_ns()).is_some_and(|wake| wake <= self.now_ns) {
+                self.partner_event(lacp::Event::Tick);
+            }
+            if self.tick_ns().is_some_and(|wake| wake <= self.now_ns) {
+                self.last_tick_ns = Some(self.now_ns);
+                self.happen(Event::Tick);
+            }
+        }
+        self.now_ns = until;
+        self.engine.tick(until);
+    }
+
+    fn next_ns(&self) -> Option<u64> {
+        let partner = self.partner.as_ref().and_then(|partner| partner.lacp.wake_ns());
+        let flying = self.flying.iter().map(|one| one.0).min();
+        [self.tick_ns(), partner, flying].into_iter().flatten().min()
+    }
+
+    /// When the app is to be woken: once a millisecond at most.
+    fn tick_ns(&self) -> Option<u64> {
+        let least = self.last_tick_ns.map_or(0, |last| last + TICK_LEAST_NS);
+        self.app.wake_ns().map(|wake_ns| wake_ns.max(least))
+    }
+
+    fn deliver(&mut self) {
+        let now_ns = self.now_ns;
+        let (mut due, later): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.flying).into_iter().partition(|one| one.0 <= now_ns);
+        self.flying = later;
+        due.sort_by_key(|one| one.0);
+        for (at_ns, one) in due {
+            match one {
+                Flying::In(seen) => self.frame(seen.port, &seen.bytes),
+                Flying::Out(seen) => self.arrive(at_ns, seen),
+            }
+        }
+    }
+
+    fn arrive(&mut self, at_ns: u64, seen: Seen) {
+        if is_slow(&seen.bytes) {
+            return self.partner_event(lacp::Event::Pdu { member: seen.port, bytes: &seen.bytes });
+        }
+        let collects = |partner: &Partner| partner.used.get(&seen.port).is_some_and(|used| used.0);
+        if self.partner.as_ref().is_none_or(collects) {
+            self.taken.push(Seen { at_ns, ..seen });
+        } else {
+            self.refused_by_partner += 1;
+        }
+    }
+
+    /// The operator asks, and is answered once.
+    pub fn ask(&mut self, words: &str) -> Result<Value, String> {
+        self.ask_json(&Value::String(words.into()))
+    }
+
+    pub fn ask_json(&mut self, request: &Value) -> Result<Value, String> {
+        self.next_request += 1;
+        let (id, before) = (RequestId(self.next_request), self.answers.len());
+        self.happen(Event::Request { id, request });
+        assert_eq!(self.answers.len(), before + 1, "{request} is answered once");
+        let (answered, answer) = self.answers.last().unwrap().clone();
+        assert_eq!(answered, id);
+        answer
+    }
+
+    /// What the app tells without being asked.
+    pub fn app_report(&self) -> Value {
+        self.app.report(self.now_ns)
+    }
+
+    /// The members that may be used, by their ports.
+    pub fn enabled(&self) -> Vec<u16> {
+        let port = |id: u16| self.app.member(id).map(|member| member.port.0);
+        let mut ports: Vec<u16> = self.app.state.links.enabled().filter_map(port).collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    /// The active member's port.
+    pub fn active(&self) -> Option<u16> {
+        self.app.member(self.app.state.links.active()?).map(|member| member.port.0)
+    }
+
+    /// What the engine says of the bond's buckets.
+    pub fn report(&self) -> BucketReport {
+        self.engine.bucket_reports()[0].clone()
+    }
+
+    /// The port of each bucket, as the engine has it.
+    pub fn table(&self) -> Vec<Option<u16>> {
+        let port = |slot: &u16| self.bond.members.get(usize::from(*slot)).map(|member| member.port.0);
+        self.report().slots.iter().map(port).collect()
+    }
+
+    /// How many buckets each member has.
+    pub fn shares(&self) -> BTreeMap<u16, usize> {
+        let mut shares = BTreeMap::new();
+        for port in self.table().into_iter().flatten() {
+            *shares.entry(port).or_default() += 1;
+        }
+        shares
+    }
+
+    /// Numbers that the entries of a pipe of the bond match.
+    pub fn entries(&self, pipe: &str) -> BTreeSet<u128> {
+        let Some(pipe) = self.program.pipe_named(pipe) else { return BTreeSet::new() };
+        let number = |one: &EntryMatch| if let EntryMatch::Value(value) = one { Some(*value) } else { None };
+        self.engine.entries(pipe).iter().filter_map(|(entry, _)| number(entry.matches.first()?)).collect()
+    }
+
+    /// Ports whose frames are taken in.
+    pub fn admitted(&self) -> Vec<u16> {
+        self.entries(&Names(&self.bond.name).inward()).into_iter().map(|port| port as u16).collect()
+    }
+
+    /// What left by members since then, LACPDUs not counted.
+    pub fn data_since(&self, mark: usize) -> Vec<&Seen> {
+        self.sent[mark..].iter().filter(|seen| !is_slow(&seen.bytes)).collect()
+    }
+
+    /// Sends a frame from inside; by which members it left.
+    pub fn send(&mut self, bytes: &[u8]) -> Vec<u16> {
+        let mark = self.sent.len();
+        self.frame(0, bytes);
+        let left = self.sent[mark..].iter().filter(|seen| seen.bytes == bytes);
+        left.map(|seen| seen.port).collect()
+    }
+
+    /// Sends a frame by a member; how many of it came out inside.
+    pub fn receive(&mut self, port: u16, bytes: &[u8]) -> usize {
+        let mark = self.inside.len();
+        self.frame(port, bytes);
+        self.inside[mark..].iter().filter(|frame| *frame == bytes).count()
+    }
+
+    pub fn dropped(&self) -> u64 {
+        self.ledger.dropped.values().sum()
+    }
+
+    /// What must hold whatever has happened.
+    pub fn assert_sound(&self) {
+        assert_eq!(self.refused, [""; 0], "no change is refused");
+        self.assert_balanced();
+        self.assert_buckets();
+        self.assert_entries();
+    }
+
+    fn assert_balanced(&self) {
+        let Ledger { came, originated, copied, transmitted, to_app, .. } = self.ledger;
+        assert_eq!(came + originated + copied, transmitted + to_app + self.dropped(), "{:?}", self.ledger);
+    }
+
+    /// Every bucket is with a member that may be used, if there is one, and where the app thinks it is.
+    fn assert_buckets(&self) {
+        let (app, enabled) = (&self.app, self.enabled());
+        let wanted: Vec<u16> = app.state.assignment.slots().iter().map(|id| app.target(*id)).collect();
+        let report = self.report();
+        assert_eq!(wanted.len(), report.slots.len());
+        if enabled.is_empty() {
+            assert_eq!(report.slots, vec![NO_TARGET; wanted.len()], "nothing is sent without a member");
+            return;
+        }
+        let single = app.is_single();
+        for &target in &wanted {
+            let port = self.bond.members.get(usize::from(target)).map(|member| member.port.0);
+            let fits = port.is_some_and(|port| enabled.contains(&port) && (!single || self.active() == Some(port)));
+            assert!(fits, "a bucket is with {port:?} of {enabled:?}");
+        }
+        let elsewhere = wanted.iter().zip(&report.slots).filter(|(wanted, is)| wanted != is).count();
+        assert_eq!(elsewhere, report.pending, "a bucket is where it should be, or waits to go there");
+        assert!(report.moved_busy <= report.moved);
+    }
+
+    /// The entries are what the state of links and LACP asks for.
+    fn assert_entries(&self) {
+        let (state, names) = (&self.app.state, Names(&self.bond.name));
+        let lingers = |id: u16| state.lingering.contains_key(&id);
+        let status = state.lacp.as_ref().map(Lacp::status);
+        for member in &self.bond.members {
+            let id = self.app.id(&member.name).unwrap();
+            let port = member.port.0;
+            let enabled = self.enabled().contains(&port);
+            let collects = |status: &lacp::Status| {
+                let one = status.members.iter().find(|one| one.member == id).unwrap();
+                matches!(one.mux, "collecting" | "distributing") && one.link_up && !state.disabled.contains(&id)
+            };
+            let wanted = match &status {
+                Some(status) if status.negotiation != lacp::Negotiation::Fallback => collects(status),
+                _ if self.app.is_single() => self.active() == Some(port),
+                _ => enabled,
+            };
+            let is = self.admitted().contains(&port);
+            assert!(is == wanted || is && lingers(id), "p{port} is admitted: {is}, should be: {wanted}");
+        }
+        let members: Vec<u16> = self.bond.members.iter().map(|member| member.port.0).collect();
+        assert!(self.admitted().iter().all(|port| members.contains(port)), "only members are admitted");
+        if self.bond.mode == Mode::BalanceSlb {
+            let active: BTreeSet<u128> = self.active().into_iter().map(u128::from).collect();
+            assert_eq!(self.entries(&names.group_active()), active);
+        }
+        self.assert_learnt();
+    }
+
+    fn assert_learnt(&self) {
+        let names = Names(&self.bond.name);
+        let number = |mac: [u8; 6]| mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+        let known: BTreeSet<u128> = self.app.state.learnt.iter().map(|(mac, _)| number(mac)).collect();
+        assert!(known.len() <= self.bond.learnt_max as usize);
+        for pipe in [names.learn(), names.reflected()] {
+            if self.program.pipe_named(&pipe).is_some() {
+                assert_eq!(self.entries(&pipe), known, "{pipe}");
+            }
+        }
+    }
+}
+
+/// Is it a frame of a slow protocol?
+fn is_slow(bytes: &[u8]) -> bool {
+    bytes[12..14] == lacp::ETHER_TYPE.to_be_bytes()
+}
