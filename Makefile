@@ -58,6 +58,7 @@ fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly tool
 	        -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-bench: setup-test ## the engine's numbers on this machine, and DPDK and AF_XDP ports beside dpdk-testpmd's
+bench: setup-test ## the engine's numbers on this machine, DPDK and AF_XDP ports beside dpdk-testpmd's, a bond beside Open vSwitch's
 	$(CARGO) run --release --locked --features dpdk --package weir -- bench engine
 	$(CARGO) run --release --locked --features dpdk --package weir -- bench xdp
+	$(CARGO) run --release --locked --features dpdk --package weir -- bench bond

@@ -16,7 +16,7 @@ use serde_json::Value;
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// Every phase, in order.
-const PHASES: [&str; 15] = [
+const PHASES: [&str; 17] = [
     "steady over two links",
     "TCP over two links",
     "two links become four",
@@ -30,6 +30,8 @@ const PHASES: [&str; 15] = [
     "LACP speaks again",
     "a link has another key",
     "a link leads to another system",
+    "the partner is passive and slow",
+    "weir is passive and slow",
     "the partner restarts",
     "weir restarts",
 ];

@@ -112,6 +112,7 @@ fn perform(options: &Options, run: &mut Run, interrupt: &Interrupt, screen: &mut
     lab.fall_silent()?;
     lab.lead_elsewhere("a link has another key", "br0")?;
     lab.lead_elsewhere("a link leads to another system", "br1")?;
+    lab.speak_otherwise()?;
     lab.restart_partner()?;
     lab.restart_weir()?;
     let Lab { node, run, phases, .. } = lab;
@@ -255,6 +256,26 @@ impl Lab<'_> {
         self.end(phase);
         self.partner.take_in(LINKS)?;
         self.wait_for("four members", |bond| bond.enabled() == LINKS)
+    }
+
+    /// One end is passive and slow, then the other.
+    fn speak_otherwise(&mut self) -> Result<()> {
+        let mut phase = Phase::new("the partner is passive and slow", Promise::Back);
+        self.through(&mut phase, |lab, stream| {
+            lab.partner.speak("passive", "slow")?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS && !bond.is_active("partner"))
+        })?;
+        self.end(phase);
+        self.partner.speak("active", "fast")?;
+        self.wait_for("four members", |bond| bond.enabled() == LINKS && bond.is_active("partner"))?;
+        let mut phase = Phase::new("weir is passive and slow", Promise::Nothing);
+        self.through(&mut phase, |lab, stream| {
+            lab.node.speak("passive", "slow")?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS && !bond.is_active("actor"))
+        })?;
+        self.end(phase);
+        self.node.speak("active", "fast")?;
+        self.wait_for("four members", |bond| bond.enabled() == LINKS && bond.is_active("actor"))
     }
 
     fn restart_partner(&mut self) -> Result<()> {

@@ -18,12 +18,17 @@ impl Node {
     /// Starts it with so many members.
     pub fn start(run: &mut Run, topology: &Topology, members: usize, interrupt: &Interrupt) -> Result<Node> {
         let command = |program: &str| topology.weir.preferred(program);
-        Weir::start(run, "weir", command, &configuration(members), interrupt).map(Node)
+        Weir::start(run, "weir", command, &configuration(members, "active", "fast"), interrupt).map(Node)
     }
 
     /// Changes the number of members.
     pub fn set_members(&self, members: usize) -> Result<()> {
-        self.0.reload(&configuration(members))
+        self.0.reload(&configuration(members, "active", "fast"))
+    }
+
+    /// Changes how it speaks LACP over all links: `active` or `passive`, `fast` or `slow`.
+    pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
+        self.0.reload(&configuration(LINKS, mode, rate))
     }
 
     /// `weir bond WORDS`, such as `disable p1`.
@@ -79,6 +84,15 @@ impl Bond {
         self.0["moved_busy"].as_u64().unwrap_or(0)
     }
 
+    /// Whether every member's `end` of LACP (`actor` is weir's) speaks first.
+    pub fn is_active(&self, end: &str) -> bool {
+        let says = |member: &Value| {
+            let state = member["lacp"][end]["state"].as_array();
+            state.is_some_and(|bits| bits.iter().any(|bit| bit == "activity"))
+        };
+        self.members().all(says)
+    }
+
     /// All of it.
     pub fn text(&self) -> String {
         self.0.to_string()
@@ -95,12 +109,12 @@ impl Bond {
 
 /// Five ports, of which the first so many links are members. One is used a moment after the partner has said that it takes
 /// frames from it: Open vSwitch says so before it does.
-fn configuration(members: usize) -> String {
+fn configuration(members: usize, mode: &str, rate: &str) -> String {
     let ports: String = (0..=LINKS).map(|port| format!("  p{port}: {{ xdp: p{port} }}\n")).collect();
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
     format!(
         "workers: 1\nports:\n{ports}apps:\n  - bond: {{ name: bond0, mode: balance_tcp, members: [{}], inside: p0, \
-         updelay: 100ms, lacp: {{ mode: active, rate: fast }} }}\n",
+         updelay: 100ms, lacp: {{ mode: {mode}, rate: {rate} }} }}\n",
         members.join(", ")
     )
 }

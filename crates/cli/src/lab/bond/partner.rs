@@ -42,6 +42,12 @@ impl Partner {
         self.0.restart(run, SWITCH, inside(topology), interrupt)
     }
 
+    /// How it speaks LACP: `active` or `passive`, `fast` or `slow`.
+    pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
+        let (mode, rate) = (format!("lacp={mode}"), format!("other_config:lacp-time={rate}"));
+        self.0.vsctl(&["set", "port", "bond0", &mode, &rate])
+    }
+
     /// Takes a link (from 1) out of the bond and has it speak LACP for itself, on this bridge: with another key on `br0`, as
     /// another system on any other.
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
