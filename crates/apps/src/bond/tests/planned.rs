@@ -28,7 +28,7 @@ impl Traffic {
             for port in sends {
                 let member = rig.bond.members.iter().any(|member| member.port.0 == port);
                 if member {
-                    rig.from_partner(port, &udp(7));
+                    rig.partner_sends(port, &udp(7));
                     self.from_partner += 1;
                 }
             }

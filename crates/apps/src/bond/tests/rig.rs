@@ -347,7 +347,7 @@ impl Rig {
     }
 
     /// The partner sends a frame.
-    pub fn from_partner(&mut self, port: u16, bytes: &[u8]) {
+    pub fn partner_sends(&mut self, port: u16, bytes: &[u8]) {
         let wire = self.wires[&port];
         if wire.carrier && !wire.cut[1] {
             let seen = Seen { at_ns: self.now_ns, port, bytes: bytes.to_vec() };
@@ -361,7 +361,7 @@ impl Rig {
         partner.lacp.step(self.now_ns, event, &mut actions);
         for action in actions {
             match action {
-                lacp::Action::Transmit { member, frame } => self.from_partner(member, &frame),
+                lacp::Action::Transmit { member, frame } => self.partner_sends(member, &frame),
                 lacp::Action::Member { member, collecting, distributing } => {
                     let partner = self.partner.as_mut().unwrap();
                     partner.used.insert(member, (collecting, distributing));
