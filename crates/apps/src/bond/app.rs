@@ -6,9 +6,9 @@
 
 use super::announce;
 use super::assignment::{Assignment, weight_of_speed};
-use super::config::{Bond, Inward, Member, Mode};
+use super::config::{Bond, Member, Mode};
 use super::lacp::{self, Lacp, Negotiation};
-use super::learnt::{Learnt, Mac};
+use super::learnt::{Known, Learnt, Mac};
 use super::links::{self, Admission, Links, Output, Reason};
 use super::moves::Moved;
 use super::pipes::Names;
@@ -85,6 +85,9 @@ pub(super) struct State {
     pub gone: BTreeMap<u16, Gone>,
     /// Entries of `in` that are to be taken out.
     pub leftover: BTreeSet<PortId>,
+    /// Stations that are still to be announced, and when the next ones are.
+    pub announcing: VecDeque<(Mac, Known)>,
+    pub announces_ns: Option<u64>,
     /// Addresses that are to be taken out of their pipes.
     pub unlearnt: Vec<Mac>,
     /// Buckets have targets: some member may be used.
@@ -123,6 +126,8 @@ impl BondApp {
             speeds: BTreeMap::new(),
             gone: BTreeMap::new(),
             leftover: BTreeSet::new(),
+            announcing: VecDeque::new(),
+            announces_ns: None,
             unlearnt: Vec::new(),
             lit: false,
             begun: false,
@@ -243,6 +248,9 @@ impl BondApp {
             self.admit(now_ns, actions);
         }
         self.age(now_ns, actions);
+        if self.state.announces_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.announce_some(now_ns, actions);
+        }
         if self.counts_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.state.counting = true;
             actions.push(Action::ReadBuckets(self.numbers.group));
@@ -257,7 +265,7 @@ impl BondApp {
             self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: true }, actions);
         }
         if !left.is_empty() && self.bond.mode == Mode::BalanceSlb {
-            self.announce(actions);
+            self.announce(now_ns, actions);
         }
     }
 
@@ -295,8 +303,11 @@ impl BondApp {
             let falls_back = negotiation == Negotiation::Fallback;
             let status = self.state.lacp.as_ref().map(Lacp::status);
             for member in status.iter().flat_map(|status| &status.members) {
-                let open = falls_back || member.mux == "distributing";
-                let admission = if open { Admission::default() } else { shut() };
+                let opened = Admission {
+                    collecting: matches!(member.mux, "collecting" | "distributing"),
+                    distributing: member.mux == "distributing",
+                };
+                let admission = if falls_back { Admission::default() } else { opened };
                 self.tell_links(now_ns, links::Event::Admission(member.member, admission), actions);
             }
             self.reassign(now_ns, "LACP has or has not a partner", actions);
@@ -335,7 +346,7 @@ impl BondApp {
         self.admit(now_ns, actions);
         let by_switch = self.is_single() || self.bond.mode == Mode::BalanceSlb;
         if by_switch && active.flatten().is_some() || self.bond.mode == Mode::BalanceSlb && lost {
-            self.announce(actions);
+            self.announce(now_ns, actions);
         }
     }
 
@@ -352,24 +363,6 @@ impl BondApp {
     /// In so long at most nothing is sent by a member that the operator took out.
     pub(super) fn leaves_in_ns(&self) -> u64 {
         self.bond.idle_gap_max_ns + SLACK_NS
-    }
-
-    /// Tells the network that what is inside is reached another way now.
-    fn announce(&self, actions: &mut Vec<Action>) {
-        let Some(active) = self.state.links.active().and_then(|id| self.member(id)) else { return };
-        if let Inward::Port(input) = self.bond.inward {
-            let through = |(mac, known): (Mac, super::learnt::Known)| Action::InjectThrough {
-                bytes: announce::rarp(mac, known.vid),
-                input,
-            };
-            actions.extend(self.state.learnt.iter().map(through));
-        }
-        let mac = self.bond.mac();
-        let own = |address: &std::net::IpAddr| Action::Inject {
-            bytes: announce::address(mac, *address),
-            output: active.port,
-        };
-        actions.extend(self.bond.announce.iter().map(own));
     }
 
     fn probe(&self, id: u16, target: u8, actions: &mut Vec<Action>) {
@@ -526,7 +519,10 @@ impl App for BondApp {
         let rebalance = self.counts_at_ns();
         let times = self.state.lingering.values().chain(self.state.holding.values()).min().copied();
         let learnt = self.state.learnt.wake_ns();
-        [lacp, self.state.links.wake_ns(), rebalance, times, learnt].into_iter().flatten().min()
+        [lacp, self.state.links.wake_ns(), rebalance, times, learnt, self.state.announces_ns]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {

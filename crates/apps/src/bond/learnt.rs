@@ -92,6 +92,12 @@ impl Learnt {
         self.order.retain(|other| *other != mac);
     }
 
+    /// Is this address known?
+    #[must_use]
+    pub fn knows(&self, mac: Mac) -> bool {
+        self.known.contains_key(&mac)
+    }
+
     /// All of them, in the order in which they were learnt.
     pub fn iter(&self) -> impl Iterator<Item = (Mac, Known)> + '_ {
         self.order.iter().filter_map(|mac| Some((*mac, *self.known.get(mac)?)))

@@ -1,6 +1,7 @@
 //! The bond: several ports that are one. See README.md.
 
 mod announce;
+mod announcements;
 mod app;
 pub mod assignment;
 mod config;

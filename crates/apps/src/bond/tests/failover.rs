@@ -191,6 +191,22 @@ fn stations_of_a_member_that_is_lost_are_announced_by_the_others() {
 }
 
 #[test]
+fn many_stations_are_announced_a_few_at_a_time() {
+    let mut rig = Rig::new(bond(Mode::ActiveBackup, 2));
+    for station in 0..200 {
+        rig.send(&from(station, None, 1));
+    }
+    let mark = rig.sent.len();
+    rig.carrier(1, false);
+    assert_eq!(announced(&rig, mark).len(), 64);
+    assert_eq!(rig.send(&from(199, None, 1)), [2], "frames do not wait");
+    rig.run(4 * MS);
+    let stations: Vec<u8> = announced(&rig, mark).into_iter().map(|(_, station)| station).collect();
+    assert_eq!(stations, (0..200).collect::<Vec<u8>>());
+    rig.assert_sound();
+}
+
+#[test]
 fn addresses_of_its_own_are_announced_where_they_are_now() {
     let addresses: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
     let mut rig = Rig::new(Bond { announce: addresses.to_vec(), ..bond(Mode::ActiveBackup, 2) });

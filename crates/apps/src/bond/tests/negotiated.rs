@@ -100,6 +100,26 @@ fn in_fallback_a_link_that_comes_up_interrupts_nothing() {
 }
 
 #[test]
+fn a_partner_that_is_only_taken_from_ends_the_fallback() {
+    let mut rig = Rig::new(fallback(2));
+    rig.add_partner();
+    rig.cut(2, true);
+    rig.run(8 * SEC);
+    assert_eq!(rig.app.state.negotiation, Negotiation::Negotiated);
+    rig.carrier(1, false);
+    assert_eq!((rig.app.state.negotiation, rig.send(&udp(1))), (Negotiation::Fallback, vec![2]));
+    rig.carrier(1, true);
+    // Step by step: it collects before it distributes.
+    for _ in 0..100 {
+        rig.run(MS / 10);
+        rig.assert_sound();
+    }
+    rig.run(5 * SEC);
+    assert_eq!((rig.app.state.negotiation, rig.send(&udp(1))), (Negotiation::Negotiated, vec![1]));
+    rig.assert_sound();
+}
+
+#[test]
 fn a_member_that_a_reload_adds_in_fallback_may_be_used() {
     let mut rig = Rig::new(fallback(1));
     rig.run(4 * SEC);
