@@ -421,6 +421,9 @@ impl<const W: usize> Acl<W> {
         if maybe == 0 {
             return 0;
         }
+        for i in Bits(maybe) {
+            self.entries.prefetch(hashes[i]);
+        }
         let found = self.entries.find_batch(&hashes, maybe, &mut rows, |i, entry| {
             let words =
                 (0..W).fold(0, |differs, word| differs | ((keys[i][word] & tuple.mask[word]) ^ entry.key.words[word]));

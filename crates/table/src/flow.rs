@@ -13,7 +13,7 @@
 
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
-use packet::FlowKey;
+use packet::{Bits, FlowKey};
 use std::ops::Range;
 
 /// Largest index in a [`Decision`]: 30 bits, beside two bits that say which kind.
@@ -263,6 +263,9 @@ impl FlowTable {
     #[inline]
     #[must_use]
     pub fn lookup_batch(&self, keys: &[FlowKey; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+        for i in Bits(mask) {
+            self.store.prefetch(hashes[i]);
+        }
         self.store.lookup_batch(keys, hashes, mask, rows)
     }
 

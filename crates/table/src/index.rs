@@ -90,34 +90,23 @@ impl Index {
             .or_else(|| self.find_in(self.other(home, tag_of(hash)), tag_of(hash), &mut is_it))
     }
 
-    /// The likely rows of a batch: where a tag is equal, `rows` gets the row, `touch` is called with it, and the bit is
-    /// set in the answer. A bit not set is a miss for certain; a bit set is to be compared with the row's key.
+    /// The likely row of a hash, if its first bucket has one: to be compared with the row's key. Without one, the second
+    /// bucket is asked for.
     #[inline(always)]
-    pub(crate) fn guess_batch(&self, hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64], touch: impl Fn(u32)) -> u64 {
-        for i in Bits(mask) {
-            self.prefetch(hashes[i]);
+    pub(crate) fn guess_home(&self, hash: u64) -> Option<u32> {
+        let (home, tag) = (self.home(hash), tag_of(hash));
+        let row = guess(self.bucket(home), tag);
+        if row.is_none() {
+            prefetch(self.bucket(self.other(home, tag)));
         }
-        let mut away = 0;
-        for i in Bits(mask) {
-            let (home, tag) = (self.home(hashes[i]), tag_of(hashes[i]));
-            if let Some(row) = guess(self.bucket(home), tag) {
-                rows[i] = row;
-                touch(row);
-            } else {
-                prefetch(self.bucket(self.other(home, tag)));
-                away |= 1 << i;
-            }
-        }
-        let mut found = mask & !away;
-        for i in Bits(away) {
-            let (home, tag) = (self.home(hashes[i]), tag_of(hashes[i]));
-            if let Some(row) = guess(self.bucket(self.other(home, tag)), tag) {
-                rows[i] = row;
-                touch(row);
-                found |= 1 << i;
-            }
-        }
-        found
+        row
+    }
+
+    /// As [`Index::guess_home`], of the second bucket. None is a miss for certain.
+    #[inline(always)]
+    pub(crate) fn guess_other(&self, hash: u64) -> Option<u32> {
+        let tag = tag_of(hash);
+        guess(self.bucket(self.other(self.home(hash), tag)), tag)
     }
 
     /// All rows in the two buckets of a hash: where it could lie, and what stands in its way.

@@ -29,6 +29,9 @@ pub(crate) fn same<const W: usize>(a: &[u64; W], b: &[u64; W]) -> bool {
     (0..W).fold(0, |differs, word| differs | (a[word] ^ b[word])) == 0
 }
 
+/// A row is compared so many packets after it was asked for: enough to hide the memory's latency.
+const LAG: usize = 16;
+
 /// Ends the chain of free rows.
 const NO_ROW: u32 = u32::MAX;
 
@@ -116,14 +119,43 @@ impl<R: Record> Store<R> {
         rows: &mut [u32; 64],
         is_it: impl Fn(usize, &R) -> bool,
     ) -> u64 {
-        let guessed = self.index.guess_batch(hashes, mask, rows, |row| {
-            if let Some(record) = self.rows.get(row as usize) {
-                prefetch(record);
+        let mut behind = Bits(mask);
+        let (mut guessed, mut hits) = (0, 0);
+        let compare = |i: usize, guessed: u64, row: u32| {
+            u64::from(guessed >> i & 1 == 1 && self.is_row(row, |record| is_it(i, record))) << i
+        };
+        let mut away = 0;
+        for (at, i) in Bits(mask).enumerate() {
+            match self.index.guess_home(hashes[i]) {
+                Some(row) => {
+                    self.touch(row);
+                    rows[i] = row;
+                    guessed |= 1 << i;
+                }
+                None => away |= 1 << i,
             }
-        });
-        let mut hits = guessed;
-        for i in Bits(guessed) {
-            hits ^= u64::from(!self.is_row(rows[i], |record| is_it(i, record))) << i;
+            if at >= LAG
+                && let Some(i) = behind.next()
+            {
+                hits |= compare(i, guessed, rows[i]);
+            }
+        }
+        for i in behind {
+            hits |= compare(i, guessed, rows[i]);
+        }
+        if away != 0 {
+            let mut found = 0;
+            for i in Bits(away) {
+                if let Some(row) = self.index.guess_other(hashes[i]) {
+                    self.touch(row);
+                    rows[i] = row;
+                    found |= 1 << i;
+                }
+            }
+            for i in Bits(found) {
+                hits |= compare(i, found, rows[i]);
+            }
+            guessed |= found;
         }
         if hits != guessed {
             hits |= self.find_again(hashes, guessed ^ hits, rows, is_it);
@@ -215,6 +247,14 @@ impl<R: Record> Store<R> {
     /// Rows that share a bucket with a hash, at most 16.
     pub(crate) fn neighbours(&self, hash: u64) -> impl Iterator<Item = (u32, &R)> {
         self.index.neighbours(hash).filter_map(|row| Some((row, self.row(row)?)))
+    }
+
+    /// Asks for a row.
+    #[inline(always)]
+    fn touch(&self, row: u32) {
+        if let Some(record) = self.rows.get(row as usize) {
+            prefetch(record);
+        }
     }
 
     #[inline(always)]

@@ -54,6 +54,8 @@ impl<const W: usize> Basic<W> {
         let mut hashes = [0; 64];
         for slot in Bits(list) {
             hashes[slot] = self.hash.hash(&self.keys[slot]);
+            // The first bucket comes while the other keys are hashed.
+            self.exact.prefetch_bucket(hashes[slot]);
         }
         self.exact.lookup_batch(&self.keys, &hashes, list, rows)
     }

@@ -158,6 +158,8 @@ pub struct Engine {
     program: Program,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
+    /// The first pipe of type FLOW: a batch's keys are looked up ahead of it.
+    flows: Option<usize>,
     walk: Walk,
     ticked_ms: u32,
     /// Deltas of flows that did not survive a swap.
@@ -171,10 +173,13 @@ impl Engine {
     /// What the check would have said; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         let secret = hash.hash(&[0]);
-        let pipes: Result<_, _> = program.pipes.iter().map(|one| compile::pipe(one, program, hash, secret)).collect();
+        let pipes: Result<Vec<_>, _> =
+            program.pipes.iter().map(|one| compile::pipe(one, program, hash, secret)).collect();
         let shape = program.without_entries();
         let (walk, order) = (walk(program, hash)?, compile::order(program)?);
-        let mut engine = Engine { program: shape, pipes: pipes?, order, walk, ticked_ms: 0, departed: Vec::new() };
+        let pipes = pipes?;
+        let flows = order.iter().copied().find(|&at| matches!(pipes[at].table, table::Table::Flow(_)));
+        let mut engine = Engine { program: shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
                 let change = engine.enter(PipeId(at as u16), entry, 0);
@@ -218,7 +223,17 @@ impl Engine {
             return &walk.outcome;
         };
         let outcome = &mut walk.outcome;
-        let good = walk.packets.read(batch, list, &walk.reading, |slot, reason| outcome.drop(slot, reason));
+        // The flow table's lines come while keys are made and other pipes run.
+        let flows = self.flows.and_then(|at| match &self.pipes[at].table {
+            table::Table::Flow(flow) => Some(flow),
+            _ => None,
+        });
+        let ahead = |source, hash| {
+            if let Some(flow) = flows.filter(|flow| flow.source == source) {
+                flow.table.prefetch_bucket(hash);
+            }
+        };
+        let good = walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
         walk.lists[root.index()] = good;
         for &at in &self.order {
             let list = std::mem::take(&mut walk.lists[at]);

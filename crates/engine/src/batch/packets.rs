@@ -43,9 +43,16 @@ impl Keys {
         Keys { key: [FlowKey::default(); 64], table: [0; 64], select: [0; 64], known: 0, uses, source }
     }
 
-    /// Makes the keys and hashes of `list` from the bytes as they are.
+    /// Makes the keys and hashes of `list` from the bytes as they are. `ahead` gets each hash for tables as it is made.
     #[inline]
-    fn make(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64, reading: &Reading) {
+    fn make(
+        &mut self,
+        batch: &Batch,
+        headers: &[Headers; 64],
+        list: u64,
+        reading: &Reading,
+        ahead: impl Fn(KeySource, u64),
+    ) {
         if self.uses == KeyUse::default() {
             return;
         }
@@ -61,6 +68,7 @@ impl Keys {
                     if self.uses.table {
                         self.key[slot] = key;
                         self.table[slot] = reading.hash.hash(&key.0);
+                        ahead(self.source, self.table[slot]);
                     }
                 }
                 None => self.select[slot] = select_hash(reading.seed, &ethernet_words(bytes, &headers[slot])),
@@ -98,12 +106,14 @@ impl Packets {
     }
 
     /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others returns.
+    /// `ahead` gets the hashes that flow tables are read with as they are made.
     #[inline]
     pub fn read(
         &mut self,
         batch: &Batch,
         list: u64,
         reading: &Reading,
+        ahead: impl Fn(KeySource, u64),
         mut malformed: impl FnMut(usize, DropReason),
     ) -> u64 {
         self.stale = 0;
@@ -113,7 +123,8 @@ impl Packets {
         }
         self.all = Layers(u32::MAX);
         let good = self.parse(batch, list, reading, &mut malformed);
-        self.make_keys(batch, good, reading);
+        self.outer.make(batch, &self.headers, good, reading, &ahead);
+        self.inner.make(batch, &self.headers, good, reading, &ahead);
         good
     }
 
@@ -138,8 +149,8 @@ impl Packets {
     /// Makes flow keys and hashes anew.
     #[inline]
     pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
-        self.outer.make(batch, &self.headers, list, reading);
-        self.inner.make(batch, &self.headers, list, reading);
+        self.outer.make(batch, &self.headers, list, reading, |_, _| {});
+        self.inner.make(batch, &self.headers, list, reading, |_, _| {});
     }
 
     /// The keys of one kind.
