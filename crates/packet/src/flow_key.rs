@@ -40,9 +40,45 @@ impl FlowKey {
     }
 
     /// The key of a parsed frame; `None` without IP.
-    #[inline]
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
+        let mut key = FlowKey::default();
+        key.read(frame, headers, source).then_some(key)
+    }
+
+    /// Becomes the key of a parsed frame; false and unchanged without IP.
+    #[inline(always)]
+    #[must_use]
+    pub fn read(&mut self, frame: &[u8], headers: &Headers, source: KeySource) -> bool {
+        // Nearly all frames are IPv4 with ports, outside a tunnel. Their words are stored one by one where they belong:
+        // a key that is built elsewhere and copied by vectors waits for its own words.
+        let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
+        let usual = Layer::Ipv4 as u32 | Layer::Ports as u32;
+        let asked = usual | if source == KeySource::Inner { inner_ip } else { 0 };
+        let (l3, l4) = (usize::from(headers.offsets[2]), usize::from(headers.offsets[3]));
+        if headers.layers.0 & asked == usual
+            && let Some(pair) = frame.get(l3 + 12..l3 + 20)
+            && let Some(ports) = frame.get(l4..l4 + 4)
+        {
+            let pair = u64::from_be_bytes(pair.try_into().unwrap_or_default());
+            let ports = u32::from_be_bytes(ports.try_into().unwrap_or_default());
+            self.0[0] = IPV4_MARK;
+            self.0[1] = pair >> 32;
+            self.0[2] = 0;
+            self.0[3] = pair & 0xffff_ffff;
+            self.0[4] = u64::from(ports) << 32 | u64::from(headers.protocol) << 24;
+            return true;
+        }
+        let any = FlowKey::of_any(frame, headers, source);
+        if let Some(key) = any {
+            *self = key;
+        }
+        any.is_some()
+    }
+
+    /// As [`FlowKey::of`], of any frame.
+    #[inline(never)]
+    fn of_any(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
         let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
         if source == KeySource::Inner && headers.layers.0 & inner_ip != 0 {
             let vni = vni_of(frame, headers)?;

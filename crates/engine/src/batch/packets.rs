@@ -56,22 +56,26 @@ impl Keys {
         if self.uses == KeyUse::default() {
             return;
         }
-        self.known &= !list;
+        // Three short loops: each keeps what it needs in registers, and packets overlap in it.
+        let mut known = 0;
         for slot in Bits(list) {
-            let bytes = batch.frame(slot).bytes();
-            match FlowKey::of(bytes, &headers[slot], self.source) {
-                Some(key) => {
-                    self.known |= 1 << slot;
-                    if self.uses.select {
-                        self.select[slot] = select_hash(reading.seed, &key.0);
-                    }
-                    if self.uses.table {
-                        self.key[slot] = key;
-                        self.table[slot] = reading.hash.hash(&key.0);
-                        ahead(self.source, self.table[slot]);
-                    }
-                }
-                None => self.select[slot] = select_hash(reading.seed, &ethernet_words(bytes, &headers[slot])),
+            let is_known = self.key[slot].read(batch.frame(slot).bytes(), &headers[slot], self.source);
+            known |= u64::from(is_known) << slot;
+        }
+        self.known = self.known & !list | known;
+        if self.uses.table {
+            for slot in Bits(known) {
+                self.table[slot] = reading.hash.hash(&self.key[slot].0);
+                ahead(self.source, self.table[slot]);
+            }
+        }
+        if self.uses.select {
+            for slot in Bits(known) {
+                self.select[slot] = select_hash(reading.seed, &self.key[slot].0);
+            }
+            for slot in Bits(list & !known) {
+                let words = ethernet_words(batch.frame(slot).bytes(), &headers[slot]);
+                self.select[slot] = select_hash(reading.seed, &words);
             }
         }
     }
