@@ -42,38 +42,38 @@ impl FlowKey {
     /// The key of a parsed frame; `None` without IP.
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
-        let mut key = FlowKey::default();
-        key.read(frame, headers, source).then_some(key)
+        match FlowKey::ipv4(frame, headers, source) {
+            Some((addresses, last)) => Some(FlowKey([IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last])),
+            None => FlowKey::of_any(frame, headers, source),
+        }
     }
 
-    /// Becomes the key of a parsed frame; false and unchanged without IP.
+    /// Of nearly all frames: IPv4 with ports, outside a tunnel. Source (upper half) and destination address, and the
+    /// key's last word; the others are [`IPV4_MARK`] and 0. `None` of all others.
     #[inline(always)]
     #[must_use]
-    pub fn read(&mut self, frame: &[u8], headers: &Headers, source: KeySource) -> bool {
-        // Nearly all frames are IPv4 with ports, outside a tunnel. Their words are stored one by one where they belong:
-        // a key that is built elsewhere and copied by vectors waits for its own words.
+    pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
         let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
         let usual = Layer::Ipv4 as u32 | Layer::Ports as u32;
         let asked = usual | if source == KeySource::Inner { inner_ip } else { 0 };
+        if headers.layers.0 & asked != usual {
+            return None;
+        }
         let (l3, l4) = (usize::from(headers.offsets[2]), usize::from(headers.offsets[3]));
-        if headers.layers.0 & asked == usual
-            && let Some(pair) = frame.get(l3 + 12..l3 + 20)
-            && let Some(ports) = frame.get(l4..l4 + 4)
-        {
-            let pair = u64::from_be_bytes(pair.try_into().unwrap_or_default());
-            let ports = u32::from_be_bytes(ports.try_into().unwrap_or_default());
-            self.0[0] = IPV4_MARK;
-            self.0[1] = pair >> 32;
-            self.0[2] = 0;
-            self.0[3] = pair & 0xffff_ffff;
-            self.0[4] = u64::from(ports) << 32 | u64::from(headers.protocol) << 24;
-            return true;
-        }
-        let any = FlowKey::of_any(frame, headers, source);
-        if let Some(key) = any {
-            *self = key;
-        }
-        any.is_some()
+        let addresses = u64::from_be_bytes(frame.get(l3 + 12..l3 + 20)?.try_into().ok()?);
+        let ports = u32::from_be_bytes(frame.get(l4..l4 + 4)?.try_into().ok()?);
+        Some((addresses, u64::from(ports) << 32 | u64::from(headers.protocol) << 24))
+    }
+
+    /// Becomes the key that [`FlowKey::ipv4`] gave the words of, each word stored where it belongs: a key that is built
+    /// elsewhere and copied by vectors waits for its own words.
+    #[inline(always)]
+    pub fn set_ipv4(&mut self, addresses: u64, last: u64) {
+        self.0[0] = IPV4_MARK;
+        self.0[1] = addresses >> 32;
+        self.0[2] = 0;
+        self.0[3] = addresses & 0xffff_ffff;
+        self.0[4] = last;
     }
 
     /// As [`FlowKey::of`], of any frame.

@@ -1,7 +1,7 @@
 //! Bytes to headers: frames and their pools, batches, the port trait, one-pass parsing, flow keys, the two hashes,
 //! checksums, and the ledger that accounts for every frame. `craft` makes frames from text for tests and people.
 //!
-//! Nothing here does I/O and nothing on the data path allocates. All unsafe code is in `memory.rs`.
+//! Nothing here does I/O and nothing on the data path allocates. All unsafe code is in `memory.rs` and `lanes.rs`.
 
 mod batch;
 mod checksum;
@@ -10,6 +10,8 @@ mod drop_reason;
 mod field;
 mod flow_key;
 mod hash;
+#[allow(unsafe_code, reason = "calls of functions that are compiled for a processor which was asked")]
+mod lanes;
 mod ledger;
 #[allow(unsafe_code, reason = "frames are move-only handles on pool memory; see the file's head")]
 mod memory;
@@ -21,7 +23,8 @@ pub use checksum::{Sum, checksum, update, update_udp};
 pub use drop_reason::DropReason;
 pub use field::{Access, Base, Depth, Field, FieldSpec};
 pub use flow_key::{FlowKey, IPV4_MARK, KeySource};
-pub use hash::{TableHash, select_hash};
+pub use hash::{SelectIpv4, TableHash, select_hash};
+pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{
     CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, advise_huge, prefetch,

@@ -1,7 +1,7 @@
 //! The hashes: the select hash is a specification and frozen here; both are checked for what tables and buckets need of
 //! them. Everything is seeded: a test that passes once passes always.
 
-use packet::{FlowKey, PROTOCOL_TCP, TableHash, select_hash};
+use packet::{FlowKey, IPV4_MARK, PROTOCOL_TCP, SelectIpv4, TableHash, select_hash};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -236,4 +236,24 @@ fn equal_secrets_give_equal_tables() {
     assert_eq!(TableHash::new([1, 2]).hash(&key), TableHash::new([1, 2]).hash(&key));
     assert_ne!(TableHash::new([1, 2]).hash(&key), TableHash::new([2, 1]).hash(&key));
     assert_ne!(TableHash::random().hash(&key), TableHash::random().hash(&key));
+}
+
+#[test]
+fn ipv4_keys_are_hashed_side_by_side_as_one_by_one() {
+    let mut random = SplitMix(7);
+    for seed in [0, 1, 0xdead_beef, u64::MAX] {
+        let side_by_side = SelectIpv4::new(seed);
+        for _ in 0..100 {
+            let addresses: [u64; 64] = std::array::from_fn(|_| random.next());
+            let last: [u64; 64] = std::array::from_fn(|_| random.next());
+            let mut hashes = [0; 64];
+            side_by_side.hash_all(&addresses, &last, &mut hashes);
+            for lane in 0..64 {
+                let (source, destination) = (addresses[lane] >> 32, addresses[lane] & 0xffff_ffff);
+                let key = [IPV4_MARK, source, 0, destination, last[lane]];
+                assert_eq!(hashes[lane], select_hash(seed, &key));
+                assert_eq!(side_by_side.hash(addresses[lane], last[lane]), hashes[lane]);
+            }
+        }
+    }
 }

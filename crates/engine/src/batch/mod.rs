@@ -31,7 +31,7 @@ use ::table::{Decision, FlowDelta, Meter, Patience};
 pub use compile::CompileError;
 use compile::CompiledPipe;
 use group::{GroupTable, Meeting};
-use packet::{Batch, Bits, DropReason, FlowKey, KeySource, TableHash};
+use packet::{Batch, Bits, DropReason, FlowKey, KeySource, SelectIpv4, TableHash};
 use packets::{Packets, Reading};
 pub use swap::SwapReport;
 pub use tees::Tees;
@@ -438,8 +438,13 @@ fn walk(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
     let meters: Result<Vec<Meter>, CompileError> =
         program.meters.iter().map(|meter| compile::meter(&meter.name, &meter.config)).collect();
     let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
-    let reading =
-        Reading { depth: program.depth(), seed: program.select_seed, hash, uses_meta: uses_metadata(program) };
+    let reading = Reading {
+        depth: program.depth(),
+        seed: program.select_seed,
+        select: SelectIpv4::new(program.select_seed),
+        hash,
+        uses_meta: uses_metadata(program),
+    };
     Ok(Walk {
         packets: Box::new(Packets::new(program.key_use(KeySource::Outer), program.key_use(KeySource::Inner))),
         reading,

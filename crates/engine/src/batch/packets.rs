@@ -1,7 +1,12 @@
 //! What is known of the packets of a batch besides their bytes: one column per kind of fact, 64 rows.
 
 use crate::program::{KeyUse, PortId};
-use packet::{Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layers, TableHash, parse_into, select_hash};
+use packet::{
+    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layers, SelectIpv4, TableHash, parse_into, select_hash,
+};
+
+/// Fewer packets than this are hashed one by one.
+const LANES_MIN: u32 = 16;
 
 /// Facts about the packets of one batch.
 #[derive(Debug)]
@@ -25,6 +30,8 @@ pub struct Keys {
     pub table: [u64; 64],
     pub select: [u64; 64],
     pub known: u64,
+    /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for their select hashes.
+    ipv4: [[u64; 64]; 2],
     pub uses: KeyUse,
     pub source: KeySource,
 }
@@ -34,13 +41,23 @@ pub struct Keys {
 pub struct Reading {
     pub depth: Depth,
     pub seed: u64,
+    /// The select hash under that seed.
+    pub select: SelectIpv4,
     pub hash: TableHash,
     pub uses_meta: bool,
 }
 
 impl Keys {
     fn new(source: KeySource, uses: KeyUse) -> Keys {
-        Keys { key: [FlowKey::default(); 64], table: [0; 64], select: [0; 64], known: 0, uses, source }
+        Keys {
+            key: [FlowKey::default(); 64],
+            table: [0; 64],
+            select: [0; 64],
+            known: 0,
+            ipv4: [[0; 64]; 2],
+            uses,
+            source,
+        }
     }
 
     /// Makes the keys and hashes of `list` from the bytes as they are. `ahead` gets each hash for tables as it is made.
@@ -56,27 +73,59 @@ impl Keys {
         if self.uses == KeyUse::default() {
             return;
         }
-        // Three short loops: each keeps what it needs in registers, and packets overlap in it.
-        let mut known = 0;
+        // Short loops: each keeps what it needs in registers, and packets overlap in it.
+        let (mut usual, mut known) = (0, 0);
         for slot in Bits(list) {
-            let is_known = self.key[slot].read(batch.frame(slot).bytes(), &headers[slot], self.source);
-            known |= u64::from(is_known) << slot;
+            let (bytes, headers) = (batch.frame(slot).bytes(), &headers[slot]);
+            if let Some((addresses, last)) = FlowKey::ipv4(bytes, headers, self.source) {
+                usual |= 1 << slot;
+                self.ipv4[0][slot] = addresses;
+                self.ipv4[1][slot] = last;
+                if self.uses.table {
+                    self.key[slot].set_ipv4(addresses, last);
+                }
+            } else if let Some(key) = FlowKey::of(bytes, headers, self.source) {
+                known |= 1 << slot;
+                self.key[slot] = key;
+            }
         }
-        self.known = self.known & !list | known;
+        self.known = self.known & !list | usual | known;
         if self.uses.table {
-            for slot in Bits(known) {
+            for slot in Bits(usual | known) {
                 self.table[slot] = reading.hash.hash(&self.key[slot].0);
                 ahead(self.source, self.table[slot]);
             }
         }
         if self.uses.select {
+            self.select_ipv4(usual, reading);
             for slot in Bits(known) {
                 self.select[slot] = select_hash(reading.seed, &self.key[slot].0);
             }
-            for slot in Bits(list & !known) {
+            for slot in Bits(list & !usual & !known) {
                 let words = ethernet_words(batch.frame(slot).bytes(), &headers[slot]);
                 self.select[slot] = select_hash(reading.seed, &words);
             }
+        }
+    }
+
+    /// Select hashes of the packets of `usual`, whose words are in `ipv4`.
+    #[inline]
+    fn select_ipv4(&mut self, usual: u64, reading: &Reading) {
+        let [addresses, last] = &self.ipv4;
+        if usual == u64::MAX {
+            return reading.select.hash_all(addresses, last, &mut self.select);
+        }
+        if usual.count_ones() < LANES_MIN {
+            for slot in Bits(usual) {
+                self.select[slot] = reading.select.hash(addresses[slot], last[slot]);
+            }
+            return;
+        }
+        // The others' hashes, of packets of this batch that are elsewhere, stay.
+        let mut hashes = [0; 64];
+        reading.select.hash_all(addresses, last, &mut hashes);
+        for slot in Bits(usual) {
+            self.select[slot] = hashes[slot];
         }
     }
 }

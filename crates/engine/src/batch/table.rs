@@ -7,7 +7,7 @@ use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
 use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Slab};
 use crate::program::{HashInput, Learn};
-use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash};
+use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash, widest};
 use std::collections::HashMap;
 use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, seeded};
 
@@ -126,10 +126,15 @@ impl HashTable {
             return self.rows(able, rows, failed, |slot| buckets.pick(hashes[slot]));
         }
         if let Some((given, seed)) = group.given().filter(|_| live) {
-            // What kind of group it is has been asked once; a packet costs a hash and two loads.
+            // What kind of group it is has been asked once; a packet costs a hash, one of 64 side by side, and two loads.
+            let mut own = [0; 64];
+            widest(|| {
+                for (own, hash) in own.iter_mut().zip(hashes) {
+                    *own = seeded(*hash, seed);
+                }
+            });
             return self.rows(able, rows, failed, |slot| {
-                let bucket = given.buckets().bucket(seeded(hashes[slot], seed));
-                given.meet(bucket, batch.frame(slot).len(), now_ns)
+                given.meet(given.buckets().bucket(own[slot]), batch.frame(slot).len(), now_ns)
             });
         }
         self.rows(able, rows, failed, |slot| {
