@@ -41,7 +41,7 @@ pub enum Event<'a> {
     /// The time it asked for has come ([`App::wake_ns`]), by 2 ms late if nothing heavier is going on.
     Tick,
     /// The state of a port that it watches ([`App::watches`]): at its start, and then when it changes. Looked at every
-    /// 2 ms; a port that has no carrier (pcap, mem) is always up.
+    /// 2 ms; a port that has no carrier (pcap, mem, some of DPDK's virtual devices) is always up.
     Link {
         /// Which.
         port: PortId,

@@ -67,6 +67,22 @@ impl Daemon {
         serde_json::from_str(&line).ok()
     }
 
+    /// What of its members a bond uses, and why not the others.
+    fn members(&self) -> Vec<(bool, Value)> {
+        let request = json!({"command": "app", "app": "bond0", "request": "show"});
+        let bond = self.ask(&request).unwrap();
+        let members = bond["members"].as_array().unwrap_or_else(|| panic!("{bond}"));
+        members.iter().map(|member| (member["enabled"] == true, member["against"].clone())).collect()
+    }
+
+    fn wait_for_members(&self, wanted: &[(bool, Value)]) {
+        let start = Instant::now();
+        while self.members() != wanted {
+            assert!(start.elapsed() < PATIENCE, "{:?}", self.members());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn show(&self, what: &str) -> Value {
         self.ask(&json!({"command": "show", "what": what})).unwrap()[what].take()
     }
@@ -216,6 +232,43 @@ pipes:
         let injected = json!({"command": "inject", "packet": INJECTED, way: port});
         assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
         assert_eq!(daemon.show("pool_copies"), copies);
+    }
+    let said = daemon.stop();
+    assert!(said.contains("every frame is accounted for"), "{said}");
+}
+
+/// Two daemons on the two ends of a wire; beside it a member that is always up.
+#[test]
+fn a_bond_uses_a_member_while_its_link_is_up() {
+    let (folder, other) = (Folder::new("links"), Folder::new("links-other"));
+    let wire = |role: &str| {
+        let socket = folder.0.join("memif");
+        format!("net_memif0,role={role},socket-abstract=no,socket={}", socket.display())
+    };
+    let bonded = format!(
+        "
+ports:
+  inside: {{ dpdk: net_ring0 }}
+  p1: {{ dpdk: \"{}\", mac: 02:00:00:00:00:11 }}
+  p2: {{ dpdk: \"net_null0,no-rx=1\", mac: 02:00:00:00:00:12 }}
+apps:
+  - bond: {{ name: bond0, mode: static, members: [p1, p2], inside: inside }}
+",
+        wire("server")
+    );
+    let daemon = Daemon::start(&folder, &bonded);
+    let (up, down) = ((true, Value::Null), (false, json!("no carrier")));
+    daemon.wait_for_members(&[down.clone(), up.clone()]);
+    let ports = format!("ports:\n  p0: {{ dpdk: \"{}\", root: all }}\n", wire("client"));
+    let pipes = "pipes:\n  all: { type: basic, match: { ipv4.dst: per_entry }, forward: drop, miss: drop }\n";
+    for _ in 0..2 {
+        let client = Daemon::start(&other, &(ports.clone() + pipes));
+        daemon.wait_for_members(&[up.clone(), up.clone()]);
+        // A reload keeps its eyes on the port.
+        assert_eq!(daemon.ask(&json!({"command": "reload"})).unwrap()["error"], Value::Null);
+        assert_eq!(daemon.members(), [up.clone(), up.clone()]);
+        client.stop();
+        daemon.wait_for_members(&[down.clone(), up.clone()]);
     }
     let said = daemon.stop();
     assert!(said.contains("every frame is accounted for"), "{said}");

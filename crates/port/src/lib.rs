@@ -15,6 +15,7 @@
 pub mod dpdk;
 mod fault;
 mod generator;
+mod link;
 mod mem;
 pub mod pcap;
 mod trace;
@@ -22,6 +23,7 @@ pub mod xdp;
 
 pub use fault::{Delay, FaultPort, Faults, LATE_MAX, PATIENCE_NS, Rates};
 pub use generator::{Generator, Patch, Stream, UdpFlow};
+pub use link::LinkState;
 pub use mem::{MemPort, MemWire};
 pub use pcap::PcapPort;
 pub use trace::{Taps, TracePort};

@@ -3,7 +3,8 @@
 #![cfg(feature = "dpdk")]
 
 use packet::{Batch, Bits, Frame, Pools, Port};
-use port::dpdk::{DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
+use port::LinkState;
+use port::dpdk::{DpdkError, DpdkLink, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -198,6 +199,80 @@ fn null_receives_and_swallows_without_a_leak() {
             assert_eq!((counted.transmitted, counted.transmitted_bytes), (6400, 6400 * 90));
         }
         assert_all_home(&mut pools, &pool);
+    });
+}
+
+/// One end of a wire in memory, whose other end has the same number.
+fn memif(role: &str, device: u32, socket: &Path) -> String {
+    format!("net_memif{device},role={role},id=0,socket-abstract=no,socket={}", socket.display())
+}
+
+/// Waits until a link is up or down. An end is told of the other by a socket, on a thread of DPDK's.
+fn wait_for_link(link: &DpdkLink, up: bool) -> LinkState {
+    let start = Instant::now();
+    while link.state().up != up {
+        assert!(start.elapsed() < TIME_LIMIT / 4, "the link does not become {}", if up { "up" } else { "down" });
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    link.state()
+}
+
+#[test]
+fn a_wire_in_memory_is_up_while_both_ends_are_there() {
+    alone("a_wire_in_memory_is_up_while_both_ends_are_there", |eal| {
+        let (pool, mut pools) = pool(eal, 8192);
+        let socket = file("memif");
+        let server = open(eal, &memif("server", 0, &socket), &pool);
+        let link = server.link();
+        assert_eq!(link.state(), LinkState::default(), "nobody is at the other end");
+        // What its driver says; nothing makes it so.
+        let speed_bps = Some(100_000_000_000);
+        for _ in 0..2 {
+            let client = open(eal, &memif("client", 1, &socket), &pool);
+            assert_eq!(wait_for_link(&link, true), LinkState { up: true, speed_bps });
+            let other = client.link();
+            assert_eq!(wait_for_link(&other, true), LinkState { up: true, speed_bps });
+            drop(client);
+            assert_eq!(wait_for_link(&link, false), LinkState::default());
+            assert_eq!(other.state(), LinkState::default(), "a port that is closed is down");
+        }
+        drop(server);
+        assert_eq!(link.state(), LinkState::default());
+        assert_all_home(&mut pools, &pool);
+        let _ = std::fs::remove_file(socket);
+    });
+}
+
+#[test]
+fn what_has_no_other_end_is_up() {
+    alone("what_has_no_other_end_is_up", |eal| {
+        let (pool, _pools) = pool(eal, 8192);
+        for device in ["net_null0", "net_ring0"] {
+            let port = open(eal, device, &pool);
+            assert!(port.link().state().up, "{device}");
+        }
+    });
+}
+
+/// As the daemon has it: a worker asks for counters and closes the port, another thread asks about its link all the time.
+#[test]
+fn a_link_may_be_asked_about_while_its_port_is_used_and_closed() {
+    alone("a_link_may_be_asked_about_while_its_port_is_used_and_closed", |eal| {
+        let (pool, _pools) = pool(eal, 8192);
+        for _ in 0..50 {
+            let port = open(eal, "net_null0,no-rx=1", &pool);
+            let link = port.link();
+            let asker = std::thread::spawn(move || {
+                let mut asked = 0_u64;
+                while link.state().up {
+                    asked += 1;
+                }
+                asked
+            });
+            (0..100).for_each(|_| assert_eq!(port.statistics().starved, 0));
+            drop(port);
+            asker.join().unwrap();
+        }
     });
 }
 

@@ -129,7 +129,7 @@ impl Daemon {
 
     pub(super) fn start_apps(&mut self) -> Result<()> {
         let watched: Vec<Vec<PortId>> = self.each_app().map(|at| self.stage.running.app(at).watches()).collect();
-        self.stage.links = Links::watch(&self.plan, &watched).context("links cannot be watched")?;
+        self.stage.links = Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
         for at in self.each_app() {
             self.happen(at, Event::Start);
         }

@@ -8,6 +8,7 @@ use crate::config::{Plan, PortConfig, PortKind};
 use crate::huge_pages;
 use anyhow::{Context, Result, bail};
 use packet::{Pool, Port};
+pub use port::dpdk::DpdkLink;
 use port::dpdk::{DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool};
 use std::vec::IntoIter;
 
@@ -52,6 +53,12 @@ impl Dpdk {
     /// A share of the ports' pool.
     pub fn pool(&self) -> Pool {
         self.pool.share()
+    }
+
+    /// For each port of the plan, before a worker has it, something to ask about its link with; none for ports of other
+    /// kinds.
+    pub fn links(&self) -> Vec<Option<DpdkLink>> {
+        self.queues.iter().map(|queues| queues.as_slice().first().map(DpdkPort::link)).collect()
     }
 
     /// The next worker's queue of the plan's port number `at`.

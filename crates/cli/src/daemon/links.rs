@@ -1,17 +1,29 @@
-//! The links that apps watch: looked at every 2 ms, and only while an app watches one.
+//! The links that apps watch: looked at every 2 ms, and only while an app watches one that can change. An interface is
+//! asked by the kernel's ethtool ioctl, a DPDK port by its driver; recordings and memory are always up.
 
+use super::dpdk::DpdkLink;
 use crate::config::{Plan, PortKind};
 use engine::program::PortId;
-use port::xdp::{Carrier, LinkState};
+use port::LinkState;
+use port::xdp::Carrier;
 
 /// How often links are looked at, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000;
 
+/// Where a link's state is known.
+enum Source {
+    /// Nowhere: a port without carrier, always up.
+    None,
+    /// In the kernel, by the interface's name.
+    Interface(String),
+    /// In a DPDK driver.
+    Dpdk(DpdkLink),
+}
+
 /// One that is watched.
 struct Link {
     port: PortId,
-    /// `None`: a port without carrier, always up.
-    interface: Option<String>,
+    source: Source,
     /// By the numbers of the running apps.
     apps: Vec<usize>,
     state: LinkState,
@@ -36,21 +48,23 @@ pub struct News {
 }
 
 impl Links {
-    /// The ports that each app watches, as they are at this moment.
-    pub fn watch(plan: &Plan, watched: &[Vec<PortId>]) -> std::io::Result<Links> {
+    /// The ports that each app watches, as they are at this moment. `dpdk` are the links of DPDK ports, by the port's
+    /// place in the plan.
+    pub fn watch(plan: &Plan, dpdk: &[Option<DpdkLink>], watched: &[Vec<PortId>]) -> std::io::Result<Links> {
         let mut links = Links::default();
         for (app, ports) in watched.iter().enumerate() {
             for &port in ports {
                 match links.links.iter_mut().find(|link| link.port == port) {
                     Some(link) => link.apps.push(app),
-                    None => links.links.push(Link::new(plan, port, app)),
+                    None => links.links.push(Link::new(plan, dpdk, port, app)),
                 }
             }
         }
-        if links.links.iter().any(|link| link.interface.is_some()) {
-            let carrier = Carrier::open()?;
-            links.links.iter_mut().for_each(|link| link.look(&carrier));
-            links.carrier = Some(carrier);
+        if links.links.iter().any(|link| matches!(link.source, Source::Interface(_))) {
+            links.carrier = Some(Carrier::open()?);
+        }
+        for link in &mut links.links {
+            link.state = link.source.look(links.carrier.as_ref(), None);
         }
         Ok(links)
     }
@@ -62,18 +76,21 @@ impl Links {
 
     /// When to look again.
     pub fn wake_ns(&self) -> Option<u64> {
-        self.carrier.as_ref().map(|_| self.next_ns)
+        let changes = self.links.iter().any(|link| !matches!(link.source, Source::None));
+        changes.then_some(self.next_ns)
     }
 
     /// Looks, if it is time; what has changed.
     pub fn look(&mut self, now_ns: u64) -> Vec<News> {
-        let Some(carrier) = self.carrier.as_ref().filter(|_| self.next_ns <= now_ns) else { return Vec::new() };
+        if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
+            return Vec::new();
+        }
         self.next_ns = now_ns + PERIOD_NS;
         let mut news = Vec::new();
         for link in &mut self.links {
-            let Some(interface) = &link.interface else { continue };
-            if carrier.is_up(interface) != link.state.up {
-                link.look(carrier);
+            let state = link.source.look(self.carrier.as_ref(), Some(link.state));
+            if state != link.state {
+                link.state = state;
                 news.extend(link.news());
             }
         }
@@ -81,19 +98,28 @@ impl Links {
     }
 }
 
-impl Link {
-    fn new(plan: &Plan, port: PortId, app: usize) -> Link {
-        let interface = match plan.ports.get(port.index()).map(|port| &port.kind) {
-            Some(PortKind::Xdp(xdp)) => Some(xdp.interface.clone()),
-            _ => None,
-        };
-        Link { port, interface, apps: vec![app], state: LinkState { up: true, speed_bps: None } }
-    }
-
-    fn look(&mut self, carrier: &Carrier) {
-        if let Some(interface) = &self.interface {
-            self.state = carrier.state(interface);
+impl Source {
+    /// How it is now. What was known `before` spares an interface the question for its speed, which takes longer, as long
+    /// as it has not gone down or come up.
+    fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
+        match (self, carrier) {
+            (Source::Interface(interface), Some(carrier)) => {
+                let same = before.filter(|before| before.up == carrier.is_up(interface));
+                same.unwrap_or_else(|| carrier.state(interface))
+            }
+            (Source::Dpdk(link), _) => link.state(),
+            (Source::None | Source::Interface(_), _) => LinkState { up: true, speed_bps: None },
         }
+    }
+}
+
+impl Link {
+    fn new(plan: &Plan, dpdk: &[Option<DpdkLink>], port: PortId, app: usize) -> Link {
+        let source = match plan.ports.get(port.index()).map(|port| &port.kind) {
+            Some(PortKind::Xdp(xdp)) => Source::Interface(xdp.interface.clone()),
+            _ => dpdk.get(port.index()).cloned().flatten().map_or(Source::None, Source::Dpdk),
+        };
+        Link { port, source, apps: vec![app], state: LinkState::default() }
     }
 
     fn news(&self) -> Vec<News> {

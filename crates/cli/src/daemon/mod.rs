@@ -33,7 +33,7 @@ use anyhow::{Context, Result, bail};
 use apps::Stage;
 use clock::Clock;
 use doorbell::Doorbell;
-use dpdk::Dpdk;
+use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::ring::carriers;
 use engine::worker::{Command, HandOver, Report, Rewiring, Worker};
@@ -63,6 +63,8 @@ pub struct Daemon {
     hash: TableHash,
     fleet: Fleet,
     interfaces: Interfaces,
+    /// Links of DPDK ports, by the port's place in the program.
+    dpdk_links: Vec<Option<DpdkLink>>,
     stage: Stage,
     doorbell: Doorbell,
     clock: Clock,
@@ -106,12 +108,14 @@ impl Daemon {
     fn start(file: PathBuf, plan: Plan) -> Result<Daemon> {
         let (hash, clock) = (TableHash::random(), Clock::start());
         let interfaces = open::attach(&plan)?;
+        let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let mut daemon = Daemon {
             file,
             plan,
             hash,
             fleet: Fleet::default(),
             interfaces,
+            dpdk_links,
             stage: Stage::default(),
             doorbell: Doorbell::new()?,
             clock,
@@ -130,6 +134,9 @@ impl Daemon {
         let mut rings = hand_over(count);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
         let mut dpdk = Dpdk::open(&self.plan)?;
+        if let Some(dpdk) = &dpdk {
+            self.dpdk_links = dpdk.links();
+        }
         let open = |worker| open::ports(&self.plan, &self.interfaces, &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
@@ -173,6 +180,7 @@ impl Daemon {
             let (engine, punts) = new.borrow_mut()[worker].take().expect("each worker is asked once");
             Command::Swap(engine, Rewiring { ports: order.clone(), punts }, answer)
         })?;
+        self.dpdk_links = reorder(std::mem::take(&mut self.dpdk_links), &order);
         self.plan = plan;
         self.generation += 1;
         self.succeed_apps(rings, outlets, &order)?;
@@ -281,9 +289,10 @@ fn kind_of(port: &crate::config::PortConfig) -> String {
     }
 }
 
-fn reorder(interfaces: Interfaces, order: &[usize]) -> Interfaces {
-    let mut old: Vec<Option<_>> = interfaces.into_iter().map(Some).collect();
-    order.iter().map(|&at| old[at].take().flatten()).collect()
+/// What there is for some ports, by their new places: `order[n]` is where the one of place `n` was.
+fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
+    let mut old = of_ports;
+    order.iter().map(|&at| old[at].take()).collect()
 }
 
 /// Rings between all pairs of workers; none when there is one.

@@ -3,9 +3,20 @@
 use crate::config::{Plan, PortKind};
 use anyhow::{Result, bail};
 use packet::{Pool, Port};
+use port::LinkState;
 
 /// There is none.
 pub enum Dpdk {}
+
+/// Nor has one a link.
+#[derive(Clone)]
+pub enum DpdkLink {}
+
+impl DpdkLink {
+    pub fn state(&self) -> LinkState {
+        match *self {}
+    }
+}
 
 impl Dpdk {
     /// `None`, unless the plan has DPDK ports.
@@ -19,6 +30,10 @@ impl Dpdk {
     }
 
     pub fn pool(&self) -> Pool {
+        match *self {}
+    }
+
+    pub fn links(&self) -> Vec<Option<DpdkLink>> {
         match *self {}
     }
 

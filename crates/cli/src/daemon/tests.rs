@@ -224,7 +224,7 @@ fn links_that_are_watched_go_down_and_up() {
             let netns = std::fs::File::open(format!("/run/netns/{netns}")).unwrap();
             let kind = Some(rustix::thread::LinkNameSpaceType::Network);
             rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&netns), kind).unwrap();
-            Links::watch(&plan, &[vec![PortId(1)], vec![PortId(0), PortId(1)]]).unwrap()
+            Links::watch(&plan, &[], &[vec![PortId(1)], vec![PortId(0), PortId(1)]]).unwrap()
         };
         scope.spawn(enter).join().unwrap()
     });

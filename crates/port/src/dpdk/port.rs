@@ -7,6 +7,7 @@
 //! Cost: one foreign call a burst; 32 bytes written per frame on the way in, an mbuf's line rewritten on the way out.
 
 use super::eal::{DpdkError, Eal, first_line, plug_error};
+use super::link::DpdkLink;
 use super::pool::MbufPool;
 use super::shim::{self, Device, Queue};
 use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
@@ -88,6 +89,12 @@ impl DpdkPort {
             statistics: PortStatistics::default(),
         };
         Ok(wires.into_iter().map(open).collect())
+    }
+
+    /// Something to ask about the port's link with, the same for all of its queues.
+    #[must_use]
+    pub fn link(&self) -> DpdkLink {
+        DpdkLink::new(self.wire.shared_device())
     }
 }
 

@@ -285,6 +285,24 @@ void weir_port_close(uint16_t port, uint16_t queues)
 		rte_dev_remove(info.device);
 }
 
+struct weir_link {
+	uint32_t speed;
+	uint32_t up;
+};
+
+/* The link as the driver knows it, its speed in Mbit/s or 0: -ENOTSUP from drivers that have no such thing. */
+int weir_port_link(uint16_t port, struct weir_link *out)
+{
+	struct rte_eth_link link;
+	int rc = rte_eth_link_get_nowait(port, &link);
+
+	if (rc != 0)
+		return rc;
+	out->speed = link.link_speed == RTE_ETH_SPEED_NUM_UNKNOWN ? 0 : link.link_speed;
+	out->up = link.link_status == RTE_ETH_LINK_UP;
+	return 0;
+}
+
 /* ---- bursts ---- */
 
 struct weir_burst {

@@ -1,13 +1,15 @@
 //! The functions of shim.c, and owners for what they hand out: the only unsafe code of the DPDK port.
 //!
 //! Promises: a pool outlives its ports and its frames, a device outlives its queues, a queue is used by one thread at
-//! a time. The types see to it: devices hold their pool, queues their device, and a queue needs `&mut` to be used.
+//! a time, and so is a device besides its queues. The types see to it: devices hold their pool, queues their device, a
+//! queue needs `&mut` to be used, and what is asked of a running device is asked under its lock.
 //! A pool with frames still out is leaked, never freed.
 
+use crate::LinkState;
 use packet::{Frame, PoolId};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Characters of an xstat's name, NUL included (`RTE_ETH_XSTATS_NAME_SIZE`).
 const XSTAT_NAME: usize = 64;
@@ -35,6 +37,15 @@ pub(super) struct Counters {
     pub transmit_errors: u64,
 }
 
+/// `struct weir_link`.
+#[derive(Default)]
+#[repr(C)]
+struct Link {
+    /// Mbit/s; 0 when it is not known.
+    speed: u32,
+    up: u32,
+}
+
 /// `struct weir_info`.
 #[derive(Default)]
 #[repr(C)]
@@ -45,6 +56,7 @@ struct Info {
 }
 
 const _: () = assert!(size_of::<Burst>() == 16 && size_of::<Counters>() == 32 && size_of::<Info>() == 36);
+const _: () = assert!(size_of::<Link>() == 8);
 const _: () = assert!(size_of::<Frame>() == 32 && align_of::<Frame>() == 8);
 
 unsafe extern "C" {
@@ -63,6 +75,7 @@ unsafe extern "C" {
     fn weir_port_info(port: u16, out: *mut Info) -> c_int;
     fn weir_port_start(port: u16, queues: u16, descriptors: u16, pool: *mut c_void) -> c_int;
     fn weir_port_close(port: u16, queues: u16);
+    fn weir_port_link(port: u16, out: *mut Link) -> c_int;
     fn weir_rx_burst(port: u16, queue: u16, out: *mut Frame, n: u16, pool: u32, sum: *mut Burst);
     fn weir_tx_burst(port: u16, queue: u16, frames: *const Frame, list: u64, pool: u32, sum: *mut Burst) -> u64;
     fn weir_port_counters(port: u16, out: *mut Counters) -> c_int;
@@ -195,6 +208,8 @@ pub(super) struct Device {
     /// Queues each way while it runs.
     queues: u16,
     pool: Option<Arc<Mempool>>,
+    /// Held while something is asked of the port that is not a queue's: DPDK wants such calls one after the other.
+    asking: Mutex<()>,
 }
 
 impl Device {
@@ -203,7 +218,7 @@ impl Device {
         let mut port = 0;
         // SAFETY: `devargs` is a C string; the shim writes one u16.
         check(unsafe { weir_device_add(devargs.as_ptr(), &raw mut port) })?;
-        Ok(Device { port, queues: 0, pool: None })
+        Ok(Device { port, queues: 0, pool: None, asking: Mutex::new(()) })
     }
 
     /// The driver's name, and how many queues it has to receive and to transmit.
@@ -226,8 +241,25 @@ impl Device {
         Ok((0..queues).map(|queue| Queue { queue, pool: pool.id, device: Arc::clone(&device) }).collect())
     }
 
+    fn ask(&self) -> MutexGuard<'_, ()> {
+        self.asking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The link as the driver knows it now, without waiting; an error when it does not say.
+    pub fn link(&self) -> Result<LinkState, Errno> {
+        let _asking = self.ask();
+        let mut link = Link::default();
+        // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other thread asks
+        // it anything; its queues may be in use. The shim fills a `Link`, whose layout is asserted above, or leaves it.
+        check(unsafe { weir_port_link(self.port, &raw mut link) })?;
+        let up = link.up != 0;
+        let speed_bps = (up && link.speed != 0).then(|| u64::from(link.speed) * 1_000_000);
+        Ok(LinkState { up, speed_bps })
+    }
+
     /// What the driver counts; zero for drivers that do not.
     pub fn counters(&self) -> Counters {
+        let _asking = self.ask();
         let mut counters = Counters::default();
         // SAFETY: the shim fills a `Counters`, whose layout is asserted above, or leaves it.
         let _ = unsafe { weir_port_counters(self.port, &raw mut counters) };
@@ -236,6 +268,7 @@ impl Device {
 
     /// The first `limit` extended statistics by number and name.
     pub fn xstat_names(&self, limit: usize) -> Vec<(u64, String)> {
+        let _asking = self.ask();
         let (mut names, mut ids) = (vec![[0; XSTAT_NAME]; limit], vec![0; limit]);
         // SAFETY: both arrays have `limit` places, and the shim fills no more than it is told.
         let count = unsafe { weir_xstat_names(self.port, names.as_mut_ptr(), ids.as_mut_ptr(), limit as u32) };
@@ -246,6 +279,7 @@ impl Device {
 
     /// Values of extended statistics; empty when the driver refuses.
     pub fn xstats(&self, ids: &[u64]) -> Vec<u64> {
+        let _asking = self.ask();
         let mut values = vec![0; ids.len()];
         // SAFETY: both arrays have `ids.len()` places.
         let got = unsafe { weir_xstats(self.port, ids.as_ptr(), values.as_mut_ptr(), ids.len() as u32) };
@@ -256,7 +290,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: `plug` made the port ours; queues hold the device, so nobody is in a burst.
+        // SAFETY: `plug` made the port ours; queues hold the device, so nobody is in a burst, and so does whoever asks.
         unsafe { weir_port_close(self.port, self.queues) }
     }
 }
@@ -271,6 +305,11 @@ pub(super) struct Queue {
 impl Queue {
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// The device for others than its queues, which may find it closed.
+    pub fn shared_device(&self) -> Weak<Device> {
+        Arc::downgrade(&self.device)
     }
 
     pub fn number(&self) -> u16 {

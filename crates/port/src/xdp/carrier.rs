@@ -6,15 +6,7 @@ use std::io;
 use rustix::io::Errno;
 
 use super::ethtool::Ethtool;
-
-/// The state of an interface's link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkState {
-    /// It has carrier.
-    pub up: bool,
-    /// Bits per second; `None`: down, or the driver does not know.
-    pub speed_bps: Option<u64>,
-}
+use crate::LinkState;
 
 /// Asks about interfaces of the network namespace it was opened in.
 pub struct Carrier(Ethtool);

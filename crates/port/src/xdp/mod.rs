@@ -22,7 +22,7 @@ mod socket;
 #[allow(unsafe_code, reason = "chunks pass between the pool and the kernel")]
 mod umem;
 
-pub use carrier::{Carrier, LinkState};
+pub use carrier::Carrier;
 pub use error::XdpError;
 pub use interface::{Mode, XdpConfig, XdpInterface};
 pub use port::{Rings, XdpPort};

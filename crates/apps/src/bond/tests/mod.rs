@@ -6,6 +6,7 @@ mod failover;
 mod frames;
 mod modes;
 mod negotiated;
+mod overload;
 mod planned;
 mod random;
 mod reload;
