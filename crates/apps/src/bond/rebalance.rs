@@ -193,6 +193,18 @@ impl Rebalance {
         plan(self.rule, &self.loads_at(view.totals), view)
     }
 
+    /// So much of what a bucket is known to have carried (`part` of `whole`) counts as another's from now on: its flow has
+    /// moved there. What was carried since the last run stays where it was counted.
+    pub fn hand_over(&mut self, from: u32, to: u32, (part, whole): (u64, u64)) {
+        let Some(&load) = self.loads.get(from as usize) else { return };
+        let moved = u128::from(load) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+        let moved = u64::try_from(moved).unwrap_or(load);
+        if let Some(other) = self.loads.get_mut(to as usize) {
+            *other = other.saturating_add(moved);
+            self.loads[from as usize] -= moved;
+        }
+    }
+
     /// Loads with what was carried since the last run. A total that went down starts anew; a table of another size too.
     fn loads_at(&self, totals: &[u64]) -> Vec<u64> {
         if totals.len() != self.seen.len() {
