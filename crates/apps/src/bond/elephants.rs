@@ -347,6 +347,7 @@ impl BondApp {
         for slot in self.state.elephants.pins.keys().copied().collect::<Vec<_>>() {
             self.unpin(slot, why, actions);
         }
+        self.follow_buckets(actions);
     }
 
     fn remove_entry(&self, flow: FlowKey, actions: &mut Vec<Action>) {

@@ -10,7 +10,7 @@
 //! What can be asked for beyond: loads relative to capacity, so that 1 and 10 Gbit/s are full at the same time; buckets
 //! that move on within a run, so that eight members that start from one are even after one interval and not after three;
 //! a budget of moves. A bucket that alone is more than a member's part is named as an elephant: no move can help there,
-//! only its heavy flow's own entry.
+//! only a bucket of its own for its heavy flow (`elephants.rs`), which a run then sees beside the others.
 //!
 //! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a dry run).
 //!

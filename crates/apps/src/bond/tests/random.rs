@@ -1,6 +1,6 @@
 //! Any sequence of events leaves a bond sound.
 
-use super::frames::{arp, from, udp};
+use super::frames::{arp, from, long, udp};
 use super::rig::{LINKS, MS, Rig, bond, lacp_config, member};
 use crate::bond::lacp::Config;
 use crate::bond::{Bond, Mode};
@@ -18,6 +18,8 @@ enum Act {
     Gratuitous(u16, u16),
     Pdu(u16, Vec<u8>),
     Reload(Reload),
+    /// A burst of one flow.
+    Heavy(u16),
     Run(u64),
 }
 
@@ -35,6 +37,7 @@ struct Reload {
     buckets: u32,
     rebalances: bool,
     learnt_max: u32,
+    elephants: u32,
 }
 
 impl Reload {
@@ -54,6 +57,8 @@ impl Reload {
         (bond.updelay_ms, bond.downdelay_ms) = (self.delays_ms, self.delays_ms);
         (bond.buckets, bond.learnt_max) = (self.buckets, self.learnt_max);
         bond.rebalance_ms = if self.rebalances { 1000 } else { 0 };
+        let pins = self.rebalances && matches!(self.mode, Mode::BalanceTcp | Mode::Static);
+        bond.elephants = if pins { self.elephants } else { 0 };
         bond
     }
 }
@@ -62,7 +67,8 @@ fn reload() -> impl Strategy<Value = Reload> {
     let mode = prop::sample::select(Mode::ALL.to_vec());
     let flags = prop::array::uniform5(any::<bool>());
     let weights = prop::option::of(prop::array::uniform4(1_u32..20));
-    let numbers = (prop::sample::select(vec![0_u32, 0, 30]), prop::sample::select(vec![4_u32, 256]), 4_u32..7);
+    let numbers =
+        (prop::sample::select(vec![0_u32, 0, 30]), prop::sample::select(vec![4_u32, 256]), 4_u32..7, 0_u32..3);
     (mode, 1_u8..16, flags, weights, numbers).prop_map(|(mode, members, flags, weights, numbers)| Reload {
         mode,
         members,
@@ -75,6 +81,7 @@ fn reload() -> impl Strategy<Value = Reload> {
         buckets: numbers.1,
         rebalances: flags[4],
         learnt_max: numbers.2,
+        elephants: numbers.3,
     })
 }
 
@@ -104,6 +111,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (port.clone(), station).prop_map(|(port, station)| Act::Gratuitous(port, station)),
         1 => (port, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(port, bytes)| Act::Pdu(port, bytes)),
         3 => reload().prop_map(Act::Reload),
+        3 => (0_u16..4).prop_map(Act::Heavy),
         6 => prop::sample::select(vec![0, 1, 15, 100, 1100, 4000, 10_000]).prop_map(|ms| Act::Run(ms * MS)),
     ]
 }
@@ -144,6 +152,12 @@ fn carry_out(rig: &mut Rig, act: Act) {
                 let grows = |new: &[u64], old: &[u64]| new.iter().zip(old).all(|(new, old)| new >= old);
                 assert!(grows(&after.bytes, &before.1.bytes), "counters are monotone");
                 assert!(after.moved >= before.1.moved && after.moved_busy >= before.1.moved_busy);
+            }
+        }
+        Act::Heavy(flow) => {
+            for _ in 0..100 {
+                rig.frame(0, &long(flow));
+                rig.run(MS / 4);
             }
         }
         Act::Run(ns) => rig.run(ns),
