@@ -219,6 +219,6 @@ fn all_go_well(first: &Reload, acts: Vec<Act>) {
     let members: std::collections::BTreeSet<u16> = rig.bond.members.iter().map(|member| member.port.0).collect();
     assert_eq!(rig.enabled(), members.into_iter().collect::<Vec<_>>());
     rig.run(2000 * MS);
-    assert_eq!(rig.send(&udp(1)).is_empty(), false);
+    assert!(!rig.send(&udp(1)).is_empty());
     assert_eq!(rig.report().pending, 0);
 }
