@@ -7,6 +7,7 @@
 use super::announce;
 use super::assignment::{Assignment, weight_of_speed};
 use super::config::{Bond, Member, Mode};
+use super::elephants::{Elephants, Lanes};
 use super::lacp::{self, Lacp, Negotiation};
 use super::learnt::{Known, Learnt, Mac};
 use super::links::{self, Admission, Links, Output, Reason};
@@ -46,6 +47,10 @@ pub struct BondApp {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Numbers {
     pub group: GroupId,
+    /// With elephants: the pipe that knows pinned flows, and the group of their buckets.
+    pub flows: Option<PipeId>,
+    pub heavy: Option<GroupId>,
+    pub select_seed: u64,
     pub inward: Option<PipeId>,
     pub learn: Option<PipeId>,
     pub reflected: Option<PipeId>,
@@ -74,6 +79,7 @@ pub(super) struct State {
     pub negotiation: Negotiation,
     /// Totals of the buckets when they were read last.
     pub buckets: BucketReport,
+    pub elephants: Elephants,
     pub asked: Vec<(RequestId, Question)>,
     /// The rebalance waits for totals.
     pub counting: bool,
@@ -119,6 +125,7 @@ impl BondApp {
             disabled: BTreeSet::new(),
             negotiation: Negotiation::default(),
             buckets: no_buckets(size),
+            elephants: Elephants::new(),
             asked: Vec::new(),
             counting: false,
             moves: VecDeque::new(),
@@ -180,11 +187,12 @@ impl BondApp {
         if std::mem::replace(&mut self.state.begun, true) {
             self.adapt(now_ns, actions);
         } else {
+            self.begin_elephants(actions);
             // Another kind of bond may have left targets.
             self.go_dark(actions);
         }
         if !self.state.counted {
-            actions.push(Action::ReadBuckets(self.numbers.group));
+            self.read_buckets(actions);
         }
         for (id, member) in self.members() {
             let admission = if self.lacp_decides() { shut() } else { Admission::default() };
@@ -207,6 +215,7 @@ impl BondApp {
             self.state.speeds.insert(id, speed);
             let moves = self.state.assignment.set_weight(id, self.weight(id, &member));
             self.order(now_ns, &moves, "a member's speed", actions);
+            self.settle_pins(now_ns, "a member's speed", actions);
         }
         // The carrier first: what LACP makes of its loss is not the reason.
         self.tell_links(now_ns, links::Event::Speed(id, speed_bps), actions);
@@ -219,6 +228,9 @@ impl BondApp {
 
     fn frame(&mut self, now_ns: u64, app: &str, input: PortId, bytes: &[u8], actions: &mut Vec<Action>) {
         let names = Names(&self.bond.name);
+        if self.bond.elephants > 0 && app == names.heavy() {
+            return self.looked_at(now_ns, bytes, actions);
+        }
         match self.member_at(input).map(|(id, _)| id) {
             None if app == names.learn() => self.learn(now_ns, bytes, actions),
             Some(id) if app == names.learn() => self.came_back(now_ns, id, bytes, actions),
@@ -251,9 +263,12 @@ impl BondApp {
         if self.state.announces_ns.is_some_and(|at_ns| at_ns <= now_ns) {
             self.announce_some(now_ns, actions);
         }
+        if self.state.elephants.look.as_ref().is_some_and(|look| look.until_ns <= now_ns) {
+            self.conclude(now_ns, actions);
+        }
         if self.counts_at_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             self.state.counting = true;
-            actions.push(Action::ReadBuckets(self.numbers.group));
+            self.read_buckets(actions);
         }
     }
 
@@ -372,10 +387,15 @@ impl BondApp {
         actions.push(Action::Inject { bytes: announce::question(mac, probe.source, target), output: member.port });
     }
 
-    fn count(&mut self, now_ns: u64, report: &BucketReport, actions: &mut Vec<Action>) {
+    fn count(&mut self, now_ns: u64, group: GroupId, report: &BucketReport, actions: &mut Vec<Action>) {
+        if self.numbers.heavy == Some(group) {
+            return self.count_heavy(report);
+        }
+        self.count_looks(report.moved.saturating_sub(self.state.buckets.moved));
         self.state.buckets.clone_from(report);
         if !std::mem::replace(&mut self.state.counted, true) {
-            self.state.rebalance = Rebalance::new(self.bond.rule, self.bond.rebalance_ms, now_ns, &report.bytes);
+            let totals = self.lanes().totals.into_owned();
+            self.state.rebalance = Rebalance::new(self.bond.rule, self.bond.rebalance_ms, now_ns, &totals);
         }
         if self.state.buckets.pending == 0 {
             self.state.assignment.settle(|_| false);
@@ -394,7 +414,9 @@ impl BondApp {
                 }
                 Question::DryRun => {
                     let carriers = self.carriers();
-                    let plan = self.may_rebalance().then(|| self.state.rebalance.plan(self.view(&carriers)));
+                    let lanes = self.lanes();
+                    let view = View { totals: &lanes.totals, slots: &lanes.slots, carriers: &carriers };
+                    let plan = self.may_rebalance().then(|| self.of_buckets(self.state.rebalance.plan(view)));
                     show::plan(self, plan.as_ref().map(|plan| (plan, carriers.as_slice())))
                 }
             };
@@ -407,8 +429,14 @@ impl BondApp {
         self.state.links.enabled().map(|member| Carrier { member, capacity: capacity(member) }).collect()
     }
 
-    pub(super) fn view<'a>(&'a self, carriers: &'a [Carrier]) -> View<'a> {
-        View { totals: &self.state.buckets.bytes, slots: self.state.assignment.slots(), carriers }
+    pub(super) fn lanes(&self) -> Lanes<'_> {
+        self.state.lanes(self.bond.elephants)
+    }
+
+    /// A plan whose elephants are buckets of the bond: a flow that has one of its own is known.
+    fn of_buckets(&self, mut plan: Plan) -> Plan {
+        plan.elephants.retain(|one| one.bucket < self.bond.size());
+        plan
     }
 
     /// When the buckets are to be read for the next rebalance.
@@ -425,11 +453,21 @@ impl BondApp {
         if !self.may_rebalance() {
             return None;
         }
+        self.judge(now_ns, actions);
         let carriers = self.carriers();
-        let State { rebalance, buckets, assignment, .. } = &mut self.state;
-        let view = View { totals: &buckets.bytes, slots: assignment.slots(), carriers: &carriers };
+        let lanes = self.lanes();
+        let (totals, slots) = (lanes.totals.into_owned(), lanes.slots.into_owned());
+        let view = View { totals: &totals, slots: &slots, carriers: &carriers };
+        let rebalance = &mut self.state.rebalance;
         let plan = if asked { Some(rebalance.run(now_ns, view)) } else { rebalance.step(now_ns, view) }?;
+        let plan = self.of_buckets(plan);
+        self.look_for(now_ns, &plan, actions);
+        let size = self.bond.size();
         for shift in &plan.moves {
+            if shift.bucket >= size {
+                self.move_pin(now_ns, shift.bucket - size, shift.to, &shift.reason.to_string(), actions);
+                continue;
+            }
             let moves = self.state.assignment.rebalance([(shift.bucket, shift.to)]);
             self.order(now_ns, &moves, &shift.reason.to_string(), actions);
         }
@@ -473,7 +511,8 @@ impl App for BondApp {
 
     fn punts(&self) -> Vec<String> {
         let names = Names(&self.bond.name);
-        vec![names.slow(), names.learn(), names.answers()]
+        let heavy = (self.bond.elephants > 0).then(|| names.heavy());
+        [names.slow(), names.learn(), names.answers()].into_iter().chain(heavy).collect()
     }
 
     fn watches(&self) -> Vec<PortId> {
@@ -492,6 +531,9 @@ impl App for BondApp {
         let names = Names(&self.bond.name);
         self.numbers = Numbers {
             group: program.group_named(&names.group()).unwrap_or_default(),
+            flows: (self.bond.elephants > 0).then(|| program.pipe_named(&self.bond.name)).flatten(),
+            heavy: (self.bond.elephants > 0).then(|| program.group_named(&names.heavy())).flatten(),
+            select_seed: program.select_seed,
             inward: program.pipe_named(&names.inward()),
             learn: program.pipe_named(&names.learn()),
             reflected: program.pipe_named(&names.reflected()),
@@ -506,7 +548,7 @@ impl App for BondApp {
             Event::Tick => self.tick(now_ns, actions),
             Event::Link { port, up, speed_bps } => self.link(now_ns, port, up, speed_bps, actions),
             Event::Request { id, request } => self.request(now_ns, id, request, actions),
-            Event::Buckets { report, .. } => self.count(now_ns, report, actions),
+            Event::Buckets { group, report } => self.count(now_ns, group, report, actions),
             // What is to go, and has gone already.
             Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
@@ -519,14 +561,15 @@ impl App for BondApp {
         let rebalance = self.counts_at_ns();
         let times = self.state.lingering.values().chain(self.state.holding.values()).min().copied();
         let learnt = self.state.learnt.wake_ns();
-        [lacp, self.state.links.wake_ns(), rebalance, times, learnt, self.state.announces_ns]
+        let look = self.state.elephants.look.as_ref().map(|look| look.until_ns);
+        [lacp, self.state.links.wake_ns(), rebalance, times, learnt, self.state.announces_ns, look]
             .into_iter()
             .flatten()
             .min()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let BucketReport { moved, moved_busy, .. } = self.state.buckets;
+        let (moved, moved_busy) = self.state.moved();
         vec![("buckets_moved", moved), ("buckets_moved_busy", moved_busy), ("moves_ordered", self.state.moves_total)]
     }
 

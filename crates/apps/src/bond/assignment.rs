@@ -259,7 +259,9 @@ impl Assignment {
         }
     }
 
-    fn lives(&self, member: u16) -> bool {
+    /// Is this member up, and does it take buckets?
+    #[must_use]
+    pub fn lives(&self, member: u16) -> bool {
         self.members.get(&member).is_some_and(Member::lives)
     }
 

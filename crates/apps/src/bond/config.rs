@@ -14,6 +14,8 @@ pub const BUCKETS_MAX: u32 = 1 << 16;
 pub const BUCKETS: u32 = 256;
 /// Members of a bond at most.
 pub const MEMBERS_MAX: usize = 64;
+/// Flows with a bucket of their own at most.
+pub const ELEPHANTS_MAX: u32 = 64;
 /// MAC addresses learnt inside at most, unless told otherwise.
 pub const LEARNT_MAX: u32 = 1024;
 
@@ -50,6 +52,9 @@ pub struct Bond {
     pub rule: Rule,
     /// How often, milliseconds; 0: never.
     pub rebalance_ms: u32,
+    /// Flows that may have a bucket of their own at a time, 0 to [`ELEPHANTS_MAX`] (`balance_tcp`, `static`); 0: none is
+    /// looked for, and nothing is written for it.
+    pub elephants: u32,
     /// A bucket that may wait moves once nothing has used it for so long.
     pub idle_gap_ns: u64,
     /// It waits so long at most.
@@ -201,6 +206,14 @@ impl Bond {
         {
             add(self.origin, Problem::NoLacp { mode: self.mode.name() });
         }
+        if self.elephants > ELEPHANTS_MAX {
+            add(self.origin, Problem::TooManyElephants { elephants: self.elephants });
+        }
+        if self.elephants > 0 && !matches!(self.mode, Mode::BalanceTcp | Mode::Static) {
+            add(self.origin, Problem::NoElephants { mode: self.mode.name() });
+        } else if self.elephants > 0 && self.rebalance_ms == 0 {
+            add(self.origin, Problem::ElephantsNever { name: name() });
+        }
         let primary = |name: &&String| self.members.iter().all(|member| member.name != **name);
         if let Some(primary) = self.primary.as_ref().filter(primary) {
             add(self.origin, Problem::Primary { primary: primary.clone() });
@@ -258,6 +271,12 @@ pub enum Problem {
     NeedsLacp { name: String },
     #[error("`mode: {mode}` is without LACP: `active_backup` and `balance_tcp` can have it")]
     NoLacp { mode: &'static str },
+    #[error("{elephants} elephants: {ELEPHANTS_MAX} flows at most have a bucket of their own")]
+    TooManyElephants { elephants: u32 },
+    #[error("`mode: {mode}` pins no elephants: only `balance_tcp` and `static` send by flow")]
+    NoElephants { mode: &'static str },
+    #[error("bond `{name}` looks for elephants when it rebalances, which is never: write an `interval`")]
+    ElephantsNever { name: String },
     #[error("`primary: {primary}` is no member")]
     Primary { primary: String },
     #[error("{0}")]

@@ -5,6 +5,7 @@ mod announcements;
 mod app;
 pub mod assignment;
 mod config;
+mod elephants;
 mod entries;
 pub mod lacp;
 mod learnt;
@@ -19,5 +20,7 @@ mod show;
 mod tests;
 
 pub use app::BondApp;
-pub use config::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems};
+pub use config::{
+    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems,
+};
 pub use pipes::Names;

@@ -5,6 +5,8 @@ use super::assignment::{Move, When};
 use super::links::Reason;
 use crate::app::Action;
 use engine::change::Change;
+use engine::program::GroupId;
+use packet::FlowKey;
 use std::collections::{BTreeMap, BTreeSet};
 use table::NO_TARGET;
 
@@ -16,6 +18,8 @@ const MOVES_REMEMBERED: usize = 32;
 pub(super) struct Moved {
     pub at_ns: u64,
     pub buckets: Vec<u32>,
+    /// The pinned flow, if it is that and no bucket.
+    pub flow: Option<FlowKey>,
     pub to: u16,
     pub why: String,
 }
@@ -34,6 +38,11 @@ impl BondApp {
             Some(reason) => (assignment.set_up(id, false), super::show::reason(reason)),
         };
         self.order(now_ns, &moves, why, actions);
+        match against {
+            None => {}
+            Some(Reason::Operator) => self.settle_pins(now_ns, why, actions),
+            Some(_) => self.lose(id, actions),
+        }
         self.go_dark_or_light(actions);
     }
 
@@ -42,6 +51,7 @@ impl BondApp {
         if self.state.disabled.contains(&id) && !self.is_single() {
             let moves = self.state.assignment.set_up(id, false);
             self.order(now_ns, &moves, why, actions);
+            self.hasten_pins(id, actions);
         }
     }
 
@@ -55,6 +65,7 @@ impl BondApp {
             ids.into_iter().flat_map(|id| self.state.assignment.set_up(id, enabled.contains(&id))).collect()
         };
         self.order(now_ns, &moves, why, actions);
+        self.unpin_all(why, actions);
         self.go_dark_or_light(actions);
     }
 
@@ -62,6 +73,7 @@ impl BondApp {
     /// noted.
     pub(super) fn order(&mut self, now_ns: u64, moves: &[Move], why: &str, actions: &mut Vec<Action>) {
         let moves = joined(moves);
+        self.leave_alone(moves.iter().map(|one| one.bucket), actions);
         for when in [When::Now, When::Idle] {
             let list = moves.iter().filter(|one| one.when == when);
             let list: Vec<(u32, u16)> = list.map(|one| (one.bucket, self.target(one.to))).collect();
@@ -72,20 +84,30 @@ impl BondApp {
         self.state.moves_total += moves.len() as u64;
         let targets: BTreeSet<u16> = moves.iter().map(|one| one.to).collect();
         for to in targets {
-            if self.state.moves.len() == MOVES_REMEMBERED {
-                self.state.moves.pop_front();
-            }
             let buckets: Vec<u32> = moves.iter().filter(|one| one.to == to).map(|one| one.bucket).collect();
-            self.state.moves.push_back(Moved { at_ns: now_ns, buckets, to, why: why.to_string() });
+            self.remember(Moved { at_ns: now_ns, buckets, flow: None, to, why: why.to_string() });
         }
+        self.follow_buckets(actions);
     }
 
-    fn move_buckets(&self, list: Vec<(u32, u16)>, when: When) -> Action {
+    pub(super) fn remember(&mut self, moved: Moved) {
+        if self.state.moves.len() == MOVES_REMEMBERED {
+            self.state.moves.pop_front();
+        }
+        self.state.moves.push_back(moved);
+    }
+
+    pub(super) fn move_buckets(&self, list: Vec<(u32, u16)>, when: When) -> Action {
+        self.move_of(self.numbers.group, list, when)
+    }
+
+    /// A move of a group's buckets.
+    pub(super) fn move_of(&self, group: GroupId, list: Vec<(u32, u16)>, when: When) -> Action {
         let (idle_gap_ns, wait_max_ns) = match when {
             When::Now => (0, 0),
             When::Idle => (self.bond.idle_gap_ns, self.bond.idle_gap_max_ns),
         };
-        Action::Change(Change::MoveBuckets { group: self.numbers.group, moves: list.into(), idle_gap_ns, wait_max_ns })
+        Action::Change(Change::MoveBuckets { group, moves: list.into(), idle_gap_ns, wait_max_ns })
     }
 
     /// While no member may be used nothing is sent: a link may well work though LACP says no. With the first one that may
@@ -99,7 +121,9 @@ impl BondApp {
             let targets = (0..).zip(self.state.assignment.slots());
             let list = targets.map(|(bucket, &id)| (bucket, self.target(id))).collect();
             actions.push(self.move_buckets(list, When::Now));
+            self.follow_buckets(actions);
         } else {
+            self.unpin_all("no member is left", actions);
             self.go_dark(actions);
         }
     }

@@ -1,10 +1,10 @@
 //! The pipes, the group and the app names that a bond writes into a program. README.md draws them.
 
-use super::config::{Bond, Inward, Mode};
+use super::config::{Bond, ELEPHANTS_MAX, Inward, Mode};
 use super::lacp::{ETHER_TYPE, SLOW_ADDRESS};
 use engine::program::{
-    AppId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Match, Monitor, Origin, Pipe,
-    PipeId, PipeKind, PortId, Program, Target, Template,
+    AppId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match, Monitor, Operation,
+    Origin, Pipe, PipeId, PipeKind, PortId, Program, Target, Template, Value,
 };
 use packet::{ETHER_ARP, Field};
 use std::net::IpAddr;
@@ -15,6 +15,13 @@ const GROUP_BIT: u128 = 1 << 40;
 /// Tells the hash of a bond from that of a group without seed, whatever its basis: a load balancer in front of a bond
 /// hashes the same packets.
 const SEED: u64 = 0x626f_6e64_0000_0000;
+
+/// The seed of the group whose buckets have one flow each. Not the basis: which bucket a flow has is written in its entry.
+pub(super) const HEAVY_SEED: u64 = 0x626f_6e64_6865_6176;
+
+/// Which bucket of that group a flow has; on another way, by which member a frame leaves that was looked at. Nobody
+/// behind a bond reads metadata.
+const MARK: Field = Field::Meta0;
 
 /// Entries of `in`: those of all members there can be, and of all that a reload has just taken away.
 const ADMITTED_MAX: u32 = 2 * super::config::MEMBERS_MAX as u32;
@@ -65,6 +72,19 @@ impl Names<'_> {
         format!("{}/group/active", self.0)
     }
 
+    /// With elephants, the pipe that finds a bucket: what has the bond's name then are flows with entries of their own.
+    #[must_use]
+    pub fn hash(&self) -> String {
+        format!("{}/hash", self.0)
+    }
+
+    /// The group and the pipe of flows with a bucket of their own, and the app name under which copies of frames come
+    /// that may be of such a flow.
+    #[must_use]
+    pub fn heavy(&self) -> String {
+        format!("{}/heavy", self.0)
+    }
+
     fn part(&self, part: &str) -> String {
         format!("{}/{part}", self.0)
     }
@@ -75,8 +95,7 @@ impl Bond {
     /// pipe that sends by it.
     pub fn write(&self, program: &mut Program) -> PipeId {
         let names = Names(&self.name);
-        let group = self.group(program);
-        let outward = self.outward(program, group);
+        let outward = if self.elephants > 0 { self.by_flow(program, &names) } else { self.outward(program) };
         let slow = app(program, names.slow());
         let inward = self.inward(program, &names);
         let inward = self.answers(program, &names, inward);
@@ -123,21 +142,25 @@ impl Bond {
     }
 
     fn group(&self, program: &mut Program) -> GroupId {
+        program.groups.push(Group {
+            name: Names(&self.name).group(),
+            fill: Fill::Given,
+            size: self.size(),
+            seed: Some(self.seed()),
+            targets: self.targets(),
+            origin: self.origin,
+        });
+        GroupId((program.groups.len() - 1) as u16)
+    }
+
+    fn targets(&self) -> Vec<Target> {
         let target = |member: &super::config::Member| Target {
             name: member.name.clone(),
             weight: 1,
             forward: Forward::Port(member.port),
             origin: member.origin,
         };
-        program.groups.push(Group {
-            name: Names(&self.name).group(),
-            fill: Fill::Given,
-            size: self.size(),
-            seed: Some(SEED ^ self.basis),
-            targets: self.members.iter().map(target).collect(),
-            origin: self.origin,
-        });
-        GroupId((program.groups.len() - 1) as u16)
+        self.members.iter().map(target).collect()
     }
 
     /// Buckets of its group: one is enough where all frames leave by the same members.
@@ -151,7 +174,13 @@ impl Bond {
         }
     }
 
-    fn outward(&self, program: &mut Program, group: GroupId) -> PipeId {
+    /// What is mixed into the hash that picks a bucket.
+    pub(super) fn seed(&self) -> u64 {
+        SEED ^ self.basis
+    }
+
+    fn outward(&self, program: &mut Program) -> PipeId {
+        let group = self.group(program);
         let hash = |input| self.hash(self.name.clone(), input, group);
         let pipe = match self.mode {
             // There is one bucket to take turns in, and nothing to read for it.
@@ -173,6 +202,80 @@ impl Bond {
             },
         };
         push(program, pipe)
+    }
+
+    /// In place of that, where elephants have buckets of their own: the pipe of the bond's name knows their flows, and
+    /// all else finds its bucket behind it. A bucket that is looked at is with a member's twin, by which a frame leaves by
+    /// the same port and the app gets a copy.
+    fn by_flow(&self, program: &mut Program, names: &Names<'_>) -> PipeId {
+        let group = self.group(program);
+        let sampled = self.sampled(program, names);
+        let twins = self.members.iter().map(|member| Target {
+            name: format!("{}/sampled", member.name),
+            weight: 1,
+            forward: Forward::Pipe(sampled),
+            origin: member.origin,
+        });
+        program.groups[group.index()].targets.extend(twins);
+        let mut hash = self.hash(names.hash(), HashInput::Select(self.key), group);
+        let twin = |(at, member): (usize, &super::config::Member)| Entry {
+            matches: vec![EntryMatch::Target((self.members.len() + at) as u16)],
+            template: 1,
+            values: vec![at as u128],
+            forward: Some(Forward::Pipe(sampled)),
+            origin: member.origin,
+            ..Entry::default()
+        };
+        hash.entries.extend(self.members.iter().enumerate().map(twin));
+        hash.capacity = hash.entries.len().max(1) as u32;
+        hash.templates.push(mark("sampled"));
+        let hash = push(program, hash);
+        program.groups.push(Group {
+            name: names.heavy(),
+            fill: Fill::Given,
+            // Whatever the limit: over a reload that changes it, buckets stay.
+            size: ELEPHANTS_MAX,
+            seed: Some(HEAVY_SEED),
+            targets: self.targets(),
+            origin: self.origin,
+        });
+        let heavy = GroupId((program.groups.len() - 1) as u16);
+        let heavy = self.hash(names.heavy(), HashInput::Fields(vec![(MARK, MARK.max())]), heavy);
+        let heavy = push(program, heavy);
+        let flows = Pipe {
+            kind: PipeKind::Flow { key: self.key, learn: Learn::Nothing, idle_timeout_ns: 0 },
+            templates: vec![mark("heavy")],
+            forward: Forward::Pipe(heavy),
+            miss: Forward::Pipe(hash),
+            capacity: ELEPHANTS_MAX,
+            ..self.blank(self.name.clone())
+        };
+        push(program, flows)
+    }
+
+    /// Copies of frames to the app; the frames leave by the member that they are marked with.
+    fn sampled(&self, program: &mut Program, names: &Names<'_>) -> PipeId {
+        let app = app(program, names.heavy());
+        let entry = |(at, member): (usize, &super::config::Member)| Entry {
+            matches: vec![EntryMatch::Value(at as u128)],
+            forward: Some(Forward::Port(member.port)),
+            origin: member.origin,
+            ..Entry::default()
+        };
+        let onwards = Pipe {
+            matches: vec![per_entry(MARK)],
+            forward: Forward::PerEntry,
+            capacity: self.members.len().max(1) as u32,
+            entries: self.members.iter().enumerate().map(entry).collect(),
+            ..self.blank(names.part("sampled/on"))
+        };
+        let next = push(program, onwards);
+        let copied = Pipe {
+            forward: Forward::Tee { app, next },
+            entries: vec![Entry::default()],
+            ..self.blank(names.part("sampled"))
+        };
+        push(program, copied)
     }
 
     fn hash(&self, name: String, input: HashInput, group: GroupId) -> Pipe {
@@ -323,6 +426,11 @@ fn app(program: &mut Program, name: String) -> AppId {
         program.apps.len() - 1
     });
     AppId(at as u16)
+}
+
+/// An action that marks a frame with the entry's own number.
+fn mark(name: &str) -> Template {
+    Template { name: name.into(), operations: vec![Operation::Set(MARK, Value::PerEntry)] }
 }
 
 fn constant(field: Field, value: u128, mask: u128) -> Match {

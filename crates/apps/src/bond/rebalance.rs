@@ -10,7 +10,7 @@
 //! What can be asked for beyond: loads relative to capacity, so that 1 and 10 Gbit/s are full at the same time; buckets
 //! that move on within a run, so that eight members that start from one are even after one interval and not after three;
 //! a budget of moves. A bucket that alone is more than a member's part is named as an elephant: no move can help there,
-//! only its heavy flow's own entry.
+//! only a bucket of its own for its heavy flow (`elephants.rs`), which a run then sees beside the others.
 //!
 //! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a dry run).
 //!
@@ -191,6 +191,18 @@ impl Rebalance {
     #[must_use]
     pub fn plan(&self, view: View<'_>) -> Plan {
         plan(self.rule, &self.loads_at(view.totals), view)
+    }
+
+    /// So much of what a bucket is known to have carried (`part` of `whole`) counts as another's from now on: its flow has
+    /// moved there. What was carried since the last run stays where it was counted.
+    pub fn hand_over(&mut self, from: u32, to: u32, (part, whole): (u64, u64)) {
+        let Some(&load) = self.loads.get(from as usize) else { return };
+        let moved = u128::from(load) * u128::from(part.min(whole)) / u128::from(whole.max(1));
+        let moved = u64::try_from(moved).unwrap_or(load);
+        if let Some(other) = self.loads.get_mut(to as usize) {
+            *other = other.saturating_add(moved);
+            self.loads[from as usize] -= moved;
+        }
     }
 
     /// Loads with what was carried since the last run. A total that went down starts anew; a table of another size too.

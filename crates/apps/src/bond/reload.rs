@@ -23,6 +23,8 @@ impl BondApp {
             // Another kind of bond: only what lies in the pipes is known still.
             self.state.leftover = had.admitted.into_values().collect();
             self.state.learnt = had.learnt;
+            let pins = had.elephants.pins.into_values();
+            self.state.elephants.leftover = pins.map(|pin| pin.flow).collect();
             return;
         }
         let fresh = std::mem::replace(&mut self.state, had);
@@ -60,7 +62,8 @@ impl BondApp {
 
     /// Brings what was taken over in line with the configuration.
     pub(super) fn adapt(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let totals = self.state.buckets.bytes.clone();
+        self.adapt_elephants(actions);
+        let totals = self.lanes().totals.into_owned();
         self.state.rebalance.set_rule(self.bond.rule);
         self.state.rebalance.set_interval(self.bond.rebalance_ms, now_ns, &totals);
         self.leave_old_ports();
@@ -81,6 +84,8 @@ impl BondApp {
             self.order(now_ns, &moves, "another weight, or a new member", actions);
         }
         self.go_dark_or_light(actions);
+        self.settle_pins(now_ns, "another weight", actions);
+        self.follow_buckets(actions);
     }
 
     /// First of all, so that no other move names a bucket that is not there.

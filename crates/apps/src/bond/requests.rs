@@ -27,7 +27,7 @@ impl BondApp {
         };
         if let Some(question) = question {
             self.state.asked.push((id, question));
-            actions.push(Action::ReadBuckets(self.numbers.group));
+            self.read_buckets(actions);
             return;
         }
         let answer = self.command(now_ns, &words, actions).map(Value::String);

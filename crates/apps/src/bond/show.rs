@@ -58,10 +58,25 @@ pub fn bond(app: &BondApp, now_ns: u64) -> Value {
     let moves = state.moves.iter().rev().map(|moved| {
         let ago_ms = now_ns.saturating_sub(moved.at_ns) / 1_000_000;
         let first = moved.buckets.first();
-        json!({
+        let mut shown = json!({
             "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first, "to": app.name(moved.to), "why": moved.why,
+        });
+        if let Some(flow) = moved.flow {
+            shown["flow"] = json!(flow.to_string());
+        }
+        shown
+    });
+    let pinned = state.elephants.pins.values().map(|pin| {
+        json!({
+            "flow": pin.flow.to_string(),
+            "member": app.name(pin.member),
+            "bucket": pin.bucket,
+            "load": pin.load,
+            "for_ms": now_ns.saturating_sub(pin.since_ns) / 1_000_000,
+            "why": pin.why,
         })
     });
+    let (moved, moved_busy) = state.moved();
     json!({
         "name": app.bond.name,
         "mode": app.bond.mode.name(),
@@ -75,9 +90,10 @@ pub fn bond(app: &BondApp, now_ns: u64) -> Value {
         "buckets": app.bond.size(),
         "next_rebalance_ms": state.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
         "members": members.collect::<Vec<_>>(),
-        "moved": state.buckets.moved,
-        "moved_busy": state.buckets.moved_busy,
-        "waiting": state.buckets.pending,
+        "moved": moved,
+        "moved_busy": moved_busy,
+        "waiting": state.buckets.pending + state.elephants.report.pending,
+        "pinned": pinned.collect::<Vec<_>>(),
         "learnt": state.learnt.len(),
         "moves": moves.collect::<Vec<_>>(),
     })
@@ -88,7 +104,12 @@ fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -
     let id = state.ids.get(name).copied().unwrap_or(NO_TARGET);
     let link = state.links.state(id);
     let own = state.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
-    let sum = |totals: &[u64]| own.clone().filter_map(|bucket| totals.get(bucket)).sum::<u64>();
+    let pins = state.elephants.pins.iter().filter(|one| one.1.member == id).map(|one| *one.0 as usize);
+    let sum = |totals: &[u64], pinned: &[u64]| {
+        let pinned = pins.clone().filter_map(|slot| pinned.get(slot));
+        own.clone().filter_map(|bucket| totals.get(bucket)).chain(pinned).sum::<u64>()
+    };
+    let heavy = &state.elephants.report;
     let due = link.and_then(|link| link.due_ns).map(|due_ns| due_ns.saturating_sub(now_ns) / 1_000_000);
     json!({
         "name": name,
@@ -98,8 +119,8 @@ fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -
         "against": link.and_then(|link| link.against).map(reason),
         "changes_in_ms": due,
         "buckets": own.clone().count(),
-        "packets": sum(&state.buckets.packets),
-        "bytes": sum(&state.buckets.bytes),
+        "packets": sum(&state.buckets.packets, &heavy.packets),
+        "bytes": sum(&state.buckets.bytes, &heavy.bytes),
         "lacp": lacp.map(lacp_member),
     })
 }
@@ -156,13 +177,14 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
     let Some((plan, carriers)) = plan else {
         return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load now", app.bond.mode.name()) });
     };
+    let pin = |bucket: u32| app.state.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
     let moves = plan.moves.iter().map(|shift| {
-        json!({
-            "bucket": shift.bucket,
-            "from": app.name(shift.from),
-            "to": app.name(shift.to),
-            "why": shift.reason.to_string(),
-        })
+        let [from, to] = [shift.from, shift.to].map(|member| app.name(member));
+        let why = shift.reason.to_string();
+        match pin(shift.bucket) {
+            Some(pin) => json!({ "flow": pin.flow.to_string(), "from": from, "to": to, "why": why }),
+            None => json!({ "bucket": shift.bucket, "from": from, "to": to, "why": why }),
+        }
     });
     let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(
         |(carrier, (before, after))| json!({ "member": app.name(carrier.member), "before": before, "after": after }),

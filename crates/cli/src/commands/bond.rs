@@ -164,7 +164,7 @@ fn bond_text(bond: &Value) -> String {
     if bond["learnt"] != 0 {
         line("learnt", format!("{} MAC addresses inside", word(&bond["learnt"])));
     }
-    text + &members_text(bond) + &moves_text(bond) + &lacp_text(bond)
+    text + &members_text(bond) + &pinned_text(bond) + &moves_text(bond) + &lacp_text(bond)
 }
 
 fn members_text(bond: &Value) -> String {
@@ -211,9 +211,16 @@ fn lacp_state(member: &Value) -> String {
     words.to_string()
 }
 
+/// Flows with a bucket of their own, and what each carried in the last interval.
+fn pinned_text(bond: &Value) -> String {
+    let rows = rows(items(&bond["pinned"]), ["flow", "member", "load", "why"]);
+    if rows.is_empty() { String::new() } else { grid("  ", &["pinned flow", "member", ">load", "why"], &rows) }
+}
+
 fn moves_text(bond: &Value) -> String {
     let row = |moved: &Value| {
         let what = match (moved["buckets"].as_u64(), &moved["first"]) {
+            _ if moved["flow"].is_string() => word(&moved["flow"]),
             (Some(1), first) => format!("bucket {}", word(first)),
             (count, _) => format!("{} buckets", count.unwrap_or_default()),
         };
@@ -282,7 +289,12 @@ fn plan_text(plan: &Value, dry_run: bool) -> String {
         (_, false) => format!("{count} move when idle\n"),
     };
     if !moves.is_empty() {
-        text += &grid("  ", &[">bucket", "from", "to", "why"], &rows(moves, ["bucket", "from", "to", "why"]));
+        let row = |one: &Value| {
+            let what = if one["flow"].is_string() { "flow" } else { "bucket" };
+            [what, "from", "to", "why"].map(|key| word(&one[key])).to_vec()
+        };
+        let rows: Vec<Vec<String>> = moves.iter().map(row).collect();
+        text += &grid("  ", &[">bucket", "from", "to", "why"], &rows);
     }
     let loads = rows(items(&plan["loads"]), ["member", "before", "after"]);
     text += &grid("  ", &["member", ">load before", ">load after"], &loads);
@@ -364,6 +376,18 @@ mod tests {
     }
 
     #[test]
+    fn pinned_flows_are_shown_and_their_moves() {
+        let pin = json!({ "flow": "udp a > b", "member": "p1", "load": 700, "why": "because" });
+        assert_eq!(
+            pinned_text(&json!({ "pinned": [pin] })),
+            "\n  pinned flow  member  load  why\n  udp a > b    p1       700  because\n"
+        );
+        assert_eq!(pinned_text(&json!({ "pinned": [] })), "");
+        let moved = json!({ "ago_ms": 5, "buckets": 0, "first": null, "flow": "udp a > b", "to": "p2", "why": "even" });
+        assert!(moves_text(&json!({ "moves": [moved] })).contains("udp a > b  to p2  even"));
+    }
+
+    #[test]
     fn a_plan_names_moves_loads_and_elephants() {
         let plan = json!({
             "moves": [{ "bucket": 7, "from": "p1", "to": "p2", "why": "because" }],
@@ -376,6 +400,8 @@ mod tests {
              member  load before  load after\n  p1          1000000           9\n  p2                0           8\n  \
              bucket 3 alone has 5, where 2 would be fair: no move helps\n"
         );
+        let flow = json!({ "moves": [{ "flow": "udp a > b", "from": "p1", "to": "p2", "why": "because" }] });
+        assert!(plan_text(&flow, true).contains("\n  udp a > b  p1    p2  because\n"), "{}", plan_text(&flow, true));
         assert!(plan_text(&json!({ "moves": [], "why_not": "no" }), false).starts_with("nothing moves: no"));
     }
 }

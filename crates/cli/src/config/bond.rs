@@ -8,7 +8,9 @@ use super::sets::WEIGHT_MAX;
 use apps::bond::lacp::{Config, Policy, Rate, System};
 use apps::bond::links::{Need, Reselect};
 use apps::bond::rebalance::Rule;
-use apps::bond::{BUCKETS, BUCKETS_MAX, Bond, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Names, Probe};
+use apps::bond::{
+    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Names, Probe,
+};
 use engine::program::{Fill, Group, PortId, Program};
 use packet::{Field, KeySource};
 use std::net::Ipv4Addr;
@@ -36,7 +38,7 @@ const KEYS: &[&str] = &[
 const MEMBER: &[&str] = &["port", "weight", "lacp_priority", "lacp_key"];
 const LACP: &[&str] = &["mode", "rate", "system_priority", "system_id", "key", "min_links", "select", "fallback"];
 const PROBE: &[&str] = &["targets", "source", "interval", "missed_max", "need"];
-const REBALANCE: &[&str] = &["interval", "by_capacity", "moves_on", "budget"];
+const REBALANCE: &[&str] = &["interval", "by_capacity", "moves_on", "budget", "elephants"];
 
 /// Priorities of systems and ports unless told otherwise (802.1AX 6.3.2, 6.3.4).
 const PRIORITY: u16 = 0x8000;
@@ -71,7 +73,7 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
     let buckets = buckets.and_then(|node| number(node, "buckets", 1..=u64::from(BUCKETS_MAX), report));
     let reselects = [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
     let reselect = section.get("reselect").and_then(|node| choice(node, "a policy", &reselects, report));
-    let (rule, rebalance_ms) = rebalance(section.get("rebalance"), report);
+    let (rule, rebalance_ms, elephants) = rebalance(section.get("rebalance"), report);
     let learnt_max = section.get("learnt_max").and_then(|node| number(node, "addresses", 1..=65_536, report));
     let announce = section.get("announce").map(|node| list(node, "addresses", report)).unwrap_or_default();
     let mut bond = Bond {
@@ -90,6 +92,7 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
         probe: section.get("probe").and_then(|node| probe(node, report)),
         rule,
         rebalance_ms,
+        elephants,
         idle_gap_ns: time(section.get("idle_gap"), IDLE_GAP_NS, report),
         idle_gap_max_ns: time(section.get("idle_gap_max"), IDLE_GAP_MAX_NS, report),
         learnt_max: learnt_max.map_or(LEARNT_MAX, |most| most as u32),
@@ -232,11 +235,11 @@ fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
 }
 
 /// `never`, an interval, or a mapping.
-fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32) {
+fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32, u32) {
     let default = (REBALANCE_NS / 1_000_000) as u32;
-    let Some(node) = node else { return (Rule::default(), default) };
+    let Some(node) = node else { return (Rule::default(), default, 0) };
     if matches!(node.kind, Kind::Scalar(_)) {
-        return (Rule::default(), milliseconds(Some(node), default, report));
+        return (Rule::default(), milliseconds(Some(node), default, report), 0);
     }
     let section = Section::of(node, REBALANCE, report);
     let mut flag =
@@ -244,7 +247,9 @@ fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32) {
     let (by_capacity, moves_on) = (flag("by_capacity"), flag("moves_on"));
     let budget = section.get("budget").and_then(|node| number(node, "moves", 1..=u64::from(BUCKETS_MAX), report));
     let rule = Rule { by_capacity, moves_on, budget: budget.map(|budget| budget as usize) };
-    (rule, milliseconds(section.get("interval"), default, report))
+    let elephants = section.get("elephants");
+    let elephants = elephants.and_then(|node| number(node, "elephants", 0..=u64::from(ELEPHANTS_MAX), report));
+    (rule, milliseconds(section.get("interval"), default, report), elephants.map_or(0, |most| most as u32))
 }
 
 fn milliseconds(node: Option<&Node>, default: u32, report: &mut Report) -> u32 {

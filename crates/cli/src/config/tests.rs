@@ -214,6 +214,7 @@ fn a_bond_is_what_it_says() {
     assert_eq!((bond.name.as_str(), bond.mode, bond.buckets), ("bond0", Mode::BalanceTcp, 256));
     assert_eq!((bond.inward, bond.ports()), (Inward::Port(PortId(0)), vec![PortId(1), PortId(2)]));
     assert_eq!((bond.rebalance_ms, bond.idle_gap_ns, bond.idle_gap_max_ns), (10_000, 1_000_000, 1_000_000_000));
+    assert_eq!((bond.elephants, plain.program.pipe_named("bond0/hash")), (0, None));
     let lacp = bond.lacp.as_ref().unwrap();
     assert!(lacp.active && !lacp.fallback && lacp.rate == Rate::Fast);
     assert_eq!((lacp.system.priority, lacp.key, lacp.min_links), (0x8000, 1, 0));
@@ -224,7 +225,7 @@ fn a_bond_is_what_it_says() {
         "{ bond: { name: b, mode: balance_tcp, members: [{ port: p1, weight: 3, lacp_priority: 7, lacp_key: 9 }, p2], \
          root: a, buckets: 1024, hash: { basis: 5, headers: inner }, primary: p2, reselect: failure, updelay: 2s, \
          downdelay: 10ms, probe: { targets: [192.0.2.1, \"2001:db8::1\"], source: 192.0.2.9, interval: 100ms, missed_max: 3, \
-         need: all }, rebalance: { interval: 1s, by_capacity: true, moves_on: true, budget: 8 }, idle_gap: 2ms, \
+         need: all }, rebalance: { interval: 1s, by_capacity: true, moves_on: true, budget: 8, elephants: 4 }, idle_gap: 2ms, \
          idle_gap_max: 3s, learnt_max: 77, announce: [192.0.2.9], lacp: { mode: passive, rate: slow, system_priority: 3, \
          system_id: 02:00:00:00:00:77, key: 4, min_links: 2, select: count, fallback: true } } }",
     ));
@@ -241,6 +242,7 @@ fn a_bond_is_what_it_says() {
     let lacp = bond.lacp.as_ref().unwrap();
     assert_eq!((lacp.system.priority, lacp.system.mac[5], lacp.key, lacp.min_links), (3, 0x77, 4, 2));
     assert!(!lacp.active && lacp.fallback && lacp.rate == Rate::Slow && lacp.policy == Policy::Count);
+    assert_eq!((bond.elephants, told.program.pipe_named("b/hash").is_some()), (4, true));
     let never = with_bonds("{ bond: { name: b, mode: static, members: [p1], rebalance: never } }");
     assert_eq!(plan(&never).apps.bonds[0].rebalance_ms, 0);
 }
@@ -295,6 +297,33 @@ fn each_error_of_a_bond_has_its_place() {
         ("GOOD, downdelay: 5", "5 }", "a time cannot be `5`"),
         ("GOOD, rebalance: { every: 1s }", "every", "there is no key `every` here"),
         ("GOOD, rebalance: { budget: 0 }", "0 }", "moves is a whole number from 1 to 65536"),
+        ("GOOD, rebalance: { elephants: 65 }", "65 }", "elephants is a whole number from 0 to 64"),
+        ("GOOD, rebalance: { elephants: some }", "some", "elephants is a whole number from 0 to 64"),
+        (
+            "GOOD, rebalance: { elephants: 1, interval: never }",
+            "b, mode",
+            "bond `b` looks for elephants when it rebalances",
+        ),
+        (
+            "name: b, mode: balance_slb, members: [p1], rebalance: { elephants: 1 }",
+            "b, mode",
+            "`mode: balance_slb` pins no elephants: only `balance_tcp` and `static`",
+        ),
+        (
+            "name: b, mode: active_backup, members: [p1], rebalance: { elephants: 1 }",
+            "b, mode",
+            "`mode: active_backup` pins no elephants",
+        ),
+        (
+            "name: b, mode: round_robin, members: [p1], rebalance: { elephants: 1 }",
+            "b, mode",
+            "`mode: round_robin` pins no elephants",
+        ),
+        (
+            "name: b, mode: broadcast, members: [p1], rebalance: { elephants: 1 }",
+            "b, mode",
+            "`mode: broadcast` pins no elephants",
+        ),
         ("GOOD, probe: {}", "{} }", "`targets` is missing"),
         ("GOOD, probe: { targets: [] }", "[] }", "1 to 16 addresses can be asked"),
         ("GOOD, probe: { targets: [eth0] }", "eth0", "`eth0` is not an IP address"),

@@ -2,7 +2,7 @@
 //! reader here has its writer beside it, and reads what that wrote.
 
 use apps::bond::Names;
-use engine::program::{Fill, Program};
+use engine::program::{Fill, Forward, Program};
 use packet::{Base, Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -101,14 +101,16 @@ fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
     names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
 }
 
-/// The ports of the bond that a value of `port` names: the targets of the group that it has written.
+/// The ports of the bond that a value of `port` names: the targets of the group that it has written, but for those by
+/// which frames are looked at.
 #[must_use]
 pub fn members<'a>(field: Field, text: &str, program: &'a Program) -> Option<Vec<&'a str>> {
     if field != Field::InputPort {
         return None;
     }
     let group = &program.groups[program.group_named(&Names(text).group())?.index()];
-    (group.fill == Fill::Given).then(|| group.targets.iter().map(|target| target.name.as_str()).collect())
+    let ports = group.targets.iter().filter(|target| matches!(target.forward, Forward::Port(_)));
+    (group.fill == Fill::Given).then(|| ports.map(|target| target.name.as_str()).collect())
 }
 
 fn spelt(field: Field, text: &str) -> Option<u128> {

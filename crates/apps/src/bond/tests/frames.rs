@@ -13,6 +13,11 @@ pub fn numbered(flow: u16, number: u32) -> Vec<u8> {
     craft::frame(&format!("eth.src={} src=10.0.0.2 dst=10.0.0.1 {ports} payload={number:08x}", mac(1)))
 }
 
+/// A UDP packet of one of many flows that carries much.
+pub fn long(flow: u16) -> Vec<u8> {
+    craft::frame(&format!("eth.src={} src=10.0.0.2 dst=10.0.0.1 sport={flow} dport=80 len=1500", mac(1)))
+}
+
 /// What `numbered` was given.
 pub fn number_of(frame: &[u8]) -> (u16, u32) {
     let (flow, number) = (&frame[34..36], &frame[42..46]);

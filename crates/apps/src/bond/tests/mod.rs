@@ -2,6 +2,7 @@
 //! speaks LACP at the other ends of its links.
 
 mod balance;
+mod elephants;
 mod failover;
 mod frames;
 mod modes;

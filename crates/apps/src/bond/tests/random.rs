@@ -1,6 +1,6 @@
 //! Any sequence of events leaves a bond sound.
 
-use super::frames::{arp, from, udp};
+use super::frames::{arp, from, long, udp};
 use super::rig::{LINKS, MS, Rig, bond, lacp_config, member};
 use crate::bond::lacp::Config;
 use crate::bond::{Bond, Mode};
@@ -18,6 +18,8 @@ enum Act {
     Gratuitous(u16, u16),
     Pdu(u16, Vec<u8>),
     Reload(Reload),
+    /// A flow that is heavy for an interval and a look.
+    Heavy(u16),
     Run(u64),
 }
 
@@ -35,6 +37,7 @@ struct Reload {
     buckets: u32,
     rebalances: bool,
     learnt_max: u32,
+    elephants: u32,
 }
 
 impl Reload {
@@ -54,6 +57,8 @@ impl Reload {
         (bond.updelay_ms, bond.downdelay_ms) = (self.delays_ms, self.delays_ms);
         (bond.buckets, bond.learnt_max) = (self.buckets, self.learnt_max);
         bond.rebalance_ms = if self.rebalances { 1000 } else { 0 };
+        let pins = self.rebalances && matches!(self.mode, Mode::BalanceTcp | Mode::Static);
+        bond.elephants = if pins { self.elephants } else { 0 };
         bond
     }
 }
@@ -62,7 +67,8 @@ fn reload() -> impl Strategy<Value = Reload> {
     let mode = prop::sample::select(Mode::ALL.to_vec());
     let flags = prop::array::uniform5(any::<bool>());
     let weights = prop::option::of(prop::array::uniform4(1_u32..20));
-    let numbers = (prop::sample::select(vec![0_u32, 0, 30]), prop::sample::select(vec![4_u32, 256]), 4_u32..7);
+    let numbers =
+        (prop::sample::select(vec![0_u32, 0, 30]), prop::sample::select(vec![4_u32, 256]), 4_u32..7, 0_u32..3);
     (mode, 1_u8..16, flags, weights, numbers).prop_map(|(mode, members, flags, weights, numbers)| Reload {
         mode,
         members,
@@ -75,6 +81,7 @@ fn reload() -> impl Strategy<Value = Reload> {
         buckets: numbers.1,
         rebalances: flags[4],
         learnt_max: numbers.2,
+        elephants: numbers.3,
     })
 }
 
@@ -104,7 +111,26 @@ fn act() -> impl Strategy<Value = Act> {
         2 => (port.clone(), station).prop_map(|(port, station)| Act::Gratuitous(port, station)),
         1 => (port, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(port, bytes)| Act::Pdu(port, bytes)),
         3 => reload().prop_map(Act::Reload),
+        1 => (0_u16..4).prop_map(Act::Heavy),
         6 => prop::sample::select(vec![0, 1, 15, 100, 1100, 4000, 10_000]).prop_map(|ms| Act::Run(ms * MS)),
+    ]
+}
+
+/// A bond that pins flows.
+fn pinning() -> impl Strategy<Value = Reload> {
+    reload().prop_map(|reload| Reload {
+        mode: if reload.lacp { Mode::BalanceTcp } else { Mode::Static },
+        rebalances: true,
+        elephants: reload.elephants.max(1),
+        ..reload
+    })
+}
+
+fn act_on_pins() -> impl Strategy<Value = Act> {
+    prop_oneof![
+        7 => act(),
+        4 => (0_u16..4).prop_map(Act::Heavy),
+        1 => pinning().prop_map(Act::Reload),
     ]
 }
 
@@ -146,6 +172,12 @@ fn carry_out(rig: &mut Rig, act: Act) {
                 assert!(after.moved >= before.1.moved && after.moved_busy >= before.1.moved_busy);
             }
         }
+        Act::Heavy(flow) => {
+            for _ in 0..130 {
+                rig.frame(0, &long(flow));
+                rig.run(10 * MS);
+            }
+        }
         Act::Run(ns) => rig.run(ns),
     }
 }
@@ -153,28 +185,40 @@ fn carry_out(rig: &mut Rig, act: Act) {
 proptest! {
     #[test]
     fn whatever_happens_a_bond_is_sound(first in reload(), acts in prop::collection::vec(act(), 1..60)) {
-        let mut rig = Rig::new(first.bond());
-        rig.add_partner();
-        for act in acts {
-            carry_out(&mut rig, act);
-            rig.assert_sound();
-        }
-        // And when all is well again, all members are used.
-        for port in 1..=LINKS {
-            rig.carrier(port, true);
-            rig.cut(port, false);
-            rig.partner_holds(port, false);
-        }
-        for at in 0..rig.bond.members.len() {
-            let words = format!("enable {}", rig.bond.members[at].name);
-            rig.ask(&words).unwrap();
-        }
-        rig.run(12_000 * MS);
-        rig.assert_sound();
-        let members: std::collections::BTreeSet<u16> = rig.bond.members.iter().map(|member| member.port.0).collect();
-        prop_assert_eq!(rig.enabled(), members.into_iter().collect::<Vec<_>>());
-        rig.run(2000 * MS);
-        prop_assert_eq!(rig.send(&udp(1)).is_empty(), false);
-        prop_assert_eq!(rig.report().pending, 0);
+        all_go_well(&first, acts);
     }
+
+    #[test]
+    fn whatever_happens_pinned_flows_are_where_they_should_be(
+        first in pinning(),
+        acts in prop::collection::vec(act_on_pins(), 1..40),
+    ) {
+        all_go_well(&first, acts);
+    }
+}
+
+fn all_go_well(first: &Reload, acts: Vec<Act>) {
+    let mut rig = Rig::new(first.bond());
+    rig.add_partner();
+    for act in acts {
+        carry_out(&mut rig, act);
+        rig.assert_sound();
+    }
+    // And when all is well again, all members are used.
+    for port in 1..=LINKS {
+        rig.carrier(port, true);
+        rig.cut(port, false);
+        rig.partner_holds(port, false);
+    }
+    for at in 0..rig.bond.members.len() {
+        let words = format!("enable {}", rig.bond.members[at].name);
+        rig.ask(&words).unwrap();
+    }
+    rig.run(12_000 * MS);
+    rig.assert_sound();
+    let members: std::collections::BTreeSet<u16> = rig.bond.members.iter().map(|member| member.port.0).collect();
+    assert_eq!(rig.enabled(), members.into_iter().collect::<Vec<_>>());
+    rig.run(2000 * MS);
+    assert!(!rig.send(&udp(1)).is_empty());
+    assert_eq!(rig.report().pending, 0);
 }

@@ -114,6 +114,7 @@ pub fn bond(mode: Mode, members: u16) -> Bond {
         probe: None,
         rule: Rule::default(),
         rebalance_ms: 0,
+        elephants: 0,
         idle_gap_ns: MS,
         idle_gap_max_ns: SEC,
         learnt_max: LEARNT_MAX,
@@ -500,8 +501,15 @@ impl Rig {
 
     /// The port of each bucket, as the engine has it.
     pub fn table(&self) -> Vec<Option<u16>> {
-        let port = |slot: &u16| self.bond.members.get(usize::from(*slot)).map(|member| member.port.0);
+        let port = |slot: &u16| self.plain(*slot).map(|member| member.port.0);
         self.report().slots.iter().map(port).collect()
+    }
+
+    /// The member of a target: a twin is its member's.
+    fn plain(&self, target: u16) -> Option<&Member> {
+        let (count, target) = (self.bond.members.len(), usize::from(target));
+        let twins = if self.bond.elephants > 0 { 2 } else { 1 };
+        (target < twins * count).then(|| &self.bond.members[target % count])
     }
 
     /// How many buckets each member has.
@@ -554,6 +562,7 @@ impl Rig {
         assert_eq!(self.refused, [""; 0], "no change is refused");
         self.assert_balanced();
         self.assert_buckets();
+        self.assert_elephants();
         self.assert_entries();
     }
 
@@ -578,9 +587,42 @@ impl Rig {
             let fits = port.is_some_and(|port| enabled.contains(&port) && (!single || self.active() == Some(port)));
             assert!(fits, "a bucket is with {port:?} of {enabled:?}");
         }
-        let elsewhere = wanted.iter().zip(&report.slots).filter(|(wanted, is)| wanted != is).count();
+        let same = |wanted: u16, is: u16| self.plain(wanted).map(|one| one.port) == self.plain(is).map(|one| one.port);
+        let elsewhere = wanted.iter().zip(&report.slots).filter(|(wanted, is)| !same(**wanted, **is)).count();
         assert_eq!(elsewhere, report.pending, "a bucket is where it should be, or waits to go there");
         assert!(report.moved_busy <= report.moved);
+    }
+
+    /// Every pinned flow has its entry and its bucket with a member that may be used, and no bucket is with a twin that is
+    /// not looked at.
+    fn assert_elephants(&self) {
+        let (app, members) = (&self.app, self.bond.members.len() as u16);
+        let elephants = &app.state.elephants;
+        assert!(elephants.pins.len() <= self.bond.elephants as usize);
+        let own = self.report().slots;
+        let twins = (0..).zip(&own).filter(|(_, slot)| **slot != NO_TARGET && **slot >= members);
+        let twins: Vec<u32> = twins.map(|one| one.0).collect();
+        assert_eq!(twins, elephants.look.iter().map(|look| look.bucket).collect::<Vec<_>>());
+        let Some(group) = self.program.group_named(&Names(&self.bond.name).heavy()) else { return };
+        let flows = self.program.pipe_named(&self.bond.name).unwrap();
+        let entries = self.engine.entries(flows);
+        let flow = |one: &EntryMatch| if let EntryMatch::Flow(flow) = one { Some(*flow) } else { None };
+        let known: BTreeSet<_> = entries.iter().filter_map(|(entry, _)| flow(entry.matches.first()?)).collect();
+        let pinned: BTreeSet<_> = elephants.pins.values().map(|pin| pin.flow).collect();
+        assert_eq!(known, pinned);
+        if self.enabled().is_empty() {
+            assert!(pinned.is_empty());
+            return;
+        }
+        let report = self.engine.bucket_reports()[group.index()].clone();
+        let mut elsewhere = 0;
+        for (slot, is) in (0..).zip(&report.slots) {
+            let free = app.state.assignment.slots()[slot as usize % self.bond.size() as usize];
+            let wanted = elephants.pins.get(&slot).map_or(free, |pin| pin.member);
+            assert!(app.state.assignment.lives(wanted), "a bucket is with a member that may be used");
+            elsewhere += usize::from(app.target(wanted) != *is);
+        }
+        assert!(elsewhere <= report.pending, "a bucket is where it should be, or waits to go there");
     }
 
     /// The entries are what the state of links and LACP asks for.
