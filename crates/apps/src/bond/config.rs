@@ -34,6 +34,8 @@ pub struct Bond {
     pub basis: u64,
     /// Which headers that hash is made of.
     pub key: KeySource,
+    /// The NIC's hash is taken instead, where a frame has one.
+    pub rss: bool,
     /// LACP, if it speaks that.
     pub lacp: Option<lacp::Config>,
     /// Name of the member that should be active.
@@ -144,6 +146,12 @@ impl Mode {
         }
     }
 
+    /// Does the 5-tuple pick the bucket?
+    #[must_use]
+    pub const fn hashes_flows(self) -> bool {
+        matches!(self, Mode::BalanceTcp | Mode::Static)
+    }
+
     /// Is load even by moving buckets?
     #[must_use]
     pub const fn is_balanced(self) -> bool {
@@ -200,6 +208,9 @@ impl Bond {
             && self.lacp.is_some()
         {
             add(self.origin, Problem::NoLacp { mode: self.mode.name() });
+        }
+        if self.rss && !self.mode.hashes_flows() {
+            add(self.origin, Problem::NoRss { mode: self.mode.name() });
         }
         let primary = |name: &&String| self.members.iter().all(|member| member.name != **name);
         if let Some(primary) = self.primary.as_ref().filter(primary) {
@@ -258,6 +269,10 @@ pub enum Problem {
     NeedsLacp { name: String },
     #[error("`mode: {mode}` is without LACP: `active_backup` and `balance_tcp` can have it")]
     NoLacp { mode: &'static str },
+    #[error(
+        "`hash: rss` has no part in `mode: {mode}`, which does not go by the 5-tuple: `balance_tcp` and `static` do"
+    )]
+    NoRss { mode: &'static str },
     #[error("`primary: {primary}` is no member")]
     Primary { primary: String },
     #[error("{0}")]
