@@ -4,7 +4,7 @@
 //! (`crates/cli/tests/corpora.rs`): what was found once stays found, without a nightly toolchain.
 
 use cli::config;
-use engine::arbitrary::{Act, Coverage, Lockstep, Random};
+use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
 use engine::program::{AppId, PortId, Program};
 use engine::ring::{CARRIER_BYTES, carriers};
 use packet::craft::{FRAME_MAX, Recipe, describe};
@@ -93,7 +93,10 @@ pub fn config(text: &[u8]) {
         return;
     }
     let mut lockstep = Lockstep::new(&plan.program, 1).expect("a plan compiles");
-    let frame = |recipe: &str| (recipe.parse::<Recipe>().expect("ours").build(), usize::from(HEADROOM));
+    let frame = |recipe: &str| {
+        let bytes = recipe.parse::<Recipe>().expect("ours").build();
+        Arriving { bytes, headroom: usize::from(HEADROOM), hash: 0 }
+    };
     let frames: Vec<_> = PACKETS.map(frame).into();
     for input in 0..plan.program.ports.len() as u16 {
         let act = Act::Frames { input: PortId(input), frames: frames.clone() };

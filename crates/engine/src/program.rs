@@ -69,6 +69,8 @@ pub struct KeyUse {
     pub table: bool,
     /// Picks buckets or source ports.
     pub select: bool,
+    /// Picks buckets of frames that came without a NIC's hash.
+    pub select_unhashed: bool,
 }
 
 /// A port as the program knows it.
@@ -145,6 +147,9 @@ pub enum HashInput {
     Select(KeySource),
     /// The select hash function over the values of these fields under these masks, in this order.
     Fields(Vec<(Field, u128)>),
+    /// The hash that the NIC delivered with the frame, whatever was rewritten since; of a frame that came without, the
+    /// select hash of the outer headers.
+    Rss,
     /// Nothing: the pipe's packets take the buckets in turn, each worker's for themselves.
     RoundRobin,
 }
@@ -488,6 +493,7 @@ impl Program {
         uses.fold(KeyUse::default(), |all, one| KeyUse {
             table: all.table || one.table,
             select: all.select || one.select,
+            select_unhashed: all.select_unhashed || one.select_unhashed,
         })
     }
 
@@ -549,6 +555,8 @@ impl Pipe {
             PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
                 key_depth(*source)
             }
+            // Not every frame has a NIC's hash.
+            PipeKind::Hash { input: HashInput::Rss, .. } => key_depth(KeySource::Outer),
             PipeKind::Hash { input: HashInput::RoundRobin, .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => {
                 Depth::L2
             }
@@ -570,10 +578,13 @@ impl Pipe {
     fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {
         let own = match &self.kind {
             PipeKind::Flow { key, learn, .. } if *key == wanted => {
-                KeyUse { table: true, select: matches!(learn, Learn::Pin(_) | Learn::Follow(_)) }
+                KeyUse { table: true, select: matches!(learn, Learn::Pin(_) | Learn::Follow(_)), ..KeyUse::default() }
             }
             PipeKind::Hash { input: HashInput::Select(source), .. } => {
-                KeyUse { table: false, select: *source == wanted }
+                KeyUse { select: *source == wanted, ..KeyUse::default() }
+            }
+            PipeKind::Hash { input: HashInput::Rss, .. } => {
+                KeyUse { select_unhashed: wanted == KeySource::Outer, ..KeyUse::default() }
             }
             _ => KeyUse::default(),
         };

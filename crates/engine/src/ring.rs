@@ -17,6 +17,8 @@ pub const CARRIER_BYTES: usize = 2048;
 pub struct Carrier {
     bytes: Box<[u8; CARRIER_BYTES]>,
     length: usize,
+    /// The hash that the NIC delivered with the frame; 0: none, or it does not matter where the frame goes.
+    pub hash: u32,
     /// Where the frame came in.
     pub input: PortId,
     /// For which app, on a punt ring.
@@ -53,7 +55,8 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
     let (full, full_end) = sync_channel(capacity);
     let (empty, empty_end) = sync_channel(capacity);
     for _ in 0..capacity {
-        let carrier = Carrier { bytes: Box::new([0; CARRIER_BYTES]), length: 0, input: PortId(0), app: AppId(0) };
+        let carrier =
+            Carrier { bytes: Box::new([0; CARRIER_BYTES]), length: 0, hash: 0, input: PortId(0), app: AppId(0) };
         // The ring has room for all of its carriers.
         let _ = empty.try_send(carrier);
     }
@@ -65,12 +68,17 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
 impl CarrierSender {
     /// Sends a frame's bytes; false when the ring is full, the other end gone, or the frame too long.
     pub fn send(&mut self, bytes: &[u8], input: PortId, app: AppId) -> bool {
+        self.send_hashed(bytes, 0, input, app)
+    }
+
+    /// The same with the hash that the NIC delivered with the frame, for a worker that goes on with it; 0: none.
+    pub fn send_hashed(&mut self, bytes: &[u8], hash: u32, input: PortId, app: AppId) -> bool {
         if bytes.len() > CARRIER_BYTES {
             return false;
         }
         let Ok(mut carrier) = self.empty.try_recv() else { return false };
         carrier.bytes[..bytes.len()].copy_from_slice(bytes);
-        (carrier.length, carrier.input, carrier.app) = (bytes.len(), input, app);
+        (carrier.length, carrier.hash, carrier.input, carrier.app) = (bytes.len(), hash, input, app);
         self.held.fetch_add(1, Ordering::Release);
         let sent = self.full.try_send(carrier).is_ok();
         if !sent {
@@ -108,18 +116,18 @@ mod tests {
     fn frames_pass_in_order_and_a_full_ring_refuses() {
         let (mut sender, mut receiver) = carriers(2);
         assert!(sender.send(b"one", PortId(1), AppId(0)));
-        assert!(sender.send(b"two", PortId(2), AppId(0)));
+        assert!(sender.send_hashed(b"two", 2, PortId(2), AppId(0)));
         assert!(!sender.send(b"three", PortId(3), AppId(0)));
         assert_eq!(sender.held(), 2);
         let carrier = receiver.receive().unwrap();
-        assert_eq!((carrier.bytes(), carrier.input), (&b"one"[..], PortId(1)));
+        assert_eq!((carrier.bytes(), carrier.hash, carrier.input), (&b"one"[..], 0, PortId(1)));
         receiver.done(carrier);
         assert_eq!(sender.held(), 1);
         assert!(sender.send(b"three", PortId(3), AppId(0)));
         assert!(!sender.send(&[0; CARRIER_BYTES + 1], PortId(0), AppId(0)));
-        for expected in [&b"two"[..], b"three"] {
+        for expected in [(&b"two"[..], 2), (b"three", 0)] {
             let carrier = receiver.receive().unwrap();
-            assert_eq!(carrier.bytes(), expected);
+            assert_eq!((carrier.bytes(), carrier.hash), expected, "a carrier that comes round has no old hash");
             receiver.done(carrier);
         }
         assert!(receiver.receive().is_none());

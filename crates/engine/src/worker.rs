@@ -483,7 +483,7 @@ impl Worker {
             let Some(Some(ring)) = self.hand_over.to.get_mut(owner) else { continue };
             own &= !(1 << slot);
             let frame = self.batch.take(slot);
-            if ring.send(frame.bytes(), input, AppId(0)) {
+            if ring.send_hashed(frame.bytes(), frame.hash(), input, AppId(0)) {
                 self.handed_over += 1;
             } else {
                 self.ledger.drop_one(not_sent(&frame, DropReason::HandOverFull));
@@ -502,7 +502,10 @@ impl Worker {
                 handled += 1;
                 self.handed_in += 1;
                 match self.originate(carrier.bytes(), None) {
-                    Ok(()) => self.walk(carrier.input, 1, now_ns),
+                    Ok(()) => {
+                        self.batch.frame_mut(0).set_hash(carrier.hash);
+                        self.walk(carrier.input, 1, now_ns);
+                    }
                     Err(reason) => self.ledger.drop_one(reason),
                 }
                 self.hand_over.from[at].done(carrier);

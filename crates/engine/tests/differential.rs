@@ -3,7 +3,7 @@
 //!
 //! `WEIR_SEED=n` runs one case and says what it does; `WEIR_CASES=n` runs so many.
 
-use engine::arbitrary::{Act, Coverage, Lockstep, Random, program};
+use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random, program};
 use engine::program::{Entry, Forward, Monitor, Pipe, PipeKind, Program};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -158,9 +158,9 @@ fn report(seed: u64, failure: &Failure) -> String {
     let mut text = format!("{:?}\n", failure.program);
     for act in &failure.acts {
         let _ = match act {
-            Act::Frames { input, frames } => frames.iter().try_for_each(|(bytes, headroom)| {
+            Act::Frames { input, frames } => frames.iter().try_for_each(|Arriving { bytes, headroom, hash }| {
                 let frame = packet::craft::describe(bytes);
-                writeln!(text, "frame at port {} with headroom {headroom}: {frame}", input.0)
+                writeln!(text, "frame at port {} with headroom {headroom}, hash {hash:#x}: {frame}", input.0)
             }),
             Act::Change(change) => writeln!(text, "{change:?}"),
             Act::Time(ns) => writeln!(text, "{ns} ns later"),

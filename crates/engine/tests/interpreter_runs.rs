@@ -4,7 +4,7 @@
 use engine::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
 use engine::change::Change;
 use engine::check::{FindingKind, Severity, check};
-use engine::interpreter::Interpreter;
+use engine::interpreter::{Arrival, Interpreter};
 use engine::program::Program;
 use engine::snapshot::Snapshot;
 
@@ -20,9 +20,10 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
     let mut now_ns = 0;
     for _ in 0..events {
         match event(&mut random, &program, &interpreter.snapshot()) {
-            Event::Frame { input, bytes, headroom } => {
-                let explained = interpreter.explain(input, &bytes, headroom, now_ns);
-                let walk = interpreter.walk(input, &bytes, headroom, now_ns);
+            Event::Frame { input, bytes, headroom, hash } => {
+                let arrival = Arrival { input, bytes: &bytes, headroom, hash };
+                let explained = interpreter.explain_arrival(&arrival, now_ns, &interpreter);
+                let walk = interpreter.walk_arrival(&arrival, now_ns);
                 assert_eq!(explained, walk, "seed {seed}: explaining is walking");
                 coverage.walk(&program, &walk);
             }

@@ -6,7 +6,9 @@ use engine::WAITING_MAX;
 use engine::arbitrary::{Random, frame, program};
 use engine::batch::Engine;
 use engine::change::Change;
-use engine::program::{AppId, Fill, Forward, Group, GroupId, Learn, PipeId, PortId, Program};
+use engine::program::{
+    AppId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, PipeId, PipeKind, PortId, Program,
+};
 use engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
 use engine::worker::{Command, HandOver, Inject, Injected, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
@@ -14,7 +16,7 @@ use packet::{Batch, DropReason, Ledger, Pool, PoolId, Pools, Port, PortStatistic
 use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use support::{SECRET, exact_pipe, flow_pipe, hash_group, port, start, udp};
+use support::{SECRET, exact_pipe, flow_pipe, hash_group, pipe, port, start, udp};
 
 /// A port in memory with a mind of its own.
 struct Strict {
@@ -22,6 +24,8 @@ struct Strict {
     /// Frames it sends must be of this pool.
     pool: Option<PoolId>,
     kernel_path: bool,
+    /// The hash that it delivers with every frame; 0: none.
+    hash: u32,
 }
 
 impl Port for Strict {
@@ -35,6 +39,7 @@ impl Port for Strict {
 
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
         self.inner.receive(pools, batch);
+        (0..batch.len()).for_each(|slot| batch.frame_mut(slot).set_hash(self.hash));
     }
 
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
@@ -300,7 +305,7 @@ fn two_pools(kernel_path: bool) -> (Worker, Vec<MemWire>) {
     let small = pools.add(Pool::Region(RegionPool::new(2, 2048)));
     let (a, a_wire) = MemPort::new("a", large);
     let (b, b_wire) = MemPort::new("b", small);
-    let strict = |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path }) };
+    let strict = |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path, hash: 0 }) };
     let target = if kernel_path { Forward::Port(PortId(1)) } else { Forward::Kernel };
     let engine = Engine::new(&all_to(target), SECRET).unwrap();
     (Worker::new(engine, vec![strict(a, large), strict(b, small)], pools), vec![a_wire, b_wire])
@@ -676,6 +681,53 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     assert_eq!(owners.len(), usize::from(FLOWS) * 2);
     let each: Vec<usize> = workers.iter().map(|worker| worker.report().pipes[0].flows).collect();
     assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both have a fair share: {each:?}");
+}
+
+#[test]
+fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
+    // Two buckets: the highest bit of the hash is the port that a frame leaves by.
+    let mut group = hash_group("g", &["x", "y"]);
+    (group.fill, group.size) = (Fill::Given, 2);
+    let mut spread = pipe("h", PipeKind::Hash { input: HashInput::Rss, group: GroupId(0) });
+    let row = |at| Entry {
+        matches: vec![EntryMatch::Target(at)],
+        forward: Some(Forward::Port(PortId(at))),
+        ..Entry::default()
+    };
+    (spread.forward, spread.entries) = (Forward::PerEntry, vec![row(0), row(1)]);
+    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
+    flow.forward = Forward::Pipe(PipeId(1));
+    let mut program = start(vec![port("a"), port("b")], vec![flow, spread]);
+    program.groups.push(group);
+    for (hash, leaves) in [(1, 0), (0x8000_0000, 1)] {
+        let mut workers = hand_over(256).map(|rings| {
+            let mut pools = Pools::region(256);
+            let id = pools.first().id();
+            let (first, first_wire) = MemPort::new("a", id);
+            let (second, second_wire) = MemPort::new("b", id);
+            let first: Box<dyn Port> = Box::new(Strict { inner: first, pool: Some(id), kernel_path: false, hash });
+            let mut engine = Engine::new(&program, SECRET).unwrap();
+            let moves = Change::MoveBuckets {
+                group: GroupId(0),
+                moves: vec![(0, 0), (1, 1)].into(),
+                idle_gap_ns: 0,
+                wait_max_ns: 0,
+            };
+            engine.apply(&moves, 0).unwrap();
+            (Worker::new(engine, vec![first, Box::new(second)], pools).with_hand_over(rings), [first_wire, second_wire])
+        });
+        (0..20).flat_map(of_flow).for_each(|frame| workers[0].1[0].push(&frame));
+        for (worker, _) in &mut workers {
+            while worker.breathe(0) > 0 {}
+        }
+        assert!(workers[1].0.handed().0 > 10);
+        for (worker, wires) in &workers {
+            let ledger = worker.report().ledger;
+            let left = std::iter::from_fn(|| wires[leaves].pop()).count() as u64;
+            assert_eq!(left, ledger.transmitted, "all by one port");
+            assert!(wires[1 - leaves].pop().is_none());
+        }
+    }
 }
 
 #[test]

@@ -61,7 +61,7 @@ pub struct Frame {
     tailroom: u16,
     pad: u16,
     pool: PoolId,
-    pad2: u32,
+    hash: u32,
 }
 
 const _: () = assert!(size_of::<Frame>() == 32);
@@ -84,7 +84,7 @@ impl Frame {
             tailroom: 0,
             pad: 0,
             pool: PoolId::NONE,
-            pad2: 0,
+            hash: 0,
         }
     }
 
@@ -95,7 +95,7 @@ impl Frame {
     /// nothing else until the frame has been given to the pool `pool` or to a port.
     pub unsafe fn from_raw(data: NonNull<u8>, handle: u64, room: Room, pool: PoolId) -> Frame {
         let Room { headroom, length, tailroom } = room;
-        Frame { data, handle, length, headroom, tailroom, pad: 0, pool, pad2: 0 }
+        Frame { data, handle, length, headroom, tailroom, pad: 0, pool, hash: 0 }
     }
 
     /// True for [`Frame::absent`].
@@ -117,6 +117,19 @@ impl Frame {
     #[must_use]
     pub fn handle(&self) -> u64 {
         self.handle
+    }
+
+    /// The hash that the NIC delivered with the frame; 0: none. It stays with the frame whatever becomes of its bytes.
+    #[inline]
+    #[must_use]
+    pub fn hash(&self) -> u32 {
+        self.hash
+    }
+
+    /// Notes the hash that came with the frame; 0: none. A frame made by a pool has none.
+    #[inline]
+    pub fn set_hash(&mut self, hash: u32) {
+        self.hash = hash;
     }
 
     /// Length in bytes, without FCS.
@@ -584,6 +597,22 @@ mod tests {
         assert_eq!(frame.room(), Room { headroom: 129, length: 3, tailroom: 2048 - 132 });
         pools.give(frame);
         assert_eq!(pools.first().available(), 2);
+    }
+
+    #[test]
+    fn a_frame_keeps_its_hash_until_it_is_home() {
+        let mut pools = Pools::region(1);
+        let mut frame = pools.first().take().unwrap();
+        assert_eq!((frame.hash(), Frame::absent().hash()), (0, 0));
+        frame.set_hash(0x8000_0001);
+        frame.fill(&[1, 2, 3, 4]).unwrap();
+        frame.prepend(4).unwrap().fill(9);
+        let frame = frame.take();
+        assert_eq!(frame.hash(), 0x8000_0001);
+        pools.give(frame);
+        let frame = pools.first().take().unwrap();
+        assert_eq!(frame.hash(), 0, "the next frame in this memory is another");
+        pools.give(frame);
     }
 
     #[test]

@@ -220,6 +220,9 @@ impl Line {
             pool.give(copy.take());
             second = None;
         }
+        if let Some(copy) = &mut second {
+            copy.set_hash(frame.hash());
+        }
         match &second {
             Some(_) => self.counts.duplicated += 1,
             None => self.counts.unduplicated += 1,

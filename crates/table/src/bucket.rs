@@ -71,6 +71,14 @@ pub fn seeded(hash: u64, seed: u64) -> u64 {
     finalize(hash ^ seed)
 }
 
+/// A hash of 32 bits, such as a NIC's, in place of one of 64: it stands in both halves, so that the upper one picks a
+/// bucket. Part of the specification.
+#[inline(always)]
+#[must_use]
+pub fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
+}
+
 /// A back end, as Maglev sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaglevTarget {

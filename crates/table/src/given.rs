@@ -136,8 +136,12 @@ impl GivenBuckets {
         due.map_or_else(|| self.buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET), |one| one.target)
     }
 
-    /// Carries out what is due of the next `limit` moves that wait.
+    /// Carries out what is due of the next `limit` moves that wait; of all of them, if they are no more.
     pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
+        if limit >= self.moves.len() {
+            // From the middle on, the last move could take a place in front and be looked at twice, and another never.
+            self.next = 0;
+        }
         for _ in 0..limit.min(self.moves.len()) {
             if self.next >= self.moves.len() {
                 self.next = 0;
@@ -274,6 +278,17 @@ mod tests {
         given.give(0, 1, WAIT, 2);
         given.give(0, 0, WAIT, 3);
         assert_eq!((given.pending(), given.meet(0, 60, 1_000)), (0, 0), "where it is already: nothing waits");
+    }
+
+    #[test]
+    fn a_look_at_all_moves_misses_none_wherever_the_last_one_ended() {
+        let mut given = met();
+        given.give(0, 1, WAIT, 1);
+        given.give(1, 1, WAIT, 1);
+        given.give(2, 1, Patience { idle_gap_ns: 1_000, wait_max_ns: 1_000 }, 1);
+        given.settle_some(2, 2);
+        given.settle_some(usize::MAX, 50);
+        assert_eq!((given.buckets().slots(), given.pending()), (&[1, 1, 0, 0][..], 1));
     }
 
     #[test]

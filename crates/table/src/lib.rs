@@ -30,7 +30,7 @@ pub mod small;
 mod store;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
-pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded};
+pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded, spread};
 pub use exact::{Exact, Row};
 pub use flow::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
 pub use given::{GivenBuckets, Patience};

@@ -36,6 +36,8 @@ pub struct Bond {
     pub basis: u64,
     /// Which headers that hash is made of.
     pub key: KeySource,
+    /// The NIC's hash is taken instead, where a frame has one.
+    pub rss: bool,
     /// LACP, if it speaks that.
     pub lacp: Option<lacp::Config>,
     /// Name of the member that should be active.
@@ -149,6 +151,12 @@ impl Mode {
         }
     }
 
+    /// Does the 5-tuple pick the bucket?
+    #[must_use]
+    pub const fn hashes_flows(self) -> bool {
+        matches!(self, Mode::BalanceTcp | Mode::Static)
+    }
+
     /// Is load even by moving buckets?
     #[must_use]
     pub const fn is_balanced(self) -> bool {
@@ -209,10 +217,15 @@ impl Bond {
         if self.elephants > ELEPHANTS_MAX {
             add(self.origin, Problem::TooManyElephants { elephants: self.elephants });
         }
-        if self.elephants > 0 && !matches!(self.mode, Mode::BalanceTcp | Mode::Static) {
+        if self.elephants > 0 && !self.mode.hashes_flows() {
             add(self.origin, Problem::NoElephants { mode: self.mode.name() });
         } else if self.elephants > 0 && self.rebalance_ms == 0 {
             add(self.origin, Problem::ElephantsNever { name: name() });
+        } else if self.elephants > 0 && self.rss {
+            add(self.origin, Problem::ElephantsByRss { name: name() });
+        }
+        if self.rss && !self.mode.hashes_flows() {
+            add(self.origin, Problem::NoRss { mode: self.mode.name() });
         }
         let primary = |name: &&String| self.members.iter().all(|member| member.name != **name);
         if let Some(primary) = self.primary.as_ref().filter(primary) {
@@ -277,6 +290,12 @@ pub enum Problem {
     NoElephants { mode: &'static str },
     #[error("bond `{name}` looks for elephants when it rebalances, which is never: write an `interval`")]
     ElephantsNever { name: String },
+    #[error("bond `{name}` cannot find elephants with `hash: rss`: which bucket a flow has is known to the NIC alone")]
+    ElephantsByRss { name: String },
+    #[error(
+        "`hash: rss` has no part in `mode: {mode}`, which does not go by the 5-tuple: `balance_tcp` and `static` do"
+    )]
+    NoRss { mode: &'static str },
     #[error("`primary: {primary}` is no member")]
     Primary { primary: String },
     #[error("{0}")]

@@ -185,6 +185,7 @@ impl Bond {
         let pipe = match self.mode {
             // There is one bucket to take turns in, and nothing to read for it.
             Mode::ActiveBackup => hash(HashInput::RoundRobin),
+            Mode::BalanceTcp | Mode::Static if self.rss => hash(HashInput::Rss),
             Mode::BalanceTcp | Mode::Static => hash(HashInput::Select(self.key)),
             Mode::RoundRobin => hash(HashInput::RoundRobin),
             Mode::BalanceSlb => {

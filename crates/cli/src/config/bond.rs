@@ -63,12 +63,7 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
     let members = section.need("members", "the ports that are one", report);
     let members = members.map(|node| members_of(node, ports, program, report)).unwrap_or_default();
     let inward = inward(&section, program, report);
-    let hash = section.get("hash").map(|node| Section::of(node, &["basis", "headers"], report));
-    let basis = hash.as_ref().and_then(|hash| hash.get("basis"));
-    let basis = basis.and_then(|node| number(node, "a basis", 0..=u64::MAX, report)).unwrap_or(0);
-    let headers = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
-    let key = hash.as_ref().and_then(|hash| hash.get("headers"));
-    let key = key.and_then(|node| choice(node, "the headers that are hashed", &headers, report));
+    let Hashed { basis, key, rss } = hash(section.get("hash"), report);
     let buckets = section.get("buckets");
     let buckets = buckets.and_then(|node| number(node, "buckets", 1..=u64::from(BUCKETS_MAX), report));
     let reselects = [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
@@ -83,7 +78,8 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
         inward,
         buckets: buckets.map_or(BUCKETS, |buckets| buckets as u32),
         basis,
-        key: key.unwrap_or(KeySource::Outer),
+        key,
+        rss,
         lacp: None,
         primary: section.get("primary").and_then(|node| text(node, "a member", report)).map(str::to_string),
         reselect: reselect.unwrap_or_default(),
@@ -102,6 +98,32 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
     let system = bond.mac();
     bond.lacp = section.get("lacp").and_then(|node| lacp(node, system, report));
     (report.errors() == before).then_some(bond)
+}
+
+/// What picks the bucket of a frame.
+#[derive(Clone, Copy)]
+struct Hashed {
+    basis: u64,
+    key: KeySource,
+    rss: bool,
+}
+
+/// `rss`, or a mapping.
+fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
+    let default = Hashed { basis: 0, key: KeySource::Outer, rss: false };
+    let Some(node) = node else { return default };
+    if matches!(node.kind, Kind::Scalar(_)) {
+        let chosen = choice(node, "`hash` (`rss`, or a mapping of `basis` and `headers`)", &[("rss", ())], report);
+        return Hashed { rss: chosen.is_some(), ..default };
+    }
+    let section = Section::of(node, &["basis", "headers"], report);
+    let basis = section.get("basis").and_then(|node| number(node, "a basis", 0..=u64::MAX, report));
+    // A frame that its NIC did not hash goes by its outer headers.
+    let headers =
+        [("outer", (KeySource::Outer, false)), ("inner", (KeySource::Inner, false)), ("rss", (KeySource::Outer, true))];
+    let headers = section.get("headers").and_then(|node| choice(node, "the headers that are hashed", &headers, report));
+    let (key, rss) = headers.unwrap_or((default.key, default.rss));
+    Hashed { basis: basis.unwrap_or(default.basis), key, rss }
 }
 
 /// Pipe and group of a bond that cannot be used: whoever names it makes no mistake by that. The program is not run.

@@ -114,18 +114,24 @@ impl Reader<'_> {
         }
     }
 
-    /// `5-tuple`, `inner 5-tuple`, `round_robin`, or fields with masks.
+    /// `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
         let Some(node) =
-            self.section.need("hash", "`5-tuple`, `inner 5-tuple`, `round_robin` or a list of fields", report)
+            self.section.need("hash", "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields", report)
         else {
             return HashInput::Select(KeySource::Outer);
         };
         if let Kind::Scalar(_) = node.kind {
-            let words =
-                [("5-tuple", Some(KeySource::Outer)), ("inner 5-tuple", Some(KeySource::Inner)), ("round_robin", None)];
-            let source = choice(node, "`hash`", &words, report).unwrap_or(Some(KeySource::Outer));
-            return source.map_or(HashInput::RoundRobin, HashInput::Select);
+            // An input cannot be copied, as it may be a list of fields.
+            let inputs = [
+                HashInput::Select(KeySource::Outer),
+                HashInput::Select(KeySource::Inner),
+                HashInput::Rss,
+                HashInput::RoundRobin,
+            ];
+            let words = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
+            let words: Vec<(&str, &HashInput)> = words.into_iter().zip(&inputs).collect();
+            return choice(node, "`hash`", &words, report).unwrap_or(&inputs[0]).clone();
         }
         HashInput::Fields(list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect())
     }

@@ -243,6 +243,15 @@ fn a_bond_is_what_it_says() {
     assert_eq!((lacp.system.priority, lacp.system.mac[5], lacp.key, lacp.min_links), (3, 0x77, 4, 2));
     assert!(!lacp.active && lacp.fallback && lacp.rate == Rate::Slow && lacp.policy == Policy::Count);
     assert_eq!((bond.elephants, told.program.pipe_named("b/hash").is_some()), (4, true));
+    assert!(!plain.apps.bonds[0].rss && !bond.rss);
+    for (hash, basis) in [("rss", 0), ("{ headers: rss, basis: 5 }", 5)] {
+        let rss =
+            plan(&with_bonds(&format!("{{ bond: {{ name: b, mode: static, members: [p1, p2], hash: {hash} }} }}")));
+        let bond = &rss.apps.bonds[0];
+        assert_eq!((bond.rss, bond.basis, bond.key), (true, basis, KeySource::Outer));
+        let pipe = &rss.program.pipes[rss.program.pipe_named("b").unwrap().index()];
+        assert!(matches!(pipe.kind, PipeKind::Hash { input: HashInput::Rss, .. }));
+    }
     let never = with_bonds("{ bond: { name: b, mode: static, members: [p1], rebalance: never } }");
     assert_eq!(plan(&never).apps.bonds[0].rebalance_ms, 0);
 }
@@ -293,6 +302,12 @@ fn each_error_of_a_bond_has_its_place() {
         ("GOOD, reselect: alwys", "alwys", "a policy cannot be `alwys`"),
         ("GOOD, hash: { basis: x }", "x }", "a basis is a whole number from 0"),
         ("GOOD, hash: { headers: both }", "both", "the headers that are hashed cannot be `both`"),
+        ("GOOD, hash: rrs", "rrs", "`hash` (`rss`, or a mapping of `basis` and `headers`) cannot be `rrs`"),
+        (
+            "name: b, mode: balance_slb, members: [p1], hash: rss",
+            "b, mode",
+            "`hash: rss` has no part in `mode: balance_slb`",
+        ),
         ("GOOD, updelay: 2h", "2h", "an hour at most"),
         ("GOOD, downdelay: 5", "5 }", "a time cannot be `5`"),
         ("GOOD, rebalance: { every: 1s }", "every", "there is no key `every` here"),
@@ -304,6 +319,7 @@ fn each_error_of_a_bond_has_its_place() {
             "b, mode",
             "bond `b` looks for elephants when it rebalances",
         ),
+        ("GOOD, hash: rss, rebalance: { elephants: 1 }", "{ name", "bond `b` cannot find elephants with `hash: rss`"),
         (
             "name: b, mode: balance_slb, members: [p1], rebalance: { elephants: 1 }",
             "b, mode",
@@ -687,6 +703,9 @@ fn floods_and_turns_are_read_and_written() {
     let turns =
         text.replace("type: basic, forward: { flood: g }", "type: hash, hash: round_robin, group: g, forward: p0");
     assert!(matches!(plan(&turns).program.pipes[0].kind, PipeKind::Hash { input: HashInput::RoundRobin, .. }));
+    let rss = turns.replace("round_robin", "rss");
+    assert!(matches!(plan(&rss).program.pipes[0].kind, PipeKind::Hash { input: HashInput::Rss, .. }));
+    assert!(wrong(&turns.replace("round_robin", "rsss"))[0].contains("`hash` cannot be `rsss`"));
 }
 
 #[test]

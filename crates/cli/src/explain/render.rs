@@ -3,7 +3,9 @@
 use crate::config::{self, Report, write_value};
 use engine::change::EntryKey;
 use engine::interpreter::Walk;
-use engine::interpreter::trace::{Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Step};
+use engine::interpreter::trace::{
+    Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
+};
 use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
@@ -159,6 +161,11 @@ fn pick(pick: &Pick) -> String {
     let by = match pick.turn {
         Some(turn) => format!("turn {turn}"),
         None => format!("hash {:#018x}", pick.hash),
+    };
+    let by = match pick.rss {
+        Rss::NotAsked => by,
+        Rss::Absent => by + " (the select hash: no NIC's came with the frame)",
+        Rss::Taken(hash) => format!("{by} (the NIC's, {hash:#010x})"),
     };
     format!("{by} -> bucket {} of group {} -> {target}{moving}", pick.bucket, pick.name)
 }

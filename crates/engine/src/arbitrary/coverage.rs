@@ -2,7 +2,7 @@
 
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
-use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Step};
+use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step};
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Operation, Pipe, PipeKind, Program, SharedUse,
 };
@@ -43,7 +43,7 @@ const KINDS: &str = "
     pipe:basic:hit pipe:basic:miss pipe:hash:hit pipe:hash:miss pipe:hash:no_target
     pipe:flow:hit pipe:flow:miss pipe:flow:no_target pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss
     match:const:hit match:const:miss match:per_entry match:masked match:range match:prefix match:prefix:0
-    match:any match:any:absent hash:select hash:fields
+    match:any match:any:absent hash:select hash:fields hash:rss:taken hash:rss:absent
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key
@@ -256,8 +256,11 @@ impl Coverage {
 
     fn matched(&mut self, pipe: &Pipe, step: &Step) {
         if let PipeKind::Hash { input, .. } = &pipe.kind {
+            let taken = step.pick.as_ref().is_some_and(|pick| matches!(pick.rss, Rss::Taken(_)));
             self.meet(match input {
                 HashInput::Select(_) => "hash:select",
+                HashInput::Rss if taken => "hash:rss:taken",
+                HashInput::Rss => "hash:rss:absent",
                 HashInput::Fields(_) => "hash:fields",
                 HashInput::RoundRobin => "hash:round_robin",
             });

@@ -17,6 +17,8 @@ pub enum Event {
         bytes: Vec<u8>,
         /// Bytes free in front of it.
         headroom: usize,
+        /// The hash that its NIC delivered; 0: none.
+        hash: u32,
     },
     /// An entry or a weight changes.
     Change(Change),
@@ -38,12 +40,19 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
             input: PortId(random.below(program.ports.len()) as u16),
             bytes: frame(random),
             headroom: if random.percent(90) { 128 } else { random.below(75) },
+            hash: hash(random),
         },
         1 => Event::Change(change(random, program, state)),
         2 => Event::Time { ns: random.pick(&[1, 1_000, 999_999, 1_000_000, 4_000_000, 120_000_000, 2_000_000_000]) },
         3 => Event::Age,
         _ => Event::Change(move_buckets(random, program, 90)),
     }
+}
+
+/// What a NIC delivers: nothing as often as not, and of the rest few, so that some differ in one half alone.
+#[must_use]
+pub fn hash(random: &mut Random) -> u32 {
+    random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
 }
 
 fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {

@@ -3,7 +3,7 @@
 use super::{Coverage, Event, Random, event};
 use crate::batch::{Engine, Outcome};
 use crate::change::{Change, EntryKey};
-use crate::interpreter::{Interpreter, Walk};
+use crate::interpreter::{Arrival, Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::{Batch, FlowKey, Frame, HEADROOM, Pools, TableHash};
@@ -15,12 +15,12 @@ pub const BATCH_SIZES: [usize; 3] = [1, 3, packet::BATCH];
 /// Frames that arrive by one port at one time, and what else happens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Frames arrive: bytes and headroom.
+    /// Frames arrive.
     Frames {
         /// Where.
         input: PortId,
-        /// What, and how many bytes are free in front.
-        frames: Vec<(Vec<u8>, usize)>,
+        /// What.
+        frames: Vec<Arriving>,
     },
     /// An entry or a weight changes.
     Change(Change),
@@ -28,6 +28,25 @@ pub enum Act {
     Time(u64),
     /// Everything is looked at for its age.
     Age,
+}
+
+/// A frame that arrives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Arriving {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Bytes free in front of it.
+    pub headroom: usize,
+    /// The hash that its NIC delivered; 0: none.
+    pub hash: u32,
+}
+
+impl Arriving {
+    /// This frame at a port.
+    #[must_use]
+    pub fn at(&self, input: PortId) -> Arrival<'_> {
+        Arrival { input, bytes: &self.bytes, headroom: self.headroom, hash: self.hash }
+    }
 }
 
 /// The executors in the same state.
@@ -74,11 +93,15 @@ impl Lockstep {
     /// A random act that fits the present state.
     pub fn choose(&self, random: &mut Random) -> Act {
         match event(random, &self.program, &self.interpreter.snapshot()) {
-            Event::Frame { input, bytes, headroom } => {
-                let mut frames = vec![(bytes, headroom)];
+            Event::Frame { input, bytes, headroom, hash } => {
+                let mut frames = vec![Arriving { bytes, headroom, hash }];
                 for _ in 0..random.pick(&[0, 0, 1, 2, 4, 9, 66]) {
                     let again = random.percent(50).then(|| frames[random.below(frames.len())].clone());
-                    frames.push(again.unwrap_or_else(|| (super::frame(random), usize::from(HEADROOM))));
+                    frames.push(again.unwrap_or_else(|| Arriving {
+                        bytes: super::frame(random),
+                        headroom: usize::from(HEADROOM),
+                        hash: super::hash(random),
+                    }));
                 }
                 Act::Frames { input, frames }
             }
@@ -111,16 +134,16 @@ impl Lockstep {
         Ok(())
     }
 
-    fn frames(&mut self, input: PortId, frames: &[(Vec<u8>, usize)], coverage: &mut Coverage) -> Result<(), String> {
+    fn frames(&mut self, input: PortId, frames: &[Arriving], coverage: &mut Coverage) -> Result<(), String> {
         let mut probed = Vec::new();
         if let [first, ..] = frames {
-            let explained = self.interpreter.explain(input, &first.0, first.1, self.now_ns);
+            let explained = self.interpreter.explain_arrival(&first.at(input), self.now_ns, &self.interpreter);
             for cutter in &mut self.engines {
                 probed.push(cutter.probe(input, first, self.now_ns, &explained)?);
             }
         }
         self.breath_ns = self.now_ns;
-        let walk = |(bytes, headroom): &(Vec<u8>, usize)| self.interpreter.walk(input, bytes, *headroom, self.now_ns);
+        let walk = |frame: &Arriving| self.interpreter.walk_arrival(&frame.at(input), self.now_ns);
         let walks: Vec<Walk> = frames.iter().map(walk).collect();
         walks.iter().for_each(|walk| coverage.walk(&self.program, walk));
         self.engines.iter_mut().try_for_each(|cutter| cutter.frames(input, frames, &walks, self.now_ns))
@@ -164,15 +187,16 @@ impl Lockstep {
 }
 
 impl Cutter {
-    fn frame(&mut self, (bytes, headroom): &(Vec<u8>, usize)) -> Frame {
+    fn frame(&mut self, Arriving { bytes, headroom, hash }: &Arriving) -> Frame {
         let mut frame = self.pools.first().take().expect("a batch of frames is returned before the next");
         frame.prepend(HEADROOM - *headroom as u16).expect("headroom is at most that of a pool");
         frame.fill(bytes).expect("random frames fit a chunk");
+        frame.set_hash(*hash);
         frame
     }
 
     /// Fills the batch.
-    fn load(&mut self, frames: &[(Vec<u8>, usize)]) {
+    fn load(&mut self, frames: &[Arriving]) {
         for frame in frames {
             let frame = self.frame(frame);
             self.batch.push(frame).expect("a part is no larger than a batch");
@@ -196,13 +220,7 @@ impl Cutter {
         self.batch.clear();
     }
 
-    fn frames(
-        &mut self,
-        input: PortId,
-        frames: &[(Vec<u8>, usize)],
-        walks: &[Walk],
-        now_ns: u64,
-    ) -> Result<(), String> {
+    fn frames(&mut self, input: PortId, frames: &[Arriving], walks: &[Walk], now_ns: u64) -> Result<(), String> {
         for (frames, walks) in frames.chunks(self.size).zip(walks.chunks(self.size)) {
             self.load(frames);
             let list = self.batch.mask();
@@ -210,7 +228,7 @@ impl Cutter {
             let outcome = self.engine.take_outcome();
             for (slot, walk) in walks.iter().enumerate() {
                 same_end(walk, &outcome, slot, input, self.batch.frame(slot).bytes()).map_err(|what| {
-                    format!("{self:?}, slot {slot}: {what} of {}", packet::craft::describe(&frames[slot].0))
+                    format!("{self:?}, slot {slot}: {what} of {}", packet::craft::describe(&frames[slot].bytes))
                 })?;
             }
             self.engine.give_outcome(outcome);
@@ -220,7 +238,7 @@ impl Cutter {
     }
 
     /// A probe says what processing will do, and changes nothing.
-    fn probe(&mut self, input: PortId, frame: &(Vec<u8>, usize), now_ns: u64, explained: &Walk) -> Result<(), String> {
+    fn probe(&mut self, input: PortId, frame: &Arriving, now_ns: u64, explained: &Walk) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
         self.engine.probe(&mut self.batch, input, now_ns);

@@ -14,8 +14,8 @@ mod programs;
 mod random;
 
 pub use coverage::Coverage;
-pub use events::{Event, event};
-pub use lockstep::{Act, BATCH_SIZES, Lockstep};
+pub use events::{Event, event, hash};
+pub use lockstep::{Act, Arriving, BATCH_SIZES, Lockstep};
 pub use packets::frame;
 pub use programs::program;
 pub use random::Random;

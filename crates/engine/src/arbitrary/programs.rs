@@ -168,7 +168,8 @@ impl Maker {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
         let group = (!self.program.groups.is_empty()).then(|| GroupId(random.below(self.program.groups.len()) as u16));
         match (random.weighted(&[30, 18, 25, 12, 15]), group) {
-            (1, Some(group)) if random.percent(40) => PipeKind::Hash { input: HashInput::Select(source), group },
+            (1, Some(group)) if random.percent(15) => PipeKind::Hash { input: HashInput::Rss, group },
+            (1, Some(group)) if random.percent(30) => PipeKind::Hash { input: HashInput::Select(source), group },
             (1, Some(group)) if random.percent(35) => PipeKind::Hash { input: HashInput::RoundRobin, group },
             (1, Some(group)) => {
                 let one = |random: &mut Random| {
@@ -233,6 +234,7 @@ fn match_field(random: &mut Random) -> Field {
         Field::InputPort,
         Field::MeterColor,
         Field::InnerIpv4Dst,
+        Field::InnerIcmpType,
     ];
     if random.percent(60) { random.pick(COMMON) } else { random.pick(Field::ALL) }
 }

@@ -136,7 +136,7 @@ fn table(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result
         PipeKind::Hash { input, group } => {
             fields(pipe, |_| None)?;
             let plan = match input {
-                HashInput::Select(_) | HashInput::RoundRobin => KeyPlan::default(),
+                HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin => KeyPlan::default(),
                 HashInput::Fields(fields) => KeyPlan::unpacked(fields),
             };
             if plan.words > KEY_WORDS_MAX {

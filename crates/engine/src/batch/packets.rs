@@ -70,9 +70,13 @@ impl Keys {
         reading: &Reading,
         ahead: impl Fn(KeySource, u64),
     ) {
-        if self.uses == KeyUse::default() {
-            return;
-        }
+        let KeyUse { table, select, select_unhashed } = self.uses;
+        // What only frames without a hash of their NIC need is not made for the others.
+        let list = match (table || select, select_unhashed) {
+            (true, _) => list,
+            (false, true) => unhashed(batch, list),
+            (false, false) => return,
+        };
         // Short loops: each keeps what it needs in registers, and packets overlap in it.
         let (mut usual, mut known) = (0, 0);
         for slot in Bits(list) {
@@ -81,7 +85,7 @@ impl Keys {
                 usual |= 1 << slot;
                 self.ipv4[0][slot] = addresses;
                 self.ipv4[1][slot] = last;
-                if self.uses.table {
+                if table {
                     self.key[slot].set_ipv4(addresses, last);
                 }
             } else if let Some(key) = FlowKey::of(bytes, headers, self.source) {
@@ -90,13 +94,13 @@ impl Keys {
             }
         }
         self.known = self.known & !list | usual | known;
-        if self.uses.table {
+        if table {
             for slot in Bits(usual | known) {
                 self.table[slot] = reading.hash.hash(&self.key[slot].0);
                 ahead(self.source, self.table[slot]);
             }
         }
-        if self.uses.select {
+        if select || select_unhashed {
             self.select_ipv4(usual, reading);
             for slot in Bits(known) {
                 self.select[slot] = select_hash(reading.seed, &self.key[slot].0);
@@ -128,6 +132,11 @@ impl Keys {
             self.select[slot] = hashes[slot];
         }
     }
+}
+
+/// The frames of `list` that came without a hash of their NIC.
+fn unhashed(batch: &Batch, list: u64) -> u64 {
+    Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
 /// What a packet without IP is selected by: both MAC addresses and the EtherType.
@@ -247,5 +256,41 @@ impl Packets {
             return list;
         }
         Bits(list).fold(0, |having, slot| having | u64::from(self.headers[slot].layers.has_all(needs)) << slot)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::{Pools, craft};
+
+    #[test]
+    fn a_frame_that_brought_a_hash_is_not_hashed_again_unless_another_pipe_wants_it() {
+        let (mut pools, mut batch) = (Pools::region(2), Batch::new());
+        for hash in [0, 0x8000_0001] {
+            let mut frame = pools.first().take().unwrap();
+            frame.fill(&craft::frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80")).unwrap();
+            frame.set_hash(hash);
+            batch.push(frame).unwrap();
+        }
+        let reading = Reading {
+            depth: Depth::L4,
+            seed: 7,
+            select: SelectIpv4::new(7),
+            hash: TableHash::new([1, 2]),
+            uses_meta: false,
+        };
+        let made = |uses| {
+            let mut packets = Packets::new(uses, KeyUse::default());
+            packets.read(&batch, 0b11, &reading, |_, _| {}, |_, _| {});
+            let keys = packets.keys(KeySource::Outer);
+            (keys.known, [keys.select[0] != 0, keys.select[1] != 0])
+        };
+        let none = KeyUse::default();
+        assert_eq!(made(none), (0, [false, false]));
+        assert_eq!(made(KeyUse { select_unhashed: true, ..none }), (0b01, [true, false]));
+        assert_eq!(made(KeyUse { select_unhashed: true, select: true, ..none }), (0b11, [true, true]));
+        assert_eq!(made(KeyUse { select_unhashed: true, table: true, ..none }), (0b11, [true, true]));
+        (0..2).for_each(|slot| pools.give(batch.take(slot)));
     }
 }

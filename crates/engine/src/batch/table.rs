@@ -9,7 +9,7 @@ use crate::batch::rows::{EntryRow, Slab};
 use crate::program::{HashInput, Learn};
 use packet::{Batch, Bits, DropReason, KeySource, TableHash, select_hash, widest};
 use std::collections::HashMap;
-use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, seeded};
+use table::{Decision, FlowDelta, FlowTable, Lpm, NO_TARGET, seeded, spread};
 
 /// No row.
 pub const NO_ROW: u32 = u32::MAX;
@@ -118,6 +118,10 @@ impl HashTable {
                 self.hash_fields(batch, packets, able, around.seed, &mut made);
                 &made
             }
+            HashInput::Rss => {
+                received_hashes(batch, packets, able, &mut made);
+                &made
+            }
             HashInput::RoundRobin => return self.deal(batch, able, around, rows, failed),
         };
         let (now_ns, live) = (around.now_ns, around.live);
@@ -192,6 +196,15 @@ impl HashTable {
         for slot in Bits(list) {
             hashes[slot] = select_hash(seed, &keys[slot][..self.plan.words]);
         }
+    }
+}
+
+/// The hashes that the NIC delivered with the frames of `list`, and the select hashes of those that came without.
+fn received_hashes(batch: &Batch, packets: &Packets, list: u64, hashes: &mut [u64; 64]) {
+    let select = &packets.keys(KeySource::Outer).select;
+    for slot in Bits(list) {
+        let hash = batch.frame(slot).hash();
+        hashes[slot] = if hash == 0 { select[slot] } else { spread(hash) };
     }
 }
 

@@ -4,7 +4,7 @@ use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
 use super::state::{PipeState, Row};
-use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick};
+use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Pipe, PipeId, PipeKind};
 use crate::snapshot::FlowDecision;
@@ -100,13 +100,21 @@ impl Interpreter {
         let hash = match input {
             HashInput::RoundRobin => return self.in_turn(id, key, group, now_ns),
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
+            // Buckets go by the upper 32 bits: those of the NIC stand in both halves.
+            HashInput::Rss if packet.hash != 0 => Some(u64::from(packet.hash) * 0x1_0000_0001),
+            HashInput::Rss => Some(packet.select_hash(KeySource::Outer, self.program.select_seed)),
             HashInput::Fields(fields) => self.hash_of_fields(packet, fields),
         };
         let Some(hash) = hash else {
             let failed = key.iter().filter(|field| field.actual.is_none()).map(absent).collect();
             return Answer::new(key, Found::Miss(Miss { failed, nearest: None }));
         };
-        let pick = self.pick(group, hash, now_ns);
+        let rss = match (input, packet.hash) {
+            (HashInput::Rss, 0) => Rss::Absent,
+            (HashInput::Rss, hash) => Rss::Taken(hash),
+            _ => Rss::NotAsked,
+        };
+        let pick = Pick { rss, ..self.pick(group, hash, now_ns) };
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
@@ -146,7 +154,7 @@ impl Interpreter {
         let target = self.target_of(id, bucket, now_ns);
         let target = group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
         let moving = self.moving(id, bucket, now_ns);
-        Pick { group: id, name: group.name.clone(), hash: 0, turn: None, bucket, moving, target }
+        Pick { group: id, name: group.name.clone(), hash: 0, rss: Rss::NotAsked, turn: None, bucket, moving, target }
     }
 
     fn by_flow(

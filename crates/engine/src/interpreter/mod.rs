@@ -55,6 +55,19 @@ pub struct Interpreter {
     clock_ns: u64,
 }
 
+/// A frame as it arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival<'a> {
+    /// Where.
+    pub input: PortId,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Bytes free in front of it.
+    pub headroom: usize,
+    /// The hash that the NIC delivered with it; 0: none.
+    pub hash: u32,
+}
+
 /// What became of a packet, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
@@ -114,7 +127,12 @@ impl Interpreter {
 
     /// Takes a packet through the program: counts, learns, spends tokens.
     pub fn walk(&mut self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
-        let walk = self.explain(input, frame, headroom, now_ns);
+        self.walk_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns)
+    }
+
+    /// The same with a frame that its NIC may have hashed.
+    pub fn walk_arrival(&mut self, arrival: &Arrival<'_>, now_ns: u64) -> Walk {
+        let walk = self.explain_arrival(arrival, now_ns, self);
         self.apply_effects(&walk.effects, now_ns);
         walk
     }
@@ -135,15 +153,21 @@ impl Interpreter {
         now_ns: u64,
         flows: &dyn FlowSource,
     ) -> Walk {
+        self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns, flows)
+    }
+
+    /// The same with a frame that its NIC may have hashed.
+    #[must_use]
+    pub fn explain_arrival(&self, arrival: &Arrival<'_>, now_ns: u64, flows: &dyn FlowSource) -> Walk {
         let dropped = |reason| Walk {
             verdict: Verdict::Drop(reason),
-            bytes: frame.to_vec(),
+            bytes: arrival.bytes.to_vec(),
             copies: Vec::new(),
             trace: Vec::new(),
             effects: Vec::new(),
         };
-        let Some(root) = self.program.ports[input.index()].root else { return dropped(DropReason::Policy) };
-        let mut packet = match Packet::receive(frame, headroom, input, self.depth) {
+        let Some(root) = self.program.ports[arrival.input.index()].root else { return dropped(DropReason::Policy) };
+        let mut packet = match Packet::receive(arrival, self.depth) {
             Ok(packet) => packet,
             Err(reason) => return dropped(reason),
         };

@@ -1,5 +1,6 @@
 //! A packet on its way: bytes, what was last found in them, and what is known besides.
 
+use super::Arrival;
 use super::bytes::{self, Headers, Ip};
 use super::checksum::mend;
 use super::fields::{self, Facts, Place, place};
@@ -20,6 +21,8 @@ pub(super) struct Packet {
     pub moved: bool,
     depth: Depth,
     pub input: PortId,
+    /// What the NIC delivered; 0: nothing. No action changes it.
+    pub hash: u32,
     pub color: Color,
     meta: [u32; 4],
     /// As received or since the last rehash.
@@ -31,7 +34,8 @@ pub(super) struct Packet {
 
 impl Packet {
     /// A packet as received: headers found, keys made.
-    pub fn receive(frame: &[u8], headroom: usize, input: PortId, depth: Depth) -> Result<Packet, DropReason> {
+    pub fn receive(arrival: &Arrival<'_>, depth: Depth) -> Result<Packet, DropReason> {
+        let Arrival { input, bytes: frame, headroom, hash } = *arrival;
         let headers = bytes::headers(frame, depth)?;
         let mut packet = Packet {
             bytes: frame.to_vec(),
@@ -40,6 +44,7 @@ impl Packet {
             moved: false,
             depth,
             input,
+            hash,
             color: Color::Green,
             meta: [0; 4],
             outer: None,

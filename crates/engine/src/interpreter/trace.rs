@@ -124,6 +124,8 @@ pub struct Pick {
     pub name: String,
     /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
+    /// Is it the NIC's?
+    pub rss: Rss,
     /// Round robin: how many packets its pipe had dealt before; nothing is hashed then.
     pub turn: Option<u64>,
     /// The bucket it falls into.
@@ -132,6 +134,17 @@ pub struct Pick {
     pub moving: Moving,
     /// The bucket's target and its name; `None`: no live target.
     pub target: Option<(u16, String)>,
+}
+
+/// What became of the wish for the NIC's hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rss {
+    /// Nobody asked for it.
+    NotAsked,
+    /// The frame came without: the select hash was taken.
+    Absent,
+    /// It was taken: these 32 bits.
+    Taken(u32),
 }
 
 /// How the move of a bucket stands when a packet meets it.

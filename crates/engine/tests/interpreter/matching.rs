@@ -1,14 +1,15 @@
 //! M1-M14.
 
 use crate::setup::*;
+use engine::Verdict;
 use engine::change::{Change, ChangeError, EntryKey};
-use engine::interpreter::trace::{Known, Lookup};
+use engine::interpreter::trace::{Known, Lookup, Rss};
+use engine::interpreter::{Arrival, Interpreter};
 use engine::program::{
     Criterion, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
     Program, Value,
 };
 use engine::snapshot::FlowDecision;
-use engine::{Verdict, interpreter::Interpreter};
 use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
@@ -250,6 +251,27 @@ fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
         assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, MISS, "nor does a failed constant");
         assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, verdict);
     }
+}
+
+#[test]
+fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
+    let rewrite = act(vec![Operation::Set(Field::Ipv4Src, Value::Const(ipv4(9)))]);
+    let rewriting = Pipe { rehash: true, ..onward(rewrite, 1) };
+    let mut program = with_group(program(vec![rewriting, hash(HashInput::Rss)]), 2);
+    let picked = |program: &Program, hash| {
+        let arrival = Arrival { input: PortId(0), bytes: &frame(TCP), headroom: 128, hash };
+        start(program).walk_arrival(&arrival, 0).trace.pop().and_then(|step| step.pick).expect("a HASH pipe picks")
+    };
+    // Four buckets: the upper two of the 32 bits.
+    let pick = picked(&program, 0x8000_0001);
+    assert_eq!((pick.hash, pick.bucket, pick.rss), (0x8000_0001_8000_0001, 2, Rss::Taken(0x8000_0001)), "rewritten");
+    assert_eq!(pick.hash, table::spread(0x8000_0001));
+    let rewritten = FlowKey::new([10, 0, 0, 9].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let pick = picked(&program, 0);
+    assert_eq!((pick.hash, pick.rss), (select_hash(7, &rewritten.0), Rss::Absent));
+    program.groups[0].seed = Some(0x1234);
+    assert_eq!(picked(&program, 0x8000_0001).hash, table::seeded(0x8000_0001_8000_0001, 0x1234));
+    assert_eq!(picked(&program, 0).hash, table::seeded(select_hash(7, &rewritten.0), 0x1234));
 }
 
 #[test]

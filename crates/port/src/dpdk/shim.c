@@ -34,7 +34,7 @@ struct weir_frame {
 	uint16_t tailroom;
 	uint16_t pad;
 	uint32_t pool;
-	uint32_t pad2;
+	uint32_t hash;
 };
 
 _Static_assert(offsetof(struct weir_frame, data) == 0, "packet::Frame");
@@ -43,6 +43,7 @@ _Static_assert(offsetof(struct weir_frame, length) == 16, "packet::Frame");
 _Static_assert(offsetof(struct weir_frame, headroom) == 18, "packet::Frame");
 _Static_assert(offsetof(struct weir_frame, tailroom) == 20, "packet::Frame");
 _Static_assert(offsetof(struct weir_frame, pool) == 24, "packet::Frame");
+_Static_assert(offsetof(struct weir_frame, hash) == 28, "packet::Frame");
 _Static_assert(sizeof(struct weir_frame) == 32, "packet::Frame");
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "packet::HEADROOM");
 
@@ -155,11 +156,12 @@ static inline void fill(struct weir_frame *frame, struct rte_mbuf *mbuf, uint32_
 {
 	const uint16_t tailroom = (uint16_t)(mbuf->buf_len - mbuf->data_off - mbuf->data_len);
 	const uint64_t room = mbuf->data_len | (uint64_t)mbuf->data_off << 16 | (uint64_t)tailroom << 32;
-	const uint64_t home = pool;
+	const uint64_t hash = mbuf->ol_flags & RTE_MBUF_F_RX_RSS_HASH ? mbuf->hash.rss : 0;
+	const uint64_t home = pool | hash << 32;
 
 	frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
 	frame->handle = (uintptr_t)mbuf;
-	/* Two stores for length, headroom, tailroom, pad and for pool, pad2: a frame is written sixteen million times a second. */
+	/* Two stores for length, headroom, tailroom, pad and for pool, hash: a frame is written sixteen million times a second. */
 	memcpy(&frame->length, &room, sizeof(room));
 	memcpy(&frame->pool, &home, sizeof(home));
 }
@@ -184,7 +186,7 @@ void weir_pool_give(uint64_t handle)
 void weir_frame_sample(struct weir_frame *out, uint8_t *data)
 {
 	*out = (struct weir_frame){ .data = data, .handle = 0x0102030405060708, .length = 0x1112,
-				    .headroom = 0x2122, .tailroom = 0x3132, .pool = 0x41424344 };
+				    .headroom = 0x2122, .tailroom = 0x3132, .pool = 0x41424344, .hash = 0x51525354 };
 }
 
 /* ---- devices ---- */
@@ -235,16 +237,19 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 	struct rte_eth_conf conf = { 0 };
 	struct rte_eth_dev_info info;
 	uint16_t receive = descriptors, transmit = descriptors;
+	uint64_t hashed, delivered;
 	int socket = rte_eth_dev_socket_id(port);
 	int rc = rte_eth_dev_info_get(port, &info);
 
 	if (rc != 0)
 		return rc;
-	if (queues > 1) {
-		conf.rx_adv_conf.rss_conf.rss_hf =
-			info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP);
-		if (conf.rx_adv_conf.rss_conf.rss_hf != 0)
-			conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+	hashed = info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP);
+	delivered = info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
+	/* One queue has nothing to spread, but a program may pick buckets by the hash; ethdev wants RSS on for it. */
+	if (hashed != 0 && (queues > 1 || delivered != 0)) {
+		conf.rx_adv_conf.rss_conf.rss_hf = hashed;
+		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
+		conf.rxmode.offloads = delivered;
 	}
 	if ((rc = rte_eth_dev_configure(port, queues, queues, &conf)) != 0)
 		return rc;
@@ -373,6 +378,26 @@ uint64_t weir_tx_burst(uint16_t port, uint16_t queue, const struct weir_frame *f
 	}
 	*sum = (struct weir_burst){ .bytes = bytes, .frames = sent };
 	return list & ~left;
+}
+
+static uint16_t add_hash(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, uint16_t most, void *unused)
+{
+	(void)port, (void)queue, (void)most, (void)unused;
+	for (uint16_t i = 0; i < n; i++) {
+		mbufs[i]->hash.rss = i & 1 ? 0x80000000 + i : 7;
+		if (i & 1)
+			mbufs[i]->ol_flags |= RTE_MBUF_F_RX_RSS_HASH;
+	}
+	return n;
+}
+
+/*
+ * For tests, as no virtual device hashes: from now on every other frame of a burst, from the second, has the hash
+ * 0x80000000 and its place, and the others have a number that is none.
+ */
+int weir_hash_for_tests(uint16_t port, uint16_t queue)
+{
+	return rte_eth_add_rx_callback(port, queue, add_hash, NULL) != NULL ? 0 : -rte_errno;
 }
 
 /* ---- counters ---- */

@@ -126,6 +126,7 @@ fn assert_frame_layout() {
     assert_eq!(frame.handle(), 0x0102_0304_0506_0708, "frame layout: handle");
     assert_eq!((room.length, room.headroom, room.tailroom), (0x1112, 0x2122, 0x3132), "frame layout: room");
     assert_eq!(frame.pool(), PoolId(0x4142_4344), "frame layout: pool");
+    assert_eq!(frame.hash(), 0x5152_5354, "frame layout: hash");
 }
 
 /// Makes this thread known to DPDK: `false` when it was already.
@@ -348,5 +349,54 @@ impl Queue {
             unsafe { weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst) };
         assert!(burst.frames != u16::MAX, "a frame goes to a port on its own pool");
         (accepted, burst)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
+    use super::*;
+    use packet::{Batch, Bits, Pools, Port};
+
+    unsafe extern "C" {
+        safe fn weir_hash_for_tests(port: u16, queue: u16) -> c_int;
+    }
+
+    /// The only test of this process that starts DPDK.
+    #[test]
+    fn a_frame_has_the_hash_that_its_driver_delivered_and_leaves_without() {
+        let eal = Eal::init(&EalOptions { memory: EalMemory::NoHuge(96), ..EalOptions::default() }).unwrap();
+        let pool = MbufPool::new(eal, 4095).unwrap();
+        let mut pools = Pools::new();
+        pools.add(pool.share());
+        let mut port = DpdkPort::open(eal, &DpdkOptions::new("p", "net_ring0"), &pool).unwrap().remove(0);
+        let mut batch = Batch::new();
+        for _ in 0..4 {
+            batch.push(pools.first().take().unwrap()).unwrap();
+        }
+        let hashes = |batch: &Batch| batch.frames().iter().map(Frame::hash).collect::<Vec<u32>>();
+        // What goes out of a net_ring comes in there again, mbuf and all.
+        let mut pass = |batch: &mut Batch| {
+            let all = batch.mask();
+            assert_eq!(port.transmit(&mut pools, batch, all), all);
+            batch.clear();
+            port.receive(&mut pools, batch);
+            hashes(batch)
+        };
+        assert_eq!(pass(&mut batch), [0; 4]);
+        assert_eq!(check(weir_hash_for_tests(0, 0)), Ok(0));
+        assert_eq!(pass(&mut batch), [0, 0x8000_0001, 0, 0x8000_0003]);
+        // The second and fourth of these are the first and second of the next burst.
+        let list = 0b1010;
+        assert_eq!(port.transmit(&mut pools, &mut batch, list), list);
+        [0, 2].into_iter().for_each(|slot| pools.give(batch.take(slot)));
+        batch.clear();
+        port.receive(&mut pools, &mut batch);
+        assert_eq!(hashes(&batch), [0, 0x8000_0001], "a hash does not go on with the mbuf");
+        Bits(batch.mask()).for_each(|slot| pools.give(batch.take(slot)));
+        batch.clear();
+        let fresh: Vec<Frame> = std::iter::from_fn(|| pools.first().take()).collect();
+        assert!(fresh.len() == 4095 && fresh.iter().all(|frame| frame.hash() == 0), "nor with its memory");
+        fresh.into_iter().for_each(|frame| pools.give(frame));
     }
 }

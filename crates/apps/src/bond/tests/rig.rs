@@ -106,6 +106,7 @@ pub fn bond(mode: Mode, members: u16) -> Bond {
         buckets: BUCKETS,
         basis: 0,
         key: KeySource::Outer,
+        rss: false,
         lacp: None,
         primary: None,
         reselect: Reselect::Always,
