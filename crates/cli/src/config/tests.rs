@@ -319,7 +319,7 @@ fn each_error_of_a_bond_has_its_place() {
             "b, mode",
             "bond `b` looks for elephants when it rebalances",
         ),
-        ("GOOD, hash: rss, rebalance: { elephants: 1 }", "{ name", "bond `b` cannot find elephants with `hash: rss`"),
+        ("GOOD, hash: rss, rebalance: { elephants: 1 }", "b, mode", "bond `b` cannot find elephants with `hash: rss`"),
         (
             "name: b, mode: balance_slb, members: [p1], rebalance: { elephants: 1 }",
             "b, mode",
