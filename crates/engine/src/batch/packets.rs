@@ -26,6 +26,7 @@ pub struct Packets {
 /// Flow keys of one kind, their hashes, and for which packets they exist.
 #[derive(Debug)]
 pub struct Keys {
+    /// Of usual packets ([`FlowKey::ipv4`]) only where flows are looked up.
     pub key: [FlowKey; 64],
     pub table: [u64; 64],
     pub select: [u64; 64],

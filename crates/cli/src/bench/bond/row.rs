@@ -156,7 +156,12 @@ impl fmt::Display for Row {
         write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
         let shares = [self.weir_dropped, self.ovs_lb_dropped, self.ovs_recirc_dropped, self.ceiling_dropped];
         for (name, share) in ARMS.into_iter().zip(shares).filter(|(name, _)| self.void.contains(name)) {
-            write!(f, "\n         {name} is void: {:.2} % dropped at its members", 100.0 * share.unwrap_or(1.0))?;
+            let share = 100.0 * share.unwrap_or(1.0);
+            // Turns are also left out as doubtful: rates that the arm itself cannot have had.
+            write!(
+                f,
+                "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at its members"
+            )?;
         }
         Ok(())
     }
@@ -187,7 +192,10 @@ mod tests {
         assert_eq!((row.ceiling_mpps, row.ceiling_dropped), (Some(26.0), Some(0.0005)));
         assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
         assert_eq!(row.void, ["ovs_lb"]);
-        assert!(row.to_string().contains("ovs_lb is void: 50.00 % dropped"), "{row}");
+        assert!(
+            row.to_string().contains("ovs_lb is void: too few turns without loss or doubt; 50.00 % dropped"),
+            "{row}"
+        );
         assert!(!rounds.suffice());
     }
 }
