@@ -1,7 +1,8 @@
-//! How fast are the tables? `cargo run --release -p table --example speed [name]` prints nanoseconds and millions a second.
+//! Measures the tables: `cargo run --release -p table --example speed [name]` prints nanoseconds per item and
+//! millions of items per second.
 //!
-//! Keys are visited in random order, so that each look-up of a large table misses the caches. An item is a look-up, an
-//! insertion, or a packet.
+//! Keys are visited in random order, so that each look-up in a large table misses the caches. An item is a
+//! look-up, an insertion, or a packet.
 
 use packet::FlowKey;
 use std::hint::black_box;
@@ -10,10 +11,10 @@ use table::*;
 
 const MILLION: usize = 1 << 20;
 
-/// Repetitions of a measurement.
+/// How often a measurement is repeated.
 const RUNS: usize = 30;
 
-/// splitmix64: keys and hashes that repeat from run to run.
+/// splitmix64: keys and hashes that are the same in every run.
 struct Random(u64);
 
 impl Random {
@@ -29,8 +30,8 @@ impl Random {
     }
 }
 
-/// Runs `work`, which says how many items it did, and answers the nanoseconds of one: the best of many runs, because
-/// others use this machine too.
+/// Runs `work`, which returns how many items it processed. Returns the nanoseconds per item of the best run,
+/// because other programs use this machine too.
 fn measure(mut work: impl FnMut() -> usize) -> f64 {
     let runs = (0..RUNS).map(|_| {
         let start = Instant::now();
@@ -48,18 +49,19 @@ fn time(name: &str, work: impl FnMut() -> usize) {
     print(name, measure(work));
 }
 
-/// The key of a number, cheap enough to be made between look-ups: a data path has its keys in the first cache too.
+/// Derives a key from a number, cheaply enough to do it between look-ups: on a data path, keys are in the
+/// first-level cache too.
 fn key<const W: usize>(number: u64) -> [u64; W] {
     std::array::from_fn(|word| number ^ word as u64)
 }
 
-/// The hash of a number's key.
+/// Hashes the key derived from a number.
 fn hash(number: u64) -> u64 {
     Random(number).next()
 }
 
-/// Batches of keys and hashes of random numbers below `range`, given to `work`; the cost of making them is measured first
-/// and subtracted.
+/// Passes batches of keys and hashes of random numbers below `range` to `work`. The cost of producing them is
+/// measured first and subtracted.
 fn time_batches<K>(name: &str, range: usize, key: impl Fn(u64) -> K, mut work: impl FnMut(&[K; 64], &[u64; 64])) {
     let mut random = Random(9);
     let mut run = |work: &mut dyn FnMut(&[K; 64], &[u64; 64])| {
@@ -165,7 +167,7 @@ fn bucket() {
     });
 }
 
-/// 60 % /24, the others /16 to /32, somewhere in the unicast space of IPv4, or 2000::/3 with /32 to /64.
+/// Prefixes in the unicast space: 60 % are /24, the others /16 to /32; for IPv6, /32 to /64 in 2000::/3.
 fn prefixes(width: Width, count: usize, random: &mut Random) -> Vec<(u128, u8)> {
     (0..count)
         .map(|_| match width {

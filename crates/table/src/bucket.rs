@@ -1,26 +1,28 @@
 //! hash -> bucket -> target.
 //!
-//! A group hashes a flow to one of its buckets and the bucket names the target, so that a change of the set moves few
-//! flows. There are two ways to fill the buckets. Maglev ([`fill_maglev`], NSDI'16) is a pure function of the set of
-//! targets: every node of a fleet computes the same buckets without talking, and a change of the set moves little more
-//! than it must. Wants-count ([`fill_wants`]) starts from the buckets as they are and moves the fewest that there can be,
-//! but then history counts: it is for the members and paths of one host.
+//! A group maps a flow's hash to one of its buckets and the bucket names the target, so that a change of the
+//! set moves few flows. There are two ways to fill the buckets. Maglev ([`fill_maglev`], NSDI'16) is a pure
+//! function of the set of targets: every node of a fleet computes the same buckets without communicating, and
+//! a change of the set moves little more than it must. Wants-count ([`fill_wants`]) starts from the present
+//! buckets and moves as few as possible, but its result depends on history; it is for the members and paths
+//! of a single host.
 //!
-//! Which bucket a hash falls into is part of the specification, because all nodes must agree:
-//! `bucket = ((hash >> 32) * size) >> 32`. A group with a seed of its own takes [`seeded`] in place of the hash, so that
-//! groups one behind the other do not pick alike. A third way to fill buckets, by hand, is in [`crate::given`].
+//! Which bucket a hash falls into is part of the specification, because all nodes must agree: `bucket =
+//! ((hash >> 32) * size) >> 32`. A group with its own seed uses [`seeded`] instead of the hash, so that
+//! groups in sequence choose independently. In [`crate::given`] the caller fills the buckets.
 //!
-//! Costs: 2 bytes a bucket; a pick is a multiplication and a load. A Maglev fill visits about size * ln(size) candidates.
+//! Costs: 2 bytes per bucket; a pick is a multiplication and a load. A Maglev fill visits about size *
+//! ln(size) candidates.
 
 use std::collections::VecDeque;
 
-/// The bucket of a group without living targets.
+/// The target of a bucket in a group without live targets.
 pub const NO_TARGET: u16 = u16::MAX;
 
-/// Targets of a group at most: their numbers are `u16` and the last one says that there is none.
+/// The largest number of targets in a group: target numbers are `u16` and the last one means "none".
 pub const TARGETS_MAX: usize = NO_TARGET as usize;
 
-/// Buckets of a group at most: a prime above 2^16 for Maglev is included.
+/// The largest number of buckets in a group: enough for a Maglev prime above 2^16.
 pub const BUCKETS_MAX: usize = 1 << 20;
 
 /// The buckets of a group.
@@ -30,48 +32,48 @@ pub struct Buckets {
 }
 
 impl Buckets {
-    /// Buckets filled by one of the two functions below.
+    /// Wraps buckets filled by [`fill_maglev`] or [`fill_wants`].
     #[must_use]
     pub fn new(slots: Vec<u16>) -> Buckets {
         Buckets { slots }
     }
 
-    /// The bucket of a hash; 0 if there are no buckets.
+    /// Returns the bucket of a hash; 0 if there are no buckets.
     #[inline(always)]
     #[must_use]
     pub fn bucket(&self, hash: u64) -> usize {
-        // No product of two 32-bit numbers overflows, and no Vec<u16> here is longer than that.
+        // The product of two 32-bit numbers cannot overflow, and no Vec<u16> here is longer than that.
         (((hash >> 32) * self.slots.len() as u64) >> 32) as usize
     }
 
-    /// The target of a hash, or [`NO_TARGET`].
+    /// Returns the target of a hash, or [`NO_TARGET`].
     #[inline(always)]
     #[must_use]
     pub fn pick(&self, hash: u64) -> u16 {
         self.slots.get(self.bucket(hash)).copied().unwrap_or(NO_TARGET)
     }
 
-    /// The targets of all buckets.
+    /// Returns the targets of all buckets.
     #[inline(always)]
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
 
-    /// Gives one bucket (below the size) another target.
+    /// Assigns a target to one bucket. `bucket` must be below the size.
     pub fn set(&mut self, bucket: usize, target: u16) {
         self.slots[bucket] = target;
     }
 }
 
-/// The hash that picks the buckets of a group with this seed. Part of the specification.
+/// Derives the hash that picks buckets in a group with this seed. Part of the specification.
 #[inline]
 #[must_use]
 pub fn seeded(hash: u64, seed: u64) -> u64 {
     finalize(hash ^ seed)
 }
 
-/// A hash of 32 bits, such as a NIC's, in place of one of 64: it stands in both halves, so that the upper one picks a
+/// Widens a 32-bit hash, such as a NIC's, to 64 bits: both halves hold it, so that the upper one picks a
 /// bucket. Part of the specification.
 #[inline(always)]
 #[must_use]
@@ -82,17 +84,18 @@ pub fn spread(hash: u32) -> u64 {
 /// A back end, as Maglev sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaglevTarget {
-    /// A hash of its name, the same on all nodes and over restarts.
+    /// A hash of its name, equal on all nodes and across restarts.
     pub id: u64,
-    /// Its share of the buckets, relative to the others; 0 is dead.
+    /// Its share of the buckets relative to the others; 0 means dead.
     pub weight: u32,
 }
 
-/// Fills `size` buckets (a prime, well above the number of targets) with places in the list `targets`.
+/// Fills `size` buckets (a prime, well above the number of targets) with positions in `targets`.
 ///
-/// Which target (by id) gets which bucket depends on the set alone, not on the order of the list: turns are taken in order
-/// of ids. In every round a target's credit grows by its weight, and one with the credit of the heaviest spends it on the
-/// next free bucket of its permutation. Targets beyond [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is cut.
+/// Which target (by id) gets which bucket depends on the set only, not on the order of the list: targets take
+/// turns in the order of their ids. In every round a target's credit grows by its weight; a target with as
+/// much credit as the heaviest weight spends that on the next free bucket of its permutation. Targets beyond
+/// [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is reduced to it.
 #[must_use]
 pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     let size = size.min(BUCKETS_MAX);
@@ -116,7 +119,7 @@ pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     slots
 }
 
-/// A Maglev target at its permutation of the buckets: `offset + n * skip mod size`.
+/// A Maglev target's progress through its permutation of the buckets, `offset + n * skip mod size`.
 struct Turn {
     target: u16,
     id: u64,
@@ -153,7 +156,7 @@ impl Turn {
     }
 }
 
-/// Tell the two hashes of a Maglev id apart. Part of the specification.
+/// Separates the two hashes of a Maglev id. Part of the specification.
 const OFFSET: u64 = 0x6F66_6673_6574_0000;
 const SKIP: u64 = 0x736B_6970_0000_0000;
 
@@ -166,8 +169,8 @@ fn finalize(word: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The largest number up to `skip` that has no divisor in common with `size`: of a prime size, `skip` itself. Without
-/// it, a permutation of another size would not meet all buckets.
+/// Returns the largest number up to `skip` that is coprime to `size`: `skip` itself if `size` is prime.
+/// Otherwise the permutation would not visit all buckets.
 fn coprime(skip: u64, size: u64) -> u64 {
     (1..=skip).rev().find(|&skip| greatest_divisor(skip, size) == 1).unwrap_or(1)
 }
@@ -176,11 +179,13 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }
 
-/// Fills `size` buckets (cut at [`BUCKETS_MAX`]) by weight, moving the fewest of `previous`; says how many differ from it.
+/// Fills `size` buckets (at most [`BUCKETS_MAX`]) by weight, changing as few of `previous` as possible; also
+/// returns how many differ from it.
 ///
-/// A living target (weight above 0) wants `size * weight / total` buckets, the remainder going to the largest fractions
-/// (of equal ones, first to a target that has more already, then to the lower number). A bucket changes its target only
-/// if that is dead or has more than it wants. Buckets of another size than `previous` all count as moved.
+/// A live target (weight above 0) wants `size * weight / total` buckets; the remainder goes to the largest
+/// fractions (of equal ones, first to a target that has more buckets already, then to the lower number). A
+/// bucket changes its target only if the target is dead or has more than it wants. If the size differs from
+/// that of `previous`, all buckets count as moved.
 #[must_use]
 pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Vec<u16>, usize) {
     let size = size.min(BUCKETS_MAX);
@@ -206,7 +211,7 @@ pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Ve
     (slots, moved)
 }
 
-/// How many buckets each target has.
+/// Counts the buckets that each target has.
 fn held(slots: &[u16], targets: usize) -> Vec<usize> {
     let mut held = vec![0; targets];
     for &slot in slots {
@@ -217,7 +222,7 @@ fn held(slots: &[u16], targets: usize) -> Vec<usize> {
     held
 }
 
-/// How many buckets each target wants: whole shares, then one each to the largest remainders.
+/// Computes how many buckets each target wants: whole shares, then one each for the largest remainders.
 fn wants(weights: &[u32], held: &[usize], size: usize) -> Vec<usize> {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     if total == 0 {
@@ -309,7 +314,7 @@ mod tests {
         }
     }
 
-    /// Other nodes may run another version: the function must not change by accident.
+    /// Other nodes may run another version, so the function must not change by accident.
     #[test]
     fn maglev_is_pinned() {
         assert_eq!(fill_maglev(&targets(3), 13), MAGLEV_3_OF_13);
@@ -324,7 +329,7 @@ mod tests {
 
     #[test]
     fn equal_shares_move_nothing_for_a_remainder() {
-        // Three targets over four buckets: whoever has two may keep them.
+        // Three targets share four buckets: the one that has two may keep them.
         assert_eq!(fill_wants(Some(&[2, 2, 0, 1]), &[5, 5, 5], 4), (vec![2, 2, 0, 1], 0));
     }
 
@@ -354,7 +359,8 @@ mod tests {
             let counts = held(&fill_maglev(&list, 2503), list.len());
             let total: u32 = weights.iter().sum();
             for (count, &weight) in counts.iter().zip(&weights) {
-                // Every target's credit may hold back part of a turn, and what they all hold back is shared by weight.
+                // Each target may hold back part of a turn as credit, and the sum of what they hold back is
+                // shared by weight.
                 let share = f64::from(weight) / f64::from(total);
                 let allowed = 1.0 + share * weights.len() as f64;
                 prop_assert!((*count as f64 - 2503.0 * share).abs() <= allowed, "{} for {}", count, 2503.0 * share);
@@ -383,9 +389,9 @@ mod tests {
                 least += before[at].min(counts[at]);
                 spare_rounds += counts[at] - floor;
             }
-            // No bucket moves but from the dead and from those over their wants, and every one of these moves once.
+            // Only buckets of dead targets and of targets above their wants move, each of them once.
             prop_assert_eq!(moved, 64 - least);
-            // Whoever got one of the remainders has at least the fraction of those who did not.
+            // A target that got one of the remainders has at least as large a fraction as those that did not.
             let fraction = |at: usize| 64 * u64::from(weights[at]) % total;
             let floor = |at: usize| (64 * u64::from(weights[at]) / total) as usize;
             let winners = (0..weights.len()).filter(|&at| counts[at] > floor(at)).map(fraction).min();

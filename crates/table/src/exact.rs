@@ -1,30 +1,31 @@
 //! Exact match: key -> row.
 //!
-//! A cuckoo index (`index.rs`: two buckets of eight 32-bit tags, one cache line each) over a dense slab of rows. The
-//! caller asks for a packet's bucket as it makes the hash; the look-up compares tags and asks for the row, and compares
-//! the row's key 16 packets later: memory always has something to fetch while something is computed. Looking up all
-//! packets stage by stage instead costs a million rows a quarter of their rate. The miss rate, the fill and the history
-//! of the table hardly change the cost; its size in cache lines does.
+//! A cuckoo index (`index.rs`: two buckets of eight 32-bit tags, one cache line each) over a dense slab of
+//! rows. The caller prefetches a packet's bucket as it computes the hash. The look-up compares tags,
+//! prefetches the row, and compares the row's key 16 packets later, so that memory fetches overlap with
+//! computation. Looking up all packets stage by stage instead costs a quarter of the rate with a million
+//! rows. Miss rate, load and history of the table hardly change the cost; the number of cache lines it
+//! occupies does.
 //!
-//! Promises: a row number stays valid until its row is removed. `capacity()` rows fit when hashes are well mixed (tested
-//! for every small capacity; the index is then 87.5 % full and could take 98 %); beyond that, or when more than 16 keys
-//! share one hash, insertion is refused. All 64 bits of the hash are used, so shard by another hash, not by bits of this
-//! one.
+//! Promises: a row number stays valid until its row is removed. `capacity()` rows fit if hashes are well
+//! mixed (tested for every small capacity; the index is then 87.5 % full and could take 98 %). Beyond that,
+//! or with more than 16 keys that share one hash, insertion is refused. All 64 bits of the hash are used, so
+//! distribute keys over workers by another hash, not by bits of this one.
 //!
-//! Costs: 9.3 bytes a row besides the row itself, resident as used.
+//! Costs: 9.3 bytes per row besides the row itself, resident as used.
 
 use crate::InsertError;
 use crate::store::{Record, Store, same};
 
 const NEVER_GIVEN: &str = "a row number that this table gave out";
 
-/// Key and data, side by side so that they arrive together.
+/// Key and data, side by side so that they arrive in the cache together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Row<const W: usize, T> {
-    /// What the row is found by.
+    /// The key by which the row is found.
     pub key: [u64; W],
-    /// What the caller keeps there.
+    /// The caller's data.
     pub data: T,
 }
 
@@ -51,114 +52,114 @@ impl<const W: usize, T: Default> Record for Row<W, T> {
     }
 }
 
-/// A table of `[u64; W]` keys.
+/// A table with keys of `W` words.
 #[derive(Debug)]
 pub struct Exact<const W: usize, T> {
     store: Store<Row<W, T>>,
 }
 
 impl<const W: usize, T: Default> Exact<W, T> {
-    /// An empty table for so many rows (at most 2^30).
+    /// Creates an empty table for `rows` rows (at most 2^30).
     #[must_use]
     pub fn with_capacity(rows: usize) -> Exact<W, T> {
         Exact { store: Store::with_capacity(rows) }
     }
 
-    /// Rows that fit.
+    /// Returns the number of rows that fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.store.capacity()
     }
 
-    /// Rows there are.
+    /// Returns the number of rows in use.
     #[must_use]
     pub fn len(&self) -> usize {
         self.store.len()
     }
 
-    /// True when there are none.
+    /// Returns true if no row is in use.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes of memory asked for; what is resident follows use.
+    /// Bytes of memory allocated; how much of it is resident depends on use.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.store.bytes()
     }
 
-    /// Enters a key and says in which row.
+    /// Inserts a key and returns its row.
     ///
     /// # Errors
-    /// The key is there already, or there is no room for it.
+    /// The key exists already, or there is no room for it.
     pub fn insert(&mut self, hash: u64, key: [u64; W], data: T) -> Result<u32, InsertError> {
         self.store.insert(hash, Row { key, data })
     }
 
-    /// The row of a key.
+    /// Returns the row of a key.
     #[inline]
     #[must_use]
     pub fn get(&self, hash: u64, key: &[u64; W]) -> Option<u32> {
         self.store.get(hash, key)
     }
 
-    /// Removes a key; its row number may be used again from now on.
+    /// Removes a key. Its row number may be reused from now on.
     pub fn remove(&mut self, hash: u64, key: &[u64; W]) -> Option<(u32, T)> {
         let row = self.get(hash, key)?;
         Some((row, self.store.remove(hash, row)?.data))
     }
 
-    /// A row by its number. A removed row has default data and a meaningless key.
+    /// Returns a row by its number. A removed row has default data and a meaningless key.
     ///
     /// # Panics
-    /// If this table never gave out the number: a bug of the caller.
+    /// Panics if this table never returned the number, which is a bug of the caller.
     #[inline]
     #[must_use]
     pub fn row(&self, row: u32) -> &Row<W, T> {
         self.store.row(row).expect(NEVER_GIVEN)
     }
 
-    /// The data of a row.
+    /// Returns the data of a row.
     ///
     /// # Panics
-    /// As [`Exact::row`].
+    /// Like [`Exact::row`].
     #[inline]
     #[must_use]
     pub fn data(&self, row: u32) -> &T {
         &self.row(row).data
     }
 
-    /// The data of a row, to be changed.
+    /// Returns the data of a row for modification.
     ///
     /// # Panics
-    /// As [`Exact::row`].
+    /// Like [`Exact::row`].
     #[inline]
     #[must_use]
     pub fn data_mut(&mut self, row: u32) -> &mut T {
         &mut self.store.row_mut(row).expect(NEVER_GIVEN).data
     }
 
-    /// True from the insertion of a row until its removal.
+    /// Returns true from the insertion of a row until its removal.
     #[inline]
     #[must_use]
     pub fn is_live(&self, row: u32) -> bool {
         self.store.is_live(row)
     }
 
-    /// All live rows, in order of their numbers.
+    /// Iterates over live rows in the order of their numbers.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u64; W], &T)> {
         self.store.iter().map(|(number, row)| (number, &row.key, &row.data))
     }
 
-    /// Asks for the cache line where the look-up of a hash begins.
+    /// Prefetches the cache line where the look-up of a hash begins.
     #[inline]
     pub fn prefetch_bucket(&self, hash: u64) {
         self.store.prefetch(hash);
     }
 
-    /// Looks up the packets of `mask`, whose buckets have best been [asked for](Exact::prefetch_bucket). Where the bit of
-    /// the answer is set, `rows` has the row; other words of `rows` are unspecified.
+    /// Looks up the packets of `mask`, whose buckets should have been [prefetched](Exact::prefetch_bucket).
+    /// Returns the mask of hits; `rows` holds their rows, its other elements are unspecified.
     #[inline]
     #[must_use]
     pub fn lookup_batch(&self, keys: &[[u64; W]; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
@@ -228,7 +229,7 @@ mod tests {
         assert!(table.bytes() - 48_000_000 < 9_300_000, "{}", table.bytes());
     }
 
-    /// Few keys and hashes of few bits: overflows, equal tags and re-use of rows all happen.
+    /// Few keys and hashes of few bits, so that overflows, equal tags and reused rows all occur.
     fn step() -> impl Strategy<Value = (u8, u64)> {
         (0_u8..3, 0_u64..200)
     }

@@ -1,40 +1,41 @@
-//! Buckets that are given: somebody outside says whose each one is, and a move may wait until nobody uses the bucket.
+//! Buckets assigned by the caller, where a move can wait until the bucket is unused.
 //!
-//! Flows share buckets, so a bucket that moves while packets of a flow are on their way can put them out of order. A
-//! move therefore waits until the bucket has rested for a while, or until it has waited long enough. Whoever meets the
-//! bucket settles its move first: with equal times it does not matter who that is, nor in what order.
+//! Flows share buckets, so moving a bucket while packets of a flow are in flight can reorder them. A move
+//! therefore waits until the bucket has been idle for a while, or until the move has waited long enough.
+//! Whichever access comes first carries out a due move; since only times decide, the result does not depend
+//! on the order of accesses.
 //!
-//! Costs: 34 bytes a bucket; a packet loads and writes one row of 32 bytes. Nothing is allocated but by
-//! [`GivenBuckets::give`], which keeps the moves that wait.
+//! Costs: 34 bytes per bucket; a packet loads and writes one row of 32 bytes. Only [`GivenBuckets::give`]
+//! allocates, to record pending moves.
 
 use crate::bucket::{Buckets, NO_TARGET};
 
-/// Buckets whose targets are given.
+/// Buckets with targets assigned by the caller, and their pending moves.
 #[derive(Clone, Debug)]
 pub struct GivenBuckets {
     buckets: Buckets,
-    /// Buckets that each target has.
+    /// How many buckets each target has.
     shares: Vec<u32>,
     uses: Vec<Use>,
-    /// Moves that wait; `Use::waits` leads here.
+    /// Pending moves; `Use::waits` points here.
     moves: Vec<Move>,
-    /// Where the next look at moves begins.
+    /// Where [`GivenBuckets::settle_some`] continues.
     next: usize,
     moved: u64,
     moved_busy: u64,
 }
 
-/// What a bucket has seen.
+/// Counters of a bucket, and its pending move.
 #[derive(Clone, Copy, Debug, Default)]
 struct Use {
     packets: u64,
     bytes: u64,
     last_ns: u64,
-    /// The place of its move, from 1; 0: none waits.
+    /// Position of its pending move, counted from 1; 0 if there is none.
     waits: u32,
 }
 
-/// A move that waits.
+/// A pending move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Move {
     bucket: u32,
@@ -43,17 +44,17 @@ struct Move {
     until_ns: u64,
 }
 
-/// When a bucket is to move.
+/// How long a move waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// As soon as nothing has used it for so long, nanoseconds; 0: at once.
+    /// The bucket moves once it has been idle this long, in nanoseconds; 0 means at once.
     pub idle_gap_ns: u64,
-    /// At the latest after so long, nanoseconds.
+    /// The bucket moves after this long even if it is in use, in nanoseconds.
     pub wait_max_ns: u64,
 }
 
 impl GivenBuckets {
-    /// So many buckets for so many targets, none given yet.
+    /// Creates `size` buckets for `targets` targets, none of them assigned.
     #[must_use]
     pub fn new(size: usize, targets: usize) -> GivenBuckets {
         GivenBuckets {
@@ -67,42 +68,43 @@ impl GivenBuckets {
         }
     }
 
-    /// The buckets as they are now.
+    /// Returns the buckets as they are now.
     #[inline(always)]
     #[must_use]
     pub fn buckets(&self) -> &Buckets {
         &self.buckets
     }
 
-    /// Does a target have any bucket?
+    /// Returns true if a target has at least one bucket.
     #[must_use]
     pub fn has_any(&self, target: usize) -> bool {
         self.shares.get(target).is_some_and(|&share| share > 0)
     }
 
-    /// Packets that met each bucket.
+    /// Iterates over the number of packets seen by each bucket.
     pub fn packets(&self) -> impl Iterator<Item = u64> + '_ {
         self.uses.iter().map(|one| one.packets)
     }
 
-    /// Their bytes.
+    /// Iterates over the number of bytes seen by each bucket.
     pub fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
         self.uses.iter().map(|one| one.bytes)
     }
 
-    /// Moves carried out, and those of them that found the bucket in use.
+    /// Returns how many moves were carried out, and how many of those found the bucket in use.
     #[must_use]
     pub fn moved(&self) -> (u64, u64) {
         (self.moved, self.moved_busy)
     }
 
-    /// Moves that wait.
+    /// Returns the number of pending moves.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.moves.len()
     }
 
-    /// Gives a bucket (below the size) to a target, or to nobody ([`NO_TARGET`]), in place of a move of it that waits.
+    /// Assigns a bucket (below the size) to a target, or to [`NO_TARGET`]. This replaces its pending move, if
+    /// any.
     pub fn give(&mut self, bucket: u32, target: u16, patience: Patience, now_ns: u64) {
         self.forget(bucket);
         if self.buckets.slots()[bucket as usize] == target {
@@ -114,7 +116,7 @@ impl GivenBuckets {
         self.settle(bucket as usize, now_ns);
     }
 
-    /// A packet meets a bucket: its move is settled, the packet counted. The target.
+    /// Counts a packet in a bucket, after carrying out its move if that is due. Returns the bucket's target.
     #[inline(always)]
     pub fn meet(&mut self, bucket: usize, bytes: usize, now_ns: u64) -> u16 {
         let Some(one) = self.uses.get(bucket) else { return NO_TARGET };
@@ -128,7 +130,7 @@ impl GivenBuckets {
         self.buckets.slots()[bucket]
     }
 
-    /// The target that [`GivenBuckets::meet`] would say; changes nothing.
+    /// Returns the target that [`GivenBuckets::meet`] would return, without changing anything.
     #[must_use]
     pub fn peek(&self, bucket: usize, now_ns: u64) -> u16 {
         let waits = self.uses.get(bucket).map_or(0, |one| one.waits);
@@ -136,10 +138,12 @@ impl GivenBuckets {
         due.map_or_else(|| self.buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET), |one| one.target)
     }
 
-    /// Carries out what is due of the next `limit` moves that wait; of all of them, if they are no more.
+    /// Looks at the next `limit` pending moves, or at all of them if there are fewer, and carries out those
+    /// that are due.
     pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
         if limit >= self.moves.len() {
-            // From the middle on, the last move could take a place in front and be looked at twice, and another never.
+            // Starting in the middle, the last move could be swapped to the front and be looked at twice, and
+            // another one never.
             self.next = 0;
         }
         for _ in 0..limit.min(self.moves.len()) {
@@ -147,13 +151,14 @@ impl GivenBuckets {
                 self.next = 0;
             }
             let Some(one) = self.moves.get(self.next) else { return };
-            // Another move takes the place of one that is carried out.
+            // A move that was carried out is replaced by the last one, which has not been looked at.
             self.next += usize::from(!self.settle(one.bucket as usize, now_ns));
         }
     }
 
-    /// Takes over from buckets of the same size; `now_is` says which number a target has now, or that it is gone. A bucket
-    /// whose target is gone moves at once: to where it should have moved, or to the targets that have buckets, in turn.
+    /// Takes over the state of buckets of the same size. `now_is` maps an old target number to the new one,
+    /// or to `None` if the target is gone. A bucket whose target is gone moves at once: to the destination of
+    /// its pending move, or else to the targets that have buckets, in turn.
     pub fn inherit(&mut self, old: &GivenBuckets, now_is: impl Fn(u16) -> Option<u16>) {
         let mut slots: Vec<u16> = old.buckets.slots().iter().map(|slot| now_is(*slot).unwrap_or(NO_TARGET)).collect();
         let mut heirs: Vec<u16> = slots.iter().copied().filter(|slot| *slot != NO_TARGET).collect();
@@ -189,7 +194,7 @@ impl GivenBuckets {
         *self = GivenBuckets { buckets, shares, uses, moves, next: 0, moved, moved_busy };
     }
 
-    /// Carries out the move of a bucket if it is due; was it?
+    /// Carries out the move of a bucket if it is due. Returns true if it did.
     #[inline(never)]
     fn settle(&mut self, bucket: usize, now_ns: u64) -> bool {
         let waits = self.uses[bucket].waits as usize;
@@ -205,7 +210,7 @@ impl GivenBuckets {
         true
     }
 
-    /// Is a move due? `Some(true)`: though the bucket is in use.
+    /// Returns `None` if a move is not due, and otherwise whether the bucket is still in use.
     fn due(&self, one: &Move, now_ns: u64) -> Option<bool> {
         let used = &self.uses[one.bucket as usize];
         let rests = used.packets == 0 || now_ns.saturating_sub(used.last_ns) >= one.gap_ns;
@@ -215,7 +220,7 @@ impl GivenBuckets {
         (now_ns >= one.until_ns).then_some(true)
     }
 
-    /// Takes a bucket's move out of those that wait.
+    /// Removes a bucket's pending move.
     fn forget(&mut self, bucket: u32) {
         let waits = std::mem::take(&mut self.uses[bucket as usize].waits);
         if waits == 0 {
@@ -306,7 +311,7 @@ mod tests {
         assert_eq!(heir.buckets().slots(), [3, NO_TARGET, NO_TARGET, NO_TARGET], "without a target it moves at once");
     }
 
-    /// What happens to the buckets.
+    /// An operation on the buckets.
     #[derive(Clone, Copy, Debug)]
     enum Act {
         Give(u32, u16, u64, u64),
@@ -326,7 +331,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against maps, where every move is looked at whenever anything happens to its bucket.
+        /// Compares with a map-based twin that reconsiders a bucket's move at every operation on it.
         #[test]
         fn moves_are_those_of_a_naive_twin(acts in prop::collection::vec(act(), 0..80)) {
             let mut given = GivenBuckets::new(4, 3);

@@ -1,47 +1,53 @@
-//! hash -> row number: the cuckoo index under [`crate::exact`], [`crate::flow`] and [`crate::acl`].
+//! hash -> row number: the cuckoo index below [`crate::exact`], [`crate::flow`] and [`crate::acl`].
 //!
-//! A bucket is one cache line: 8 tags of 32 bits, then 8 row numbers. A key may lie in two buckets, so a look-up reads
-//! one line or two, then the row. Tags are 32 bits and not 16 because the line has the room: a look-up meets a foreign
-//! row once in 2^28, the other bucket follows from the tag alone, and moving an entry never needs its key.
+//! A bucket is one cache line: 8 tags of 32 bits, then 8 row numbers. A key may be in either of two buckets,
+//! so a look-up reads one or two lines and then the row. Tags have 32 bits rather than 16 because the line
+//! has room for them: a look-up reads the row of another key only once in 2^28 times, the second bucket can
+//! be computed from the first and the tag, and an entry can be moved without its key.
 //!
-//! The bucket comes from the low half of the hash and the tag from the high half, by range reduction, so the number of
-//! buckets need not be a power of two. `other = (spread(tag) - bucket) mod buckets` is its own inverse.
+//! The bucket is computed from the low half of the hash and the tag from the high half, by range reduction,
+//! so the number of buckets need not be a power of two. `other = (spread(tag) - bucket) mod buckets` is its
+//! own inverse.
 //!
-//! Promises: an entry's row number never changes; an insertion looks at [`SEARCH_MAX`] buckets and moves five entries at most, or
-//! refuses. 17 keys of one and the same hash are refused, not looped over.
-//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes a row. The memory is zeroed by the operating system and becomes resident
-//! as buckets are used.
+//! Promises: the row number of an entry never changes; an insertion looks at no more than [`SEARCH_MAX`]
+//! buckets and moves no more than five entries, or it is refused. The 17th key with the same hash is refused;
+//! the search does not loop.
+//!
+//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes per row. The operating system supplies the memory zeroed and
+//! makes it resident as buckets are used.
 
 use crate::Full;
 use packet::{Bits, prefetch};
 
-/// Slots of a bucket: 8 tags and 8 row numbers fill a cache line.
+/// Slots in a bucket: 8 tags and 8 row numbers fill a cache line.
 const SLOTS: usize = 8;
 
-/// Words of a bucket.
+/// 32-bit words in a bucket.
 const WORDS: usize = 2 * SLOTS;
 
-/// Bytes of a cache line.
+/// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// Rows planned for each bucket: a load of 87.5 %. Two choices of eight slots carry 98 %; what is left keeps the
-/// searches few and short, and absorbs the luck of the hashes.
+/// Rows planned per bucket: a load of 87.5 %. Two choices of eight slots can carry 98 %; the difference keeps
+/// searches rare and short, and absorbs unlucky hashes.
 const ROWS_PER_BUCKET: usize = 7;
 
-/// Buckets added to any index of more than one: luck weighs more in small tables.
+/// Buckets added to every index that has more than one: an uneven spread of hashes weighs more in small
+/// tables.
 const BUCKETS_EXTRA: usize = 2;
 
-/// Most rows of an index: 2^30 rows leave room for two flag bits beside a row number.
+/// The largest number of rows: 2^30 leaves room for two flag bits beside a row number.
 pub(crate) const ROWS_MAX: usize = 1 << 30;
 
-/// Buckets looked at for a place before an insertion is refused: three generations of eight.
+/// Buckets searched for a free slot before an insertion is refused: three generations of eight.
 const SEARCH_MAX: usize = 200;
 
-/// Entries moved by one insertion at most: the generations in [`SEARCH_MAX`] buckets, with two to spare.
+/// The largest number of entries that one insertion moves: the generations in [`SEARCH_MAX`] buckets, and two
+/// to spare.
 #[cfg(test)]
 const PATH_MAX: usize = 5;
 
-/// The tag of a free slot.
+/// Tag of a free slot.
 const FREE: u32 = 0;
 
 /// Buckets of tags and row numbers.
@@ -52,7 +58,8 @@ pub(crate) struct Index {
     buckets: u32,
 }
 
-/// A step of the search for a free slot: the entry `slot` of the bucket of step `parent` could move to `bucket`.
+/// One step of the search for a free slot: the entry in `slot` of step `parent`'s bucket could move to
+/// `bucket`.
 #[derive(Clone, Copy, Default)]
 struct Step {
     bucket: u32,
@@ -61,28 +68,28 @@ struct Step {
 }
 
 impl Index {
-    /// An index in which any `rows` well hashed rows find a place.
+    /// Creates an index with room for `rows` rows, provided that their hashes are well mixed.
     pub(crate) fn with_rows(rows: usize) -> Index {
         let buckets = buckets_for(rows.min(ROWS_MAX));
-        // Zeroed memory comes untouched from the operating system, which is why this is not a Vec of aligned buckets.
+        // vec![0; n] maps untouched zero pages; a Vec of aligned buckets would write to all of them.
         let words = vec![0_u32; buckets * WORDS + LINE / size_of::<u32>()];
         packet::advise_huge(&words);
         let first = words.as_ptr().align_offset(LINE).min(LINE / size_of::<u32>());
         Index { words, first, buckets: buckets as u32 }
     }
 
-    /// Bytes of memory asked for.
+    /// Bytes of memory allocated.
     pub(crate) fn bytes(&self) -> usize {
         self.words.len() * size_of::<u32>()
     }
 
-    /// Asks for the line of the bucket where a hash lies most often.
+    /// Prefetches the first bucket of a hash, where most entries are.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(self.bucket(self.home(hash)));
     }
 
-    /// The row of this hash for which `is_it` holds.
+    /// Returns the row with this hash for which `is_it` holds.
     #[inline]
     pub(crate) fn find(&self, hash: u64, mut is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         let home = self.home(hash);
@@ -90,8 +97,8 @@ impl Index {
             .or_else(|| self.find_in(self.other(home, tag_of(hash)), tag_of(hash), &mut is_it))
     }
 
-    /// The likely row of a hash, if its first bucket has one: to be compared with the row's key. Without one, the second
-    /// bucket is asked for.
+    /// Returns the likely row of a hash if its first bucket has one; the caller compares the key. If there is
+    /// none, prefetches the second bucket.
     #[inline(always)]
     pub(crate) fn guess_home(&self, hash: u64) -> Option<u32> {
         let (home, tag) = (self.home(hash), tag_of(hash));
@@ -102,24 +109,14 @@ impl Index {
         row
     }
 
-    /// As [`Index::guess_home`], of the second bucket. None is a miss for certain.
+    /// Like [`Index::guess_home`], for the second bucket. `None` is a definite miss.
     #[inline(always)]
     pub(crate) fn guess_other(&self, hash: u64) -> Option<u32> {
         let tag = tag_of(hash);
         guess(self.bucket(self.other(self.home(hash), tag)), tag)
     }
 
-    /// All rows in the two buckets of a hash: where it could lie, and what stands in its way.
-    pub(crate) fn neighbours(&self, hash: u64) -> impl Iterator<Item = u32> {
-        let home = self.home(hash);
-        let other = self.other(home, tag_of(hash));
-        [home, other].into_iter().flat_map(|at| {
-            let bucket = self.bucket(at);
-            (0..SLOTS).filter(|&slot| bucket[slot] != FREE).map(|slot| bucket[SLOTS + slot])
-        })
-    }
-
-    /// Enters a row, moving others if both its buckets are full.
+    /// Inserts a row, moving others if both its buckets are full.
     pub(crate) fn insert(&mut self, hash: u64, row: u32) -> Result<(), Full> {
         let tag = tag_of(hash);
         let home = self.home(hash);
@@ -135,7 +132,7 @@ impl Index {
         Ok(())
     }
 
-    /// Forgets a row. False when this hash does not lead to it.
+    /// Removes a row. Returns false if this hash does not lead to it.
     pub(crate) fn remove(&mut self, hash: u64, row: u32) -> bool {
         let tag = tag_of(hash);
         let home = self.home(hash);
@@ -149,7 +146,8 @@ impl Index {
         false
     }
 
-    /// Frees a slot in one of two full buckets: breadth first, so the fewest entries move.
+    /// Frees a slot in one of two full buckets. The search is breadth first, so that as few entries as
+    /// possible move.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, home: u32, other: u32) -> Option<(u32, usize)> {
@@ -177,7 +175,8 @@ impl Index {
         None
     }
 
-    /// Moves the entries on the way back from a free slot, each one step on; returns the slot freed in the end.
+    /// Moves each entry on the path to the free slot one step along; returns the slot this frees at the start
+    /// of the path.
     fn shift(&mut self, steps: &[Step; SEARCH_MAX], last: Step, free: usize) -> (u32, usize) {
         let (mut step, mut free) = (last, free);
         loop {
@@ -224,7 +223,7 @@ impl Index {
     }
 }
 
-/// Buckets for so many rows. Up to eight rows share one bucket, which then holds them for certain.
+/// Number of buckets for `rows` rows. Up to eight rows share one bucket, which always holds them.
 fn buckets_for(rows: usize) -> usize {
     if rows <= SLOTS { 1 } else { rows.div_ceil(ROWS_PER_BUCKET) + BUCKETS_EXTRA }
 }
@@ -241,15 +240,15 @@ fn tag_of(hash: u64) -> u32 {
     if tag == FREE { 1 } else { tag }
 }
 
-/// The slots that hold a tag: 1 in the byte of each. Bytes and not bits because a compiler makes this two vector
-/// compares and two packs.
+/// Finds the slots that hold a tag: the byte of each such slot is 1. Bytes rather than bits, because the
+/// compiler turns this into two vector compares and two packs.
 #[inline(always)]
 fn matching(bucket: &[u32; WORDS], tag: u32) -> u64 {
     let tags: [u8; SLOTS] = std::array::from_fn(|slot| u8::from(bucket[slot] == tag));
     u64::from_le_bytes(tags)
 }
 
-/// The first slot of what [`matching`] found.
+/// The first slot in the result of [`matching`].
 #[inline(always)]
 fn first(slots: u64) -> Option<usize> {
     (slots != 0).then(|| slots.trailing_zeros() as usize / SLOTS)
@@ -260,7 +259,7 @@ fn free_slot(bucket: &[u32; WORDS]) -> Option<usize> {
     first(matching(bucket, FREE))
 }
 
-/// The row of the first slot that holds a tag.
+/// The row in the first slot that holds a tag.
 #[inline(always)]
 fn guess(bucket: &[u32; WORDS], tag: u32) -> Option<u32> {
     first(matching(bucket, tag)).map(|slot| bucket[SLOTS + slot])
@@ -311,7 +310,8 @@ mod tests {
 
     #[test]
     fn a_search_is_never_deeper_than_it_says() {
-        // Two roots, then eight children each: the generations that fit into SEARCH_MAX steps, and the last one's children.
+        // Two roots, then eight children each: count the generations that fit into SEARCH_MAX steps, then the
+        // children of the last.
         let (mut generation, mut steps, mut depth) = (2, 2, 1);
         while steps < SEARCH_MAX {
             generation *= SLOTS;
@@ -331,7 +331,8 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
-        /// Hashes out of a few values only, so that buckets overflow: what was taken is found until it is removed.
+        /// Draws hashes from a few values only, so that buckets overflow. Every accepted entry is found until
+        /// it is removed.
         #[test]
         fn what_is_entered_is_found(rows in 1_usize..100, steps in prop::collection::vec((any::<bool>(), 0_u64..40), 1..400)) {
             let mut index = Index::with_rows(rows);

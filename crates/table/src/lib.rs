@@ -1,9 +1,9 @@
-//! What a packet is looked up in.
+//! The tables a packet is looked up in.
 //!
-//! Every table is sized when it is made, never grows afterwards, and refuses what does not fit with an error value.
-//! Hashes come from the caller, keyed and well mixed: a frame is hashed once, however many tables it meets. The data
-//! path asks for whole batches, addressed by a `u64` mask (bit i = packet i), because the memory latencies of 64 packets
-//! overlap and those of one packet do not.
+//! Every table is sized when it is created, never grows, and returns an error for whatever does not fit.
+//! Hashes come from the caller, keyed and well mixed, so that a frame is hashed once however many tables it
+//! meets. The data path looks up whole batches, selected by a `u64` mask (bit i = packet i), because the
+//! memory latencies of 64 packets overlap and those of a single packet do not.
 //!
 //! | module     | answers                                             | structure                               |
 //! |------------|-----------------------------------------------------|-----------------------------------------|

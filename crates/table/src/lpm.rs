@@ -1,39 +1,42 @@
 //! Longest prefix match over IPv4 or IPv6 addresses.
 //!
-//! A multibit trie: a root of up to 2^16 entries, then nodes of 16 entries, four address bits and one cache line each. An
-//! entry is nothing, a node, or the rule that wins there: shorter prefixes are written into every entry they win, so a
-//! look-up never looks back. A batch goes down level by level, all its packets at once, prefetching the nodes of the next.
+//! A multibit trie: a root of up to 2^16 entries, then nodes of 16 entries, each four address bits and one
+//! cache line. An entry is empty, points to a node, or holds the rule that wins there: a shorter prefix is
+//! written into every entry where it wins, so a look-up never has to go back. A batch descends level by
+//! level, all its packets together, and prefetches the nodes of the next level.
 //!
-//! Why not poptrie: its nodes are a third of ours, but each step needs a population count (a dozen instructions without
-//! the newer instruction set) and each change rebuilds packed arrays. Here a change writes entries in place.
+//! Why not poptrie: its nodes are a third of the size, but each step needs a population count (a dozen
+//! instructions on processors without one) and each change rebuilds packed arrays. Here a change writes
+//! entries in place.
 //!
-//! Promises: `capacity()` prefixes of any length fit (of IPv6 as long as [`NODES_MAX`] nodes do), and a refused insertion
-//! changes nothing. A removal gives back every node that only it needed.
+//! Promises: `capacity()` prefixes of any length fit (with IPv6, as long as [`NODES_MAX`] nodes suffice), and
+//! a refused insertion changes nothing. A removal frees every node that is no longer needed.
 //!
-//! Costs: a step a node, that is (length - root bits) / 4 for the longest prefix near the address. A change writes all
-//! entries under its prefix, a few nanoseconds each, so short prefixes of large tables are slow to change (milliseconds);
-//! the default route writes none. Memory: 64 bytes a node, resident as used, at most (width - root bits) / 4 nodes a
-//! prefix, besides the root and 47 bytes a prefix.
+//! Costs: one step per node, that is (length - root bits) / 4 steps for the longest prefix near the address.
+//! A change writes all entries below its prefix, a few nanoseconds each, so short prefixes of large tables
+//! are slow to change (milliseconds); the default route writes none. Memory: 64 bytes per node, resident as
+//! used, at most (width - root bits) / 4 nodes per prefix, besides the root and 47 bytes per prefix.
 
 use crate::{Exact, InsertError, mix::mix};
 use packet::{Bits, prefetch};
 
-/// Address bits of a node: 16 entries of 4 bytes are a cache line.
+/// Address bits per node: 16 entries of 4 bytes fill a cache line.
 const STRIDE: u32 = 4;
 
-/// Largest root: 2^16 entries, 256 KB.
+/// The largest root: 2^16 entries, 256 KB.
 const ROOT_BITS_MAX: u32 = 16;
 
-/// Nodes at most: one gigabyte, were all of them used.
+/// The largest number of nodes: one gigabyte if all of them are used.
 pub const NODES_MAX: usize = 1 << 24;
 
-/// An entry under no prefix but the default route, and the default route's value slot.
+/// Both the entry that only the default route covers, and the slot of the default route's value.
 const DEFAULT: u32 = 0;
 
-/// Marks an entry that names a node; the others name value slots: 0 for the default route, else rule number + 1.
+/// Marks an entry that points to a node; the others are value slots: 0 for the default route, otherwise rule
+/// number + 1.
 const NODE: u32 = 1 << 31;
 
-/// Which addresses.
+/// Address family of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Width {
     /// 32 bits, in the low bits of a key.
@@ -43,7 +46,7 @@ pub enum Width {
 }
 
 impl Width {
-    /// Bits of an address.
+    /// Bits in an address.
     #[must_use]
     pub fn bits(self) -> u8 {
         match self {
@@ -56,7 +59,7 @@ impl Width {
 /// Why a prefix was not inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LpmError {
-    /// As many prefixes or nodes as there may be.
+    /// The table has as many prefixes or nodes as it can hold.
     Full,
     /// The prefix is longer than an address.
     Length(u8),
@@ -77,7 +80,7 @@ impl std::error::Error for LpmError {}
 #[repr(align(64))]
 struct Node([u32; 1 << STRIDE]);
 
-/// Root and nodes, addressed by the entry that names them; the root is `None`.
+/// Root and nodes, found by the entry that points to them; the root is `None`.
 #[derive(Debug)]
 struct Trie {
     root_bits: u32,
@@ -88,7 +91,7 @@ struct Trie {
     limit: usize,
 }
 
-/// Where an entry is: in the root or in a node, and there which.
+/// Position of an entry: in the root or in a node, and its index there.
 #[derive(Clone, Copy)]
 struct Place {
     node: Option<u32>,
@@ -100,18 +103,20 @@ struct Place {
 pub struct Lpm {
     width: Width,
     trie: Trie,
-    /// (address high, low, length) of every prefix; its row is the rule number.
+    /// (high half of the address, low half, length) of every prefix; its row is the rule number.
     rules: Exact<3, ()>,
-    /// The default route's value, then the others by rule number; apart from the rules because look-ups read nothing else.
+    /// The default route's value, then the others by rule number. Separate from the rules because look-ups
+    /// need nothing else.
     values: Vec<u32>,
-    /// Prefix lengths, likewise: who wins when a prefix is written.
+    /// Prefix lengths, in the same order: they decide which prefix wins an entry.
     lengths: Vec<u8>,
-    /// All ones if there is a default route: it is written into no entry, because it would be into most.
+    /// All ones if there is a default route, which is written into no entry because it would be in most of
+    /// them.
     default: u64,
 }
 
 impl Lpm {
-    /// An empty table for so many prefixes.
+    /// Creates an empty table for `prefixes` prefixes.
     #[must_use]
     pub fn with_capacity(width: Width, prefixes: usize) -> Lpm {
         let rules = Exact::with_capacity(prefixes);
@@ -128,40 +133,41 @@ impl Lpm {
         table
     }
 
-    /// IPv4 or IPv6.
+    /// Returns the address family.
     #[must_use]
     pub fn width(&self) -> Width {
         self.width
     }
 
-    /// Prefixes that fit.
+    /// Returns the number of prefixes that fit.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.rules.capacity()
     }
 
-    /// Prefixes there are.
+    /// Returns the number of prefixes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rules.len()
     }
 
-    /// True when there are none.
+    /// Returns true if there are no prefixes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// Nodes in use.
+    /// Returns the number of nodes in use.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.trie.live
     }
 
-    /// Enters a prefix, or gives it another value and returns the old one. Bits of `prefix` behind `length` are ignored.
+    /// Inserts a prefix, or replaces its value and returns the old one. Bits of `prefix` beyond `length` are
+    /// ignored.
     ///
     /// # Errors
-    /// The length is none, or there is no room.
+    /// The length exceeds the address width, or there is no room.
     pub fn insert(&mut self, prefix: u128, length: u8, value: u32) -> Result<Option<u32>, LpmError> {
         let prefix = self.clean(prefix, length).ok_or(LpmError::Length(length))?;
         let length = u32::from(length);
@@ -206,7 +212,7 @@ impl Lpm {
         Some(self.values[slot as usize])
     }
 
-    /// The value of exactly this prefix.
+    /// Returns the value of exactly this prefix.
     #[must_use]
     pub fn get(&self, prefix: u128, length: u8) -> Option<u32> {
         let key = rule_key(self.clean(prefix, length)?, u32::from(length));
@@ -214,7 +220,7 @@ impl Lpm {
         Some(self.values[slot_of(rule, u32::from(length)) as usize])
     }
 
-    /// All prefixes as (prefix, length, value), in no order that means anything.
+    /// Iterates over all prefixes as (prefix, length, value), in unspecified order.
     pub fn iter(&self) -> impl Iterator<Item = (u128, u8, u32)> {
         let down = 128 - u32::from(self.width.bits());
         self.rules.iter().map(move |(rule, &[high, low, length], ())| {
@@ -223,7 +229,7 @@ impl Lpm {
         })
     }
 
-    /// The value of the longest prefix of an address.
+    /// Returns the value of the longest prefix that contains an address.
     #[inline]
     #[must_use]
     pub fn lookup(&self, address: u128) -> Option<u32> {
@@ -237,8 +243,8 @@ impl Lpm {
         (entry != DEFAULT || self.default != 0).then(|| self.values[entry as usize])
     }
 
-    /// Looks up the addresses of `mask`. Where the bit of the answer is set, `values` has the value; other words of `values`
-    /// are unspecified.
+    /// Looks up the addresses of `mask`. Returns the mask of hits; `values` holds their values, its other
+    /// elements are unspecified.
     #[inline]
     #[must_use]
     pub fn lookup_batch(&self, addresses: &[u128; 64], mask: u64, values: &mut [u32; 64]) -> u64 {
@@ -264,7 +270,7 @@ impl Lpm {
         hits
     }
 
-    /// An address with its first bit on top.
+    /// Shifts an address so that its first bit is the highest of the word.
     #[inline(always)]
     fn align(&self, address: u128) -> u128 {
         match self.width {
@@ -273,12 +279,12 @@ impl Lpm {
         }
     }
 
-    /// An aligned prefix with nothing behind its length; `None` if that is too long.
+    /// Aligns a prefix and clears the bits beyond its length; `None` if the length exceeds the width.
     fn clean(&self, prefix: u128, length: u8) -> Option<u128> {
         (length <= self.width.bits()).then(|| cut(self.align(prefix), u32::from(length)))
     }
 
-    /// The slot that wins where a prefix of this length is gone.
+    /// Returns the value slot that wins where a prefix of this length has been removed.
     fn covering(&self, prefix: u128, length: u32) -> u32 {
         let shorter = (1..length).rev().find_map(|length| {
             let key = rule_key(cut(prefix, length), length);
@@ -298,7 +304,8 @@ impl Lpm {
 
 impl Trie {
     fn new(width: Width, prefixes: usize) -> Trie {
-        // Two to sixteen times as many root entries as prefixes: most look-ups end in the root or one node below.
+        // Two to sixteen times as many root entries as prefixes, so that most look-ups end in the root or one
+        // node below it.
         let root_bits = (prefixes.max(1).ilog2() + STRIDE).next_multiple_of(STRIDE).min(ROOT_BITS_MAX);
         let levels = (u32::from(width.bits()) - root_bits) / STRIDE;
         let limit = prefixes.saturating_mul(levels as usize).min(NODES_MAX);
@@ -317,7 +324,7 @@ impl Trie {
         ((address >> 64) as u64 >> (64 - self.root_bits)) as usize
     }
 
-    /// Prefetches the node of an entry and answers 1, or 0 if it names none.
+    /// Prefetches the node that an entry points to. Returns 1 if there is one, otherwise 0.
     #[inline(always)]
     fn touch(&self, entry: u32) -> u64 {
         if let Some(node) = self.nodes.get((entry ^ NODE) as usize) {
@@ -340,8 +347,8 @@ impl Trie {
         }
     }
 
-    /// The entries passed on the way to where a prefix of this length ends, the last one included, as far as there are
-    /// nodes; with each, the depth behind it.
+    /// Iterates over the entries on the way to the end of a prefix of this length, including the last one, as
+    /// far as there are nodes. Each comes with the depth in bits behind it.
     fn walk(&self, prefix: u128, length: u32) -> impl Iterator<Item = (Place, u32)> {
         let first = (Place { node: None, at: self.root_index(prefix) as u32 }, self.root_bits);
         std::iter::successors(Some(first), move |&(place, depth)| {
@@ -351,13 +358,13 @@ impl Trie {
         })
     }
 
-    /// Nodes that an insertion would add.
+    /// Number of nodes that an insertion would add.
     fn nodes_needed(&self, prefix: u128, length: u32) -> usize {
         let depth = self.walk(prefix, length).last().map_or(0, |step| step.1);
         length.saturating_sub(depth).div_ceil(STRIDE) as usize
     }
 
-    /// Applies `brush` to every entry under a prefix, adding the nodes that lead there.
+    /// Applies `brush` to every entry below a prefix, adding the nodes on the way.
     fn paint(&mut self, prefix: u128, length: u32, brush: &impl Fn(u32) -> u32) {
         let mut place = Place { node: None, at: self.root_index(prefix) as u32 };
         let mut depth = self.root_bits;
@@ -390,7 +397,7 @@ impl Trie {
         self.nodes[at].0 = entries;
     }
 
-    /// Takes away the nodes on the way to a prefix all of whose entries are alike, from the last one up.
+    /// Removes the nodes on the way to a prefix whose entries are all equal, from the last one up.
     fn prune(&mut self, prefix: u128, length: u32) {
         let path: Vec<Place> = self.walk(prefix, length).map(|step| step.0).collect();
         for &place in path.iter().rev() {
@@ -407,7 +414,7 @@ impl Trie {
         }
     }
 
-    /// A node that says 16 times what the entry said that it will stand for.
+    /// Adds a node whose 16 entries all equal the entry that it replaces.
     fn add_node(&mut self, entry: u32) -> u32 {
         let node = Node([entry; 1 << STRIDE]);
         self.live += 1;
@@ -426,7 +433,7 @@ impl Trie {
     }
 }
 
-/// Four bits of an aligned address, `depth` (a multiple of four) bits in.
+/// Four bits of an aligned address at `depth`, a multiple of four.
 #[inline(always)]
 fn nibble(address: u128, depth: u32) -> usize {
     let half = if depth < 64 { (address >> 64) as u64 } else { address as u64 };
@@ -442,12 +449,12 @@ fn rule_key(prefix: u128, length: u32) -> [u64; 3] {
     [(prefix >> 64) as u64, prefix as u64, u64::from(length)]
 }
 
-/// Prefixes come from the operator, so the hash needs no secret.
+/// Hashes a rule's key. The operator chooses prefixes, so no secret is needed.
 fn rule_hash(key: &[u64; 3]) -> u64 {
     key.iter().fold(0, |state, &word| mix(state, word))
 }
 
-/// Where the value of a rule is.
+/// Returns the value slot of a rule.
 fn slot_of(rule: u32, length: u32) -> u32 {
     if length == 0 { DEFAULT } else { rule + 1 }
 }
@@ -514,7 +521,7 @@ mod tests {
         assert_eq!(table.remove(0, 0), None);
     }
 
-    /// All prefixes, each looked at.
+    /// Looks at every prefix.
     fn scan(twin: &BTreeMap<(u8, u128), u32>, bits: u8, address: u128) -> Option<u32> {
         let has = |length: u8, prefix: u128| length == 0 || (address ^ prefix) >> (bits - length) == 0;
         twin.iter().rev().find(|((length, prefix), _)| has(*length, *prefix)).map(|entry| *entry.1)

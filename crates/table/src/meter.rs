@@ -1,20 +1,23 @@
-//! Meters: which colour is a packet.
+//! Meters: the colour of a packet by the rate of what went before.
 //!
-//! Two algorithms, colour-blind and colour-aware: the single rate three colour marker (RFC 2697) fills a committed bucket
-//! and lets it run over into an excess bucket; the two rate marker (RFC 2698) fills both, each at its rate.
+//! Two algorithms, colour-blind and colour-aware: the single rate three colour marker (RFC 2697) fills a
+//! committed bucket that overflows into an excess bucket; the two rate three colour marker (RFC 2698) fills
+//! each of two buckets at a rate of its own.
 //!
-//! Time comes in nanoseconds and rates in tokens a second, so a bucket is kept in billionths of a token: one nanosecond
-//! adds exactly `rate` of them. Nothing is divided, so nothing is rounded and nothing drifts, and a packet costs a
-//! multiplication, a few compares and one cache line. The price is a limit on bursts, [`BURST_MAX`].
+//! Time is in nanoseconds and rates are in tokens per second, so buckets count billionths of a token: one
+//! nanosecond adds exactly `rate` of them. Nothing is divided, so nothing is rounded and nothing drifts; a
+//! packet costs a multiplication, a few compares and one cache line. The price is a limit on bursts,
+//! [`BURST_MAX`].
 //!
-//! Promises: buckets start full; a clock that stands still or goes back adds nothing; no gap is too long.
+//! Promises: buckets start full; a clock that stands still or goes back adds nothing; a gap of any length is
+//! handled.
 
 use std::fmt;
 
-/// Parts of a token: the nanoseconds of a second.
+/// Fractions per token: the nanoseconds in a second.
 const NANO: u64 = 1_000_000_000;
 
-/// Largest burst: what fits a bucket of billionths in 64 bits, 18.4 GB.
+/// The largest burst: 18.4 GB, because a bucket counts billionths in 64 bits.
 pub const BURST_MAX: u64 = u64::MAX / NANO;
 
 /// The colour of a packet, from best to worst.
@@ -22,13 +25,13 @@ pub const BURST_MAX: u64 = u64::MAX / NANO;
 pub enum Color {
     /// Within the committed rate.
     Green,
-    /// Above it, within the excess burst or the peak rate.
+    /// Above the committed rate, within the excess burst or the peak rate.
     Yellow,
-    /// Above that.
+    /// Above both.
     Red,
 }
 
-/// What tokens are.
+/// What one token stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Unit {
     /// A packet costs its size.
@@ -37,16 +40,16 @@ pub enum Unit {
     Packets,
 }
 
-/// Whether the colour a packet comes with counts.
+/// Whether the incoming colour of a packet counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Awareness {
-    /// It does not: every packet is taken as green.
+    /// It does not: every packet is treated as green.
     Blind,
-    /// No packet leaves better than it came.
+    /// It does: no packet leaves with a better colour than it came with.
     Aware,
 }
 
-/// Rates in tokens a second, bursts in tokens.
+/// Rates in tokens per second, bursts in tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rates {
     /// RFC 2697: CIR, CBS, EBS.
@@ -71,10 +74,10 @@ pub enum Rates {
     },
 }
 
-/// What a meter is made from.
+/// Parameters of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MeterConfig {
-    /// Which marker, and its numbers.
+    /// The algorithm and its numbers.
     pub rates: Rates,
     /// Whether incoming colours count.
     pub awareness: Awareness,
@@ -82,13 +85,13 @@ pub struct MeterConfig {
     pub unit: Unit,
 }
 
-/// Why there is no such meter.
+/// Why a meter could not be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeterError {
     /// A burst is above [`BURST_MAX`].
     BurstTooLarge,
-    /// No packet could pass: both bursts of a single rate are 0 (RFC 2697 section 2), or one of two rates' is (RFC 2698
-    /// section 2).
+    /// No packet could pass: both bursts of a single rate meter are 0 (RFC 2697 section 2), or one of the two
+    /// bursts of a two rate meter is (RFC 2698 section 2).
     NoBurst,
     /// The peak rate is below the committed rate (RFC 2698 section 2).
     PeakBelowCommitted,
@@ -106,14 +109,14 @@ impl fmt::Display for MeterError {
 
 impl std::error::Error for MeterError {}
 
-/// Tokens of both buckets, in billionths. The second is the excess or the peak bucket.
+/// Levels of both buckets, in billionths of a token. The second is the excess or the peak bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Buckets {
     committed: u64,
     second: u64,
 }
 
-/// A meter: one cache line and a bit.
+/// A meter. Occupies a little more than one cache line.
 #[derive(Clone, Debug)]
 pub struct Meter {
     config: MeterConfig,
@@ -123,7 +126,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter with full buckets.
+    /// Creates a meter with full buckets.
     ///
     /// # Errors
     /// The numbers contradict the RFC or exceed a limit.
@@ -142,13 +145,14 @@ impl Meter {
         Ok(Meter { config, full, now: full, last_ns: 0 })
     }
 
-    /// What it was made from.
+    /// Returns the parameters of the meter.
     #[must_use]
     pub fn config(&self) -> &MeterConfig {
         &self.config
     }
 
-    /// The colour of a packet of `size` bytes, whose tokens are spent. A blind meter ignores `incoming`.
+    /// Returns the colour of a packet of `size` bytes and spends its tokens. A blind meter ignores
+    /// `incoming`.
     #[inline]
     pub fn color(&mut self, now_ns: u64, size: u32, incoming: Color) -> Color {
         let (color, buckets) = self.decide(now_ns, size, incoming);
@@ -157,7 +161,7 @@ impl Meter {
         color
     }
 
-    /// What [`Meter::color`] would say. Changes nothing.
+    /// Returns what [`Meter::color`] would return, without spending anything.
     #[inline]
     #[must_use]
     pub fn peek(&self, now_ns: u64, size: u32, incoming: Color) -> Color {
@@ -181,7 +185,7 @@ impl Meter {
         }
     }
 
-    /// The buckets at a time, before a packet.
+    /// The buckets at time `now_ns`, before a packet.
     #[inline]
     fn filled(&self, now_ns: u64) -> Buckets {
         let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));
@@ -225,7 +229,7 @@ impl Buckets {
     }
 }
 
-/// Fills a bucket; returns what is in it then, and what ran over.
+/// Fills a bucket. Returns its new level and the overflow.
 #[inline]
 fn fill(level: u64, full: u64, gain: u128) -> (u64, u128) {
     let room = u128::from(full - level);
@@ -237,8 +241,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The RFCs, word by word: a clock that ticks every nanosecond and puts parts of tokens into buckets one at a time
-    /// (as many as the rate says), counted from time zero.
+    /// The RFCs, word by word: a clock that ticks every nanosecond and adds billionths of a token to the
+    /// buckets one at a time (as many as the rate says), counted from time zero.
     struct Twin {
         config: MeterConfig,
         committed: u128,
@@ -379,7 +383,7 @@ mod tests {
         assert_eq!(meter.filled(0), spent);
     }
 
-    /// Seven tenths of a token and a bit every 7 ns, three million times: not one token is lost.
+    /// Seven tenths of a token and a fraction every 7 ns, three million times, without losing a token.
     #[test]
     fn nothing_drifts() {
         let rates = Rates::Single { committed: 100_000_001, committed_burst: 2, excess_burst: 0 };

@@ -1,15 +1,15 @@
-//! Exact match over a handful of keys.
+//! Exact match with a handful of keys.
 //!
-//! Up to [`KEYS_MAX`] keys are compared one after the other: no hash, no second cache line, a few nanoseconds. Pipes
-//! with an entry or two (a tenant, a tunnel, a default) are as common as large ones.
+//! Up to [`KEYS_MAX`] keys are compared one after the other: no hash, no second cache line, a few
+//! nanoseconds. Pipes with one or two entries (a tenant, a tunnel, a default) are as common as large ones.
 
 use crate::InsertError;
 use packet::Bits;
 
-/// Keys at most: beyond, the compares cost more than a hash and two cache lines.
+/// The largest number of keys. With more of them, comparing costs more than a hash and two cache lines.
 pub const KEYS_MAX: usize = 8;
 
-/// Up to eight keys; a key's row number is its place and stays until it is removed.
+/// Up to eight keys. A key's row number is its position, which does not change until the key is removed.
 #[derive(Clone, Debug)]
 pub struct Small<const W: usize> {
     keys: [[u64; W]; KEYS_MAX],
@@ -23,28 +23,28 @@ impl<const W: usize> Default for Small<W> {
 }
 
 impl<const W: usize> Small<W> {
-    /// An empty table.
+    /// Creates an empty table.
     #[must_use]
     pub fn new() -> Small<W> {
         Small { keys: [[0; W]; KEYS_MAX], live: 0 }
     }
 
-    /// Keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.live.count_ones() as usize
     }
 
-    /// True when there are none.
+    /// Returns true if there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.live == 0
     }
 
-    /// Enters a key and says in which row.
+    /// Inserts a key and returns its row.
     ///
     /// # Errors
-    /// The key is there already, or there are eight.
+    /// The key exists already, or there are eight keys.
     pub fn insert(&mut self, key: [u64; W]) -> Result<u32, InsertError> {
         if let Some(row) = self.get(&key) {
             return Err(InsertError::Exists(row));
@@ -56,27 +56,28 @@ impl<const W: usize> Small<W> {
         Ok(row)
     }
 
-    /// The row of a key.
+    /// Returns the row of a key.
     #[inline]
     #[must_use]
     pub fn get(&self, key: &[u64; W]) -> Option<u32> {
         self.rows().find(|&row| self.keys[row] == *key).map(|row| row as u32)
     }
 
-    /// Removes a key and says which row it had.
+    /// Removes a key and returns the row it had.
     pub fn remove(&mut self, key: &[u64; W]) -> Option<u32> {
         let row = self.get(key)?;
         self.live &= !(1 << row);
         Some(row)
     }
 
-    /// All keys with their rows.
+    /// Iterates over all keys and their rows.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &[u64; W])> {
         self.rows().map(|row| (row as u32, &self.keys[row]))
     }
 
-    /// The packets of `mask` that each row's key equals; rows without a key have none. Compares every key with every row
-    /// and branches on nothing: which of two keys a packet has is nothing a processor can guess.
+    /// Returns, for each row, the packets of `mask` whose key equals the row's; none for an empty row.
+    /// Compares every packet with every row without branches, because a processor cannot predict which key a
+    /// packet has.
     #[inline]
     #[must_use]
     pub fn lookup_batch(&self, keys: &[[u64; W]; 64], mask: u64) -> [u64; KEYS_MAX] {
@@ -91,7 +92,7 @@ impl<const W: usize> Small<W> {
         hits
     }
 
-    /// The first `N` rows, a register each.
+    /// Compares with the first `N` rows, each held in a register.
     #[inline(always)]
     fn compare<const N: usize>(&self, keys: &[[u64; W]; 64], mask: u64, hits: &mut [u64; KEYS_MAX]) {
         let mut found = [0_u64; N];

@@ -1,41 +1,42 @@
-//! Rows under an [`Index`]: what [`crate::exact`], [`crate::flow`] and [`crate::acl`] share.
+//! Rows below an [`Index`]: the common part of [`crate::exact`], [`crate::flow`] and [`crate::acl`].
 //!
-//! Rows lie in one dense slab and never move, so a row number is good until its row is removed. Key and data are one
-//! record: the line fetched to compare the key brings the data. Free rows are chained through themselves; one bit a row
-//! says which live. Rows become resident as they are first used.
+//! Rows are stored in one dense slab and never move, so a row number is valid until its row is removed. Key
+//! and data are one record: the cache line fetched to compare the key brings the data along. Free rows form a
+//! linked list through the rows themselves; a bitmap says which rows are live. Memory becomes resident as
+//! rows are first used.
 
 use crate::index::{Index, ROWS_MAX};
 use crate::{Full, InsertError};
 use packet::{Bits, prefetch};
 use std::ops::Range;
 
-/// What can be a row.
+/// A type that can be stored as a row.
 pub(crate) trait Record {
-    /// What it is found by.
+    /// Type of the key.
     type Key;
-    /// The key of this row.
+    /// Returns the key of this row.
     fn key(&self) -> &Self::Key;
-    /// Whether this is the row of a key.
+    /// Returns true if this row has the key `key`.
     fn has(&self, key: &Self::Key) -> bool;
-    /// A free row that remembers the next free one.
+    /// Creates a free row that links to the next free row.
     fn vacant(next: u32) -> Self;
-    /// What [`Record::vacant`] was given.
+    /// Returns the link that [`Record::vacant`] was given.
     fn next_vacant(&self) -> u32;
 }
 
-/// Equality without branches; the derived one calls `bcmp` for five words.
+/// Compares without branches; the derived `==` calls `bcmp` for five words.
 #[inline(always)]
 pub(crate) fn same<const W: usize>(a: &[u64; W], b: &[u64; W]) -> bool {
     (0..W).fold(0, |differs, word| differs | (a[word] ^ b[word])) == 0
 }
 
-/// A row is compared so many packets after it was asked for: enough to hide the memory's latency.
+/// How many packets lie between prefetching a row and comparing it: enough to hide the memory latency.
 const LAG: usize = 16;
 
-/// Ends the chain of free rows.
+/// Marks the end of the list of free rows.
 const NO_ROW: u32 = u32::MAX;
 
-/// Rows with their index.
+/// Rows and their index.
 #[derive(Debug)]
 pub(crate) struct Store<R> {
     index: Index,
@@ -69,12 +70,12 @@ impl<R: Record> Store<R> {
         self.length
     }
 
-    /// Rows ever used: the numbers of all live rows are below.
+    /// Number of rows ever used; the numbers of all live rows are below it.
     pub(crate) fn used(&self) -> u32 {
         self.rows.len() as u32
     }
 
-    /// Bytes of memory asked for; what is resident follows use.
+    /// Bytes of memory allocated; how much of it is resident depends on use.
     pub(crate) fn bytes(&self) -> usize {
         self.index.bytes() + self.capacity * size_of::<R>() + self.live.len() * size_of::<u64>()
     }
@@ -110,7 +111,7 @@ impl<R: Record> Store<R> {
         self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]))
     }
 
-    /// The rows of the hashes in `mask` for which `is_it` holds.
+    /// Finds the rows of the hashes in `mask` for which `is_it` holds.
     #[inline(always)]
     pub(crate) fn find_batch(
         &self,
@@ -163,7 +164,7 @@ impl<R: Record> Store<R> {
         hits
     }
 
-    /// Another key has the same tag: look on behind it.
+    /// Continues behind a row whose tag is equal but whose key is not.
     #[cold]
     #[inline(never)]
     fn find_again(
@@ -190,7 +191,7 @@ impl<R: Record> Store<R> {
         Ok(self.insert_new(hash, record)?)
     }
 
-    /// Inserts a record whose key is known not to be there.
+    /// Inserts a record whose key must not be in the table.
     pub(crate) fn insert_new(&mut self, hash: u64, record: R) -> Result<u32, Full> {
         if self.length == self.capacity {
             return Err(Full);
@@ -209,7 +210,7 @@ impl<R: Record> Store<R> {
         Ok(row)
     }
 
-    /// Removes a live row; `hash` must be that of its key.
+    /// Removes a live row; `hash` must be the hash of its key.
     pub(crate) fn remove(&mut self, hash: u64, row: u32) -> Option<R> {
         if !self.is_live(row) || !self.index.remove(hash, row) {
             return None;
@@ -220,13 +221,13 @@ impl<R: Record> Store<R> {
         Some(std::mem::replace(&mut self.rows[row as usize], vacant))
     }
 
-    /// Live rows in order of their numbers.
+    /// Iterates over live rows in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &R)> {
         let rows = self.live.iter().enumerate().flat_map(|(word, &bits)| Bits(bits).map(move |bit| word * 64 + bit));
         rows.map(|row| (row as u32, &self.rows[row]))
     }
 
-    /// The first live row of `rows`.
+    /// Returns the first live row in `rows`.
     pub(crate) fn first_live(&self, rows: Range<u32>) -> Option<u32> {
         let mut from = rows.start;
         while from < rows.end {
@@ -239,17 +240,12 @@ impl<R: Record> Store<R> {
         None
     }
 
-    /// True when a row would be found by a hash.
+    /// Returns true if looking up `hash` can find `row`.
     pub(crate) fn leads_to(&self, hash: u64, row: u32) -> bool {
         self.index.find(hash, |found| found == row).is_some()
     }
 
-    /// Rows that share a bucket with a hash, at most 16.
-    pub(crate) fn neighbours(&self, hash: u64) -> impl Iterator<Item = (u32, &R)> {
-        self.index.neighbours(hash).filter_map(|row| Some((row, self.row(row)?)))
-    }
-
-    /// Asks for a row.
+    /// Prefetches a row.
     #[inline(always)]
     fn touch(&self, row: u32) {
         if let Some(record) = self.rows.get(row as usize) {
