@@ -7,7 +7,7 @@ use std::process::Command;
 const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt-get install clang libbpf-dev` \
                       (another compiler: set CLANG)";
 
-/// One program a file: `NAME.bpf.c`.
+/// Each program is in the file `NAME.bpf.c`.
 const PROGRAMS: [&str; 2] = ["xdp_take", "xdp_generate"];
 
 fn main() {
@@ -19,7 +19,7 @@ fn compile(program: &str) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let source = format!("src/{program}.bpf.c");
     let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(format!("{program}.bpf.o"));
-    // Debian keeps asm/types.h in the architecture's folder, where `-target bpf` does not look.
+    // Debian keeps asm/types.h in a directory per architecture, which `-target bpf` does not search.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3", "-idirafter"])

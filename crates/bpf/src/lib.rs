@@ -1,7 +1,9 @@
-//! Every eBPF program of weir, as small C that clang compiles and aya loads, and the user-space half of each.
+//! All eBPF programs of weir, written in small C that clang compiles and aya loads, each with its user-space
+//! half.
 //!
-//! A program's licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel lends its helpers to such programs only.
-//! Map values cross as arrays of integers laid out here, so there is no unsafe code.
+//! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
+//! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here, so there is no
+//! unsafe code.
 
 #![forbid(unsafe_code)]
 
@@ -13,7 +15,7 @@ pub use take::{Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeError, Take
 pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, QUEUES_MAX, XdpTake};
 
-/// What aya says when the kernel refuses a program, a map or an attachment.
+/// The error that aya returns when the kernel refuses a program, a map or an attachment.
 pub use aya::EbpfError;
 pub use aya::maps::MapError;
 pub use aya::programs::ProgramError;

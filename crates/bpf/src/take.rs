@@ -1,14 +1,17 @@
-//! Which frames weir takes from an interface: rules, and their translation into what `xdp_take.bpf.c` compares.
+//! Which frames weir takes from an interface: the rules, and their translation into what `xdp_take.bpf.c`
+//! compares.
 //!
-//! The program knows only masks and values over a frame's summary, so everything that needs thought is thought here,
-//! where it can be tested: prefixes, families, the fragments that follow their service, who the frame is for.
+//! The program only compares a summary of the frame with masks and values. Everything more complicated is
+//! done here, where it can be tested: prefixes, address families, fragments that follow their service,
+//! destination MAC addresses.
 
 use std::net::{IpAddr, Ipv4Addr};
 
-/// Rules at most. Each may need a second entry for its fragments, and the program walks them one by one.
+/// The largest number of rules. Each may need a second entry for fragments, and the program visits them one
+/// by one.
 pub const RULES_MAX: usize = 64;
 
-/// Words of a frame's summary; the order is that of the enum in `xdp_take.bpf.c`.
+/// Words in a frame's summary, in the order of the enum in `xdp_take.bpf.c`.
 pub(crate) const WORDS: usize = 11;
 const KIND: usize = 0;
 const DPORT: usize = 1;
@@ -25,55 +28,57 @@ const VNI_BITS: u32 = (1 << 24) - 1;
 const ETHER_IPV4: u16 = 0x0800;
 const ETHER_IPV6: u16 = 0x86dd;
 
-/// What of an interface's traffic goes to weir. The default is nothing.
+/// Which part of an interface's traffic weir takes. By default, none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
-    /// Also frames for other hosts' MAC addresses. Never set it on two ports of one switch: both would forward what is
-    /// neither's. The interface itself must be promiscuous too (`ip link set eth0 promisc on`).
+    /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too
+    /// (`ip link set eth0 promisc on`). Never set this on two ports of one switch: both would forward the
+    /// frames meant for neither.
     pub promiscuous: bool,
-    /// A frame is taken when any of them fits.
+    /// A frame is taken if any of these rules matches.
     pub rules: Vec<TakeRule>,
 }
 
 impl Take {
-    /// Everything that is for this interface, broadcast and multicast included: the kernel sees nothing any more.
+    /// Takes everything for this interface, including broadcast and multicast: nothing is left for the
+    /// kernel.
     #[must_use]
     pub fn all() -> Take {
         Take { promiscuous: false, rules: vec![TakeRule { group: true, ..TakeRule::default() }] }
     }
 }
 
-/// One rule: a frame fits when everything that is given is so. The default fits every frame for the port's own MAC.
-/// Up to two VLAN tags are looked through.
+/// A rule matches a frame if all the conditions present hold. The default rule matches every frame for the
+/// port's own MAC address. Up to two VLAN tags are skipped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TakeRule {
-    /// Behind VLAN tags; an address implies it.
+    /// EtherType behind the VLAN tags; implied by an address.
     pub ethertype: Option<u16>,
     /// IP protocol, behind IPv6 extension headers.
     pub protocol: Option<u8>,
-    /// Destination addresses.
+    /// Destination address.
     pub destination: Option<Prefix>,
-    /// Destination port; fits TCP and UDP only.
+    /// Destination port; matches TCP and UDP only.
     pub dport: Option<u16>,
-    /// IPv4 source addresses by arbitrary mask.
+    /// IPv4 source address under an arbitrary mask.
     pub source: Option<MaskedSource>,
-    /// VXLAN network identifier, behind the UDP header.
+    /// VXLAN network identifier in the header behind UDP.
     pub vni: Option<u32>,
-    /// What of fragments, which carry no port and no VNI to tell by.
+    /// Whether fragments match. They do not show their port or VNI.
     pub fragments: Fragments,
-    /// Also broadcast and multicast frames, not only those for the port's own MAC.
+    /// Also match broadcast and multicast frames, not only those for the port's own MAC address.
     pub group: bool,
 }
 
-/// Which fragments a rule takes, of those that fit otherwise.
+/// Which fragments match, among the frames that satisfy the other conditions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fragments {
-    /// Fragments as well as whole packets: a service whose fragments went elsewhere would be broken.
+    /// Both fragments and whole packets: a service would break if its fragments went elsewhere.
     #[default]
     Also,
-    /// Fragments and nothing else.
+    /// Only fragments.
     Alone,
-    /// With a port or VNI: none.
+    /// Only whole packets, if the rule has a port or VNI; without one, fragments match as well.
     No,
 }
 
@@ -92,51 +97,51 @@ impl Default for TakeRule {
     }
 }
 
-/// An address and how many of its leading bits count.
+/// An address and the number of its leading bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// The address; bits behind the length are ignored.
+    /// The address; bits beyond the length are ignored.
     pub address: IpAddr,
     /// 0..=32 or 0..=128.
     pub length: u8,
 }
 
-/// IPv4 sources with `source & mask == value`.
+/// An IPv4 source matches if `source & mask == value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedSource {
-    /// Bits that count.
+    /// The bits that count.
     pub mask: Ipv4Addr,
-    /// What they must be.
+    /// Their required value.
     pub value: Ipv4Addr,
 }
 
-/// A rule that cannot be.
+/// Why a rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeError {
-    /// More than [`RULES_MAX`].
-    #[error("{0} take rules, and an interface has room for {RULES_MAX}: join some by a shorter prefix or without port")]
+    /// There are more than [`RULES_MAX`] rules.
+    #[error("{0} take rules, but an interface has room for {RULES_MAX}: merge some")]
     TooMany(usize),
-    /// A prefix longer than the address.
-    #[error("prefix length {length} of {address} is longer than the address")]
+    /// A prefix is longer than its address.
+    #[error("the prefix length {length} is longer than the address {address}")]
     PrefixTooLong {
-        /// The prefix's address.
+        /// Address of the prefix.
         address: IpAddr,
-        /// The length asked for.
+        /// The invalid length.
         length: u8,
     },
-    /// A VNI of more than 24 bits.
-    #[error("VNI {0} does not fit 24 bits")]
+    /// A VNI has more than 24 bits.
+    #[error("VNI {0} does not fit into 24 bits")]
     VniTooLarge(u32),
-    /// Source value with bits outside the mask.
-    #[error("source value {value} has bits that the mask {mask} does not have, so it fits no frame")]
+    /// A source value has bits outside its mask.
+    #[error("the source value {value} has bits outside the mask {mask}, so it matches no frame")]
     ValueOutsideMask {
-        /// The value.
+        /// The source value.
         value: Ipv4Addr,
-        /// The mask.
+        /// Its mask.
         mask: Ipv4Addr,
     },
-    /// Addresses of two families, or an ethertype that is neither's.
-    #[error("the rule names IPv4 and IPv6, or an ethertype that is neither of its address's: it fits no frame")]
+    /// The rule has addresses of two families, or an EtherType of neither.
+    #[error("the rule mixes IPv4 and IPv6, or its ethertype is not that of its addresses")]
     FamiliesDiffer,
 }
 
@@ -156,7 +161,7 @@ impl Entry {
     }
 }
 
-/// All rules as entries.
+/// Translates all rules into entries.
 pub(crate) fn compile(take: &Take) -> Result<Vec<Entry>, TakeError> {
     if take.rules.len() > RULES_MAX {
         return Err(TakeError::TooMany(take.rules.len()));
@@ -179,7 +184,7 @@ pub(crate) fn compile(take: &Take) -> Result<Vec<Entry>, TakeError> {
     Ok(entries)
 }
 
-/// Everything but ports and VNI.
+/// Builds the entry of a rule, except for ports and VNI.
 fn base(rule: &TakeRule, promiscuous: bool) -> Result<Entry, TakeError> {
     let mut entry = Entry::ANY;
     let unwanted = match (promiscuous, rule.group) {
@@ -220,7 +225,7 @@ fn with_ports(mut entry: Entry, rule: &TakeRule) -> Result<Entry, TakeError> {
     Ok(entry)
 }
 
-/// The one ethertype that everything in the rule agrees on.
+/// Returns the EtherType on which all conditions of the rule agree.
 fn ethertype(rule: &TakeRule) -> Result<Option<u16>, TakeError> {
     let destination = rule.destination.map(|prefix| if prefix.address.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
     let source = rule.source.map(|_| ETHER_IPV4);

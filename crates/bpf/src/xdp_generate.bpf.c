@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Traffic for benches: run by BPF_PROG_TEST_RUN on live frames, it sends every one of them out of the interface it is
- * said to have come in by, from another IPv4 source address each time. No packet of the kernel's is made on the way, so
- * one core sends several times what a core with AF_XDP on a veth can forward.
+ * Traffic for benches. BPF_PROG_TEST_RUN runs this program on live frames, and it sends each of them from the
+ * interface given as its ingress, with another IPv4 source address each time. The kernel allocates no packet
+ * for it, so one core sends several times as much as one core can forward with AF_XDP on a veth.
  *
- * The IPv4 checksum is not kept; nobody here looks at it.
+ * The IPv4 checksum is not updated; nothing here checks it.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

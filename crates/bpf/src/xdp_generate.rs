@@ -1,32 +1,32 @@
-//! Traffic for benches, made in the kernel.
+//! Traffic for benches, generated in the kernel.
 
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfError};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_generate.bpf.o"));
 
-/// Frames that the kernel carries at a time: as many as its own drivers do.
+/// Frames that the kernel handles at a time; its own drivers use the same number.
 const BATCH: u32 = 64;
 
-/// A source of frames.
+/// A generator of frames.
 pub struct XdpGenerate(Ebpf);
 
 impl XdpGenerate {
     /// Loads the program.
     ///
     /// # Errors
-    /// What the kernel says: usually a missing privilege.
+    /// Returns the kernel's error, usually a missing privilege.
     pub fn load() -> Result<XdpGenerate, EbpfError> {
         let mut ebpf = Ebpf::load(OBJECT)?;
         program(&mut ebpf)?.load()?;
         Ok(XdpGenerate(ebpf))
     }
 
-    /// Sends `frame`, IPv4 over Ethernet, `count` times out of the interface of this index in this thread's network
-    /// namespace, each time from another source address. Returns when all are sent.
+    /// Sends the IPv4 frame `frame` `count` times from the interface with this index in this thread's network
+    /// namespace, each time with another source address. Returns when all are sent.
     ///
     /// # Errors
-    /// What the kernel says; before Linux 5.18 it cannot do it.
+    /// Returns the kernel's error. Linux before 5.18 does not support this.
     pub fn send(&mut self, interface: u32, frame: &[u8], count: u32) -> Result<(), ProgramError> {
         // struct xdp_md: data, data_end, data_meta, ingress_ifindex, rx_queue_index, egress_ifindex.
         let context = [0, frame.len() as u32, 0, interface, 0, 0].map(u32::to_ne_bytes);

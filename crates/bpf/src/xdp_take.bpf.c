@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * What of an interface's traffic goes to weir: the XDP program in front of its AF_XDP sockets.
+ * Selects the part of an interface's traffic that goes to weir: the XDP program in front of its AF_XDP
+ * sockets.
  *
- * A frame is summed up in WORDS words (what it is, ports, VNI, addresses). An entry is a mask and a value for each of
- * them; the frame is weir's when an entry fits, and the kernel's otherwise. Whatever a `take` rule means (prefixes,
- * fragments that follow their service, broadcast) is worked out by user space (take.rs): this program only compares.
+ * A frame is summarised in WORDS words (its kind, port, VNI, addresses). An entry has a mask and a value for
+ * each of them; the frame goes to weir if an entry matches, and to the kernel otherwise. User space (take.rs)
+ * works out what a `take` rule means (prefixes, fragments that follow their service, broadcast); this program
+ * only compares.
  *
- * Promises: nothing is dropped here; every frame is counted once. What a malformed header does not tell counts as zero.
- * Cost: about 40 instructions to parse and 4 an entry that does not fit. There are at most 128 entries, so a linear
- * walk in cache beats a table that would have to know masks.
+ * Promises: nothing is dropped here; every frame is counted once. Fields missing from a malformed header are
+ * zero. Cost: about 40 instructions to parse, and 4 for each entry that does not match. There are at most 128
+ * entries, so a linear search in the cache is faster than a table that supports masks.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -19,15 +21,19 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define ENTRIES_MAX 128 /* 64 rules, each at most with an entry of its own for fragments: take.rs */
+#define ENTRIES_MAX 128 /* 64 rules, each with at most one more entry for fragments: take.rs */
 #define VLAN_TAGS_MAX 2
 #define EXTENSION_HEADERS_MAX 8 /* as many as packet::parse follows */
-#define OFFSET_MAX 0x7ff /* a chunk's size: no header of interest begins behind it */
+#define OFFSET_MAX 0x7ff /* size of a chunk: headers beyond it are not needed */
 
-/* KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word. */
+/*
+ * KIND is ethertype << 16 | protocol << 8 | traits. The addresses are as on the wire, IPv4 in the first word.
+ */
 enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
 
-/* Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (the first included). */
+/*
+ * Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (including the first).
+ */
 enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4 };
 
 #define VNI_PRESENT (1U << 31)
@@ -48,7 +54,7 @@ struct settings {
 	struct entry entries[ENTRIES_MAX];
 };
 
-/* Two, of which `active` names the one in use: rules change between two frames, never inside one. */
+/* Two copies, of which `active` selects one: rules change between frames, never within one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 2);
@@ -63,7 +69,7 @@ struct {
 	__type(value, __u32);
 } active SEC(".maps");
 
-/* By receive queue; user space sets max_entries of this map and the next to the interface's queues. */
+/* Indexed by receive queue; user space sets max_entries of this map and the next to the number of queues. */
 struct {
 	__uint(type, BPF_MAP_TYPE_XSKMAP);
 	__uint(max_entries, 1);
@@ -85,13 +91,16 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/* Where in the frame reading has come to. An offset, not a pointer: it survives the call of a helper. */
+/*
+ * The reading position in the frame. An offset rather than a pointer, because it stays valid across a helper
+ * call.
+ */
 struct cursor {
 	struct xdp_md *context;
 	__u32 offset;
 };
 
-/* The next `length` bytes, or NULL when the frame ends before. */
+/* Returns the next `length` bytes, or NULL if the frame is shorter. */
 static __always_inline void *next(struct cursor *cursor, __u32 length)
 {
 	void *header = (void *)(long)cursor->context->data + cursor->offset;
@@ -102,7 +111,8 @@ static __always_inline void *next(struct cursor *cursor, __u32 length)
 	return header;
 }
 
-static __always_inline __u32 read_mac(struct cursor *cursor, const struct settings *settings, __u16 *ethertype)
+static __always_inline __u32 read_mac(struct cursor *cursor, const struct settings *settings,
+				      __u16 *ethertype)
 {
 	struct ethhdr *ethernet = next(cursor, sizeof(*ethernet));
 
@@ -131,7 +141,10 @@ static __always_inline void skip_vlan_tags(struct cursor *cursor, __u16 *etherty
 	}
 }
 
-/* The transport protocol, its header next in the cursor unless the frame is a FRAGMENT; -1 when there is none. */
+/*
+ * Returns the transport protocol, or -1 if there is none. The cursor is then at the transport header, unless
+ * the frame is a FRAGMENT.
+ */
 static __always_inline int read_ipv4(struct cursor *cursor, __u32 *words)
 {
 	struct iphdr *ip = next(cursor, sizeof(*ip));
@@ -142,8 +155,8 @@ static __always_inline int read_ipv4(struct cursor *cursor, __u32 *words)
 	words[SOURCE] = ip->saddr;
 	if (ip->frag_off & bpf_htons(0x3fff)) /* RFC 791: more fragments, or an offset */
 		words[KIND] |= FRAGMENT;
-	if (!next(cursor, (ip->ihl * 4 - sizeof(*ip)) & 0x3f)) /* the mask tells the verifier what is known: at most 40 */
-		words[KIND] |= FRAGMENT; /* cut short: there are no ports to be found either */
+	if (!next(cursor, (ip->ihl * 4 - sizeof(*ip)) & 0x3f)) /* at most 40; the mask proves that to the verifier */
+		words[KIND] |= FRAGMENT; /* truncated: like a fragment, it shows no ports */
 	return ip->protocol;
 }
 
@@ -154,9 +167,10 @@ static __always_inline int is_extension(__u32 protocol)
 }
 
 /*
- * Follows IPv6 extension headers from `offset` on: what comes after them, as offset << 9 | is fragment << 8 | protocol,
- * or -1. Copies them, and is not static, so that the verifier checks it once for an unknown offset; following pointers
- * through eight headers of unknown lengths takes it ten times as long as all the rest.
+ * Skips IPv6 extension headers from `offset` on. Returns offset << 9 | is fragment << 8 | protocol of what
+ * follows, or -1. It copies the headers, and is not static, so that the verifier checks it once for an
+ * unknown offset; following pointers through eight headers of unknown lengths would take the verifier ten
+ * times as long as all the rest.
  */
 __attribute__((noinline)) int skip_extension_headers(struct xdp_md *context, __u32 offset, __u32 protocol)
 {
@@ -169,11 +183,11 @@ __attribute__((noinline)) int skip_extension_headers(struct xdp_md *context, __u
 			return -1;
 		if (protocol == IPPROTO_FRAGMENT) /* RFC 8200 4.5 */
 			offset += 8;
-		else if (protocol == IPPROTO_AH) /* RFC 4302 2.2: in words of 4, minus 2 */
+		else if (protocol == IPPROTO_AH) /* RFC 4302 2.2: in units of 4 bytes, minus 2 */
 			offset += (header[1] + 2) * 4;
 		else
 			offset += (header[1] + 1) * 8;
-		/* RFC 6946: without an offset and more to come, the reserved bits apart, it is a whole datagram. */
+		/* RFC 6946: with offset 0 and no more fragments it is a whole datagram; ignores the reserved bits. */
 		if (protocol == IPPROTO_FRAGMENT && (header[2] || header[3] & 0xf9))
 			return offset << 9 | 1 << 8 | header[0];
 		protocol = header[0];
@@ -249,7 +263,7 @@ static __always_inline int fits(const struct entry *entry, const __u32 *words)
 	return 1;
 }
 
-/* Not static, so that the verifier checks it once, not again for every way through the headers. */
+/* Not static, so that the verifier checks it once rather than for every path through the headers. */
 __attribute__((noinline)) int is_taken(const struct settings *settings, const struct summary *summary)
 {
 	if (!settings || !summary)

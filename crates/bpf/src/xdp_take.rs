@@ -1,7 +1,8 @@
-//! The XDP program in front of an interface's AF_XDP sockets, loaded and attached.
+//! Loads and attaches the XDP program in front of an interface's AF_XDP sockets.
 //!
-//! It hangs on a bpf_link that this object owns: when the process ends, however it ends, the kernel detaches it and the
-//! interface is as before. The older attachment by netlink would outlive a kill -9, so it is refused.
+//! The program is attached through a bpf_link that this object owns. However the process ends, the kernel
+//! detaches the program and the interface is as before. The older attachment by netlink would survive kill
+//! -9, so it is refused.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -14,10 +15,10 @@ use crate::take::{Entry, RULES_MAX, Take, TakeError, WORDS, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
 
-/// Receive queues of an interface at most: one socket and one set of counters each.
+/// The largest number of receive queues: each has one socket and one set of counters.
 pub const QUEUES_MAX: u32 = 1024;
 
-/// 64 rules, each with a second entry for its fragments.
+/// 64 rules, each with a second entry for fragments.
 const ENTRIES_MAX: usize = RULES_MAX * 2;
 const HEAD_WORDS: usize = 4;
 
@@ -27,39 +28,40 @@ type Settings = [u32; HEAD_WORDS + ENTRIES_MAX * WORDS * 2];
 /// Where in the receive path the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AttachMode {
-    /// In the driver, before the kernel makes a packet of the frame.
+    /// In the driver, before the kernel allocates a packet for the frame.
     Native,
-    /// In the stack, for drivers without XDP: works everywhere, costs a packet each.
+    /// In the network stack, for drivers without XDP: works everywhere, costs one packet allocation per
+    /// frame.
     Generic,
 }
 
-/// What the program did with the frames of a queue. Each frame is counted in one of them.
+/// Counters of a queue. Each frame is counted in exactly one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// A rule fitted; given to the queue's socket.
+    /// A rule matched; the frame went to the queue's socket.
     pub taken: u64,
-    /// No rule fitted; left to the kernel.
+    /// No rule matched; left to the kernel.
     pub passed: u64,
-    /// For another host's MAC address; left to the kernel, which drops it.
+    /// Addressed to another host's MAC address; left to the kernel, which drops it.
     pub not_ours: u64,
-    /// A rule fitted, but no socket was bound to the queue; left to the kernel.
+    /// A rule matched, but no socket was bound to the queue; left to the kernel.
     pub redirect_failed: u64,
 }
 
-/// The program with its maps.
+/// The program and its maps.
 pub struct XdpTake {
     ebpf: Ebpf,
     queues: u32,
     half: u32,
-    /// Dropping it detaches.
+    /// Dropping the link detaches the program.
     link: Option<FdLink>,
 }
 
 impl XdpTake {
-    /// Loads the program for an interface of so many receive queues. It takes nothing yet.
+    /// Loads the program for an interface with `queues` receive queues. At first it takes nothing.
     ///
     /// # Errors
-    /// What the kernel says: usually a missing privilege.
+    /// Returns the kernel's error, usually a missing privilege.
     pub fn load(queues: u32) -> Result<XdpTake, EbpfError> {
         let queues = queues.clamp(1, QUEUES_MAX);
         let mut ebpf =
@@ -68,10 +70,10 @@ impl XdpTake {
         Ok(XdpTake { ebpf, queues, half: 0, link: None })
     }
 
-    /// Replaces the rules between two frames, attached or not.
+    /// Replaces the rules atomically, whether the program is attached or not.
     ///
     /// # Errors
-    /// A rule that cannot be (nothing has changed then).
+    /// A rule is invalid; nothing has changed then.
     pub fn set_take(&mut self, own_mac: [u8; 6], take: &Take) -> Result<(), TakeError> {
         let settings = settings(own_mac, &compile(take)?);
         self.half ^= 1;
@@ -81,11 +83,12 @@ impl XdpTake {
         Ok(())
     }
 
-    /// Attaches to the interface of this index.
+    /// Attaches to the interface with this index.
     ///
     /// # Errors
-    /// What the kernel says: `EBUSY` when a program is attached already, `EOPNOTSUPP` without native XDP, `ERANGE` when
-    /// the MTU is too large for it. A kernel without XDP links (before 5.9) is refused as `NotAttached`.
+    /// Returns the kernel's error: `EBUSY` if a program is attached already, `EOPNOTSUPP` without native XDP,
+    /// `ERANGE` if the MTU is too large for it. A kernel without XDP links (before 5.9) is refused as
+    /// `NotAttached`.
     pub fn attach(&mut self, interface: u32, mode: AttachMode) -> Result<(), ProgramError> {
         let mode = match mode {
             AttachMode::Native => XdpMode::Driver,
@@ -94,27 +97,28 @@ impl XdpTake {
         let program = program(&mut self.ebpf)?;
         let id = program.attach_to_if_index(interface, mode)?;
         let link = program.take_link(id)?;
-        // aya falls back to netlink when links are not available; dropped here, that attachment is undone.
+        // Without links aya falls back to netlink; dropping that attachment here undoes it.
         self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
         Ok(())
     }
 
-    /// Gives the frames taken from a receive queue to a socket. The kernel forgets the socket when it closes.
+    /// Sends the frames taken from a receive queue to a socket. The kernel removes the socket when it is
+    /// closed.
     ///
     /// # Errors
-    /// What the kernel says.
+    /// Returns the kernel's error.
     pub fn set_socket(&mut self, queue: u32, socket: impl AsFd) -> Result<(), MapError> {
         let map = self.ebpf.map_mut("sockets").expect("xdp_take.bpf.c defines it");
         XskMap::try_from(map)?.set(queue, socket.as_fd().as_raw_fd(), 0)
     }
 
-    /// Receive queues there is room for.
+    /// Returns the number of receive queues given to [`XdpTake::load`].
     #[must_use]
     pub fn queues(&self) -> u32 {
         self.queues
     }
 
-    /// What was done with the frames of a receive queue since [`XdpTake::load`].
+    /// Returns the counters of a receive queue since [`XdpTake::load`].
     #[must_use]
     pub fn counters(&self, queue: u32) -> Counters {
         let map = self.ebpf.map("counters").expect("xdp_take.bpf.c defines it");
@@ -129,10 +133,11 @@ impl XdpTake {
         sum
     }
 
-    /// Runs the program on a frame without any interface (`BPF_PROG_TEST_RUN`), on queue 0, and returns its verdict.
+    /// Runs the program on a frame without an interface (`BPF_PROG_TEST_RUN`), on queue 0, and returns its
+    /// verdict.
     ///
     /// # Errors
-    /// What the kernel says; it wants at least the 14 bytes of an Ethernet header.
+    /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
     pub fn test_run(&mut self, frame: &[u8]) -> Result<u32, ProgramError> {
         let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
         Ok(program(&mut self.ebpf)?.test_run(options)?.return_value)

@@ -1,8 +1,8 @@
-//! The benches' source in the kernel. Needs root. `weir bench xdp` shows that its frames arrive.
+//! The traffic generator in the kernel. Needs root. `weir bench xdp` shows that its frames arrive.
 
 use bpf::XdpGenerate;
 
-/// The loopback interface, in every namespace: it takes no XDP frames, so nobody is disturbed.
+/// The loopback interface, present in every namespace. It accepts no XDP frames, so nothing is disturbed.
 const LO: u32 = 1;
 
 #[test]
@@ -16,7 +16,7 @@ fn the_kernel_runs_it_on_live_frames() {
     }
     let mut generate = XdpGenerate::load().unwrap();
     generate.send(LO, &[0; 60], 1000).unwrap();
-    // Too short for an IPv4 header: dropped by the program.
+    // Too short for an IPv4 header, so the program drops it.
     generate.send(LO, &[0; 20], 1).unwrap();
     assert!(generate.send(u32::MAX, &[0; 60], 1).is_err(), "no such interface");
 }

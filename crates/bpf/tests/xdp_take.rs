@@ -7,7 +7,7 @@ use bpf::{Counters, Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeRule, 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const XDP_PASS: u32 = 2;
 
-/// None, after saying so, without root. In CI that is a failure.
+/// Loads the program. Without root, prints so and returns `None`; in CI that is a failure.
 fn load() -> Option<XdpTake> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
@@ -26,7 +26,7 @@ enum Verdict {
     NotOurs,
 }
 
-/// There is no socket in a test run, so what is taken shows as `redirect_failed`.
+/// A test run has no socket, so a frame that is taken counts as `redirect_failed`.
 fn verdict(program: &mut XdpTake, frame: &[u8]) -> Verdict {
     let before = program.counters(0);
     assert_eq!(program.test_run(frame).unwrap(), XDP_PASS);
@@ -41,7 +41,7 @@ fn verdict(program: &mut XdpTake, frame: &[u8]) -> Verdict {
     }
 }
 
-/// What a frame is, read the slow way.
+/// Properties of a frame, read the slow way.
 #[derive(Debug, Default)]
 struct Facts {
     ethertype: u16,
@@ -64,7 +64,7 @@ fn facts(frame: &[u8]) -> Facts {
             at += 4;
         }
     }
-    // A header that is cut short or contradicts itself counts as from and to address 0.
+    // In a header that is cut short or contradicts itself, both addresses count as 0.
     let unspecified: Option<IpAddr> = match facts.ethertype {
         0x0800 => Some(Ipv4Addr::UNSPECIFIED.into()),
         0x86dd => Some(Ipv6Addr::UNSPECIFIED.into()),
@@ -88,7 +88,7 @@ fn facts(frame: &[u8]) -> Facts {
     facts
 }
 
-/// The header's length, when there may be ports behind it.
+/// Returns the header's length if ports may follow it.
 fn ipv4(packet: &[u8], facts: &mut Facts) -> Option<usize> {
     let header: &[u8; 20] = packet.first_chunk()?;
     let length = usize::from(header[0] & 15) * 4;
@@ -172,7 +172,7 @@ fn covers(prefix: Prefix, address: IpAddr) -> bool {
     bits(prefix.address)[..length] == bits(address).get(..length).unwrap_or_default()[..]
 }
 
-/// xorshift64: a seeded source of few different values, so that rules and frames meet.
+/// xorshift64: a seeded source of a small range of values, so that rules and frames match often.
 struct Random(u64);
 
 impl Random {
