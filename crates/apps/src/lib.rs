@@ -7,8 +7,6 @@ pub mod bond;
 pub mod external;
 pub mod lb;
 mod running;
-mod take;
 
 pub use app::{Action, App, ClientId, Event, Heard, RequestId};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
-pub use take::TakeRule;

@@ -3,7 +3,7 @@
 //! picks the back end, rewrites the MAC addresses and counts.
 
 use super::config::{BackEnd, By, Out, Problem, Service, SourceMac, problems};
-use crate::TakeRule;
+use config::TakeRule;
 use engine::program::{
     CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Match, Monitor, Operation,
     Origin, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Template, Value,

@@ -1,11 +1,11 @@
 //! Apps: what each is told, with names resolved.
 
 use super::bond;
-use super::diagnostic::{Report, Span, suggestion};
-use super::ports::{PortConfig, mac, protocol};
-use super::raw::{Kind, Node};
-use super::section::{Section, list, name, number, pairs, text};
-use super::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use ::config::ports::{PortConfig, mac, protocol};
+use ::config::raw::{Kind, Node};
+use ::config::section::{Section, list, name, number, pairs, text};
+use ::config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use ::config::{Report, Span, suggestion};
 use apps::App;
 use apps::bond::{Bond, BondApp, Inward};
 use apps::external::External;
@@ -237,7 +237,7 @@ fn port_named(node: &Node, program: &Program, report: &mut Report) -> Option<Por
 fn address(node: &Node, report: &mut Report) -> Option<(IpAddr, u8, u16)> {
     let section = Section::of(node, &["vip", "protocol", "port"], report);
     let vip = section.need("vip", "the address clients know", report);
-    let vip = vip.and_then(|node| super::section::parsed::<IpAddr>(node, "an IP address", report));
+    let vip = vip.and_then(|node| ::config::section::parsed::<IpAddr>(node, "an IP address", report));
     let protocol = section.need("protocol", "tcp or udp", report).and_then(|node| protocol(node, report));
     let port = section.need("port", "the port clients know", report);
     let port = port.and_then(|node| number(node, "a port", 1..=65535, report));

@@ -1,10 +1,10 @@
 //! Bonds: what each is told, with names resolved.
 
-use super::diagnostic::{Report, suggestion};
-use super::ports::{PortConfig, PortKind, mac};
-use super::raw::{Kind, Node};
-use super::section::{Section, boolean, choice, duration, list, name, number, parsed, text};
-use super::sets::WEIGHT_MAX;
+use ::config::ports::{PortConfig, PortKind, mac};
+use ::config::raw::{Kind, Node};
+use ::config::section::{Section, boolean, choice, duration, list, name, number, parsed, text};
+use ::config::sets::WEIGHT_MAX;
+use ::config::{Report, suggestion};
 use apps::bond::lacp::{Config, Policy, Rate, System};
 use apps::bond::links::{Need, Reselect};
 use apps::bond::rebalance::Rule;
@@ -130,7 +130,7 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
 pub fn stand_in(node: &Node, program: &mut Program, report: &mut Report) {
     let Kind::Scalar(name) = &node.kind else { return };
     let origin = report.origin(node.span);
-    program.pipes.push(super::pipes::stub(name, origin));
+    program.pipes.push(::config::pipes::stub(name, origin));
     let name = Names(name).group();
     program.groups.push(Group { name, fill: Fill::Given, size: 1, seed: None, targets: Vec::new(), origin });
 }
@@ -138,7 +138,7 @@ pub fn stand_in(node: &Node, program: &mut Program, report: &mut Report) {
 /// Is this the name of a bond?
 #[must_use]
 pub fn is_one(name: &str, program: &Program) -> bool {
-    super::value::members(Field::InputPort, name, program).is_some()
+    ::config::value::members(Field::InputPort, name, program).is_some()
 }
 
 fn members_of(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Vec<Member> {

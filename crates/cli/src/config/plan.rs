@@ -1,16 +1,16 @@
 //! What will be: names resolved, ranges checked, apps written out as pipes, the whole program checked.
 
 use super::apps::{self, Apps};
-use super::diagnostic::{Report, Span};
-use super::entry::Counters;
-use super::pipes::{self, stub};
-use super::ports::{self, PortConfig, PortKind, Take};
-use super::raw::Node;
-use super::section::{Section, boolean, list, name, number, pairs, parsed, text};
-use super::sets;
-use ::apps::TakeRule;
 use ::apps::bond::{Bond, Inward};
 use ::apps::lb::Out;
+use ::config::TakeRule;
+use ::config::entry::Counters;
+use ::config::pipes::{self, stub};
+use ::config::ports::{self, PortConfig, PortKind, Take};
+use ::config::raw::Node;
+use ::config::section::{Section, boolean, list, name, number, pairs, parsed, text};
+use ::config::sets;
+use ::config::{Report, Span};
 use engine::check::{Finding, FindingKind, Severity, check};
 use engine::program::{Origin, PipeId, PortDeclaration, PortId, Program};
 use std::net::SocketAddr;
@@ -107,7 +107,7 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
 /// Cores as a list, or how many.
 fn workers(section: &Section, report: &mut Report) -> Workers {
     let Some(node) = section.get("workers") else { return Workers::Count(1) };
-    if let super::raw::Kind::List(nodes) = &node.kind {
+    if let ::config::raw::Kind::List(nodes) = &node.kind {
         let mut cores: Vec<u16> = Vec::new();
         for node in nodes {
             let Some(core) = number(node, "a core", 0..=CORE_MAX, report) else { continue };
@@ -281,7 +281,7 @@ impl<'a> Builder<'a> {
         let pipe = self.plan.program.pipe_named(name);
         if pipe.is_none() {
             let names: Vec<&str> = self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
-            let help = super::diagnostic::suggestion(name, names);
+            let help = ::config::suggestion(name, names);
             report.error_help(node.span, format!("there is no pipe `{name}`"), help);
         }
         pipe
@@ -356,7 +356,7 @@ impl<'a> Builder<'a> {
         match &finding.kind {
             FindingKind::Unused { what: "counter", name } => {
                 let nodes = listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
-                let is = |node: &&Node| matches!(&node.kind, super::raw::Kind::Scalar(text) if text == name);
+                let is = |node: &&Node| matches!(&node.kind, ::config::raw::Kind::Scalar(text) if text == name);
                 nodes.iter().find(is).map(|node| node.span).unwrap_or_default()
             }
             _ => report.span_of(finding.origin),

@@ -5,7 +5,10 @@ use ::apps::bond::lacp::{Policy, Rate};
 use ::apps::bond::links::{Need, Reselect};
 use ::apps::bond::rebalance::Rule;
 use ::apps::bond::{Inward, Mode};
-use engine::program::{AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeKind, PortId, Value};
+use engine::change::EntryKey;
+use engine::program::{
+    AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeId, PipeKind, PortId, Value,
+};
 use packet::{Field, KeySource};
 use proptest::prelude::*;
 

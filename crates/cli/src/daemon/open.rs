@@ -185,7 +185,7 @@ fn slow_protocols() -> bpf::TakeRule {
     bpf::TakeRule { ethertype: Some(apps::bond::lacp::ETHER_TYPE), group: true, ..bpf::TakeRule::default() }
 }
 
-fn rule(rule: &apps::TakeRule) -> bpf::TakeRule {
+fn rule(rule: &::config::TakeRule) -> bpf::TakeRule {
     bpf::TakeRule {
         protocol: rule.protocol,
         destination: Some(Prefix { address: rule.dst, length: rule.prefix }),

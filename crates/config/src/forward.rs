@@ -1,8 +1,8 @@
 //! Where packets go: `forward:` and `miss:`, read and written.
 
-use super::diagnostic::{Report, Span, suggestion};
-use super::raw::{Kind, Node};
-use super::section::{Section, pairs, text};
+use crate::diagnostic::{Report, Span, suggestion};
+use crate::raw::{Kind, Node};
+use crate::section::{Section, pairs, text};
 use engine::program::{AppId, Forward, Program};
 
 /// Words of the language that cannot be names.

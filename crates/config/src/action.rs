@@ -1,9 +1,9 @@
 //! Actions: the operations of a pipe's templates, and the places in them that entries fill in.
 
-use super::diagnostic::{Report, suggestion};
-use super::raw::{Kind, Node};
-use super::section::{Section, boolean, list, pairs, text};
-use super::value;
+use crate::diagnostic::{Report, suggestion};
+use crate::raw::{Kind, Node};
+use crate::section::{Section, boolean, list, pairs, text};
+use crate::value;
 use engine::program::{Encap, Operation, Program, Template, Value};
 use packet::Field;
 use std::net::Ipv6Addr;
@@ -166,7 +166,7 @@ fn tpid(node: &Node, report: &mut Report) -> Option<u16> {
 
 /// The field of a name; what is none is told.
 #[must_use]
-pub fn field_named(name: &str, span: super::diagnostic::Span, report: &mut Report) -> Option<Field> {
+pub fn field_named(name: &str, span: crate::diagnostic::Span, report: &mut Report) -> Option<Field> {
     let field = Field::from_name(name);
     if field.is_none() {
         let names = Field::ALL.iter().map(|field| field.name());

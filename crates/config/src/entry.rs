@@ -1,10 +1,10 @@
 //! Entries: one row of a pipe, read from YAML (a configuration, or a line typed at run time) and written again.
 
-use super::action::{Place, constant, places};
-use super::diagnostic::{Report, Span, suggestion};
-use super::raw::{Kind, Node};
-use super::section::{Section, number, pairs, text};
-use super::{forward, value};
+use crate::action::{Place, constant, places};
+use crate::diagnostic::{Report, Span, suggestion};
+use crate::raw::{Kind, Node};
+use crate::section::{Section, number, pairs, text};
+use crate::{forward, value};
 use engine::change::EntryKey;
 use engine::program::{
     CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program,
@@ -42,7 +42,7 @@ impl Counters {
             report.error_help(node.span, format!("there is no counter `{name}`"), suggestion(name, names));
             return None;
         }
-        let name = super::section::name(name, node.span, report)?;
+        let name = crate::section::name(name, node.span, report)?;
         // One too many is told by the check.
         let number = u16::try_from(self.names.len()).ok()?;
         self.numbers.insert(name.to_string(), number);

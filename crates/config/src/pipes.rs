@@ -1,11 +1,11 @@
 //! Pipes: what they match, count, do, and where they lead.
 
-use super::action::{field_named, template};
-use super::diagnostic::{Report, suggestion};
-use super::entry::{Counters, EntryReader, meter_named};
-use super::raw::{Kind, Node};
-use super::section::{Section, boolean, choice, duration, list, number, pairs, text};
-use super::{forward, value};
+use crate::action::{field_named, template};
+use crate::diagnostic::{Report, suggestion};
+use crate::entry::{Counters, EntryReader, meter_named};
+use crate::raw::{Kind, Node};
+use crate::section::{Section, boolean, choice, duration, list, number, pairs, text};
+use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
     Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Origin, Pipe, PipeKind, Program, SharedUse, Template,

@@ -1,9 +1,9 @@
 //! Groups and meters.
 
-use super::diagnostic::{Report, Span};
-use super::forward;
-use super::raw::{Kind, Node};
-use super::section::{Section, boolean, choice, name, number, pairs};
+use crate::diagnostic::{Report, Span};
+use crate::forward;
+use crate::raw::{Kind, Node};
+use crate::section::{Section, boolean, choice, name, number, pairs};
 use engine::check::{MAGLEV_MAX, WANTS_MAX};
 use engine::program::{Fill, Forward, Group, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target};
 

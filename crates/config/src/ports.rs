@@ -1,10 +1,10 @@
 //! Ports: where frames come from and go to. What is read here is what the user wants; opening them is the daemon's.
 
-use super::diagnostic::{Report, Span, suggestion};
-use super::raw::{Kind, Node};
-use super::section::{Section, choice, duration, list, number, pairs, parsed, text};
-use super::value;
-use apps::TakeRule;
+use crate::TakeRule;
+use crate::diagnostic::{Report, Span, suggestion};
+use crate::raw::{Kind, Node};
+use crate::section::{Section, choice, duration, list, number, pairs, parsed, text};
+use crate::value;
 use engine::program::PortId;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -223,7 +223,7 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     let (dst, prefix) = address_prefix(section.need("dst", "the destination address or prefix", report)?, report)?;
     let protocol = section.get("protocol").and_then(|node| protocol(node, report));
     let dport = section.get("dport").and_then(|node| number(node, "a port", 1..=65535, report)).map(|port| port as u16);
-    let fragments = section.get("fragments").and_then(|node| super::section::boolean(node, "`fragments`", report));
+    let fragments = section.get("fragments").and_then(|node| crate::section::boolean(node, "`fragments`", report));
     if dport.is_some() && section.get("protocol").is_none() {
         report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
     }

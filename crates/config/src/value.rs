@@ -1,7 +1,6 @@
 //! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
 //! reader here has its writer beside it, and reads what that wrote.
 
-use apps::bond::Names;
 use engine::program::{Fill, Forward, Program};
 use packet::{Base, Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -108,7 +107,7 @@ pub fn members<'a>(field: Field, text: &str, program: &'a Program) -> Option<Vec
     if field != Field::InputPort {
         return None;
     }
-    let group = &program.groups[program.group_named(&Names(text).group())?.index()];
+    let group = &program.groups[program.group_named(&format!("{text}/members"))?.index()];
     let ports = group.targets.iter().filter(|target| matches!(target.forward, Forward::Port(_)));
     (group.fill == Fill::Given).then(|| ports.map(|target| target.name.as_str()).collect())
 }

@@ -1,7 +1,7 @@
 //! Mappings, lists and simple values of the raw tree: their shapes, their keys, their ranges.
 
-use super::diagnostic::{Report, Span, suggestion};
-use super::raw::{Kind, Node};
+use crate::diagnostic::{Report, Span, suggestion};
+use crate::raw::{Kind, Node};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -101,7 +101,7 @@ pub fn text<'a>(node: &'a Node, what: &str, report: &mut Report) -> Option<&'a s
 #[must_use]
 pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut Report) -> Option<u64> {
     let text = text(node, what, report)?;
-    match super::value::number(text).and_then(|number| u64::try_from(number).ok()) {
+    match crate::value::number(text).and_then(|number| u64::try_from(number).ok()) {
         Some(number) if range.contains(&number) => Some(number),
         _ => {
             let (least, most) = range.into_inner();
@@ -145,7 +145,7 @@ pub fn parsed<T: FromStr>(node: &Node, what: &str, report: &mut Report) -> Optio
 #[must_use]
 pub fn duration(node: &Node, what: &str, report: &mut Report) -> Option<u64> {
     let text = text(node, what, report)?;
-    let nanoseconds = super::value::duration(text);
+    let nanoseconds = crate::value::duration(text);
     if nanoseconds.is_none() {
         report.error_help(
             node.span,
@@ -165,7 +165,7 @@ pub fn name<'a>(name: &'a str, span: Span, report: &mut Report) -> Option<&'a st
         report.error_help(span, format!("`{name}` cannot be a name"), help);
         return None;
     }
-    if super::forward::RESERVED.contains(&name) {
+    if crate::forward::RESERVED.contains(&name) {
         report.error(span, format!("`{name}` is a word of the language, not a name"));
         return None;
     }

@@ -2,9 +2,9 @@
 //!
 //! It is a tree and not a set of structs with `deny_unknown_fields`, because serde stops at the first thing that does
 //! not fit, and because values with several shapes (`untagged`) lose their places: all errors at once, each with a
-//! caret, is worth more than derived structs. Keys and shapes are checked by [`super::section`].
+//! caret, is worth more than derived structs. Keys and shapes are checked by [`crate::section`].
 
-use super::diagnostic::{Report, Span};
+use crate::diagnostic::{Report, Span};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
 

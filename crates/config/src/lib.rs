@@ -1,0 +1,23 @@
+//! The configuration's text: YAML read into a tree that knows its places ([`raw`]), its shapes and values checked, and
+//! the ports, pipes, groups, entries and forwards it declares read into an [`engine::program::Program`]. Every error goes
+//! into a [`Report`], all of them at once, each with a line and a caret.
+//!
+//! No app is known here: an app reads its own section with [`section`] and [`value`]. `docs/configuration.md` describes
+//! every key.
+
+mod action;
+mod diagnostic;
+pub mod entry;
+pub mod forward;
+pub mod pipes;
+pub mod ports;
+pub mod raw;
+mod run_time;
+pub mod section;
+pub mod sets;
+mod take;
+pub mod value;
+
+pub use diagnostic::{Diagnostic, Report, Span, nearest, suggestion};
+pub use run_time::{entry, entry_key};
+pub use take::TakeRule;

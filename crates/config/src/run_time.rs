@@ -1,0 +1,57 @@
+//! Entries that come at run time, over the control socket, in the syntax of a pipe's `entries`.
+
+use crate::diagnostic::{Report, Span, suggestion};
+use crate::entry::{Counters, EntryReader};
+use crate::raw::{self, Node};
+use engine::change::EntryKey;
+use engine::program::{Entry, PipeId, Program};
+
+/// Reads an entry and checks that it fits its pipe; whether the graph admits it, `engine::check::Shape` says.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn entry(program: &Program, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
+    run_time(program, pipe, text, |reader, node| {
+        let entry = reader.read(node)?;
+        Some(Entry { run_time: true, ..entry })
+    })
+    .and_then(|(pipe, entry, mut report)| {
+        for finding in engine::check::check_entry(program, pipe, &entry) {
+            report.error(report.span_of(entry.origin), finding.to_string());
+        }
+        if report.errors() > 0 { Err(report) } else { Ok((pipe, Entry { origin: Default::default(), ..entry })) }
+    })
+}
+
+/// Reads what tells an entry from the others of its pipe: `{ match: { ... } }`, for ACL with its `priority`.
+///
+/// # Errors
+/// Everything wrong with it.
+pub fn entry_key(program: &Program, pipe: &str, text: &str) -> Result<(PipeId, EntryKey), Report> {
+    run_time(program, pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
+}
+
+fn run_time<T>(
+    program: &Program,
+    name: &str,
+    text: &str,
+    read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
+) -> Result<(PipeId, T, Report), Report> {
+    let mut report = Report::new("entry", text);
+    let Some(id) = program.pipe_named(name) else {
+        let names: Vec<&str> = program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
+        report.error_help(Span::default(), format!("there is no pipe `{name}`"), suggestion(name, names));
+        return Err(report);
+    };
+    let Some(node) = raw::parse(text, &mut report) else { return Err(report) };
+    let mut counters = Counters::new(program.counters.clone(), false);
+    let pipe = &program.pipes[id.index()];
+    let entry = read(
+        &mut EntryReader { program, pipe, counters: &mut counters, sure: true, run_time: true, report: &mut report },
+        &node,
+    );
+    match entry {
+        Some(entry) if report.errors() == 0 => Ok((id, entry, report)),
+        _ => Err(report),
+    }
+}
