@@ -3,6 +3,7 @@
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
 pub mod batch;
+pub mod builder;
 pub mod change;
 pub mod check;
 pub mod interpreter;

@@ -3,19 +3,19 @@
 mod support;
 
 use engine::batch::Engine;
+use engine::builder::ProgramBuilder;
 use engine::change::Change;
 use engine::program::{
-    AppId, CounterId, Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Program,
-    SharedUse, Template, Value,
+    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig,
+    MeterDeclaration, MeterSecond, MeterUnit, Operation, Pipe, PipeId, Program, Target, Value,
 };
 use engine::ring::carriers;
 use engine::worker::Worker;
-use packet::{Field, Pools, Port};
+use packet::{Field, KeySource, Pools, Port};
 use port::{Generator, Stream};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use support::{SECRET, exact_pipe, flow_pipe, hash_group, pipe, port, start};
+use support::{SECRET, targets};
 
 /// The system's allocator, counting what this thread asks of it.
 struct Counting;
@@ -54,63 +54,42 @@ static ALLOCATOR: Counting = Counting;
 /// A pipe of every kind, one behind the other, with counters, meters, ages and every way of rewriting: learnt flows,
 /// then an ACL, a prefix, a hash, and an exact match whose misses go to an app.
 fn everything() -> Program {
-    let mut flow = flow_pipe("flow", Learn::Pin(GroupId(0)), 2, 4096);
-    flow.kind = PipeKind::Flow { key: Default::default(), learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 5_000_000 };
-    flow.forward = Forward::Pipe(PipeId(1));
-    flow.miss = Forward::Pipe(PipeId(1));
-    let any = Entry { matches: vec![EntryMatch::Any], ..Entry::default() };
-    let acl = Pipe {
-        matches: vec![Match { field: Field::L4Dport, criterion: Criterion::Range, origin: Origin::default() }],
-        entries: vec![any],
-        forward: Forward::Pipe(PipeId(2)),
-        ..pipe("acl", PipeKind::Acl)
-    };
-    let prefix = Entry { matches: vec![EntryMatch::Prefix { value: 0x0a00_0000, length: 8 }], ..Entry::default() };
-    let mut lpm = Pipe {
-        matches: vec![Match { field: Field::Ipv4Src, criterion: Criterion::Prefix, origin: Origin::default() }],
-        entries: vec![prefix],
-        forward: Forward::Pipe(PipeId(3)),
-        ..pipe("lpm", PipeKind::Lpm)
-    };
-    lpm.monitor.meter = Some(SharedUse::Pipe(MeterId(0)));
-    lpm.monitor.counter = Some(SharedUse::Pipe(CounterId(0)));
-    lpm.templates[0].operations = vec![
+    let mut program = ProgramBuilder::new();
+    let [a, b] = program.ports(["a", "b"]);
+    let pipes = ["flow", "acl", "lpm", "hash", "exact", "deal"].map(|name| program.pipe(Pipe::basic(name)));
+    let [flow, acl, lpm, hash, exact, deal] = pipes;
+    let g = program.group(Group::new("g", Fill::Wants, 12).targets(targets(&["x", "y"])));
+    let given = program.group(Group::new("given", Fill::Given, 4).seed(1).targets(targets(&["x", "y"])));
+    let both = [Target::new("x", a), Target::new("y", b)];
+    let both = program.group(Group::new("both", Fill::Wants, 12).targets(both));
+    let (app, counter) = (program.app("app"), program.counter("counter"));
+    let meter = program.meter(MeterDeclaration::new("meter", meter()));
+    let rows = [EntryMatch::Target(0), EntryMatch::Target(1)];
+    let learns = Pipe::flow("flow", Learn::Pin(g)).entries(rows).capacity(4096).idle_timeout_ns(5_000_000);
+    program.define(flow, learns.forward(acl).miss(acl));
+    let any = Pipe::acl("acl").matching(Field::L4Dport, Criterion::Range).entry(EntryMatch::Any);
+    program.define(acl, any.forward(lpm));
+    let routed = Pipe::lpm("lpm", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 0x0a00_0000, length: 8 });
+    program.define(lpm, routed.meter(meter).counter(counter).act(rewrites()).rehash(true).forward(hash));
+    let spread = Pipe::hash("hash", HashInput::Select(KeySource::Outer), g).entries(rows);
+    program.define(hash, spread.act([Operation::DecapVxlan, Operation::PopVlan]).forward(exact));
+    let known = Pipe::basic("exact").per_entry(Field::L4Sport).entries(0..1000).capacity(2000);
+    let known = known.idle_timeout_ns(1_000_000_000_000).forward(a);
+    program.define(exact, known.miss(Forward::Tee { app, next: deal }));
+    let dealt = [Entry::on(rows[0]).to(app), Entry::on(rows[1]).to(Forward::Flood(both))];
+    program.define(deal, Pipe::hash("deal", HashInput::RoundRobin, given).entries(dealt).forward(Forward::PerEntry));
+    program.root_of_all(flow);
+    program.build()
+}
+
+fn rewrites() -> [Operation; 5] {
+    [
         Operation::Set(Field::Ipv4Dst, Value::Const(0x0a01_0101)),
         Operation::Set(Field::L4Dport, Value::Const(80)),
         Operation::DecrementTtl,
         Operation::PushVlan { tpid: 0x8100, vid: Value::Const(7), pcp: Value::Const(0) },
         Operation::EncapVxlan(encap()),
-    ];
-    lpm.rehash = true;
-    let target = |at| Entry { matches: vec![EntryMatch::Target(at)], ..Entry::default() };
-    let input = engine::program::HashInput::Select(Default::default());
-    let mut hash = Pipe {
-        entries: vec![target(0), target(1)],
-        forward: Forward::Pipe(PipeId(4)),
-        ..pipe("hash", PipeKind::Hash { input, group: GroupId(0) })
-    };
-    hash.templates =
-        vec![Template { name: "decap".into(), operations: vec![Operation::DecapVxlan, Operation::PopVlan] }];
-    let mut exact = exact_pipe("exact", Field::L4Sport, &(0..1000).collect::<Vec<u128>>());
-    exact.capacity = 2000;
-    exact.monitor.idle_timeout_ns = 1_000_000_000_000;
-    exact.miss = Forward::Tee { app: AppId(0), next: PipeId(5) };
-    let input = engine::program::HashInput::RoundRobin;
-    let leads = |at, forward| Entry { forward: Some(forward), ..target(at) };
-    let deal = Pipe {
-        entries: vec![leads(0, Forward::App(AppId(0))), leads(1, Forward::Flood(GroupId(2)))],
-        forward: Forward::PerEntry,
-        ..pipe("deal", PipeKind::Hash { input, group: GroupId(1) })
-    };
-    let mut program = start(vec![port("a"), port("b")], vec![flow, acl, lpm, hash, exact, deal]);
-    let mut both = hash_group("both", &["x", "y"]);
-    both.targets[1].forward = Forward::Port(PortId(1));
-    let given = Group { fill: Fill::Given, size: 4, seed: Some(1), ..hash_group("given", &["x", "y"]) };
-    program.groups = vec![hash_group("g", &["x", "y"]), given, both];
-    program.apps = vec!["app".into()];
-    program.counters = vec!["counter".into()];
-    program.meters = vec![MeterDeclaration { name: "meter".into(), config: meter(), origin: Origin::default() }];
-    program
+    ]
 }
 
 fn meter() -> MeterConfig {
@@ -137,8 +116,7 @@ fn breathing_allocates_nothing() {
     let mut engine = Engine::new(&program, SECRET).unwrap();
     // Run-time entries that are looked at for their age and stay.
     for value in 1000..1500 {
-        let entry = Entry { matches: vec![EntryMatch::Value(value)], run_time: true, ..Entry::default() };
-        engine.apply(&Change::Add { pipe: PipeId(4), entry }, 0).unwrap();
+        engine.apply(&Change::Add { pipe: PipeId(4), entry: Entry::on(value).run_time() }, 0).unwrap();
     }
     let mut pools = Pools::region(256);
     let pool = pools.first().id();

@@ -4,7 +4,7 @@
 //! `WEIR_SEED=n` runs one case and says what it does; `WEIR_CASES=n` runs so many.
 
 use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random, program};
-use engine::program::{Entry, Forward, Monitor, Pipe, PipeKind, Program};
+use engine::program::{Entry, Forward, Monitor, Pipe, Program};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -112,7 +112,7 @@ fn simpler(program: &Program) -> Vec<Program> {
         }
     };
     for (at, pipe) in program.pipes.iter().enumerate() {
-        with(&|program| program.pipes[at] = dropping(pipe));
+        with(&|program| program.pipes[at] = Pipe::basic(&pipe.name).origin(pipe.origin));
         for entry in 0..pipe.entries.len() {
             with(&|program| drop(program.pipes[at].entries.remove(entry)));
         }
@@ -135,23 +135,6 @@ fn simpler(program: &Program) -> Vec<Program> {
         with(&|program| program.pipes[at].miss = Forward::Drop);
     }
     all
-}
-
-/// The simplest pipe of that name.
-fn dropping(pipe: &Pipe) -> Pipe {
-    Pipe {
-        name: pipe.name.clone(),
-        origin: pipe.origin,
-        kind: PipeKind::Basic,
-        matches: Vec::new(),
-        monitor: Monitor::default(),
-        templates: vec![Default::default()],
-        forward: Forward::Drop,
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: 1,
-        entries: Vec::new(),
-    }
 }
 
 fn report(seed: u64, failure: &Failure) -> String {

@@ -13,15 +13,14 @@ use engine::program::{
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
 use std::collections::{BTreeMap, HashMap};
-use support::{Bench, SECRET, exact_pipe, flow_pipe, hash_group, pipe, port, start, udp};
+use support::{Bench, SECRET, start, udp};
 
 // ---- one thing at a time ----
 
 /// One port, one BASIC pipe on `l4.dport` with an entry for 53.
 fn counted() -> Program {
-    let mut pipe = exact_pipe("p", Field::L4Dport, &[53]);
-    pipe.capacity = 8;
-    start(vec![port("a"), port("b")], vec![pipe])
+    let pipe = Pipe::basic("p").per_entry(Field::L4Dport).entry(53).forward(PortId(0)).capacity(8);
+    start(&["a", "b"], [pipe]).build()
 }
 
 /// Runs a frame through `old`, swaps to `new`, and says what was hit in the pipe `p` then.
@@ -75,7 +74,7 @@ fn s2_constants_of_an_action_are_not_its_shape() {
 #[test]
 fn s3_run_time_entries_stay_and_configured_ones_go_with_their_configuration() {
     let mut bench = Bench::new(&counted());
-    let entry = |value| Entry { matches: vec![EntryMatch::Value(value)], run_time: true, ..Entry::default() };
+    let entry = |value| Entry::on(value).run_time();
     bench.apply(Change::Add { pipe: PipeId(0), entry: entry(80) }).unwrap();
     bench.frame(PortId(0), &udp(1, 80));
     bench.frame(PortId(0), &udp(1, 53));
@@ -90,18 +89,9 @@ fn s3_run_time_entries_stay_and_configured_ones_go_with_their_configuration() {
 
 #[test]
 fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
-    let pipe = |name| {
-        let mut pipe = exact_pipe(name, Field::L4Dport, &[]);
-        pipe.forward = Forward::PerEntry;
-        pipe
-    };
-    let mut old = start(vec![port("a")], vec![pipe("first"), pipe("second")]);
-    let entry = Entry {
-        matches: vec![EntryMatch::Value(53)],
-        forward: Some(Forward::Pipe(PipeId(1))),
-        run_time: true,
-        ..Entry::default()
-    };
+    let pipe = |name| Pipe::basic(name).per_entry(Field::L4Dport).forward(Forward::PerEntry);
+    let mut old = start(&["a"], [pipe("first"), pipe("second")]).build();
+    let entry = Entry::on(53).to(PipeId(1)).run_time();
     let mut bench = Bench::new(&old);
     bench.apply(Change::Add { pipe: PipeId(0), entry }).unwrap();
     old.pipes[1].miss = Forward::Pipe(PipeId(0));
@@ -112,9 +102,11 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
 
 /// A FLOW pipe that pins flows to three targets.
 fn pinning(capacity: u32, targets: &[&str]) -> Program {
-    let mut program = start(vec![port("a")], vec![flow_pipe("f", Learn::Pin(GroupId(0)), targets.len(), capacity)]);
-    program.groups = vec![hash_group("g", targets)];
-    program
+    let rows = (0..targets.len() as u16).map(EntryMatch::Target);
+    let flow = Pipe::flow("f", Learn::Pin(GroupId(0))).entries(rows).capacity(capacity).forward(PortId(0));
+    let mut program = start(&["a"], [flow]);
+    program.group(Group::new("g", Fill::Wants, 12).targets(support::targets(targets)));
+    program.build()
 }
 
 #[test]
@@ -162,7 +154,7 @@ fn a_configured_flow_finds_room_in_a_table_full_of_learnt_ones() {
     let before = bench.live();
     let mut new = pinning(4, &["x", "y"]);
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), 0);
-    new.pipes[0].entries.push(Entry { matches: vec![EntryMatch::Flow(key)], ..Entry::default() });
+    new.pipes[0].entries.push(Entry::on(EntryMatch::Flow(key)));
     let report = bench.swap(&new);
     assert_eq!(report.removed, [("f".to_string(), 0, 1)]);
     assert!(bench.engine.flow(PipeId(0), &key).is_some());
@@ -209,15 +201,11 @@ fn s4_wants_count_goes_on_from_the_buckets_it_had() {
 #[test]
 fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     let program = |names: &[&str], size| {
-        let input = HashInput::Select(KeySource::Outer);
-        let row = |target| Entry { matches: vec![EntryMatch::Target(target)], ..Entry::default() };
-        let hash = Pipe {
-            entries: (0..names.len() as u16).map(row).collect(),
-            ..pipe("h", PipeKind::Hash { input, group: GroupId(0) })
-        };
-        let mut program = start(vec![port("a")], vec![hash]);
-        program.groups = vec![Group { fill: Fill::Given, size, ..hash_group("g", names) }];
-        program
+        let rows = (0..names.len() as u16).map(EntryMatch::Target);
+        let hash = Pipe::hash("h", HashInput::Select(KeySource::Outer), GroupId(0)).entries(rows);
+        let mut program = start(&["a"], [hash.forward(PortId(0))]);
+        program.group(Group::new("g", Fill::Given, size).targets(support::targets(names)));
+        program.build()
     };
     let give = |moves: &[(u32, u16)]| {
         let (idle_gap_ns, wait_max_ns) = (1_000, u64::MAX);
@@ -252,15 +240,11 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
 
 #[test]
 fn s2_packets_are_dealt_out_from_where_they_were() {
-    let row = |target| Entry {
-        matches: vec![EntryMatch::Target(target)],
-        forward: Some(Forward::Port(PortId(target))),
-        ..Entry::default()
-    };
-    let kind = PipeKind::Hash { input: HashInput::RoundRobin, group: GroupId(0) };
-    let hash = Pipe { entries: vec![row(0), row(1)], forward: Forward::PerEntry, ..pipe("h", kind) };
-    let mut program = start(vec![port("a"), port("b")], vec![hash]);
-    program.groups = vec![Group { size: 2, ..hash_group("g", &["x", "y"]) }];
+    let rows = [0, 1].map(|target| Entry::on(EntryMatch::Target(target)).to(PortId(target)));
+    let hash = Pipe::hash("h", HashInput::RoundRobin, GroupId(0)).entries(rows).forward(Forward::PerEntry);
+    let mut program = start(&["a", "b"], [hash]);
+    program.group(Group::new("g", Fill::Wants, 2).targets(support::targets(&["x", "y"])));
+    let program = program.build();
     let mut bench = Bench::new(&program);
     let first = bench.frame(PortId(0), &udp(1, 53));
     bench.swap(&program);

@@ -5,18 +5,20 @@ mod support;
 use engine::WAITING_MAX;
 use engine::arbitrary::{Random, frame, program};
 use engine::batch::Engine;
+use engine::builder::ProgramBuilder;
 use engine::change::Change;
 use engine::program::{
-    AppId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, PipeId, PipeKind, PortId, Program,
+    AppId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId,
+    Program, Target, Value,
 };
 use engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
 use engine::worker::{Command, HandOver, Inject, Injected, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
-use packet::{Batch, DropReason, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
+use packet::{Batch, DropReason, Field, Ledger, Pool, PoolId, Pools, Port, PortStatistics, RegionPool};
 use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use support::{SECRET, exact_pipe, flow_pipe, hash_group, pipe, port, start, udp};
+use support::{SECRET, start, udp};
 
 /// A port in memory with a mind of its own.
 struct Strict {
@@ -93,11 +95,9 @@ fn dropped(ledger: &Ledger, reason: DropReason) -> u64 {
 
 /// A program whose one pipe sends what it gets there.
 fn all_to(forward: Forward) -> Program {
-    let mut pipe = exact_pipe("p", packet::Field::L4Dport, &[]);
-    pipe.miss = forward;
-    let mut program = start(vec![port("a"), port("b")], vec![pipe]);
-    program.apps = vec!["app".into()];
-    program
+    let mut program = start(&["a", "b"], [Pipe::basic("p").per_entry(Field::L4Dport).miss(forward)]);
+    program.app("app");
+    program.build()
 }
 
 #[test]
@@ -152,16 +152,14 @@ fn a_punt_ring_that_is_full_drops() {
 
 /// The first pipe leaves a copy with the app and sets the TTL; the second sends odd ports to the app as well.
 fn teeing() -> Program {
-    let mut second = exact_pipe("second", packet::Field::L4Sport, &[1, 3]);
-    second.templates[0].operations =
-        vec![engine::program::Operation::Set(packet::Field::Ipv4Ttl, engine::program::Value::Const(9))];
-    second.forward = Forward::App(AppId(0));
-    second.miss = Forward::Port(PortId(1));
-    let mut first = exact_pipe("first", packet::Field::L4Dport, &[]);
-    first.miss = Forward::Tee { app: AppId(0), next: PipeId(1) };
-    let mut program = start(vec![port("a"), port("b")], vec![first, second]);
-    program.apps = vec!["app".into()];
-    program
+    let ttl = Operation::Set(Field::Ipv4Ttl, Value::Const(9));
+    let mut program = ProgramBuilder::new();
+    let ([_, b], app) = (program.ports(["a", "b"]), program.app("app"));
+    let second = Pipe::basic("second").per_entry(Field::L4Sport).entries([1, 3]).act([ttl]).forward(app).miss(b);
+    let next = program.pipe(second);
+    let first = program.pipe(Pipe::basic("first").per_entry(Field::L4Dport).miss(Forward::Tee { app, next }));
+    program.root_of_all(first);
+    program.build()
 }
 
 #[test]
@@ -198,15 +196,13 @@ fn w8_a_copy_without_room_is_missed_and_the_packet_goes_on() {
 
 /// Everything that comes is flooded to three ports, what goes to port 80 only leaves by the second one.
 fn flooding() -> Program {
-    let mut pipe = exact_pipe("p", packet::Field::L4Dport, &[80]);
-    (pipe.forward, pipe.miss) = (Forward::Port(PortId(1)), Forward::Flood(GroupId(0)));
-    let mut program = start(vec![port("a"), port("b"), port("c")], vec![pipe]);
-    let mut group = hash_group("g", &["x", "y", "z", "again"]);
-    for (at, target) in group.targets.iter_mut().enumerate() {
-        target.forward = Forward::Port(PortId(at as u16 % 3));
-    }
-    program.groups = vec![Group { size: 16, ..group }];
-    program
+    let mut program = ProgramBuilder::new();
+    let [a, b, c] = program.ports(["a", "b", "c"]);
+    let targets = [("x", a), ("y", b), ("z", c), ("again", a)].map(|(name, port)| Target::new(name, port));
+    let flood = Forward::Flood(program.group(Group::new("g", Fill::Wants, 16).targets(targets)));
+    let pipe = program.pipe(Pipe::basic("p").per_entry(Field::L4Dport).entry(80).forward(b).miss(flood));
+    program.root_of_all(pipe);
+    program.build()
 }
 
 #[test]
@@ -288,11 +284,10 @@ fn a_transmit_queue_that_is_full_drops_the_rest() {
 
 #[test]
 fn w6_frames_leave_in_the_order_in_which_they_came_whichever_way_they_took() {
-    let mut first = exact_pipe("first", packet::Field::L4Sport, &(0..200).step_by(3).collect::<Vec<u128>>());
-    (first.capacity, first.forward, first.miss) = (100, Forward::Pipe(PipeId(1)), Forward::Port(PortId(1)));
-    let mut second = exact_pipe("second", packet::Field::L4Dport, &[]);
-    second.miss = Forward::Port(PortId(1));
-    let (mut worker, wires) = worker(&start(vec![port("a"), port("b")], vec![first, second]), 64);
+    let first = Pipe::basic("first").per_entry(Field::L4Sport).entries((0..200).step_by(3));
+    let first = first.forward(PipeId(1)).miss(PortId(1));
+    let second = Pipe::basic("second").per_entry(Field::L4Dport).miss(PortId(1));
+    let (mut worker, wires) = worker(&start(&["a", "b"], [first, second]).build(), 64);
     (0..200).for_each(|sport| wires[0].push(&udp(sport, 53)));
     (0..4).for_each(|breath| _ = worker.breathe(breath));
     assert!((0..200).all(|sport| wires[1].pop() == Some(udp(sport, 53))));
@@ -352,6 +347,11 @@ fn frames_wait_while_the_pool_is_empty() {
     }
     assert_eq!(wires[0].waiting(), 1);
     assert!(worker.report().ports[0].statistics.starved > 0);
+}
+
+/// Learns so many flows and sends them out of the first port.
+fn learning(flows: u32) -> Pipe {
+    Pipe::flow("f", Learn::Default).entry(EntryMatch::Default).capacity(flows).forward(PortId(0))
 }
 
 /// Asks a worker and breathes once so that it answers.
@@ -501,8 +501,7 @@ fn a_swap_gives_the_apps_new_rings() {
 
 #[test]
 fn a_probe_says_what_would_be_and_counts_nothing() {
-    let mut program = start(vec![port("a")], vec![flow_pipe("f", Learn::Default, 0, 8)]);
-    program.pipes[0].templates[0].operations = vec![engine::program::Operation::DecrementTtl];
+    let program = start(&["a"], [learning(8).act([Operation::DecrementTtl])]).build();
     let (mut worker, wires, commands) = commanded(&program, 4);
     let before = worker.engine().snapshot();
     let probe = ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)).unwrap();
@@ -539,7 +538,7 @@ fn stopping_drops_what_the_ports_hold() {
 #[test]
 fn a_breath_settles_moves_that_no_packet_meets() {
     let mut program = all_to(Forward::Group(GroupId(0)));
-    program.groups = vec![Group { fill: Fill::Given, size: 2, ..hash_group("g", &["x", "y"]) }];
+    program.groups = vec![Group::new("g", Fill::Given, 2).targets(support::targets(&["x", "y"]))];
     let (mut worker, wires, commands) = commanded(&program, 64);
     let give = |worker: &mut Worker, target| {
         let (moves, idle_gap_ns, wait_max_ns) = ([(0, target), (1, target)].into(), 3_000_000, 9_000_000);
@@ -596,9 +595,7 @@ fn hand_over(capacity: usize) -> [HandOver; 2] {
 
 /// Two workers that learn flows and send everything out of `b`.
 fn pair(capacity: usize) -> [(Worker, Vec<MemWire>); 2] {
-    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
-    flow.forward = Forward::Port(PortId(1));
-    let program = start(vec![port("a"), port("b")], vec![flow]);
+    let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
     hand_over(capacity).map(|rings| {
         let (worker, wires) = worker(&program, 256);
         (worker.with_hand_over(rings), wires)
@@ -686,19 +683,11 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
 #[test]
 fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
     // Two buckets: the highest bit of the hash is the port that a frame leaves by.
-    let mut group = hash_group("g", &["x", "y"]);
-    (group.fill, group.size) = (Fill::Given, 2);
-    let mut spread = pipe("h", PipeKind::Hash { input: HashInput::Rss, group: GroupId(0) });
-    let row = |at| Entry {
-        matches: vec![EntryMatch::Target(at)],
-        forward: Some(Forward::Port(PortId(at))),
-        ..Entry::default()
-    };
-    (spread.forward, spread.entries) = (Forward::PerEntry, vec![row(0), row(1)]);
-    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
-    flow.forward = Forward::Pipe(PipeId(1));
-    let mut program = start(vec![port("a"), port("b")], vec![flow, spread]);
-    program.groups.push(group);
+    let rows = [0, 1].map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
+    let spread = Pipe::hash("h", HashInput::Rss, GroupId(0)).entries(rows).forward(Forward::PerEntry);
+    let mut program = start(&["a", "b"], [learning(4096).forward(PipeId(1)), spread]);
+    program.group(Group::new("g", Fill::Given, 2).targets(support::targets(&["x", "y"])));
+    let program = program.build();
     for (hash, leaves) in [(1, 0), (0x8000_0000, 1)] {
         let mut workers = hand_over(256).map(|rings| {
             let mut pools = Pools::region(256);
@@ -791,9 +780,7 @@ fn an_injected_frame_goes_to_the_worker_of_its_flow() {
 
 #[test]
 fn a_frame_too_long_to_be_handed_over_is_oversize() {
-    let mut flow = flow_pipe("f", Learn::Default, 0, 4096);
-    flow.forward = Forward::Port(PortId(1));
-    let program = start(vec![port("a"), port("b")], vec![flow]);
+    let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
     let mut pools = Pools::new();
     let pool = pools.add(Pool::Region(RegionPool::new(200, 4096)));
     let (ports, wires) = ports(&program, pool);

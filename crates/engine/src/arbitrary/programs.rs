@@ -38,14 +38,13 @@ fn names(what: &str, count: usize) -> Vec<String> {
 fn ports(random: &mut Random, pipes: usize) -> Vec<PortDeclaration> {
     let kernel_path = random.percent(70);
     let port = |at: usize, random: &mut Random| PortDeclaration {
-        name: format!("port{at}"),
         root: match random.below(10) {
             0 if at > 0 => None,
             1 | 2 => Some(PipeId(random.below(pipes) as u16)),
             _ => Some(PipeId(0)),
         },
         kernel_path,
-        origin: Origin(at as u32 + 1),
+        ..PortDeclaration::new(format!("port{at}")).origin(Origin(at as u32 + 1))
     };
     (0..random.between(2, 4)).map(|at| port(at, random)).collect()
 }
@@ -63,7 +62,7 @@ fn meter(random: &mut Random, at: usize) -> MeterDeclaration {
         MeterSecond::Peak { pir: cir + random.pick(&[0, 1, 500]), pbs: random.pick(bursts) }
     };
     let config = MeterConfig { unit, cir, cbs, second, colour_aware: random.percent(60) };
-    MeterDeclaration { name: format!("meter{at}"), config, origin: Origin(100 + at as u32) }
+    MeterDeclaration::new(format!("meter{at}"), config).origin(Origin(100 + at as u32))
 }
 
 fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Group {
@@ -140,22 +139,15 @@ struct Maker {
 impl Maker {
     fn pipe(&mut self, random: &mut Random, at: usize) -> Pipe {
         let kind = self.kind(random);
-        let templates = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
+        let templates: Vec<Template> = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
-        let mut pipe = Pipe {
-            name: format!("pipe{at}"),
-            matches: matches(random, &kind),
-            monitor: Monitor::default(),
-            templates,
-            forward: if per_entry { Forward::PerEntry } else { forward(random, &self.program) },
-            miss: forward(random, &self.program),
-            rehash: random.percent(20),
-            capacity: 0,
-            entries: Vec::new(),
-            origin: Origin(1000 + 100 * at as u32),
-            kind,
-        };
+        let matches = matches(random, &kind);
+        let mut pipe = Pipe::new(format!("pipe{at}"), kind).origin(Origin(1000 + 100 * at as u32)).actions(templates);
+        pipe.matches = matches;
+        pipe.forward = if per_entry { Forward::PerEntry } else { forward(random, &self.program) };
+        pipe.miss = forward(random, &self.program);
+        pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes);
         // ACL tables keep pieces of rules: their capacity is no exact number.

@@ -2,7 +2,7 @@
 
 use crate::setup::*;
 use engine::check::{FindingKind, check};
-use engine::program::{Encap, Entry, Operation, Pipe, PipeId, PortId, Value};
+use engine::program::{Encap, Entry, Operation, PipeId, PortId, Value};
 use packet::{DropReason, Field, FlowKey, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 payload=010203";
@@ -83,10 +83,9 @@ fn a2_layers_are_those_after_decap_and_pop_vlan() {
     let bad = fails(vec![Operation::PopVlan, set(Field::SecondVlanVid, 9)], &two);
     assert_eq!(bad, dropped(DropReason::NotApplicable));
     let hidden = frame("vlan=7.0 second_vlan=8.0 type=33024 payload=000a0806");
-    let pop_and_more =
-        Pipe { templates: act(vec![Operation::PopVlan, push(1)]).templates, ..only(Field::IpVersion, 0, 15) };
+    let pop_and_more = only(Field::IpVersion, 0, 15).act([Operation::PopVlan, push(1)]);
     assert_eq!(meets(pop_and_more, &hidden), dropped(DropReason::MalformedArp), "found again at once");
-    let pop = Pipe { templates: act(vec![Operation::PopVlan]).templates, ..only(Field::IpVersion, 0, 15) };
+    let pop = only(Field::IpVersion, 0, 15).act([Operation::PopVlan]);
     assert_eq!(meets(pop, &hidden), HIT, "nothing follows");
 }
 
@@ -331,12 +330,12 @@ fn a10_push_puts_a_tag_in_front_and_pop_takes_the_outermost_off() {
 fn a11_metadata_starts_as_0_and_lasts_for_the_frame() {
     let read = |value| only(Field::Meta2, value, u128::from(u32::MAX));
     assert_eq!(meets(read(0), &frame(UDP)), HIT);
-    let write = onward(act(vec![set(Field::Meta2, 5)]), 1);
+    let write = act(vec![set(Field::Meta2, 5)]).forward(PipeId(1));
     let mut interpreter = start(&program(vec![write, read(5)]));
     for _ in 0..2 {
         assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, HIT);
     }
-    let counted = onward(act(vec![Operation::Add(Field::Meta2, Value::Const(1))]), 1);
+    let counted = act(vec![Operation::Add(Field::Meta2, Value::Const(1))]).forward(PipeId(1));
     let mut interpreter = start(&program(vec![counted, read(1)]));
     for _ in 0..2 {
         assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, HIT, "the next frame starts from 0");
@@ -346,7 +345,7 @@ fn a11_metadata_starts_as_0_and_lasts_for_the_frame() {
 #[test]
 fn a11_the_check_refuses_metadata_read_before_every_way_has_written_it() {
     let read = only(Field::Meta2, 5, u128::from(u32::MAX));
-    let write = Pipe { miss: engine::program::Forward::Pipe(PipeId(1)), ..onward(act(vec![set(Field::Meta2, 5)]), 1) };
+    let write = act(vec![set(Field::Meta2, 5)]).forward(PipeId(1)).miss(PipeId(1));
     let program = program(vec![write, read]);
     assert!(check(&program).iter().any(|one| matches!(one.kind, FindingKind::MetadataUnwritten { .. })));
 }
@@ -367,7 +366,7 @@ fn values_of_an_entry_are_used_in_the_order_of_its_operations() {
         Operation::PushVlan { tpid: 0x8100, vid: Value::PerEntry, pcp: Value::PerEntry },
     ];
     let mut pipe = act(operations);
-    pipe.entries[0] = Entry { values: vec![0x0200_0000_0044, 5, 6], ..entry(Vec::new()) };
+    pipe.entries[0] = Entry::default().value(0x0200_0000_0044_u64).value(5).value(6);
     let out = walk(&program(vec![pipe]), &frame(UDP)).bytes;
     assert_eq!((out[5], number(&out, 14), number(&out, 40)), (0x44, 6 << 13 | 5, 9));
 }

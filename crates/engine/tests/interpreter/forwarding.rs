@@ -7,7 +7,7 @@ use engine::check::{FindingKind, check};
 use engine::interpreter::trace::{FieldValue, Known, Lookup};
 use engine::interpreter::{FlowSource, Interpreter};
 use engine::program::{
-    AppId, Entry, EntryMatch, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
+    AppId, Entry, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
 };
 use engine::snapshot::{Count, FlowDecision, FlowSnapshot};
 use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
@@ -16,24 +16,21 @@ const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 const ARP: &str = "arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2";
 
 fn says(forward: Forward) -> Pipe {
-    Pipe { forward, ..all() }
+    all().forward(forward)
 }
 
 #[test]
 fn w1_pipes_lead_onward_only() {
-    let program = program(vec![onward(all(), 1), onward(all(), 0)]);
+    let program = program(vec![all().forward(PipeId(1)), all().forward(PipeId(0))]);
     assert!(check(&program).iter().any(|one| matches!(one.kind, FindingKind::Loop { .. })));
 }
 
 #[test]
 fn w1_an_entry_that_leads_back_is_refused_at_run_time() {
-    let per_entry = Pipe { forward: Forward::PerEntry, ..exact(Field::L4Dport, &[]) };
-    let first = Pipe { miss: Forward::Pipe(PipeId(1)), ..exact(Field::L4Dport, &[]) };
+    let per_entry = exact(Field::L4Dport, &[]).forward(Forward::PerEntry);
+    let first = exact(Field::L4Dport, &[]).miss(PipeId(1));
     let mut interpreter = start(&program(vec![first, per_entry, all()]));
-    let mut add = |forward| {
-        let entry = Entry { forward: Some(forward), ..entry(vec![EntryMatch::Value(80)]) };
-        interpreter.apply(&Change::Add { pipe: PipeId(1), entry })
-    };
+    let mut add = |forward| interpreter.apply(&Change::Add { pipe: PipeId(1), entry: Entry::on(80).to(forward) });
     assert!(matches!(add(Forward::Pipe(PipeId(0))), Err(ChangeError::Unfit { .. })));
     assert!(matches!(add(Forward::Pipe(PipeId(1))), Err(ChangeError::Unfit { .. })));
     assert_eq!(add(Forward::Pipe(PipeId(2))), Ok(()));
@@ -74,8 +71,7 @@ fn w4_kernel_needs_a_kernel_path_at_every_port_that_leads_there() {
 fn w5_a_drop_is_a_miss_or_policy() {
     assert_eq!(meets(says(Forward::Drop), &frame(TCP)), dropped(DropReason::Policy));
     assert_eq!(meets(exact(Field::L4Dport, &[81]), &frame(TCP)), MISS);
-    let mut through_group =
-        with_group(program(vec![Pipe { miss: Forward::Group(GroupId(0)), ..exact(Field::L4Dport, &[81]) }]), 1);
+    let mut through_group = with_group(program(vec![exact(Field::L4Dport, &[81]).miss(GroupId(0))]), 1);
     through_group.groups[0].targets[0].forward = Forward::Drop;
     assert_eq!(walk(&through_group, &frame(TCP)).verdict, MISS, "through a group too");
 }
@@ -90,7 +86,7 @@ fn w5_a_port_without_a_root_drops_whatever_comes() {
 }
 
 fn rewritten(rehash: bool) -> Interpreter {
-    let rewrite = Pipe { rehash, ..onward(act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]), 1) };
+    let rewrite = act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
     start(&with_group(program(vec![rewrite, hash(HashInput::Select(KeySource::Outer))]), 2))
 }
 
@@ -106,10 +102,10 @@ fn w7_rehash_takes_the_bytes_after_the_actions() {
 
 #[test]
 fn w7_rehash_finds_headers_that_an_action_moved() {
-    let decap = |rehash| Pipe { rehash, ..act(vec![Operation::DecapVxlan]) };
+    let decap = |rehash| act(vec![Operation::DecapVxlan]).rehash(rehash);
     let tunnel = "src=10.0.0.1 dst=10.0.0.2 vni=5";
     let good = frame(&format!("{tunnel} inner({TCP})"));
-    let pipes = vec![Pipe { rehash: true, ..onward(decap(true), 1) }, flow(Learn::Default, 4)];
+    let pipes = vec![decap(true).forward(PipeId(1)).rehash(true), flow(Learn::Default, 4)];
     let key = walk(&program(pipes), &good).trace[1].flow.and_then(|flow| flow.key).expect("IP");
     assert_eq!(key, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0));
     let bad = frame(&format!("{tunnel} inner(type=2054)"));
@@ -119,7 +115,7 @@ fn w7_rehash_finds_headers_that_an_action_moved() {
 
 #[test]
 fn w7_a_miss_does_not_rehash() {
-    let missing = Pipe { rehash: true, miss: Forward::Pipe(PipeId(1)), ..exact(Field::L4Dport, &[81]) };
+    let missing = exact(Field::L4Dport, &[81]).rehash(true).miss(PipeId(1));
     let walk = walk(&program(vec![missing, all()]), &frame(TCP));
     assert_eq!((walk.verdict, walk.trace[0].rehash), (HIT, None));
 }
@@ -128,11 +124,11 @@ fn w7_a_miss_does_not_rehash() {
 fn w8_a_copy_for_an_app_leaves_the_packet_as_it_is_then() {
     let tee = Forward::Tee { app: AppId(0), next: PipeId(1) };
     let ttl = |value| act(vec![Operation::Set(Field::Ipv4Ttl, Value::Const(value))]);
-    let walk = walk(&program(vec![Pipe { forward: tee, ..ttl(9) }, ttl(8)]), &frame(TCP));
+    let walk = walk(&program(vec![ttl(9).forward(tee), ttl(8)]), &frame(TCP));
     let [copy] = &walk.copies[..] else { panic!("one copy: {:?}", walk.copies) };
     assert_eq!((walk.verdict, walk.bytes[22]), (HIT, 8));
     assert_eq!((copy.to, copy.bytes[22]), (Verdict::App(AppId(0)), 9));
-    let back = program(vec![Pipe { miss: Forward::Tee { app: AppId(0), next: PipeId(0) }, ..all() }]);
+    let back = program(vec![all().miss(Forward::Tee { app: AppId(0), next: PipeId(0) })]);
     assert!(check(&back).iter().any(|one| matches!(one.kind, FindingKind::Loop { .. })));
 }
 

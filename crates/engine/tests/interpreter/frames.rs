@@ -1,7 +1,7 @@
 //! F1-F8.
 
 use crate::setup::*;
-use engine::program::{Operation, Value};
+use engine::program::{Operation, PipeId, Value};
 use packet::{DropReason, Field};
 
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9";
@@ -150,7 +150,7 @@ fn f7_arp_and_vxlan_inside_vxlan_are_not_read() {
 fn f8_moved_headers_are_found_again_when_the_frame_enters_the_next_pipe() {
     let tunnel = "src=10.0.0.1 dst=10.0.0.2 vni=5";
     let inner = frame(&format!("{tunnel} inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789 payload=00)"));
-    let decap = || onward(act(vec![Operation::DecapVxlan]), 1);
+    let decap = || act(vec![Operation::DecapVxlan]).forward(PipeId(1));
     let bad = walk(&program(vec![decap(), all()]), &inner);
     assert_eq!(bad.verdict, dropped(DropReason::MalformedVxlan), "the inner packet is the outer one now");
     let alone = walk(&program(vec![act(vec![Operation::DecapVxlan])]), &inner);

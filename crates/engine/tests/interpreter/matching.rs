@@ -6,8 +6,8 @@ use engine::change::{Change, ChangeError, EntryKey};
 use engine::interpreter::trace::{Known, Lookup, Rss};
 use engine::interpreter::{Arrival, Interpreter};
 use engine::program::{
-    Criterion, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
-    Program, Value,
+    Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId, Program,
+    Value,
 };
 use engine::snapshot::FlowDecision;
 use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
@@ -25,9 +25,8 @@ fn tcp_key() -> FlowKey {
 }
 
 fn acl(field: Field, criterion: Criterion, rows: Vec<(EntryMatch, u32)>) -> Pipe {
-    let one = |(wanted, priority)| Entry { priority, ..entry(vec![wanted]) };
-    let entries = rows.into_iter().map(one).collect();
-    Pipe { matches: vec![matched(field, criterion)], entries, ..pipe(PipeKind::Acl) }
+    let rows = rows.into_iter().map(|(wanted, priority)| Entry::on(wanted).priority(priority));
+    pipe(PipeKind::Acl).matching(field, criterion).entries(rows)
 }
 
 fn hit_entry(program: &Program, bytes: &[u8]) -> Option<EntryKey> {
@@ -41,10 +40,7 @@ fn hit_entry(program: &Program, bytes: &[u8]) -> Option<EntryKey> {
 fn m1_a_packet_without_the_layer_misses() {
     assert_eq!(meets(exact(Field::TcpDport, &[80]), &frame(TCP)), HIT);
     assert_eq!(meets(exact(Field::TcpDport, &[80]), &frame(UDP)), MISS);
-    let no_bits = Pipe {
-        matches: vec![matched(Field::TcpDport, Criterion::PerEntry { mask: 0 })],
-        ..exact(Field::TcpDport, &[0])
-    };
+    let no_bits = pipe(PipeKind::Basic).per_entry_bits(Field::TcpDport, 0).entry(0);
     assert_eq!(meets(no_bits, &frame(UDP)), MISS, "a mask without bits does not make it present");
 }
 
@@ -64,23 +60,17 @@ fn m2_a_constant_is_compared_under_its_mask_and_a_failed_one_misses() {
     assert_eq!(meets(only(Field::L4Dport, 80, 0xffff), &frame(TCP)), HIT);
     assert_eq!(meets(only(Field::L4Dport, 0x0050, 0x00f0 | 0x000f), &frame(TCP)), HIT);
     assert_eq!(meets(only(Field::L4Dport, 81, 0xffff), &frame(TCP)), MISS);
-    let mut flow = flow(Learn::Default, 4);
-    flow.matches = vec![matched(Field::L4Dport, Criterion::Const { value: 81, mask: 0xffff })];
-    let mut interpreter = start(&program(vec![flow]));
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 4).constant(Field::L4Dport, 81)]));
     assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, MISS);
     assert_eq!(interpreter.snapshot().pipes[0].flows, [], "constants come before learning");
 }
 
 #[test]
 fn m3_entries_are_compared_under_the_pipes_mask_and_equal_keys_are_refused() {
-    let mask = 0xffff_ff00;
-    let subnet = Pipe {
-        matches: vec![matched(Field::Ipv4Dst, Criterion::PerEntry { mask })],
-        ..exact(Field::Ipv4Dst, &[ipv4(0)])
-    };
+    let subnet = pipe(PipeKind::Basic).per_entry_bits(Field::Ipv4Dst, 0xffff_ff00).entry(ipv4(0));
     assert_eq!(meets(subnet.clone(), &frame(TCP)), HIT);
     let mut interpreter = start(&program(vec![subnet]));
-    let add = |value| Change::Add { pipe: PipeId(0), entry: entry(vec![EntryMatch::Value(value)]) };
+    let add = |value| Change::Add { pipe: PipeId(0), entry: Entry::on(value) };
     assert_eq!(interpreter.apply(&add(ipv4(0))), Err(ChangeError::Exists { pipe: "pipe".to_string() }));
     assert!(matches!(interpreter.apply(&add(ipv4(1))), Err(ChangeError::Unfit { .. })), "a bit outside the mask");
     assert_eq!(interpreter.apply(&add(ipv4(0) + 0x100)), Ok(()));
@@ -99,12 +89,7 @@ fn m4_zero_and_all_ones_are_values_like_others() {
 fn m5_the_longest_prefix_wins_and_length_0_matches_all() {
     let prefix = |value, length| EntryMatch::Prefix { value, length };
     let rows = [prefix(0, 0), prefix(ipv4(0), 8), prefix(ipv4(2), 32), prefix(ipv4(0), 24), prefix(ipv4(3), 32)];
-    let lpm = Pipe {
-        matches: vec![matched(Field::Ipv4Dst, Criterion::Prefix)],
-        entries: rows.iter().map(|row| entry(vec![*row])).collect(),
-        ..pipe(PipeKind::Lpm)
-    };
-    let program = program(vec![lpm]);
+    let program = program(vec![Pipe::lpm("pipe", Field::Ipv4Dst).entries(rows).forward(PortId(1))]);
     let longest = |text: &str| hit_entry(&program, &frame(text)).map(|key| key.matches[0]);
     assert_eq!(longest(TCP), Some(prefix(ipv4(2), 32)));
     assert_eq!(longest("src=10.0.0.1 dst=10.0.0.9"), Some(prefix(ipv4(0), 24)));
@@ -129,7 +114,7 @@ fn m6_the_lowest_priority_wins_and_of_equals_the_one_written_first() {
     interpreter.apply(&remove(range(70, 90), 3)).expect("it is there");
     assert_eq!(best(&interpreter), range(0, 100));
     interpreter.apply(&remove(range(0, 100), 5)).expect("it is there");
-    let again = Entry { priority: 5, ..entry(vec![range(0, 100)]) };
+    let again = Entry::on(range(0, 100)).priority(5);
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry: again }).expect("there is room");
     assert_eq!(best(&interpreter), range(80, 80), "what is added again is written last");
 }
@@ -239,10 +224,7 @@ fn m17_given_buckets_count_the_packets_that_meet_them() {
 
 #[test]
 fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
-    let dealing = Pipe {
-        matches: vec![matched(Field::IpProtocol, Criterion::Const { value: 6, mask: 0xff })],
-        ..hash(HashInput::RoundRobin)
-    };
+    let dealing = hash(HashInput::RoundRobin).constant(Field::IpProtocol, 6);
     let mut interpreter = start(&with_group(program(vec![dealing]), 2));
     interpreter.set_buckets(GroupId(0), vec![0, 1, 1, u16::MAX]);
     let wanted = [HIT, HIT, dropped(DropReason::NoTarget), Verdict::Transmit(PortId(0))];
@@ -256,7 +238,7 @@ fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
 #[test]
 fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
     let rewrite = act(vec![Operation::Set(Field::Ipv4Src, Value::Const(ipv4(9)))]);
-    let rewriting = Pipe { rehash: true, ..onward(rewrite, 1) };
+    let rewriting = rewrite.forward(PipeId(1)).rehash(true);
     let mut program = with_group(program(vec![rewriting, hash(HashInput::Rss)]), 2);
     let picked = |program: &Program, hash| {
         let arrival = Arrival { input: PortId(0), bytes: &frame(TCP), headroom: 128, hash };
@@ -294,7 +276,8 @@ fn m8_without_ip_the_select_hash_is_of_the_ethernet_header() {
 
 #[test]
 fn m9_the_key_is_as_received_or_since_the_last_rehash() {
-    let rewrite = |rehash| Pipe { rehash, ..onward(act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]), 1) };
+    let rewrite =
+        |rehash| act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
     for (rehash, dport) in [(false, 80), (true, 443)] {
         let walk = walk(&program(vec![rewrite(rehash), flow(Learn::Default, 4)]), &frame(TCP));
         assert_eq!(walk.trace[1].flow.and_then(|flow| flow.key).map(|key| key.dport()), Some(dport));
@@ -304,8 +287,7 @@ fn m9_the_key_is_as_received_or_since_the_last_rehash() {
 
 #[test]
 fn m9_the_inner_key_has_the_vni_and_is_the_outer_one_without_a_tunnel() {
-    let kind = PipeKind::Flow { key: KeySource::Inner, learn: Learn::Default, idle_timeout_ns: 0 };
-    let program = program(vec![Pipe { kind, ..flow(Learn::Default, 4) }]);
+    let program = program(vec![flow(Learn::Default, 4).key(KeySource::Inner)]);
     let key = |text: &str| walk(&program, &frame(text)).trace[0].flow.and_then(|flow| flow.key).expect("IP");
     let inner = key("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)");
     assert_eq!(inner, FlowKey::new([10, 1, 0, 1].into(), [10, 1, 0, 2].into(), 6, (1, 2), 5));
@@ -332,7 +314,7 @@ fn m10_a_full_table_treats_the_packet_as_it_would_have() {
     assert_eq!((second.verdict, known(&second)), (HIT, Known::Full(FlowDecision::Default)));
     let pipe = &interpreter.snapshot().pipes[0];
     assert_eq!((pipe.unflowed_full, pipe.flows.len(), pipe.entries[0].hits.packets), (1, 1, 2));
-    let own = Change::Add { pipe: PipeId(0), entry: entry(vec![EntryMatch::Flow(FlowKey::default())]) };
+    let own = Change::Add { pipe: PipeId(0), entry: Entry::on(EntryMatch::Flow(FlowKey::default())) };
     assert!(matches!(interpreter.apply(&own), Err(ChangeError::Full { .. })), "own entries count too");
 }
 
@@ -340,7 +322,7 @@ fn m10_a_full_table_treats_the_packet_as_it_would_have() {
 fn m10_an_entry_of_a_live_flow_takes_it_over() {
     let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
     interpreter.walk(PortId(0), &frame(TCP), 128, 0);
-    let own = || entry(vec![EntryMatch::Flow(tcp_key())]);
+    let own = || Entry::on(EntryMatch::Flow(tcp_key()));
     assert_eq!(interpreter.apply(&Change::Add { pipe: PipeId(0), entry: own() }), Ok(()), "no row more is needed");
     let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     assert_eq!(known(&walk), Known::Found(FlowDecision::Own));
@@ -385,7 +367,7 @@ fn m11_with_a_row_go_the_flows_it_was_decided_for() {
     interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     interpreter.set_buckets(GroupId(0), vec![1; 4]);
     interpreter.walk(PortId(0), &frame(UDP), 128, 0);
-    let key = EntryKey { matches: vec![target_match(0)], priority: 0 };
+    let key = EntryKey { matches: vec![EntryMatch::Target(0)], priority: 0 };
     interpreter.apply(&Change::Remove { pipe: PipeId(0), key }).expect("it is there");
     let flows = &interpreter.snapshot().pipes[0].flows;
     assert_eq!(flows.iter().map(|flow| flow.decision).collect::<Vec<_>>(), [FlowDecision::Pinned(1)]);
@@ -415,21 +397,14 @@ fn m13_facts_are_0_without_ip_and_the_inner_ones_need_vxlan() {
 
 #[test]
 fn m14_after_an_action_pipes_match_the_new_bytes() {
-    let set = onward(act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]), 1);
+    let set = act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1));
     assert_eq!(walk(&program(vec![set, only(Field::L4Dport, 443, 0xffff)]), &frame(TCP)).verdict, HIT);
 }
 
 #[test]
 fn explain_names_the_nearest_entry_and_what_differs() {
-    let matches =
-        [Field::Ipv4Dst, Field::L4Dport].map(|field| matched(field, Criterion::PerEntry { mask: field.max() }));
-    let row = |address, port| entry(vec![EntryMatch::Value(address), EntryMatch::Value(port)]);
-    let near = Pipe {
-        matches: matches.to_vec(),
-        entries: vec![row(ipv4(9), 443), row(ipv4(2), 443), row(ipv4(2), 81)],
-        miss: Forward::Drop,
-        ..pipe(PipeKind::Basic)
-    };
+    let rows = [(ipv4(9), 443), (ipv4(2), 443), (ipv4(2), 81)].map(|(address, port)| Entry::on(address).and(port));
+    let near = pipe(PipeKind::Basic).per_entry(Field::Ipv4Dst).per_entry(Field::L4Dport).entries(rows);
     let walk = walk(&program(vec![near]), &frame(TCP));
     let Lookup::Miss(miss) = &walk.trace[0].lookup else { panic!("it misses") };
     let nearest = miss.nearest.as_ref().expect("there are entries");

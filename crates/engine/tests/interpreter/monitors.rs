@@ -6,17 +6,13 @@ use engine::check::{FindingKind, check};
 use engine::interpreter::Interpreter;
 use engine::interpreter::trace::Color;
 use engine::program::{
-    CounterId, Entry, EntryMatch, Learn, MeterConfig, MeterId, MeterSecond, MeterUnit, Monitor, Operation, Pipe,
-    PipeId, PipeKind, PortId, Program, SharedUse,
+    CounterId, Entry, EntryMatch, Learn, MeterConfig, MeterId, MeterSecond, MeterUnit, Operation, Pipe, PipeId,
+    PipeKind, PortId, Program, SharedUse,
 };
 use engine::snapshot::Count;
-use packet::{DropReason, Field, FlowKey, KeySource};
+use packet::{DropReason, Field, FlowKey};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
-
-fn monitored(pipe: Pipe, monitor: Monitor) -> Pipe {
-    Pipe { monitor, ..pipe }
-}
 
 /// One committed and one more packet, ten a second.
 fn two_packets() -> MeterConfig {
@@ -25,7 +21,7 @@ fn two_packets() -> MeterConfig {
 }
 
 fn metered(drop_red: bool) -> Pipe {
-    monitored(all(), Monitor { meter: Some(SharedUse::Pipe(MeterId(0))), drop_red, ..Monitor::default() })
+    all().meter(MeterId(0)).drop_red(drop_red)
 }
 
 /// The colours of packets that come at these times.
@@ -45,7 +41,7 @@ fn c1_entries_count_bytes_as_they_were_before_their_action_and_pipes_their_misse
         vid: engine::program::Value::Const(5),
         pcp: engine::program::Value::Const(0),
     };
-    let pipes = vec![onward(act(vec![push]), 1), only(Field::VlanVid, 6, 0xfff)];
+    let pipes = vec![act(vec![push]).forward(PipeId(1)), only(Field::VlanVid, 6, 0xfff)];
     let mut interpreter = start(&program(pipes));
     let bytes = frame(TCP);
     interpreter.walk(PortId(0), &bytes, 128, 0);
@@ -56,10 +52,9 @@ fn c1_entries_count_bytes_as_they_were_before_their_action_and_pipes_their_misse
 
 #[test]
 fn c2_entries_of_any_pipes_share_a_counter() {
-    let counter = Some(SharedUse::Pipe(CounterId(0)));
-    let first = onward(monitored(all(), Monitor { counter, ..Monitor::default() }), 1);
-    let mut second = monitored(all(), Monitor { counter: Some(SharedUse::PerEntry), ..Monitor::default() });
-    second.entries[0].counter = Some(CounterId(0));
+    let first = all().counter(CounterId(0)).forward(PipeId(1));
+    let each = Entry::default().counter(CounterId(0));
+    let second = pipe(PipeKind::Basic).counter(SharedUse::PerEntry).entry(each);
     let mut interpreter = start(&program(vec![first, second]));
     let bytes = frame(TCP);
     interpreter.walk(PortId(0), &bytes, 128, 0);
@@ -95,15 +90,17 @@ fn c3_an_aware_meter_never_makes_a_packet_better() {
     use Color::{Red, Yellow};
     let plenty = MeterConfig { cbs: 100, second: MeterSecond::Excess { ebs: 1 }, colour_aware: true, ..two_packets() };
     let first = MeterConfig { cbs: 1, second: MeterSecond::Excess { ebs: 5 }, ..two_packets() };
-    let second = monitored(all(), Monitor { meter: Some(SharedUse::Pipe(MeterId(1))), ..Monitor::default() });
-    let both = with_meter(with_meter(program(vec![onward(metered(false), 1), second]), first), plenty);
+    let both = with_meter(
+        with_meter(program(vec![metered(false).forward(PipeId(1)), all().meter(MeterId(1))]), first),
+        plenty,
+    );
     assert_eq!(colors(&both, &[0, 0, 0]), [Color::Green, Yellow, Red], "yellow draws on the excess bucket alone");
 }
 
 #[test]
 fn c3_the_color_can_be_matched_and_is_green_before_any_meter() {
     assert_eq!(meets(only(Field::MeterColor, 0, 3), &frame(TCP)), HIT);
-    let pipes = vec![onward(metered(false), 1), only(Field::MeterColor, 2, 3)];
+    let pipes = vec![metered(false).forward(PipeId(1)), only(Field::MeterColor, 2, 3)];
     let mut interpreter = start(&with_meter(program(pipes), two_packets()));
     let verdicts: Vec<_> = (0..3).map(|_| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict).collect();
     assert_eq!(verdicts, [MISS, MISS, HIT]);
@@ -120,12 +117,8 @@ fn c3_red_drop_drops_after_counting() {
 
 #[test]
 fn c4_the_check_refuses_a_meter_of_two_pipes() {
-    let program = with_meter(program(vec![onward(metered(false), 1), metered(false)]), two_packets());
+    let program = with_meter(program(vec![metered(false).forward(PipeId(1)), metered(false)]), two_packets());
     assert!(check(&program).iter().any(|one| matches!(one.kind, FindingKind::MeterTwice { .. })));
-}
-
-fn aging(pipe: Pipe, idle_timeout_ns: u64) -> Pipe {
-    monitored(pipe, Monitor { idle_timeout_ns, ..Monitor::default() })
 }
 
 fn live(interpreter: &Interpreter) -> usize {
@@ -134,8 +127,8 @@ fn live(interpreter: &Interpreter) -> usize {
 
 #[test]
 fn c6_run_time_entries_go_when_idle_for_longer_and_configured_ones_stay() {
-    let mut interpreter = start(&program(vec![aging(exact(Field::L4Dport, &[443]), 10 * MS)]));
-    let entry = Entry { run_time: true, ..entry(vec![EntryMatch::Value(80)]) };
+    let mut interpreter = start(&program(vec![exact(Field::L4Dport, &[443]).idle_timeout_ns(10 * MS)]));
+    let entry = Entry::on(80).run_time();
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry }).expect("there is room");
     interpreter.age(10 * MS);
     assert_eq!(live(&interpreter), 2, "10 ms are not longer than 10 ms");
@@ -148,9 +141,9 @@ fn c6_run_time_entries_go_when_idle_for_longer_and_configured_ones_stay() {
 
 #[test]
 fn c6_an_entry_is_as_old_as_its_last_hit_or_its_coming() {
-    let mut interpreter = start(&program(vec![aging(exact(Field::L4Dport, &[443]), 10 * MS)]));
+    let mut interpreter = start(&program(vec![exact(Field::L4Dport, &[443]).idle_timeout_ns(10 * MS)]));
     interpreter.walk(PortId(0), &frame(TCP), 128, 100 * MS);
-    let entry = Entry { run_time: true, ..entry(vec![EntryMatch::Value(81)]) };
+    let entry = Entry::on(81).run_time();
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry }).expect("there is room");
     interpreter.age(110 * MS);
     assert_eq!(live(&interpreter), 2);
@@ -160,8 +153,8 @@ fn c6_an_entry_is_as_old_as_its_last_hit_or_its_coming() {
 
 #[test]
 fn c6_a_timeout_below_a_millisecond_is_one() {
-    let mut interpreter = start(&program(vec![aging(exact(Field::L4Dport, &[]), 1)]));
-    let entry = Entry { run_time: true, ..entry(vec![EntryMatch::Value(81)]) };
+    let mut interpreter = start(&program(vec![exact(Field::L4Dport, &[]).idle_timeout_ns(1)]));
+    let entry = Entry::on(81).run_time();
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry }).expect("there is room");
     interpreter.age(MS);
     assert_eq!(live(&interpreter), 1);
@@ -171,8 +164,7 @@ fn c6_a_timeout_below_a_millisecond_is_one() {
 
 #[test]
 fn c6_idle_flows_go_with_their_counts() {
-    let kind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Default, idle_timeout_ns: 5 * MS };
-    let mut interpreter = start(&program(vec![Pipe { kind, ..flow(Learn::Default, 4) }]));
+    let mut interpreter = start(&program(vec![flow(Learn::Default, 4).idle_timeout_ns(5 * MS)]));
     let bytes = frame(TCP);
     interpreter.walk(PortId(0), &bytes, 128, MS);
     interpreter.walk(PortId(0), &bytes, 128, 2 * MS);
@@ -186,9 +178,9 @@ fn c6_idle_flows_go_with_their_counts() {
 fn c6_a_configured_entry_of_an_idle_flow_begins_anew_and_a_run_time_one_goes() {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
     for run_time in [false, true] {
-        let kind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 5 * MS };
-        let entries = vec![Entry { run_time, ..entry(vec![EntryMatch::Flow(key)]) }];
-        let mut interpreter = start(&program(vec![Pipe { kind, entries, ..flow(Learn::Nothing, 4) }]));
+        let own = Entry { run_time, ..Entry::on(EntryMatch::Flow(key)) };
+        let idle = flow(Learn::Nothing, 4).idle_timeout_ns(5 * MS).entry(own);
+        let mut interpreter = start(&program(vec![idle]));
         interpreter.walk(PortId(0), &frame(TCP), 128, 0);
         assert_eq!(interpreter.age(6 * MS).len(), 1);
         let pipe = &interpreter.snapshot().pipes[0];

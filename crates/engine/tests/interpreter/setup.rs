@@ -1,15 +1,15 @@
 //! Small programs: a hit goes out of port 1, a miss is dropped.
 
 use engine::Verdict;
+use engine::builder::ProgramBuilder;
 use engine::interpreter::trace::Known;
 use engine::interpreter::{Interpreter, Walk};
 use engine::program::{
-    Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
-    MeterDeclaration, Monitor, Operation, Origin, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
-    Template,
+    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig, MeterDeclaration, Operation, Pipe,
+    PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
 };
 use engine::snapshot::Count;
-use packet::{DropReason, Field, KeySource};
+use packet::{DropReason, Field};
 
 pub use packet::craft::frame;
 
@@ -21,125 +21,73 @@ pub fn dropped(reason: DropReason) -> Verdict {
     Verdict::Drop(reason)
 }
 
-/// Two ports, the first one leading to the first pipe; one app.
+/// Two ports, the first one leading to the first pipe; one app. Pipes are renamed by their position but for the first.
 pub fn program(pipes: Vec<Pipe>) -> Program {
-    let port = |name: &str, root| PortDeclaration {
-        name: name.to_string(),
-        root,
-        kernel_path: true,
-        origin: Origin::default(),
-    };
-    Program {
-        ports: vec![port("in", Some(PipeId(0))), port("out", None)],
-        pipes,
-        apps: vec!["app".to_string()],
-        counters: vec!["shared".to_string()],
-        select_seed: 7,
-        ..Program::default()
+    let mut program = ProgramBuilder::new();
+    let [input, _] = program.ports(["in", "out"].map(|name| PortDeclaration::new(name).kernel_path(true)));
+    for (at, pipe) in pipes.into_iter().enumerate() {
+        let name = if at == 0 { pipe.name } else { format!("{}{at}", pipe.name) };
+        program.pipe(Pipe { name, ..pipe });
     }
+    program.root(input, PipeId(0));
+    program.app("app");
+    program.counter("shared");
+    program.select_seed(7);
+    program.build()
 }
 
+/// A blank pipe whose hits leave, with room for eight.
 pub fn pipe(kind: PipeKind) -> Pipe {
-    Pipe {
-        name: "pipe".to_string(),
-        kind,
-        matches: Vec::new(),
-        monitor: Monitor::default(),
-        templates: vec![Template::default()],
-        forward: Forward::Port(PortId(1)),
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: 8,
-        entries: Vec::new(),
-        origin: Origin::default(),
-    }
+    Pipe::new("pipe", kind).forward(PortId(1)).capacity(8)
 }
 
 /// One field, compared whole with the entries' values.
 pub fn exact(field: Field, values: &[u128]) -> Pipe {
-    let matches = vec![matched(field, Criterion::PerEntry { mask: field.max() })];
-    let entries = values.iter().map(|value| entry(vec![EntryMatch::Value(*value)])).collect();
-    Pipe { matches, entries, ..pipe(PipeKind::Basic) }
+    pipe(PipeKind::Basic).per_entry(field).entries(values.iter().copied())
 }
 
 /// One constant and an entry that matches everything.
 pub fn only(field: Field, value: u128, mask: u128) -> Pipe {
-    Pipe { matches: vec![matched(field, Criterion::Const { value, mask })], ..all() }
+    all().constant_bits(field, value, mask)
 }
 
 /// An entry that every packet hits.
 pub fn all() -> Pipe {
-    Pipe { entries: vec![entry(Vec::new())], ..pipe(PipeKind::Basic) }
+    pipe(PipeKind::Basic).entry(Entry::default())
 }
 
 /// The same, with an action.
 pub fn act(operations: Vec<Operation>) -> Pipe {
-    Pipe { templates: vec![Template { name: "act".to_string(), operations }], ..all() }
-}
-
-pub fn matched(field: Field, criterion: Criterion) -> Match {
-    Match { field, criterion, origin: Origin::default() }
-}
-
-pub fn entry(matches: Vec<EntryMatch>) -> Entry {
-    Entry { matches, ..Entry::default() }
-}
-
-pub fn onward(pipe: Pipe, to: u16) -> Pipe {
-    Pipe { forward: Forward::Pipe(PipeId(to)), ..pipe }
-}
-
-/// A group of targets `0..count`; the buckets are given to the interpreter.
-pub fn group(count: usize) -> Group {
-    let target = |at: usize| Target {
-        name: format!("target{at}"),
-        weight: 1,
-        forward: Forward::Port(PortId(at as u16)),
-        origin: Origin::default(),
-    };
-    Group {
-        name: "group".to_string(),
-        fill: Fill::Wants,
-        seed: None,
-        size: 4,
-        targets: (0..count).map(target).collect(),
-        origin: Origin::default(),
-    }
+    all().act(operations)
 }
 
 /// A row for each of two targets, forwarded to the port of its number.
-pub fn rows() -> Vec<Entry> {
-    let row = |target: u16| Entry { forward: Some(Forward::Port(PortId(target))), ..entry(vec![target_match(target)]) };
-    vec![row(0), row(1)]
-}
-
-pub fn target_match(target: u16) -> EntryMatch {
-    EntryMatch::Target(target)
+pub fn rows() -> [Entry; 2] {
+    [0, 1].map(|target| Entry::on(EntryMatch::Target(target)).to(PortId(target)))
 }
 
 pub fn flow(learn: Learn, capacity: u32) -> Pipe {
-    let entries = match learn {
-        Learn::Nothing => Vec::new(),
-        Learn::Default => vec![entry(vec![EntryMatch::Default])],
-        Learn::Pin(_) | Learn::Follow(_) => rows(),
+    let pipe = Pipe::flow("pipe", learn).forward(PortId(1));
+    let pipe = match learn {
+        Learn::Nothing => pipe,
+        Learn::Default => pipe.entry(EntryMatch::Default),
+        Learn::Pin(_) | Learn::Follow(_) => pipe.entries(rows()).forward(Forward::PerEntry),
     };
-    let by_target = matches!(learn, Learn::Pin(_) | Learn::Follow(_));
-    let kind = PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 };
-    let forward = if by_target { Forward::PerEntry } else { Forward::Port(PortId(1)) };
-    Pipe { entries, capacity, forward, ..pipe(kind) }
+    pipe.capacity(capacity)
 }
 
 pub fn hash(input: HashInput) -> Pipe {
-    let kind = PipeKind::Hash { input, group: GroupId(0) };
-    Pipe { entries: rows(), forward: Forward::PerEntry, ..pipe(kind) }
+    Pipe::hash("pipe", input, GroupId(0)).entries(rows()).forward(Forward::PerEntry).capacity(8)
 }
 
-pub fn with_group(program: Program, targets: usize) -> Program {
-    Program { groups: vec![group(targets)], ..program }
+/// With a group of so many targets; the buckets are given to the interpreter.
+pub fn with_group(program: Program, targets: u16) -> Program {
+    let targets = (0..targets).map(|at| Target::new(format!("target{at}"), PortId(at)));
+    Program { groups: vec![Group::new("group", Fill::Wants, 4).targets(targets)], ..program }
 }
 
 pub fn with_meter(mut program: Program, config: MeterConfig) -> Program {
-    program.meters.push(MeterDeclaration { name: "meter".to_string(), config, origin: Origin::default() });
+    program.meters.push(MeterDeclaration::new("meter", config));
     program
 }
 

@@ -3,13 +3,11 @@
 
 use engine::Verdict;
 use engine::batch::{Engine, SwapReport};
+use engine::builder::ProgramBuilder;
 use engine::change::{Change, ChangeError};
-use engine::program::{
-    Criterion, Entry, EntryMatch, Fill, Forward, Group, Learn, Match, Monitor, Origin, Pipe, PipeId, PipeKind,
-    PortDeclaration, PortId, Program, Target, Template,
-};
+use engine::program::{Pipe, PipeId, PortId, Program, Target};
 use engine::snapshot::Count;
-use packet::{Batch, Field, FlowKey, KeySource, Pools, TableHash};
+use packet::{Batch, FlowKey, Pools, TableHash};
 use std::collections::BTreeMap;
 use table::FlowDelta;
 
@@ -149,71 +147,17 @@ fn one_frame(
 }
 
 /// A program whose ports all lead to its first pipe.
-pub fn start(mut ports: Vec<PortDeclaration>, pipes: Vec<Pipe>) -> Program {
-    ports.iter_mut().for_each(|port| port.root = Some(PipeId(0)));
-    Program { ports, pipes, ..Program::default() }
-}
-
-pub fn port(name: &str) -> PortDeclaration {
-    PortDeclaration { name: name.into(), root: None, kernel_path: true, origin: Origin::default() }
-}
-
-/// A pipe that sends hits out of the first port and drops misses.
-pub fn pipe(name: &str, kind: PipeKind) -> Pipe {
-    Pipe {
-        name: name.into(),
-        kind,
-        matches: Vec::new(),
-        monitor: Monitor::default(),
-        templates: vec![Template { name: "action".into(), operations: Vec::new() }],
-        forward: Forward::Port(PortId(0)),
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: 16,
-        entries: Vec::new(),
-        origin: Origin::default(),
-    }
-}
-
-/// BASIC on one field.
-pub fn exact_pipe(name: &str, field: Field, values: &[u128]) -> Pipe {
-    let criterion = Criterion::PerEntry { mask: field.max() };
-    let entry = |value: &u128| Entry { matches: vec![EntryMatch::Value(*value)], ..Entry::default() };
-    Pipe {
-        matches: vec![Match { field, criterion, origin: Origin::default() }],
-        entries: values.iter().map(entry).collect(),
-        ..pipe(name, PipeKind::Basic)
-    }
-}
-
-/// FLOW on outer keys, a row for each of so many targets, or the default.
-pub fn flow_pipe(name: &str, learn: Learn, targets: usize, capacity: u32) -> Pipe {
-    let row = |one| Entry { matches: vec![one], ..Entry::default() };
-    let entries = match learn {
-        Learn::Pin(_) | Learn::Follow(_) => (0..targets as u16).map(|target| row(EntryMatch::Target(target))).collect(),
-        Learn::Default => vec![row(EntryMatch::Default)],
-        Learn::Nothing => Vec::new(),
-    };
-    let kind = PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 };
-    Pipe { capacity, entries, ..pipe(name, kind) }
+pub fn start(ports: &[&str], pipes: impl IntoIterator<Item = Pipe>) -> ProgramBuilder {
+    let mut program = ProgramBuilder::new();
+    ports.iter().for_each(|port| _ = program.port(*port));
+    pipes.into_iter().for_each(|pipe| _ = program.pipe(pipe));
+    program.root_of_all(PipeId(0));
+    program
 }
 
 /// Targets of equal weight that go out of the first port.
-pub fn hash_group(name: &str, targets: &[&str]) -> Group {
-    let target = |name: &&str| Target {
-        name: name.to_string(),
-        weight: 1,
-        forward: Forward::Port(PortId(0)),
-        origin: Origin::default(),
-    };
-    Group {
-        name: name.into(),
-        fill: Fill::Wants,
-        seed: None,
-        size: 12,
-        targets: targets.iter().map(target).collect(),
-        origin: Origin::default(),
-    }
+pub fn targets<'a>(names: &'a [&str]) -> impl Iterator<Item = Target> + 'a {
+    names.iter().map(|name| Target::new(*name, PortId(0)))
 }
 
 /// A UDP frame from 10.0.0.1 to 10.0.0.2.

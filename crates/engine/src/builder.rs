@@ -1,0 +1,601 @@
+//! Writes programs: the one way for the configuration, the apps, the tests and the benches.
+//!
+//! Names come first and give ids, contents may follow: `pipe(Pipe::basic("next"))` gives the id that other pipes lead to,
+//! and [`ProgramBuilder::define`] or [`ProgramBuilder::pipe_mut`] fills it in. A blank pipe drops everything, changes
+//! nothing and has room for the entries it is written with. The builder reads as the program it has so far; whether that
+//! program makes sense is for [`crate::check`] to say.
+//!
+//! ```
+//! use engine::builder::ProgramBuilder;
+//! use engine::program::{Entry, Operation, Pipe, Value};
+//! use packet::Field;
+//!
+//! let mut program = ProgramBuilder::new();
+//! let [uplink, lan] = program.ports(["uplink", "lan"]);
+//! let rewrite = Pipe::basic("dns")
+//!     .constant(Field::IpProtocol, 17)
+//!     .per_entry(Field::L4Dport)
+//!     .act([Operation::Set(Field::EthDst, Value::PerEntry)])
+//!     .entry(Entry::on(53).value([2, 0, 0, 0, 0, 1]))
+//!     .forward(lan);
+//! let rewrite = program.pipe(rewrite);
+//! program.root(uplink, rewrite);
+//! let program = program.build();
+//! assert_eq!(program.pipe_named("dns"), Some(rewrite));
+//! ```
+
+use crate::program::{
+    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
+    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, Pipe, PipeId, PipeKind, PortDeclaration,
+    PortId, Program, SharedUse, Target, Template, Value,
+};
+use packet::{Field, KeySource};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Deref;
+
+/// A program in the making.
+#[derive(Clone, Debug, Default)]
+pub struct ProgramBuilder {
+    program: Program,
+}
+
+impl Deref for ProgramBuilder {
+    type Target = Program;
+
+    fn deref(&self) -> &Program {
+        &self.program
+    }
+}
+
+/// Adds to a list and gives the position as an id.
+fn push<T>(list: &mut Vec<T>, item: T) -> u16 {
+    list.push(item);
+    (list.len() - 1) as u16
+}
+
+/// The position of a name, which is added if it is new.
+fn position(names: &mut Vec<String>, name: String) -> u16 {
+    let known = names.iter().position(|known| *known == name);
+    known.map_or_else(|| push(names, name), |at| at as u16)
+}
+
+impl ProgramBuilder {
+    /// Without ports or pipes.
+    #[must_use]
+    pub fn new() -> ProgramBuilder {
+        ProgramBuilder::default()
+    }
+
+    /// Adds a port; its name is enough for one without a way to the kernel.
+    pub fn port(&mut self, port: impl Into<PortDeclaration>) -> PortId {
+        PortId(push(&mut self.program.ports, port.into()))
+    }
+
+    /// Adds several ports.
+    pub fn ports<P: Into<PortDeclaration>, const N: usize>(&mut self, ports: [P; N]) -> [PortId; N] {
+        ports.map(|port| self.port(port))
+    }
+
+    /// Lets the frames of a port enter a pipe.
+    pub fn root(&mut self, port: PortId, pipe: PipeId) {
+        self.program.ports[port.index()].root = Some(pipe);
+    }
+
+    /// Lets the frames of every port enter a pipe.
+    pub fn root_of_all(&mut self, pipe: PipeId) {
+        self.program.ports.iter_mut().for_each(|port| port.root = Some(pipe));
+    }
+
+    /// Adds a pipe.
+    pub fn pipe(&mut self, pipe: Pipe) -> PipeId {
+        PipeId(push(&mut self.program.pipes, pipe))
+    }
+
+    /// Puts a pipe in the place of one that was only named so far.
+    pub fn define(&mut self, id: PipeId, pipe: Pipe) {
+        self.program.pipes[id.index()] = pipe;
+    }
+
+    /// A pipe, to be changed.
+    pub fn pipe_mut(&mut self, id: PipeId) -> &mut Pipe {
+        &mut self.program.pipes[id.index()]
+    }
+
+    /// Adds a group.
+    pub fn group(&mut self, group: Group) -> GroupId {
+        GroupId(push(&mut self.program.groups, group))
+    }
+
+    /// A group, to be changed.
+    pub fn group_mut(&mut self, id: GroupId) -> &mut Group {
+        &mut self.program.groups[id.index()]
+    }
+
+    /// The shared counter of a name: one, however often it is asked for.
+    pub fn counter(&mut self, name: impl Into<String>) -> CounterId {
+        CounterId(position(&mut self.program.counters, name.into()))
+    }
+
+    /// The app of a name: one, however often it is asked for.
+    pub fn app(&mut self, name: impl Into<String>) -> AppId {
+        AppId(position(&mut self.program.apps, name.into()))
+    }
+
+    /// Adds a meter.
+    pub fn meter(&mut self, meter: MeterDeclaration) -> MeterId {
+        MeterId(push(&mut self.program.meters, meter))
+    }
+
+    /// Seeds the select hash.
+    pub fn select_seed(&mut self, seed: u64) {
+        self.program.select_seed = seed;
+    }
+
+    /// The program.
+    ///
+    /// # Panics
+    /// If two ports, pipes, groups or meters have one name. Where that can be a user's mistake, [`crate::check::check`]
+    /// comes first.
+    #[must_use]
+    pub fn build(self) -> Program {
+        let Program { ports, pipes, groups, meters, .. } = &self.program;
+        refuse_twice("ports", ports.iter().map(|port| &port.name));
+        refuse_twice("pipes", pipes.iter().map(|pipe| &pipe.name));
+        refuse_twice("groups", groups.iter().map(|group| &group.name));
+        refuse_twice("meters", meters.iter().map(|meter| &meter.name));
+        self.program
+    }
+}
+
+fn refuse_twice<'a>(what: &str, names: impl Iterator<Item = &'a String>) {
+    let mut seen = std::collections::HashSet::new();
+    for name in names {
+        assert!(seen.insert(name), "two {what} are called `{name}`");
+    }
+}
+
+// ---- numbers ----
+
+/// What a program can be given as a number: integers, addresses, the id of a port.
+pub trait Number {
+    /// The number, as wide as any field.
+    fn number(self) -> u128;
+}
+
+macro_rules! numbers {
+    ($($type:ty: |$from:ident| $number:expr;)*) => {$(
+        impl Number for $type {
+            fn number(self) -> u128 {
+                let $from = self;
+                $number
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u8: |value| value.into();
+    u16: |value| value.into();
+    u32: |value| value.into();
+    u64: |value| value.into();
+    u128: |value| value;
+    // What a literal is without a suffix.
+    i32: |value| value.try_into().expect("a field has no sign");
+    [u8; 6]: |mac| mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
+    Ipv4Addr: |address| address.to_bits().into();
+    Ipv6Addr: |address| address.to_bits();
+    IpAddr: |address| match address {
+        IpAddr::V4(address) => address.number(),
+        IpAddr::V6(address) => address.number(),
+    };
+    PortId: |port| port.0.into();
+}
+
+impl<N: Number> From<N> for Value {
+    fn from(number: N) -> Value {
+        Value::Const(number.number())
+    }
+}
+
+impl<N: Number> From<N> for EntryMatch {
+    fn from(number: N) -> EntryMatch {
+        EntryMatch::Value(number.number())
+    }
+}
+
+impl<N: Number> From<N> for Entry {
+    fn from(number: N) -> Entry {
+        Entry::on(number)
+    }
+}
+
+impl From<EntryMatch> for Entry {
+    fn from(one: EntryMatch) -> Entry {
+        Entry::on(one)
+    }
+}
+
+// ---- ports, forwards, meters ----
+
+impl PortDeclaration {
+    /// A port without a way to the kernel, whose frames enter no pipe yet.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> PortDeclaration {
+        PortDeclaration { name: name.into(), root: None, kernel_path: false, origin: Origin::default() }
+    }
+
+    /// Whether frames can be given to the host's stack from here.
+    #[must_use]
+    pub fn kernel_path(self, kernel_path: bool) -> PortDeclaration {
+        PortDeclaration { kernel_path, ..self }
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> PortDeclaration {
+        PortDeclaration { origin, ..self }
+    }
+}
+
+impl<S: Into<String>> From<S> for PortDeclaration {
+    fn from(name: S) -> PortDeclaration {
+        PortDeclaration::new(name)
+    }
+}
+
+impl From<PortId> for Forward {
+    fn from(port: PortId) -> Forward {
+        Forward::Port(port)
+    }
+}
+
+impl From<PipeId> for Forward {
+    fn from(pipe: PipeId) -> Forward {
+        Forward::Pipe(pipe)
+    }
+}
+
+impl From<GroupId> for Forward {
+    fn from(group: GroupId) -> Forward {
+        Forward::Group(group)
+    }
+}
+
+impl From<AppId> for Forward {
+    fn from(app: AppId) -> Forward {
+        Forward::App(app)
+    }
+}
+
+impl<Id> From<Id> for SharedUse<Id> {
+    fn from(id: Id) -> SharedUse<Id> {
+        SharedUse::Pipe(id)
+    }
+}
+
+impl MeterDeclaration {
+    /// A meter with its rates.
+    #[must_use]
+    pub fn new(name: impl Into<String>, config: MeterConfig) -> MeterDeclaration {
+        MeterDeclaration { name: name.into(), config, origin: Origin::default() }
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> MeterDeclaration {
+        MeterDeclaration { origin, ..self }
+    }
+}
+
+// ---- groups ----
+
+impl Group {
+    /// A group without targets.
+    #[must_use]
+    pub fn new(name: impl Into<String>, fill: Fill, size: u32) -> Group {
+        Group { name: name.into(), fill, size, seed: None, targets: Vec::new(), origin: Origin::default() }
+    }
+
+    /// Mixes a seed into the hash before a bucket is picked.
+    #[must_use]
+    pub fn seed(self, seed: u64) -> Group {
+        Group { seed: Some(seed), ..self }
+    }
+
+    /// Adds a target.
+    #[must_use]
+    pub fn target(mut self, target: Target) -> Group {
+        self.targets.push(target);
+        self
+    }
+
+    /// Adds targets.
+    #[must_use]
+    pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Group {
+        self.targets.extend(targets);
+        self
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> Group {
+        Group { origin, ..self }
+    }
+}
+
+impl Target {
+    /// A target of weight 1.
+    #[must_use]
+    pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
+        Target { name: name.into(), weight: 1, forward: forward.into(), origin: Origin::default() }
+    }
+
+    /// Its share relative to the others.
+    #[must_use]
+    pub fn weight(self, weight: u32) -> Target {
+        Target { weight, ..self }
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> Target {
+        Target { origin, ..self }
+    }
+}
+
+// ---- entries ----
+
+impl Entry {
+    /// Matches this in the pipe's first field that entries give a value for. `Entry::default()` is the entry of a pipe
+    /// that has no such field: every packet that agrees with the pipe's constants hits it.
+    #[must_use]
+    pub fn on(first: impl Into<EntryMatch>) -> Entry {
+        Entry::default().and(first)
+    }
+
+    /// And this in the next field.
+    #[must_use]
+    pub fn and(mut self, next: impl Into<EntryMatch>) -> Entry {
+        self.matches.push(next.into());
+        self
+    }
+
+    /// Where it goes, in a pipe whose forward is per entry.
+    #[must_use]
+    pub fn to(self, forward: impl Into<Forward>) -> Entry {
+        Entry { forward: Some(forward.into()), ..self }
+    }
+
+    /// Gives the next per-entry value of its action.
+    #[must_use]
+    pub fn value(mut self, value: impl Number) -> Entry {
+        self.values.push(value.number());
+        self
+    }
+
+    /// Picks one of the pipe's actions by its position.
+    #[must_use]
+    pub fn template(self, template: u16) -> Entry {
+        Entry { template, ..self }
+    }
+
+    /// The lowest number wins (ACL).
+    #[must_use]
+    pub fn priority(self, priority: u32) -> Entry {
+        Entry { priority, ..self }
+    }
+
+    /// Counts in a shared counter, in a pipe whose counter is per entry.
+    #[must_use]
+    pub fn counter(self, counter: CounterId) -> Entry {
+        Entry { counter: Some(counter), ..self }
+    }
+
+    /// Passes a meter, in a pipe whose meter is per entry.
+    #[must_use]
+    pub fn meter(self, meter: MeterId) -> Entry {
+        Entry { meter: Some(meter), ..self }
+    }
+
+    /// Comes while the program runs: it ages, and survives a swap of programs.
+    #[must_use]
+    pub fn run_time(self) -> Entry {
+        Entry { run_time: true, ..self }
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> Entry {
+        Entry { origin, ..self }
+    }
+}
+
+// ---- pipes ----
+
+impl Template {
+    /// What the only action of a pipe is called.
+    pub const DEFAULT: &str = "default";
+
+    /// An action with a name.
+    #[must_use]
+    pub fn new(name: impl Into<String>, operations: impl IntoIterator<Item = Operation>) -> Template {
+        Template { name: name.into(), operations: operations.into_iter().collect() }
+    }
+}
+
+impl Pipe {
+    /// A blank pipe: it matches nothing, changes nothing and drops everything.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: PipeKind) -> Pipe {
+        Pipe {
+            name: name.into(),
+            kind,
+            matches: Vec::new(),
+            monitor: Monitor::default(),
+            templates: vec![Template::new(Template::DEFAULT, [])],
+            forward: Forward::Drop,
+            miss: Forward::Drop,
+            rehash: false,
+            capacity: 1,
+            entries: Vec::new(),
+            origin: Origin::default(),
+        }
+    }
+
+    /// Exact match. Without fields that entries give a value for, it has one entry.
+    #[must_use]
+    pub fn basic(name: impl Into<String>) -> Pipe {
+        Pipe::new(name, PipeKind::Basic)
+    }
+
+    /// Hash to bucket to target; entries match [`EntryMatch::Target`].
+    #[must_use]
+    pub fn hash(name: impl Into<String>, input: HashInput, group: GroupId) -> Pipe {
+        Pipe::new(name, PipeKind::Hash { input, group })
+    }
+
+    /// Exact match on the flow key of the outer headers.
+    #[must_use]
+    pub fn flow(name: impl Into<String>, learn: Learn) -> Pipe {
+        Pipe::new(name, PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 })
+    }
+
+    /// Longest prefix of a field.
+    #[must_use]
+    pub fn lpm(name: impl Into<String>, field: Field) -> Pipe {
+        Pipe::new(name, PipeKind::Lpm).matching(field, Criterion::Prefix)
+    }
+
+    /// Masks, ranges and priorities.
+    #[must_use]
+    pub fn acl(name: impl Into<String>) -> Pipe {
+        Pipe::new(name, PipeKind::Acl)
+    }
+
+    /// Takes the flow key of a FLOW pipe from these headers.
+    #[must_use]
+    pub fn key(mut self, source: KeySource) -> Pipe {
+        if let PipeKind::Flow { key, .. } = &mut self.kind {
+            *key = source;
+        }
+        self
+    }
+
+    /// Compares another field. The match is where the pipe is, in the configuration's text.
+    #[must_use]
+    pub fn matching(mut self, field: Field, criterion: Criterion) -> Pipe {
+        self.matches.push(Match { field, criterion, origin: self.origin });
+        self
+    }
+
+    /// Compares a field with one value for the whole pipe.
+    #[must_use]
+    pub fn constant(self, field: Field, value: impl Number) -> Pipe {
+        self.constant_bits(field, value, field.max())
+    }
+
+    /// The same, under a mask.
+    #[must_use]
+    pub fn constant_bits(self, field: Field, value: impl Number, mask: u128) -> Pipe {
+        self.matching(field, Criterion::Const { value: value.number(), mask })
+    }
+
+    /// Compares a field with the entries' values.
+    #[must_use]
+    pub fn per_entry(self, field: Field) -> Pipe {
+        self.per_entry_bits(field, field.max())
+    }
+
+    /// The same, under a mask.
+    #[must_use]
+    pub fn per_entry_bits(self, field: Field, mask: u128) -> Pipe {
+        self.matching(field, Criterion::PerEntry { mask })
+    }
+
+    /// Adds an entry, and room for it.
+    #[must_use]
+    pub fn entry(self, entry: impl Into<Entry>) -> Pipe {
+        self.entries([entry])
+    }
+
+    /// Adds entries, and room for them.
+    #[must_use]
+    pub fn entries(mut self, entries: impl IntoIterator<Item = impl Into<Entry>>) -> Pipe {
+        self.entries.extend(entries.into_iter().map(Into::into));
+        self.capacity = self.capacity.max(self.entries.len() as u32);
+        self
+    }
+
+    /// Makes room for so many entries, or flows.
+    #[must_use]
+    pub fn capacity(self, capacity: u32) -> Pipe {
+        Pipe { capacity, ..self }
+    }
+
+    /// Changes every packet that hits alike, but for the entries' values.
+    #[must_use]
+    pub fn act(self, operations: impl IntoIterator<Item = Operation>) -> Pipe {
+        self.actions([Template::new(Template::DEFAULT, operations)])
+    }
+
+    /// Lets each entry pick one of these actions.
+    #[must_use]
+    pub fn actions(self, templates: impl Into<Vec<Template>>) -> Pipe {
+        Pipe { templates: templates.into(), ..self }
+    }
+
+    /// Where a hit goes.
+    #[must_use]
+    pub fn forward(self, forward: impl Into<Forward>) -> Pipe {
+        Pipe { forward: forward.into(), ..self }
+    }
+
+    /// Where a miss goes.
+    #[must_use]
+    pub fn miss(self, miss: impl Into<Forward>) -> Pipe {
+        Pipe { miss: miss.into(), ..self }
+    }
+
+    /// Whether flow key and select hash are computed anew after the actions.
+    #[must_use]
+    pub fn rehash(self, rehash: bool) -> Pipe {
+        Pipe { rehash, ..self }
+    }
+
+    /// Counts hits in a shared counter.
+    #[must_use]
+    pub fn counter(mut self, counter: impl Into<SharedUse<CounterId>>) -> Pipe {
+        self.monitor.counter = Some(counter.into());
+        self
+    }
+
+    /// Colours hits with a meter.
+    #[must_use]
+    pub fn meter(mut self, meter: impl Into<SharedUse<MeterId>>) -> Pipe {
+        self.monitor.meter = Some(meter.into());
+        self
+    }
+
+    /// Whether what the meter colours red is dropped.
+    #[must_use]
+    pub fn drop_red(mut self, drop: bool) -> Pipe {
+        self.monitor.drop_red = drop;
+        self
+    }
+
+    /// Removes what is idle for longer: flows of a FLOW pipe, run-time entries of any other.
+    #[must_use]
+    pub fn idle_timeout_ns(mut self, timeout_ns: u64) -> Pipe {
+        match &mut self.kind {
+            PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout_ns,
+            _ => self.monitor.idle_timeout_ns = timeout_ns,
+        }
+        self
+    }
+
+    /// Where it was written.
+    #[must_use]
+    pub fn origin(self, origin: Origin) -> Pipe {
+        Pipe { origin, ..self }
+    }
+}
