@@ -2,14 +2,11 @@
 //!
 //! It is a library so that golden walks and fuzzers call what the binary calls: the configuration, replay, explain.
 
-mod bench;
 mod commands;
 pub mod config;
 mod daemon;
 pub mod explain;
-mod huge_pages;
 pub mod import;
-mod lab;
 pub mod replay;
 
 use clap::{Parser, Subcommand};
@@ -56,11 +53,13 @@ enum Command {
     /// List interfaces, what they can do, and what stands in the way.
     Ports(commands::ports::Arguments),
     /// Measure this machine.
+    #[cfg(feature = "bench")]
     #[command(subcommand)]
-    Bench(commands::bench::Bench),
+    Bench(bench::Bench),
     /// Run weir in network namespaces, with real programs around it.
+    #[cfg(feature = "lab")]
     #[command(subcommand)]
-    Lab(commands::lab::Lab),
+    Lab(lab::Lab),
 }
 
 /// The whole program: reads the arguments, does what they say, gives the exit code.
@@ -81,8 +80,10 @@ pub fn main() -> ExitCode {
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
-        Command::Bench(bench) => commands::bench::run(&bench),
-        Command::Lab(lab) => commands::lab::run(&lab),
+        #[cfg(feature = "bench")]
+        Command::Bench(bench) => bench::measure(&bench),
+        #[cfg(feature = "lab")]
+        Command::Lab(lab) => lab::perform(&lab),
     };
     result.unwrap_or_else(|error| {
         eprintln!("weir: {error:#}");

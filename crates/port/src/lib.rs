@@ -9,12 +9,13 @@
 //! - [`FaultPort`]: loses, repeats, cuts, corrupts, delays and reorders what passes another port.
 //! - [`TracePort`]: records what passes another port.
 //!
-//! The last two wrap any port and pass on whatever they do not change.
+//! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has memory.
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod fault;
 mod generator;
+pub mod huge_pages;
 mod link;
 mod mem;
 pub mod pcap;

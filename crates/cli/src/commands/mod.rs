@@ -1,12 +1,10 @@
 //! Subcommands: each reads its arguments, does one thing, says how it went. Exit codes: 0 done, 1 failed, 2 bad input.
 
-pub mod bench;
 pub mod bond;
 pub mod check;
 pub mod explain;
 pub mod import;
 pub mod inject;
-pub mod lab;
 pub mod ports;
 pub mod replay;
 pub mod run;

@@ -1,8 +1,8 @@
 //! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
 
 use super::{bad_input, bond, socket};
-use crate::daemon::ask;
 use anyhow::Result;
+use control::ask;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;

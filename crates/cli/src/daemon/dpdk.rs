@@ -5,11 +5,11 @@
 //! only those are touched that the plan names. Nothing of this changes in a reload: ports stay as they are.
 
 use crate::config::{Plan, PortConfig, PortKind};
-use crate::huge_pages;
 use anyhow::{Context, Result, bail};
 use packet::{Pool, Port};
 pub use port::dpdk::DpdkLink;
 use port::dpdk::{DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool};
+use port::huge_pages;
 use std::vec::IntoIter;
 
 /// Frames of a worker besides what its ports have away: its cache, batches, hand-over, a burst of apps.

@@ -26,7 +26,6 @@ mod tests;
 
 pub use answer::ledger_json;
 pub use open::{recording, wrap};
-pub use socket::ask;
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, bail};

@@ -8,10 +8,10 @@ use super::answer::{Later, Reply};
 use super::claim::claim;
 use super::outlet::hung_up;
 use crate::config::Plan;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow};
 use rustix::event::{PollFd, PollFlags};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -208,20 +208,4 @@ impl Client {
 fn told(answer: Result<Value>) -> State {
     let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
     State::Told(format!("{answer}\n").into_bytes(), 0)
-}
-
-/// Asks the daemon on `path`.
-pub fn ask(path: &Path, request: &Value) -> Result<Value> {
-    let mut stream = UnixStream::connect(path).with_context(|| {
-        format!("no weir answers on {}: is it running, and is this its socket (--socket)?", path.display())
-    })?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    let answer: Value = serde_json::from_str(&line).context("the daemon's answer is cut short")?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => bail!("{error}"),
-        None => Ok(answer),
-    }
 }

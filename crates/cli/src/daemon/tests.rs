@@ -4,6 +4,7 @@ use super::links::Links;
 use super::*;
 use crate::config;
 use ::apps::{Action, App, Event, RunningApps};
+use control::ask;
 use engine::change::Change;
 use engine::program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program};
 use serde_json::{Value, json};

@@ -1,0 +1,145 @@
+//! `weir bench bond`: a bond of two members beside Open vSwitch's, on the same DPDK devices.
+//!
+//! ```text
+//!  net_pcap, a recording in a loop --[ arm ]-- net_memif p1 --+
+//!                                        +---- net_memif p2 --+-- sink
+//! ```
+//!
+//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open vSwitch by
+//! lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing. What counts is what the
+//! members took; a turn that dropped frames at them is void, for a full ring is cheap. `flat.rs` measures the bond alone.
+
+mod arm;
+mod ceiling;
+mod flat;
+mod ovs;
+mod row;
+mod sink;
+mod turn;
+mod weir;
+
+pub use flat::run as flatness;
+pub use row::Row;
+
+use super::dpdk::record;
+use super::peers::{Setting, TESTPMD, TESTPMD_PACKAGE};
+use anyhow::Result;
+use arm::Arm;
+use lab::ovs::{PACKAGE_DPDK, SWITCH_DPDK};
+use lab::run::Run;
+use lab::screen::Screen;
+use lab::{Interrupt, namespace};
+use port::huge_pages::HugePages;
+use row::{ARMS, Round, Rounds};
+use turn::Turn;
+
+/// Flows of the recordings, one frame each.
+pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
+
+/// Rounds at most: a turn that another program has disturbed is taken again.
+const ROUNDS_MAX: usize = 30;
+
+/// MiB of huge pages for all arms at once.
+const WEIR_MIB: u32 = 512;
+const TESTPMD_MIB: u32 = 512;
+const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
+
+/// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
+pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
+    if let Some(why) = obstacle() {
+        screen.say(&format!("bond: not measured, {why}"));
+        return Ok(None);
+    }
+    let with_ovs = std::fs::exists(SWITCH_DPDK).unwrap_or(false);
+    if !with_ovs {
+        screen.say(&format!("bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"));
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let mebibytes = WEIR_MIB + TESTPMD_MIB + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
+    let pages = HugePages::reserve(mebibytes as usize);
+    if !pages.enough {
+        screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
+        return Ok(None);
+    }
+    screen.say(&Row::heading());
+    let mut rows = Vec::new();
+    for &streams in streams {
+        let row = measure(streams, with_ovs, &interrupt, screen)?;
+        screen.say(&row.to_string());
+        rows.push(row);
+    }
+    Ok(Some(rows))
+}
+
+fn obstacle() -> Option<String> {
+    if cfg!(not(feature = "dpdk")) {
+        Some("this weir was built without DPDK: build it with `--features dpdk`".into())
+    } else if !namespace::missing(&[TESTPMD]).is_empty() {
+        Some(format!("{TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"))
+    } else if !rustix::process::geteuid().is_root() {
+        Some("DPDK needs root".into())
+    } else {
+        (Setting::new(0, true).core == Setting::new(0, true).other).then(|| "it needs two cores".into())
+    }
+}
+
+fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Screen) -> Result<Row> {
+    let mut run = Run::begin(false)?;
+    let mut arms = Arms::start(&mut run, streams, with_ovs, interrupt)?;
+    let mut rounds = Rounds::default();
+    // The first round warms up.
+    arms.round(&mut run, interrupt)?;
+    for number in 1..=ROUNDS_MAX {
+        let round = arms.round(&mut run, interrupt)?;
+        rounds.add(round);
+        screen.live(&[progress(streams, number, &round)]);
+        if rounds.suffice() {
+            break;
+        }
+    }
+    Ok(Row::new(streams, &rounds))
+}
+
+/// A round as it is shown while others are to come: rates, and in brackets what was dropped.
+fn progress(streams: u32, number: usize, round: &Round) -> String {
+    let turn = |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
+    let turns: String = ARMS.into_iter().zip(round).map(turn).collect();
+    format!("{streams:>7}  round {number}:{turns}")
+}
+
+/// The arms of a comparison, all of them started and held.
+struct Arms {
+    weir: Arm,
+    ovs: Option<Arm>,
+    ceiling: Arm,
+}
+
+impl Arms {
+    fn start(run: &mut Run, streams: u32, with_ovs: bool, interrupt: &Interrupt) -> Result<Arms> {
+        let setting = Setting::new(TESTPMD_MIB, true);
+        let recording = record(run.folder(), streams)?;
+        let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
+        let ovs = if with_ovs {
+            let namespace = run.namespace("ovs")?;
+            Some(ovs::start(run, &setting, &recording, &namespace, interrupt)?)
+        } else {
+            None
+        };
+        // Two pairs with half of the streams each.
+        let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
+        let ceiling = ceiling::start(run, &setting, [&half, &half])?;
+        Ok(Arms { weir, ovs, ceiling })
+    }
+
+    /// A turn of each.
+    fn round(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
+        let weir = self.weir.turn(run, interrupt)?;
+        let mut ovs = |lb_output| {
+            let Some(ovs) = &mut self.ovs else { return Ok(None) };
+            ovs.send_by(lb_output);
+            ovs.turn(run, interrupt).map(Some)
+        };
+        let (lb, recirculation): (Option<Turn>, Option<Turn>) = (ovs(true)?, ovs(false)?);
+        Ok([Some(weir), lb, recirculation, Some(self.ceiling.turn(run, interrupt)?)])
+    }
+}

@@ -1,0 +1,201 @@
+//! A line of results: what the turns of all arms came to at one number of streams.
+//!
+//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is therefore the
+//! median of the ratios within rounds, whose turns are a fraction of a second apart, not the ratio of two medians.
+
+use super::turn::Turn;
+use lab::spread::Spread;
+use std::fmt;
+
+/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is not honest.
+pub const DROPPED_MAX: f64 = 0.001;
+
+/// Turns without loss that a rate is the median of.
+const TURNS: usize = 9;
+
+/// Fewer are no rate: the row is void.
+const TURNS_MIN: usize = 5;
+
+/// Names of the arms, in the order in which they take turns.
+pub const ARMS: [&str; 4] = ["weir", "ovs_lb", "ovs_recirc", "ceiling"];
+
+/// A turn of each arm that is there.
+pub type Round = [Option<Turn>; 4];
+
+/// All rounds at one number of streams.
+#[derive(Clone, Debug, Default)]
+pub struct Rounds(Vec<Round>);
+
+impl Rounds {
+    /// Adds one.
+    pub fn add(&mut self, round: Round) {
+        self.0.push(round);
+    }
+
+    /// True when every arm that is there has had enough turns without loss.
+    pub fn suffice(&self) -> bool {
+        (0..ARMS.len()).all(|arm| self.turns(arm).next().is_none() || self.good(arm).count() >= TURNS)
+            && !self.0.is_empty()
+    }
+
+    fn turns(&self, arm: usize) -> impl Iterator<Item = Turn> {
+        self.0.iter().filter_map(move |round| round[arm])
+    }
+
+    fn good(&self, arm: usize) -> impl Iterator<Item = Turn> {
+        self.turns(arm).filter(is_good)
+    }
+
+    /// The rates without loss; `None` when they are too few.
+    fn rate(&self, arm: usize) -> Option<Spread> {
+        enough(self.good(arm).map(|turn| turn.mpps).collect())
+    }
+
+    /// The share dropped in those turns; where they are void, in all.
+    fn dropped(&self, arm: usize) -> Option<f64> {
+        let shares = |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
+        let of = if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
+        (!of.is_empty()).then(|| Spread::of(of).median)
+    }
+
+    /// One arm's rate over another's, round by round.
+    fn ratio(&self, arm: usize, other: usize) -> Option<f64> {
+        let good = |turn: Option<Turn>| turn.filter(is_good);
+        let both = self.0.iter().filter_map(|round| good(round[arm]).zip(good(round[other])));
+        enough(both.map(|(ours, theirs)| ours.mpps / theirs.mpps).collect()).map(|ratios| ratios.median)
+    }
+
+    fn is_void(&self, arm: usize) -> bool {
+        self.turns(arm).next().is_some() && self.rate(arm).is_none()
+    }
+}
+
+fn is_good(turn: &Turn) -> bool {
+    turn.dropped <= DROPPED_MAX && !turn.doubtful
+}
+
+fn enough(values: Vec<f64>) -> Option<Spread> {
+    (values.len() >= TURNS_MIN).then(|| Spread::of(values))
+}
+
+/// Million frames a second that the two members took; `None` where the arm is absent or void.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    streams: u32,
+    weir_mpps: Option<f64>,
+    weir_mpps_min: Option<f64>,
+    weir_mpps_max: Option<f64>,
+    weir_dropped: Option<f64>,
+    ovs_lb_mpps: Option<f64>,
+    ovs_lb_mpps_min: Option<f64>,
+    ovs_lb_mpps_max: Option<f64>,
+    ovs_lb_dropped: Option<f64>,
+    ovs_recirc_mpps: Option<f64>,
+    ovs_recirc_dropped: Option<f64>,
+    ceiling_mpps: Option<f64>,
+    ceiling_dropped: Option<f64>,
+    /// Medians of the rounds' ratios.
+    weir_of_ovs_lb: Option<f64>,
+    weir_of_ceiling: Option<f64>,
+    /// Arms of which too few turns were without loss.
+    void: Vec<&'static str>,
+}
+
+impl Row {
+    /// From all rounds.
+    pub fn new(streams: u32, rounds: &Rounds) -> Row {
+        let [weir, lb, recirc, ceiling] = [0, 1, 2, 3].map(|arm| rounds.rate(arm));
+        let median = |rate: Option<Spread>| rate.map(|rate| rate.median);
+        Row {
+            streams,
+            weir_mpps: median(weir),
+            weir_mpps_min: weir.map(|rate| rate.min),
+            weir_mpps_max: weir.map(|rate| rate.max),
+            weir_dropped: rounds.dropped(0),
+            ovs_lb_mpps: median(lb),
+            ovs_lb_mpps_min: lb.map(|rate| rate.min),
+            ovs_lb_mpps_max: lb.map(|rate| rate.max),
+            ovs_lb_dropped: rounds.dropped(1),
+            ovs_recirc_mpps: median(recirc),
+            ovs_recirc_dropped: rounds.dropped(2),
+            ceiling_mpps: median(ceiling),
+            ceiling_dropped: rounds.dropped(3),
+            weir_of_ovs_lb: rounds.ratio(0, 1),
+            weir_of_ceiling: rounds.ratio(0, 3),
+            void: (0..ARMS.len()).filter(|&arm| rounds.is_void(arm)).map(|arm| ARMS[arm]).collect(),
+        }
+    }
+
+    /// The heading of a table of rows.
+    pub fn heading() -> String {
+        let [weir, lb, recirc, ceiling] = ["weir", "OVS lb_output", "OVS hash", "ceiling"];
+        format!("{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS", "streams")
+    }
+
+    fn rate(&self, arm: usize, rate: Option<f64>) -> String {
+        match rate {
+            Some(rate) => format!("{rate:.2}"),
+            None if self.void.contains(&ARMS[arm]) => "void".into(),
+            None => "-".into(),
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spread = |arm, median, min: Option<f64>, max: Option<f64>| match min.zip(max) {
+            Some((min, max)) => format!("{} ({min:.2} - {max:.2})", self.rate(arm, median)),
+            None => self.rate(arm, median),
+        };
+        let weir = spread(0, self.weir_mpps, self.weir_mpps_min, self.weir_mpps_max);
+        let lb = spread(1, self.ovs_lb_mpps, self.ovs_lb_mpps_min, self.ovs_lb_mpps_max);
+        let [recirc, ceiling] = [self.rate(2, self.ovs_recirc_mpps), self.rate(3, self.ceiling_mpps)];
+        write!(f, "{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}", self.streams)?;
+        let percent = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
+        let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
+        write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
+        let shares = [self.weir_dropped, self.ovs_lb_dropped, self.ovs_recirc_dropped, self.ceiling_dropped];
+        for (name, share) in ARMS.into_iter().zip(shares).filter(|(name, _)| self.void.contains(name)) {
+            let share = 100.0 * share.unwrap_or(1.0);
+            // Turns are also left out as doubtful: rates that the arm itself cannot have had.
+            write!(
+                f,
+                "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at its members"
+            )?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(turns: [(f64, f64); 3]) -> Round {
+        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped, doubtful: false });
+        [turn(turns[0]), turn(turns[1]), None, turn(turns[2])]
+    }
+
+    #[test]
+    fn turns_with_loss_do_not_count_and_too_few_others_are_void() {
+        let mut rounds = Rounds::default();
+        assert!(!rounds.suffice());
+        for at in 0..6 {
+            // weir is always without loss, lb_output always with, the ceiling at first.
+            let dropped = if at == 0 { 0.3 } else { 0.0005 };
+            rounds.add(round([(10.0 + f64::from(at), 0.0), (20.0, 0.5), (20.0 + 2.0 * f64::from(at), dropped)]));
+        }
+        let row = Row::new(7, &rounds);
+        assert_eq!((row.weir_mpps, row.weir_dropped), (Some(13.0), Some(0.0)));
+        assert_eq!((row.ovs_lb_mpps, row.ovs_lb_dropped), (None, Some(0.5)));
+        assert_eq!((row.ovs_recirc_mpps, row.ovs_recirc_dropped), (None, None));
+        assert_eq!((row.ceiling_mpps, row.ceiling_dropped), (Some(26.0), Some(0.0005)));
+        assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
+        assert_eq!(row.void, ["ovs_lb"]);
+        assert!(
+            row.to_string().contains("ovs_lb is void: too few turns without loss or doubt; 50.00 % dropped"),
+            "{row}"
+        );
+        assert!(!rounds.suffice());
+    }
+}

@@ -1,0 +1,149 @@
+//! weir beside dpdk-testpmd on the same DPDK devices: from a recording in a loop (`net_pcap`) to nowhere (`net_null`).
+//!
+//! weir runs the `basic2` program, testpmd its `io` and `macswap`, with as many frames of memory, on the same core, in turn
+//! and in one run. Rates are frames over the processor time of the thread that carries them.
+
+use super::peers::{FRAMES, Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
+use super::scenarios::shuffled;
+use anyhow::{Context, Result};
+use lab::run::Run;
+use lab::spread::Spread;
+use lab::{Interrupt, namespace, weir};
+use port::Stream;
+use port::huge_pages::HugePages;
+use port::pcap::Writer;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Flows of the recordings, one frame each.
+const FLOWS: [u32; 2] = [1000, 10_000];
+
+/// Bytes of a frame, without its checksum.
+const FRAME: usize = 60;
+
+/// Rounds of which the median is reported; one before them is not counted.
+const ROUNDS: usize = 5;
+
+/// How long a turn is.
+const TURN: Duration = Duration::from_millis(800);
+
+/// MiB for the frames of one process: 2.4 KiB each of huge pages, a page each of ordinary ones.
+const HUGE_MIB: u32 = 512;
+const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
+
+/// One line of results: million frames a second.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Row {
+    flows: u32,
+    weir_mpps: f64,
+    weir_mpps_min: f64,
+    weir_mpps_max: f64,
+    testpmd_io_mpps: f64,
+    testpmd_io_mpps_min: f64,
+    testpmd_io_mpps_max: f64,
+    testpmd_macswap_mpps: f64,
+    testpmd_macswap_mpps_min: f64,
+    testpmd_macswap_mpps_max: f64,
+}
+
+impl std::fmt::Display for Row {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut rate = |name, median, min, max| write!(f, "  {name} {median:.2} ({min:.2} - {max:.2})");
+        rate("weir", self.weir_mpps, self.weir_mpps_min, self.weir_mpps_max)?;
+        rate("io", self.testpmd_io_mpps, self.testpmd_io_mpps_min, self.testpmd_io_mpps_max)?;
+        let Row { testpmd_macswap_mpps: macswap, testpmd_macswap_mpps_min: min, testpmd_macswap_mpps_max: max, .. } =
+            self;
+        rate("macswap", *macswap, *min, *max)?;
+        write!(f, "  weir / macswap {:.0} %  ({} flows)", 100.0 * self.weir_mpps / macswap, self.flows)
+    }
+}
+
+/// Measures; `None`, and a line that says why, where it cannot be done.
+pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
+    if cfg!(not(feature = "dpdk")) {
+        println!("dpdk: not measured, this weir was built without it: build it with `--features dpdk`");
+        return Ok(None);
+    }
+    if !namespace::missing(&[TESTPMD]).is_empty() {
+        println!("dpdk: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
+        return Ok(None);
+    }
+    if !rustix::process::geteuid().is_root() {
+        println!("dpdk: not measured, DPDK needs root");
+        return Ok(None);
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let pages = HugePages::reserve(2 * HUGE_MIB as usize);
+    let mut run = Run::begin(false)?;
+    let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
+    if !pages.enough {
+        println!("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower");
+    }
+    let mut rows = Vec::new();
+    for flows in FLOWS {
+        let row = measure(&mut run, &setting, flows, &interrupt)?;
+        progress(&row);
+        rows.push(row);
+    }
+    Ok(Some(rows))
+}
+
+fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) -> Result<Row> {
+    let recording = record(run.folder(), flows)?;
+    let devices = [format!("net_pcap0,rx_pcap={},infinite_rx=1", recording.display()), "net_null0,no-rx=1".to_string()];
+    let mut weir = Forwarder::weir(run, "weir", &mut arm(setting, &devices)?)?;
+    let mut testpmd = Forwarder::testpmd(run, |program| Command::new(program), setting, &devices)?;
+    let mut rates = [const { Vec::new() }; 3];
+    for round in 0..=ROUNDS {
+        testpmd.set_mode("io")?;
+        let io = testpmd.turn(run, TURN, interrupt)?;
+        let ours = weir.turn(run, TURN, interrupt)?;
+        testpmd.set_mode("macswap")?;
+        let macswap = testpmd.turn(run, TURN, interrupt)?;
+        if round > 0 {
+            rates.iter_mut().zip([ours, io, macswap]).for_each(|(rates, turn)| rates.push(turn.mpps()));
+        }
+    }
+    weir.stop(run)?;
+    testpmd.stop(run)?;
+    Ok(row(flows, rates.map(Spread::of)))
+}
+
+fn row(flows: u32, [weir, io, macswap]: [Spread; 3]) -> Row {
+    Row {
+        flows,
+        weir_mpps: weir.median,
+        weir_mpps_min: weir.min,
+        weir_mpps_max: weir.max,
+        testpmd_io_mpps: io.median,
+        testpmd_io_mpps_min: io.min,
+        testpmd_io_mpps_max: io.max,
+        testpmd_macswap_mpps: macswap.median,
+        testpmd_macswap_mpps_min: macswap.min,
+        testpmd_macswap_mpps_max: macswap.max,
+    }
+}
+
+/// This program, as weir's part.
+fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
+    let mut command = Command::new(weir::program()?);
+    command.args(["bench", "arm", "--core", &setting.core.to_string(), "dpdk"]);
+    command.args(["--mebibytes", &setting.mebibytes.to_string()]);
+    command.args(setting.huge.then_some("--huge")).args(devices);
+    Ok(command)
+}
+
+/// A recording of one frame of each of so many flows.
+pub fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
+    let path = folder.join(format!("{flows}.pcap"));
+    let file = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
+    let mut writer = Writer::new(file)?;
+    let stream = Stream::udp(FRAME, shuffled(flows));
+    for at in 0..stream.frames() {
+        writer.write(0, FRAME as u32, &stream.frame(at))?;
+    }
+    writer.flush()?;
+    Ok(path)
+}

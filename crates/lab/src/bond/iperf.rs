@@ -1,0 +1,85 @@
+//! A load of TCP: Debian's iperf3, with cubic, from inside to outside.
+
+use std::fs::File;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use super::topology::{OUTSIDE, Topology};
+use crate::Interrupt;
+use crate::run::{Run, Started};
+
+/// Connections: enough for every member to have some.
+const CONNECTIONS: &str = "24";
+/// How much longer than its time iperf3 may take.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// A load that is running.
+pub struct Iperf {
+    client: Started,
+    server: Started,
+    deadline: Instant,
+}
+
+/// What came of it.
+pub struct Throughput {
+    /// Received, megabits a second.
+    pub mbps: f64,
+    /// Segments sent anew.
+    pub retransmits: u64,
+}
+
+impl Iperf {
+    /// Starts one for so many seconds.
+    pub fn start(run: &mut Run, topology: &Topology, seconds: u32, interrupt: &Interrupt) -> Result<Iperf> {
+        let mut command = topology.outside.command("iperf3");
+        command.args(["--server", "--one-off", "--bind", OUTSIDE]).stdout(Stdio::null());
+        let server = run.start("iperf3-server", &mut command)?;
+        wait_until_it_listens(topology, interrupt)?;
+        let mut command = topology.inside.command("iperf3");
+        let time = seconds.to_string();
+        command.args(["--client", OUTSIDE, "--congestion", "cubic", "--parallel", CONNECTIONS, "--time", &time]);
+        command.arg("--json").stdout(File::create(run.folder().join("iperf3.json"))?);
+        let client = run.start("iperf3", &mut command)?;
+        Ok(Iperf { client, server, deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + GRACE })
+    }
+
+    /// True when it has ended; an error when it should have.
+    pub fn ended(&self, run: &mut Run) -> Result<bool> {
+        if run.child(self.client).try_wait()?.is_some() {
+            return Ok(true);
+        }
+        if Instant::now() > self.deadline {
+            bail!("iperf3 did not end in time");
+        }
+        Ok(false)
+    }
+
+    /// The result of one that has ended.
+    pub fn throughput(self, run: &mut Run) -> Result<Throughput> {
+        run.stop(self.server)?;
+        let text = std::fs::read_to_string(run.folder().join("iperf3.json"))?;
+        let result: Value = serde_json::from_str(&text).context("iperf3 printed no JSON")?;
+        let end = &result["end"];
+        match end["sum_received"]["bits_per_second"].as_f64() {
+            Some(bps) => {
+                Ok(Throughput { mbps: bps / 1e6, retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or(0) })
+            }
+            None => bail!("iperf3 failed: {}", result["error"]),
+        }
+    }
+}
+
+/// Its port is 5201 (0x1451), and state 0A is LISTEN.
+fn wait_until_it_listens(topology: &Topology, interrupt: &Interrupt) -> Result<()> {
+    let deadline = Instant::now() + GRACE;
+    while !topology.outside.output("cat", &["/proc/net/tcp"])?.contains(":1451 00000000:0000 0A") {
+        if Instant::now() > deadline {
+            bail!("iperf3's server does not listen");
+        }
+        interrupt.sleep(Duration::from_millis(50))?;
+    }
+    Ok(())
+}

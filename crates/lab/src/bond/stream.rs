@@ -1,0 +1,326 @@
+//! A paced stream of UDP packets in many flows, each packet with its number: what was lost, what overtook what, and for how
+//! long nothing came through.
+//!
+//! Sender and receiver are processes of their own (`weir lab stream`), for they live in namespaces. Each writes down what it
+//! has sent or received, and when; what it means is worked out afterwards, here, from both.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{ChildStdin, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+
+use super::topology::{OUTSIDE, Topology};
+use crate::run::{Run, Started};
+use crate::{Interrupt, weir};
+
+/// Flows: enough for every member to have some, and so few that each has a packet every few milliseconds.
+const FLOWS: u32 = 16;
+
+const PORT: u16 = 9000;
+/// The flows' source ports begin here.
+const SOURCE_PORT: u16 = 20_000;
+/// Bytes of a packet behind UDP.
+const PAYLOAD: usize = 64;
+/// Bytes that may wait for the receiver: it may be kept from its core for a while, and that is not to count as loss.
+const BUFFER: usize = 8 << 20;
+/// A sender that was kept from its core for longer skips what it has missed, and does not send it in one burst.
+const LATE: Duration = Duration::from_millis(20);
+/// How often both say how far they are.
+const SAY: Duration = Duration::from_millis(200);
+/// How long packets may be on their way.
+const SETTLE: Duration = Duration::from_millis(300);
+/// How long the processes may take to start, and to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// One end of a stream, in a process of its own.
+#[derive(clap::Subcommand)]
+pub enum End {
+    /// Sends until standard input ends.
+    Send {
+        /// Where to.
+        address: SocketAddr,
+        /// Packets a second.
+        rate: u32,
+        /// Where to write down when each was sent.
+        log: PathBuf,
+    },
+    /// Receives until standard input ends.
+    Receive {
+        /// On which address.
+        address: SocketAddr,
+        /// Where to write down which came.
+        log: PathBuf,
+    },
+}
+
+/// Runs one end.
+pub fn run_end(end: &End) -> Result<()> {
+    match end {
+        End::Send { address, rate, log } => send(*address, *rate, log),
+        End::Receive { address, log } => receive(*address, log),
+    }
+}
+
+fn send(address: SocketAddr, rate: u32, log: &Path) -> Result<()> {
+    let open = |flow: u32| -> Result<UdpSocket> {
+        let socket = UdpSocket::bind(("0.0.0.0", SOURCE_PORT + flow as u16))?;
+        socket.set_nonblocking(true)?;
+        socket.connect(address)?;
+        Ok(socket)
+    };
+    let sockets = (0..FLOWS).map(open).collect::<Result<Vec<_>>>()?;
+    let ended = end_of_input();
+    let interval = Duration::from_secs(1) / rate.max(1);
+    let (start, mut due, mut said) = (Instant::now(), Instant::now(), Instant::now());
+    let mut sent: Vec<u64> = Vec::new();
+    while !ended.load(Ordering::Relaxed) {
+        let now = Instant::now();
+        if now > due + LATE {
+            due = now;
+        }
+        while due <= now {
+            let number = sent.len() as u32;
+            let mut payload = [0; PAYLOAD];
+            payload[..4].copy_from_slice(&number.to_le_bytes());
+            sent.push(start.elapsed().as_nanos() as u64);
+            // What the host itself does not take is lost like any other.
+            let _ = sockets[(number % FLOWS) as usize].send(&payload);
+            due += interval;
+        }
+        if said.elapsed() > SAY {
+            said = Instant::now();
+            println!("{}", sent.len());
+        }
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    let bytes: Vec<u8> = sent.iter().flat_map(|at| at.to_le_bytes()).collect();
+    fs::write(log, bytes).context("the log cannot be written")
+}
+
+fn receive(address: SocketAddr, log: &Path) -> Result<()> {
+    let socket = UdpSocket::bind(address)?;
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).context("no large buffer")?;
+    socket.set_read_timeout(Some(SAY / 4))?;
+    let ended = end_of_input();
+    println!("0");
+    let (mut numbers, mut said): (Vec<u32>, Instant) = (Vec::new(), Instant::now());
+    let mut payload = [0; PAYLOAD];
+    while !ended.load(Ordering::Relaxed) {
+        if let Ok(PAYLOAD) = socket.recv(&mut payload) {
+            numbers.push(u32::from_le_bytes([payload[0], payload[1], payload[2], payload[3]]));
+        }
+        if said.elapsed() > SAY {
+            said = Instant::now();
+            println!("{}", numbers.len());
+        }
+    }
+    let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+    fs::write(log, bytes).context("the log cannot be written")
+}
+
+/// Set when standard input ends.
+fn end_of_input() -> Arc<AtomicBool> {
+    let ended = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&ended);
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+        flag.store(true, Ordering::Relaxed);
+    });
+    ended
+}
+
+/// A stream from inside to outside that is running.
+pub struct Stream {
+    sender: Process,
+    receiver: Process,
+}
+
+struct Process {
+    started: Started,
+    /// It ends when this does.
+    input: ChildStdin,
+    /// How far it is.
+    count: Arc<AtomicU64>,
+    log: PathBuf,
+}
+
+impl Stream {
+    /// Starts one of so many packets a second.
+    pub fn start(run: &mut Run, topology: &Topology, rate: u32, interrupt: &Interrupt) -> Result<Stream> {
+        let to = format!("{OUTSIDE}:{PORT}");
+        let program = weir::program()?;
+        let mut command = topology.outside.command(&program);
+        command.args(["lab", "stream", "receive", &to]);
+        let receiver = Process::start(run, "receiver", &mut command)?;
+        receiver.wait_until_it_counts(run, interrupt)?;
+        let mut command = topology.inside.command(&program);
+        command.args(["lab", "stream", "send", &to, &rate.to_string()]);
+        let sender = Process::start(run, "sender", &mut command)?;
+        Ok(Stream { sender, receiver })
+    }
+
+    /// Packets sent and received so far.
+    pub fn counts(&self) -> (u64, u64) {
+        let count = |process: &Process| match process.count.load(Ordering::Relaxed) {
+            NOTHING => 0,
+            count => count,
+        };
+        (count(&self.sender), count(&self.receiver))
+    }
+
+    /// Stops it; what came of it.
+    pub fn finish(self, run: &mut Run, interrupt: &Interrupt) -> Result<Tally> {
+        let sent = self.sender.end(run, interrupt)?;
+        interrupt.sleep(SETTLE)?;
+        let received = self.receiver.end(run, interrupt)?;
+        let sent: Vec<u64> = sent.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
+        let received: Vec<u32> = received.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        Ok(Tally::of(&sent, &received))
+    }
+}
+
+/// No line was read yet.
+const NOTHING: u64 = u64::MAX;
+
+impl Process {
+    fn start(run: &mut Run, name: &str, command: &mut std::process::Command) -> Result<Process> {
+        let log = run.folder().join(format!("{name}.packets"));
+        let _ = fs::remove_file(&log);
+        let started = run.start(name, command.arg(&log).stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let child = run.child(started);
+        let (input, lines) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);
+        Ok(Process { started, input, count: counts(lines), log })
+    }
+
+    fn wait_until_it_counts(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.count.load(Ordering::Relaxed) == NOTHING {
+            if Instant::now() > deadline || run.child(self.started).try_wait()?.is_some() {
+                bail!("the stream's receiver does not start: {}", run.last_words("receiver"));
+            }
+            interrupt.sleep(Duration::from_millis(5))?;
+        }
+        Ok(())
+    }
+
+    /// Lets it end; what it has written down.
+    fn end(self, run: &mut Run, interrupt: &Interrupt) -> Result<Vec<u8>> {
+        drop(self.input);
+        let deadline = Instant::now() + PATIENCE;
+        while run.child(self.started).try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                bail!("an end of the stream does not end");
+            }
+            interrupt.sleep(Duration::from_millis(5))?;
+        }
+        fs::read(&self.log).with_context(|| format!("{} was not written", self.log.display()))
+    }
+}
+
+/// The number on the last line that came.
+fn counts(lines: ChildStdout) -> Arc<AtomicU64> {
+    let count = Arc::new(AtomicU64::new(NOTHING));
+    let last = Arc::clone(&count);
+    std::thread::spawn(move || {
+        for line in BufReader::new(lines).lines().map_while(Result::ok) {
+            last.store(line.parse().unwrap_or(NOTHING), Ordering::Relaxed);
+        }
+    });
+    count
+}
+
+/// What came of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Packets sent.
+    pub sent: u64,
+    /// Packets that never came.
+    pub lost: u64,
+    /// Packets that came after a later one of their flow (RFC 4737 §3).
+    pub reordered: u64,
+    /// From the first lost packet to the one with which the last flow came through again; `None` when none was lost.
+    pub outage_ms: Option<f64>,
+    /// Every flow came through at last.
+    pub back: bool,
+}
+
+impl Tally {
+    /// From the times at which packets were sent, by number, and the numbers of those that came, in order. Flow `n` has
+    /// every packet whose number is `n` modulo the flows.
+    pub fn of(sent: &[u64], received: &[u32]) -> Tally {
+        let mut came = vec![false; sent.len()];
+        let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut reordered = 0;
+        for &number in received.iter().filter(|number| (**number as usize) < sent.len()) {
+            came[number as usize] = true;
+            let latest = latest.entry(number % FLOWS).or_insert(number);
+            reordered += u64::from(number < *latest);
+            *latest = number.max(*latest);
+        }
+        let lost: Vec<usize> = (0..sent.len()).filter(|&number| !came[number]).collect();
+        let mut tally = Tally { sent: sent.len() as u64, lost: lost.len() as u64, reordered, ..Tally::default() };
+        let last_lost: BTreeMap<usize, usize> = lost.iter().map(|&number| (number % FLOWS as usize, number)).collect();
+        let again = |lost: usize| (lost..sent.len()).step_by(FLOWS as usize).find(|&number| came[number]);
+        let returns: Vec<Option<usize>> = last_lost.values().map(|&lost| again(lost)).collect();
+        tally.back = returns.iter().all(Option::is_some);
+        if let (Some(&first), Some(&end)) = (lost.first(), returns.iter().flatten().max()) {
+            tally.outage_ms = Some((sent[end] - sent[first]) as f64 / 1e6);
+        }
+        tally
+    }
+
+    /// Of several streams; outages are not added up.
+    pub fn add(&mut self, other: &Tally) {
+        self.sent += other.sent;
+        self.lost += other.lost;
+        self.reordered += other.reordered;
+        self.back &= other.back;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(packets: u64) -> Vec<u64> {
+        (0..packets).map(|number| number * 1_000_000).collect()
+    }
+
+    #[test]
+    fn a_stream_that_comes_whole_and_in_order_has_no_outage() {
+        let tally = Tally::of(&times(200), &(0..200).collect::<Vec<u32>>());
+        assert_eq!(tally, Tally { sent: 200, back: true, ..Tally::default() });
+    }
+
+    #[test]
+    fn flows_may_overtake_each_other_but_not_themselves() {
+        let other_flows = Tally::of(&times(130), &(0..130).rev().collect::<Vec<u32>>());
+        // Two flows have nine packets, fourteen have eight.
+        assert_eq!(other_flows.reordered, 2 * 8 + 14 * 7);
+        let swapped = Tally::of(&times(3), &[1, 0, 2]);
+        assert_eq!((swapped.reordered, swapped.lost), (0, 0));
+    }
+
+    #[test]
+    fn an_outage_lasts_from_the_first_lost_packet_until_every_flow_is_back() {
+        // Flows 3 and 4 lose their packets 3, 4 and 19; then 20 and 35 come.
+        let received: Vec<u32> = (0..200).filter(|number| ![3, 4, 19].contains(number)).collect();
+        let tally = Tally::of(&times(200), &received);
+        assert_eq!((tally.lost, tally.outage_ms, tally.back), (3, Some(32.0), true));
+        let received: Vec<u32> = (0..200).filter(|number| number % 16 != 5).collect();
+        let tally = Tally::of(&times(200), &received);
+        assert!(!tally.back && tally.lost == 13, "{tally:?}");
+    }
+
+    #[test]
+    fn numbers_that_were_never_sent_are_not_counted() {
+        assert_eq!(Tally::of(&times(2), &[0, 9, 1]).sent, 2);
+    }
+}

@@ -1,0 +1,96 @@
+//! Who is wired to whom: two hosts, and between them weir and an Open vSwitch that are bonded over four links.
+//!
+//! ```text
+//!             +------+ p1 --- s1 +--------+
+//!  inside --- | weir | p2 --- s2 | switch | --- outside
+//!          p0 |      | p3 --- s3 |        | o0
+//!             +------+ p4 --- s4 +--------+
+//! ```
+//!
+//! The hosts know each other's MAC address, so that no ARP is lost in an outage and lengthens it.
+
+use anyhow::Result;
+
+use crate::namespace::Namespace;
+use crate::run::Run;
+
+/// The hosts' addresses.
+pub const INSIDE: &str = "10.88.0.1";
+pub const OUTSIDE: &str = "10.88.0.2";
+const INSIDE_MAC: &str = "02:88:00:00:00:01";
+const OUTSIDE_MAC: &str = "02:88:00:00:00:02";
+const INTERFACE: &str = "eth0";
+
+/// Links between weir and the switch: `p1` to `p4` at one end, `s1` to `s4` at the other.
+pub const LINKS: usize = 4;
+
+/// The lab's network.
+pub struct Topology {
+    /// Where traffic comes from.
+    pub inside: Namespace,
+    /// Where weir runs.
+    pub weir: Namespace,
+    /// Where Open vSwitch runs.
+    pub switch: Namespace,
+    /// Where traffic goes.
+    pub outside: Namespace,
+}
+
+impl Topology {
+    /// Builds it; `run` takes it down.
+    pub fn build(run: &Run) -> Result<Topology> {
+        let topology = Topology {
+            inside: run.namespace("inside")?,
+            weir: run.namespace("weir")?,
+            switch: run.namespace("switch")?,
+            outside: run.namespace("outside")?,
+        };
+        let Topology { inside, weir, switch, outside } = &topology;
+        cable((weir, "p0"), (inside, INTERFACE))?;
+        for link in 1..=LINKS {
+            cable((weir, &format!("p{link}")), (switch, &format!("s{link}")))?;
+        }
+        cable((switch, "o0"), (outside, INTERFACE))?;
+        host(inside, (INSIDE, INSIDE_MAC), (OUTSIDE, OUTSIDE_MAC))?;
+        host(outside, (OUTSIDE, OUTSIDE_MAC), (INSIDE, INSIDE_MAC))?;
+        Ok(topology)
+    }
+
+    /// Cuts a link (from 1) at the switch's end, so that weir's loses its carrier, or mends it.
+    pub fn set_link(&self, link: usize, up: bool) -> Result<()> {
+        self.switch.ip(&format!("link set s{link} {}\n", if up { "up" } else { "down" }))
+    }
+
+    /// Lets no LACPDU of the switch pass a link (from 1): its carrier stays, and so does all other traffic.
+    pub fn silence(&self, link: usize) -> Result<()> {
+        let rules = format!(
+            "add table netdev lab\n\
+             add chain netdev lab out {{ type filter hook egress device \"s{link}\" priority 0; }}\n\
+             add rule netdev lab out ether type 0x8809 drop\n"
+        );
+        self.switch.input("nft", &["-f", "-"], &rules)
+    }
+
+    /// Lets them pass again.
+    pub fn speak(&self) -> Result<()> {
+        self.switch.output("nft", &["delete", "table", "netdev", "lab"]).map(drop)
+    }
+}
+
+/// One queue at each end: weir has one worker.
+fn cable((here, name): (&Namespace, &str), (there, other): (&Namespace, &str)) -> Result<()> {
+    here.ip(&format!(
+        "link add name {name} numtxqueues 1 numrxqueues 1 type veth peer name {other} numtxqueues 1 numrxqueues 1 netns {}\n\
+         link set {name} up\n",
+        there.name()
+    ))?;
+    there.ip(&format!("link set {other} up\n"))
+}
+
+fn host(host: &Namespace, (address, mac): (&str, &str), (other, its): (&str, &str)) -> Result<()> {
+    host.ip(&format!(
+        "link set {INTERFACE} address {mac}\naddress add {address}/24 dev {INTERFACE}\n\
+         neighbour add {other} lladdr {its} dev {INTERFACE} nud permanent\n"
+    ))?;
+    host.checksum_in_software(INTERFACE)
+}

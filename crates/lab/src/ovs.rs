@@ -1,0 +1,167 @@
+//! An Open vSwitch of a lab or bench: a database and a switch of its own in the run's folder, in no host's way.
+//!
+//! Debian's packages start a switch for the host; this is another one beside it. Its userspace datapath (`netdev`) needs
+//! no kernel module. The switch's control socket is spoken to directly: `ovs-appctl` would cost a process each time, on a
+//! core that is being measured.
+
+use std::io::Write;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::run::{Run, Started};
+use super::{Interrupt, namespace};
+
+/// The switch.
+pub const SWITCH: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
+/// Its Debian package.
+pub const PACKAGE: &str = "openvswitch-switch";
+/// The switch with DPDK.
+pub const SWITCH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
+/// Its Debian package.
+pub const PACKAGE_DPDK: &str = "openvswitch-switch-dpdk";
+
+const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
+const NAME: &str = "ovs-vswitchd";
+/// How long database and switch may take to start; with DPDK the switch makes its pools.
+const START: Duration = Duration::from_secs(30);
+/// How long the switch may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A running switch.
+pub struct Ovs {
+    folder: PathBuf,
+    switch: Started,
+}
+
+impl Ovs {
+    /// Starts a database and a switch with these columns of `Open_vSwitch`; `command` runs a program where the switch is to live.
+    pub fn start(
+        run: &mut Run,
+        program: &str,
+        settings: &[&str],
+        command: impl Fn(&str) -> Command,
+        interrupt: &Interrupt,
+    ) -> Result<Ovs> {
+        let folder = run.folder().join("ovs");
+        std::fs::create_dir_all(&folder)?;
+        let database = path(&folder.join("conf.db"));
+        namespace::output("ovsdb-tool", &["create", &database, SCHEMA])?;
+        let mut server = Command::new("ovsdb-server");
+        server.args([&database, "-vconsole:warn", "--no-chdir"]).stdin(Stdio::null()).stdout(Stdio::null());
+        server.arg(format!("--remote=punix:{}", path(&folder.join("db.sock"))));
+        server.arg(format!("--unixctl={}", path(&folder.join("db.ctl"))));
+        run.start("ovsdb-server", &mut server)?;
+        wait_for(&folder.join("db.sock"), interrupt)?;
+        let ovs = Ovs { switch: switch(run, &folder, program, &command, interrupt, settings)?, folder };
+        Ok(ovs)
+    }
+
+    /// Starts the switch anew after it was ended: the database has what it needs.
+    pub fn restart(
+        &mut self,
+        run: &mut Run,
+        program: &str,
+        command: impl Fn(&str) -> Command,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        self.switch = switch(run, &self.folder, program, &command, interrupt, &[])?;
+        Ok(())
+    }
+
+    /// The switch's process.
+    pub fn process(&self) -> Started {
+        self.switch
+    }
+
+    /// Changes the configuration, and waits until the switch has it.
+    pub fn vsctl(&self, words: &[&str]) -> Result<()> {
+        vsctl(&self.folder, words)
+    }
+
+    /// Gives a bridge these flows and no others.
+    pub fn set_flows(&self, bridge: &str, flows: &str) -> Result<()> {
+        let bridge = format!("unix:{}", path(&self.folder.join(format!("{bridge}.mgmt"))));
+        namespace::output("ovs-ofctl", &["del-flows", &bridge])?;
+        namespace::output("ovs-ofctl", &["add-flow", &bridge, flows]).map(drop)
+    }
+
+    /// What the switch answers to a command of `ovs-appctl`.
+    pub fn appctl(&self, command: &str, arguments: &[&str]) -> Result<String> {
+        appctl(&self.folder.join("switch.ctl"), command, arguments)
+    }
+
+    /// How many members of a bond carry traffic.
+    pub fn members_enabled(&self, bond: &str) -> Result<usize> {
+        let text = self.appctl("bond/show", &[bond])?;
+        Ok(text.lines().filter(|line| line.starts_with("member ") && line.ends_with(": enabled")).count())
+    }
+}
+
+fn switch(
+    run: &mut Run,
+    folder: &Path,
+    program: &str,
+    command: &impl Fn(&str) -> Command,
+    interrupt: &Interrupt,
+    settings: &[&str],
+) -> Result<Started> {
+    let init = [&["--no-wait", "init", "--", "set", "Open_vSwitch", "."], settings].concat();
+    vsctl(folder, if settings.is_empty() { &["--no-wait", "init"] } else { &init })?;
+    let control = folder.join("switch.ctl");
+    let mut command = command(program);
+    command.arg(format!("unix:{}", path(&folder.join("db.sock")))).arg(format!("--unixctl={}", path(&control)));
+    for folder_of in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY"] {
+        command.env(folder_of, folder);
+    }
+    command.arg("-vconsole:warn").stdin(Stdio::null()).stdout(Stdio::null());
+    let process = run.start(NAME, &mut command)?;
+    let deadline = Instant::now() + START;
+    while appctl(&control, "version", &[]).is_err() {
+        if let Some(status) = run.child(process).try_wait()? {
+            bail!("Open vSwitch has ended ({status}): {}", run.last_words(NAME));
+        }
+        if Instant::now() > deadline {
+            bail!("Open vSwitch did not answer within {} s: {}", START.as_secs(), run.last_words(NAME));
+        }
+        interrupt.sleep(Duration::from_millis(20))?;
+    }
+    Ok(process)
+}
+
+fn vsctl(folder: &Path, words: &[&str]) -> Result<()> {
+    let database = format!("--db=unix:{}", path(&folder.join("db.sock")));
+    namespace::output("ovs-vsctl", &[&[database.as_str()], words].concat()).map(drop)
+}
+
+/// JSON-RPC without a frame around it: an answer ends where its object does.
+fn appctl(control: &Path, command: &str, arguments: &[&str]) -> Result<String> {
+    let mut stream = UnixStream::connect(control).context("no Open vSwitch answers")?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(json!({"id": 0, "method": command, "params": arguments}).to_string().as_bytes())?;
+    let mut answers = serde_json::Deserializer::from_reader(&stream).into_iter::<Value>();
+    let answer = answers.next().context("Open vSwitch has hung up")??;
+    match (&answer["result"], &answer["error"]) {
+        (Value::String(text), _) => Ok(text.clone()),
+        (_, error) => bail!("Open vSwitch refuses `{command}`: {error}"),
+    }
+}
+
+fn wait_for(socket: &Path, interrupt: &Interrupt) -> Result<()> {
+    let deadline = Instant::now() + START;
+    while UnixStream::connect(socket).is_err() {
+        if Instant::now() > deadline {
+            bail!("nothing listens on {}", socket.display());
+        }
+        interrupt.sleep(Duration::from_millis(20))?;
+    }
+    Ok(())
+}
+
+fn path(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}

@@ -1,0 +1,105 @@
+//! A weir of a lab or bench: this very program, run as a daemon in a process of its own, asked over its socket.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::Interrupt;
+use super::run::{Run, Started};
+
+/// Loading XDP programs and opening sockets takes a tenth of it; DPDK takes a second to load its drivers, on an idle machine.
+const START: Duration = Duration::from_secs(30);
+
+/// Path of this program.
+pub fn program() -> Result<String> {
+    let path = std::env::current_exe().context("where is this program?")?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+/// A running daemon.
+pub struct Weir {
+    name: &'static str,
+    process: Started,
+    configuration: PathBuf,
+    socket: PathBuf,
+}
+
+impl Weir {
+    /// Starts one with this configuration and waits until it answers; `command` runs a program (in a namespace, or not).
+    pub fn start(
+        run: &mut Run,
+        name: &'static str,
+        command: impl FnOnce(&str) -> Command,
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Weir> {
+        let file = run.folder().join(format!("{name}.yaml"));
+        fs::write(&file, configuration)?;
+        let socket = run.folder().join(format!("{name}.sock"));
+        let mut command = command(&program()?);
+        command.arg("run").arg(&file).arg("--socket").arg(&socket).stdout(Stdio::null());
+        let process = run.start(name, &mut command)?;
+        let weir = Weir { name, process, configuration: file, socket };
+        weir.wait_until_it_answers(run, interrupt)?;
+        Ok(weir)
+    }
+
+    fn wait_until_it_answers(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        let deadline = Instant::now() + START;
+        while self.show("ledger").is_err() {
+            self.still_runs(run)?;
+            if Instant::now() > deadline {
+                bail!("{} did not answer within {} s: {}", self.name, START.as_secs(), run.last_words(self.name));
+            }
+            interrupt.sleep(Duration::from_millis(20))?;
+        }
+        Ok(())
+    }
+
+    /// An error, with its last words, when it has ended.
+    pub fn still_runs(&self, run: &mut Run) -> Result<()> {
+        match run.child(self.process).try_wait()? {
+            Some(status) => bail!("{} has ended ({status}): {}", self.name, run.last_words(self.name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Its process.
+    pub fn process(&self) -> Started {
+        self.process
+    }
+
+    /// Asks it.
+    pub fn ask(&self, request: &Value) -> Result<Value> {
+        control::ask(&self.socket, request)
+    }
+
+    /// What `weir show WHAT` has.
+    pub fn show(&self, what: &str) -> Result<Value> {
+        self.ask(&json!({"command": "show", "what": what}))
+    }
+
+    /// What an app of it answers.
+    pub fn app(&self, name: &str, request: &str) -> Result<Value> {
+        self.ask(&json!({"command": "app", "app": name, "request": request}))
+    }
+
+    /// Swaps its configuration; returns when all workers have it.
+    pub fn reload(&self, configuration: &str) -> Result<()> {
+        fs::write(&self.configuration, configuration)?;
+        self.ask(&json!({"command": "reload"})).map(drop)
+    }
+
+    /// Lets it stop by itself (SIGTERM); an error unless it then ends well.
+    pub fn stop(&self, run: &mut Run) -> Result<()> {
+        let status = run.stop(self.process)?;
+        if !status.success() {
+            bail!("{} did not stop cleanly ({status}): {}", self.name, run.last_words(self.name));
+        }
+        Ok(())
+    }
+}
