@@ -16,6 +16,7 @@ mod run_time;
 pub mod section;
 pub mod sets;
 mod take;
+pub mod tunnels;
 pub mod value;
 
 pub use diagnostic::{Diagnostic, Report, Span, nearest, suggestion};

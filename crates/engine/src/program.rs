@@ -4,7 +4,7 @@
 //! Indices (`PipeId`, ...) are positions in the program's own lists. Names are what lasts from one program to the next:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
-use packet::{Depth, Field, FlowKey, KeySource};
+use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -60,6 +60,8 @@ pub struct Program {
     pub apps: Vec<String>,
     /// Seed of the select hash; equal over a fleet.
     pub select_seed: u64,
+    /// UDP ports by which tunnels are recognised and to which they are sent.
+    pub tunnels: TunnelPorts,
 }
 
 /// What a program does with flow keys of one kind: what nobody reads is not computed.
@@ -508,6 +510,7 @@ impl Program {
             meters: self.meters.clone(),
             apps: self.apps.clone(),
             select_seed: self.select_seed,
+            tunnels: self.tunnels,
         }
     }
 

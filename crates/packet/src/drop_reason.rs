@@ -37,7 +37,10 @@ drop_reasons! {
     MalformedUdp = "malformed_udp", "The UDP header is cut short or its length is impossible.";
     MalformedIcmp = "malformed_icmp", "The ICMP or ICMPv6 header is cut short.";
     MalformedVxlan = "malformed_vxlan", "The VXLAN header is cut short or its I flag is not set.";
-    MalformedInner = "malformed_inner", "A header inside VXLAN is cut short or contradicts itself.";
+    MalformedGeneve = "malformed_geneve", "The Geneve header is cut short.";
+    MalformedGre = "malformed_gre", "The GRE header is cut short.";
+    MalformedGue = "malformed_gue", "The GUE header is cut short.";
+    MalformedInner = "malformed_inner", "A header inside a tunnel is cut short or contradicts itself.";
     TooManyExtensionHeaders = "too_many_extension_headers", "More IPv6 extension headers than weir follows (8).";
     TtlExpired = "ttl_expired", "`decrement_ttl` met a TTL or hop limit of 0 or 1.";
     NoHeadroom = "no_headroom", "No room in front of the frame for the header to be pushed.";

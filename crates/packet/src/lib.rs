@@ -17,6 +17,7 @@ mod ledger;
 mod memory;
 mod parse;
 mod port;
+pub mod tunnel;
 
 pub use batch::{BATCH, Batch, Bits};
 pub use checksum::{Sum, checksum, update, update_udp};
@@ -34,3 +35,4 @@ pub use parse::{
     PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse, parse_into,
 };
 pub use port::{Port, PortStatistics};
+pub use tunnel::{TunnelKind, TunnelPorts};

@@ -10,6 +10,7 @@ use ::config::ports::{self, PortConfig, PortKind, Take};
 use ::config::raw::Node;
 use ::config::section::{Section, boolean, list, name, number, pairs, parsed, text};
 use ::config::sets;
+use ::config::tunnels;
 use ::config::{Report, Span};
 use engine::check::{Finding, FindingKind, Severity, check};
 use engine::program::{Origin, PipeId, PortDeclaration, PortId, Program};
@@ -69,6 +70,7 @@ const KEYS: &[&str] = &[
     "hash_seed",
     "socket",
     "metrics",
+    "tunnels",
     "ports",
     "root",
     "counters",
@@ -95,6 +97,9 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
     };
     let seed = section.get("hash_seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
     plan.program.select_seed = seed.unwrap_or_default();
+    if let Some(node) = section.get("tunnels") {
+        plan.program.tunnels = tunnels::read(node, report);
+    }
     let mut builder = Builder { section: &section, plan, tainted: Vec::new() };
     builder.names(report);
     builder.apps(report);

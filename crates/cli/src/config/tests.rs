@@ -9,7 +9,7 @@ use engine::change::EntryKey;
 use engine::program::{
     AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeId, PipeKind, PortId, Value,
 };
-use packet::{Field, KeySource};
+use packet::{Field, KeySource, TunnelKind, TunnelPorts};
 use proptest::prelude::*;
 
 /// The examples that users start from.
@@ -99,6 +99,23 @@ fn everything_becomes_what_it_says() {
     assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
     assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == 3));
     assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });
+}
+
+#[test]
+fn tunnels_have_ports() {
+    let file = "ports: { p0: { mem: } }\nroot: a\npipes: { a: { type: basic, forward: p0, miss: drop } }\n";
+    let ports = |tunnels: &str| plan(&format!("{file}tunnels: {tunnels}\n")).program.tunnels;
+    let swapped = ports("{ vxlan: { port: 6081 }, geneve: { port: 4789 } }");
+    assert_eq!((swapped.of(TunnelKind::Vxlan), swapped.of(TunnelKind::Geneve)), (6081, 4789));
+    assert_eq!(ports("{}"), TunnelPorts::default());
+    for (tunnels, expected) in [
+        ("{ gre: { port: 5 } }", "4:12: error: there is no UDP tunnel `gre`"),
+        ("{ gue: {} }", "4:17: error: `port` is missing: the UDP destination port"),
+        ("{ gue: { port: 0 } }", "4:24: error: a UDP port is a whole number from 1 to 65535, not `0`"),
+        ("{ gue: { port: 4789 } }", "4:24: error: port 4789 means `vxlan` too"),
+    ] {
+        assert_eq!(wrong(&format!("{file}tunnels: {tunnels}\n"))[0].split("; ").next(), Some(expected));
+    }
 }
 
 #[test]
