@@ -1,17 +1,19 @@
 //! Entries: one row of a pipe, read from YAML (a configuration, or a line typed at run time) and written again.
 
-use crate::action::{Place, constant, places};
+use crate::action::constant;
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, number, pairs, text};
 use crate::{forward, value};
 use engine::change::EntryKey;
+use engine::operation::{Line, OPERATIONS, Place};
 use engine::program::{
     CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program,
-    SharedUse,
+    SharedUse, Template,
 };
 use packet::Field;
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 /// Names of shared counters.
 #[derive(Clone, Debug, Default)]
@@ -67,8 +69,18 @@ pub struct EntryReader<'a> {
     pub report: &'a mut Report,
 }
 
-const KEYS: &[&str] =
-    &["match", "action", "set", "add", "push_vlan", "encap_vxlan", "counter", "meter", "forward", "priority"];
+/// Keys of an entry besides the words of operations that take numbers from it.
+const KEYS: &[&str] = &["match", "action", "counter", "meter", "forward", "priority"];
+
+/// Words of operations that can take numbers from an entry.
+static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let numbers = |line: &&Line| line.blank.numbers().next().is_some();
+    OPERATIONS.iter().filter(numbers).map(|line| line.word).collect()
+});
+
+fn keys() -> Vec<&'static str> {
+    [KEYS, WORDS.as_slice()].concat()
+}
 
 impl EntryReader<'_> {
     /// The entries that one text stands for: one, or one for each member of the bond that it names as its port. None if
@@ -86,7 +98,7 @@ impl EntryReader<'_> {
 
     /// Where the entry of a whole bond gives its port, and what it gives there for each member.
     fn bond(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
-        let section = Section::of(node, KEYS, &mut Report::default());
+        let section = Section::of(node, &keys(), &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
         let members = value::members(Field::InputPort, text(port, "a port", &mut Report::default())?, self.program)?;
@@ -98,7 +110,7 @@ impl EntryReader<'_> {
     /// One entry, of a whole bond that of its first member; `None` if it cannot be used, which the report says.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
-        let section = Section::of(node, KEYS, self.report);
+        let section = Section::of(node, &keys(), self.report);
         let (matches, priority) = self.key(&section);
         let template = self.template(&section);
         let values = self.values(&section, template);
@@ -119,7 +131,7 @@ impl EntryReader<'_> {
     /// What tells the entry from others.
     pub fn read_key(&mut self, node: &Node) -> Option<EntryKey> {
         let before = self.report.errors();
-        let section = Section::of(node, KEYS, self.report);
+        let section = Section::of(node, &keys(), self.report);
         let (matches, priority) = self.key(&section);
         (self.report.errors() == before).then_some(EntryKey { matches, priority })
     }
@@ -297,20 +309,18 @@ impl EntryReader<'_> {
     }
 
     fn values(&mut self, section: &Section, template: u16) -> Vec<u128> {
-        let places = self.pipe.templates.get(usize::from(template)).map(places).unwrap_or_default();
-        for operation in ["set", "add", "push_vlan", "encap_vxlan"] {
+        let places = self.pipe.templates.get(usize::from(template)).map(Template::places).unwrap_or_default();
+        for operation in WORDS.iter().copied() {
             if let Some(node) = section.get(operation).filter(|_| self.sure) {
                 self.only_places(operation, node, &places);
             }
         }
         let mut values = Vec::with_capacity(places.len());
         for place in &places {
-            let given = section.get(place.operation).and_then(|node| self.given(node, place));
+            let given = section.get(place.word).and_then(|node| self.given(node, place));
             let Some(node) = given else {
-                let message = format!(
-                    "`{}: {{ {}: ... }}` is missing: the action takes it per entry",
-                    place.operation, place.key
-                );
+                let message =
+                    format!("`{}: {{ {}: ... }}` is missing: the action takes it per entry", place.word, place.key);
                 self.report.error(section.span, message);
                 continue;
             };
@@ -329,7 +339,7 @@ impl EntryReader<'_> {
     fn only_places(&mut self, operation: &str, node: &Node, places: &[Place]) {
         for (occurrence, told) in occurrences(node).into_iter().enumerate() {
             for (key, span, _) in pairs(told, self.report) {
-                let fits = |place: &&Place| place.operation == operation && place.occurrence == occurrence;
+                let fits = |place: &&Place| place.word == operation && place.occurrence == occurrence;
                 if !places.iter().filter(fits).any(|place| place.key == key) {
                     let names: Vec<&str> = places.iter().filter(fits).map(|place| place.key).collect();
                     let message = format!("the action takes no `{key}` per entry in `{operation}`");
@@ -405,7 +415,7 @@ pub fn write(program: &Program, pipe: &Pipe, entry: &Entry) -> String {
     if pipe.templates.len() > 1 {
         parts.extend(template.map(|template| format!("action: {}", template.name)));
     }
-    let places = template.map(places).unwrap_or_default();
+    let places = template.map(Template::places).unwrap_or_default();
     parts.extend(write_values(program, &places, &entry.values));
     let counter = entry.counter.and_then(|id| program.counters.get(id.index()));
     parts.extend(counter.map(|name| format!("counter: {name}")));
@@ -467,8 +477,8 @@ fn quoted(value: String) -> String {
 fn write_values(program: &Program, places: &[Place], values: &[u128]) -> Vec<String> {
     let mut told: Vec<(&str, Vec<Vec<String>>)> = Vec::new();
     for (place, value) in places.iter().zip(values) {
-        let at = told.iter().position(|(name, _)| *name == place.operation).unwrap_or_else(|| {
-            told.push((place.operation, Vec::new()));
+        let at = told.iter().position(|(name, _)| *name == place.word).unwrap_or_else(|| {
+            told.push((place.word, Vec::new()));
             told.len() - 1
         });
         let occurrences = &mut told[at].1;

@@ -8,6 +8,7 @@
 
 mod entries;
 mod finding;
+mod operations;
 mod pipes;
 mod sets;
 mod shape;

@@ -7,6 +7,7 @@ pub mod builder;
 pub mod change;
 pub mod check;
 pub mod interpreter;
+pub mod operation;
 pub mod program;
 pub mod ring;
 pub mod snapshot;

@@ -4,6 +4,7 @@
 //! Indices (`PipeId`, ...) are positions in the program's own lists. Names are what lasts from one program to the next:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
+pub use crate::operation::{Encap, Operation, Place, Value};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 
 macro_rules! ids {
@@ -232,69 +233,6 @@ pub struct Template {
     pub name: String,
     /// Operations, already in the fixed order (decap, pop VLAN, set/add/copy/TTL as written, push VLAN, encap).
     pub operations: Vec<Operation>,
-}
-
-/// One step of an action.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Operation {
-    /// Take off everything up to the Ethernet header inside VXLAN.
-    DecapVxlan,
-    /// Take off the outer VLAN tag.
-    PopVlan,
-    /// `field = value`.
-    Set(Field, Value),
-    /// `field = field + value` modulo the field's width.
-    Add(Field, Value),
-    /// `to = from`, the low bits where `to` is narrower.
-    Copy {
-        /// Read.
-        from: Field,
-        /// Written.
-        to: Field,
-    },
-    /// IPv4 TTL or IPv6 hop limit less one; 0 or 1 drops the packet.
-    DecrementTtl,
-    /// Put a VLAN tag in front of the others.
-    PushVlan {
-        /// TPID: 0x8100 or 0x88a8.
-        tpid: u16,
-        /// VLAN id.
-        vid: Value,
-        /// Priority.
-        pcp: Value,
-    },
-    /// Put Ethernet, IP, UDP and VXLAN in front (RFC 7348 §5).
-    EncapVxlan(Encap),
-}
-
-/// The outer headers of VXLAN.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Encap {
-    /// Outer Ethernet destination.
-    pub eth_dst: Value,
-    /// Outer Ethernet source.
-    pub eth_src: Value,
-    /// Outer addresses are IPv6 (else IPv4).
-    pub ipv6: bool,
-    /// Outer source address.
-    pub src: Value,
-    /// Outer destination address.
-    pub dst: Value,
-    /// VXLAN network identifier.
-    pub vni: Value,
-    /// Outer TTL or hop limit.
-    pub ttl: Value,
-    /// Outer UDP source port; `None`: from the select hash, 49152..=65535 (RFC 7348 §5).
-    pub sport: Option<Value>,
-}
-
-/// A number in an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Value {
-    /// The same for all entries.
-    Const(u128),
-    /// The entry's own: the next of [`Entry::values`], in the order in which the operations name them.
-    PerEntry,
 }
 
 /// Where a packet goes next.
@@ -592,22 +530,24 @@ impl Pipe {
             _ => KeyUse::default(),
         };
         let mut operations = self.templates.iter().flat_map(|template| &template.operations);
-        let by_hash =
-            |operation: &Operation| matches!(operation, Operation::EncapVxlan(encap) if encap.sport.is_none());
         // Groups and tunnels go by the outer headers.
-        let outer = wanted == KeySource::Outer && (groups && self.forwards_by_hash() || operations.any(by_hash));
+        let outer =
+            wanted == KeySource::Outer && (groups && self.forwards_by_hash() || operations.any(Operation::uses_hash));
         KeyUse { select: own.select || outer, ..own }
     }
 
     /// The entry values a template wants.
     #[must_use]
     pub fn values_wanted(&self, template: u16) -> usize {
-        let Some(template) = self.templates.get(usize::from(template)) else { return 0 };
-        template
-            .operations
-            .iter()
-            .map(|operation| operation.values().filter(|value| *value == Value::PerEntry).count())
-            .sum()
+        self.templates.get(usize::from(template)).map_or(0, |template| template.places().len())
+    }
+}
+
+impl Template {
+    /// The numbers that entries give, in the order of their values.
+    #[must_use]
+    pub fn places(&self) -> Vec<Place> {
+        crate::operation::places(&self.operations)
     }
 }
 
@@ -615,56 +555,5 @@ fn key_depth(source: KeySource) -> Depth {
     match source {
         KeySource::Outer => Depth::L4,
         KeySource::Inner => Depth::Inner,
-    }
-}
-
-impl Operation {
-    /// How deep a frame must be parsed for this operation to find its place and the checksums it must mend.
-    #[must_use]
-    pub fn depth(&self) -> Depth {
-        match self {
-            Operation::DecapVxlan => Depth::Inner,
-            Operation::PopVlan | Operation::PushVlan { .. } => Depth::L2,
-            Operation::Set(field, _) | Operation::Add(field, _) => write_depth(*field),
-            Operation::Copy { from, to } => from.depth().max(write_depth(*to)),
-            Operation::DecrementTtl => Depth::L3,
-            Operation::EncapVxlan(encap) => {
-                if encap.sport.is_none() {
-                    Depth::L4
-                } else {
-                    Depth::L2
-                }
-            }
-        }
-    }
-
-    /// The values it names, in order: the order of [`Entry::values`].
-    pub fn values(&self) -> impl Iterator<Item = Value> + '_ {
-        let list: [Option<Value>; 7] = match *self {
-            Operation::Set(_, value) | Operation::Add(_, value) => [Some(value), None, None, None, None, None, None],
-            Operation::PushVlan { vid, pcp, .. } => [Some(vid), Some(pcp), None, None, None, None, None],
-            Operation::EncapVxlan(e) => {
-                [Some(e.eth_dst), Some(e.eth_src), Some(e.src), Some(e.dst), Some(e.vni), Some(e.ttl), e.sport]
-            }
-            _ => [None; 7],
-        };
-        list.into_iter().flatten()
-    }
-
-    /// Does it move headers, so that they must be found again before the next pipe?
-    #[must_use]
-    pub fn moves_headers(&self) -> bool {
-        matches!(
-            self,
-            Operation::DecapVxlan | Operation::PopVlan | Operation::PushVlan { .. } | Operation::EncapVxlan(_)
-        )
-    }
-}
-
-/// Addresses sit in the L4 checksum's pseudo header: L4 must have been found to mend it.
-fn write_depth(field: Field) -> Depth {
-    match field {
-        Field::Ipv4Src | Field::Ipv4Dst | Field::Ipv6Src | Field::Ipv6Dst => Depth::L4,
-        other => other.depth(),
     }
 }

@@ -201,22 +201,9 @@ fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
             let value = |value| write_value(field, value, names.program);
             format!("{} {} -> {}", field.name(), value(before), value(after))
         }
-        Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation_name(operation)),
-        Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation_name(operation)),
-        Change::Failed(reason) => format!("{} failed: {}", operation_name(operation), reason.explanation()),
-    }
-}
-
-fn operation_name(operation: &Operation) -> String {
-    match operation {
-        Operation::DecapVxlan => "decap_vxlan".into(),
-        Operation::PopVlan => "pop_vlan".into(),
-        Operation::Set(field, _) => format!("set {field}"),
-        Operation::Add(field, _) => format!("add {field}"),
-        Operation::Copy { from, to } => format!("copy {from} to {to}"),
-        Operation::DecrementTtl => "decrement_ttl".into(),
-        Operation::PushVlan { .. } => "push_vlan".into(),
-        Operation::EncapVxlan(_) => "encap_vxlan".into(),
+        Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation),
+        Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation),
+        Change::Failed(reason) => format!("{} failed: {}", operation, reason.explanation()),
     }
 }
 

@@ -3,8 +3,9 @@
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
 use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step};
+use crate::operation::OPERATIONS;
 use crate::program::{
-    Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Operation, Pipe, PipeKind, Program, SharedUse,
+    Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
@@ -38,7 +39,7 @@ const REASONS: &[DropReason] = &[
     DropReason::Metered,
 ];
 
-/// Everything else there is, apart from the fields that are matched and written.
+/// Everything else there is, apart from operations and the fields that are matched and written.
 const KINDS: &str = "
     pipe:basic:hit pipe:basic:miss pipe:hash:hit pipe:hash:miss pipe:hash:no_target
     pipe:flow:hit pipe:flow:miss pipe:flow:no_target pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss
@@ -47,8 +48,6 @@ const KINDS: &str = "
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key
-    do:decap_vxlan do:pop_vlan do:set do:add do:copy do:decrement_ttl do:push_vlan do:encap_vxlan
-    fail:decap_vxlan fail:pop_vlan fail:set fail:add fail:copy fail:decrement_ttl fail:push_vlan fail:encap_vxlan
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
     forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
@@ -169,7 +168,16 @@ impl Coverage {
         let matched = Field::ALL.iter().map(|field| format!("field:{field}"));
         let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
-        KINDS.split_whitespace().map(String::from).chain(matched).chain(written).chain(reasons).collect()
+        let operations =
+            OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
+        KINDS
+            .split_whitespace()
+            .map(String::from)
+            .chain(operations)
+            .chain(matched)
+            .chain(written)
+            .chain(reasons)
+            .collect()
     }
 
     /// What has not been met.
@@ -209,7 +217,7 @@ impl Coverage {
         for done in &step.operations {
             let failed = matches!(done.change, Done::Failed(_));
             let verb = if failed { "fail" } else { "do" };
-            self.meet(&format!("{verb}:{}", operation(&done.operation)));
+            self.meet(&format!("{verb}:{}", done.operation.word()));
             if let Done::Field { field, .. } = done.change {
                 self.meet(&format!("write:{field}"));
             }
@@ -338,19 +346,6 @@ fn kind(pipe: &Pipe) -> &'static str {
         PipeKind::Flow { .. } => "flow",
         PipeKind::Lpm => "lpm",
         PipeKind::Acl => "acl",
-    }
-}
-
-fn operation(operation: &Operation) -> &'static str {
-    match operation {
-        Operation::DecapVxlan => "decap_vxlan",
-        Operation::PopVlan => "pop_vlan",
-        Operation::Set(..) => "set",
-        Operation::Add(..) => "add",
-        Operation::Copy { .. } => "copy",
-        Operation::DecrementTtl => "decrement_ttl",
-        Operation::PushVlan { .. } => "push_vlan",
-        Operation::EncapVxlan(_) => "encap_vxlan",
     }
 }
 

@@ -5,8 +5,8 @@ use super::pools::{flow_key, value};
 use super::programs::forward;
 use crate::change::EntryKey;
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Operation, Origin, Pipe, PipeKind,
-    Program, SharedUse, Value,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Origin, Pipe, PipeKind, Program,
+    SharedUse,
 };
 use packet::Field;
 
@@ -52,14 +52,14 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
 /// An entry as it might come at run time.
 pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
     let template = random.below(pipe.templates.len());
-    let values = pipe.templates[template].operations.iter().flat_map(entry_fields).collect::<Vec<Field>>();
+    let places = pipe.templates[template].places();
     let counter = pipe.monitor.counter == Some(SharedUse::PerEntry);
     let meter = pipe.monitor.meter == Some(SharedUse::PerEntry);
     Entry {
         matches: keys(random, program, pipe),
         priority: if pipe.kind == PipeKind::Acl { random.below(3) as u32 } else { 0 },
         template: template as u16,
-        values: values.into_iter().map(|field| value(random, field)).collect(),
+        values: places.into_iter().map(|place| value(random, place.field)).collect(),
         forward: (pipe.forward == Forward::PerEntry).then(|| forward(random, program, at, pipes)),
         counter: counter.then(|| CounterId(random.below(program.counters.len()) as u16)),
         meter: meter.then(|| own_meter(random, program)),
@@ -111,28 +111,4 @@ fn key(random: &mut Random, field: Field, criterion: Criterion) -> Option<EntryM
             EntryMatch::Range { first: first.min(max), last: last.min(max) }
         }
     })
-}
-
-/// For each value that an entry gives to an operation, a field it is like.
-fn entry_fields(operation: &Operation) -> Vec<Field> {
-    let all = match *operation {
-        Operation::Set(field, value) | Operation::Add(field, value) => vec![(value, field)],
-        Operation::PushVlan { vid, pcp, .. } => vec![(vid, Field::VlanVid), (pcp, Field::VlanPcp)],
-        Operation::EncapVxlan(encap) => {
-            let (src, dst) =
-                if encap.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
-            let mut all = vec![
-                (encap.eth_dst, Field::EthDst),
-                (encap.eth_src, Field::EthSrc),
-                (encap.src, src),
-                (encap.dst, dst),
-                (encap.vni, Field::VxlanVni),
-                (encap.ttl, Field::Ipv4Ttl),
-            ];
-            all.extend(encap.sport.map(|sport| (sport, Field::UdpSport)));
-            all
-        }
-        Operation::DecapVxlan | Operation::PopVlan | Operation::Copy { .. } | Operation::DecrementTtl => Vec::new(),
-    };
-    all.into_iter().filter(|(value, _)| *value == Value::PerEntry).map(|(_, field)| field).collect()
 }

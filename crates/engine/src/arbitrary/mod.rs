@@ -4,6 +4,7 @@
 //! Values come from small pools, so that packets hit entries often. Programs pass the check, but for metadata that is
 //! read before it is written: that metadata starts as 0 is to be tested too.
 
+mod actions;
 mod coverage;
 mod entries;
 mod events;

@@ -1,14 +1,15 @@
 //! Random programs: one to eight pipes of every kind, each leading only to later ones.
 
 use super::Random;
+use super::actions::template;
 use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
-    AppId, CounterId, Criterion, Encap, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Operation, Origin, Pipe, PipeId, PipeKind,
-    PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
+    AppId, CounterId, Criterion, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig, MeterDeclaration,
+    MeterId, MeterSecond, MeterUnit, Monitor, Origin, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
+    SharedUse, Target,
 };
-use packet::{Access, Field, KeySource};
+use packet::{Field, KeySource};
 
 /// A random program that passes the check, but for metadata read before it is written.
 #[must_use]
@@ -139,7 +140,7 @@ struct Maker {
 impl Maker {
     fn pipe(&mut self, random: &mut Random, at: usize) -> Pipe {
         let kind = self.kind(random);
-        let templates: Vec<Template> = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
+        let templates: Vec<_> = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
@@ -209,7 +210,7 @@ impl Maker {
 }
 
 /// A field to match or hash: often one that many packets have.
-fn match_field(random: &mut Random) -> Field {
+pub(super) fn match_field(random: &mut Random) -> Field {
     const COMMON: &[Field] = &[
         Field::EthType,
         Field::EthDst,
@@ -274,65 +275,4 @@ fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
         PipeKind::Hash { .. } | PipeKind::Flow { .. } => {}
     }
     list.into_iter().map(|(field, criterion)| Match { field, criterion, origin: Origin::default() }).collect()
-}
-
-/// An action in the fixed order.
-fn template(random: &mut Random, number: usize) -> Template {
-    let mut operations = Vec::new();
-    operations.extend(random.percent(15).then_some(Operation::DecapVxlan));
-    operations.extend(random.percent(15).then_some(Operation::PopVlan));
-    for _ in 0..random.pick(&[0, 0, 1, 1, 2, 3]) {
-        operations.push(rewrite(random));
-    }
-    if random.percent(15) {
-        let tpid = random.pick(&[0x8100, 0x88a8]);
-        let (vid, pcp) = (number_of(random, Field::VlanVid), number_of(random, Field::VlanPcp));
-        operations.push(Operation::PushVlan { tpid, vid, pcp });
-    }
-    operations.extend(random.percent(12).then(|| encap(random)));
-    Template { name: format!("action{number}"), operations }
-}
-
-fn rewrite(random: &mut Random) -> Operation {
-    match random.weighted(&[45, 25, 20, 15]) {
-        0 => {
-            let field = written_field(random);
-            Operation::Set(field, number_of(random, field))
-        }
-        1 => {
-            let field = written_field(random);
-            let number = if random.percent(30) { Value::Const(field.max()) } else { number_of(random, field) };
-            Operation::Add(field, number)
-        }
-        2 => Operation::Copy { from: match_field(random), to: written_field(random) },
-        _ => Operation::DecrementTtl,
-    }
-}
-
-/// A field to write: often one that every packet has.
-fn written_field(random: &mut Random) -> Field {
-    const COMMON: &[Field] =
-        &[Field::EthDst, Field::EthSrc, Field::Meta0, Field::Meta3, Field::Ipv4Src, Field::Ipv4Dst, Field::L4Dport];
-    let writable: Vec<Field> =
-        Field::ALL.iter().copied().filter(|field| field.spec().access == Access::Writable).collect();
-    if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }
-}
-
-fn number_of(random: &mut Random, field: Field) -> Value {
-    if random.percent(50) { Value::PerEntry } else { Value::Const(value(random, field)) }
-}
-
-fn encap(random: &mut Random) -> Operation {
-    let ipv6 = random.percent(40);
-    let (src, dst) = if ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
-    Operation::EncapVxlan(Encap {
-        eth_dst: number_of(random, Field::EthDst),
-        eth_src: number_of(random, Field::EthSrc),
-        ipv6,
-        src: number_of(random, src),
-        dst: number_of(random, dst),
-        vni: number_of(random, Field::VxlanVni),
-        ttl: number_of(random, Field::Ipv4Ttl),
-        sport: random.percent(40).then(|| number_of(random, Field::UdpSport)),
-    })
 }

@@ -72,8 +72,7 @@ impl Plan {
         let count = template.operations.len();
         for (at, operation) in template.operations.iter().enumerate() {
             plan.push(operation);
-            let found_again = matches!(operation, Operation::DecapVxlan | Operation::PopVlan);
-            if found_again && at + 1 < count {
+            if operation.headers() == crate::operation::Headers::Removed && at + 1 < count {
                 plan.steps.push((Step::FindHeaders, 0));
             }
         }

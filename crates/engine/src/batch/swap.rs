@@ -12,7 +12,7 @@ use crate::batch::{Engine, GONE, leads_back};
 use crate::change::EntryKey;
 use crate::program::{
     CounterId, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, MeterDeclaration, MeterId, Operation, Pipe,
-    PipeId, PipeKind, Program, Value,
+    PipeId, PipeKind, Program,
 };
 use packet::KeySource;
 use table::{Decision, DeltaReason, Flow};
@@ -248,7 +248,7 @@ impl Names<'_> {
     /// Does an entry of `old` mean the same in `new`: name, type, match fields, masks and action shape?
     fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
         let operations = |pipe: &Pipe| -> Vec<(String, Vec<Operation>)> {
-            let bare = |operation: &Operation| without_constants(*operation);
+            let bare = Operation::without_constants;
             pipe.templates.iter().map(|one| (one.name.clone(), one.operations.iter().map(bare).collect())).collect()
         };
         let matches = |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
@@ -353,30 +353,4 @@ enum Kind<'a> {
     Acl,
     Hash(&'a HashInput, &'a str),
     Flow(KeySource, u8, &'a str),
-}
-
-/// An operation's shape: constants are not part of it, places for an entry's values are.
-fn without_constants(operation: Operation) -> Operation {
-    let bare = |value: Value| if value == Value::PerEntry { value } else { Value::Const(0) };
-    match operation {
-        Operation::Set(field, value) => Operation::Set(field, bare(value)),
-        Operation::Add(field, value) => Operation::Add(field, bare(value)),
-        Operation::PushVlan { tpid, vid, pcp } => Operation::PushVlan { tpid, vid: bare(vid), pcp: bare(pcp) },
-        Operation::EncapVxlan(mut encap) => {
-            let places = [
-                &mut encap.eth_dst,
-                &mut encap.eth_src,
-                &mut encap.src,
-                &mut encap.dst,
-                &mut encap.vni,
-                &mut encap.ttl,
-            ];
-            for value in places {
-                *value = bare(*value);
-            }
-            encap.sport = encap.sport.map(bare);
-            Operation::EncapVxlan(encap)
-        }
-        other => other,
-    }
 }

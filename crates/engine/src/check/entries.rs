@@ -1,7 +1,7 @@
 //! Entries: do they fit their pipe, is each there once, can each be hit?
 
 use super::finding::{Finding, FindingKind};
-use super::pipes::{contradiction, dangling, layers_of, layers_of_value, lost, masked_value, places, too_large};
+use super::pipes::{contradiction, dangling, layers_of, layers_of_value, lost, masked_value, too_large};
 use super::{SHADOW_MAX, learn_group};
 use crate::program::{
     Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, Pipe, PipeKind, Program, SharedUse,
@@ -158,8 +158,8 @@ fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
         return;
     }
     if wanted > 0 {
-        let named = places(template).into_iter().zip(&entry.values);
-        kinds.extend(named.filter_map(|((name, max), value)| too_large(name, *value, max)));
+        let named = template.places().into_iter().zip(&entry.values);
+        kinds.extend(named.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())));
     }
 }
 

@@ -70,10 +70,7 @@ pub enum FindingKind {
     ReadOnly { field: Field },
     #[error("a pipe has one action template at least, if an empty one")]
     NoTemplate,
-    #[error(
-        "`{later}` stands after `{earlier}`; the order of an action is decap_vxlan, pop_vlan; then set, add, copy and \
-             decrement_ttl as written; then push_vlan, encap_vxlan"
-    )]
+    #[error("`{later}` stands after `{earlier}`; the order of an action is {}", crate::operation::order())]
     ActionOrder { earlier: &'static str, later: &'static str },
     #[error("`{name}` is at most {max:#x}, not {value:#x}")]
     OutOfRange { name: String, value: u128, max: u128 },
@@ -83,8 +80,8 @@ pub enum FindingKind {
     PrefixTooLong { field: Field, length: u8, bits: u8 },
     #[error("the range {first}-{last} of `{field}` is empty")]
     RangeEmpty { field: Field, first: u16, last: u16 },
-    #[error("a VLAN tag's TPID is 0x8100 or 0x88a8, not {tpid:#06x}")]
-    Tpid { tpid: u16 },
+    #[error("{what} is {}, not {value:#06x}", numbers(of))]
+    NotOneOf { what: &'static str, of: &'static [u16], value: u16 },
     #[error("the entry gives {found} matches, its pipe `{pipe}` wants {wanted}")]
     MatchCount { pipe: String, wanted: usize, found: usize },
     #[error("the entry gives {found} for {place}, its pipe wants {wanted}")]
@@ -138,6 +135,11 @@ pub enum FindingKind {
     MeterTwice { meter: String, first: String },
     #[error("{what} `{name}` is never used")]
     Unused { what: &'static str, name: String },
+}
+
+/// `0x8100 or 0x88a8`.
+fn numbers(of: &[u16]) -> String {
+    of.iter().map(|one| format!("{one:#06x}")).collect::<Vec<_>>().join(" or ")
 }
 
 impl FindingKind {

@@ -1,12 +1,9 @@
 //! A pipe's own shape: what it matches, what its actions do.
 
 use super::finding::{Finding, FindingKind};
-use super::{CAPACITY_MAX, MATCHES_MAX, OPERATIONS_MAX, TEMPLATES_MAX, too_many};
-use crate::program::{
-    Criterion, Encap, Fill, Forward, HashInput, Match, Operation, Origin, Pipe, PipeKind, Program, SharedUse, Template,
-    Value,
-};
-use packet::{Access, Field, Layer};
+use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, operations, too_many};
+use crate::program::{Criterion, Fill, Forward, HashInput, Match, Origin, Pipe, PipeKind, Program, SharedUse};
+use packet::{Field, Layer};
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
     let mut kinds = Vec::new();
@@ -20,9 +17,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     kind(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(layers_of_match), &mut kinds);
     for template in &pipe.templates {
-        template_order(template, &mut kinds);
-        too_many("operations of an action", template.operations.len(), OPERATIONS_MAX, &mut kinds);
-        template.operations.iter().for_each(|operation| self::operation(operation, &mut kinds));
+        operations::check(template, &mut kinds);
     }
     findings.extend(kinds.into_iter().map(|kind| Finding::new(pipe.origin, kind)));
     for one in &pipe.matches {
@@ -236,98 +231,6 @@ pub(super) fn layers_of(field: Field) -> u32 {
     let needs = field.spec().needs;
     let protocols = [(Layer::Tcp, TCP), (Layer::Udp, UDP), (Layer::Icmp, ICMP), (Layer::Icmpv6, ICMPV6)];
     protocols.iter().filter(|(layer, _)| needs.has(*layer)).fold(needs.0, |layers, (_, protocol)| layers | protocol)
-}
-
-/// Where an operation stands in the fixed order (docs/pipes.md A1).
-fn stage(operation: &Operation) -> (u8, &'static str) {
-    match operation {
-        Operation::DecapVxlan => (0, "decap_vxlan"),
-        Operation::PopVlan => (1, "pop_vlan"),
-        Operation::Set(..) => (2, "set"),
-        Operation::Add(..) => (2, "add"),
-        Operation::Copy { .. } => (2, "copy"),
-        Operation::DecrementTtl => (2, "decrement_ttl"),
-        Operation::PushVlan { .. } => (3, "push_vlan"),
-        Operation::EncapVxlan(_) => (4, "encap_vxlan"),
-    }
-}
-
-fn template_order(template: &Template, kinds: &mut Vec<FindingKind>) {
-    for pair in template.operations.windows(2) {
-        let ((before, earlier), (after, later)) = (stage(&pair[0]), stage(&pair[1]));
-        if after < before {
-            kinds.push(FindingKind::ActionOrder { earlier, later });
-            return;
-        }
-    }
-}
-
-fn operation(operation: &Operation, kinds: &mut Vec<FindingKind>) {
-    match operation {
-        Operation::Set(field, value) | Operation::Add(field, value) => {
-            writable(*field, kinds);
-            constant(field.name(), *value, (*field).max(), kinds);
-        }
-        Operation::Copy { to, .. } => writable(*to, kinds),
-        Operation::PushVlan { tpid, vid, pcp } => {
-            if ![0x8100, 0x88a8].contains(tpid) {
-                kinds.push(FindingKind::Tpid { tpid: *tpid });
-            }
-            constant("vid", *vid, VID_MAX, kinds);
-            constant("pcp", *pcp, PCP_MAX, kinds);
-        }
-        Operation::EncapVxlan(encap) => {
-            for ((name, max), value) in encap_places(encap).into_iter().zip(operation.values()) {
-                constant(name, value, max, kinds);
-            }
-        }
-        Operation::DecapVxlan | Operation::PopVlan | Operation::DecrementTtl => {}
-    }
-}
-
-const VID_MAX: u128 = 4095;
-const PCP_MAX: u128 = 7;
-
-/// Names and largest values of what an encapsulation is told, in the order of [`Operation::values`].
-fn encap_places(encap: &Encap) -> [(&'static str, u128); 7] {
-    let (mac, address) = ((1 << 48) - 1, if encap.ipv6 { u128::MAX } else { u128::from(u32::MAX) });
-    [
-        ("eth.dst", mac),
-        ("eth.src", mac),
-        ("src", address),
-        ("dst", address),
-        ("vni", (1 << 24) - 1),
-        ("ttl", 255),
-        ("sport", 65535),
-    ]
-}
-
-/// The `PerEntry` places of a template: name and largest value, in the order of an entry's values.
-pub(super) fn places(template: &Template) -> Vec<(String, u128)> {
-    let mut list = Vec::new();
-    for operation in &template.operations {
-        let names: Vec<(&str, u128)> = match operation {
-            Operation::Set(field, _) | Operation::Add(field, _) => vec![(field.name(), (*field).max())],
-            Operation::PushVlan { .. } => vec![("vid", VID_MAX), ("pcp", PCP_MAX)],
-            Operation::EncapVxlan(encap) => encap_places(encap).to_vec(),
-            _ => Vec::new(),
-        };
-        let named = names.into_iter().zip(operation.values()).filter(|(_, value)| *value == Value::PerEntry);
-        list.extend(named.map(|((name, max), _)| (name.to_string(), max)));
-    }
-    list
-}
-
-fn writable(field: Field, kinds: &mut Vec<FindingKind>) {
-    if field.spec().access == Access::ReadOnly {
-        kinds.push(FindingKind::ReadOnly { field });
-    }
-}
-
-fn constant(name: &str, value: Value, max: u128, kinds: &mut Vec<FindingKind>) {
-    if let Value::Const(value) = value {
-        kinds.extend(too_large(name.to_string(), value, max));
-    }
 }
 
 /// The origin of what a pipe gets wrong about a meter.

@@ -321,10 +321,7 @@ fn writes(template: &Template) -> Facts {
 }
 
 fn written(operation: &Operation) -> Option<usize> {
-    match operation {
-        Operation::Set(field, _) | Operation::Add(field, _) | Operation::Copy { to: field, .. } => field.meta_word(),
-        _ => None,
-    }
+    operation.writes()?.meta_word()
 }
 
 /// What a pipe reads: the field, what its own action has done before, and where it is written.
@@ -339,11 +336,7 @@ fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
     for template in &pipe.templates {
         let mut known = metered(pipe);
         for operation in &template.operations {
-            match operation {
-                Operation::Add(field, _) => list.push((*field, known, pipe.origin)),
-                Operation::Copy { from, .. } => list.push((*from, known, pipe.origin)),
-                _ => {}
-            }
+            list.extend(operation.reads().map(|field| (field, known, pipe.origin)));
             known |= written(operation).map_or(0, |word| 1 << word);
         }
     }

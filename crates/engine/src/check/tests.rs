@@ -163,7 +163,7 @@ finds!(an_empty_range: only(
     Pipe::acl("a").matching(Field::UdpDport, Criterion::Range).entry(EntryMatch::Range { first: 2, last: 1 })
 ) => FindingKind::RangeEmpty { .. });
 finds!(a_wrong_tpid: acts(vec![Operation::PushVlan { tpid: 1, vid: Value::Const(1), pcp: Value::Const(0) }])
-    => FindingKind::Tpid { tpid: 1 });
+    => FindingKind::NotOneOf { what: "the TPID of a VLAN tag", value: 1, .. });
 finds!(too_few_matches: changed(|pipe| pipe.entries[0].matches.clear())
     => FindingKind::MatchCount { wanted: 1, found: 0, .. });
 finds!(a_range_where_a_value_belongs: changed(|pipe| pipe.entries[0].matches = vec![EntryMatch::Any])

@@ -1,0 +1,62 @@
+//! Random actions: operations of the table in the fixed order, with random arguments.
+
+use super::Random;
+use super::pools::value;
+use super::programs::match_field;
+use crate::operation::{OPERATIONS, Operation, Slot, Stage, Value};
+use crate::program::Template;
+use packet::{Access, Field};
+
+/// How many operations of a stage an action has, one of these at random.
+fn counts(stage: Stage) -> &'static [usize] {
+    match stage {
+        Stage::Rewrite => &[0, 0, 1, 1, 2, 3],
+        Stage::Decap | Stage::PopVlan | Stage::PushVlan | Stage::Encap => &[1, 0, 0, 0, 0, 0, 0],
+    }
+}
+
+/// An action in the fixed order.
+pub(super) fn template(random: &mut Random, number: usize) -> Template {
+    let mut operations = Vec::new();
+    for stage in [Stage::Decap, Stage::PopVlan, Stage::Rewrite, Stage::PushVlan, Stage::Encap] {
+        let all: Vec<Operation> =
+            OPERATIONS.iter().map(|line| line.blank).filter(|blank| blank.stage() == stage).collect();
+        for _ in 0..random.pick(counts(stage)) {
+            let blank = random.pick(&all);
+            operations.push(operation(random, blank));
+        }
+    }
+    Template { name: format!("action{number}"), operations }
+}
+
+/// An operation with random arguments. Fields come before the numbers that read like them.
+fn operation(random: &mut Random, mut operation: Operation) -> Operation {
+    for at in 0..operation.arguments().len() {
+        match &mut operation.arguments()[at].slot {
+            Slot::Number(value, like) => **value = number(random, *like),
+            Slot::Hashed(value, like) => **value = random.percent(40).then(|| number(random, *like)),
+            Slot::Read(field) => **field = match_field(random),
+            Slot::Written(field) | Slot::Changed(field) => **field = written_field(random),
+            Slot::OneOf(value, of) => **value = random.pick(of),
+            Slot::Ipv6(ipv6) => **ipv6 = random.percent(40),
+        }
+    }
+    operation
+}
+
+/// A field to write: often one that every packet has.
+fn written_field(random: &mut Random) -> Field {
+    const COMMON: &[Field] =
+        &[Field::EthDst, Field::EthSrc, Field::Meta0, Field::Meta3, Field::Ipv4Src, Field::Ipv4Dst, Field::L4Dport];
+    let writable: Vec<Field> =
+        Field::ALL.iter().copied().filter(|field| field.spec().access == Access::Writable).collect();
+    if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }
+}
+
+fn number(random: &mut Random, like: Field) -> Value {
+    match random.below(10) {
+        0..5 => Value::PerEntry,
+        5 => Value::Const(like.max()),
+        _ => Value::Const(value(random, like)),
+    }
+}

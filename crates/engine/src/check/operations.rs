@@ -1,0 +1,36 @@
+//! An action: the order of its operations, and whether each argument may be what it is.
+
+use super::finding::FindingKind;
+use super::pipes::too_large;
+use super::{OPERATIONS_MAX, too_many};
+use crate::operation::{Argument, Operation, Slot, Value};
+use crate::program::Template;
+use packet::{Access, Field};
+
+pub(super) fn check(template: &Template, kinds: &mut Vec<FindingKind>) {
+    let pairs = template.operations.windows(2);
+    let wrong = pairs.into_iter().find(|pair| pair[1].stage() < pair[0].stage());
+    kinds.extend(wrong.map(|pair| FindingKind::ActionOrder { earlier: pair[0].word(), later: pair[1].word() }));
+    too_many("operations of an action", template.operations.len(), OPERATIONS_MAX, kinds);
+    for operation in &template.operations {
+        let mut operation: Operation = *operation;
+        kinds.extend(operation.arguments().iter().filter_map(argument));
+    }
+}
+
+fn argument(one: &Argument<'_>) -> Option<FindingKind> {
+    match &one.slot {
+        Slot::Number(Value::Const(value), like) | Slot::Hashed(Some(Value::Const(value)), like) => {
+            too_large(one.key.to_string(), *value, (*like).max())
+        }
+        Slot::Written(field) | Slot::Changed(field) => read_only(**field),
+        Slot::OneOf(value, of) if !of.contains(value) => {
+            Some(FindingKind::NotOneOf { what: one.help, of, value: **value })
+        }
+        Slot::Number(..) | Slot::Hashed(..) | Slot::Read(_) | Slot::OneOf(..) | Slot::Ipv6(_) => None,
+    }
+}
+
+fn read_only(field: Field) -> Option<FindingKind> {
+    (field.spec().access == Access::ReadOnly).then_some(FindingKind::ReadOnly { field })
+}

@@ -1,0 +1,392 @@
+//! What a pipe's action can do: one table, so that the configuration, the check, random programs, their coverage,
+//! `explain` and the swap of programs read an operation's word, place in the order and arguments from one line.
+//!
+//! What an operation does to a packet is written twice, and on purpose not here: `batch/steps.rs` and its independent
+//! twin `interpreter/action.rs`.
+
+use packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field};
+use std::sync::LazyLock;
+
+/// Where an operation stands in the fixed order of an action (docs/pipes.md A1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Outer headers are removed.
+    Decap,
+    /// VLAN tags are removed.
+    PopVlan,
+    /// Fields are written, in the order of the configuration.
+    Rewrite,
+    /// VLAN tags are added.
+    PushVlan,
+    /// Outer headers are added.
+    Encap,
+}
+
+/// How an operation is written in YAML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// The word alone.
+    Alone,
+    /// `word: { field: value, ... }`: one operation for each field.
+    Fields,
+    /// `word: { key: value, ... }`: one operation.
+    Keys,
+}
+
+/// What an operation does to the place of the headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Headers {
+    /// They stay where they are.
+    Stay,
+    /// Bytes in front of them are removed: they are found again before the next operation.
+    Removed,
+    /// Bytes are added in front of them: they are found again before the next pipe.
+    Added,
+}
+
+/// A number in an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// The same for all entries.
+    Const(u128),
+    /// The entry's own: the next of [`crate::program::Entry::values`], in the order of [`Operation::arguments`].
+    PerEntry,
+}
+
+/// One argument of an operation.
+#[derive(Debug)]
+pub struct Argument<'a> {
+    /// Its key in the configuration.
+    pub key: &'static str,
+    /// What it is.
+    pub help: &'static str,
+    /// Must the configuration give it? If not, its value in [`Line::blank`] is the default.
+    pub needed: bool,
+    /// Its kind, and where the operation keeps it.
+    pub slot: Slot<'a>,
+}
+
+/// Where an operation keeps an argument, and what the argument may be.
+#[derive(Debug)]
+pub enum Slot<'a> {
+    /// A number, or `per_entry`, as wide and as written as the values of a field.
+    Number(&'a mut Value, Field),
+    /// The same; if it is not given, the select hash decides.
+    Hashed(&'a mut Option<Value>, Field),
+    /// A field that is read.
+    Read(&'a mut Field),
+    /// A field that is written.
+    Written(&'a mut Field),
+    /// A field that is read and written.
+    Changed(&'a mut Field),
+    /// One of a few numbers.
+    OneOf(&'a mut u16, &'static [u16]),
+    /// Are the addresses IPv6? If it is not given, they tell.
+    Ipv6(&'a mut bool),
+}
+
+/// One operation of the table.
+#[derive(Debug)]
+pub struct Line {
+    /// Its word in the configuration.
+    pub word: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    /// The operation with the defaults of its arguments.
+    pub blank: Operation,
+}
+
+macro_rules! operations {
+    ($(
+        #[doc = $help:literal]
+        $id:ident $(($($place:ident: $place_type:ty),*))? $({$($name:ident: $type:ty),*})?
+            $word:literal $stage:ident $form:ident $depth:ident $headers:ident
+            $blank:expr => $arguments:expr;
+    )*) => {
+        /// One operation of an action.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Operation {$(
+            #[doc = $help]
+            $id $(($($place_type),*))? $({$(#[doc = concat!("`", stringify!($name), "`.")] $name: $type),*})?,
+        )*}
+
+        /// Every operation, in the order of an action.
+        pub static OPERATIONS: LazyLock<Vec<Line>> = LazyLock::new(|| vec![$(
+            Line { word: $word, help: $help.trim_ascii(), blank: $blank },
+        )*]);
+
+        impl Operation {
+            /// Its word in the configuration.
+            #[must_use]
+            pub fn word(&self) -> &'static str {
+                match self { $(Operation::$id { .. } => $word,)* }
+            }
+
+            /// Its place in the fixed order.
+            #[must_use]
+            pub fn stage(&self) -> Stage {
+                match self { $(Operation::$id { .. } => Stage::$stage,)* }
+            }
+
+            /// How it is written.
+            #[must_use]
+            pub fn form(&self) -> Form {
+                match self { $(Operation::$id { .. } => Form::$form,)* }
+            }
+
+            /// What it does to the place of the headers.
+            #[must_use]
+            pub fn headers(&self) -> Headers {
+                match self { $(Operation::$id { .. } => Headers::$headers,)* }
+            }
+
+            /// How deep it reads besides the fields among its arguments.
+            fn own_depth(&self) -> Depth {
+                match self { $(Operation::$id { .. } => Depth::$depth,)* }
+            }
+
+            /// Its arguments, in the order of an entry's values.
+            pub fn arguments(&mut self) -> Vec<Argument<'_>> {
+                match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $arguments,)* }
+            }
+        }
+    };
+}
+
+operations! {
+    /// Removes everything in front of the Ethernet header inside VXLAN.
+    DecapVxlan "decap_vxlan" Decap Alone Inner Removed Operation::DecapVxlan => vec![];
+
+    /// Removes the outer VLAN tag.
+    PopVlan "pop_vlan" PopVlan Alone L2 Removed Operation::PopVlan => vec![];
+
+    /// `field = value`.
+    Set(field: Field, value: Value) "set" Rewrite Fields L2 Stay
+        Operation::Set(Field::EthDst, Value::Const(0)) => assign(Slot::Written, field, value);
+
+    /// `field = field + value` modulo the field's width.
+    Add(field: Field, value: Value) "add" Rewrite Fields L2 Stay
+        Operation::Add(Field::EthDst, Value::Const(0)) => assign(Slot::Changed, field, value);
+
+    /// `to = from`, the low bits where `to` is narrower.
+    Copy { from: Field, to: Field } "copy" Rewrite Keys L2 Stay
+        Operation::Copy { from: Field::EthDst, to: Field::EthDst } => vec![
+            needed("from", "the field that is read", Slot::Read(from)),
+            needed("to", "the field that is written", Slot::Written(to))];
+
+    /// IPv4 TTL or IPv6 hop limit less one; 0 or 1 drops the packet.
+    DecrementTtl "decrement_ttl" Rewrite Alone L3 Stay Operation::DecrementTtl => vec![];
+
+    /// Adds a VLAN tag in front of the others.
+    PushVlan { tpid: u16, vid: Value, pcp: Value } "push_vlan" PushVlan Keys L2 Added
+        Operation::PushVlan { tpid: ETHER_VLAN, vid: Value::Const(0), pcp: Value::Const(0) } => vec![
+            needed("vid", "the VLAN id", Slot::Number(vid, Field::VlanVid)),
+            optional("pcp", "the priority", Slot::Number(pcp, Field::VlanPcp)),
+            optional("tpid", "the TPID of a VLAN tag", Slot::OneOf(tpid, &[ETHER_VLAN, ETHER_QINQ]))];
+
+    /// Adds Ethernet, IP, UDP and VXLAN in front (RFC 7348 §5).
+    EncapVxlan(encap: Encap) "encap_vxlan" Encap Keys L2 Added
+        Operation::EncapVxlan(Encap::default()) => encap.arguments();
+}
+
+/// The outer headers of VXLAN.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Encap {
+    /// Outer Ethernet destination.
+    pub eth_dst: Value,
+    /// Outer Ethernet source.
+    pub eth_src: Value,
+    /// Outer addresses are IPv6 (else IPv4).
+    pub ipv6: bool,
+    /// Outer source address.
+    pub src: Value,
+    /// Outer destination address.
+    pub dst: Value,
+    /// VXLAN network identifier.
+    pub vni: Value,
+    /// Outer TTL or hop limit.
+    pub ttl: Value,
+    /// Outer UDP source port; `None`: from the select hash, 49152..=65535 (RFC 7348 §5).
+    pub sport: Option<Value>,
+}
+
+/// TTL of outer headers (the value that RFC 1700 recommends).
+const TTL: u128 = 64;
+
+impl Default for Encap {
+    fn default() -> Encap {
+        let zero = Value::Const(0);
+        let ttl = Value::Const(TTL);
+        Encap { eth_dst: zero, eth_src: zero, ipv6: false, src: zero, dst: zero, vni: zero, ttl, sport: None }
+    }
+}
+
+impl Encap {
+    fn arguments(&mut self) -> Vec<Argument<'_>> {
+        let (src, dst) = if self.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
+        vec![
+            optional("ipv6", "are the outer addresses IPv6?", Slot::Ipv6(&mut self.ipv6)),
+            needed("eth.dst", "the outer destination MAC", Slot::Number(&mut self.eth_dst, Field::EthDst)),
+            needed("eth.src", "the outer source MAC", Slot::Number(&mut self.eth_src, Field::EthSrc)),
+            needed("src", "the outer source address", Slot::Number(&mut self.src, src)),
+            needed("dst", "the outer destination address", Slot::Number(&mut self.dst, dst)),
+            needed("vni", "the VXLAN network identifier", Slot::Number(&mut self.vni, Field::VxlanVni)),
+            optional("ttl", "the outer TTL or hop limit", Slot::Number(&mut self.ttl, Field::Ipv4Ttl)),
+            optional("sport", "the outer UDP source port", Slot::Hashed(&mut self.sport, Field::UdpSport)),
+        ]
+    }
+}
+
+fn needed<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argument<'a> {
+    Argument { key, help, needed: true, slot }
+}
+
+fn optional<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argument<'a> {
+    Argument { key, help, needed: false, slot }
+}
+
+/// `field: value`: the field is the key.
+fn assign<'a>(slot: fn(&'a mut Field) -> Slot<'a>, field: &'a mut Field, value: &'a mut Value) -> Vec<Argument<'a>> {
+    let of = *field;
+    let field = Argument { key: "field", help: "the field that is written", needed: true, slot: slot(field) };
+    let value = Argument { key: of.name(), help: "its value", needed: true, slot: Slot::Number(value, of) };
+    vec![field, value]
+}
+
+impl Slot<'_> {
+    /// The number in it, with the field that it reads like.
+    #[must_use]
+    pub fn number(&self) -> Option<(Value, Field)> {
+        match self {
+            Slot::Number(value, like) => Some((**value, *like)),
+            Slot::Hashed(value, like) => value.map(|value| (value, *like)),
+            _ => None,
+        }
+    }
+}
+
+/// A number that each entry gives to an action.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The operation: the key under which an entry gives the number.
+    pub word: &'static str,
+    /// Which of several operations of this word, of those with numbers that entries give.
+    pub occurrence: usize,
+    /// The key of the number.
+    pub key: &'static str,
+    /// The field whose values it reads like.
+    pub field: Field,
+}
+
+/// The numbers that entries give to `operations`, in the order of an entry's values.
+#[must_use]
+pub fn places(operations: &[Operation]) -> Vec<Place> {
+    let mut list: Vec<Place> = Vec::new();
+    for operation in operations {
+        let (word, keys) = (operation.word(), operation.form() == Form::Keys);
+        let before = list.iter().rev().find(|place| keys && place.word == word);
+        let occurrence = before.map_or(0, |place| place.occurrence + 1);
+        let own = operation.numbers().filter(|(_, value, _)| *value == Value::PerEntry);
+        list.extend(own.map(|(key, _, field)| Place { word, occurrence, key, field }));
+    }
+    list
+}
+
+impl Operation {
+    /// Key and value of each number among its arguments, and the field that the number reads like.
+    pub fn numbers(&self) -> impl Iterator<Item = (&'static str, Value, Field)> {
+        let named = |one: &Argument<'_>| one.slot.number().map(|(value, like)| (one.key, value, like));
+        { *self }.arguments().iter().filter_map(named).collect::<Vec<_>>().into_iter()
+    }
+
+    /// Fields among its arguments that it reads.
+    #[must_use]
+    pub fn reads(&self) -> Option<Field> {
+        { *self }.arguments().iter().find_map(|one| match &one.slot {
+            Slot::Read(field) | Slot::Changed(field) => Some(**field),
+            _ => None,
+        })
+    }
+
+    /// The field among its arguments that it writes.
+    #[must_use]
+    pub fn writes(&self) -> Option<Field> {
+        { *self }.arguments().iter().find_map(|one| match &one.slot {
+            Slot::Written(field) | Slot::Changed(field) => Some(**field),
+            _ => None,
+        })
+    }
+
+    /// Does it take a number from the select hash?
+    #[must_use]
+    pub fn uses_hash(&self) -> bool {
+        { *self }.arguments().iter().any(|one| matches!(one.slot, Slot::Hashed(None, _)))
+    }
+
+    /// How deep a frame must be parsed for this operation to find its place and the checksums it must mend.
+    #[must_use]
+    pub fn depth(&self) -> Depth {
+        let hash = if self.uses_hash() { Depth::L4 } else { Depth::L2 };
+        let read = self.reads().map_or(Depth::L2, Field::depth);
+        let written = self.writes().map_or(Depth::L2, write_depth);
+        self.own_depth().max(hash).max(read).max(written)
+    }
+
+    /// Its shape: constants are zero, numbers that entries give stay.
+    #[must_use]
+    pub fn without_constants(&self) -> Operation {
+        let mut operation = *self;
+        for one in operation.arguments() {
+            if let Slot::Number(value, _) | Slot::Hashed(Some(value), _) = one.slot
+                && *value != Value::PerEntry
+            {
+                *value = Value::Const(0);
+            }
+        }
+        operation
+    }
+}
+
+/// Its word and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
+impl std::fmt::Display for Operation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.word())?;
+        let mut link = " ";
+        for one in { *self }.arguments() {
+            if let Slot::Read(field) | Slot::Written(field) | Slot::Changed(field) = one.slot {
+                write!(f, "{link}{field}")?;
+                link = " to ";
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Addresses sit in the L4 checksum's pseudo header: L4 must have been found to mend it.
+fn write_depth(field: Field) -> Depth {
+    match field {
+        Field::Ipv4Src | Field::Ipv4Dst | Field::Ipv6Src | Field::Ipv6Dst => Depth::L4,
+        other => other.depth(),
+    }
+}
+
+/// The fixed order as a sentence: operations of one stage beside each other, stages in their order.
+#[must_use]
+pub fn order() -> String {
+    let mut text = String::new();
+    let mut before = Stage::Decap;
+    for line in OPERATIONS.iter() {
+        let stage = line.blank.stage();
+        let rewrite = stage == Stage::Rewrite;
+        let link = match (text.is_empty(), before == stage) {
+            (true, _) => "",
+            (false, true) => ", ",
+            (false, false) if rewrite => "; as written ",
+            (false, false) if before == Stage::Rewrite => "; ",
+            (false, false) => ", ",
+        };
+        text = text + link + line.word;
+        before = stage;
+    }
+    text
+}
