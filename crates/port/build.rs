@@ -1,4 +1,4 @@
-//! Compiles the DPDK shim when the feature `dpdk` is on; else there is nothing to build.
+//! Compiles the DPDK shim if the feature `dpdk` is on; otherwise there is nothing to build.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
@@ -20,10 +20,10 @@ mod dpdk {
             return;
         };
         let mut shim = cc::Build::new();
-        // Unoptimised, a burst would cost more than the driver.
+        // Without optimisation a burst would cost more than the driver.
         shim.file(SHIM).opt_level(3).warnings(true);
         for flag in &cflags {
-            // DPDK's headers are not ours to warn about.
+            // Warnings in DPDK's own headers are not ours to fix.
             match flag.strip_prefix("-I") {
                 Some(directory) => shim.flag("-isystem").flag(directory),
                 None => shim.flag(flag),
@@ -33,7 +33,8 @@ mod dpdk {
         link(&libs);
     }
 
-    /// Links the core libraries dynamically; drivers are plug-ins that DPDK loads when it finds itself shared.
+    /// Links the core libraries dynamically. Drivers are plug-ins, which DPDK loads only if it is linked
+    /// dynamically itself.
     fn link(libs: &[String]) {
         for flag in libs {
             if let Some(library) = flag.strip_prefix("-l") {

@@ -279,7 +279,7 @@ fn what_cannot_be_opened_is_answered_in_a_sentence() {
     let folder = Folder::new("wrong");
     let recording = folder.file("in.pcap", recording());
     let misspelt = refusal(&folder, &configuration(&recording, "net_nul0", ""));
-    assert!(misspelt.starts_with("weir: port `sink`: no DPDK driver knows device `net_nul0`: check its name"));
+    assert!(misspelt.starts_with("weir: port `sink`: no DPDK driver supports device `net_nul0`: check its name"));
     assert_eq!(misspelt.lines().count(), 1, "{misspelt}");
     let argument = refusal(&folder, &configuration(&recording, "net_null0,sizze=3", ""));
     assert!(argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"), "{argument}");

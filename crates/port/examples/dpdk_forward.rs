@@ -1,17 +1,20 @@
-//! Forwards between two DPDK ports with the MAC addresses swapped, for so many seconds, and prints how fast: what
-//! `dpdk-testpmd --forward-mode=macswap` (or `io`) does, through the `Port` trait. `bench/dpdk-forward.sh` runs both.
+//! Forwards between two DPDK ports for a number of seconds, swapping MAC addresses, and prints the rate. This
+//! is what `dpdk-testpmd --forward-mode=macswap` (or `io`) does, through the `Port` trait.
+//! `bench/dpdk-forward.sh` runs both.
 //!
-//!     dpdk_forward SECONDS MIB_OF_HUGE_PAGES RECEIVE_DEVARGS TRANSMIT_DEVARGS [macswap | io]    (0 MiB: ordinary memory)
+//!     dpdk_forward SECONDS MIB_OF_HUGE_PAGES RECEIVE_DEVARGS TRANSMIT_DEVARGS [macswap | io]
+//!
+//! With 0 MiB it uses ordinary memory.
 
 use packet::{Batch, Frame, Pools, Port};
 use port::dpdk::{DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, MbufPool};
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-/// Frames of the pool: as many as testpmd makes for one core.
+/// Frames in the pool: as many as testpmd allocates for one core.
 const FRAMES: u32 = 163_456;
 
-/// Batches between two looks at the clock.
+/// Batches between two readings of the clock.
 const BATCHES: u32 = 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {

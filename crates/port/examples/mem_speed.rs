@@ -1,4 +1,4 @@
-//! What the generator costs a bench: nanoseconds per frame for `receive` and `transmit` together.
+//! Measures the generator's cost to a bench: nanoseconds per frame for `receive` and `transmit` together.
 //!
 //! `cargo run --release -p port --example mem_speed`
 
@@ -7,14 +7,15 @@ use port::{Generator, Stream};
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
-/// Frames of one run: short, so that among [`RUNS`] some meet no neighbour on the processor.
+/// Frames per run: few, so that some of the [`RUNS`] runs are not disturbed by other processes.
 const FRAMES: u64 = 200_000;
 const RUNS: usize = 100;
 const FLOWS: u32 = 100_000;
 
 fn main() {
     for length in [60, 64, 1514] {
-        // A multiplication by an odd number visits every flow, in an order no prefetcher of flow tables likes.
+        // Multiplying by an odd number visits every flow, in an order that defeats prefetching of the flow
+        // table.
         let flow = |i: u32| (Ipv4Addr::from(0x0a00_0000 + i.wrapping_mul(0x9e37_79b1) % FLOWS), [192, 0, 2, 1].into());
         let flows = (0..FLOWS).map(|i| (flow(i).0, flow(i).1, i as u16, 80));
         let stream = Stream::udp(length, flows);

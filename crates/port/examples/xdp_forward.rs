@@ -1,6 +1,6 @@
-//! Measures AF_XDP ports: `xdp_forward forward w0 w1`, with `xdp_forward generate f0` at one far end and
-//! `xdp_forward count f1` at the other. Each prints what it did once a second, for as many seconds as `SECONDS` says.
-//! The best mode is taken, and everything that arrives.
+//! Measures AF_XDP ports: run `xdp_forward forward w0 w1`, with `xdp_forward generate f0` at one far end and
+//! `xdp_forward count f1` at the other. Each prints its rates once a second, for `SECONDS` seconds. They use
+//! the best mode available and take everything that arrives.
 
 use std::time::{Duration, Instant};
 
@@ -87,7 +87,7 @@ impl Bench {
         }
     }
 
-    /// Waits until one of the ports has frames. With `BUSY=1` it does not.
+    /// Waits until one of the ports has frames, unless `BUSY=1` is set.
     fn sleep(&self) {
         if number("BUSY", 0) == 1 {
             return;
@@ -132,7 +132,8 @@ fn number(name: &str, default: u32) -> u32 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// From each port to the other, MAC addresses swapped as testpmd's macswap does. False when there was nothing.
+/// Forwards from each port to the other with MAC addresses swapped, like testpmd's macswap. Returns false if
+/// there was nothing to forward.
 fn forward(bench: &mut Bench) -> bool {
     let Bench { ports, pools, batch, .. } = bench;
     let mut busy = false;

@@ -1,66 +1,69 @@
-//! A port with a bad cable: it wraps any port and loses, repeats, cuts, corrupts, delays and reorders frames, in each
-//! direction at rates of its own.
+//! A wrapper that behaves like a bad cable: it loses, duplicates, truncates, corrupts, delays and reorders
+//! the frames of another port, at separate rates for each direction.
 //!
-//! Promises. Equal seeds, rates and frames give equal faults, wherever batches are cut. Every frame throws the same
-//! number of dice, so that changing one rate leaves the victims of the others as they were. Every frame is accounted for:
-//! - Receiving, faults happen before `received` is counted, out on the cable: a lost frame is `lost_before`, a frame
-//!   made twice is received twice, a late frame has not arrived yet (`receive_late`).
-//! - Transmitting, faults happen after weir has sent: a lost frame is `transmitted` (and `transmit_lost`), the second of a
-//!   frame made twice is not (`transmit_duplicated`), a late frame is `held`. A late frame that the port below refuses
-//!   stays late.
+//! Promises: equal seeds, rates and frames give equal faults, wherever batches are cut. Every frame consumes
+//! the same number of random values, so that changing one rate does not change which frames the other faults
+//! hit. Every frame is accounted for:
+//! - When receiving, faults happen on the cable, before `received` is counted: a lost frame is `lost_before`,
+//!   a duplicated frame is received twice, a late frame has not arrived yet (`receive_late`).
+//! - When transmitting, faults happen after weir has sent the frame: a lost frame is `transmitted` (and
+//!   `transmit_lost`), the duplicate is not `transmitted` (but `transmit_duplicated`), a late frame is
+//!   `held`. A late frame that the inner port refuses stays late.
 //!
-//! Time is what the worker says by `set_time`. A delay counted in frames ends after so many others have passed, or after
-//! [`PATIENCE_NS`], so that the last frame arrives too. What goes to the host's stack is not touched. Memory is bounded by
-//! [`LATE_MAX`]. For tests and labs: the dice alone cost some 20 ns per frame.
+//! Time is what the worker passes to `set_time`. A delay counted in frames ends after that many other frames
+//! have passed, or after [`PATIENCE_NS`], so that the last frame arrives too. Frames for the host's stack are
+//! not touched. Memory is bounded by [`LATE_MAX`]. For tests and labs only: the random numbers alone cost
+//! some 20 ns per frame.
 #![forbid(unsafe_code)]
 
 use packet::{BATCH, Batch, Bits, Frame, PoolId, Pools, Port, PortStatistics};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
-/// Frames that may be late in one direction; more are let pass in time and counted. A millisecond at 4 Mpps.
+/// The largest number of late frames per direction (a millisecond at 4 Mpps). Beyond it, frames pass in time
+/// and are counted.
 pub const LATE_MAX: usize = 4096;
 
-/// How long a frame waits for others to overtake it: long against the gaps of traffic, short for a person.
+/// How long a frame waits to be overtaken: long compared with the gaps in traffic, short for a person.
 pub const PATIENCE_NS: u64 = 10_000_000;
 
-/// Which faults happen.
+/// Configuration of a [`FaultPort`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// Where the dice begin.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Faults of frames that arrive.
+    /// Faults of received frames.
     pub receive: Rates,
-    /// Faults of frames that leave.
+    /// Faults of transmitted frames.
     pub transmit: Rates,
 }
 
-/// How often each fault happens, in frames of a million; a million and more is always. They are independent, but a lost
-/// frame meets no other.
+/// How often each fault happens, in parts per million of frames; 1,000,000 or more means always. Faults are
+/// independent of each other, except that a lost frame has no others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rates {
     /// The frame is lost.
     pub loss_ppm: u32,
-    /// The frame passes twice.
+    /// The frame arrives twice.
     pub duplication_ppm: u32,
-    /// The frame loses its end: any length short of its own is left, also none.
+    /// The frame loses its end: it is cut to any shorter length, including 0.
     pub truncation_ppm: u32,
-    /// One bit of the frame, any, is turned over.
+    /// One random bit of the frame is flipped.
     pub corruption_ppm: u32,
-    /// The frame passes later, by `delay`.
+    /// The frame arrives later, by `delay`.
     pub delay_ppm: u32,
-    /// How much later.
+    /// Length of the delay.
     pub delay: Delay,
-    /// The frame is overtaken by the next.
+    /// The next frame overtakes the frame.
     pub reordering_ppm: u32,
 }
 
-/// How late a delayed frame is.
+/// Length of a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// By so many nanoseconds.
+    /// This many nanoseconds.
     Ns(u64),
-    /// By so many frames that overtake it; none counts as one.
+    /// Until this many frames have overtaken it; 0 counts as 1.
     Frames(u32),
 }
 
@@ -70,7 +73,7 @@ impl Default for Delay {
     }
 }
 
-/// Splitmix64: one word of state, every seed is good.
+/// splitmix64: one word of state, and every seed is good.
 #[derive(Clone, Debug)]
 struct Dice(u64);
 
@@ -82,7 +85,7 @@ impl Dice {
         word ^ word >> 31
     }
 
-    /// Any number below `limit`, which is small: the bias of the multiplication does not matter.
+    /// Returns a number below `limit`. Limits are small, so the bias of the multiplication does not matter.
     fn below(&mut self, limit: u64) -> u64 {
         ((u128::from(self.throw()) * u128::from(limit)) >> 64) as u64
     }
@@ -92,21 +95,21 @@ impl Dice {
     }
 }
 
-/// What becomes of a frame.
+/// What happens to a frame.
 enum Fate {
     Lost,
     Late(Lateness, Due),
     Passes,
 }
 
-/// Why a frame is late. Each kind has a list of its own, in which frames are due in the order they came.
+/// Why a frame is late. Each reason has its own list, in which frames are due in the order of arrival.
 #[derive(Clone, Copy, Debug)]
 enum Lateness {
     Delayed,
     Overtaken,
 }
 
-/// A late frame passes when it is this late, or when so many frames have passed in all.
+/// When a late frame is due: at this time, or when this many frames have passed in all.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     ns: u64,
@@ -123,13 +126,13 @@ struct Late {
 struct Counts {
     lost: u64,
     duplicated: u64,
-    /// No free frame for the second of a frame, or no place for it.
+    /// There was no free frame or no slot for the duplicate.
     unduplicated: u64,
     truncated: u64,
     corrupted: u64,
     delayed: u64,
     reordered: u64,
-    /// Too many were late already.
+    /// Too many frames were late already.
     undelayed: u64,
 }
 
@@ -139,14 +142,14 @@ struct Line {
     rates: Rates,
     overtaken: VecDeque<Late>,
     delayed: VecDeque<Late>,
-    /// Frames that have passed in time.
+    /// Frames that passed in time.
     passed: u64,
     counts: Counts,
 }
 
 impl Line {
     fn new(seed: u64, rates: Rates) -> Line {
-        // Room for a refused batch besides, so that nothing is allocated later.
+        // With room for a refused batch, so that nothing is allocated later.
         let list = |ppm: u32| VecDeque::with_capacity(if ppm == 0 { 0 } else { LATE_MAX + BATCH });
         Line {
             dice: Dice(seed),
@@ -158,12 +161,13 @@ impl Line {
         }
     }
 
-    /// Frames that are late.
+    /// Number of late frames.
     fn late(&self) -> usize {
         self.overtaken.len() + self.delayed.len()
     }
 
-    /// Throws the dice for a frame, cuts and corrupts it. The second is true when it passes twice.
+    /// Decides the fate of a frame, and truncates and corrupts it. The second value is true if it is
+    /// duplicated.
     fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> (Fate, bool) {
         let rates = self.rates;
         let lost = self.dice.happens(rates.loss_ppm);
@@ -210,7 +214,7 @@ impl Line {
         Fate::Late(Lateness::Delayed, due)
     }
 
-    /// A second of `frame`, of the same pool.
+    /// Copies `frame` within its pool.
     fn duplicate(&mut self, pools: &mut Pools, frame: &Frame) -> Option<Frame> {
         let pool = pools.get_mut(frame.pool()).expect("a frame's pool is its worker's");
         let mut second = pool.take();
@@ -238,7 +242,7 @@ impl Line {
         list.push_back(Late { frame, due });
     }
 
-    /// Takes a late frame back that could not pass: it is the first to pass next time.
+    /// Puts a late frame back that could not pass; it will be the first to pass next time.
     fn take_back(&mut self, frame: Frame) {
         self.overtaken.push_front(Late { frame, due: Due { ns: 0, passed: 0 } });
     }
@@ -253,7 +257,7 @@ impl Line {
             .map(|late| late.frame)
     }
 
-    /// When the next late frame is due at the latest.
+    /// Returns the latest time at which the next late frame is due.
     fn next_ns(&self) -> Option<u64> {
         [self.overtaken.front(), self.delayed.front()].into_iter().flatten().map(|late| late.due.ns).min()
     }
@@ -265,15 +269,16 @@ impl Line {
     }
 }
 
-/// The port: any other, behind a bad cable.
+/// A port behind a bad cable.
 pub struct FaultPort {
     inner: Box<dyn Port>,
     incoming: Line,
     outgoing: Line,
     now_ns: u64,
-    /// What the port below received last.
+    /// What the inner port received last.
     arrived: Batch,
-    /// Frames that have passed the faults and find no place in the worker's batch: at most two batches and the late.
+    /// Frames that have passed the faults and wait for room in the worker's batch: at most two batches and
+    /// the late frames.
     ready: VecDeque<Frame>,
     leaving: Leaving,
     received: u64,
@@ -281,7 +286,7 @@ pub struct FaultPort {
     lost_at_close: u64,
 }
 
-/// Where a frame in [`Leaving`] comes from, and returns to when the port below refuses it.
+/// Where a frame in [`Leaving`] came from, and returns to if the inner port refuses it.
 #[derive(Clone, Copy, Debug)]
 enum Origin {
     Slot(usize),
@@ -289,7 +294,7 @@ enum Origin {
     Late,
 }
 
-/// Frames on their way to the port below, in the order they shall leave.
+/// Frames on their way to the inner port, in the order in which they leave.
 struct Leaving {
     batch: Batch,
     origins: [Origin; BATCH],
@@ -306,7 +311,8 @@ impl FaultPort {
     /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
-        // The directions throw dice of their own: traffic one way leaves the faults of the other as they are.
+        // Each direction has its own random numbers, so that traffic one way does not change the faults of
+        // the other.
         let mut seeds = Dice(faults.seed);
         FaultPort {
             inner,
@@ -322,7 +328,7 @@ impl FaultPort {
         }
     }
 
-    /// Takes from the port below what has arrived, through the faults, into `ready`.
+    /// Receives from the inner port and moves frames through the faults into `ready`.
     fn arrive(&mut self, pools: &mut Pools) {
         self.inner.receive(pools, &mut self.arrived);
         for slot in Bits(self.arrived.mask()) {
@@ -353,12 +359,14 @@ impl FaultPort {
         }
     }
 
-    /// Puts a frame behind those that leave, sends them when they are a batch, and lets the late follow that it let pass.
+    /// Appends a frame to those that leave and sends them when they fill a batch, followed by the late frames
+    /// now due.
     fn leave(&mut self, pools: &mut Pools, batch: &mut Batch, frame: Frame, origin: Origin) -> u64 {
         self.leaving.push(frame, origin);
         self.outgoing.passed += 1;
         let mut accepted = self.send_full(pools, batch);
-        // As many as are late now: one that is refused becomes late again, and must not be tried for ever.
+        // At most as many as are late now: a refused one becomes late again, and must not be retried for
+        // ever.
         for _ in 0..self.outgoing.late() {
             let Some(frame) = self.outgoing.due(self.now_ns) else { break };
             self.leaving.push(frame, Origin::Late);
@@ -371,8 +379,8 @@ impl FaultPort {
         if self.leaving.batch.space() == 0 { self.send(pools, batch) } else { 0 }
     }
 
-    /// Gives the leaving frames to the port below, and those it refuses back to where they came from. Returns the mask
-    /// of the worker's frames that it took.
+    /// Passes the leaving frames to the inner port, and returns those it refuses to their origin. Returns the
+    /// mask of the worker's frames that it accepted.
     fn send(&mut self, pools: &mut Pools, batch: &mut Batch) -> u64 {
         let all = self.leaving.batch.mask();
         if all == 0 {
@@ -385,7 +393,7 @@ impl FaultPort {
                 accepted |= 1 << slot;
             }
         }
-        // From behind, so that late frames return to the front of the list in their order.
+        // Backwards, so that late frames return to the front of the list in their order.
         for place in (0..self.leaving.batch.len()).rev().filter(|place| taken >> place & 1 == 0) {
             let frame = self.leaving.batch.take(place);
             match self.leaving.origins[place] {
@@ -402,7 +410,7 @@ impl FaultPort {
         accepted
     }
 
-    /// Frames that lie on the cable towards weir.
+    /// Number of frames on the cable towards weir.
     fn receive_late(&self) -> u64 {
         (self.ready.len() + self.incoming.late()) as u64
     }
@@ -442,7 +450,7 @@ impl Port for FaultPort {
                 Fate::Late(lateness, due) => self.outgoing.keep(frame, lateness, due),
                 Fate::Passes => accepted |= self.leave(pools, batch, frame, Origin::Slot(slot)),
             }
-            // Whether one that passes is accepted is known when it is sent.
+            // Whether a passing frame is accepted is known only when it is sent.
             if !matches!(fate, Fate::Passes) {
                 accepted |= 1 << slot;
             }
@@ -466,11 +474,11 @@ impl Port for FaultPort {
 
     fn statistics(&self) -> PortStatistics {
         let mut statistics = self.inner.statistics();
-        // The port below has received and dropped the oversize: they never came to the faults.
+        // Oversize frames were received and dropped by the inner port and never reached the faults.
         statistics.received = self.received + statistics.oversize;
         statistics.received_bytes = self.received_bytes;
         statistics.lost_before += self.incoming.counts.lost + self.lost_at_close;
-        // Weir sent the lost ones and did not send the seconds, which the port below may have sent or hold still.
+        // Weir sent the lost frames but not the duplicates, which the inner port has sent or still holds.
         let sent = statistics.transmitted + self.outgoing.counts.lost;
         let seconds = self.outgoing.counts.duplicated.min(sent);
         statistics.transmitted = sent - seconds;
@@ -512,7 +520,7 @@ impl Port for FaultPort {
         format!("{} with faults", self.inner.mode())
     }
 
-    /// None: frames may lie here that the port below knows nothing of.
+    /// Always `None`: frames may wait here without the inner port knowing.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -529,7 +537,7 @@ impl Port for FaultPort {
         self.inner.to_kernel(pools, batch, list)
     }
 
-    /// Also the time at which a late frame is due to leave, so that a replay breathes then.
+    /// Also the time at which a late frame is due to leave, so that replay runs the worker then.
     fn next_arrival_ns(&self) -> Option<u64> {
         let ready = (!self.ready.is_empty()).then_some(self.now_ns);
         let late = [self.incoming.next_ns(), self.outgoing.next_ns()];

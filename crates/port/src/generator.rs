@@ -1,29 +1,29 @@
-//! A port that makes traffic out of nothing, for benches: every frame is a copy of a template with the bytes of a flow
-//! patched in, and what is transmitted goes straight back to the pool.
+//! A port that generates traffic for benches. Every frame is a copy of a template with the bytes of a flow
+//! patched in; transmitted frames return straight to the pool.
 //!
-//! It costs as little as it can, because a bench measures what lies between its two ends: the order of flows is worked
-//! out beforehand and read as one stream, a frame costs two copies of constant length, nothing is allocated.
-//! Measured by `examples/mem_speed.rs`.
+//! It costs as little as possible, because a bench measures what lies between its two ends: the order of
+//! flows is computed in advance and read as one stream, a frame costs two copies of constant length, and
+//! nothing is allocated. `examples/mem_speed.rs` measures it.
 #![forbid(unsafe_code)]
 
 use packet::{Batch, Bits, Frame, Pool, PoolId, Pools, Port, PortStatistics, Sum, checksum};
 use std::net::Ipv4Addr;
 
-/// Where the bytes of a frame differ from the template's.
+/// A range of bytes in which frames differ from the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch {
-    /// First byte.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// Bytes.
+    /// Number of bytes.
     pub length: usize,
 }
 
-/// What a [`Generator`] sends: a template, the places that differ, and their values, frame after frame.
+/// What a [`Generator`] sends: a template, the patches, and their values for each frame.
 #[derive(Clone, Debug)]
 pub struct Stream {
     template: Vec<u8>,
     patches: Vec<Patch>,
-    /// For each frame the values of all patches, packed.
+    /// The values of all patches, frame after frame.
     values: Vec<u8>,
     /// Bytes of values per frame.
     stride: usize,
@@ -33,11 +33,11 @@ pub struct Stream {
 pub type UdpFlow = (Ipv4Addr, Ipv4Addr, u16, u16);
 
 impl Stream {
-    /// A stream of as many frames as `values` has records of the patches' lengths.
+    /// Creates a stream of as many frames as `values` has records.
     ///
     /// # Panics
-    /// When there is no whole number (at least one) of records, or a patch lies outside the template: mistakes of
-    /// set-up.
+    /// Panics if `values` is not a whole number (at least one) of records, or a patch lies outside the
+    /// template.
     #[must_use]
     pub fn new(template: Vec<u8>, patches: Vec<Patch>, values: Vec<u8>) -> Stream {
         let stride = patches.iter().map(|patch| patch.length).sum::<usize>();
@@ -46,11 +46,11 @@ impl Stream {
         Stream { template, patches, values, stride }
     }
 
-    /// UDP over IPv4 frames of `length` bytes without FCS, one for each of `flows` in order, with a right IPv4 checksum
-    /// and no UDP checksum.
+    /// Creates UDP over IPv4 frames of `length` bytes (without FCS), one for each of `flows` in order, with a
+    /// correct IPv4 checksum and no UDP checksum.
     ///
     /// # Panics
-    /// When there is no flow, or `length` is below 42 (the headers) or above 1514.
+    /// Panics if there is no flow, or `length` is below 42 (the headers) or above 1514.
     #[must_use]
     pub fn udp(length: usize, flows: impl IntoIterator<Item = UdpFlow>) -> Stream {
         assert!((42..=1514).contains(&length), "{length} bytes of UDP over IPv4");
@@ -59,22 +59,22 @@ impl Stream {
         template[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 17]);
         template[16..18].copy_from_slice(&(length as u16 - 14).to_be_bytes());
         template[38..40].copy_from_slice(&(length as u16 - 34).to_be_bytes());
-        // IPv4 checksum to UDP length are one piece, 16 bytes: a single copy.
+        // IPv4 checksum to UDP length are contiguous, 16 bytes: a single copy.
         let patch = Patch { offset: 24, length: 16 };
         let values = flows.into_iter().flat_map(|flow| udp_patch(&template, flow)).collect();
         Stream::new(template, vec![patch], values)
     }
 
-    /// Frames before the stream begins again.
+    /// Returns the number of frames before the stream repeats.
     #[must_use]
     pub fn frames(&self) -> usize {
         self.values.len() / self.stride
     }
 
-    /// Frame number `number`, below [`frames`](Stream::frames).
+    /// Builds frame number `number`, which must be below [`frames`](Stream::frames).
     ///
     /// # Panics
-    /// When there is no such frame.
+    /// Panics if there is no such frame.
     #[must_use]
     pub fn frame(&self, number: usize) -> Vec<u8> {
         let mut bytes = vec![0; self.template.len()];
@@ -94,7 +94,7 @@ impl Stream {
     }
 }
 
-/// Bytes 24..40 of the template with a flow in them.
+/// Returns bytes 24..40 of the template with a flow filled in.
 fn udp_patch(template: &[u8], (source, destination, sport, dport): UdpFlow) -> [u8; 16] {
     let mut header = [0; 26];
     header.copy_from_slice(&template[14..40]);
@@ -132,18 +132,19 @@ pub struct Generator {
     name: String,
     pool: PoolId,
     stream: Stream,
-    /// Where in the stream's values the next frame's lie.
+    /// Position of the next frame's values in the stream.
     at: usize,
-    /// Frames still to come.
+    /// Frames still to be received.
     left: u64,
     statistics: PortStatistics,
 }
 
 impl Generator {
-    /// A port on `pool` that repeats `stream` until `frames` frames have been received (`u64::MAX`: for ever).
+    /// Creates a port on `pool` that repeats `stream` until `frames` frames have been received (`u64::MAX`:
+    /// for ever).
     ///
     /// # Panics
-    /// When `pool` is not of `pools`, is empty, or its chunks are too small for the stream's frames.
+    /// Panics if `pool` is not one of `pools`, is empty, or has chunks too small for the stream's frames.
     #[must_use]
     pub fn new(name: &str, pools: &mut Pools, pool: PoolId, stream: Stream, frames: u64) -> Generator {
         let memory = pools.get_mut(pool).expect("a port is opened on a pool of its worker");
@@ -170,7 +171,7 @@ impl Generator {
     }
 }
 
-/// Gives the frames of `list` away and returns their bytes.
+/// Frees the frames of `list` and returns their total bytes.
 #[inline(always)]
 fn swallow(batch: &mut Batch, list: u64, mut give: impl FnMut(Frame)) -> u64 {
     let mut bytes = 0;
@@ -194,8 +195,9 @@ impl Port for Generator {
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
         let wanted = (batch.space() as u64).min(self.left) as usize;
         let free = &mut batch.free_slots()[..wanted];
-        // Which kind of pool is asked once, so that a frame is built in registers and written once: built in memory
-        // and copied, it would cost a failed store forwarding, half of all there is to do.
+        // The kind of pool is matched once, outside the loop, so that a frame is built in registers and
+        // written once. Built in memory and copied, it would cost a failed store forwarding, half of the
+        // total.
         let count = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
             Pool::Region(pool) => self.generate(free, || pool.take()),
             Pool::Foreign(_, pool) => self.generate(free, || pool.take()),
@@ -210,8 +212,8 @@ impl Port for Generator {
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         let bytes = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
             Pool::Region(pool) => swallow(batch, list, |frame| {
-                // `give` asserts the same, but by reference: known before, it spares writing the frame to the stack
-                // in pieces and reading it back in others, 4 ns.
+                // `give` asserts the same, but by reference. Knowing it here avoids writing the frame to the
+                // stack in pieces and reading it back in others, which costs 4 ns.
                 assert!(frame.pool() == pool.id(), "a frame returns to its own pool");
                 pool.give(frame);
             }),

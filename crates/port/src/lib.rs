@@ -1,13 +1,13 @@
-//! Where frames come from and go to. A port is one queue that a worker holds; all of them keep the promises of
-//! [`packet::Port`].
+//! Ports: where frames come from and where they go. A port is one queue owned by a worker; every kind of port
+//! keeps the promises of [`packet::Port`].
 //!
 //! - [`MemPort`]: queues in memory, for tests.
-//! - [`Generator`]: traffic out of nothing, for benches.
-//! - [`PcapPort`]: a recording is received in virtual time, what is transmitted becomes another.
+//! - [`Generator`]: synthetic traffic, for benches.
+//! - [`PcapPort`]: receives a recording in virtual time and records what it transmits.
 //! - [`XdpPort`]: a queue of a network interface, by AF_XDP.
-//! - `dpdk::DpdkPort`: a queue of any device that DPDK drives (feature `dpdk`).
-//! - [`FaultPort`]: loses, repeats, cuts, corrupts, delays and reorders what passes another port.
-//! - [`TracePort`]: records what passes another port.
+//! - `dpdk::DpdkPort`: a queue of any device with a DPDK driver (feature `dpdk`).
+//! - [`FaultPort`]: loses, duplicates, truncates, corrupts, delays and reorders the frames of another port.
+//! - [`TracePort`]: records the frames of another port.
 //!
 //! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has memory.
 

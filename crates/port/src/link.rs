@@ -1,10 +1,10 @@
-//! What a port's link is like, whatever kind of port it is.
+//! The state of a port's link, the same for every kind of port.
 
 /// The state of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkState {
-    /// It has carrier.
+    /// The link has carrier.
     pub up: bool,
-    /// Bits per second; `None`: down, or the driver does not know.
+    /// Bits per second; `None` if the link is down or the driver does not know.
     pub speed_bps: Option<u64>,
 }

@@ -1,15 +1,15 @@
-//! A port made of queues in memory: tests put bytes on its wire and look at what came out.
+//! A port made of queues in memory. Tests put frames on its wire and look at what it sent.
 //!
-//! Promises: frames come and go in order; nothing is lost (when the pool is empty, frames wait on the wire and `starved`
-//! counts it); a frame that no chunk can hold is received, dropped and counted `oversize`. Not for speed: it copies
-//! every frame into a `Vec` behind a lock. For benches there is [`crate::Generator`].
+//! Promises: frames keep their order; nothing is lost (while the pool is empty, frames wait on the wire and
+//! `starved` counts it); a frame larger than a chunk is received, dropped and counted as `oversize`. It is
+//! not fast, because it copies every frame into a `Vec` behind a lock. Benches use [`crate::Generator`].
 #![forbid(unsafe_code)]
 
 use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What both ends share.
+/// State shared by both ends.
 #[derive(Debug)]
 struct Queues {
     arriving: VecDeque<Vec<u8>>,
@@ -25,11 +25,11 @@ pub struct MemWire(Arc<Mutex<Queues>>);
 
 impl MemWire {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // A test that panicked elsewhere left whole frames: every push and pop is one step.
+        // A panic in another test thread left only whole frames, because every push and pop is a single step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts a frame on the wire: the port will receive it.
+    /// Puts a frame on the wire, where the port will receive it.
     pub fn push(&self, bytes: &[u8]) {
         self.queues().arriving.push_back(bytes.to_vec());
     }
@@ -40,30 +40,30 @@ impl MemWire {
         self.queues().left.pop_front()
     }
 
-    /// Takes the oldest frame that the port gave to the host's stack.
+    /// Takes the oldest frame that the port passed to the host's stack.
     #[must_use]
     pub fn pop_kernel(&self) -> Option<Vec<u8>> {
         self.queues().kernel.pop_front()
     }
 
-    /// Frames that wait to be received.
+    /// Returns the number of frames waiting to be received.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.queues().arriving.len()
     }
 
-    /// From now on, lets the port transmit only while fewer than `frames` wait to be popped: a full transmit queue.
+    /// Makes the port refuse to transmit while `frames` frames wait to be popped, like a full transmit queue.
     pub fn limit_transmit(&self, frames: usize) {
         self.queues().transmit_room = frames;
     }
 
-    /// Says that nothing will be pushed any more: the port is exhausted once it has received what waits.
+    /// Ends the input: the port is exhausted once it has received the frames that wait.
     pub fn end(&self) {
         self.queues().ended = true;
     }
 }
 
-/// The worker's end.
+/// The worker's end of the wire.
 #[derive(Debug)]
 pub struct MemPort {
     name: String,
@@ -73,7 +73,7 @@ pub struct MemPort {
 }
 
 impl MemPort {
-    /// A port that receives into `pool` and transmits frames of any pool, and its wire.
+    /// Creates a port that receives into `pool` and transmits frames of any pool, and its wire.
     #[must_use]
     pub fn new(name: &str, pool: PoolId) -> (MemPort, MemWire) {
         let queues = Queues {

@@ -1,9 +1,9 @@
-//! A port with a tap: it wraps any port and records what passes, each way into a recording of its own.
+//! A wrapper that records the frames passing through another port, with one recording per direction.
 //!
-//! Promises: the traffic is what it would be without the tap. Recorded is what passed, not what the port below refused.
-//! A recording has at most `limit_bytes`; the first frame that does not fit ends it, and so does an error of its
-//! output; what comes later is counted (`.._left_out`). Outputs are buffered and should be files: one that blocks
-//! would block the worker.
+//! Promises: traffic is the same as without the wrapper. It records what passed, not what the inner port
+//! refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does not fit, or
+//! with an error of its output, and later frames are counted (`.._left_out`). Outputs are buffered and should
+//! be files, because an output that blocks would block the worker.
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
@@ -11,21 +11,21 @@ use packet::{BATCH, Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
-/// Bytes that a frame usually has at most: what room is made for at first.
+/// Initial capacity of a copy, in bytes: few frames are larger.
 const FRAME_USUAL: usize = 2048;
 
-/// Where a [`TracePort`] writes. What is absent is not recorded.
+/// Outputs of a [`TracePort`]. A direction without output is not recorded.
 #[derive(Default)]
 pub struct Taps {
     /// Frames received.
     pub received: Option<Box<dyn Write + Send>>,
     /// Frames transmitted.
     pub transmitted: Option<Box<dyn Write + Send>>,
-    /// Frames given to the host's stack.
+    /// Frames passed to the host's stack.
     pub to_kernel: Option<Box<dyn Write + Send>>,
-    /// Bytes of each recording at most, its header included.
+    /// The largest size of each recording in bytes, including its header.
     pub limit_bytes: u64,
-    /// What is added to the worker's time to get nanoseconds since 1970.
+    /// Added to the worker's time to obtain nanoseconds since 1970.
     pub base_ns: u64,
 }
 
@@ -59,14 +59,14 @@ impl Tap {
             self.left_bytes -= needed;
             self.recorded += 1;
         } else {
-            // A record may be half written: another behind it could not be read.
+            // A record may be half written, and nothing behind it could be read.
             self.writer = None;
             self.errors += 1;
             self.left_out += 1;
         }
     }
 
-    /// Ends the recording: what is buffered is written.
+    /// Ends the recording and writes what is buffered.
     fn end(&mut self) {
         if let Some(mut writer) = self.writer.take() {
             self.errors += u64::from(writer.flush().is_err());
@@ -74,7 +74,7 @@ impl Tap {
     }
 }
 
-/// The frames a port below is offered: copies, because it takes the frames themselves.
+/// Copies of the frames offered to the inner port, because it takes the frames themselves.
 struct Offered {
     slots: Vec<(usize, usize)>,
     bytes: Vec<u8>,
@@ -101,7 +101,7 @@ impl Offered {
     }
 }
 
-/// The port: any other, with a tap.
+/// A port whose frames are recorded.
 pub struct TracePort {
     inner: Box<dyn Port>,
     received: Tap,
@@ -113,10 +113,10 @@ pub struct TracePort {
 }
 
 impl TracePort {
-    /// Wraps `inner` and writes the recordings' headers.
+    /// Wraps `inner` and writes the headers of the recordings.
     ///
     /// # Errors
-    /// Those of the outputs.
+    /// Returns the errors of the outputs.
     pub fn new(inner: Box<dyn Port>, taps: Taps) -> io::Result<TracePort> {
         Ok(TracePort {
             inner,

@@ -1,5 +1,5 @@
-//! DPDK ports on virtual devices. DPDK starts once in a process, so every test runs itself again in a process of its
-//! own, with ordinary memory; none needs a NIC or huge pages.
+//! DPDK ports on virtual devices. DPDK starts once per process, so every test re-executes itself in its own
+//! process, with ordinary memory. None needs a NIC or huge pages.
 #![cfg(feature = "dpdk")]
 
 use packet::{Batch, Bits, Frame, Pools, Port};
@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A test that takes longer hangs.
+/// A test that takes longer than this hangs.
 const TIME_LIMIT: Duration = Duration::from_secs(60);
 
-/// Says in the environment which test the process is for.
+/// The environment variable that tells a process which test to run.
 const ALONE: &str = "WEIR_DPDK_TEST";
 
-/// Runs `test` in a process of its own, started by `program` and its arguments (none: directly).
+/// Runs `test` in its own process, started by `program` and its arguments (if empty: directly).
 fn alone_under(program: &[&str], name: &str, test: impl FnOnce(Eal)) {
     if std::env::var(ALONE).is_ok_and(|wanted| wanted == name) {
         let options = EalOptions { memory: EalMemory::NoHuge(96), ..EalOptions::default() };
@@ -55,7 +55,7 @@ fn open(eal: Eal, device: &str, pool: &MbufPool) -> DpdkPort {
     DpdkPort::open(eal, &DpdkOptions::new(device, device), pool).unwrap().remove(0)
 }
 
-/// A frame whose every byte depends on its number and place.
+/// Returns a frame whose every byte depends on its number and position.
 fn bytes(number: usize, length: usize) -> Vec<u8> {
     (0..length).map(|place| (number * 31 + place * 7) as u8).collect()
 }
@@ -73,7 +73,7 @@ fn give_all(pools: &mut Pools, batch: &mut Batch) {
     batch.clear();
 }
 
-/// Sends all of a batch; what the port refuses goes back to the pool. Frames accepted.
+/// Sends a whole batch; frames that the port refuses return to the pool. Returns how many were accepted.
 fn send(port: &mut DpdkPort, pools: &mut Pools, batch: &mut Batch) -> u64 {
     let all = batch.mask();
     let accepted = port.transmit(pools, batch, all);
@@ -85,7 +85,7 @@ fn assert_all_home(pools: &mut Pools, pool: &MbufPool) {
     assert_eq!(pools.first().available(), pool.frames() as usize, "a frame leaked");
 }
 
-/// A file in a directory that goes with the process' number.
+/// A file in a directory named after the process id.
 fn file(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("weir-dpdk-{}-{name}", std::process::id()))
 }
@@ -166,7 +166,7 @@ fn what_a_full_ring_refuses_stays_with_the_caller() {
         };
         assert!(refused > 0 && sent > 500);
         assert_eq!(port.statistics().transmitted, sent);
-        // Closed with frames in its ring, it returns them.
+        // A port that is closed with frames in its ring returns them.
         drop(port);
         assert_all_home(&mut pools, &pool);
     });
@@ -202,12 +202,12 @@ fn null_receives_and_swallows_without_a_leak() {
     });
 }
 
-/// One end of a wire in memory, whose other end has the same number.
+/// Device arguments of one end of a memif link; the other end has the same number.
 fn memif(role: &str, device: u32, socket: &Path) -> String {
     format!("net_memif{device},role={role},id=0,socket-abstract=no,socket={}", socket.display())
 }
 
-/// Waits until a link is up or down. An end is told of the other by a socket, on a thread of DPDK's.
+/// Waits until a link is up or down. A thread of DPDK's tells one end about the other through a socket.
 fn wait_for_link(link: &DpdkLink, up: bool) -> LinkState {
     let start = Instant::now();
     while link.state().up != up {
@@ -225,7 +225,7 @@ fn a_wire_in_memory_is_up_while_both_ends_are_there() {
         let server = open(eal, &memif("server", 0, &socket), &pool);
         let link = server.link();
         assert_eq!(link.state(), LinkState::default(), "nobody is at the other end");
-        // What its driver says; nothing makes it so.
+        // The driver reports this speed; it has no meaning.
         let speed_bps = Some(100_000_000_000);
         for _ in 0..2 {
             let client = open(eal, &memif("client", 1, &socket), &pool);
@@ -254,7 +254,8 @@ fn what_has_no_other_end_is_up() {
     });
 }
 
-/// As the daemon has it: a worker asks for counters and closes the port, another thread asks about its link all the time.
+/// As in the daemon: a worker reads counters and closes the port while another thread keeps querying its
+/// link.
 #[test]
 fn a_link_may_be_asked_about_while_its_port_is_used_and_closed() {
     alone("a_link_may_be_asked_about_while_its_port_is_used_and_closed", |eal| {
@@ -349,8 +350,8 @@ fn mistakes_are_answered_in_a_sentence() {
         let open = |device: &str| DpdkPort::open(eal, &DpdkOptions::new("p", device), &pool);
         let refusal = |device: &str| open(device).err().unwrap().to_string();
         let unknown = refusal("net_foo0");
-        assert!(unknown.starts_with("no DPDK driver knows device `net_foo0`"), "{unknown}");
-        assert!(refusal("").contains("no DPDK driver knows"));
+        assert!(unknown.starts_with("no DPDK driver supports device `net_foo0`"), "{unknown}");
+        assert!(refusal("").contains("no DPDK driver supports"));
         let missing = refusal("net_pcap0,rx_pcap=/does/not/exist.pcap");
         assert!(missing.contains("/does/not/exist.pcap: No such file or directory"), "{missing}");
         let misspelt = refusal("net_null0,sizze=3");
@@ -380,7 +381,7 @@ fn a_frame_of_another_pool_is_not_sent() {
     });
 }
 
-/// In a network namespace of its own, so that the TAP does not disturb the host.
+/// Runs in its own network namespace, so that the TAP does not disturb the host.
 #[test]
 fn a_tap_leads_to_the_hosts_stack_and_back() {
     if !Path::new("/dev/net/tun").exists() || !is_root() {
@@ -425,7 +426,8 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
-/// Frames that the host has received from the TAP. /sys shows the namespace it was mounted in; /proc/net follows.
+/// Returns the number of frames that the host received from the TAP. /sys shows the namespace in which it was
+/// mounted; /proc/net follows the thread.
 fn tap_received() -> u64 {
     let table = std::fs::read_to_string("/proc/self/net/dev").unwrap();
     let line = table.lines().find_map(|line| line.trim().strip_prefix("weirtap:")).unwrap();

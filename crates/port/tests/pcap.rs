@@ -1,4 +1,4 @@
-//! Recordings: both formats in both byte orders, what is wrong with them, and the port that replays them.
+//! Recordings: both formats in both byte orders, invalid files, and the port that replays them.
 
 mod sink;
 
@@ -66,7 +66,7 @@ impl File {
     fn packet(self, interface: u32, time: u64, length: u32, bytes: &[u8]) -> File {
         self.block(6, |body| {
             let body = body.u32(interface).u32((time >> 32) as u32).u32(time as u32);
-            // A comment behind the packet: passed over.
+            // A comment behind the packet, which is skipped.
             body.u32(bytes.len() as u32).u32(length).padded(bytes).u16(1).u16(2).padded(b"hi").u32(0)
         })
     }
@@ -129,7 +129,7 @@ fn pcapng_is_read_in_several_sections_of_either_order() {
                 let seconds = if big { 7i64.to_be_bytes() } else { 7i64.to_le_bytes() };
                 options.u16(2).u16(3).padded(b"eth").u16(9).u16(1).raw(&[0x8a, 0, 0, 0]).u16(14).u16(8).raw(&seconds)
             })
-            // A silent interface of another link type does no harm.
+            // An interface of another link type without packets does no harm.
             .interface(113, |options| options)
             .block(5, |body| body.raw(&[1; 20]))
             .packet(0, 2_000_001, 3, b"one")
@@ -168,13 +168,13 @@ fn errors_say_where_and_what_and_keep_the_records_before() {
     let ng = File::new(false).section(false).interface(1, |options| options);
     let cases = [
         (vec![], 0, "byte 0: the file is empty"),
-        (vec![1, 2], 0, "byte 0: the file ends inside the file's first number: 4 bytes wanted, 2 there"),
+        (vec![1, 2], 0, "byte 0: the file ends within the magic number: expected 4 bytes, found 2"),
         (
             b"\x1f\x8b\x08\x00".to_vec(),
             0,
             "byte 0: not a recording: it begins with 1f 8b 08 00, neither pcap nor pcapng (gzip: unpack it first)",
         ),
-        (good.bytes[..20].to_vec(), 0, "byte 4: the file ends inside the pcap header: 20 bytes wanted, 16 there"),
+        (good.bytes[..20].to_vec(), 0, "byte 4: the file ends within the pcap header: expected 20 bytes, found 16"),
         (
             File::classic(true, 0xa1b2_c3d4, 113).bytes,
             0,
@@ -183,30 +183,38 @@ fn errors_say_where_and_what_and_keep_the_records_before() {
         (
             good.clone().raw(&[0; 15]).bytes,
             1,
-            "byte 44: the file ends inside a record's header: 16 bytes wanted, 15 there",
+            "byte 44: the file ends within a record's header: expected 16 bytes, found 15",
         ),
         (
             good.clone().u32(0).u32(0).u32(9).u32(9).raw(b"abc").bytes,
             1,
-            "byte 60: the file ends inside a record's data: 9 bytes wanted, 3 there",
+            "byte 60: the file ends within a record's data: expected 9 bytes, found 3",
         ),
         (
             good.clone().u32(0).u32(0).u32(1 << 31).u32(9).bytes,
             1,
-            "byte 44: the record claims 2147483648 bytes, more than 262144: the file is garbled here",
+            "byte 44: the record claims 2147483648 bytes, more than 262144: the file is corrupt here",
         ),
-        (ng.clone().packet(7, 0, 0, b"").bytes, 0, "byte 60: the packet is of interface 7, the section describes 1"),
+        (
+            ng.clone().packet(7, 0, 0, b"").bytes,
+            0,
+            "byte 60: the packet refers to interface 7, but the section describes only 1",
+        ),
         (
             ng.clone().block(6, |body| body.u32(0).u32(0).u32(0).u32(9).u32(9).padded(b"abc")).bytes,
             0,
-            "byte 76: a packet of 9 bytes does not fit its block, which has 4 left",
+            "byte 76: a packet of 9 bytes does not fit into its block, which has 4 bytes left",
         ),
         (
             ng.clone().packet(0, 0, 1, b"x").u32(5).u32(10).bytes,
             1,
             "byte 100: the block claims 10 bytes: not a multiple of 4 between 12 and 16777216",
         ),
-        (ng.clone().u32(5).u32(12).u32(16).bytes, 0, "byte 56: the block's length is 12 in front and 16 behind"),
+        (
+            ng.clone().u32(5).u32(12).u32(16).bytes,
+            0,
+            "byte 56: the block's length is 12 at its start and 16 at its end",
+        ),
         (
             ng.clone().interface(113, |options| options).packet(1, 0, 0, b"").bytes,
             0,
@@ -273,7 +281,7 @@ fn the_port_replays_in_virtual_time_and_writes_with_the_recordings_base() {
         assert_eq!(port.to_kernel(&mut pools, &mut batch, all & !1), all & !1);
         batch.clear();
     }
-    // The second is larger than a chunk; the third, recorded earlier, has arrived with it.
+    // The second is larger than a chunk; the third, recorded earlier, arrives with it.
     let expected = [(0, vec![b"one".to_vec()]), (10, vec![b"two".to_vec()]), (20, vec![b"three".to_vec()])];
     assert_eq!(arrivals, expected);
     assert!(port.exhausted());
@@ -305,14 +313,14 @@ fn a_starved_port_keeps_its_frames_and_several_ports_share_a_base() {
 }
 
 #[test]
-fn a_garbled_recording_ends_the_port_and_its_mode_says_where() {
+fn a_corrupt_recording_ends_the_port_and_its_mode_says_where() {
     let mut input = written(&[record(0, 3, b"one")]);
     input.push(0);
     let (mut pools, mut port, ..) = open(&input);
     let mut batch = Batch::new();
     port.receive(&mut pools, &mut batch);
     assert_eq!((batch.len(), port.exhausted()), (1, true));
-    let expected = "pcap, cut short at byte 43: the file ends inside a record's header: 16 bytes wanted, 1 there";
+    let expected = "pcap, cut short at byte 43: the file ends within a record's header: expected 16 bytes, found 1";
     assert_eq!(port.mode(), expected);
     pools.give(batch.take(0));
 }
@@ -342,7 +350,7 @@ fn records() -> impl Strategy<Value = Vec<Record>> {
     prop::collection::vec(one, 0..12)
 }
 
-/// The same records as pcapng with nanoseconds.
+/// Writes the same records as pcapng with nanoseconds.
 fn ng(records: &[Record], big: bool) -> Vec<u8> {
     let file = File::new(big).section(big).interface(1, |options| options.u16(9).u16(1).raw(&[9, 0, 0, 0]));
     let add = |file: File, record: &Record| file.packet(0, record.time_ns, record.length, &record.bytes);

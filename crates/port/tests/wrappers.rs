@@ -1,4 +1,4 @@
-//! The ports that wrap another: whatever they do to frames, every frame is accounted for.
+//! The ports that wrap another port: whatever they do to frames, every frame is accounted for.
 
 mod sink;
 
@@ -24,7 +24,7 @@ fn receive(pools: &mut Pools, port: &mut dyn Port) -> Vec<Vec<u8>> {
     bytes
 }
 
-/// Transmits the frames in one batch, gives refused ones back and returns their mask.
+/// Transmits the frames in one batch, frees refused ones and returns the mask of accepted ones.
 fn transmit(pools: &mut Pools, port: &mut dyn Port, frames: &[&[u8]]) -> u64 {
     let mut batch = Batch::new();
     for bytes in frames {
@@ -80,7 +80,7 @@ fn a_duplicate_follows_its_frame_and_is_not_weirs() {
     let (mut pools, mut port, wire) = open(3, Faults { seed: 1, receive: rates, transmit: rates });
     wire.push(b"in");
     assert_eq!(receive(&mut pools, &mut port), [b"in", b"in"]);
-    // Three chunks: there is one for a second of the first frame only.
+    // Three chunks: there is one for a duplicate of the first frame only.
     assert_eq!(transmit(&mut pools, &mut port, &[b"a", b"b"]), 0);
     assert_eq!(popped(&wire), [b"a", b"a", b"b"]);
     assert_eq!((port.statistics().received, port.statistics().transmitted), (2, 2));
@@ -191,7 +191,7 @@ fn closing_returns_what_is_held() {
     assert_eq!(pools.first().available(), 8);
 }
 
-/// A fast way to see everything a run did.
+/// Everything that a run did.
 #[derive(Debug, PartialEq)]
 struct Run {
     left: Vec<Vec<u8>>,
@@ -201,7 +201,7 @@ struct Run {
     refused: u64,
 }
 
-/// Pushes, forwards and pops by `steps`; checks the ledger and the pool after every breath.
+/// Pushes, forwards and pops according to `steps`; checks the ledger and the pool after every breath.
 fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> Run {
     let (mut pools, mut port, wire) = open(chunks, faults);
     let (mut batch, mut refused, mut pushed, mut oversize) = (Batch::new(), 0, 0, 0);

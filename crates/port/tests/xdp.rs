@@ -1,7 +1,7 @@
 //! AF_XDP ports on real veth pairs, in private network namespaces. Needs root.
 //!
-//! Each test has a [`Lab`] of its own: a namespace for weir, with interfaces w0, w1, and one for the other end, with f0,
-//! f1. Threads enter them, the process never does. Labs of dead runs are removed at the start of each.
+//! Each test has a [`Lab`]: a namespace for weir with the interfaces w0 and w1, and one for the other end
+//! with f0 and f1. Threads enter them, the process never does. Each test first removes the labs of dead runs.
 
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::TcpStream;
@@ -23,14 +23,14 @@ fn attach(name: &str, take: &Take, mode: Option<Mode>) -> Result<XdpInterface, X
 
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Two namespaces joined by veth pairs.
+/// Two namespaces connected by veth pairs.
 struct Lab {
     weir: String,
     far: String,
 }
 
 impl Lab {
-    /// None, after saying so, without root. In CI that is a failure.
+    /// Creates a lab. Without root, prints so and returns `None`; in CI that is a failure.
     fn new(pairs: u32, queues: u32) -> Option<Lab> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !rustix::process::geteuid().is_root() {
@@ -51,7 +51,8 @@ impl Lab {
         Some(lab)
     }
 
-    /// Interface w0 has 10.0.0.1 and MAC 02:00:00:00:00:00, f0 has 10.0.0.2 and 02:00:00:00:01:00, w1 10.0.1.1 ...
+    /// Interface w0 has 10.0.0.1 and MAC 02:00:00:00:00:00, f0 has 10.0.0.2 and 02:00:00:00:01:00, w1
+    /// 10.0.1.1 ...
     fn add_pair(&self, pair: u32, queues: u32) {
         let Lab { weir, far } = self;
         let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
@@ -71,17 +72,17 @@ impl Lab {
         inside(&self.weir, body)
     }
 
-    /// Runs `body` in the other one.
+    /// Runs `body` in the other namespace.
     fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
         inside(&self.far, body)
     }
 
-    /// An interface of weir's side, attached.
+    /// Attaches to an interface on weir's side.
     fn attach(&self, name: &str, take: &Take) -> XdpInterface {
         self.weir(|| attach(name, take, None)).unwrap()
     }
 
-    /// A port of the far end that takes everything.
+    /// Opens a port at the far end that takes everything.
     fn far_end(&self, name: &str, queue: u32) -> End {
         self.far(|| {
             let take = Take { promiscuous: true, ..Take::all() };
@@ -89,19 +90,21 @@ impl Lab {
         })
     }
 
-    /// A port of weir's end.
+    /// Opens a port at weir's end.
     fn near_end(&self, interface: &XdpInterface, queue: u32) -> End {
         self.weir(|| End::open(interface, queue))
     }
 
-    /// True when the far end's kernel reaches weir's and hears from it: nobody listens, so the answer is a refusal.
+    /// Returns true if the far end's kernel can reach weir's. Nobody listens there, so success is a refused
+    /// connection.
     fn connects(&self) -> bool {
         let address = "10.0.0.1:9".parse().unwrap();
         let answer = self.far(|| TcpStream::connect_timeout(&address, Duration::from_millis(300)));
         answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
     }
 
-    /// The same, given time: a link that has just come up on a busy machine may need a second try.
+    /// Like `connects`, with retries: a link that has just come up on a busy machine may need a second
+    /// attempt.
     fn connects_soon(&self) -> bool {
         let start = Instant::now();
         while start.elapsed() < PATIENCE {
@@ -147,7 +150,7 @@ fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A port with a pool of its own.
+/// A port with its own pool.
 struct End {
     port: XdpPort,
     pools: Pools,
@@ -179,7 +182,7 @@ impl End {
         }
     }
 
-    /// Receives so many frames, or as many as come.
+    /// Receives `count` frames, or as many as arrive.
     fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
         let mut got = Vec::new();
         let mut batch = Batch::new();
@@ -199,7 +202,7 @@ impl End {
         got
     }
 
-    /// Nothing comes.
+    /// Asserts that no frame arrives.
     fn receives_nothing(&mut self) {
         std::thread::sleep(Duration::from_millis(20));
         let mut batch = Batch::new();
@@ -224,7 +227,7 @@ fn pools(chunks: u32) -> (Pools, PoolId) {
     (pools, pool)
 }
 
-/// A UDP frame to 10.0.0.1 whose payload ends in a number.
+/// Builds a UDP frame to 10.0.0.1 whose payload ends in a number.
 fn udp(mac: [u8; 6], dport: u16, number: u32) -> Vec<u8> {
     let mut frame = Vec::new();
     frame.extend(mac);
@@ -261,7 +264,7 @@ fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
     assert!(near.port.readiness().is_some());
     let before = interface.counters(0);
     let frames: Vec<_> = (0..300).map(|number| udp(W0, 5000 + (number % 3 == 0) as u16, number)).collect();
-    // At most 64 at a time lie in the veth, whose ring is 256 frames long.
+    // Send at most 64 at a time, because the ring of the veth has 256 slots.
     for part in frames.chunks(64) {
         far.send(part);
         let expected: Vec<_> = part.iter().filter(|frame| frame[37] == 5000_u16.to_be_bytes()[1]).cloned().collect();
@@ -495,7 +498,7 @@ fn the_report_names_a_veths_modes_and_obstacles() {
     );
 }
 
-/// What `a_killed_process_leaves_the_interface_as_it_was` kills.
+/// The process that `a_killed_process_leaves_the_interface_as_it_was` kills.
 #[test]
 fn child() {
     let Ok(netns) = std::env::var("WEIR_TEST_CHILD") else { return };

@@ -1,7 +1,7 @@
-//! DPDK's environment (EAL): started once in a process, and never again.
+//! DPDK's environment abstraction layer (EAL), which a process can start once only.
 //!
-//! DPDK's own log does not reach the terminal; its last 16 KiB are kept, and an error quotes the line that matters
-//! after a sentence that says what to do. The thread that starts DPDK keeps its affinity.
+//! DPDK's log does not reach the terminal. Its last 16 KiB are kept, and an error quotes the relevant line
+//! after a sentence that says what to do. The thread that starts DPDK keeps its CPU affinity.
 
 use super::shim::{self, Errno};
 use std::ffi::CString;
@@ -17,20 +17,20 @@ const ENODEV: Errno = 19;
 /// Where DPDK's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EalMemory {
-    /// Ordinary pages, so many MiB, of which a frame takes 4 KiB: for tests and for devices without DMA.
+    /// Ordinary pages, in MiB; a frame takes 4 KiB of it. For tests and for devices without DMA.
     NoHuge(u32),
-    /// Huge pages, so many MiB at start; more are taken as needed. No file is left behind.
+    /// Huge pages, in MiB at start; DPDK takes more as needed. Leaves no file behind.
     Huge(u32),
 }
 
 /// How DPDK is started.
 #[derive(Clone, Debug)]
 pub struct EalOptions {
-    /// Its memory.
+    /// Memory of the process's pools.
     pub memory: EalMemory,
-    /// Whether it takes the PCI devices that are bound to vfio-pci or uio.
+    /// Whether to use the PCI devices bound to vfio-pci or uio.
     pub pci: bool,
-    /// Further arguments, as DPDK's manual has them.
+    /// Further arguments from DPDK's manual.
     pub arguments: Vec<String>,
 }
 
@@ -63,79 +63,79 @@ fn file_prefix() -> String {
     format!("weir-{}", std::process::id())
 }
 
-/// Why DPDK refused, and what to do.
+/// Why DPDK failed, and what to do.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DpdkError {
-    /// A second start.
-    #[error("DPDK was started before in this process, and can be started once only")]
+    /// DPDK was started a second time.
+    #[error("DPDK was already started in this process, and can be started only once")]
     AlreadyStarted,
-    /// No huge pages.
+    /// There are no free huge pages.
     #[error(
-        "DPDK finds no free huge pages: reserve some (`echo 512 > /proc/sys/vm/nr_hugepages`) or let it use ordinary \
-         memory (`--no-huge`)"
+        "DPDK finds no free huge pages: reserve some (`echo 512 > /proc/sys/vm/nr_hugepages`) or let it use \
+         ordinary memory (`--no-huge`)"
     )]
     NoHugePages,
-    /// Not allowed.
-    #[error("DPDK may not do that: run weir as root or with CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_RAWIO ({0})")]
+    /// A privilege is missing.
+    #[error("DPDK lacks a privilege: run weir as root or with CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_RAWIO ({0})")]
     NotPermitted(String),
-    /// Any other failure to start.
-    #[error("DPDK does not start; it says: {0}")]
+    /// DPDK did not start for another reason.
+    #[error("DPDK does not start: {0}")]
     Start(String),
-    /// No driver claims the device.
+    /// No driver supports the device.
     #[error(
-        "no DPDK driver knows device `{device}`: check its name, and that its driver is installed (`apt-cache search \
-         librte-net`) ({log})"
+        "no DPDK driver supports device `{device}`: check its name, and that its driver is installed \
+         (`apt-cache search librte-net`) ({log})"
     )]
     NoDriver {
-        /// The devargs.
+        /// The device arguments.
         device: String,
-        /// What DPDK says.
+        /// The relevant line of DPDK's log.
         log: String,
     },
-    /// The device has a port already.
+    /// A port uses the device already.
     #[error("DPDK device `{0}` is in use by another port: give this one another name or number")]
     InUse(String),
-    /// The driver refuses its arguments.
-    #[error("the driver of DPDK device `{device}` refuses it: check the arguments after its name ({log})")]
+    /// The driver rejects its arguments.
+    #[error("the driver of DPDK device `{device}` rejects it: check the arguments after its name ({log})")]
     Refused {
-        /// The devargs.
+        /// The device arguments.
         device: String,
-        /// What DPDK says.
+        /// The relevant line of DPDK's log.
         log: String,
     },
-    /// Not so many queues.
-    #[error("DPDK device `{device}` has {most} queues, not {wanted}: lower `queues`")]
+    /// The device has too few queues.
+    #[error("DPDK device `{device}` supports {most} queues, not {wanted}: lower `queues`")]
     Queues {
-        /// The devargs.
+        /// The device arguments.
         device: String,
-        /// Queues wanted.
+        /// Queues requested.
         wanted: u16,
-        /// Queues there are.
+        /// Queues available.
         most: u16,
     },
-    /// The port was plugged in but does not run.
+    /// The port was plugged in but did not start.
     #[error("DPDK device `{device}` does not start: {log}")]
     PortStart {
-        /// The devargs.
+        /// The device arguments.
         device: String,
-        /// What DPDK says.
+        /// The relevant line of DPDK's log.
         log: String,
     },
-    /// No memory for a pool.
-    #[error("DPDK has no memory for a pool of {frames} frames: give it more MiB or make the pool smaller ({log})")]
+    /// There is too little memory for a pool.
+    #[error("DPDK has no memory for a pool of {frames} frames: give it more, or make the pool smaller ({log})")]
     PoolMemory {
-        /// Frames wanted.
+        /// Frames requested.
         frames: u32,
-        /// What DPDK says.
+        /// The relevant line of DPDK's log.
         log: String,
     },
-    /// More threads than DPDK has numbers for.
-    #[error("DPDK takes no more threads (128 in all): use fewer workers")]
+    /// There are more threads than DPDK supports.
+    #[error("DPDK supports at most 128 threads: use fewer workers")]
     Threads,
 }
 
-/// Proof that DPDK runs in this process. It does until the process ends.
+/// Proof that DPDK runs in this process, which it does until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Eal(());
 
@@ -143,8 +143,8 @@ impl Eal {
     /// Starts DPDK.
     ///
     /// # Errors
-    /// [`DpdkError::AlreadyStarted`] the second time, also when the first failed: DPDK cannot be started again. Else
-    /// why it does not start.
+    /// Says why DPDK does not start. From the second call on, even if the first one failed, returns
+    /// [`DpdkError::AlreadyStarted`].
     pub fn init(options: &EalOptions) -> Result<Eal, DpdkError> {
         static STARTED: AtomicBool = AtomicBool::new(false);
         let arguments = options.argv().into_iter().map(CString::new).collect::<Result<Vec<_>, _>>();
@@ -153,23 +153,23 @@ impl Eal {
             return Err(DpdkError::AlreadyStarted);
         }
         let started = shim::start_eal(arguments);
-        // DPDK makes a directory for run-time files, and without shared configuration leaves it empty.
+        // DPDK creates a directory for run-time files, which stays empty without shared configuration.
         let _ = std::fs::remove_dir(format!("/var/run/dpdk/{}", file_prefix()));
         started.map_err(|errno| start_error(errno, &shim::take_log()))?;
         Ok(Eal(()))
     }
 
-    /// Makes the calling thread known to DPDK for as long as the answer lives: it then takes frames from pools through
-    /// a cache of its own. A worker calls this first.
+    /// Registers the calling thread with DPDK until the result is dropped, which gives it a pool cache of its
+    /// own. A worker calls this first.
     ///
     /// # Errors
-    /// [`DpdkError::Threads`] when there are too many.
+    /// Returns [`DpdkError::Threads`] if there are too many threads.
     pub fn register_thread(self) -> Result<EalThread, DpdkError> {
         let ours = shim::register_thread().map_err(|_| DpdkError::Threads)?;
         Ok(EalThread { ours, not_send: PhantomData })
     }
 
-    /// What DPDK has logged since the last call or the last error.
+    /// Returns what DPDK has logged since the last call or the last error.
     #[must_use]
     pub fn take_log(self) -> String {
         shim::take_log()
@@ -180,7 +180,7 @@ impl Eal {
     }
 }
 
-/// A thread that DPDK knows. Stays on its thread.
+/// A thread registered with DPDK. It cannot be sent to another thread.
 #[derive(Debug)]
 pub struct EalThread {
     ours: bool,
@@ -206,7 +206,7 @@ fn start_error(errno: Errno, log: &str) -> DpdkError {
     }
 }
 
-/// Why a device could not be plugged in.
+/// Explains why a device could not be plugged in.
 pub(super) fn plug_error(device: &str, errno: Errno, log: &str) -> DpdkError {
     let (device, line) = (device.to_string(), first_line(log));
     if errno == EBUSY {
@@ -218,12 +218,12 @@ pub(super) fn plug_error(device: &str, errno: Errno, log: &str) -> DpdkError {
     }
 }
 
-/// What DPDK says first when a device fails is the driver's own complaint; what follows only passes it on.
+/// When a device fails, the first line of the log is the driver's own complaint; later lines only pass it on.
 pub(super) fn first_line(log: &str) -> String {
     log.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or("nothing was logged").to_string()
 }
 
-/// What DPDK says last when it does not start is why; what precedes is how far it came.
+/// When DPDK does not start, the last line of the log is the reason; earlier lines report progress.
 fn last_line(log: &str) -> String {
     log.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or("nothing was logged").to_string()
 }

@@ -1,8 +1,10 @@
-//! DPDK ports: any device that a DPDK 22.11 driver knows, by its devargs (`0000:01:00.0`, `net_memif0,role=client`).
+//! DPDK ports: any device that a driver of DPDK 22.11 supports, named by its devargs (`0000:01:00.0`,
+//! `net_memif0,role=client`).
 //!
-//! `shim.c` has DPDK's inline data path and turns whole bursts into frames; `shim.rs` declares it and holds all unsafe
-//! code; `eal.rs` starts DPDK once in a process and makes sentences of its errors; `pool.rs` and `port.rs` are the pool
-//! and the port that a worker sees, and `link.rs` is what others ask about its link. Drivers are plug-ins that DPDK loads itself: linking is dynamic, and must stay so.
+//! `shim.c` contains DPDK's inline data path and converts whole bursts to frames; `shim.rs` declares it and
+//! holds all unsafe code; `eal.rs` starts DPDK once per process and explains its errors; `pool.rs` and
+//! `port.rs` are the pool and the port that a worker uses; `link.rs` is the link state for others. DPDK loads
+//! its drivers itself as plug-ins, so linking is dynamic and must stay so.
 
 mod eal;
 mod link;

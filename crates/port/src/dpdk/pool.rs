@@ -1,7 +1,7 @@
 //! A pool whose frames are DPDK's mbufs.
 //!
-//! One pool can serve all workers: it takes and gives from any thread, and a thread that is known to DPDK
-//! (`Eal::register_thread`) does so out of a cache of its own. Give each worker a clone.
+//! One pool can serve all workers: any thread may take and give frames, and a thread registered with DPDK
+//! (`Eal::register_thread`) uses a cache of its own. Give each worker a clone.
 
 use super::eal::{DpdkError, Eal};
 use super::shim::Mempool;
@@ -9,39 +9,40 @@ use packet::{ForeignPool, Frame, Pool, PoolId};
 use std::ffi::CString;
 use std::sync::Arc;
 
-/// Frames that a thread may have in its cache; DPDK's own ceiling is 512.
+/// Frames that a thread may have in its cache; DPDK's upper limit is 512.
 const CACHE: u32 = 256;
 
-/// A share in a pool of mbufs with 128 bytes of headroom and 2048 bytes for the frame.
+/// A shared reference to a pool of mbufs with 128 bytes of headroom and 2048 bytes for the frame.
 #[derive(Clone)]
 pub struct MbufPool(Arc<Mempool>);
 
 impl MbufPool {
-    /// A pool of `frames` frames: enough for every descriptor of its ports, every batch and every cache (256 a worker).
+    /// Creates a pool of `frames` frames: enough for every descriptor of its ports, every batch and every
+    /// cache (256 per worker).
     ///
     /// # Errors
-    /// [`DpdkError::PoolMemory`] when DPDK's memory does not suffice.
+    /// Returns [`DpdkError::PoolMemory`] if DPDK has too little memory.
     pub fn new(eal: Eal, frames: u32) -> Result<MbufPool, DpdkError> {
-        // DPDK wants two thirds of a pool to be out of reach of one cache.
+        // DPDK wants two thirds of a pool to be outside any one cache.
         let cache = CACHE.min(frames / 2);
         let name = CString::new(format!("weir-pool-{}", PoolId::next().0)).expect("no NUL in a number");
         let pool = Mempool::new(&name, frames, cache);
         pool.map(|pool| MbufPool(Arc::new(pool))).ok_or_else(|| eal.pool_memory(frames))
     }
 
-    /// The pool's name, the same for all shares.
+    /// Returns the id of the pool, the same for all clones.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.0.id()
     }
 
-    /// Frames in all.
+    /// Returns the total number of frames.
     #[must_use]
     pub fn frames(&self) -> u32 {
         self.0.frames()
     }
 
-    /// This pool as one of a worker's [`packet::Pools`].
+    /// Returns this pool as one of a worker's [`packet::Pools`].
     #[must_use]
     pub fn share(&self) -> Pool {
         Pool::Foreign(self.id(), Box::new(self.clone()))

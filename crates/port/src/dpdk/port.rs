@@ -1,10 +1,11 @@
-//! A DPDK port: one queue each way of any device that a driver of DPDK 22.11 knows.
+//! A DPDK port: one queue in each direction of any device that a driver of DPDK 22.11 supports.
 //!
-//! Promises: a frame that the driver accepts counts as transmitted, because drivers do not say when they are done with
-//! it (`held` is 0); what becomes of it there is the driver's `oerrors`. Frames of several segments are refused and
-//! counted. Frames for the host's stack leave by a TAP port beside this one, and what the host sends there leaves by
-//! this port unseen by the program: host and port share one wire.
-//! Cost: one foreign call a burst; 32 bytes written per frame on the way in, an mbuf's line rewritten on the way out.
+//! Promises: a frame that the driver accepts counts as transmitted, because drivers do not report completion
+//! (`held` is 0); frames lost after that are the driver's `oerrors`. Frames with several segments are refused
+//! and counted. Frames for the host's stack leave through a TAP port beside this one, and what the host sends
+//! there leaves through this port without passing the program: host and port share one wire. Cost: one
+//! foreign call per burst; receiving writes 32 bytes per frame, transmitting rewrites one cache line of the
+//! mbuf.
 
 use super::eal::{DpdkError, Eal, first_line, plug_error};
 use super::link::DpdkLink;
@@ -15,33 +16,34 @@ use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 
-/// Descriptors of a queue, each way, unless the driver wants others: DPDK's usual default for throughput.
+/// Descriptors of a queue in each direction, unless the driver requires another number: DPDK's usual default
+/// for throughput.
 pub const DESCRIPTORS: u16 = 1024;
 
-/// Extended statistics looked at for each port: mlx5 has hundreds, most of them per queue.
+/// Extended statistics read per port: mlx5 has hundreds, most of them per queue.
 const XSTATS_MAX: usize = 128;
 
-/// The first extended statistics are DPDK's own, the same for all drivers, and reported under their `rte_eth_stats`
-/// names.
+/// The first extended statistics are DPDK's own, the same for all drivers; they are reported under their
+/// `rte_eth_stats` names.
 const XSTATS_COMMON: usize = 8;
 
-/// What a port is opened with.
+/// Configuration of a port.
 #[derive(Clone, Debug)]
 pub struct DpdkOptions {
     /// The port's name in the program.
     pub name: String,
-    /// Its devargs: a PCI address or the name of a virtual device, and the driver's arguments.
+    /// Device arguments: a PCI address or the name of a virtual device, followed by the driver's arguments.
     pub device: String,
-    /// Queues each way.
+    /// Queues in each direction.
     pub queues: u16,
     /// Descriptors of a queue.
     pub descriptors: u16,
-    /// Devargs of a TAP device (`net_tap0,iface=...`) that leads to the host's stack.
+    /// Device arguments of a TAP device (`net_tap0,iface=...`) connected to the host's stack.
     pub kernel: Option<String>,
 }
 
 impl DpdkOptions {
-    /// One queue, no way to the host's stack.
+    /// One queue, without a connection to the host's stack.
     #[must_use]
     pub fn new(name: &str, device: &str) -> DpdkOptions {
         DpdkOptions { name: name.into(), device: device.into(), queues: 1, descriptors: DESCRIPTORS, kernel: None }
@@ -55,24 +57,25 @@ pub struct DpdkPort {
     wire: Queue,
     kernel: Option<Kernel>,
     statistics: PortStatistics,
-    /// Number and name of the driver's extended statistics, on queue 0.
+    /// Numbers and names of the driver's extended statistics, on queue 0.
     xstats: (Vec<u64>, Vec<&'static str>),
 }
 
-/// The way to the host's stack and back.
+/// The connection to the host's stack.
 struct Kernel {
     tap: Queue,
-    /// Frames from the host on their way to the wire, empty between flushes.
+    /// Frames from the host on their way to the wire; empty between flushes.
     batch: Batch,
     sent: u64,
     lost: u64,
 }
 
 impl DpdkPort {
-    /// Plugs the device in and opens its queues, in order: one [`DpdkPort`] for each worker. Frames are of `pool`.
+    /// Plugs the device in and opens its queues in order, one [`DpdkPort`] for each worker. Frames come from
+    /// `pool`.
     ///
     /// # Errors
-    /// Why there is no such device, or why it does not start.
+    /// Says why there is no such device, or why it does not start.
     pub fn open(eal: Eal, options: &DpdkOptions, pool: &MbufPool) -> Result<Vec<DpdkPort>, DpdkError> {
         let (driver, wires) = open_device(eal, &options.device, options, pool)?;
         let mut taps = match &options.kernel {
@@ -91,7 +94,7 @@ impl DpdkPort {
         Ok(wires.into_iter().map(open).collect())
     }
 
-    /// Something to ask about the port's link with, the same for all of its queues.
+    /// Returns a handle to query the port's link, the same for all of its queues.
     #[must_use]
     pub fn link(&self) -> DpdkLink {
         DpdkLink::new(self.wire.shared_device())
@@ -126,8 +129,8 @@ fn xstats(device: &Device) -> (Vec<u64>, Vec<&'static str>) {
     names.filter(|(_, name)| !per_queue(name)).map(|(id, name)| (id, intern(name))).unzip()
 }
 
-/// Keeps one copy of a statistic's name for as long as the process lives: names are few, and the same for all ports of
-/// a driver.
+/// Returns a copy of a statistic's name that lives as long as the process. Names are few, and the same for
+/// all ports of a driver.
 fn intern(name: String) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -139,7 +142,7 @@ fn intern(name: String) -> &'static str {
     name
 }
 
-/// Transmits, and forgets the frames that are the driver's now.
+/// Transmits, and forgets the frames that the driver now owns.
 #[inline]
 fn transmit(queue: &mut Queue, batch: &mut Batch, list: u64) -> (u64, shim::Burst) {
     let (accepted, burst) = queue.transmit(batch.frames(), list);
@@ -175,14 +178,15 @@ impl Port for DpdkPort {
         accepted
     }
 
-    /// DPDK rings its doorbells in `transmit`; what is left is to carry the host's frames to the wire.
+    /// DPDK rings its doorbells in `transmit`; here only the host's frames move to the wire.
     fn flush(&mut self, pools: &mut Pools) {
         if let Some(kernel) = &mut self.kernel {
             kernel.carry(&mut self.wire, pools);
         }
     }
 
-    /// Queue 0 asks the driver what the whole port has lost: a call to make once a second, not once a breath.
+    /// Queue 0 asks the driver for the losses of the whole port, so call this once per second rather than
+    /// once per breath.
     fn statistics(&self) -> PortStatistics {
         if self.wire.number() != 0 {
             return self.statistics;

@@ -1,10 +1,10 @@
 /*
- * The DPDK shim: what DPDK offers as static inline functions, macros and large structs, as some twenty functions on
- * plain C types. It exists because DPDK's data path cannot be called from Rust (it is inline in headers), and bindings
- * generated over all of its headers would be far larger than what is used here.
+ * The DPDK shim: some twenty functions on plain C types around what DPDK offers as static inline functions,
+ * macros and large structs. It exists because Rust cannot call DPDK's data path (which is inline in headers),
+ * and bindings generated for all of its headers would be far larger than what is used here.
  *
- * A burst costs one call: mbufs are turned into weir's frames, and back, on this side. A frame's handle is its mbuf.
- * Every function that can fail returns a negative errno; shim.rs declares the same functions in the same order.
+ * A burst costs one call: this side converts mbufs to weir's frames and back. A frame's handle is its mbuf.
+ * Functions that can fail return a negative errno; shim.rs declares the same functions in the same order.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -25,7 +25,9 @@
 #include <rte_mempool.h>
 #include <rte_prefetch.h>
 
-/* packet::Frame, which is repr(C). shim.rs has a frame filled by weir_frame_sample and reads it back. */
+/*
+ * packet::Frame, which is repr(C). To verify the layout, shim.rs reads a frame filled by weir_frame_sample.
+ */
 struct weir_frame {
 	uint8_t *data;
 	uint64_t handle;
@@ -47,12 +49,12 @@ _Static_assert(offsetof(struct weir_frame, hash) == 28, "packet::Frame");
 _Static_assert(sizeof(struct weir_frame) == 32, "packet::Frame");
 _Static_assert(RTE_PKTMBUF_HEADROOM == 128, "packet::HEADROOM");
 
-/* A batch is addressed by the bits of a u64. */
+/* Frames of a batch are selected by the bits of a u64. */
 #define WEIR_BATCH 64
-/* Frames that a closing port is relieved of at most, for each queue: net_ring's ring has 1024 places. */
+/* The largest number of frames drained from each queue of a closing port: net_ring's ring has 1024 slots. */
 #define WEIR_DRAIN 4096
 
-/* ---- the log: the last 16 KiB of what DPDK says, so that an error can quote it ---- */
+/* ---- the log: the last 16 KiB of DPDK's messages, so that an error can quote them ---- */
 
 #define WEIR_LOG 16384
 static char log_text[WEIR_LOG];
@@ -75,7 +77,7 @@ static ssize_t log_write(void *cookie, const char *text, size_t size)
 	return (ssize_t)size;
 }
 
-/* Moves the log out: returns the bytes written to `out`, and forgets them. */
+/* Moves the log to `out`: returns the number of bytes written, and empties the log. */
 size_t weir_log_take(char *out, size_t size)
 {
 	size_t taken;
@@ -90,7 +92,10 @@ size_t weir_log_take(char *out, size_t size)
 
 /* ---- the environment ---- */
 
-/* `argv` must live as long as the process. The calling thread keeps its affinity, which rte_eal_init would narrow. */
+/*
+ * `argv` must live as long as the process. The calling thread keeps its affinity, which rte_eal_init would
+ * narrow.
+ */
 int weir_eal_init(int argc, char **argv)
 {
 	static const cookie_io_functions_t log_functions = { .write = log_write };
@@ -109,7 +114,7 @@ int weir_eal_init(int argc, char **argv)
 	return 0;
 }
 
-/* The first CPU this thread may run on. */
+/* Returns the first CPU that this thread may run on. */
 int weir_first_cpu(void)
 {
 	cpu_set_t set;
@@ -122,7 +127,7 @@ int weir_first_cpu(void)
 	return 0;
 }
 
-/* Gives the calling thread a mempool cache: 1 when it had one, 0 when it got one. */
+/* Gives the calling thread a mempool cache. Returns 1 if it already had one, otherwise 0. */
 int weir_thread_register(void)
 {
 	if (rte_lcore_id() != LCORE_ID_ANY)
@@ -161,12 +166,14 @@ static inline void fill(struct weir_frame *frame, struct rte_mbuf *mbuf, uint32_
 
 	frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
 	frame->handle = (uintptr_t)mbuf;
-	/* Two stores for length, headroom, tailroom, pad and for pool, hash: a frame is written sixteen million times a second. */
+	/*
+	 * One store for length to pad and one for pool and hash, because this runs sixteen million times a second.
+	 */
 	memcpy(&frame->length, &room, sizeof(room));
 	memcpy(&frame->pool, &home, sizeof(home));
 }
 
-/* An empty frame: 1, or 0 when all are out. */
+/* Takes an empty frame. Returns 1, or 0 if there is none. */
 int weir_pool_take(void *pool, struct weir_frame *out, uint32_t id)
 {
 	struct rte_mbuf *mbuf = rte_pktmbuf_alloc(pool);
@@ -182,7 +189,7 @@ void weir_pool_give(uint64_t handle)
 	rte_pktmbuf_free_seg((struct rte_mbuf *)(uintptr_t)handle);
 }
 
-/* A frame of known content, by which shim.rs checks that both sides mean the same layout. */
+/* Fills a frame with known content, so that shim.rs can check that both sides agree on the layout. */
 void weir_frame_sample(struct weir_frame *out, uint8_t *data)
 {
 	*out = (struct weir_frame){ .data = data, .handle = 0x0102030405060708, .length = 0x1112,
@@ -191,7 +198,7 @@ void weir_frame_sample(struct weir_frame *out, uint8_t *data)
 
 /* ---- devices ---- */
 
-/* Plugs the device in, or finds it plugged in already, and takes it for us: -EBUSY when it is taken. */
+/* Plugs the device in, or finds it plugged in, and claims it. Returns -EBUSY if it is claimed already. */
 int weir_device_add(const char *devargs, uint16_t *out)
 {
 	static struct rte_eth_dev_owner owner = { .name = "weir" };
@@ -245,7 +252,10 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 		return rc;
 	hashed = info.flow_type_rss_offloads & (RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP);
 	delivered = info.rx_offload_capa & RTE_ETH_RX_OFFLOAD_RSS_HASH;
-	/* One queue has nothing to spread, but a program may pick buckets by the hash; ethdev wants RSS on for it. */
+	/*
+	 * A single queue needs no RSS, but a program may pick buckets by the hash, which ethdev computes only with
+	 * RSS.
+	 */
 	if (hashed != 0 && (queues > 1 || delivered != 0)) {
 		conf.rx_adv_conf.rss_conf.rss_hf = hashed;
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
@@ -263,13 +273,13 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 	}
 	if ((rc = rte_eth_dev_start(port)) != 0)
 		return rc;
-	rte_eth_promiscuous_enable(port); /* Drivers that cannot are promiscuous anyway. */
+	rte_eth_promiscuous_enable(port); /* Drivers without this are always promiscuous. */
 	return 0;
 }
 
 /*
- * Stops the port, unless it never started (no queues), and unplugs its device. net_ring frees its ring with the frames
- * in it, so they are taken out first.
+ * Stops the port, unless it never started (no queues), and unplugs its device. net_ring frees its ring
+ * together with the frames in it, so they are removed first.
  */
 void weir_port_close(uint16_t port, uint16_t queues)
 {
@@ -295,7 +305,10 @@ struct weir_link {
 	uint32_t up;
 };
 
-/* The link as the driver knows it, its speed in Mbit/s or 0: -ENOTSUP from drivers that have no such thing. */
+/*
+ * Reads the driver's view of the link, with its speed in Mbit/s or 0. Drivers without link state return
+ * -ENOTSUP.
+ */
 int weir_port_link(uint16_t port, struct weir_link *out)
 {
 	struct rte_eth_link link;
@@ -317,8 +330,8 @@ struct weir_burst {
 };
 
 /*
- * Receives at most `n` frames. An mbuf of several segments, or one that somebody else holds too, is no frame: it is
- * freed and counted as refused.
+ * Receives at most `n` frames. An mbuf with several segments or with other owners cannot become a frame: it
+ * is freed and counted as refused.
  */
 void weir_rx_burst(uint16_t port, uint16_t queue, struct weir_frame *out, uint16_t n, uint32_t pool,
 		   struct weir_burst *sum)
@@ -343,11 +356,11 @@ void weir_rx_burst(uint16_t port, uint16_t queue, struct weir_frame *out, uint16
 }
 
 /*
- * Sends the frames whose bits are set in `list`; returns the bits of those the driver took: the first ones. A frame of
- * another pool is not touched, nor any other then: `frames` of the sum is UINT16_MAX.
+ * Sends the frames selected by `list`; returns the bits of those that the driver accepted, which are the
+ * first ones. If a frame belongs to another pool, nothing is sent and `frames` of the result is UINT16_MAX.
  */
-uint64_t weir_tx_burst(uint16_t port, uint16_t queue, const struct weir_frame *frames, uint64_t list, uint32_t pool,
-		       struct weir_burst *sum)
+uint64_t weir_tx_burst(uint16_t port, uint16_t queue, const struct weir_frame *frames, uint64_t list,
+		       uint32_t pool, struct weir_burst *sum)
 {
 	struct rte_mbuf *mbufs[WEIR_BATCH];
 	uint64_t bytes = 0, left = 0;
@@ -364,7 +377,7 @@ uint64_t weir_tx_burst(uint16_t port, uint16_t queue, const struct weir_frame *f
 		mbuf->data_off = frame->headroom;
 		mbuf->data_len = frame->length;
 		mbuf->pkt_len = frame->length;
-		/* What the receiving driver found out no longer holds, and no offload is asked for. */
+		/* The receiving driver's findings no longer apply, and no offload is requested. */
 		mbuf->ol_flags &= RTE_MBUF_F_INDIRECT | RTE_MBUF_F_EXTERNAL;
 		bytes += frame->length;
 		mbufs[count++] = mbuf;
@@ -380,7 +393,8 @@ uint64_t weir_tx_burst(uint16_t port, uint16_t queue, const struct weir_frame *f
 	return list & ~left;
 }
 
-static uint16_t add_hash(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, uint16_t most, void *unused)
+static uint16_t add_hash(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs, uint16_t n, uint16_t most,
+			 void *unused)
 {
 	(void)port, (void)queue, (void)most, (void)unused;
 	for (uint16_t i = 0; i < n; i++) {
@@ -392,8 +406,8 @@ static uint16_t add_hash(uint16_t port, uint16_t queue, struct rte_mbuf **mbufs,
 }
 
 /*
- * For tests, as no virtual device hashes: from now on every other frame of a burst, from the second, has the hash
- * 0x80000000 and its place, and the others have a number that is none.
+ * For tests, because no virtual device computes hashes: from now on every second frame of a burst has the
+ * hash 0x80000000 plus its position, and the others have a number that is not marked as a hash.
  */
 int weir_hash_for_tests(uint16_t port, uint16_t queue)
 {
@@ -419,7 +433,7 @@ int weir_port_counters(uint16_t port, struct weir_counters *out)
 	return rc;
 }
 
-/* How many xstats there are; the names of the first `n`. */
+/* Returns the number of xstats, and the names of the first `n`. */
 int weir_xstat_names(uint16_t port, char (*names)[RTE_ETH_XSTATS_NAME_SIZE], uint64_t *ids, uint32_t n)
 {
 	struct rte_eth_xstat_name found[n > 0 ? n : 1];

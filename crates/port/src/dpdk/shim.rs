@@ -1,9 +1,10 @@
-//! The functions of shim.c, and owners for what they hand out: the only unsafe code of the DPDK port.
+//! Declarations of the functions of shim.c, and owners of what they return: the only unsafe code of the DPDK
+//! port.
 //!
-//! Promises: a pool outlives its ports and its frames, a device outlives its queues, a queue is used by one thread at
-//! a time, and so is a device besides its queues. The types see to it: devices hold their pool, queues their device, a
-//! queue needs `&mut` to be used, and what is asked of a running device is asked under its lock.
-//! A pool with frames still out is leaked, never freed.
+//! Promises: a pool outlives its ports and its frames, a device outlives its queues, and a queue is used by
+//! one thread at a time, as is a device apart from its queues. The types ensure this: devices hold their
+//! pool, queues hold their device, using a queue needs `&mut`, and a running device is queried under its
+//! lock. A pool with frames still in use is leaked, never freed.
 
 use crate::LinkState;
 use packet::{Frame, PoolId};
@@ -11,23 +12,23 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-/// Characters of an xstat's name, NUL included (`RTE_ETH_XSTATS_NAME_SIZE`).
+/// Bytes in the name of an xstat, including the NUL (`RTE_ETH_XSTATS_NAME_SIZE`).
 const XSTAT_NAME: usize = 64;
 
-/// Bytes of log that an error is made from; the shim keeps as many.
+/// Bytes of log that an error is extracted from; the shim keeps as many.
 const LOG_BYTES: usize = 16384;
 
-/// `struct weir_burst`: what became of a burst.
+/// `struct weir_burst`: the outcome of a burst.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Burst {
     pub bytes: u64,
     pub frames: u16,
-    /// Frames of several segments, freed by the shim.
+    /// Frames with several segments, freed by the shim.
     pub refused: u16,
 }
 
-/// `struct weir_counters`: what the driver counts for the whole port.
+/// `struct weir_counters`: the driver's counters of the whole port.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(super) struct Counters {
@@ -41,7 +42,7 @@ pub(super) struct Counters {
 #[derive(Default)]
 #[repr(C)]
 struct Link {
-    /// Mbit/s; 0 when it is not known.
+    /// Mbit/s; 0 if unknown.
     speed: u32,
     up: u32,
 }
@@ -83,43 +84,46 @@ unsafe extern "C" {
     fn weir_xstats(port: u16, ids: *const u64, values: *mut u64, n: u32) -> c_int;
 }
 
-/// An errno that DPDK returned, positive.
+/// An errno returned by DPDK, as a positive number.
 pub(super) type Errno = i32;
 
 fn check(code: c_int) -> Result<c_int, Errno> {
     if code < 0 { Err(-code) } else { Ok(code) }
 }
 
-/// What DPDK has logged since the last call.
+/// Returns what DPDK has logged since the last call.
 pub(super) fn take_log() -> String {
     let mut text = vec![0; LOG_BYTES];
-    // SAFETY: the shim writes at most `len` bytes and says how many.
+    // SAFETY: the shim writes at most `len` bytes and returns how many.
     let length = unsafe { weir_log_take(text.as_mut_ptr(), text.len()) };
     text.truncate(length);
     String::from_utf8_lossy(&text).into_owned()
 }
 
-/// The first CPU that this thread may run on.
+/// Returns the first CPU that this thread may run on.
 pub(super) fn first_cpu() -> i32 {
     weir_first_cpu()
 }
 
-/// Starts DPDK. To be called once in a process, whatever came of it.
+/// Starts DPDK. Must be called only once per process, even if it fails.
 pub(super) fn start_eal(arguments: Vec<CString>) -> Result<(), Errno> {
     let mut argv: Vec<*mut c_char> = arguments.into_iter().map(CString::into_raw).collect();
     let argc = c_int::try_from(argv.len()).expect("few arguments");
     argv.push(std::ptr::null_mut());
-    // SAFETY: `argv` is a NULL-terminated array of C strings, and both it and they are leaked: DPDK keeps pointers.
+    // SAFETY: `argv` is a NULL-terminated array of C strings; all of it is leaked because DPDK keeps pointers
+    // to it.
     check(unsafe { weir_eal_init(argc, argv.leak().as_mut_ptr()) })?;
     assert_frame_layout();
     Ok(())
 }
 
-/// Both sides of the shim mean the same bytes by a frame: its fields are private, so C fills one and Rust reads it.
+/// Checks that C and Rust agree on the layout of a frame. Its fields are private, so C fills one and Rust
+/// reads it.
 fn assert_frame_layout() {
     let mut byte = 0;
     let mut frame = Frame::absent();
-    // SAFETY: the shim writes a frame's 32 bytes; the frame is never used for its memory, only asked about its fields.
+    // SAFETY: the shim writes a frame's 32 bytes; the frame's memory is never accessed, only its fields are
+    // read.
     unsafe { weir_frame_sample(&raw mut frame, &raw mut byte) };
     let room = frame.room();
     assert_eq!(frame.data().as_ptr(), &raw mut byte, "frame layout: data");
@@ -129,15 +133,15 @@ fn assert_frame_layout() {
     assert_eq!(frame.hash(), 0x5152_5354, "frame layout: hash");
 }
 
-/// Makes this thread known to DPDK: `false` when it was already.
+/// Registers this thread with DPDK. Returns false if it was registered already.
 pub(super) fn register_thread() -> Result<bool, Errno> {
-    // SAFETY: changes thread-local state of DPDK only; refused before `start_eal`.
+    // SAFETY: changes only DPDK's thread-local state; refused before `start_eal`.
     check(unsafe { weir_thread_register() }).map(|known| known == 0)
 }
 
-/// Undoes [`register_thread`] on the same thread.
+/// Reverts [`register_thread`] on the same thread.
 pub(super) fn unregister_thread() {
-    // SAFETY: as `register_thread`; a thread not registered is left alone.
+    // SAFETY: as in `register_thread`; does nothing for a thread that is not registered.
     unsafe { weir_thread_unregister() }
 }
 
@@ -148,13 +152,14 @@ pub(super) struct Mempool {
     frames: u32,
 }
 
-// SAFETY: a mempool made without flags takes and gives from any thread; the pointer is valid until `drop`.
+// SAFETY: a mempool created without flags can be used from any thread; the pointer is valid until `drop`.
 unsafe impl Send for Mempool {}
 // SAFETY: as above.
 unsafe impl Sync for Mempool {}
 
 impl Mempool {
-    /// `frames` mbufs, of which a registered thread caches up to `cache`. `None` when memory does not suffice.
+    /// Creates a pool of `frames` mbufs, of which a registered thread caches up to `cache`. `None` if memory
+    /// is short.
     pub fn new(name: &CStr, frames: u32, cache: u32) -> Option<Mempool> {
         // SAFETY: `name` is a C string, which the shim copies.
         let pool = NonNull::new(unsafe { weir_pool_create(name.as_ptr(), frames, cache) })?;
@@ -169,7 +174,7 @@ impl Mempool {
         self.frames
     }
 
-    /// Frames at home, those in threads' caches included; walks all caches.
+    /// Counts the free frames, including those in the caches of threads.
     pub fn available(&self) -> u32 {
         // SAFETY: the pool is valid until `drop`.
         unsafe { weir_pool_available(self.pool.as_ptr()) }
@@ -178,8 +183,8 @@ impl Mempool {
     #[inline]
     pub fn take(&self) -> Option<Frame> {
         let mut frame = Frame::absent();
-        // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nobody else has, whose memory was
-        // mapped zeroed, hence initialised.
+        // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nobody else owns, whose
+        // memory was mapped zeroed, hence initialised.
         let taken = unsafe { weir_pool_take(self.pool.as_ptr(), &raw mut frame, self.id.0) };
         (taken == 1).then_some(frame)
     }
@@ -187,34 +192,34 @@ impl Mempool {
     #[inline]
     pub fn give(&self, frame: Frame) {
         assert_eq!(frame.pool(), self.id, "a frame returns to its own pool");
-        // SAFETY: frames with this pool's id are made by this file only, with an mbuf as their handle, and move-only:
-        // whoever has the frame has the mbuf.
+        // SAFETY: only this file creates frames with this pool's id, with an mbuf as their handle; they are
+        // move-only, so the owner of the frame owns the mbuf.
         unsafe { weir_pool_give(frame.handle()) }
     }
 }
 
 impl Drop for Mempool {
     fn drop(&mut self) {
-        // With frames still out the memory must stay: leaking it is the safe answer.
+        // While frames are in use, the memory must stay: leaking it is the safe answer.
         if self.available() == self.frames {
-            // SAFETY: all mbufs are home, and devices that use the pool hold it, so there are none.
+            // SAFETY: all mbufs are free, and no device uses the pool, because devices hold it.
             unsafe { weir_pool_free(self.pool.as_ptr()) }
         }
     }
 }
 
-/// A DPDK port that was plugged in: closed and unplugged when its last queue goes.
+/// A DPDK port that was plugged in. It is closed and unplugged when its last queue is dropped.
 pub(super) struct Device {
     port: u16,
-    /// Queues each way while it runs.
+    /// Queues in each direction while it runs.
     queues: u16,
     pool: Option<Arc<Mempool>>,
-    /// Held while something is asked of the port that is not a queue's: DPDK wants such calls one after the other.
+    /// Held during calls about the port as a whole, because DPDK does not allow them to overlap.
     asking: Mutex<()>,
 }
 
 impl Device {
-    /// Plugs in what `devargs` says. `EBUSY` when it is in use already.
+    /// Plugs in the device given by `devargs`. Returns `EBUSY` if it is in use already.
     pub fn plug(devargs: &CStr) -> Result<Device, Errno> {
         let mut port = 0;
         // SAFETY: `devargs` is a C string; the shim writes one u16.
@@ -222,7 +227,7 @@ impl Device {
         Ok(Device { port, queues: 0, pool: None, asking: Mutex::new(()) })
     }
 
-    /// The driver's name, and how many queues it has to receive and to transmit.
+    /// Returns the driver's name and its number of receive and transmit queues.
     pub fn info(&self) -> Result<(String, u16, u16), Errno> {
         let mut info = Info::default();
         // SAFETY: the shim fills an `Info`, whose layout is asserted above.
@@ -232,10 +237,10 @@ impl Device {
         Ok((driver.to_string_lossy().into_owned(), info.receive_queues, info.transmit_queues))
     }
 
-    /// Starts the port with `queues` queues each way, and hands them out.
+    /// Starts the port with `queues` queues in each direction and returns them.
     pub fn start(mut self, queues: u16, descriptors: u16, pool: &Arc<Mempool>) -> Result<Vec<Queue>, Errno> {
         self.pool = Some(Arc::clone(pool));
-        // SAFETY: the pool is valid and held by this device from here on.
+        // SAFETY: the pool is valid, and this device holds it from here on.
         check(unsafe { weir_port_start(self.port, queues, descriptors, pool.pool.as_ptr()) })?;
         self.queues = queues;
         let device = Arc::new(self);
@@ -246,19 +251,21 @@ impl Device {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The link as the driver knows it now, without waiting; an error when it does not say.
+    /// Returns the link as the driver knows it now, without waiting. An error means that the driver does not
+    /// report it.
     pub fn link(&self) -> Result<LinkState, Errno> {
         let _asking = self.ask();
         let mut link = Link::default();
-        // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other thread asks
-        // it anything; its queues may be in use. The shim fills a `Link`, whose layout is asserted above, or leaves it.
+        // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other
+        // thread makes a call about it; its queues may be in use. The shim fills a `Link`, whose layout is
+        // asserted above, or leaves it.
         check(unsafe { weir_port_link(self.port, &raw mut link) })?;
         let up = link.up != 0;
         let speed_bps = (up && link.speed != 0).then(|| u64::from(link.speed) * 1_000_000);
         Ok(LinkState { up, speed_bps })
     }
 
-    /// What the driver counts; zero for drivers that do not.
+    /// Returns the driver's counters; zero for drivers without counters.
     pub fn counters(&self) -> Counters {
         let _asking = self.ask();
         let mut counters = Counters::default();
@@ -267,22 +274,22 @@ impl Device {
         counters
     }
 
-    /// The first `limit` extended statistics by number and name.
+    /// Returns number and name of the first `limit` extended statistics.
     pub fn xstat_names(&self, limit: usize) -> Vec<(u64, String)> {
         let _asking = self.ask();
         let (mut names, mut ids) = (vec![[0; XSTAT_NAME]; limit], vec![0; limit]);
-        // SAFETY: both arrays have `limit` places, and the shim fills no more than it is told.
+        // SAFETY: both arrays have `limit` elements, and the shim fills no more than that.
         let count = unsafe { weir_xstat_names(self.port, names.as_mut_ptr(), ids.as_mut_ptr(), limit as u32) };
         let count = usize::try_from(count).unwrap_or(0);
         let text = |name: &[u8]| CStr::from_bytes_until_nul(name).map(|name| name.to_string_lossy().into_owned());
         ids.into_iter().zip(&names).take(count).filter_map(|(id, name)| Some((id, text(name).ok()?))).collect()
     }
 
-    /// Values of extended statistics; empty when the driver refuses.
+    /// Returns the values of extended statistics; empty if the driver refuses.
     pub fn xstats(&self, ids: &[u64]) -> Vec<u64> {
         let _asking = self.ask();
         let mut values = vec![0; ids.len()];
-        // SAFETY: both arrays have `ids.len()` places.
+        // SAFETY: both arrays have `ids.len()` elements.
         let got = unsafe { weir_xstats(self.port, ids.as_ptr(), values.as_mut_ptr(), ids.len() as u32) };
         values.truncate(usize::try_from(got).unwrap_or(0));
         values
@@ -291,12 +298,13 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: `plug` made the port ours; queues hold the device, so nobody is in a burst, and so does whoever asks.
+        // SAFETY: `plug` made the port ours. Queues and callers hold the device, so nobody is in a burst or a
+        // call.
         unsafe { weir_port_close(self.port, self.queues) }
     }
 }
 
-/// One queue each way of a started device.
+/// One queue in each direction of a started device.
 pub(super) struct Queue {
     queue: u16,
     pool: PoolId,
@@ -308,7 +316,7 @@ impl Queue {
         &self.device
     }
 
-    /// The device for others than its queues, which may find it closed.
+    /// Returns the device for others than its queues, who may find it closed.
     pub fn shared_device(&self) -> Weak<Device> {
         Arc::downgrade(&self.device)
     }
@@ -321,30 +329,31 @@ impl Queue {
         self.pool
     }
 
-    /// Fills the first of `slots`, which hold no frame, with what has arrived.
+    /// Fills the first of `slots`, which must hold no frames, with what has arrived.
     #[inline]
     pub fn receive(&mut self, slots: &mut [Frame]) -> Burst {
         let mut burst = Burst::default();
         let n = slots.len().min(packet::BATCH) as u16;
-        // SAFETY: there are `n` slots, of the layout asserted at start; the shim fills them with mbufs of one segment
-        // and one owner that the driver has let go of; `&mut self` keeps other threads off the queue.
+        // SAFETY: there are `n` slots, of the layout asserted at start; the shim fills them with mbufs of one
+        // segment and one owner that the driver has released; `&mut self` keeps other threads off the queue.
         unsafe {
             weir_rx_burst(self.device.port, self.queue, slots.as_mut_ptr(), n, self.pool.0, &raw mut burst);
         }
         burst
     }
 
-    /// Sends the frames that `list` has bits of; returns the bits of those that are the driver's now. The caller takes
-    /// them out of the slots.
+    /// Sends the frames selected by `list`; returns the mask of those that the driver now owns. The caller
+    /// removes them from the slots.
     ///
     /// # Panics
-    /// When a frame is another pool's.
+    /// Panics if a frame belongs to another pool.
     #[inline]
     pub fn transmit(&mut self, frames: &[Frame], list: u64) -> (u64, Burst) {
         assert!(list.checked_shr(frames.len() as u32).unwrap_or(0) == 0, "a list names slots in use");
         let mut burst = Burst::default();
-        // SAFETY: all bits are inside `frames`; the shim checks that each frame is of this queue's pool before it
-        // takes its handle for an mbuf; the frame's bytes lie inside that mbuf (`Frame` sees to it).
+        // SAFETY: all bits are inside `frames`; the shim checks that each frame belongs to this queue's pool
+        // before it treats its handle as an mbuf; the frame's bytes lie inside that mbuf (ensured by
+        // `Frame`).
         let accepted =
             unsafe { weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst) };
         assert!(burst.frames != u16::MAX, "a frame goes to a port on its own pool");
@@ -362,7 +371,7 @@ mod tests {
         safe fn weir_hash_for_tests(port: u16, queue: u16) -> c_int;
     }
 
-    /// The only test of this process that starts DPDK.
+    /// The only test in this process that starts DPDK.
     #[test]
     fn a_frame_has_the_hash_that_its_driver_delivered_and_leaves_without() {
         let eal = Eal::init(&EalOptions { memory: EalMemory::NoHuge(96), ..EalOptions::default() }).unwrap();
@@ -375,7 +384,7 @@ mod tests {
             batch.push(pools.first().take().unwrap()).unwrap();
         }
         let hashes = |batch: &Batch| batch.frames().iter().map(Frame::hash).collect::<Vec<u32>>();
-        // What goes out of a net_ring comes in there again, mbuf and all.
+        // What leaves a net_ring arrives there again, as the same mbuf.
         let mut pass = |batch: &mut Batch| {
             let all = batch.mask();
             assert_eq!(port.transmit(&mut pools, batch, all), all);

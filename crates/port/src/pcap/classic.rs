@@ -10,12 +10,13 @@ const NANOSECONDS: u32 = 0xa1b2_3c4d;
 
 pub(super) struct Classic {
     ns_per_unit: u64,
-    /// Bytes of frame check sequence that end every frame.
+    /// Bytes of frame check sequence at the end of every frame.
     fcs: u32,
 }
 
 impl Classic {
-    /// Byte order and unit of time that the first four bytes stand for, if this is a classic pcap.
+    /// Returns the byte order and the nanoseconds per unit of time if this is the magic number of a classic
+    /// pcap.
     pub(super) fn recognise(magic: [u8; 4]) -> Option<(Order, u64)> {
         [Order::Little, Order::Big].into_iter().find_map(|order| match order.u32(magic) {
             MICROSECONDS => Some((order, 1000)),
@@ -39,7 +40,7 @@ impl Classic {
         if link as u16 != LINK_ETHERNET {
             return source.wrong(4, Problem::Link { number: link as u16 });
         }
-        // Bit 26 says that the four above it are the FCS's length in 16-bit words.
+        // If bit 26 is set, the four bits above it are the length of the FCS in 16-bit words.
         let fcs = if link & 1 << 26 == 0 { 0 } else { (link >> 28) * 2 };
         Ok(Classic { ns_per_unit, fcs })
     }

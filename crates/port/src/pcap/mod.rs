@@ -1,7 +1,7 @@
 //! Recordings: a reader of classic pcap and pcapng, a writer of classic pcap, and the port made of both.
 //!
-//! Everything streams, and nothing is believed: a length in a file is checked before it is used, and no file makes
-//! weir hold more than one record ([`RECORD_MAX`]) and a list of interfaces ([`INTERFACES_MAX`]).
+//! Everything is streamed and nothing is trusted: a length in a file is checked before it is used, and no
+//! file makes weir hold more than one record ([`RECORD_MAX`]) and a list of interfaces ([`INTERFACES_MAX`]).
 #![forbid(unsafe_code)]
 
 mod classic;
@@ -17,16 +17,18 @@ pub use port::{Files, PcapPort};
 pub use reader::{Reader, Record};
 pub use writer::Writer;
 
-/// Bytes of a record at most: what libpcap calls `MAXIMUM_SNAPLEN`, so that every file that tcpdump writes is read.
+/// The largest record in bytes: libpcap's `MAXIMUM_SNAPLEN`, so that every file written by tcpdump can be
+/// read.
 pub const RECORD_MAX: u32 = 262_144;
 
-/// Bytes of a pcapng block at most: Wireshark's limit. Blocks are streamed; a longer one is a garbled length.
+/// The largest pcapng block in bytes: Wireshark's limit. Blocks are streamed; a longer one means a garbled
+/// length.
 pub const BLOCK_MAX: u32 = 16 << 20;
 
-/// Interfaces of a pcapng section at most: more than any host has, little enough to hold (24 bytes each).
+/// The largest number of interfaces in a pcapng section: more than any host has, at 24 bytes each.
 pub const INTERFACES_MAX: usize = 4096;
 
-/// Ethernet, in the registry of link types (<https://www.tcpdump.org/linktypes.html>).
+/// Ethernet in the registry of link types (<https://www.tcpdump.org/linktypes.html>).
 const LINK_ETHERNET: u16 = 1;
 
 const NS_PER_S: u64 = 1_000_000_000;

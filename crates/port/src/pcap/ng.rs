@@ -1,27 +1,28 @@
-//! pcapng (draft-ietf-opsawg-pcapng): blocks of type, length, body and length again; a section begins with its byte
-//! order, interfaces are described before the packets that name them.
+//! pcapng (draft-ietf-opsawg-pcapng): blocks of type, length, body and length again. A section starts with
+//! its byte order; interfaces are described before the packets that refer to them.
 //!
-//! Read are section header, interface description, enhanced, simple and obsolete packet blocks; others are passed over.
-//! An interface that is not Ethernet is refused when a packet names it: a file may describe interfaces that stayed silent.
+//! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
+//! skips others. An interface that is not Ethernet is refused only when a packet refers to it, because a file
+//! may describe interfaces without packets.
 
 use super::reader::Record;
 use super::source::{Order, Source};
 use super::{BLOCK_MAX, INTERFACES_MAX, LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
 use std::io::Read;
 
-/// Block types (section 10.1 of the draft); the section header's reads the same in both orders.
+/// Block types (section 10.1 of the draft); that of the section header is the same in both byte orders.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE: u32 = 1;
 const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// What a section header's byte-order magic reads in the section's order.
+/// Value of a section header's byte-order magic when read in the right order.
 const ORDER_MARK: u32 = 0x1a2b_3c4d;
 
-/// Type and both lengths: the shortest block.
+/// Size of the shortest block: its type and both lengths.
 const BLOCK_MIN: u32 = 12;
-/// Mark, version and length of the section besides.
+/// Size of the shortest section header: also magic, version and section length.
 const SECTION_MIN: u32 = 28;
 
 /// Options of an interface (section 4.2 of the draft).
@@ -39,14 +40,15 @@ struct Interface {
 }
 
 impl Interface {
-    /// A timestamp in nanoseconds. `resolution` is a negative power of 10, or of 2 when its first bit is set.
+    /// Converts a timestamp to nanoseconds. `resolution` is a negative power of 10, or of 2 if its highest
+    /// bit is set.
     fn time_ns(&self, high: u32, low: u32) -> u64 {
         let units = u128::from(u64::from(high) << 32 | u64::from(low)) * u128::from(NS_PER_S);
         let power = u32::from(self.resolution & 0x7f);
         let ns = if self.resolution & 0x80 != 0 {
             units >> power
         } else {
-            // A unit too small for 128 bits makes every time 0.
+            // If the unit is too small for 128 bits, every time is 0.
             10u128.checked_pow(power).map_or(0, |per_second| units / per_second)
         };
         // Both terms are below 2^94.
@@ -55,7 +57,7 @@ impl Interface {
     }
 }
 
-/// A block whose body is being read: it cannot be left by a wrong length inside it.
+/// A block whose body is being read. A wrong length inside the body cannot lead out of it.
 struct Block {
     kind: u32,
     length: u32,
@@ -98,10 +100,10 @@ impl Block {
     }
 }
 
-/// The section that is being read.
+/// The section being read.
 pub(super) struct Section {
     interfaces: Vec<Interface>,
-    /// Simple packets have no time: they take that of the packet before them.
+    /// Simple packets have no time; they take that of the packet before them.
     last_ns: u64,
 }
 
@@ -118,7 +120,7 @@ impl Section {
         Ok(section)
     }
 
-    /// A section header: the byte order first, because even the block's length depends on it.
+    /// Reads a section header. The byte order comes first, because even the block's length depends on it.
     fn begin<R: Read>(&mut self, source: &mut Source<R>, length: [u8; 4]) -> Result<(), ReadError> {
         let mark: [u8; 4] = source.piece("a section header")?;
         let order = [Order::Little, Order::Big].into_iter().find(|order| order.u32(mark) == ORDER_MARK);
@@ -132,7 +134,7 @@ impl Section {
         }
         let mut block = Block { kind: SECTION_HEADER, length, left: length - BLOCK_MIN - 4 };
         let [major, minor] = order.halves(block.piece(source, "a section's version")?);
-        // Minor 2 is written by some tools and means the same (section 4.1).
+        // Some tools write minor version 2, which means the same (section 4.1).
         if major != 1 || !matches!(minor, 0 | 2) {
             return source.wrong(4, Problem::Version { format: "pcapng", major, minor });
         }
@@ -185,7 +187,7 @@ impl Section {
         }
         let [link, _] = source.order.halves(block.piece(source, "an interface")?);
         let snap = source.order.u32(block.piece(source, "an interface")?);
-        // Microseconds unless an option says otherwise.
+        // Microseconds, unless an option says otherwise.
         let mut interface = Interface { link, snap, fcs: 0, resolution: 6, offset_s: 0 };
         while block.left >= 4 {
             let [code, length] = source.order.halves(block.piece(source, "an option")?);
@@ -208,7 +210,8 @@ impl Section {
         Ok(interface)
     }
 
-    /// Enhanced and obsolete packet differ in the first word: the interface, or interface and count of drops.
+    /// Reads a packet. Enhanced and obsolete packets differ in the first word: the interface, or interface
+    /// and drop count.
     fn packet<R: Read>(
         &mut self,
         source: &mut Source<R>,
@@ -246,7 +249,8 @@ impl Section {
     }
 }
 
-/// One option of an interface, padded to 4 bytes; those weir has no use for, or of a wrong length, are passed over.
+/// Reads one option of an interface, padded to 4 bytes. Unknown options and those of a wrong length are
+/// skipped.
 fn option<R: Read>(
     source: &mut Source<R>,
     block: &mut Block,

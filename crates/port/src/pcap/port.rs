@@ -1,25 +1,26 @@
-//! The port of replay: it receives a recording as virtual time passes, and what it transmits becomes another.
+//! The port for replay: it receives a recording as virtual time passes, and records what it transmits.
 //!
-//! Promises. Frames are received in the order of the file, each once its time has come; a time that goes backwards in
-//! the file has come with the one before it. Nothing depends on the clock of the machine. A frame that no chunk can hold
-//! is received, dropped here and counted `oversize`: `received` counts it, the batch never sees it, and the worker
-//! balances it by `oversize` in the ledger. A frame of which the recording kept only the front is received as that
-//! front and counted `truncated`. With an empty pool the frame waits (`starved`). Where the recording is wrong, the
-//! port is exhausted, and `read_errors` and the port's mode say so. Once writing has failed the port refuses
-//! frames (`write_errors`), as a port does whose link is down; without a file it counts them and lets them go.
+//! Promises: frames are received in the order of the file, each once its time has come; a frame whose time
+//! goes backwards arrives with the one before it. The machine's clock is never used. A frame larger than a
+//! chunk is received, dropped and counted as `oversize`: `received` includes it, the batch never sees it, and
+//! the worker balances it by `oversize` in the ledger. A frame that was recorded only in part is received as
+//! that part and counted as `truncated`. While the pool is empty, the frame waits (`starved`). At an error in
+//! the recording the port is exhausted, and `read_errors` and the port's mode report it. After a write error
+//! the port refuses frames (`write_errors`), like a port whose link is down; without an output file it counts
+//! frames and frees them.
 
 use super::{ReadError, Reader, Record, Writer};
 use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
 use std::io::{self, Read, Write};
 
-/// What a [`PcapPort`] reads and writes; each may be absent.
+/// Inputs and outputs of a [`PcapPort`]; each may be absent.
 #[derive(Default)]
 pub struct Files {
-    /// The recording to be received.
+    /// The recording to receive.
     pub input: Option<Box<dyn Read + Send>>,
-    /// Where transmitted frames go.
+    /// Where transmitted frames are recorded.
     pub output: Option<Box<dyn Write + Send>>,
-    /// Where frames for the host's stack go. Without it the port has no kernel path.
+    /// Where frames for the host's stack are recorded. Without it, the port has no kernel path.
     pub kernel: Option<Box<dyn Write + Send>>,
 }
 
@@ -30,13 +31,13 @@ struct Input {
     waiting: bool,
 }
 
-/// A recording being written, until that fails.
+/// A recording being written, until a write fails.
 struct Output {
     writer: Writer<Box<dyn Write + Send>>,
     failed: bool,
 }
 
-/// The port.
+/// A port that receives one recording and writes others.
 pub struct PcapPort {
     name: String,
     pool: PoolId,
@@ -46,7 +47,7 @@ pub struct PcapPort {
     /// The recording's time at virtual time 0.
     base_ns: u64,
     now_ns: u64,
-    /// When the latest frame was received, or is to be.
+    /// When the latest frame was received, or will be.
     arrival_ns: u64,
     statistics: PortStatistics,
     truncated: u64,
@@ -55,12 +56,12 @@ pub struct PcapPort {
 }
 
 impl PcapPort {
-    /// A port that receives into `pool`. It reads up to the first record and writes the headers. Virtual time 0 is the
-    /// first record's.
+    /// Creates a port that receives into `pool`. Reads up to the first record and writes the headers. Virtual
+    /// time 0 is the time of the first record.
     ///
     /// # Errors
-    /// When the input is not a recording (the error's source is a [`ReadError`]), or an output cannot be written. A
-    /// recording that goes wrong at its first record opens, and is exhausted.
+    /// The input is not a recording (the error's source is a [`ReadError`]), or an output cannot be written.
+    /// A recording with an error in its first record opens, and is exhausted.
     pub fn open(name: &str, pool: PoolId, files: Files) -> io::Result<PcapPort> {
         let mut port = PcapPort {
             name: name.to_owned(),
@@ -85,21 +86,21 @@ impl PcapPort {
         Ok(port)
     }
 
-    /// When the frame that will be received next was recorded, in nanoseconds since 1970. Ports replayed together have
-    /// the least of theirs as base, so that they keep their distance.
+    /// Returns when the next frame was recorded, in nanoseconds since 1970. Ports that are replayed together
+    /// use the smallest of theirs as base, so that the time between their frames is kept.
     #[must_use]
     pub fn first_ns(&self) -> Option<u64> {
         self.waiting().map(|record| record.time_ns)
     }
 
-    /// Makes virtual time 0 the time `base_ns` of the recording; to be called before anything is received.
+    /// Makes virtual time 0 the time `base_ns` of the recording. Must be called before anything is received.
     pub fn set_base(&mut self, base_ns: u64) {
         self.base_ns = base_ns;
         self.arrival_ns = 0;
         self.schedule();
     }
 
-    /// Why the recording ended before its end.
+    /// Returns the error that ended the recording early.
     #[must_use]
     pub fn read_error(&self) -> Option<&ReadError> {
         self.read_error.as_ref()
@@ -121,14 +122,14 @@ impl PcapPort {
         self.schedule();
     }
 
-    /// Says when the waiting record arrives: never before the one in front of it.
+    /// Sets the arrival time of the waiting record: never before that of the previous one.
     fn schedule(&mut self) {
         if let Some(time_ns) = self.first_ns() {
             self.arrival_ns = self.arrival_ns.max(time_ns.saturating_sub(self.base_ns));
         }
     }
 
-    /// Receives the waiting record; false when no frame is free for it.
+    /// Receives the waiting record. Returns false if there is no free frame for it.
     fn receive_one(&mut self, pools: &mut Pools, batch: &mut Batch) -> bool {
         let pool = pools.get_mut(self.pool).expect("a port is opened on a pool of its worker");
         let Some(mut frame) = pool.take() else {
@@ -156,8 +157,8 @@ impl Output {
     }
 }
 
-/// Writes the frames of `list` and gives them back to their pools, until writing fails. Returns those that were
-/// written, and their bytes.
+/// Writes the frames of `list` and returns them to their pools, until a write fails. Returns the mask of
+/// frames written, and their bytes.
 fn write(output: &mut Option<Output>, time_ns: u64, pools: &mut Pools, batch: &mut Batch, list: u64) -> (u64, u64) {
     let (mut accepted, mut bytes) = (0, 0);
     for slot in Bits(list) {

@@ -1,8 +1,8 @@
-//! Reads recordings of either format, record after record.
+//! A reader of both formats, record by record.
 //!
-//! Promises: never panics, whatever the bytes; holds one record; after an error it is at its end, so an iteration
-//! yields the good records, then at most one error. Costs: one copy of the data, no allocation once the record passed
-//! to [`Reader::read`] has grown to the longest.
+//! Promises: it never panics, whatever the bytes; it holds one record; after an error it is at its end, so
+//! iterating yields the valid records and then at most one error. Costs: one copy of the data, and no
+//! allocation once the record passed to [`Reader::read`] has grown to the size of the largest.
 
 use super::classic::Classic;
 use super::ng::Section;
@@ -13,22 +13,22 @@ use std::io::Read;
 /// One recorded frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// When, in nanoseconds since 1970.
+    /// Time of the recording, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// Bytes the frame had on the wire, without FCS; never fewer than `bytes`.
+    /// Length of the frame on the wire in bytes, without FCS; never less than that of `bytes`.
     pub length: u32,
-    /// The bytes that were kept.
+    /// The bytes that were recorded.
     pub bytes: Vec<u8>,
 }
 
 impl Record {
-    /// True when the recording kept only the front of the frame.
+    /// Returns true if only the front of the frame was recorded.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         (self.bytes.len() as u64) < u64::from(self.length)
     }
 
-    /// Sets the wire length from what the file says, and takes the FCS off.
+    /// Sets the wire length to the claimed one and removes the FCS.
     pub(super) fn set_length(&mut self, claimed: u32, fcs: u32) {
         let length = claimed.max(self.bytes.len() as u32).saturating_sub(fcs);
         self.length = length;
@@ -36,7 +36,7 @@ impl Record {
     }
 }
 
-/// A recording that is being read. It buffers its input itself.
+/// A recording being read. The reader buffers its input.
 pub struct Reader<R> {
     source: Source<R>,
     format: Format,
@@ -49,14 +49,14 @@ enum Format {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the file's header.
+    /// Reads the header of the file.
     ///
     /// # Errors
-    /// When it is not that of a recording weir can read.
+    /// It is not the header of a recording that weir can read.
     pub fn open(input: R) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
         let mut magic = [0; 4];
-        if !source.next(&mut magic, "the file's first number")? {
+        if !source.next(&mut magic, "the magic number")? {
             return source.wrong(0, Problem::Empty);
         }
         let format = if let Some((order, ns_per_unit)) = Classic::recognise(magic) {
@@ -70,10 +70,10 @@ impl<R: Read> Reader<R> {
         Ok(Reader { source, format, over: false })
     }
 
-    /// Reads the next record into `record`; false at the end of the recording.
+    /// Reads the next record into `record`. Returns false at the end of the recording.
     ///
     /// # Errors
-    /// When the file is wrong here; `record` then means nothing, and the reader is at its end.
+    /// The file is invalid here. `record` is then meaningless, and the reader is at its end.
     pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
         if self.over {
             return Ok(false);

@@ -1,9 +1,9 @@
-//! The bytes of a recording, counted, so that every error can say where it was found.
+//! The bytes of a recording, counted so that every error can state its offset.
 
 use super::{Problem, ReadError};
 use std::io::{self, BufReader, Read};
 
-/// Which end of a number comes first: a recording keeps the order of the machine that made it.
+/// Byte order of numbers: a recording keeps the order of the machine that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
     Little,
@@ -25,13 +25,13 @@ impl Order {
         }
     }
 
-    /// A header that is made of 32-bit numbers alone.
+    /// Reads a header that consists of 32-bit numbers only.
     pub(super) fn words<const N: usize>(self, bytes: &[u8]) -> [u32; N] {
         debug_assert_eq!(bytes.len(), N * 4);
         std::array::from_fn(|i| self.u32(bytes[i * 4..i * 4 + 4].try_into().expect("4 bytes")))
     }
 
-    /// The two halves of a word, in the order they lie in the file.
+    /// Returns the two halves of a word in file order.
     pub(super) fn halves(self, bytes: [u8; 4]) -> [u16; 2] {
         [self.u16([bytes[0], bytes[1]]), self.u16([bytes[2], bytes[3]])]
     }
@@ -48,12 +48,12 @@ impl<R: Read> Source<R> {
         Source { input: BufReader::new(input), offset: 0, order: Order::Little }
     }
 
-    /// An error about what begins `back` bytes before the present place.
+    /// Returns an error about what begins `back` bytes before the current position.
     pub(super) fn wrong<T>(&self, back: u64, problem: Problem) -> Result<T, ReadError> {
         Err(ReadError { offset: self.offset.saturating_sub(back), problem })
     }
 
-    /// Reads a piece that may be missing altogether: false at the file's end.
+    /// Reads a piece that may be absent. Returns false at the end of the file.
     pub(super) fn next(&mut self, bytes: &mut [u8], what: &'static str) -> Result<bool, ReadError> {
         let mut there = 0;
         while there < bytes.len() {
@@ -74,7 +74,7 @@ impl<R: Read> Source<R> {
         Ok(true)
     }
 
-    /// Reads a piece that must be there.
+    /// Reads a piece that must be present.
     pub(super) fn piece<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
         let mut bytes = [0; N];
         if self.next(&mut bytes, what)? {
@@ -83,7 +83,7 @@ impl<R: Read> Source<R> {
         self.wrong(0, Problem::Ends { what, wanted: N, there: 0 })
     }
 
-    /// Replaces `bytes` by the next `wanted`. It grows by what is there, not by what is claimed.
+    /// Replaces `bytes` by the next `wanted` bytes. It grows as bytes are read, not by the claimed length.
     pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, wanted: u32, what: &'static str) -> Result<(), ReadError> {
         bytes.clear();
         match self.input.by_ref().take(u64::from(wanted)).read_to_end(bytes) {
@@ -97,7 +97,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Passes over `wanted` bytes.
+    /// Skips `wanted` bytes.
     pub(super) fn skip(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
         match io::copy(&mut self.input.by_ref().take(u64::from(wanted)), &mut io::sink()) {
             Err(error) => return self.wrong(0, Problem::Io(error)),

@@ -1,23 +1,23 @@
-//! Writes classic pcap with nanoseconds, little endian whatever the machine: equal frames make equal files.
+//! A writer of classic pcap with nanoseconds, little endian on every machine: equal frames make equal files.
 
 use super::{LINK_ETHERNET, NS_PER_S, RECORD_MAX};
 use std::io::{self, BufWriter, Write};
 
-/// A recording that is being written. It buffers its output itself and writes the rest when flushed or dropped.
+/// A recording being written. It buffers its output, and writes the rest when flushed or dropped.
 pub struct Writer<W: Write> {
     output: BufWriter<W>,
 }
 
 impl<W: Write> Writer<W> {
-    /// Bytes of the header.
+    /// Bytes in the header of a file.
     pub const HEADER: u64 = 24;
-    /// Bytes in front of every record's data.
+    /// Bytes in front of each record's data.
     pub const RECORD_HEADER: u64 = 16;
 
     /// Writes the header.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Returns the errors of the output.
     pub fn new(output: W) -> io::Result<Writer<W>> {
         let mut output = BufWriter::new(output);
         let version = 4 << 16 | 2u32;
@@ -27,11 +27,11 @@ impl<W: Write> Writer<W> {
         Ok(Writer { output })
     }
 
-    /// Writes a frame that was `length` bytes long, of which there are `bytes`; at most [`RECORD_MAX`] are kept. A time
-    /// past the year 2106, where the format ends, becomes its last second.
+    /// Writes the bytes `bytes` of a frame of `length` bytes; at most [`RECORD_MAX`] are kept. A time after
+    /// the year 2106, where the format ends, becomes its last second.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Returns the errors of the output.
     pub fn write(&mut self, time_ns: u64, length: u32, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(RECORD_MAX as usize)];
         let seconds = u32::try_from(time_ns / NS_PER_S).unwrap_or(u32::MAX);
@@ -44,10 +44,10 @@ impl<W: Write> Writer<W> {
         self.output.write_all(kept)
     }
 
-    /// Hands everything to the output.
+    /// Writes everything that is buffered.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Returns the errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output.flush()
     }

@@ -1,5 +1,6 @@
-//! Is a link up, asked again and again. Netlink tells of changes too, but for a NIC it may do so a second late, as the
-//! kernel gathers them; the ethtool ioctl says what the driver says now, and for little: a microsecond or two.
+//! Repeated queries of a link's state. Netlink also reports changes, but for a NIC it may do so a second
+//! late, because the kernel collects them; the ethtool ioctl returns the driver's present state, and costs
+//! only a microsecond or two.
 
 use std::io;
 
@@ -8,11 +9,11 @@ use rustix::io::Errno;
 use super::ethtool::Ethtool;
 use crate::LinkState;
 
-/// Asks about interfaces of the network namespace it was opened in.
+/// Queries the interfaces of the network namespace in which it was opened.
 pub struct Carrier(Ethtool);
 
 impl Carrier {
-    /// Something to ask with.
+    /// Opens a socket for queries.
     ///
     /// # Errors
     /// No socket could be opened.
@@ -20,13 +21,14 @@ impl Carrier {
         Ok(Carrier(Ethtool::open()?))
     }
 
-    /// Is the interface's link up? One that is gone is down; one whose driver does not say counts as up.
+    /// Returns true if the interface's link is up. A missing interface is down; one whose driver does not
+    /// report a state counts as up.
     #[must_use]
     pub fn is_up(&self, interface: &str) -> bool {
         !matches!(self.0.carrier(interface), Ok(false) | Err(Errno::NODEV))
     }
 
-    /// The same with its speed, which takes longer.
+    /// Returns the link's state with its speed, which takes longer.
     #[must_use]
     pub fn state(&self, interface: &str) -> LinkState {
         let up = self.is_up(interface);

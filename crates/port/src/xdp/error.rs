@@ -1,96 +1,101 @@
-//! Why an interface or a queue cannot be opened. Each sentence says what to do.
+//! Why an interface or a queue cannot be opened. Each message says what to do.
 
 use std::io;
 
 use bpf::TakeError;
 
-/// An AF_XDP port cannot be opened.
+/// Why an AF_XDP port cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum XdpError {
-    /// No such interface here.
-    #[error("there is no interface `{0}` in this network namespace; `weir ports` lists those there are")]
+    /// This network namespace has no such interface.
+    #[error("there is no interface `{0}` in this network namespace; `weir ports` lists the interfaces")]
     NoInterface(String),
-    /// The process may not.
+    /// The process lacks a privilege for the named step.
     #[error(
-        "the kernel does not permit {0}: run as root, or `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep` the binary"
+        "the kernel does not permit {0}: run as root, or give the binary its capabilities by \
+         `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep`"
     )]
     NoPrivilege(&'static str),
-    /// RLIMIT_MEMLOCK.
+    /// RLIMIT_MEMLOCK is too low for the frame memory.
     #[error(
-        "frame memory cannot be locked: raise the limit (`ulimit -l unlimited`, systemd: LimitMEMLOCK=infinity) or give CAP_IPC_LOCK"
+        "frame memory cannot be locked: raise the limit (`ulimit -l unlimited`, systemd: \
+         LimitMEMLOCK=infinity) or grant CAP_IPC_LOCK"
     )]
     MemoryLimit,
-    /// The driver cannot run XDP.
-    #[error("`{interface}` has no native XDP ({reason}): leave `mode` out to run in the mode it has")]
+    /// The driver does not support native XDP.
+    #[error("`{interface}` does not support native XDP ({reason}): omit `mode` to use the best mode it supports")]
     NoNativeMode {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: io::Error,
     },
-    /// The driver cannot do zero-copy.
-    #[error("queue {queue} of `{interface}` cannot do zero-copy: leave `mode` out to run in the mode it has")]
+    /// The driver does not support zero-copy.
+    #[error("queue {queue} of `{interface}` does not support zero-copy: omit `mode` to use the best mode it supports")]
     NoZeroCopy {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The queue.
+        /// Number of the queue.
         queue: u32,
     },
-    /// Another program is attached.
-    #[error("`{0}` already runs somebody's XDP program: `bpftool net` and `bpftool link` say whose; stop that first")]
+    /// Another XDP program is attached.
+    #[error("`{0}` already has an XDP program: `bpftool net` and `bpftool link` show its owner; stop that first")]
     AlreadyAttached(String),
-    /// The driver wants smaller frames.
+    /// The driver requires a smaller MTU.
     #[error(
-        "the MTU of `{interface}` or of its veth peer is too large for native XDP (here {mtu}): `ip link set {interface} mtu 1500`, on both ends"
+        "the MTU of `{interface}` ({mtu}) or of its veth peer is too large for native XDP: \
+         `ip link set {interface} mtu 1500`, on both ends"
     )]
     MtuTooLarge {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// Its MTU.
+        /// Its MTU in bytes.
         mtu: u32,
     },
-    /// The peer of a veth has more transmit queues than this end receive queues.
+    /// The peer of a veth has more transmit queues than this end has receive queues.
     #[error(
-        "`{0}` has fewer receive queues than its veth peer transmit queues: `ethtool -L {0} rx N`, with N those of the peer"
+        "`{0}` has fewer receive queues than its veth peer has transmit queues: \
+         `ethtool -L {0} rx N`, where N is the number of the peer"
     )]
     TooFewQueues(String),
-    /// No such queue.
+    /// The interface has no such queue.
     #[error("`{interface}` has {queues} receive queues, numbered from 0; there is no queue {queue}")]
     QueueOutOfRange {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The queue asked for.
+        /// The queue requested.
         queue: u32,
-        /// Those there are.
+        /// Number of receive queues.
         queues: u32,
     },
-    /// Another socket has the queue.
-    #[error("queue {queue} of `{interface}` already has an AF_XDP socket: `ss -f xdp -p` says whose")]
+    /// Another socket is bound to the queue.
+    #[error("queue {queue} of `{interface}` already has an AF_XDP socket: `ss -f xdp -p` shows its owner")]
     QueueInUse {
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// The queue.
+        /// Number of the queue.
         queue: u32,
     },
-    /// Ring sizes are powers of two.
-    #[error("{0} descriptors are no ring: a power of two from 64 to 32768 is")]
+    /// A ring size is not a power of two, or out of range.
+    #[error("a ring cannot have {0} descriptors: use a power of two from 64 to 32768")]
     RingSize(u32),
-    /// A `take` rule cannot be.
+    /// A `take` rule is invalid.
     #[error(transparent)]
     Take(#[from] TakeError),
-    /// The XDP program does not load.
+    /// The kernel refused the XDP program.
     #[error(
-        "the kernel refuses weir's XDP program ({0}); Linux 5.18 or newer with CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS is needed"
+        "the kernel refuses weir's XDP program ({0}); it must be Linux 5.18 or newer, with \
+         CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"
     )]
     Program(String),
-    /// Anything else.
-    #[error("{doing} of `{interface}`: {reason}")]
+    /// Another system call failed.
+    #[error("{doing} failed for `{interface}`: {reason}")]
     System {
-        /// What was being done.
+        /// The step that failed.
         doing: &'static str,
-        /// The interface.
+        /// Name of the interface.
         interface: String,
-        /// What the kernel said.
+        /// The kernel's error.
         reason: io::Error,
     },
 }

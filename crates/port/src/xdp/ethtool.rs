@@ -1,4 +1,4 @@
-//! The few things that only the ethtool ioctl tells.
+//! Facts about an interface that only the ethtool ioctl provides.
 
 use std::ffi::c_void;
 
@@ -37,7 +37,7 @@ struct Value {
     value: u32,
 }
 
-/// `struct ethtool_channels`: maxima, then what is in use.
+/// `struct ethtool_channels`: the maxima, then the numbers in use.
 #[repr(C)]
 #[derive(Default)]
 struct Channels {
@@ -83,7 +83,7 @@ unsafe impl Answer for DriverInfo {}
 const _: () = assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<Settings>() == 44);
 
-/// Asks about interfaces of the namespace it was opened in.
+/// Queries the interfaces of the namespace in which it was opened.
 pub(super) struct Ethtool(OwnedFd);
 
 impl Ethtool {
@@ -91,7 +91,7 @@ impl Ethtool {
         socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None).map(Ethtool)
     }
 
-    /// Receive and transmit queues in use.
+    /// Returns the receive and transmit queues in use.
     pub(super) fn queues(&self, interface: &str) -> Option<(u32, u32)> {
         let mut channels = Channels { command: ETHTOOL_GCHANNELS, ..Channels::default() };
         self.ask(interface, &mut channels)?;
@@ -104,7 +104,7 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
     }
 
-    /// Checksums of what the interface sends are left to hardware, or on a veth to nobody.
+    /// Returns true if checksums of sent packets are left to hardware or, on a veth, to nobody.
     pub(super) fn tx_checksum_offload(&self, interface: &str) -> bool {
         self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0)
     }
@@ -117,14 +117,15 @@ impl Ethtool {
         self.value(interface, ETHTOOL_GFLAGS).is_some_and(|flags| flags & ETH_FLAG_LRO != 0)
     }
 
-    /// Has the interface carrier? An error when it is gone, or its driver does not say.
+    /// Returns true if the interface has carrier. Fails if the interface is gone or its driver does not
+    /// report carrier.
     pub(super) fn carrier(&self, interface: &str) -> io::Result<bool> {
         let mut value = Value { command: ETHTOOL_GLINK, value: 0 };
         self.try_ask(interface, &mut value)?;
         Ok(value.value != 0)
     }
 
-    /// Bits per second; `None` where the driver does not know.
+    /// Bits per second; `None` if the driver does not know.
     pub(super) fn speed_bps(&self, interface: &str) -> Option<u64> {
         let mut settings = Settings { command: ETHTOOL_GSET, ..Settings::default() };
         self.ask(interface, &mut settings)?;
@@ -147,7 +148,8 @@ impl Ethtool {
         let mut name = [0; 16];
         name[..15].get_mut(..interface.len()).ok_or(io::Errno::NODEV)?.copy_from_slice(interface.as_bytes());
         let mut request = Request { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
-        // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer leads to the command's structure (`Answer`).
+        // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer leads to the command's structure
+        // (`Answer`).
         unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }
     }
 }

@@ -1,7 +1,8 @@
-//! An interface with weir's XDP program in front of it.
+//! An interface with weir's XDP program attached.
 //!
-//! The program and its maps are one per interface and shared by the ports on its queues. They go when the interface
-//! and the last of its ports are dropped, or when the process ends, however it ends: the link is the process's own.
+//! The program and its maps exist once per interface and are shared by the ports on its queues. The kernel
+//! removes them when the interface and the last of its ports are dropped, and also when the process ends in
+//! any other way, because the process owns the link.
 
 use std::fmt;
 use std::io;
@@ -16,14 +17,15 @@ use super::ethtool::Ethtool;
 use super::links::{Link, links};
 use super::{Rings, XdpError, XdpPort};
 
-/// How frames come from the driver to weir.
+/// How frames get from the driver to weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The NIC reads and writes frames where weir has them.
+    /// The NIC reads and writes frames in weir's memory.
     NativeZeroCopy,
-    /// XDP in the driver; each frame is copied. What a veth does.
+    /// XDP in the driver, copying each frame. The best that a veth can do.
     NativeCopy,
-    /// XDP in the stack, after the kernel has made a packet; each frame is copied. Works with any driver.
+    /// XDP in the network stack, after the kernel has allocated a packet, copying each frame. Works with
+    /// every driver.
     GenericCopy,
 }
 
@@ -37,23 +39,23 @@ impl fmt::Display for Mode {
     }
 }
 
-/// What a port on an interface is to be.
+/// Configuration of the ports on an interface.
 #[derive(Clone, Debug)]
 pub struct XdpConfig {
     /// The port's name in the program.
     pub port: String,
     /// The interface's name.
     pub interface: String,
-    /// What it takes from the kernel.
+    /// The frames to take from the kernel.
     pub take: Take,
-    /// How it runs; without it, the best that the driver can do.
+    /// The mode to run in; if absent, the best that the driver supports.
     pub mode: Option<Mode>,
-    /// Ring sizes, of each queue.
+    /// Ring sizes of each queue.
     pub rings: Rings,
 }
 
 impl XdpConfig {
-    /// A port named like its interface, with defaults for the rest.
+    /// A port with the name of its interface and defaults for the rest.
     #[must_use]
     pub fn new(interface: &str, take: Take) -> XdpConfig {
         let name = interface.to_owned();
@@ -61,16 +63,17 @@ impl XdpConfig {
     }
 }
 
-/// An interface that weir takes frames from. Its queues become ports.
+/// An interface from which weir takes frames. Its queues become ports.
 pub struct XdpInterface(Arc<Attached>);
 
 impl XdpInterface {
-    /// Attaches the program to an interface of this thread's network namespace. Open its queues in the same one.
+    /// Attaches the program to an interface of this thread's network namespace. Its queues must be opened in
+    /// the same namespace.
     ///
-    /// Nothing is taken before a queue has its port: frames of other queues stay with the kernel.
+    /// Nothing is taken before a queue has a port: frames of other queues stay with the kernel.
     ///
     /// # Errors
-    /// [`XdpError`], which says what to do.
+    /// Returns an [`XdpError`], which says what to do.
     pub fn attach(config: XdpConfig) -> Result<XdpInterface, XdpError> {
         let name = &config.interface;
         let link = find(name)?;
@@ -90,13 +93,13 @@ impl XdpInterface {
         Ok(XdpInterface(Arc::new(Attached { link, native, config, program: Mutex::new(program) })))
     }
 
-    /// Opens a port on a queue. Ports on the same pool pass frames by descriptor.
+    /// Opens a port on a queue. Ports on the same pool pass frames by descriptor, without a copy.
     ///
     /// # Errors
-    /// [`XdpError`], which says what to do.
+    /// Returns an [`XdpError`], which says what to do.
     ///
     /// # Panics
-    /// When the pool is not a region pool of these.
+    /// Panics if the pool is not a region pool in `pools`.
     pub fn open_queue(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
         if queue >= self.queues() {
             let (interface, queues) = (self.0.link.name.clone(), self.queues());
@@ -105,40 +108,41 @@ impl XdpInterface {
         XdpPort::open(Arc::clone(&self.0), queue, pools.region_mut(pool))
     }
 
-    /// Replaces what is taken, between two frames. Ports stay. The port's own MAC address is that of `attach`.
+    /// Replaces the rules atomically, leaving the ports open. The port's MAC address remains the one read by
+    /// `attach`.
     ///
     /// # Errors
-    /// A rule that cannot be; then nothing has changed.
+    /// A rule is invalid; nothing has changed then.
     pub fn set_take(&self, take: &Take) -> Result<(), XdpError> {
         Ok(self.0.program().set_take(self.0.link.mac, take)?)
     }
 
-    /// Receive queues that are in use.
+    /// Returns the number of receive queues in use.
     #[must_use]
     pub fn queues(&self) -> u32 {
         self.0.program().queues()
     }
 
-    /// What the program did with the frames of a queue, with or without a port.
+    /// Returns the program's counters of a queue, whether or not it has a port.
     #[must_use]
     pub fn counters(&self, queue: u32) -> Counters {
         self.0.counters(queue)
     }
 
-    /// The interface's name.
+    /// Returns the interface's name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.0.name()
     }
 
-    /// Its MAC address.
+    /// Returns the interface's MAC address.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.0.link.mac
     }
 }
 
-/// What the ports of an interface share. Only control-plane calls lock the program.
+/// State shared by the ports of an interface.
 pub(super) struct Attached {
     link: Link,
     native: bool,
@@ -163,7 +167,8 @@ impl Attached {
         self.link.mtu
     }
 
-    /// Whether sockets shall be zero-copy. With the program in the stack they cannot be, though the driver might try.
+    /// Whether sockets should be zero-copy. With XDP in the network stack they cannot be, although the driver
+    /// might try.
     pub(super) fn zero_copy(&self) -> Option<bool> {
         match (self.native, self.config.mode) {
             (false, _) => Some(false),
@@ -194,7 +199,7 @@ impl Attached {
     }
 
     fn program(&self) -> MutexGuard<'_, XdpTake> {
-        // Its maps are changed by single system calls: a panic elsewhere leaves nothing half done.
+        // The maps are changed by single system calls, so a panic in another thread left nothing half done.
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -208,7 +213,7 @@ fn find(name: &str) -> Result<Link, XdpError> {
     all.into_iter().find(|link| link.name == name).ok_or_else(|| XdpError::NoInterface(name.to_owned()))
 }
 
-/// True: the program runs natively.
+/// Attaches the program. Returns true if it runs natively.
 fn attach(program: &mut XdpTake, link: &Link, mode: AttachMode) -> Result<bool, XdpError> {
     let interface = link.name.clone();
     let Err(error) = program.attach(link.index, mode) else { return Ok(mode == AttachMode::Native) };

@@ -1,6 +1,7 @@
-//! What the kernel knows of this network namespace's interfaces, asked by netlink.
+//! The kernel's view of the interfaces in this network namespace, read by netlink.
 //!
-//! Not from /sys/class/net: that shows the namespace in which /sys was mounted, which after `setns` is another one.
+//! /sys/class/net would not do: it shows the namespace in which /sys was mounted, which differs after
+//! `setns`.
 
 use std::io;
 
@@ -8,7 +9,7 @@ use rustix::fd::OwnedFd;
 use rustix::net::netlink::{GENERIC, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-/// An interface as RTM_GETLINK tells of it.
+/// An interface as reported by RTM_GETLINK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) index: u32,
@@ -20,13 +21,13 @@ pub(super) struct Link {
     pub(super) tx_queues: u32,
     /// `veth`, `bond`, ...; empty for hardware.
     pub(super) kind: String,
-    /// The other end of a veth, when it is in this namespace.
+    /// Index of a veth's other end, if it is in this namespace.
     pub(super) peer: Option<u32>,
-    /// An XDP program is attached.
+    /// Whether an XDP program is attached.
     pub(super) xdp: bool,
 }
 
-/// All interfaces.
+/// Returns all interfaces.
 pub(super) fn links() -> io::Result<Vec<Link>> {
     const RTM_NEWLINK: u16 = 16;
     const RTM_GETLINK: u16 = 18;
@@ -34,7 +35,8 @@ pub(super) fn links() -> io::Result<Vec<Link>> {
     Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
 }
 
-/// What `netdev` says drivers can do, by interface index. Empty on kernels before 6.3.
+/// Returns what the netlink family `netdev` reports about drivers, by interface index. Empty on kernels
+/// before 6.3.
 pub(super) fn xdp_features() -> Vec<(u32, XdpFeatures)> {
     let answers = netdev_family().and_then(|family| dump(Some(GENERIC), family, &NETDEV_DEV_GET)).unwrap_or_default();
     answers.iter().filter_map(|(_, body)| device(body.get(4..)?)).collect()
@@ -45,7 +47,7 @@ pub(super) fn xdp_features() -> Vec<(u32, XdpFeatures)> {
 pub(super) struct XdpFeatures(u64);
 
 impl XdpFeatures {
-    /// Native XDP, with redirection, which AF_XDP needs.
+    /// Native XDP with redirection, which AF_XDP needs.
     pub(super) fn native(self) -> bool {
         self.0 & 3 == 3
     }
@@ -114,7 +116,7 @@ fn device(body: &[u8]) -> Option<(u32, XdpFeatures)> {
     Some((word(find(1)?), XdpFeatures(features)))
 }
 
-/// Walks netlink attributes.
+/// Iterates over netlink attributes.
 fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     const NESTED: u16 = 1 << 15;
     std::iter::from_fn(move || {
@@ -141,7 +143,7 @@ fn dump(protocol: Option<Protocol>, kind: u16, question: &[u8]) -> io::Result<An
     talk(protocol, kind, NLM_F_DUMP, question)
 }
 
-/// Asks one question; the answers' types and bodies.
+/// Sends one request and returns the types and bodies of the answers.
 fn talk(protocol: Option<Protocol>, kind: u16, flags: u16, question: &[u8]) -> io::Result<Answers> {
     const NLM_F_REQUEST: u16 = 1;
     const HEADER: usize = 16;
@@ -158,7 +160,7 @@ fn talk(protocol: Option<Protocol>, kind: u16, flags: u16, question: &[u8]) -> i
     Ok(answers)
 }
 
-/// Reads one datagram of answers; false after the last.
+/// Reads one datagram of answers. Returns false after the last.
 fn listen(socket: &OwnedFd, answers: &mut Answers) -> io::Result<bool> {
     const NLMSG_ERROR: u16 = 2;
     const NLMSG_DONE: u16 = 3;

@@ -2,11 +2,13 @@
 //!
 //! - `interface.rs`: an interface with weir's XDP program attached; opens its queues. Start here.
 //! - `port.rs`: one queue as a [`packet::Port`]: receive, transmit, flush.
-//! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel has. The unsafe code is in these.
+//! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel owns. These two contain
+//!   the unsafe code.
 //! - `socket.rs`: the system calls.
-//! - `carrier.rs`: is the link up.
-//! - `links.rs`, `ethtool.rs`: what the kernel knows of an interface. `report.rs`: the same for people (`weir ports`).
-//! - `error.rs`: why not, and what to do.
+//! - `carrier.rs`: the state of the link.
+//! - `links.rs`, `ethtool.rs`: the kernel's view of an interface. `report.rs`: the same for people (`weir
+//!   ports`).
+//! - `error.rs`: what can fail, and what to do then.
 
 mod carrier;
 mod error;

@@ -1,13 +1,13 @@
 //! One queue of an interface as a port.
 //!
-//! The promises of [`packet::Port`] hold: what was accepted and not completed is `held`, and a frame counts as
-//! transmitted when its descriptor comes back in the completion ring.
+//! It keeps the promises of [`packet::Port`]: frames that were accepted but not completed are `held`, and a
+//! frame counts as transmitted when its descriptor returns in the completion ring.
 //!
-//! `has_kernel_path` is false: a frame that XDP redirected into a socket has left the kernel's receive path, and there is
-//! no call that puts it back. What the kernel shall have must not be taken (see [`bpf::Take`]).
+//! `has_kernel_path` is false: a frame that XDP redirected into a socket has left the kernel's receive path,
+//! and no call puts it back. Frames meant for the kernel must not be taken (see [`bpf::Take`]).
 //!
-//! Who has a frame: the pool, the kernel (marked in `umem`: fill ring, receive ring, transmit ring, completion ring, and
-//! what a driver has in hand), or the worker. `check` asserts that the rings add up.
+//! The owner of a frame is the pool, the kernel (marked in `umem`: fill ring, receive ring, transmit ring,
+//! completion ring, and frames inside the driver), or the worker. `check` asserts that the numbers add up.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -21,24 +21,26 @@ use super::socket::{Binding, Socket};
 use super::umem::Umem;
 use super::{Mode, XdpError};
 
-/// Shorter frames have no Ethernet header; the kernel would consume their descriptors without completing them.
+/// Shorter frames have no Ethernet header; the kernel would consume their descriptors without completing
+/// them.
 const FRAME_MIN: usize = 14;
 
-/// Ethernet header and two VLAN tags, which an interface's MTU does not count.
+/// Ethernet header and two VLAN tags, which an interface's MTU does not include.
 const LINK_OVERHEAD: u32 = 14 + 2 * 4;
 
-/// How long `close` waits for frames that the kernel is still sending.
+/// How often `close` checks for frames that the kernel is still sending, 1 ms apart.
 const CLOSE_ROUNDS: u32 = 100;
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Descriptors in each ring: powers of two.
+/// Number of descriptors in each ring; powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Free chunks for the kernel to fill. It is kept full, and bounds the burst that a sleeping worker survives.
+    /// Free chunks for the kernel to fill. The ring is kept full; it bounds the burst that a sleeping worker
+    /// survives.
     pub fill: u32,
     /// Received frames.
     pub receive: u32,
-    /// Frames to send; the completion ring is as large.
+    /// Frames to send; the completion ring has the same size.
     pub transmit: u32,
 }
 
@@ -49,8 +51,8 @@ impl Default for Rings {
 }
 
 impl Rings {
-    /// Chunks that one port can have away from the pool at most. A pool needs the sum of its ports', and what the
-    /// worker holds besides (a batch or two).
+    /// Returns the largest number of chunks that a port can take from the pool. A pool needs the sum over its
+    /// ports, plus what the worker holds (a batch or two).
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.fill + self.receive + self.transmit
@@ -73,22 +75,23 @@ struct Extra {
     wrong_descriptors: u64,
 }
 
-/// A queue of an interface, by AF_XDP. Dropped without `close`, it takes the frames it has away with it.
+/// A queue of an interface, by AF_XDP. If it is dropped without `close`, the frames it owns are lost to the
+/// pool.
 pub struct XdpPort {
     name: String,
     queue: u32,
     frame_max: usize,
     mode: Mode,
-    /// None once closed.
+    /// `None` once closed.
     socket: Option<Socket>,
     umem: Umem,
-    /// The frame being received has more pieces, all of which are dropped.
+    /// Set while pieces of one large frame arrive, all of which are dropped.
     in_pieces: bool,
     counted: PortStatistics,
-    /// Counted by the kernel before the socket was closed.
+    /// The kernel's count of lost frames when the socket was closed.
     lost_at_close: u64,
     extra: Extra,
-    /// Keeps the program attached while a port lives.
+    /// Keeps the program attached while the port exists.
     interface: Arc<Attached>,
 }
 
@@ -121,34 +124,34 @@ impl XdpPort {
         Ok(port)
     }
 
-    /// From here on frames arrive.
+    /// Enters the socket in the program's map: from here on frames arrive.
     fn announce(&self) -> Result<(), XdpError> {
         self.socket.as_ref().map_or(Ok(()), |socket| self.interface.set_socket(self.queue, socket.as_fd()))
     }
 
-    /// How it runs.
+    /// Returns the mode it runs in.
     #[must_use]
     pub fn xdp_mode(&self) -> Mode {
         self.mode
     }
 
-    /// The receive queue.
+    /// Returns the number of the receive queue.
     #[must_use]
     pub fn queue(&self) -> u32 {
         self.queue
     }
 
-    /// Chunks of the pool that the kernel has at this moment.
+    /// Returns the number of the pool's chunks that the kernel owns now.
     #[must_use]
     pub fn away(&self) -> u32 {
         self.umem.away()
     }
 
-    /// Asserts that every frame of a pool is somewhere: free, held by the worker (`elsewhere`), or away with one of the
-    /// pool's ports.
+    /// Asserts that every frame of a pool is accounted for: free, held by the worker (`elsewhere`), or owned
+    /// by one of the ports.
     ///
     /// # Panics
-    /// When one is not.
+    /// Panics if a frame is missing.
     pub fn check(ports: &[&XdpPort], pool: &RegionPool, elsewhere: usize) {
         let away: usize = ports.iter().map(|port| port.umem.away() as usize).sum();
         let chunks = pool.chunks() as usize;
@@ -158,7 +161,7 @@ impl XdpPort {
         }
     }
 
-    /// Keeps the fill ring full: a partly filled one runs dry in a burst.
+    /// Keeps the fill ring full, because a partly filled one runs dry in a burst.
     #[inline]
     fn refill(&mut self, pool: &mut RegionPool) {
         let Some(socket) = &mut self.socket else { return };
@@ -176,7 +179,7 @@ impl XdpPort {
         socket.wake_receive();
     }
 
-    /// Takes sent frames back.
+    /// Takes back frames that have been sent.
     #[inline]
     fn complete(&mut self, pool: &mut RegionPool) {
         let Some(socket) = &mut self.socket else { return };
@@ -192,7 +195,8 @@ impl XdpPort {
         self.counted.held -= sent;
     }
 
-    /// One descriptor of the receive ring: a frame for the batch, unless it is a piece of a larger one.
+    /// Turns a descriptor of the receive ring into a frame of the batch, unless it is a piece of a larger
+    /// frame.
     #[inline]
     fn receive_one(&mut self, pool: &mut RegionPool, batch: &mut Batch, descriptor: &XdpDesc) {
         let more = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
@@ -221,7 +225,7 @@ impl XdpPort {
         }
     }
 
-    /// Closes the socket and takes every chunk back.
+    /// Closes the socket and takes back every chunk.
     fn shut(&mut self, pool: &mut RegionPool) {
         let Some(mut socket) = self.socket.take() else { return };
         self.lost_at_close = lost(&socket) + u64::from(socket.receive.waiting());
@@ -229,7 +233,7 @@ impl XdpPort {
     }
 }
 
-/// Frames that XDP took and the socket lost: too large, no chunk to fill, or no place in the receive ring.
+/// Frames that XDP took and the socket lost: too large, no chunk to fill, or no room in the receive ring.
 fn lost(socket: &Socket) -> u64 {
     socket.statistics().map_or(0, |kernel| kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0))
 }
@@ -285,7 +289,7 @@ impl Port for XdpPort {
         self.refill(pool);
     }
 
-    /// Costs a system call, for `lost_before`.
+    /// Makes a system call, for `lost_before`.
     fn statistics(&self) -> PortStatistics {
         let lost_before = self.socket.as_ref().map_or(self.lost_at_close, lost);
         PortStatistics { lost_before, ..self.counted }
@@ -331,7 +335,7 @@ impl Port for XdpPort {
         self.socket.is_none()
     }
 
-    /// Waits up to 100 ms for frames being sent. Returns those that were not; they are no longer `held`.
+    /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
         for _ in 0..CLOSE_ROUNDS {
             if self.socket.is_none() || self.counted.held == 0 {

@@ -1,4 +1,4 @@
-//! The interfaces of this network namespace and what stands in the way of a port on them: `weir ports`.
+//! The interfaces of this network namespace and the obstacles to a port on them: `weir ports`.
 
 use std::io;
 
@@ -6,38 +6,39 @@ use super::Mode;
 use super::ethtool::Ethtool;
 use super::links::{Link, XdpFeatures, links, xdp_features};
 
-/// Frame bytes that a chunk of 2048 holds behind the kernel's 256 bytes of headroom, less Ethernet and VLAN headers.
+/// The largest MTU whose frames fit a chunk of 2048 bytes, behind the kernel's 256 bytes of headroom.
 const MTU_MAX: u32 = 2048 - 256 - 14 - 2 * 4;
 
-/// An interface, as far as a port on it is concerned.
+/// An interface, as far as it matters to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceReport {
-    /// Its name.
+    /// Name of the interface.
     pub name: String,
-    /// Its number in this network namespace.
+    /// Its index in this network namespace.
     pub index: u32,
-    /// Its driver (`mlx5_core`, `veth`); empty when it has none.
+    /// Its driver (`mlx5_core`, `veth`); empty if it has none.
     pub driver: String,
-    /// Receive queues in use: a port each.
+    /// Receive queues in use; each can be a port.
     pub rx_queues: u32,
     /// Transmit queues in use.
     pub tx_queues: u32,
-    /// Largest packet, in bytes, without Ethernet header.
+    /// MTU in bytes: the largest packet, without Ethernet header.
     pub mtu: u32,
     /// Its MAC address.
     pub mac: [u8; 6],
-    /// The link is up.
+    /// Whether the link has carrier.
     pub carrier: bool,
-    /// What the driver says it can do, best first. (Zero-copy may still fail for want of queues.)
+    /// The modes that the driver claims to support, best first. (Zero-copy may still fail for lack of
+    /// queues.)
     pub modes: Vec<Mode>,
-    /// What stands in the way, each a sentence that says what to do.
+    /// Obstacles to a port, each a sentence that says what to do.
     pub obstacles: Vec<String>,
 }
 
-/// All interfaces of this thread's network namespace.
+/// Returns all interfaces of this thread's network namespace.
 ///
 /// # Errors
-/// What netlink says.
+/// Returns the errors of netlink.
 pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
     let (links, features, ethtool) = (links()?, xdp_features(), Ethtool::open()?);
     Ok(links
@@ -58,8 +59,8 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Eth
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
     } else if link.kind == "veth" {
         obstacles.push(format!(
-            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan off` there, or \
-             frames of its own stack arrive without L4 checksum",
+            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan off` there, \
+             or frames sent by that namespace arrive without L4 checksum",
             link.name
         ));
     }
@@ -93,17 +94,18 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool) -> Vec<String> {
     let name = &link.name;
     let mut obstacles = Vec::new();
     if link.xdp {
-        obstacles
-            .push(format!("an XDP program is attached to {name} already: `bpftool net` says whose; stop that first"));
+        obstacles.push(format!(
+            "an XDP program is attached to {name} already: `bpftool net` shows its owner; stop that first"
+        ));
     }
     if link.mtu > MTU_MAX && name != "lo" {
         obstacles.push(format!(
-            "MTU {} is larger than a chunk holds and larger frames are dropped: `ip link set {name} mtu {MTU_MAX}` or less",
+            "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {MTU_MAX}` or less",
             link.mtu
         ));
     }
     if ethtool.large_receive_offload(name) {
-        obstacles.push(format!("the NIC joins frames before weir sees them: `ethtool -K {name} lro off`"));
+        obstacles.push(format!("the NIC merges frames before weir sees them: `ethtool -K {name} lro off`"));
     }
     obstacles
 }
@@ -112,16 +114,18 @@ fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -
     let mut obstacles = Vec::new();
     let far = &peer.name;
     if ethtool.tx_checksum_offload(far) {
-        obstacles.push(format!("frames of {far}'s own stack arrive without L4 checksum: `ethtool -K {far} tx off`"));
+        obstacles
+            .push(format!("frames sent by the host on {far} arrive without L4 checksum: `ethtool -K {far} tx off`"));
     }
     if ethtool.tx_vlan_offload(far) {
-        obstacles.push(format!("VLAN tags of {far}'s own stack are hidden from XDP: `ethtool -K {far} txvlan off`"));
+        obstacles
+            .push(format!("VLAN tags sent by the host on {far} are hidden from XDP: `ethtool -K {far} txvlan off`"));
     }
     let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |(_, tx)| tx);
     if rx_queues < far_queues {
         obstacles.push(format!(
-            "{} has {rx_queues} receive queues and its peer {far} {far_queues} transmit queues, which native XDP refuses: \
-             `ethtool -L {} rx {far_queues}` or `ethtool -L {far} tx {rx_queues}`",
+            "{} has {rx_queues} receive queues but its peer {far} has {far_queues} transmit queues, so native XDP \
+             is refused: `ethtool -L {} rx {far_queues}` or `ethtool -L {far} tx {rx_queues}`",
             link.name, link.name
         ));
     }

@@ -1,10 +1,13 @@
-//! The rings between an AF_XDP socket and the kernel: bounded single-producer single-consumer queues in shared memory.
+//! The rings between an AF_XDP socket and the kernel: bounded single-producer single-consumer queues in
+//! shared memory.
 //!
-//! We produce into the fill and the transmit ring and consume the receive and the completion ring; the kernel is at the
-//! other end of each. Both ends are the same code over any memory, so a test can play the kernel.
+//! Weir produces into the fill and the transmit ring and consumes from the receive and the completion ring;
+//! the kernel is at the other end of each. Both ends are the same code over any memory, so a test can play
+//! the kernel.
 //!
-//! Promises: nothing is seen by the other end before `publish` or `release`; indices are u32 and wrap around. One
-//! thread a ring. Cost: an entry is a load or a store; the other end's index is read only when the known one runs out.
+//! Promises: the other end sees nothing before `publish` or `release`; indices are u32 and wrap around; each
+//! ring belongs to one thread. Cost: an entry is a load or a store; the other end's index is read only when
+//! the known one is used up.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -15,26 +18,26 @@ use rustix::io;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::{XdpRingFlags, XdpRingOffset};
 
-/// Memory shared with the other end, unmapped when both are gone.
+/// Memory shared with the other end, unmapped when both ends are dropped.
 struct Mapping {
     base: NonNull<u8>,
     length: usize,
 }
 
-// SAFETY: a mapping is an address range; it has no affinity to a thread.
+// SAFETY: a mapping is an address range without affinity to a thread.
 unsafe impl Send for Mapping {}
-// SAFETY: as above, and nothing is reached through `&Mapping` but by the two ends of a ring.
+// SAFETY: as above, and only the two ends of a ring access memory through `&Mapping`.
 unsafe impl Sync for Mapping {}
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by us with this length, and the ends of the ring, which point into it, keep it alive.
-        // An error would mean that nothing was mapped: there is nothing to do about it.
+        // SAFETY: mapped by us with this length, and kept alive by the ends of the ring, which point into it.
+        // An error would mean that nothing was mapped, and cannot be handled.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
     }
 }
 
-/// A ring as one end sees it.
+/// A ring as seen from one end.
 struct Ring<T> {
     _mapping: Arc<Mapping>,
     producer: NonNull<AtomicU32>,
@@ -44,19 +47,20 @@ struct Ring<T> {
     size: u32,
 }
 
-// SAFETY: the pointers lead into the mapping that the ring owns a share of; an end is used by one thread at a time.
+// SAFETY: the pointers lead into the mapping, which the ring keeps alive; only one thread uses an end at a
+// time.
 unsafe impl<T: Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// Lays a ring over a mapping.
+    /// Places a ring over a mapping.
     ///
     /// # Safety
-    /// The offsets must be inside the mapping, aligned, and followed by `size` entries at `desc`; any bit pattern must
-    /// be a valid `T`.
+    /// The offsets must be inside the mapping, aligned, and followed by `size` entries at `desc`; every bit
+    /// pattern must be a valid `T`.
     unsafe fn over(mapping: Arc<Mapping>, offsets: &XdpRingOffset, size: u32) -> Ring<T> {
         assert!(size.is_power_of_two(), "ring size {size}");
         let base = mapping.base;
-        // SAFETY: the caller promises that the offset is inside the mapping.
+        // SAFETY: the caller guarantees that the offset is inside the mapping.
         let at = |offset: u64| unsafe { base.add(offset as usize) };
         Ring {
             producer: at(offsets.producer).cast(),
@@ -68,16 +72,17 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Maps the socket's ring that lives at `page_offset`.
+    /// Maps the socket's ring at `page_offset`.
     fn of_socket(socket: impl AsFd, page_offset: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Ring<T>> {
         let length = offsets.desc as usize + size as usize * size_of::<T>();
-        // SAFETY: a new mapping at an address of the kernel's choice touches no existing memory.
+        // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let base = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, socket, page_offset)?
         };
         let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
-        // SAFETY: XDP_MMAP_OFFSETS told the offsets of this very ring; entries are u64 or xdp_desc: integers only.
+        // SAFETY: XDP_MMAP_OFFSETS returned the offsets of this ring; entries are u64 or xdp_desc: integers
+        // only.
         Ok(unsafe { Ring::over(Arc::new(Mapping { base, length }), offsets, size) })
     }
 
@@ -103,16 +108,16 @@ impl<T: Copy> Ring<T> {
     }
 }
 
-/// The end that puts entries in.
+/// The end that adds entries.
 pub(super) struct Producer<T> {
     ring: Ring<T>,
     next: u32,
-    /// The other end's index when last read.
+    /// The other end's index when it was last read.
     consumed: u32,
 }
 
 impl<T: Copy> Producer<T> {
-    /// Our end of a socket's fill or transmit ring.
+    /// Maps our end of a socket's fill or transmit ring.
     pub(super) fn of_socket(
         socket: impl AsFd,
         page_offset: u64,
@@ -128,14 +133,15 @@ impl<T: Copy> Producer<T> {
         Producer { ring, next, consumed }
     }
 
-    /// Entries that can be pushed, as far as known without looking; at least `wanted` when there are so many.
+    /// Returns how many entries can be pushed. Reads the other end's index only if the known space is below
+    /// `wanted`.
     #[inline]
     pub(super) fn space(&mut self, wanted: u32) -> u32 {
         let known = self.ring.size - self.next.wrapping_sub(self.consumed);
         if known >= wanted { known } else { self.ring.size - self.unconsumed() }
     }
 
-    /// Puts an entry in; false when the ring is full.
+    /// Adds an entry. Returns false if the ring is full.
     #[inline]
     pub(super) fn push(&mut self, entry: T) -> bool {
         if self.space(1) == 0 {
@@ -147,36 +153,36 @@ impl<T: Copy> Producer<T> {
         true
     }
 
-    /// Shows the other end what was pushed.
+    /// Makes the pushed entries visible to the other end.
     #[inline]
     pub(super) fn publish(&mut self) {
         self.ring.producer().store(self.next, Ordering::Release);
     }
 
-    /// Entries that the other end has not taken yet.
+    /// Returns how many entries the other end has not consumed yet.
     #[inline]
     pub(super) fn unconsumed(&mut self) -> u32 {
         self.consumed = self.ring.consumer().load(Ordering::Acquire);
         self.next.wrapping_sub(self.consumed)
     }
 
-    /// True when the kernel asks for a system call to go on.
+    /// Returns true if the kernel needs a system call to continue.
     #[inline]
     pub(super) fn needs_wakeup(&self) -> bool {
         self.ring.needs_wakeup()
     }
 }
 
-/// The end that takes entries out.
+/// The end that removes entries.
 pub(super) struct Consumer<T> {
     ring: Ring<T>,
     next: u32,
-    /// The other end's index when last read.
+    /// The other end's index when it was last read.
     produced: u32,
 }
 
 impl<T: Copy> Consumer<T> {
-    /// Our end of a socket's receive or completion ring.
+    /// Maps our end of a socket's receive or completion ring.
     pub(super) fn of_socket(
         socket: impl AsFd,
         page_offset: u64,
@@ -192,33 +198,34 @@ impl<T: Copy> Consumer<T> {
         Consumer { ring, next, produced }
     }
 
-    /// Takes the next entry out.
+    /// Removes and returns the next entry.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<T> {
         if self.next == self.produced && self.waiting() == 0 {
             return None;
         }
-        // SAFETY: the entry is inside the ring, and the other end has shown it (acquired) and leaves it until `release`.
+        // SAFETY: the entry is inside the ring; the other end has published it and does not change it until
+        // `release`.
         let entry = unsafe { self.ring.entry(self.next).read() };
         self.next = self.next.wrapping_add(1);
         Some(entry)
     }
 
-    /// Entries that can be popped.
+    /// Returns how many entries can be popped.
     #[inline]
     pub(super) fn waiting(&mut self) -> u32 {
         self.produced = self.ring.producer().load(Ordering::Acquire);
         self.produced.wrapping_sub(self.next)
     }
 
-    /// Gives the places of popped entries back to the other end.
+    /// Returns the slots of popped entries to the other end.
     #[inline]
     pub(super) fn release(&mut self) {
         self.ring.consumer().store(self.next, Ordering::Release);
     }
 }
 
-/// Rings without a kernel, for tests that play it.
+/// Rings without a kernel, for tests that play the kernel.
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;
@@ -226,7 +233,7 @@ pub(super) mod testing {
 
     const OFFSETS: XdpRingOffset = XdpRingOffset { producer: 0, consumer: 64, desc: 256, flags: Some(128) };
 
-    /// Both ends of a ring whose indices start at `start`.
+    /// Creates both ends of a ring whose indices start at `start`.
     pub(in super::super) fn pair<T: Copy>(size: u32, start: u32) -> (Producer<T>, Consumer<T>) {
         let length = 256 + size as usize * size_of::<T>();
         // SAFETY: a new anonymous mapping touches no existing memory.
@@ -243,7 +250,7 @@ pub(super) mod testing {
     }
 
     impl<T: Copy> Producer<T> {
-        /// The kernel's word on this ring.
+        /// Sets the flag by which the kernel asks for a system call.
         pub(in super::super) fn set_wakeup(&self, needed: bool) {
             // SAFETY: as in `Ring::producer`.
             let flags = self.ring.flags.map(|flags| unsafe { flags.as_ref() }).unwrap();

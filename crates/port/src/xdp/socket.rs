@@ -1,4 +1,4 @@
-//! An AF_XDP socket bound to one queue of an interface, with its four rings. The system calls are here.
+//! An AF_XDP socket bound to one queue of an interface, with its four rings. All system calls on it are here.
 
 use std::io as std_io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,19 +18,19 @@ use super::port::Rings as RingSizes;
 use super::ring::{Consumer, Producer};
 use super::umem::Umem;
 
-/// Copy-mode `sendto` takes 32 descriptors from the ring at most (`TX_BATCH_SIZE` in net/xdp/xsk.c).
+/// In copy mode, `sendto` takes at most 32 descriptors from the ring (`TX_BATCH_SIZE` in net/xdp/xsk.c).
 const KICK_BATCH: u32 = 32;
 
 const BIND_RETRIES: u32 = 20;
 const BIND_PAUSE: Duration = Duration::from_millis(10);
 
-/// Where a socket is to be bound.
+/// What a socket is bound to.
 pub(super) struct Binding<'a> {
     pub(super) interface: &'a str,
     pub(super) index: u32,
     pub(super) queue: u32,
     pub(super) rings: RingSizes,
-    /// Whether zero-copy is wanted, refused, or taken if there.
+    /// Whether zero-copy is required, refused, or used if available.
     pub(super) zero_copy: Option<bool>,
 }
 
@@ -57,9 +57,9 @@ impl Socket {
             _ => binding.error("registering frame memory with a socket", errno),
         })?;
         let mut socket =
-            Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("making the rings", errno))?;
+            Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("creating the rings", errno))?;
         socket.bind_patiently(binding).map_err(|errno| binding.bind_error(errno))?;
-        let options = sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("asking for the mode", errno))?;
+        let options = sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("reading the mode", errno))?;
         socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         Ok(socket)
     }
@@ -80,7 +80,8 @@ impl Socket {
         })
     }
 
-    /// The kernel frees the queue of a closed socket a moment later (`xp_release_deferred`), so a busy one is asked again.
+    /// Binds, retrying a busy queue: the kernel frees the queue of a closed socket with a delay
+    /// (`xp_release_deferred`).
     fn bind_patiently(&self, binding: &Binding<'_>) -> io::Result<()> {
         for _ in 0..BIND_RETRIES {
             match self.bind(binding) {
@@ -101,15 +102,15 @@ impl Socket {
         bind(&self.fd, &SocketAddrXdp::new(flags, binding.index, binding.queue))
     }
 
-    /// True when the driver reads and writes frames in place.
+    /// Returns true if the driver reads and writes frames in place.
     pub(super) fn is_zero_copy(&self) -> bool {
         self.zero_copy
     }
 
-    /// Makes the kernel send what lies in the transmit ring, as much as it will. Returns the number of system calls.
+    /// Makes the kernel send as much of the transmit ring as it can. Returns the number of system calls.
     ///
-    /// `EAGAIN` (its batch is done, or the send buffer is full), `EBUSY`, `ENOBUFS` and `ENETDOWN` mean that the rest
-    /// stays in the ring until the next call; so the only thing to go by is whether the ring moves.
+    /// `EAGAIN` (the batch is done, or the send buffer is full), `EBUSY`, `ENOBUFS` and `ENETDOWN` leave the
+    /// rest in the ring until the next call; therefore the only reliable sign of progress is the ring itself.
     #[inline]
     pub(super) fn kick(&mut self) -> u32 {
         let mut left = self.transmit.unconsumed();
@@ -125,7 +126,7 @@ impl Socket {
         calls
     }
 
-    /// Tells the kernel, when it asks for it, that the fill ring has chunks again.
+    /// Tells the kernel, if it asks for that, that the fill ring has chunks again.
     #[inline]
     pub(super) fn wake_receive(&self) {
         if self.fill.needs_wakeup() {
@@ -133,7 +134,7 @@ impl Socket {
         }
     }
 
-    /// The kernel's counters.
+    /// Returns the kernel's counters.
     pub(super) fn statistics(&self) -> Option<XdpStatistics> {
         sockopt::xdp_statistics(&self.fd).ok()
     }

@@ -1,12 +1,13 @@
-//! The pool's region as a socket's UMEM, and who has which chunk.
+//! The pool's region as a socket's UMEM, and the owner of each chunk.
 //!
-//! Every port registers the region of its worker's pool for itself, so a frame passes from port to port by descriptor
-//! whatever their drivers can do. (XDP_SHARED_UMEM would pin the pages once instead of once a port, but it forces the
-//! first port's mode on all: a veth cannot join the UMEM of a zero-copy NIC. And it ties the ports' lives together.)
+//! Every port registers the region of its worker's pool separately, so a frame passes from port to port by
+//! descriptor whatever their drivers support. (XDP_SHARED_UMEM would pin the pages once rather than once per
+//! port, but it forces the first port's mode on all: a veth cannot join the UMEM of a zero-copy NIC. It also
+//! ties the lifetimes of the ports together.)
 //!
-//! Promise: a chunk that the kernel has is marked here, and only a marked chunk is taken back. So a wrong descriptor is
-//! counted, not believed, and after the socket is closed every chunk comes home, also those that the kernel had put
-//! aside in no ring. Cost: one bit set and one cleared a frame.
+//! Promise: every chunk that the kernel owns is marked here, and only a marked chunk is taken back. A wrong
+//! descriptor is therefore counted and ignored, and after the socket is closed every chunk returns, even
+//! those that the kernel kept outside all rings. Cost: one bit set and one cleared per frame.
 
 use packet::{Frame, PoolId, RegionPool};
 use rustix::fd::AsFd;
@@ -16,11 +17,11 @@ use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpUmemReg, XdpUmemRegFlags};
 
 use super::socket::Socket;
 
-/// The kernel named a chunk it was not given, or bytes outside it.
+/// The kernel named a chunk that it does not own, or bytes outside it.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotOurs;
 
-/// The chunks of a pool that one socket has.
+/// The chunks of a pool that one socket owns.
 pub(super) struct Umem {
     pool: PoolId,
     chunk_bits: u32,
@@ -29,7 +30,7 @@ pub(super) struct Umem {
 }
 
 impl Umem {
-    /// No chunk away yet.
+    /// Creates the state with no chunk owned by the socket.
     pub(super) fn new(pool: &RegionPool) -> Umem {
         let words = (pool.chunks() as usize).div_ceil(64);
         Umem { pool: pool.id(), chunk_bits: pool.chunk().trailing_zeros(), away: vec![0; words], count: 0 }
@@ -50,17 +51,17 @@ impl Umem {
         set_xdp_umem_reg(socket, region)
     }
 
-    /// The pool whose region this is.
+    /// Returns the pool that the region belongs to.
     pub(super) fn pool(&self) -> PoolId {
         self.pool
     }
 
-    /// Chunks that the kernel has.
+    /// Returns the number of chunks that the kernel owns.
     pub(super) fn away(&self) -> u32 {
         self.count
     }
 
-    /// Takes a free chunk for the fill ring; none when all are out.
+    /// Takes a free chunk for the fill ring. `None` if there is none.
     #[inline]
     pub(super) fn lend(&mut self, pool: &mut RegionPool) -> Option<u64> {
         let chunk = pool.lend()?;
@@ -68,21 +69,21 @@ impl Umem {
         Some(u64::from(chunk) << self.chunk_bits)
     }
 
-    /// Makes the frame that the receive ring names.
+    /// Builds the frame named by a descriptor of the receive ring.
     #[inline]
     pub(super) fn receive(&mut self, pool: &mut RegionPool, descriptor: &XdpDesc) -> Result<Frame, NotOurs> {
         let chunk = self.unmark(descriptor.addr)?;
         let offset = descriptor.addr as usize & (pool.chunk() - 1);
-        // SAFETY: the chunk was marked: lent or surrendered by us, and the kernel, naming it, is done with it.
+        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it.
         let frame = unsafe { pool.receive(chunk, offset, descriptor.len as usize) };
         frame.map_err(|_| {
-            // SAFETY: as above; no frame came of it.
+            // SAFETY: as above; no frame was built from it.
             unsafe { pool.reclaim(chunk) };
             NotOurs
         })
     }
 
-    /// Hands a frame over, for the transmit ring.
+    /// Hands a frame to the kernel, as a descriptor for the transmit ring.
     #[inline]
     pub(super) fn surrender(&mut self, pool: &RegionPool, frame: Frame) -> XdpDesc {
         let (chunk, addr, len) = pool.surrender(frame);
@@ -90,23 +91,24 @@ impl Umem {
         XdpDesc { addr, len, options: XdpDescOptions::empty() }
     }
 
-    /// Takes the chunk back that an address of the completion ring, or of a refused piece, lies in.
+    /// Takes back the chunk that contains an address from the completion ring or from a refused piece.
     #[inline]
     pub(super) fn take_back(&mut self, pool: &mut RegionPool, address: u64) -> Result<(), NotOurs> {
         let chunk = self.unmark(address)?;
-        // SAFETY: the chunk was marked: lent or surrendered by us, and the kernel, naming it, is done with it.
+        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it.
         unsafe { pool.reclaim(chunk) };
         Ok(())
     }
 
-    /// Closes the socket and takes everything back that it had.
+    /// Closes the socket and takes back everything it owned.
     pub(super) fn close(&mut self, socket: Option<Socket>, pool: &mut RegionPool) {
         drop(socket);
         for (word, away) in self.away.iter_mut().enumerate() {
             for bit in packet::Bits(std::mem::take(away)) {
-                // SAFETY: marked, hence ours to take back. The socket is closed: the kernel has unbound it and waited
-                // for its receivers (xsk_unbind_dev). A frame that it is still sending was copied, or is read from
-                // pages that stay pinned: its bytes can be wrong, but only the kernel reads them.
+                // SAFETY: marked, hence ours to take back. The socket is closed: the kernel has unbound it
+                // and waited for its receivers (xsk_unbind_dev). A frame that it is still sending was copied,
+                // or is read from pages that stay pinned: its bytes can be wrong, but only the kernel reads
+                // them.
                 unsafe { pool.reclaim((word * 64 + bit) as u32) };
             }
         }

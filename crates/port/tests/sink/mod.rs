@@ -1,4 +1,4 @@
-//! An output that a test can look into after a port has taken it.
+//! An output that a test can inspect after a port has taken it.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ pub struct Sink {
 }
 
 impl Sink {
-    /// An output that fails after `limit` bytes.
+    /// Creates an output that fails after `limit` bytes.
     pub fn failing(limit: usize) -> Sink {
         Sink { limit: Some(limit), ..Sink::default() }
     }
