@@ -1,17 +1,18 @@
-//! What finding headers, flow keys and hashes costs, in nanoseconds per frame: `cargo run --release -p packet --example
-//! parse_speed`.
+//! Measures finding headers, flow keys and hashes in nanoseconds per frame: `cargo run --release -p packet
+//! --example parse_speed`.
 //!
-//! 64 frames of 64 flows, as a batch holds them, lie in the first-level cache; each line is the best of many short
-//! rounds, because whatever else the machine does only adds. Nothing is allocated while the clock runs.
+//! The 64 frames of 64 flows, as in a batch, stay in the first-level cache. Each line is the best of many
+//! short rounds, because other activity on the machine can only add time. Nothing is allocated while the
+//! clock runs.
 
 use packet::craft::frame;
 use packet::{BATCH, Depth, DropReason, FlowKey, Headers, KeySource, TableHash, parse, select_hash};
 use std::hint::black_box;
 use std::time::Instant;
 
-/// Batches in a round: about a tenth of a millisecond, short enough to run undisturbed.
+/// Batches per round: about a tenth of a millisecond, short enough to run undisturbed.
 const BATCHES: usize = 400;
-/// Rounds to take the best of.
+/// Rounds of which the best counts.
 const ROUNDS: usize = 300;
 
 fn main() {
@@ -31,7 +32,7 @@ fn main() {
     hashes(&udp, &vxlan);
 }
 
-/// Keys and hashes of frames that are parsed already, and all of it together.
+/// Measures keys and hashes of frames that are parsed already, and then all of it together.
 fn hashes(udp: &[Vec<u8>], vxlan: &[Vec<u8>]) {
     let table = TableHash::random();
     let seed = black_box(7);
@@ -61,7 +62,7 @@ fn say<T: Default + Copy>(what: &str, frames: &[Vec<u8>], work: impl Fn(&[u8]) -
     println!("{what:<45} {:6.2} ns", best as f64 / (BATCHES * frames.len()) as f64);
 }
 
-/// Results go into a place per slot, as a worker keeps them.
+/// Measures one round. Results are stored per slot, as a worker stores them.
 fn round<T: Default + Copy>(frames: &[Vec<u8>], work: impl Fn(&[u8]) -> Result<T, DropReason>) -> u128 {
     let mut results = [T::default(); BATCH];
     let start = Instant::now();

@@ -1,14 +1,15 @@
-//! A batch: up to 64 frames, addressed by the bits of a `u64`.
+//! A batch: up to 64 frames, selected by the bits of a `u64`.
 //!
-//! A mask is the list of a pipe, of a port, of the dropped: joining two lists is an OR, walking one meets the frames in
-//! arrival order whichever way they came, and that order is what makes batches invisible to the program.
+//! A mask can be the packets of a pipe, those for a port, or those dropped. Joining two lists is an OR, and
+//! iterating over a mask visits frames in arrival order however they got into it. That order is what makes
+//! batches invisible to the program.
 
 use crate::Frame;
 
-/// Frames in a batch at most: the bits of a mask.
+/// The largest number of frames in a batch: the bits of a mask.
 pub const BATCH: usize = 64;
 
-/// Frames that are handled together. Slots below `len()` hold a frame until somebody takes it.
+/// Frames that are processed together. Each slot below `len()` holds a frame until it is taken.
 #[derive(Debug)]
 pub struct Batch {
     frames: [Frame; BATCH],
@@ -22,44 +23,44 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     #[must_use]
     pub fn new() -> Batch {
         Batch::default()
     }
 
-    /// Slots in use, taken ones included.
+    /// Returns the number of slots in use, including those whose frame was taken.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// True when nothing was pushed.
+    /// Returns true if nothing was pushed.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Slots that can still be pushed to.
+    /// Returns the number of free slots.
     #[inline]
     #[must_use]
     pub fn space(&self) -> usize {
         BATCH - self.length
     }
 
-    /// The mask of all slots in use.
+    /// Returns the mask of all slots in use.
     #[inline]
     #[must_use]
     pub fn mask(&self) -> u64 {
         if self.length == BATCH { u64::MAX } else { (1 << self.length) - 1 }
     }
 
-    /// Appends a frame; a full batch hands it back.
+    /// Appends a frame.
     ///
     /// # Errors
-    /// The frame itself, when there are [`BATCH`] already.
+    /// Returns the frame if the batch already has [`BATCH`] frames.
     #[inline]
     pub fn push(&mut self, frame: Frame) -> Result<(), Frame> {
         if self.length == BATCH {
@@ -70,32 +71,32 @@ impl Batch {
         Ok(())
     }
 
-    /// The free slots, for a driver that fills several at once; [`Batch::extend`] then says how many.
+    /// Returns the free slots, for a driver that fills several at once and then calls [`Batch::extend`].
     #[inline]
     pub fn free_slots(&mut self) -> &mut [Frame] {
         &mut self.frames[self.length..]
     }
 
-    /// Counts `count` free slots as filled.
+    /// Counts the first `count` free slots as filled.
     #[inline]
     pub fn extend(&mut self, count: usize) {
         assert!(count <= self.space(), "a batch has {BATCH} slots");
         self.length += count;
     }
 
-    /// The frame in a slot.
+    /// Returns the frame in a slot.
     #[inline]
     pub fn frame(&self, slot: usize) -> &Frame {
         &self.frames[slot & (BATCH - 1)]
     }
 
-    /// The frame in a slot, to be rewritten.
+    /// Returns the frame in a slot for modification.
     #[inline]
     pub fn frame_mut(&mut self, slot: usize) -> &mut Frame {
         &mut self.frames[slot & (BATCH - 1)]
     }
 
-    /// All slots in use.
+    /// Returns all slots in use.
     #[inline]
     pub fn frames(&self) -> &[Frame] {
         &self.frames[..self.length]
@@ -107,7 +108,7 @@ impl Batch {
         self.frames[slot & (BATCH - 1)].take()
     }
 
-    /// Forgets the slots; every frame must have been taken.
+    /// Removes all slots; every frame must have been taken.
     #[inline]
     pub fn clear(&mut self) {
         debug_assert!(self.frames().iter().all(Frame::is_absent), "a frame was left in the batch");
@@ -115,7 +116,7 @@ impl Batch {
     }
 }
 
-/// Walks the set bits of a mask from low to high: the frames of a list in arrival order.
+/// Iterates over the set bits of a mask from low to high: the frames of a list in arrival order.
 #[derive(Clone, Copy, Debug)]
 pub struct Bits(pub u64);
 

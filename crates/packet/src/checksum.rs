@@ -1,7 +1,8 @@
-//! The Internet checksum (RFC 1071), computed whole and updated incrementally (RFC 1624 eqn. 3).
+//! The Internet checksum (RFC 1071), computed from scratch or updated incrementally (RFC 1624 eqn. 3).
 //!
-//! Results are canonical: one's complement has two zeros, and which of them a checksum shows must not depend on the way
-//! it was computed. An updated checksum is never 0xffff; for UDP, where 0 means "none" (RFC 768), it is never 0.
+//! Results are canonical: one's complement has two zeros, and which of them a checksum uses must not depend
+//! on how it was computed. An updated checksum is never 0xffff; for UDP, where 0 means "none" (RFC 768), it
+//! is never 0.
 
 /// A sum in one's complement arithmetic, not yet folded to 16 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,32 +37,32 @@ impl Sum {
         Sum(self.0 + u64::from(value >> 16) + u64::from(value & 0xffff))
     }
 
-    /// Takes `from` away and puts `to` in its place: adds `~from + to`.
+    /// Replaces `from` by `to`: adds `~from + to`.
     #[inline(always)]
     #[must_use]
     pub fn replace16(self, from: u16, to: u16) -> Sum {
         self.word(!from).word(to)
     }
 
-    /// The same for a 32-bit value at an even offset.
+    /// Like [`Sum::replace16`], for a 32-bit value at an even offset.
     #[inline(always)]
     #[must_use]
     pub fn replace32(self, from: u32, to: u32) -> Sum {
         self.value32(!from).value32(to)
     }
 
-    /// The same for equally long runs of bytes that start at an even offset.
+    /// Like [`Sum::replace16`], for equally long byte strings that start at an even offset.
     #[inline]
     #[must_use]
     pub fn replace_bytes(self, from: &[u8], to: &[u8]) -> Sum {
         debug_assert_eq!(from.len(), to.len());
         let words = from.len().div_ceil(2) as u64;
         let taken = Sum::default().bytes(from).0;
-        // The sum of the complements of n words is n * 0xffff less the sum of the words.
+        // The complements of n words sum to n * 0xffff minus the sum of the words.
         Sum(self.0 + words * 0xffff - taken).bytes(to)
     }
 
-    /// Folds to 16 bits with end-around carry.
+    /// Folds the sum to 16 bits with end-around carry.
     #[inline(always)]
     #[must_use]
     pub fn fold(self) -> u16 {
@@ -72,13 +73,14 @@ impl Sum {
     }
 }
 
-/// The checksum of bytes whose own checksum field is zero.
+/// Returns the checksum of bytes whose own checksum field is zero.
 #[must_use]
 pub fn checksum(sum: Sum) -> u16 {
     !sum.fold()
 }
 
-/// A checksum after the changes collected in `change` (by the `replace` functions). Never 0xffff.
+/// Updates a checksum by the changes collected in `change` (see the `replace` functions). The result is never
+/// 0xffff.
 #[inline(always)]
 #[must_use]
 pub fn update(checksum: u16, change: Sum) -> u16 {
@@ -88,7 +90,7 @@ pub fn update(checksum: u16, change: Sum) -> u16 {
     }
 }
 
-/// [`update`] for UDP: 0 means "no checksum" and stays; a result of 0 is written as 0xffff.
+/// Like [`update`], for UDP: 0 means "no checksum" and stays 0; a result of 0 becomes 0xffff.
 #[inline(always)]
 #[must_use]
 pub fn update_udp(checksum: u16, change: Sum) -> u16 {

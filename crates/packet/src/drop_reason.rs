@@ -1,23 +1,24 @@
-//! Why a frame was dropped: a closed list, because an operator reads it at 3 a.m. and a sum must be complete.
+//! Why a frame was dropped. The list is closed, because an operator reads it at 3 a.m. and its sum must be
+//! complete.
 
 macro_rules! drop_reasons {
     ($($name:ident = $text:literal, $why:literal;)*) => {
-        /// Why a frame was dropped. The name (`as_str`) is the word in metrics, JSON and `explain`.
+        /// Why a frame was dropped. Metrics, JSON and `explain` use the name that `as_str` returns.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
         pub enum DropReason { $(#[doc = $why] $name,)* }
 
         impl DropReason {
-            /// Every reason, in the order of their numbers.
+            /// All reasons, ordered by number.
             pub const ALL: &[DropReason] = &[$(DropReason::$name,)*];
 
-            /// The word for it.
+            /// Returns the name.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(DropReason::$name => $text,)* }
             }
 
-            /// One sentence for a person.
+            /// Returns one sentence for a person.
             #[must_use]
             pub const fn explanation(self) -> &'static str {
                 match self { $(DropReason::$name => $why,)* }
@@ -57,7 +58,7 @@ drop_reasons! {
 }
 
 impl DropReason {
-    /// How many reasons there are.
+    /// Number of reasons.
     pub const COUNT: usize = Self::ALL.len();
 }
 

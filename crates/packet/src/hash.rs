@@ -1,22 +1,24 @@
-//! The two hashes, made of additions, rotations, exclusive ors and multiplications of 64 bits (and their 32-bit halves)
-//! alone, so that eBPF C computes the same.
+//! The two hashes. They consist only of additions, rotations, exclusive ors and 64-bit multiplications (also
+//! of 32-bit halves), so that eBPF C can compute the same.
 //!
-//! `select` is specified: equal over a fleet for equal seeds, it picks buckets. `table` is secret per process and
-//! places entries, so that nobody can aim traffic at one bucket of a table.
+//! `select` is specified: it is equal on all nodes of a fleet with equal seeds, and picks buckets. `table`
+//! has a secret per process and places entries, so that nobody can aim traffic at one bucket of a table.
 //!
-//! Both are NH (RFC 4418 §5.2.2) and a finish. NH adds up, for every word, the product of its halves, each half keyed
-//! first: for two keys chosen without knowing the secret the sums are equal once in 2^32 secrets, whichever the keys,
-//! and the products of different words wait for each other no more than the additions do.
+//! Both are NH (RFC 4418 §5.2.2) followed by a finish. NH sums, over all words, the product of a word's two
+//! halves, each half with a key added. Two different keys that were chosen without knowing the secret have
+//! equal sums for only one in 2^32 secrets. The products of different words are independent of each other, so
+//! a processor can compute them in parallel.
 
 use crate::IPV4_MARK;
 
-/// Odd constants: the golden ratio and two of its relatives (from the fractional parts of square roots of primes), so
-/// that nothing is up a sleeve.
+/// Odd constants: the golden ratio and two similar ones (fractional parts of square roots of primes), to show
+/// that they were not chosen for a hidden purpose.
 const K0: u64 = 0x9e37_79b9_7f4a_7c15;
 const K1: u64 = 0xbb67_ae85_84ca_a73b;
 const K2: u64 = 0x3c6e_f372_fe94_f82b;
 
-/// One word of NH: both halves keyed, modulo 2^32, and multiplied; the product fits 64 bits.
+/// One word of NH: adds a key to each half modulo 2^32 and multiplies the halves; the product fits into 64
+/// bits.
 #[inline(always)]
 const fn product(word: u64, key: u64) -> u64 {
     let low = (word as u32).wrapping_add(key as u32);
@@ -24,7 +26,8 @@ const fn product(word: u64, key: u64) -> u64 {
     low as u64 * high as u64
 }
 
-/// Spreads every bit over all: `x ^ x<<<a ^ x<<<b` is a bijection, and so is an odd multiplication.
+/// Spreads every bit over all bits: `x ^ x<<<a ^ x<<<b` is a bijection, and so is multiplication by an odd
+/// number.
 #[inline(always)]
 const fn finish(state: u64) -> u64 {
     let state = (state ^ state.rotate_left(25) ^ state.rotate_left(47)).wrapping_mul(K1);
@@ -32,8 +35,8 @@ const fn finish(state: u64) -> u64 {
     state ^ state.rotate_left(27) ^ state.rotate_left(49)
 }
 
-/// The select hash of `words`, in their order, under the configured `seed`. The seed is spread over the first
-/// word's key; the key of every further word is a golden ratio more.
+/// Returns the select hash of `words`, in their order, with the configured `seed`. The first word's key is
+/// derived from the seed; the key of every further word is larger by the golden ratio.
 #[inline(always)]
 #[must_use]
 pub fn select_hash(seed: u64, words: &[u64]) -> u64 {
@@ -46,18 +49,18 @@ pub fn select_hash(seed: u64, words: &[u64]) -> u64 {
     finish(sum)
 }
 
-/// [`select_hash`] of the keys of IPv4 flows outside a tunnel, 64 at a time: of their five words two are the same in all,
-/// and the others are hashed side by side in the processor's widest registers.
+/// [`select_hash`] for the keys of IPv4 flows outside tunnels, 64 at a time. Two of their five words are
+/// always the same; the others are hashed side by side in the processor's widest registers.
 #[derive(Clone, Copy, Debug)]
 pub struct SelectIpv4 {
-    /// What the seed and the words that are the same add up to.
+    /// The sum of the seed and the constant words.
     same: u64,
-    /// The keys of the source's, the destination's and the last word.
+    /// The keys for the words of source, destination and ports.
     keys: [u64; 3],
 }
 
 impl SelectIpv4 {
-    /// The hash under a seed.
+    /// Creates the hash with a seed.
     #[must_use]
     pub const fn new(seed: u64) -> SelectIpv4 {
         let first = (seed ^ K1).wrapping_mul(K0).rotate_left(32);
@@ -67,7 +70,8 @@ impl SelectIpv4 {
         SelectIpv4 { same, keys: [second, fourth, fifth] }
     }
 
-    /// The hash of one flow: source (upper half) and destination address, and the last word of its [`crate::FlowKey`].
+    /// Returns the hash of one flow: source address (upper half) and destination address, and the last word
+    /// of its [`crate::FlowKey`].
     #[inline(always)]
     #[must_use]
     pub fn hash(&self, addresses: u64, last: u64) -> u64 {
@@ -77,7 +81,7 @@ impl SelectIpv4 {
         finish(sum.wrapping_add(product(last, rest)))
     }
 
-    /// The hashes of 64 flows.
+    /// Computes the hashes of 64 flows.
     #[inline]
     pub fn hash_all(&self, addresses: &[u64; 64], last: &[u64; 64], hashes: &mut [u64; 64]) {
         crate::widest(|| {
@@ -88,7 +92,8 @@ impl SelectIpv4 {
     }
 }
 
-/// Words of a table key at most, one of the secret for each: 128 bytes, more than any pipe matches exactly.
+/// The largest number of words in a table key, each with a word of the secret: 128 bytes, more than any pipe
+/// matches exactly.
 const KEY_WORDS_MAX: usize = 16;
 
 /// The secret of the table hash.
@@ -99,14 +104,14 @@ pub struct TableHash {
 }
 
 impl std::fmt::Debug for TableHash {
-    /// The secret stays one.
+    /// Does not print the secret.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TableHash")
     }
 }
 
 impl TableHash {
-    /// A hash under two secret words; equal secrets give equal hashes (replay, tests).
+    /// Creates a hash with a two-word secret; equal secrets give equal hashes (replay, tests).
     #[must_use]
     pub const fn new(secret: [u64; 2]) -> TableHash {
         let start = finish(secret[0] ^ K0);
@@ -120,7 +125,7 @@ impl TableHash {
         TableHash { start: start ^ last.rotate_left(32), keys }
     }
 
-    /// A hash under a secret nobody knows: from the standard library's randomly keyed hasher.
+    /// Creates a hash with a random secret, taken from the standard library's randomly keyed hasher.
     #[must_use]
     pub fn random() -> TableHash {
         use std::hash::{BuildHasher, RandomState};
@@ -128,7 +133,7 @@ impl TableHash {
         TableHash::new([word(), word()])
     }
 
-    /// The hash of a key.
+    /// Returns the hash of a key.
     #[inline(always)]
     #[must_use]
     pub fn hash<const W: usize>(&self, key: &[u64; W]) -> u64 {

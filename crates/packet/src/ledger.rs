@@ -1,27 +1,27 @@
-//! The ledger: every frame is accounted for, in one equation that tests, fuzzers and labs assert.
+//! The ledger: one equation that accounts for every frame, asserted by tests, fuzzers and labs.
 
 use crate::DropReason;
 
-/// Counts of frames, of one worker or summed over all. Frames, not bytes.
+/// Numbers of frames (not bytes) of one worker, or summed over all workers.
 ///
 /// The promise: `received + originated + copied = transmitted + to_kernel + to_app + dropped + held`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ledger {
-    /// Frames taken from ports.
+    /// Frames received from ports.
     pub received: u64,
-    /// Frames made by weir itself (packet-out of an app).
+    /// Frames created by weir itself (injected by an app).
     pub originated: u64,
-    /// Frames made by duplicating another (flooding, mirroring).
+    /// Frames created by copying another one (flooding, mirroring).
     pub copied: u64,
-    /// Frames that ports have sent and are done with.
+    /// Frames whose transmission is complete.
     pub transmitted: u64,
-    /// Frames given to the host's stack.
+    /// Frames passed to the host's stack.
     pub to_kernel: u64,
-    /// Frames given to an app.
+    /// Frames passed to an app.
     pub to_app: u64,
     /// Frames dropped, by reason (index: `DropReason as usize`).
     pub dropped: [u64; DropReason::COUNT],
-    /// Frames lying in rings, batches and hand-over rings at this moment, counted there.
+    /// Frames now in rings, batches and hand-over rings, counted there.
     pub held: u64,
 }
 
@@ -47,18 +47,18 @@ impl Ledger {
         self.dropped[reason as usize] += 1;
     }
 
-    /// Frames dropped for any reason.
+    /// Returns the number of frames dropped for any reason.
     #[must_use]
     pub fn dropped_sum(&self) -> u64 {
         self.dropped.iter().sum()
     }
 
-    /// Reasons that were met, with their counts.
+    /// Iterates over the reasons that occurred, with their counts.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
         DropReason::ALL.iter().map(|&reason| (reason, self.dropped[reason as usize])).filter(|&(_, count)| count > 0)
     }
 
-    /// The two sides of the promise: frames that came into being, frames that ended or lie somewhere.
+    /// Returns the two sides of the promise: frames that entered, and frames that left or are held.
     #[must_use]
     pub fn sides(&self) -> (u64, u64) {
         let came = self.received + self.originated + self.copied;
@@ -66,7 +66,7 @@ impl Ledger {
         (came, went)
     }
 
-    /// True when every frame is accounted for.
+    /// Returns true if every frame is accounted for.
     #[must_use]
     pub fn balances(&self) -> bool {
         let (came, went) = self.sides();

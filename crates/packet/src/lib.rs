@@ -1,7 +1,9 @@
-//! Bytes to headers: frames and their pools, batches, the port trait, one-pass parsing, flow keys, the two hashes,
-//! checksums, and the ledger that accounts for every frame. `craft` makes frames from text for tests and people.
+//! From bytes to headers: frames and their pools, batches, the port trait, one-pass parsing, flow keys, the
+//! two hashes, checksums, and the ledger that accounts for every frame. `craft` builds frames from text for
+//! tests and people.
 //!
-//! Nothing here does I/O and nothing on the data path allocates. All unsafe code is in `memory.rs` and `lanes.rs`.
+//! Nothing here does I/O, and nothing on the data path allocates. All unsafe code is in `memory.rs` and
+//! `lanes.rs`.
 
 mod batch;
 mod checksum;

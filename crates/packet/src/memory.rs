@@ -1,45 +1,46 @@
-//! Frames and the pools they live in: the only unsafe code of this crate.
+//! Frames and the pools that own their memory: the only unsafe code of this crate besides `lanes.rs`.
 //!
-//! A frame is a move-only handle on a piece of a memory region: whoever holds the handle owns the bytes, and nobody
-//! else can name them. That makes receive, rewrite and transmit free of copies and of reference counts. Frames are not
-//! returned by `Drop`: a data path that frees behind the reader's back cannot account for its frames, so every owner
-//! gives its frame to a port or back to its pool, and pools know how many are out.
+//! A frame is a move-only handle on a piece of a memory region: the owner of the handle owns the bytes, and
+//! nobody else can refer to them. Receiving, rewriting and transmitting therefore need neither copies nor
+//! reference counts. Frames are not returned by `Drop`, because a data path that frees frames implicitly
+//! cannot account for them: every owner passes its frame to a port or back to its pool, and pools know how
+//! many frames are in use.
 //!
-//! A region pool serves memory ports, pcap ports and AF_XDP alike (an AF_XDP port registers the region as its UMEM).
-//! DPDK brings its own memory, behind [`ForeignPool`].
+//! A region pool serves memory ports, pcap ports and AF_XDP alike (an AF_XDP port registers the region as its
+//! UMEM). DPDK has its own memory, behind [`ForeignPool`].
 //!
-//! Cost: taking and giving a frame is one push or pop of a `u32`.
+//! Cost: taking and giving a frame is one pop or push of a `u32`.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bytes kept free in front of a received frame, so that an outer Ethernet, IPv6, UDP and VXLAN header (70 B) and two
-/// VLAN tags fit without moving the payload.
+/// Bytes kept free in front of a received frame, so that an outer Ethernet, IPv6, UDP and VXLAN header (70 B)
+/// and two VLAN tags fit without moving the payload.
 pub const HEADROOM: u16 = 128;
 
-/// Smallest chunk a region may be cut into: AF_XDP takes 2048 or 4096.
+/// The smallest chunk size of a region: AF_XDP supports 2048 or 4096.
 pub const CHUNK_MIN: usize = 2048;
 
-/// Regions are page aligned: AF_XDP requires it of a UMEM.
+/// Regions are page aligned, as AF_XDP requires of a UMEM.
 const REGION_ALIGNMENT: usize = 4096;
 
-/// Bytes that a processor fetches at a time.
+/// Bytes in a cache line.
 const CACHE_LINE: usize = 64;
 
-/// Bytes of a huge page (x86-64, and AArch64 with pages of 4 KiB).
+/// Bytes in a huge page (x86-64, and AArch64 with pages of 4 KiB).
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Names a pool; unique in the process, so that a frame can never return to the wrong one.
+/// Identifies a pool, uniquely in the process, so that a frame can never return to the wrong one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct PoolId(pub u32);
 
 impl PoolId {
-    /// The pool of frames that are not there (see [`Frame::absent`]).
+    /// The pool of absent frames (see [`Frame::absent`]).
     pub const NONE: PoolId = PoolId(0);
 
-    /// A number no other pool of this process has.
+    /// Returns a number that no other pool of this process has.
     #[must_use]
     pub fn next() -> PoolId {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -49,7 +50,7 @@ impl PoolId {
 
 /// A frame: bytes on a wire, held in a pool's memory. 32 bytes, move-only.
 ///
-/// The layout is `repr(C)` because the DPDK shim fills arrays of it (`struct weir_frame`).
+/// The layout is `repr(C)` because the DPDK shim fills arrays of frames (`struct weir_frame`).
 #[derive(Debug)]
 #[repr(C)]
 #[must_use = "a frame that is not given to a port or back to its pool is lost"]
@@ -66,15 +67,15 @@ pub struct Frame {
 
 const _: () = assert!(size_of::<Frame>() == 32);
 
-// SAFETY: a frame owns its bytes exclusively; they belong to no thread.
+// SAFETY: a frame owns its bytes exclusively, and they belong to no thread.
 unsafe impl Send for Frame {}
 
-/// Refused: a frame has no room for what was to be put in front of it or behind it.
+/// A frame has too little room in front of it or behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl Frame {
-    /// A frame that is not there: no bytes, no pool. What is left where a frame was taken away.
+    /// Creates a frame without bytes and pool: what remains where a frame was taken.
     pub const fn absent() -> Frame {
         Frame {
             data: NonNull::dangling(),
@@ -88,87 +89,89 @@ impl Frame {
         }
     }
 
-    /// Makes a frame from memory that a driver owns.
+    /// Creates a frame from memory that a driver owns.
     ///
     /// # Safety
-    /// `data - headroom .. data + length + tailroom` must be valid for reads and writes, initialised, and named by
-    /// nothing else until the frame has been given to the pool `pool` or to a port.
+    /// `data - headroom .. data + length + tailroom` must be valid for reads and writes, initialised, and
+    /// referred to by nothing else until the frame has been passed to the pool `pool` or to a port.
     pub unsafe fn from_raw(data: NonNull<u8>, handle: u64, room: Room, pool: PoolId) -> Frame {
         let Room { headroom, length, tailroom } = room;
         Frame { data, handle, length, headroom, tailroom, pad: 0, pool, hash: 0 }
     }
 
-    /// True for [`Frame::absent`].
+    /// Returns true for [`Frame::absent`].
     #[inline]
     #[must_use]
     pub fn is_absent(&self) -> bool {
         self.pool == PoolId::NONE
     }
 
-    /// The pool this frame must return to.
+    /// Returns the pool to which this frame must return.
     #[inline]
     #[must_use]
     pub fn pool(&self) -> PoolId {
         self.pool
     }
 
-    /// What the pool knows the memory by: a region pool's chunk number, a DPDK pool's mbuf address.
+    /// Returns the pool's own identification of the memory: a region pool's chunk number, a DPDK pool's mbuf
+    /// address.
     #[inline]
     #[must_use]
     pub fn handle(&self) -> u64 {
         self.handle
     }
 
-    /// The hash that the NIC delivered with the frame; 0: none. It stays with the frame whatever becomes of its bytes.
+    /// Returns the hash delivered by the NIC, or 0 if there is none. It does not change when the frame's
+    /// bytes do.
     #[inline]
     #[must_use]
     pub fn hash(&self) -> u32 {
         self.hash
     }
 
-    /// Notes the hash that came with the frame; 0: none. A frame made by a pool has none.
+    /// Sets the hash that came with the frame; 0 means none. A new frame has none.
     #[inline]
     pub fn set_hash(&mut self, hash: u32) {
         self.hash = hash;
     }
 
-    /// Length in bytes, without FCS.
+    /// Returns the length in bytes, without FCS.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.length)
     }
 
-    /// True when the frame has no bytes.
+    /// Returns true if the frame has no bytes.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Free bytes in front of the frame and behind it, and its length.
+    /// Returns the frame's length, and the free bytes in front of it and behind it.
     #[inline]
     #[must_use]
     pub fn room(&self) -> Room {
         Room { headroom: self.headroom, length: self.length, tailroom: self.tailroom }
     }
 
-    /// Address of the first byte: what drivers compute descriptors from.
+    /// Returns the address of the first byte, from which drivers compute descriptors.
     #[inline]
     #[must_use]
     pub fn data(&self) -> NonNull<u8> {
         self.data
     }
 
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `from_raw` promises `length` initialised bytes that this frame owns.
+        // SAFETY: `from_raw` guarantees `length` initialised bytes that this frame owns.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), usize::from(self.length)) }
     }
 
-    /// The frame's bytes, to be rewritten in place.
+    /// Returns the frame's bytes for modification.
     #[inline]
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
@@ -176,20 +179,20 @@ impl Frame {
         unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), usize::from(self.length)) }
     }
 
-    /// The frame's bytes and its tailroom: a load of 8 or 16 bytes near the frame's end stays inside. The bytes past
-    /// `len()` are initialised but mean nothing.
+    /// Returns the frame's bytes and its tailroom, so that a load of 8 or 16 bytes near the frame's end stays
+    /// inside. The bytes past `len()` are initialised but meaningless.
     #[inline]
     #[must_use]
     pub fn window(&self) -> &[u8] {
         let length = usize::from(self.length) + usize::from(self.tailroom);
-        // SAFETY: `from_raw` promises the tailroom to be valid and initialised.
+        // SAFETY: `from_raw` guarantees that the tailroom is valid and initialised.
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), length) }
     }
 
-    /// Grows the frame at its front by `count` bytes, whose content is whatever lay there.
+    /// Extends the frame at its front by `count` bytes with unspecified content.
     ///
     /// # Errors
-    /// [`NoRoom`] when the headroom is smaller.
+    /// Returns [`NoRoom`] if the headroom is too small.
     #[inline]
     pub fn prepend(&mut self, count: u16) -> Result<&mut [u8], NoRoom> {
         if count > self.headroom || self.length.checked_add(count).is_none() {
@@ -197,15 +200,16 @@ impl Frame {
         }
         self.headroom -= count;
         self.length += count;
-        // SAFETY: the headroom in front of `data` belongs to this frame (`from_raw`), and `count` of it was left.
+        // SAFETY: the headroom in front of `data` belongs to this frame (`from_raw`), and `count` bytes of it
+        // were left.
         self.data = unsafe { self.data.sub(usize::from(count)) };
         Ok(self.bytes_mut())
     }
 
-    /// Cuts `count` bytes off the front; they become headroom.
+    /// Removes `count` bytes from the front; they become headroom.
     ///
     /// # Errors
-    /// [`NoRoom`] when the frame is shorter.
+    /// Returns [`NoRoom`] if the frame is shorter.
     #[inline]
     pub fn trim_front(&mut self, count: u16) -> Result<(), NoRoom> {
         if count > self.length {
@@ -213,15 +217,15 @@ impl Frame {
         }
         self.headroom += count;
         self.length -= count;
-        // SAFETY: `count` bytes of the frame itself lie between the old start and the new one.
+        // SAFETY: the frame's own `count` bytes lie between the old start and the new one.
         self.data = unsafe { self.data.add(usize::from(count)) };
         Ok(())
     }
 
-    /// Makes the frame `length` bytes long, growing into its tailroom or giving bytes back to it.
+    /// Makes the frame `length` bytes long by moving its end into or out of the tailroom.
     ///
     /// # Errors
-    /// [`NoRoom`] when the tailroom does not suffice.
+    /// Returns [`NoRoom`] if the tailroom is too small.
     #[inline]
     pub fn resize(&mut self, length: u16) -> Result<(), NoRoom> {
         let end = u32::from(self.length) + u32::from(self.tailroom);
@@ -231,10 +235,10 @@ impl Frame {
         Ok(())
     }
 
-    /// Replaces the frame's bytes by `bytes`.
+    /// Replaces the frame's content by `bytes`.
     ///
     /// # Errors
-    /// [`NoRoom`] when they do not fit behind the present headroom.
+    /// Returns [`NoRoom`] if they do not fit behind the present headroom.
     #[inline]
     pub fn fill(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         self.resize(u16::try_from(bytes.len()).map_err(|_| NoRoom)?)?;
@@ -242,35 +246,35 @@ impl Frame {
         Ok(())
     }
 
-    /// Takes the frame away and leaves [`Frame::absent`] behind.
+    /// Takes the frame and leaves [`Frame::absent`] behind.
     #[inline]
     pub fn take(&mut self) -> Frame {
         std::mem::replace(self, Frame::absent())
     }
 }
 
-/// How a frame lies in its chunk: bytes free in front, bytes of frame, bytes free behind.
+/// Position of a frame in its chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Room {
     /// Free bytes in front of the frame.
     pub headroom: u16,
-    /// Bytes of the frame.
+    /// Bytes in the frame.
     pub length: u16,
     /// Free bytes behind the frame.
     pub tailroom: u16,
 }
 
-/// A pool whose memory somebody else manages (DPDK's mempool).
+/// A pool with memory managed by others (DPDK's mempool).
 pub trait ForeignPool: Send {
-    /// An empty frame with [`HEADROOM`], or none when all are out.
+    /// Takes an empty frame with [`HEADROOM`]. `None` if there is none.
     fn take(&mut self) -> Option<Frame>;
-    /// Takes a frame back.
+    /// Gives a frame back.
     fn give(&mut self, frame: Frame);
-    /// Frames that can still be taken; an estimate is enough.
+    /// Returns the number of frames that can still be taken; may be an estimate.
     fn available(&self) -> usize;
 }
 
-/// A page-aligned region cut into equal chunks, with a free list.
+/// A page-aligned region divided into equal chunks, with a free list.
 #[derive(Debug)]
 pub struct RegionPool {
     id: PoolId,
@@ -280,20 +284,20 @@ pub struct RegionPool {
     free: Vec<u32>,
 }
 
-// SAFETY: the region is owned by the pool and by the frames taken from it, each a disjoint part; none has an affinity.
+// SAFETY: the pool and its frames own the region, each a disjoint part; none has an affinity to a thread.
 unsafe impl Send for RegionPool {}
 
 impl RegionPool {
-    /// A region of `chunks` chunks of `chunk` bytes (2048 or 4096 for AF_XDP).
+    /// Allocates a region of `chunks` chunks of `chunk` bytes (2048 or 4096 for AF_XDP).
     ///
     /// # Panics
-    /// When `chunk` is below [`CHUNK_MIN`], above 32 KiB or not a power of two, or when memory runs out: both are
-    /// mistakes of set-up, not of traffic.
+    /// Panics if `chunk` is below [`CHUNK_MIN`], above 32 KiB or not a power of two, or if memory runs out.
+    /// Both are mistakes of the set-up; traffic cannot cause them.
     #[must_use]
     pub fn new(chunks: u32, chunk: usize) -> RegionPool {
         assert!(chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk), "chunk size {chunk}");
         let layout = Self::layout(chunks, chunk);
-        // SAFETY: the layout is not empty (`layout` sees to at least one chunk).
+        // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
         let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         let free = (0..chunks).rev().collect();
         RegionPool { id: PoolId::next(), base, chunk, chunks, free }
@@ -304,91 +308,93 @@ impl RegionPool {
         Layout::from_size_align(bytes, REGION_ALIGNMENT).expect("page alignment is a power of two")
     }
 
-    /// This pool's name.
+    /// Returns the pool's id.
     #[must_use]
     pub fn id(&self) -> PoolId {
         self.id
     }
 
-    /// First byte of the region and its length in bytes: what AF_XDP registers.
+    /// Returns the region's first byte and its length in bytes, which AF_XDP registers.
     #[must_use]
     pub fn region(&self) -> (NonNull<u8>, usize) {
         (self.base, self.chunk * self.chunks as usize)
     }
 
-    /// Bytes of one chunk.
+    /// Returns the size of a chunk in bytes.
     #[must_use]
     pub fn chunk(&self) -> usize {
         self.chunk
     }
 
-    /// Chunks in all.
+    /// Returns the total number of chunks.
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.chunks
     }
 
-    /// Chunks that can be taken.
+    /// Returns the number of chunks that can be taken.
     #[must_use]
     pub fn available(&self) -> usize {
         self.free.len()
     }
 
-    /// An empty frame with [`HEADROOM`] in front, or none when all chunks are out.
+    /// Takes an empty frame with [`HEADROOM`] in front. `None` if all chunks are in use.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         let chunk = self.free.pop()?;
         Some(self.frame(chunk, HEADROOM, 0))
     }
 
-    /// Takes a chunk's number out of the pool, for a driver that fills it (AF_XDP's fill ring).
+    /// Takes the number of a chunk that a driver will fill (AF_XDP's fill ring).
     #[inline]
     pub fn lend(&mut self) -> Option<u32> {
         self.free.pop()
     }
 
-    /// Takes a lent chunk back without a frame having come of it (AF_XDP's completion ring).
+    /// Takes back a lent chunk that did not become a frame (AF_XDP's completion ring).
     ///
     /// # Safety
-    /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], and nobody may use it.
+    /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], and nobody may use
+    /// it any more.
     #[inline]
     pub unsafe fn reclaim(&mut self, chunk: u32) {
         debug_assert!(chunk < self.chunks && self.free.len() < self.chunks as usize);
         self.free.push(chunk);
     }
 
-    /// Makes the frame that a driver put into a lent chunk, `offset` bytes from the chunk's start.
+    /// Creates the frame that a driver wrote into a lent chunk, `offset` bytes from the chunk's start.
     ///
     /// # Errors
-    /// [`NoRoom`] when the frame would not lie inside the chunk.
+    /// Returns [`NoRoom`] if the frame does not lie inside the chunk.
     ///
     /// # Safety
-    /// The chunk must have been lent and the driver done with it.
+    /// The chunk must have been lent, and the driver must be done with it.
     #[inline]
     pub unsafe fn receive(&self, chunk: u32, offset: usize, length: usize) -> Result<Frame, NoRoom> {
         if chunk >= self.chunks || offset.checked_add(length).is_none_or(|end| end > self.chunk) {
             return Err(NoRoom);
         }
-        // Both fit: a chunk has at most 32 KiB.
+        // Both values fit: a chunk has at most 32 KiB.
         Ok(self.frame(chunk, offset as u16, length as u16))
     }
 
-    /// Hands a frame to a driver: its chunk, and the frame's offset in the region and length, both in bytes.
+    /// Hands a frame to a driver. Returns its chunk, its offset in the region in bytes, and its length in
+    /// bytes.
     ///
     /// # Panics
-    /// When the frame is another pool's.
+    /// Panics if the frame belongs to another pool.
     #[inline]
     pub fn surrender(&self, frame: Frame) -> (u32, u64, u32) {
-        // Not `assert_eq`: that takes references, and the frame would be spilled to the stack.
+        // Not `assert_eq`, which takes references and would spill the frame to the stack.
         assert!(frame.pool == self.id, "a frame goes to a port on its own pool");
         let offset = frame.data.as_ptr() as usize - self.base.as_ptr() as usize;
         (frame.handle as u32, offset as u64, u32::from(frame.length))
     }
 
-    /// Takes a frame back.
+    /// Gives a frame back.
     ///
     /// # Panics
-    /// When the frame is another pool's.
+    /// Panics if the frame belongs to another pool.
     #[inline]
     pub fn give(&mut self, frame: Frame) {
         assert!(frame.pool == self.id, "a frame returns to its own pool");
@@ -399,20 +405,22 @@ impl RegionPool {
     fn frame(&self, chunk: u32, headroom: u16, length: u16) -> Frame {
         let start = chunk as usize * self.chunk + usize::from(headroom);
         let tailroom = (self.chunk - usize::from(headroom) - usize::from(length)) as u16;
-        // SAFETY: `chunk < chunks` (it came from the free list or was checked), so the frame lies inside the region.
+        // SAFETY: `chunk < chunks` (it came from the free list or was checked), so the frame lies inside the
+        // region.
         let data = unsafe { self.base.add(start) };
         let room = Room { headroom, length, tailroom };
-        // SAFETY: the region is zeroed at birth, hence initialised; the chunk has left the free list, so no other
-        // frame names it; the region outlives its frames (see `drop`).
+        // SAFETY: the region was zeroed when allocated, hence initialised; the chunk has left the free list,
+        // so no other frame refers to it; the region outlives its frames (see `drop`).
         unsafe { Frame::from_raw(data, u64::from(chunk), room, self.id) }
     }
 }
 
 impl Drop for RegionPool {
     fn drop(&mut self) {
-        // With frames still out the region must stay: leaking it is the safe answer.
+        // While frames are in use, the region must stay: leaking it is the safe answer.
         if self.free.len() == self.chunks as usize {
-            // SAFETY: allocated in `new` with the same layout; every chunk is home, so no frame names the region.
+            // SAFETY: allocated in `new` with the same layout; every chunk is free, so no frame refers to the
+            // region.
             unsafe { dealloc(self.base.as_ptr(), Self::layout(self.chunks, self.chunk)) };
         }
     }
@@ -420,14 +428,14 @@ impl Drop for RegionPool {
 
 /// A pool of either kind.
 pub enum Pool {
-    /// Our own region: heap or UMEM.
+    /// Weir's own region: heap or UMEM.
     Region(RegionPool),
-    /// Memory that a driver manages.
+    /// Memory managed by a driver.
     Foreign(PoolId, Box<dyn ForeignPool>),
 }
 
 impl Pool {
-    /// This pool's name.
+    /// Returns the pool's id.
     #[inline]
     #[must_use]
     pub fn id(&self) -> PoolId {
@@ -437,7 +445,7 @@ impl Pool {
         }
     }
 
-    /// An empty frame, or none when all are out.
+    /// Takes an empty frame. `None` if there is none.
     #[inline]
     pub fn take(&mut self) -> Option<Frame> {
         match self {
@@ -446,7 +454,7 @@ impl Pool {
         }
     }
 
-    /// Takes a frame back.
+    /// Gives a frame back.
     #[inline]
     pub fn give(&mut self, frame: Frame) {
         match self {
@@ -455,7 +463,7 @@ impl Pool {
         }
     }
 
-    /// Frames that can be taken.
+    /// Returns the number of frames that can be taken.
     #[must_use]
     pub fn available(&self) -> usize {
         match self {
@@ -465,18 +473,18 @@ impl Pool {
     }
 }
 
-/// The pools of one worker: one per memory kind, so almost always one.
+/// The pools of one worker: one per kind of memory, so almost always one.
 #[derive(Default)]
 pub struct Pools(Vec<Pool>);
 
 impl Pools {
-    /// No pool yet.
+    /// Creates an empty list of pools.
     #[must_use]
     pub fn new() -> Pools {
         Pools::default()
     }
 
-    /// A single region pool, for tests and replay.
+    /// Creates a single region pool, for tests and replay.
     #[must_use]
     pub fn region(chunks: u32) -> Pools {
         let mut pools = Pools::new();
@@ -484,23 +492,23 @@ impl Pools {
         pools
     }
 
-    /// Adds a pool.
+    /// Adds a pool and returns its id.
     pub fn add(&mut self, pool: Pool) -> PoolId {
         let id = pool.id();
         self.0.push(pool);
         id
     }
 
-    /// The pool named `id`.
+    /// Returns the pool with this id.
     #[inline]
     pub fn get_mut(&mut self, id: PoolId) -> Option<&mut Pool> {
         self.0.iter_mut().find(|pool| pool.id() == id)
     }
 
-    /// The region pool named `id`.
+    /// Returns the region pool with this id.
     ///
     /// # Panics
-    /// When there is none: a port was opened on a pool of another worker.
+    /// Panics if there is none, because a port was opened on a pool of another worker.
     #[inline]
     pub fn region_mut(&mut self, id: PoolId) -> &mut RegionPool {
         match self.get_mut(id) {
@@ -509,19 +517,19 @@ impl Pools {
         }
     }
 
-    /// The first pool: where copies and originated frames are made when no port says otherwise.
+    /// Returns the first pool, from which copies and originated frames come unless a port requires another.
     ///
     /// # Panics
-    /// When there is no pool at all.
+    /// Panics if there is no pool at all.
     #[inline]
     pub fn first(&mut self) -> &mut Pool {
         self.0.first_mut().expect("a worker has a pool")
     }
 
-    /// Gives a frame back to wherever it belongs; an absent frame belongs nowhere.
+    /// Gives a frame back to its pool. Does nothing for an absent frame.
     ///
     /// # Panics
-    /// When its pool is not here.
+    /// Panics if its pool is not in this list.
     #[inline]
     pub fn give(&mut self, frame: Frame) {
         if frame.is_absent() {
@@ -533,21 +541,21 @@ impl Pools {
         }
     }
 
-    /// Is there one pool only? Then every frame of the worker is of it.
+    /// Returns true if there is exactly one pool, to which all frames of the worker then belong.
     #[inline]
     #[must_use]
     pub fn is_single(&self) -> bool {
         self.0.len() == 1
     }
 
-    /// All pools.
+    /// Iterates over all pools.
     pub fn iter(&self) -> impl Iterator<Item = &Pool> {
         self.0.iter()
     }
 }
 
-/// Asks the processor to fetch the cache lines of `place`, at most two. Changes nothing; costs an instruction a line. What
-/// is as large as a line, or a half, a quarter of it, is taken to lie in one.
+/// Prefetches the cache lines of `place`, at most two, at the cost of an instruction each. A value of the
+/// size of a cache line, or half or a quarter of it, is assumed to lie in one line.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -565,8 +573,9 @@ pub fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// Asks the kernel to back a large table with huge pages: with pages of 4 KiB every look-up in a table of many megabytes
-/// misses the TLB besides the cache. A hint; small tables and systems without huge pages are left as they are.
+/// Asks the kernel to back a large table with huge pages: with pages of 4 KiB, every look-up in a table of
+/// many megabytes misses not only the cache but also the TLB. This is a hint; small tables and systems
+/// without huge pages are unaffected.
 pub fn advise_huge<T>(table: &Vec<T>) {
     let start = table.as_ptr() as usize;
     let end = start + table.capacity() * size_of::<T>();
@@ -575,9 +584,9 @@ pub fn advise_huge<T>(table: &Vec<T>) {
         return;
     }
     let length = (end - first) / HUGE_PAGE * HUGE_PAGE;
-    // SAFETY: the range lies inside the table's allocation, and this advice changes no byte of it.
+    // SAFETY: the range lies inside the table's allocation, and this advice changes none of its bytes.
     let advised = unsafe { rustix::mm::madvise(first as *mut _, length, rustix::mm::Advice::LinuxHugepage) };
-    // A kernel without huge pages says no; nothing is lost.
+    // A kernel without huge pages returns an error, which does no harm.
     let _ = advised;
 }
 

@@ -1,9 +1,10 @@
-//! Incremental checksums equal those computed anew, and the two zeros of one's complement are told apart.
+//! Incremental checksums equal those computed from scratch, and the two zeros of one's complement are kept
+//! apart.
 
 use packet::{Sum, checksum, update, update_udp};
 use proptest::prelude::*;
 
-/// RFC 1071 §4.1, word by word with an end-around carry: nothing shared with what it checks.
+/// RFC 1071 §4.1, word by word with an end-around carry; shares no code with what it checks.
 fn naive(bytes: &[u8]) -> u16 {
     let mut sum: u32 = 0;
     for pair in bytes.chunks(2) {
@@ -15,12 +16,12 @@ fn naive(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// A header that is not all zeros never sums up to positive zero, so that its checksum is never 0xffff.
+/// The words of a header that is not all zeros never sum to positive zero, so its checksum is never 0xffff.
 fn canonical(checksum: u16) -> u16 {
     if checksum == 0xffff { 0 } else { checksum }
 }
 
-/// Bytes with many zeros and ones: where the two zeros of one's complement live.
+/// Bytes with many zeros and ones, where the two zeros of one's complement matter.
 fn edgy(count: impl Into<prop::collection::SizeRange>) -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![Just(0u8), Just(0xff), any::<u8>()];
     prop::collection::vec(byte, count)
@@ -40,7 +41,7 @@ proptest! {
         let mut changed = bytes.clone();
         let count = new.len().min(bytes.len() - at);
         changed[at..at + count].copy_from_slice(&new[..count]);
-        // A run of odd length may end in the middle of a word only where the bytes end.
+        // A run of odd length may end in the middle of a word only at the end of the bytes.
         let end = if count % 2 == 1 && at + count < bytes.len() { at + count + 1 } else { at + count };
         let change = Sum::default().replace_bytes(&bytes[at..end], &changed[at..end]);
         let updated = update(naive(&bytes), change);
@@ -94,7 +95,7 @@ fn no_change_keeps_every_checksum_but_the_other_zero() {
             assert_eq!(update(sum, change), canonical(sum));
             assert_eq!(update_udp(sum, change), sum);
         }
-        // 0 and 0xffff are one number: exchanging them changes nothing.
+        // 0 and 0xffff are the same number: replacing one by the other changes nothing.
         assert_eq!(update(sum, Sum::default().replace16(0, 0xffff)), canonical(sum));
         assert_eq!(update(sum, Sum::default().replace16(0xffff, 0)), canonical(sum));
     }

@@ -1,17 +1,17 @@
-//! The hashes: the select hash is a specification and frozen here; both are checked for what tables and buckets need of
-//! them. Everything is seeded: a test that passes once passes always.
+//! The select hash is a specification and frozen here. Both hashes are checked for the properties that tables
+//! and buckets need. Everything is seeded, so a test that passes once always passes.
 
 use packet::{FlowKey, IPV4_MARK, PROTOCOL_TCP, SelectIpv4, TableHash, select_hash};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// A function of five words, as both hashes are for flow keys.
+/// A function of five words, like both hashes of flow keys.
 type Hash<'h> = &'h dyn Fn(&[u64; 5]) -> u64;
 
-/// A way to pick one of so many buckets by a hash.
+/// A way to pick one of a number of buckets by a hash: its name, the number, and the function.
 type View = (&'static str, usize, fn(u64) -> usize);
 
-/// Runs a check for select hashes of several seeds and table hashes of several secrets.
+/// Runs a check for select hashes with several seeds and table hashes with several secrets.
 fn for_each_hash(check: impl Fn(&str, Hash<'_>)) {
     for seed in [0, 1, 2, 0xdead_beef, u64::MAX] {
         check(&format!("select, seed {seed:#x}"), &|key| select_hash(seed, key));
@@ -22,7 +22,7 @@ fn for_each_hash(check: impl Fn(&str, Hash<'_>)) {
     }
 }
 
-/// A generator for test data (Steele, Lea, Flood 2014), independent of what is tested.
+/// A generator of test data (Steele, Lea, Flood 2014), independent of the code under test.
 struct SplitMix(u64);
 
 impl SplitMix {
@@ -43,7 +43,8 @@ fn ipv4_key(src: u32, dst: u32, sport: u16, dport: u16) -> [u64; 5] {
     FlowKey::new(ip(src), ip(dst), PROTOCOL_TCP, (sport, dport), 0).0
 }
 
-/// Keys as networks have them: addresses in a row, ports in a row, both at strides, and IPv6 with one part counting.
+/// Keys as they occur in networks: consecutive addresses, consecutive ports, both at strides, and IPv6 with
+/// one varying part.
 fn key_sets() -> Vec<(&'static str, Vec<[u64; 5]>)> {
     const COUNT: u32 = 1 << 16;
     let set = |key: &dyn Fn(u32) -> [u64; 5]| (0..COUNT).map(key).collect::<Vec<_>>();
@@ -71,7 +72,8 @@ fn key_sets() -> Vec<(&'static str, Vec<[u64; 5]>)> {
     ]
 }
 
-/// Sum of squared deviations of `counts` from `mean`, in standard deviations from what chance would give.
+/// Returns how far the sum of squared deviations of `counts` from their mean is from that of random counts,
+/// in standard deviations.
 fn sigmas(counts: &[u32], total: usize) -> f64 {
     let mean = total as f64 / counts.len() as f64;
     let chi: f64 = counts.iter().map(|&count| (f64::from(count) - mean).powi(2) / mean).sum();
@@ -88,7 +90,7 @@ fn buckets_are_filled_evenly() {
     for_each_hash(|name, hash| {
         for (set, keys) in key_sets() {
             let hashes: Vec<u64> = keys.iter().map(hash).collect();
-            // Low bits, high bits, a number of buckets that is no power of two, and bits in the middle.
+            // Low bits, high bits, a number of buckets that is not a power of two, and bits in the middle.
             let views: [View; 4] = [
                 ("low 10 bits", 1024, |hash| (hash & 1023) as usize),
                 ("high 10 bits", 1024, |hash| (hash >> 54) as usize),
@@ -99,7 +101,7 @@ fn buckets_are_filled_evenly() {
                 let mut counts = vec![0; buckets];
                 hashes.iter().for_each(|&hash| counts[place(hash)] += 1);
                 let off = sigmas(&counts, keys.len());
-                // 520 looks at chance: 5.5 sigma are rare enough, and too even is as suspicious as too uneven.
+                // 520 samples: 5.5 sigma are rare enough, and too even is as suspicious as too uneven.
                 assert!(off.abs() < 5.5, "{name}: {set}, {view}: {off:.1} sigma");
             }
         }
@@ -121,7 +123,7 @@ fn every_input_bit_flips_every_output_bit_half_of_the_time() {
                 (0..64).for_each(|out| flips[out] += (difference >> out & 1) as u32);
             }
             for (out, &count) in flips.iter().enumerate() {
-                // Sigma is 10 of 400; 20480 looks.
+                // Sigma is 10 of 400; 20480 samples.
                 let off = (f64::from(count) - 200.0) / 10.0;
                 assert!(off.abs() < 6.0, "{name}: bit {bit} to {out}: {count} of {ROUNDS}");
             }
@@ -129,7 +131,7 @@ fn every_input_bit_flips_every_output_bit_half_of_the_time() {
     });
 }
 
-/// Two flipped bits that cancel out would let anyone who can choose two fields make flows that collide.
+/// If two flipped bits cancelled out, anyone who can choose two fields could construct colliding flows.
 #[test]
 fn no_two_flipped_bits_cancel_out() {
     for_each_hash(|name, hash| {
@@ -166,7 +168,8 @@ fn neither_hash_is_linear() {
     });
 }
 
-/// A fleet balances twice with two seeds (bond behind lb): the second choice must not follow from the first.
+/// A fleet balances twice with two seeds (a bond behind lb): the second choice must not follow from the
+/// first.
 #[test]
 fn seeds_and_secrets_choose_independently() {
     for (one, other) in [(0, 1), (1, 2), (7, 1 << 32 | 7), (3, u64::MAX)] {
@@ -186,7 +189,7 @@ fn seeds_and_secrets_choose_independently() {
     }
 }
 
-/// The specification in numbers. A fleet of mixed versions, and eBPF C, must agree on them: they never change.
+/// The specification in numbers, on which a fleet of mixed versions and eBPF C must agree. They never change.
 #[test]
 fn the_select_hash_is_frozen() {
     let tcp = [0xff00_0000_0000_0004, 0x0a00_0001, 0, 0x0a00_0002, 0x9c40_0050_0600_0000];
@@ -214,7 +217,7 @@ fn the_select_hash_is_frozen() {
     }
 }
 
-/// The table hash with known secrets: replays and eBPF count on it, a change is meant or a mistake.
+/// The table hash with known secrets. Replays and eBPF depend on it, so any change must be intended.
 #[test]
 fn the_table_hash_is_known_for_known_secrets() {
     let tcp = ipv4_key(0x0a00_0001, 0x0a00_0002, 40000, 80);

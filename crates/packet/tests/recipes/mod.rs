@@ -1,15 +1,15 @@
-//! Random recipes, as text: what the other tests feed to the parser, to its oracle and back to `craft`.
+//! Random recipes as text, for the tests of the parser, its oracle and `craft`.
 
 use proptest::prelude::*;
 
-/// A text that is a recipe, in parts joined by spaces.
+/// A recipe's text, in parts joined by spaces.
 type Text = BoxedStrategy<String>;
 
 fn joined(parts: Vec<Text>) -> Text {
     parts.prop_map(|parts| parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")).boxed()
 }
 
-/// The words, or none of them.
+/// Generates the words, or nothing.
 fn perhaps(text: impl Strategy<Value = String> + 'static) -> Text {
     prop_oneof![Just(String::new()), text].boxed()
 }
@@ -109,7 +109,7 @@ fn v4() -> Text {
 }
 
 fn v6() -> Text {
-    // A source is not multicast: the parser refuses those.
+    // A source is never multicast, because the parser rejects those.
     let address = |key, top: u128| {
         any::<u128>()
             .prop_map(move |bits| format!("{key}={}", std::net::Ipv6Addr::from(bits & (u128::MAX >> 1) | top)))
