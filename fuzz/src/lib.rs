@@ -1,7 +1,7 @@
-//! What every fuzzer asks of weir, as functions of any bytes: they return, or they panic and a bug is found.
+//! The fuzzers, as functions of arbitrary bytes: each returns, or panics and has found a bug.
 //!
 //! libFuzzer calls them (`fuzz_targets/`), and so does `cargo test` with the inputs in `corpus/`
-//! (`crates/cli/tests/corpora.rs`): what was found once stays found, without a nightly toolchain.
+//! (`crates/cli/tests/corpora.rs`). Every bug found is thus tested for ever, without a nightly toolchain.
 
 use cli::config;
 use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
@@ -12,13 +12,14 @@ use packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
 use port::pcap::{Reader, Record, Writer};
 use std::collections::VecDeque;
 
-/// A frame is parsed at every depth, a deeper look finds what a shallower one found, and what is printed builds again.
+/// Parses the bytes as a frame at every depth. A deeper parse finds everything that a shallower one finds,
+/// and the printed recipe builds the same frame.
 pub fn parse(frame: &[u8]) {
     let mut before = None;
     for depth in [Depth::L2, Depth::L3, Depth::L4, Depth::Inner] {
         let Ok(headers) = parse_headers(frame, depth) else { break };
         if let Some(before) = before {
-            assert_eq!(headers.layers.0 & before, before, "a deeper look loses layers");
+            assert_eq!(headers.layers.0 & before, before, "a deeper parse loses layers");
         }
         before = Some(headers.layers.0);
         for source in [KeySource::Outer, KeySource::Inner] {
@@ -35,7 +36,8 @@ pub fn parse(frame: &[u8]) {
     }
 }
 
-/// A text is a recipe or an error that says where; what a recipe builds is printed as one that builds the same.
+/// Reads the bytes as a recipe. Errors have a place; what a recipe builds is printed as a recipe that builds
+/// the same.
 pub fn recipe(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     match text.parse::<Recipe>() {
@@ -44,7 +46,8 @@ pub fn recipe(text: &[u8]) {
     }
 }
 
-/// A file is read to its end or to an error inside it; the records are written and read again as they were.
+/// Reads the bytes as a recording, up to its end or an error inside it, and writes and reads the records
+/// again.
 pub fn pcap(file: &[u8]) {
     let Ok(reader) = Reader::open(file) else { return };
     let mut records: Vec<Record> = Vec::new();
@@ -57,15 +60,15 @@ pub fn pcap(file: &[u8]) {
     written_again(&records);
 }
 
-/// What the writer makes of `records` is what the reader makes of that.
+/// Checks that the reader returns what the writer was given.
 fn written_again(records: &[Record]) {
     let mut file = Vec::new();
-    let mut writer = Writer::new(&mut file).expect("memory takes it");
+    let mut writer = Writer::new(&mut file).expect("writing to memory cannot fail");
     for record in records {
         assert!(record.bytes.len() as u64 <= u64::from(record.length));
-        writer.write(record.time_ns, record.length, &record.bytes).expect("memory takes it");
+        writer.write(record.time_ns, record.length, &record.bytes).expect("writing to memory cannot fail");
     }
-    writer.flush().expect("memory takes it");
+    writer.flush().expect("writing to memory cannot fail");
     drop(writer);
     let again: Vec<Record> = Reader::open(&file[..]).expect("our own").map(|record| record.expect("our own")).collect();
     assert_eq!(again.len(), records.len());
@@ -77,8 +80,8 @@ fn written_again(records: &[Record]) {
     }
 }
 
-/// A text is a plan or a report; a plan compiles, its entries read back as they are written, and both executors agree on
-/// some packets.
+/// Reads the bytes as a configuration, which gives either a plan or a report of errors. A plan compiles, its
+/// entries are printed as text that reads back the same, and both executors agree on some packets.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let loaded = config::read("fuzz", text);
@@ -104,7 +107,7 @@ pub fn config(text: &[u8]) {
     }
 }
 
-/// Packets with something of everything.
+/// Packets of various kinds.
 const PACKETS: [&str; 5] = [
     "dport=53",
     "vlan=10 src=10.0.0.1 dst=10.0.0.53 proto=tcp dport=80",
@@ -113,7 +116,8 @@ const PACKETS: [&str; 5] = [
     "eth.dst=ff:ff:ff:ff:ff:ff arp=request",
 ];
 
-/// Tables of the size a text asks for would only fill the memory. False: even so it is too large for a fuzzer.
+/// Shrinks the tables, because the size asked for would only fill the memory. Returns false if the program is
+/// still too large for a fuzzer.
 fn made_small(program: &mut Program) -> bool {
     const SMALL: u32 = 64;
     for pipe in &mut program.pipes {
@@ -137,11 +141,11 @@ fn entries_read_back(program: &Program) {
     }
 }
 
-/// Things that happen to one program at most: enough to fill and age its tables.
+/// The largest number of actions on one program: enough to fill and age its tables.
 const ACTS: usize = 200;
 
-/// A program, packets and changes that the bytes decide: the engine, its batches cut in three ways, does what the
-/// interpreter does.
+/// Derives a program, packets and changes from the bytes: the engine, with batches cut in three ways, does
+/// what the interpreter does.
 pub fn program(choices: &[u8]) {
     let mut random = Random::from_bytes(choices);
     let program = engine::arbitrary::program(&mut random);
@@ -156,7 +160,7 @@ pub fn program(choices: &[u8]) {
     }
 }
 
-/// A ring of carriers is a bounded queue, whatever its ends do, one byte for each thing they do.
+/// Uses a ring of carriers, one action per byte: it is a bounded queue whatever its ends do.
 pub fn ring(doings: &[u8]) {
     let Some((&size, doings)) = doings.split_first() else { return };
     let capacity = usize::from(size % 8) + 1;

@@ -163,10 +163,9 @@ fn absurd_resolutions_and_offsets_of_time_are_survived() {
 }
 
 #[test]
-fn errors_say_where_and_what_and_keep_the_records_before() {
+fn errors_in_classic_pcap_say_where_and_what_and_keep_the_records_before() {
     let good = File::classic(false, 0xa1b2_c3d4, 1).record(0, 0, 4, b"abcd");
-    let ng = File::new(false).section(false).interface(1, |options| options);
-    let cases = [
+    let cases = vec![
         (vec![], 0, "byte 0: the file is empty"),
         (vec![1, 2], 0, "byte 0: the file ends within the magic number: expected 4 bytes, found 2"),
         (
@@ -195,6 +194,14 @@ fn errors_say_where_and_what_and_keep_the_records_before() {
             1,
             "byte 44: the record claims 2147483648 bytes, more than 262144: the file is corrupt here",
         ),
+    ];
+    check_errors(cases);
+}
+
+#[test]
+fn errors_in_pcapng_say_where_and_what_and_keep_the_records_before() {
+    let ng = File::new(false).section(false).interface(1, |options| options);
+    let cases = vec![
         (
             ng.clone().packet(7, 0, 0, b"").bytes,
             0,
@@ -221,6 +228,11 @@ fn errors_say_where_and_what_and_keep_the_records_before() {
             "byte 80: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record on one Ethernet interface",
         ),
     ];
+    check_errors(cases);
+}
+
+/// Reads each file and compares the number of valid records and the error.
+fn check_errors(cases: Vec<(Vec<u8>, usize, &str)>) {
     for (bytes, good_records, expected) in cases {
         let (records, wrong) = read(&bytes);
         assert_eq!(wrong.map(|error| error.to_string()).as_deref(), Some(expected));
