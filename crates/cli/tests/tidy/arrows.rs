@@ -15,7 +15,10 @@ const ARROWS: &[Arrows] = &[
     ("engine", &["packet", "table"], &["engine", "port"]),
     ("config", &["engine", "packet"], &[]),
     ("apps", &["config", "engine", "packet", "table"], &["port"]),
-    ("weir", &["apps", "bpf", "config", "engine", "packet", "port"], &[]),
+    ("control", &[], &[]),
+    ("lab", &["control"], &[]),
+    ("bench", &["apps", "bpf", "engine", "lab", "packet", "port"], &[]),
+    ("weir", &["apps", "bench", "bpf", "config", "control", "engine", "lab", "packet", "port"], &[]),
 ];
 
 /// Returns the dependencies in `crates/*/Cargo.toml` that are not in the table, and crates without a row.
