@@ -95,9 +95,13 @@ impl Ovs {
         appctl(&self.folder.join("switch.ctl"), command, arguments)
     }
 
-    /// How many members of a bond carry traffic.
+    /// How many members of a bond carry traffic. A switch that has just started answers before it has read its bonds from
+    /// the database: until then a bond has none.
     pub fn members_enabled(&self, bond: &str) -> Result<usize> {
-        let text = self.appctl("bond/show", &[bond])?;
+        let text = match self.appctl("bond/show", &[bond]) {
+            Err(refusal) if refusal.to_string().contains("no such bond") => return Ok(0),
+            answer => answer?,
+        };
         Ok(text.lines().filter(|line| line.starts_with("member ") && line.ends_with(": enabled")).count())
     }
 }
