@@ -1,34 +1,35 @@
-# The two commands are `make demo` and `make test`; `make help` lists the others. All of them install what they need
-# (./setup) and may be run again at any time.
+# The two main commands are `make demo` and `make test`; `make help` lists the others. Each installs what it
+# needs (./setup) and may be run repeatedly.
 
 CARGO ?= cargo
-# The DPDK port is a feature, and built on the way to the tests so that it never rots; a weir without labs and benches is
-# linted for the same reason.
+# The DPDK port is a feature. The tests build it, and lint a weir without labs and benches, so that both keep
+# working.
 ALL := --workspace --all-targets --locked
 FUZZ_SECONDS ?= 300
-# cargo-fuzz lives in target/, not among the user's own tools; so does what it finds interesting, corpora are kept small.
+# cargo-fuzz and the inputs it finds are in target/, so that the user's tools are not touched and corpora stay
+# small.
 FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup-test lint fmt clippy check fuzz bench
 
-help: ## says this
+help: ## lists the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
-demo: ## real DNS queries through weir to three name servers, in network namespaces (root)
+demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
 	$(CARGO) build --release --locked --package weir
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/release/weir" lab dns
 
-test: setup-test lint check ## builds everything and runs every test (as root: the labs too)
+test: setup-test lint check ## builds everything and runs every test (as root, also the labs)
 	$(STAGE) 'all tests have passed'
 
 setup-test:
 	$(STAGE) setup
 	@./setup --for test
 
-lint: fmt clippy ## formatting and lints
+lint: fmt clippy ## checks formatting and lints
 
 fmt:
 	$(STAGE) formatting
@@ -40,7 +41,8 @@ clippy:
 	$(CARGO) clippy $(ALL) --features dpdk -- -D warnings
 	$(CARGO) clippy --package weir --all-targets --no-default-features --locked -- -D warnings
 
-# Fast ones first. The tests in tests/ include the labs, which skip themselves without root, and fail then in CI.
+# Fast tests first. Those in tests/ include the labs, which are skipped without root, except in CI, where they
+# fail.
 check:
 	$(STAGE) 'unit and property tests'
 	$(CARGO) test --workspace --locked --features dpdk --lib --bins
@@ -60,7 +62,7 @@ fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly tool
 	        -- -max_total_time=$(FUZZ_SECONDS) || exit 1; \
 	done
 
-bench: setup-test ## the engine's numbers on this machine, DPDK and AF_XDP ports beside dpdk-testpmd's, a bond beside Open vSwitch's
+bench: setup-test ## measures the engine, ports against dpdk-testpmd, and a bond against Open vSwitch
 	$(CARGO) run --release --locked --features dpdk --package weir -- bench engine
 	$(CARGO) run --release --locked --features dpdk --package weir -- bench xdp
 	$(CARGO) run --release --locked --features dpdk --package weir -- bench bond

@@ -9,7 +9,7 @@ const FUNCTION_LINES_MAX: usize = 60;
 const COLUMNS_MAX: usize = 110;
 
 /// The kinds of files with limits.
-const EXTENSIONS: [&str; 4] = ["rs", "c", "sh", "md"];
+const EXTENSIONS: [&str; 6] = ["rs", "c", "sh", "md", "Makefile", "setup"];
 
 /// Returns the files that are too long.
 pub fn long_files() -> Vec<Offence> {

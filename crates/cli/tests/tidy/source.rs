@@ -15,9 +15,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Returns true if the file has one of these extensions.
+    /// Returns true if the file has one of these extensions; a file without one is known by its whole name.
     pub fn is(&self, extensions: &[&str]) -> bool {
-        let extension = Path::new(&self.path).extension().and_then(|extension| extension.to_str());
+        let path = Path::new(&self.path);
+        let extension = path.extension().or(path.file_name()).and_then(|extension| extension.to_str());
         extension.is_some_and(|extension| extensions.contains(&extension))
     }
 }
