@@ -1,6 +1,7 @@
-//! The client of the control socket: a request is one line of JSON, the answer another.
+//! A client of the control socket: a request is one line of JSON, and so is the answer.
 //!
-//! It is a crate because both the commands of `weir` and the labs ask a running daemon, and neither needs the other.
+//! This is a crate because both the commands of `weir` and the labs talk to a running daemon, and neither
+//! needs the other.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -9,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long an answer may take: longer than the daemon itself waits for a part of it.
+/// How long to wait for an answer: longer than the daemon itself waits for parts of it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Sends `request` to the daemon that listens on `path` and returns its answer.
@@ -24,7 +25,7 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
     stream.write_all(format!("{request}\n").as_bytes())?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
-    let answer: Value = serde_json::from_str(&line).context("the daemon's answer is cut short")?;
+    let answer: Value = serde_json::from_str(&line).context("the daemon's answer is incomplete")?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => bail!("{error}"),
         None => Ok(answer),

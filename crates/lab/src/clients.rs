@@ -1,9 +1,9 @@
-//! Many clients, from one: the source address of queries changes all the time.
+//! Simulates many clients with one host, by changing the source address of queries all the time.
 //!
-//! A load balancer by 5-tuple is even over flows, not over packets. dnsperf's sockets alone would be a few hundred flows,
-//! and three back ends of a few hundred flows differ by 10 % by nature. So the route to the server gets another preferred
-//! source address every few milliseconds: before dnsperf comes round to a socket again, its address has changed, and
-//! every query is a flow of its own.
+//! Load balancing by 5-tuple is even over flows, not over packets. dnsperf's sockets alone would be a few
+//! hundred flows, with which three back ends differ by 10 % by chance. Therefore the route to the server gets
+//! another preferred source address every few milliseconds: before dnsperf uses a socket again, its address
+//! has changed, and every query is a flow of its own.
 
 use std::io::Write;
 use std::process::{ChildStdin, Stdio};
@@ -19,25 +19,26 @@ use super::namespace::Namespace;
 use super::run::Run;
 use super::topology::{CLIENTS_COUNT, INTERFACE};
 
-/// A route changes in far less; but the changing itself costs CPU that the load needs.
+/// Shortest interval between changes. A route changes faster than this, but the changes need CPU time that
+/// the load needs too.
 const INTERVAL_MIN: Duration = Duration::from_millis(4);
 const INTERVAL_MAX: Duration = Duration::from_millis(100);
 
-/// The clients at work, until they are stopped.
+/// Changes the client address until it is stopped.
 pub struct Clients {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<u32>,
 }
 
 impl Clients {
-    /// Lets queries to `server`, `rate` a second, come from ever other addresses of `client`.
+    /// Makes queries to `server`, `rate` per second, come from ever-changing addresses of `client`.
     pub fn start(run: &mut Run, client: &Namespace, server: &'static str, rate: u32) -> Result<Clients> {
         let mut command = client.command("ip");
         command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null());
         let ip = run.start("clients", &mut command)?;
         let mut lines = run.child(ip).stdin.take().context("no pipe to ip")?;
         change(&mut lines, server, 0)?;
-        // Twice in the time in which dnsperf goes round its sockets.
+        // Twice in the time that dnsperf takes to use all its sockets.
         let interval = Duration::from_secs_f64(f64::from(SOCKETS) / f64::from(rate.max(1)) / 2.0);
         let interval = interval.clamp(INTERVAL_MIN, INTERVAL_MAX);
         let stop = Arc::new(AtomicBool::new(false));
@@ -53,7 +54,7 @@ impl Clients {
         Ok(Clients { stop, thread })
     }
 
-    /// Stops; how many addresses there were.
+    /// Stops, and returns how many addresses were used.
     pub fn stop(self) -> Result<u32> {
         self.stop.store(true, Ordering::Relaxed);
         let Ok(addresses) = self.thread.join() else { bail!("the thread that changes client addresses panicked") };

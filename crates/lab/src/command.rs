@@ -6,12 +6,12 @@ use clap::{Args, Subcommand};
 
 use crate::{bond, dns};
 
-/// The labs there are.
+/// The available labs.
 #[derive(Subcommand)]
 pub enum Lab {
     /// Balance real DNS queries over three name servers, and send the same load once without weir.
     Dns(Dns),
-    /// A bond over links to an Open vSwitch, which are cut and mended; members come and go, both ends restart.
+    /// Bond weir to an Open vSwitch; links fail and recover, members come and go, both ends restart.
     Bond(Bond),
     /// One end of a stream in a lab.
     #[command(hide = true, subcommand)]
@@ -21,22 +21,23 @@ pub enum Lab {
 /// The options of `weir lab dns`.
 #[derive(Args)]
 pub struct Dns {
-    /// How long each of the two loads (direct, through weir) lasts.
+    /// Duration of each of the two loads (direct, and through weir).
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// Queries a second.
+    /// Queries per second.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     rate: u32,
-    /// weir's workers, each with a queue of its own.
+    /// Number of weir's workers, each with its own queue.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: u32,
-    /// Reloads while the load runs, between two configurations that differ in pipes, entries and back ends.
+    /// Reloads during the load, alternating between two configurations that differ in pipes, entries and back
+    /// ends.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
-    /// End with one JSON object on the last line.
+    /// Print a JSON object on the last line.
     #[arg(long)]
     json: bool,
-    /// Leave the namespaces and all that runs in them, to look around; the next lab removes them.
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
     #[arg(long)]
     keep: bool,
 }
@@ -44,27 +45,27 @@ pub struct Dns {
 /// The options of `weir lab bond`.
 #[derive(Args)]
 pub struct Bond {
-    /// How long each quiet phase lasts: steady, and with TCP, over two links and over four.
+    /// Duration of each quiet phase: steady traffic and TCP, over two links and over four.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
-    /// Packets a second of the stream that is looked at.
+    /// Packets per second of the stream.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(64..=100_000))]
     rate: u32,
-    /// How often a link is cut, and mended.
+    /// How often a link fails and recovers.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     cuts: u32,
-    /// End with one JSON object on the last line.
+    /// Print a JSON object on the last line.
     #[arg(long)]
     json: bool,
-    /// Leave the namespaces and all that runs in them, to look around; the next lab removes them.
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
     #[arg(long)]
     keep: bool,
 }
 
-/// Performs a lab.
+/// Runs a lab.
 ///
 /// # Errors
-/// A program that the lab needs is missing, or it could not be set up.
+/// A program that the lab needs is missing, or the lab could not be set up.
 pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
         Lab::Dns(Dns { seconds, rate, workers, reloads, json, keep }) => dns::run(&dns::Options {

@@ -1,4 +1,4 @@
-//! The weir of the DNS lab: its counters as the lab reads them, its configurations.
+//! The weir of the DNS lab: its configurations, and its counters as far as the lab uses them.
 
 use anyhow::Result;
 use serde_json::Value;
@@ -8,39 +8,39 @@ use super::run::Run;
 use super::topology::{BackEnd, INTERFACE, Topology, VIP};
 use super::weir::Weir;
 
-/// What the configuration calls the service that is measured.
+/// Name of the measured service in the configuration.
 const SERVICE: &str = "dns";
 
-/// The daemon.
+/// A running daemon.
 pub struct Daemon {
     weir: Weir,
     back_ends: Vec<&'static str>,
 }
 
-/// Frames and bytes that a back end was sent.
+/// Frames and bytes sent to a back end.
 #[derive(Clone, PartialEq)]
 pub struct Counted {
-    /// Which.
+    /// Name of the back end.
     pub name: &'static str,
     /// Frames.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes.
     pub bytes: u64,
 }
 
-/// What the daemon says of itself at one moment.
+/// A snapshot of the daemon's counters.
 #[derive(Clone, PartialEq)]
 pub struct Snapshot {
     /// The ledger, as weir prints it.
     pub ledger: Value,
-    /// Frames that each worker received.
+    /// Frames received by each worker.
     pub received_by_worker: Value,
-    /// What the back ends were sent.
+    /// Frames sent to the back ends.
     pub back_ends: Vec<Counted>,
 }
 
 impl Snapshot {
-    /// A count of the ledger; 0 when it is not there.
+    /// Returns a count of the ledger; 0 if it is missing.
     pub fn frames(&self, name: &str) -> u64 {
         self.ledger[name].as_u64().unwrap_or(0)
     }
@@ -50,20 +50,20 @@ impl Snapshot {
         self.ledger["dropped"].as_object().into_iter().flatten().filter_map(|(_, count)| count.as_u64()).sum()
     }
 
-    /// Frames sent to any back end.
+    /// Returns the number of frames sent to any back end.
     pub fn packets(&self) -> u64 {
         self.back_ends.iter().map(|back_end| back_end.packets).sum()
     }
 }
 
 impl Daemon {
-    /// Starts it with a configuration and waits until it answers.
+    /// Starts the daemon with a configuration and waits until it answers.
     pub fn start(run: &mut Run, topology: &Topology, configuration: &str, interrupt: &Interrupt) -> Result<Daemon> {
         let weir = Weir::start(run, "weir", |program| topology.weir.command(program), configuration, interrupt)?;
         Ok(Daemon { weir, back_ends: topology.back_ends.iter().map(|at| at.name).collect() })
     }
 
-    /// Its counters now.
+    /// Reads its counters.
     pub fn snapshot(&self, run: &mut Run) -> Result<Snapshot> {
         let answer = match self.weir.show("all") {
             Ok(answer) => answer,
@@ -79,18 +79,18 @@ impl Daemon {
         })
     }
 
-    /// Swaps its configuration; returns when all workers have it.
+    /// Replaces its configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         self.weir.reload(configuration)
     }
 
-    /// Lets it stop by itself (SIGTERM); an error unless it then ends well.
+    /// Stops it by SIGTERM. Fails unless it ends with success.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.weir.stop(run)
     }
 }
 
-/// The counters of the service's back ends.
+/// Extracts the counters of the service's back ends.
 fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
     let counters = answer["counters"].as_array().map(Vec::as_slice).unwrap_or_default();
     let count = |name: &'static str| {
@@ -102,7 +102,7 @@ fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
     names.iter().copied().map(count).collect()
 }
 
-/// The lab's configuration: one service in front of `back_ends`.
+/// Returns the lab's configuration: one service with `back_ends`.
 pub fn configuration(back_ends: &[BackEnd], workers: u32) -> String {
     format!(
         "workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}",
@@ -110,7 +110,8 @@ pub fn configuration(back_ends: &[BackEnd], workers: u32) -> String {
     )
 }
 
-/// Another one, for reloads: without the last back end, with a second service (other pipes, other entries).
+/// Returns another configuration for reloads: without the last back end, and with a second service, so that
+/// pipes and entries differ.
 pub fn other_configuration(back_ends: &[BackEnd], workers: u32) -> String {
     let fewer = &back_ends[..back_ends.len() - 1];
     configuration(fewer, workers) + &balancer("dns-tcp", "tcp", back_ends)

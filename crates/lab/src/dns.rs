@@ -1,8 +1,8 @@
 //! `weir lab dns`: real DNS queries through weir to three real name servers, and the same load without weir.
 //!
-//! First the load goes directly to one back end: what this machine can do. Then it goes to the VIP, through weir. Both
-//! are dnsperf's, at the same rate for the same time. See topology.rs for who is wired to whom, clients.rs for what a
-//! flow is here, share.rs for what even means, verdict.rs for what must hold.
+//! First the load goes directly to one back end, to show what this machine can do. Then it goes to the VIP,
+//! through weir. Both loads are dnsperf's, with the same rate and duration. topology.rs describes the
+//! network, clients.rs defines a flow, share.rs says which shares count as even, verdict.rs what must hold.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -21,29 +21,29 @@ use super::topology::{Topology, VIP};
 use super::witness::Witness;
 use super::{INTERRUPTED, Interrupt, Interrupted, namespace, nsd, verdict};
 
-/// How often the lab looks around while a load runs.
+/// How often the lab polls while a load runs.
 const TICK: Duration = Duration::from_millis(20);
-/// How long name servers may take to answer, and frames to come to rest.
+/// How long name servers may take to answer, and frames to arrive.
 const SETTLE: Duration = Duration::from_secs(10);
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
-/// What the user asked for.
+/// Options of the lab.
 pub struct Options {
-    /// How long each of the two loads lasts.
+    /// Duration of each of the two loads.
     pub seconds: u32,
-    /// Queries a second.
+    /// Queries per second.
     pub rate: u32,
-    /// weir's workers, each with a queue of its own.
+    /// Number of weir's workers, each with its own queue.
     pub workers: u32,
-    /// Reloads while the load runs through weir.
+    /// Reloads during the load through weir.
     pub reloads: u32,
-    /// One JSON object on the last line.
+    /// Print a JSON object on the last line.
     pub json: bool,
-    /// Leave everything standing, to look around.
+    /// Leave everything in place for inspection.
     pub keep: bool,
 }
 
-/// Runs the lab; success when nothing was lost and everything adds up.
+/// Runs the lab. Succeeds if nothing was lost and all counts agree.
 pub fn run(options: &Options) -> Result<ExitCode> {
     check_means()?;
     let interrupt = Interrupt::on_signals()?;
@@ -69,7 +69,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 fn check_means() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("labs make network namespaces: run this as root (sudo weir lab dns)");
+        bail!("labs create network namespaces: run this as root (sudo weir lab dns)");
     }
     match namespace::missing(&NEEDED).as_slice() {
         [] => Ok(()),
@@ -149,7 +149,7 @@ impl Lab<'_> {
         Ok(arm)
     }
 
-    /// One load from start to end; `tick` is called all the while and adds rows to the live table.
+    /// Runs one load; `tick` is called all the while and returns rows for the live table.
     fn load(
         &mut self,
         topology: &Topology,
@@ -172,7 +172,7 @@ impl Lab<'_> {
         Ok(Arm::new(&load.outcome(&self.run)?, addresses))
     }
 
-    /// Waits until no frame is on its way any more: two equal readings.
+    /// Waits until no frame is in flight: two readings are equal.
     fn settled(&mut self, daemon: &Daemon) -> Result<Snapshot> {
         let deadline = Instant::now() + SETTLE;
         let mut last = daemon.snapshot(&mut self.run)?;
@@ -200,7 +200,7 @@ fn progress(load: &Load, plan: Plan) -> String {
     )
 }
 
-/// A bar for each back end; it is full at the whole load.
+/// Returns a bar for each back end; a full bar stands for the whole load.
 fn rows(snapshot: &Snapshot) -> Vec<String> {
     const WIDTH: u64 = 40;
     let total = snapshot.packets().max(1);

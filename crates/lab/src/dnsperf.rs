@@ -1,8 +1,9 @@
 //! The load: Debian's dnsperf, open loop.
 //!
-//! Open loop means that a query is sent when its time has come, answered or not: a closed loop slows down with the thing
-//! it measures and hides what it does to clients. Hence `-Q` (the rate) with room for every query to be outstanding.
-//! Each answer is one line of `-v`; the lines are counted as they come, so memory does not grow with the run.
+//! Open loop means that each query is sent when its time has come, whether or not earlier ones were answered.
+//! A closed loop slows down together with what it measures, which hides the effect on clients. Hence `-Q`
+//! (the rate), with enough outstanding queries allowed. Each answer is a line of `-v`; lines are counted as
+//! they arrive, so memory does not grow with the duration.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -17,25 +18,26 @@ use super::latency::Latency;
 use super::namespace::Namespace;
 use super::run::{Run, Started};
 
-/// Sockets of dnsperf. Its receivers ask every socket in turn, so many cost the CPU that weir and the servers need.
+/// Sockets of dnsperf. Its receivers poll every socket in turn, so more of them would take CPU time from weir
+/// and the servers.
 pub const SOCKETS: u32 = 256;
 /// As many senders and receivers as the smallest machine has cores.
 const THREADS: &str = "2";
-/// A query unanswered for so long is lost.
+/// A query counts as lost after this many seconds without an answer.
 const TIMEOUT_S: u32 = 3;
-/// dnsperf ends within its timeout; a machine may be slow.
+/// How much longer than its timeout dnsperf may take to end on a slow machine.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// What to send.
+/// Parameters of a load.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    /// Queries a second.
+    /// Queries per second.
     pub rate: u32,
-    /// For how long.
+    /// Duration of the load.
     pub seconds: u32,
 }
 
-/// What has come back so far.
+/// Results so far.
 #[derive(Default)]
 pub struct Tally {
     /// Queries answered with NOERROR.
@@ -44,12 +46,13 @@ pub struct Tally {
     pub refused: u64,
     /// Queries not answered in time.
     pub lost: u64,
-    /// Of all answers.
+    /// Latencies of all answers.
     pub latency: Latency,
 }
 
 impl Tally {
-    /// Counts a line of `dnsperf -v`: `> NOERROR name type 0.000123` or `> T name type`; others say nothing.
+    /// Counts a line of `dnsperf -v`: `> NOERROR name type 0.000123` or `> T name type`. Other lines are
+    /// ignored.
     fn count(&mut self, line: &str) {
         let Some(line) = line.strip_prefix("> ") else { return };
         if line.starts_with("T ") || line.starts_with("I ") {
@@ -67,15 +70,15 @@ impl Tally {
     }
 }
 
-/// What was sent and what came of it.
+/// Result of a load.
 pub struct Outcome {
-    /// Queries sent, by dnsperf's own summary.
+    /// Queries sent, according to dnsperf's summary.
     pub sent: u64,
-    /// What came back.
+    /// Answers and losses.
     pub tally: Tally,
 }
 
-/// dnsperf at work.
+/// A running dnsperf.
 pub struct Load {
     process: Started,
     tally: Arc<Mutex<Tally>>,
@@ -85,7 +88,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts it.
+    /// Starts a load.
     pub fn start(run: &mut Run, client: &Namespace, server: &str, plan: Plan, queries: &Path) -> Result<Load> {
         let mut command = client.command("dnsperf");
         command.args(["-v", "-s", server, "-T", THREADS, "-q", "65536", "-d"]).arg(queries).stdout(Stdio::piped());
@@ -102,17 +105,17 @@ impl Load {
         Ok(Load { process, tally, reader, started, deadline })
     }
 
-    /// How long it has been at work.
+    /// Returns how long it has been running.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// What has come back so far.
+    /// Returns the results so far.
     pub fn tally(&self) -> MutexGuard<'_, Tally> {
         self.tally.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// True when it has ended; an error when it should have.
+    /// Returns true if the load has ended. Fails if it is overdue.
     pub fn ended(&self, run: &mut Run) -> Result<bool> {
         if run.child(self.process).try_wait()?.is_some() {
             return Ok(true);
@@ -123,7 +126,7 @@ impl Load {
         Ok(false)
     }
 
-    /// The result of one that has ended.
+    /// Returns the result of a load that has ended.
     pub fn outcome(self, run: &Run) -> Result<Outcome> {
         let Ok(sent) = self.reader.join() else { bail!("the thread that reads dnsperf's lines panicked") };
         let sent = sent.with_context(|| format!("dnsperf printed no summary: {}", run.last_words("dnsperf")))?;
@@ -132,7 +135,7 @@ impl Load {
     }
 }
 
-/// Counts lines until there are no more; the queries sent, from the summary.
+/// Counts lines to the end of the input. Returns the number of queries sent, from the summary.
 fn read(lines: ChildStdout, tally: &Mutex<Tally>) -> Option<u64> {
     let mut sent = None;
     let mut lines = BufReader::with_capacity(1 << 16, lines);
@@ -157,7 +160,7 @@ fn microseconds(seconds: &str) -> Option<u64> {
     Some(whole.parse::<u64>().ok()?.checked_mul(1_000_000)? + fraction.parse::<u64>().ok()?)
 }
 
-/// Asks `server` the one query in the file `query`, for at most a second: true when it answers.
+/// Sends `server` the query in the file `query`, and returns true if it answers within a second.
 pub fn answers(client: &Namespace, server: &str, query: &Path) -> bool {
     let query = query.to_string_lossy();
     let arguments = ["-s", server, "-d", &query, "-c", "1", "-n", "1", "-l", "1", "-t", "1"];

@@ -1,12 +1,12 @@
-//! A histogram of latencies: bounded memory however many there are.
+//! A histogram of latencies, in bounded memory.
 //!
-//! Microseconds fall into 64 steps for every power of two, so a percentile is at most 1.6 % too high, and exact below
-//! 128 us.
+//! Every power of two has 64 buckets of microseconds, so a percentile is at most 1.6 % too high, and exact
+//! below 128 us.
 
 const STEPS: u64 = 64;
 const BUCKETS: usize = (STEPS * 27) as usize; // up to 2^32 us
 
-/// See above.
+/// A histogram of latencies in microseconds.
 pub struct Latency {
     buckets: Box<[u64; BUCKETS]>,
     count: u64,
@@ -19,13 +19,13 @@ impl Default for Latency {
 }
 
 impl Latency {
-    /// Adds one.
+    /// Adds a latency.
     pub fn add(&mut self, us: u64) {
         self.buckets[bucket(us).min(BUCKETS - 1)] += 1;
         self.count += 1;
     }
 
-    /// The latency that `percent` of all do not exceed; 0 when there are none.
+    /// Returns the latency that `percent` of all latencies do not exceed; 0 if there are none.
     pub fn percentile(&self, percent: u64) -> u64 {
         let wanted = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
@@ -44,7 +44,7 @@ fn bucket(us: u64) -> usize {
     (u64::from(shift) * STEPS + (us >> shift)) as usize
 }
 
-/// The highest latency that falls into a bucket.
+/// Returns the highest latency in a bucket.
 fn highest(index: usize) -> u64 {
     let index = index as u64;
     let shift = (index / STEPS).saturating_sub(1);

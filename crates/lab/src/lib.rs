@@ -1,14 +1,14 @@
 //! Labs: weir in network namespaces, with real programs around it and the kernel as witness.
 //!
-//! A lab is the main job done for real on one machine: no mock, no capture, no network card. Everything in it is made by
-//! Debian's own tools (`ip`, `ethtool`, `nsd`, `dnsperf`, `iperf3`, Open vSwitch), one process each, because a lab is read by
-//! people who know these commands, and because namespaces cannot be entered from a process that has threads.
+//! A lab does the real job on one machine: no mock, no recording, no network card. It uses Debian's own tools
+//! (`ip`, `ethtool`, `nsd`, `dnsperf`, `iperf3`, Open vSwitch), each as a process, because the people who
+//! read a lab know these commands, and because a process with threads cannot enter a namespace.
 //!
-//! What a lab promises: it ends in bounded time, it ends with failure when a frame or a query is unaccounted for, and it
-//! leaves nothing behind, also when it is interrupted or was killed (`run.rs`).
+//! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for; it leaves nothing
+//! behind, even if it is interrupted or was killed (`run.rs`).
 //!
-//! It is a library, and a feature of the binary, so that a packaged daemon can do without it. `bench` uses its processes,
-//! namespaces and daemons.
+//! It is a library, and a feature of the binary, so that a packaged daemon can be built without it. `bench`
+//! uses its processes, namespaces and daemons.
 
 mod bond;
 mod clients;
@@ -39,20 +39,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-/// What a shell reports for a program that SIGINT has ended.
+/// Exit code that a shell reports for a program ended by SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// What a lab returns when a signal ended it.
+/// The error of a lab that was ended by a signal.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// Set by SIGINT and SIGTERM; every loop of a lab or bench asks for it.
+/// Set by SIGINT and SIGTERM; every loop of a lab or bench checks it.
 #[derive(Clone)]
 pub struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// From here on signals are heard.
+    /// Installs handlers for both signals.
     pub fn on_signals() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
@@ -61,7 +61,7 @@ impl Interrupt {
         Ok(Interrupt(flag))
     }
 
-    /// Sleeps for `time`, unless the lab is interrupted: then that is the error.
+    /// Sleeps for `time`. Fails if the lab is interrupted.
     pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         std::thread::sleep(time);
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }

@@ -1,7 +1,7 @@
 //! A network namespace, through `ip`.
 //!
-//! Commands instead of rtnetlink: forty short processes cost 0.2 s, every line can be typed by hand to look around
-//! (`weir lab dns --keep`), and no thread of ours has to change its namespace.
+//! It uses commands rather than rtnetlink: forty short processes cost 0.2 s, every line can be typed by hand
+//! for inspection (`weir lab dns --keep`), and none of our threads has to change its namespace.
 
 use std::fs;
 use std::io::Write;
@@ -9,20 +9,20 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// Namespaces made by `ip netns add` are files here.
+/// The directory with a file for each namespace created by `ip netns add`.
 const NAMESPACES: &str = "/run/netns";
-/// No command of a lab takes longer; `timeout` ends those that hang.
+/// Time limit for every command of a lab; `timeout` ends those that hang.
 const TIMEOUT_S: &str = "10";
-/// Servers and network tools are not on every root's PATH.
+/// Root's PATH does not always include servers and network tools.
 const PATH: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// A namespace. Run removes it.
+/// A namespace; the run removes it.
 pub struct Namespace {
     name: String,
 }
 
 impl Namespace {
-    /// Makes it, without IPv6: autoconfiguration would send frames that no test asked for.
+    /// Creates a namespace without IPv6, whose autoconfiguration would send additional frames.
     pub fn create(name: &str) -> Result<Namespace> {
         run(&mut bounded("ip", &["netns", "add", name]), "")?;
         let namespace = Namespace { name: name.to_owned() };
@@ -31,17 +31,17 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Its name, for `ip -n NAME`.
+    /// Returns its name, for `ip -n NAME`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Runs lines of `ip` commands in it.
+    /// Runs `ip` commands in it, one per line.
     pub fn ip(&self, lines: &str) -> Result<()> {
         run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines).map(drop)
     }
 
-    /// Runs lines of `bridge` commands in it.
+    /// Runs `bridge` commands in it, one per line.
     pub fn bridge(&self, lines: &str) -> Result<()> {
         run(&mut bounded("bridge", &["-n", &self.name, "-batch", "-"]), lines).map(drop)
     }
@@ -53,55 +53,56 @@ impl Namespace {
         run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &lines).map(drop)
     }
 
-    /// Runs a short command in it, with this on its standard input.
+    /// Runs a short command in it with `lines` as standard input.
     pub fn input(&self, program: &str, arguments: &[&str], lines: &str) -> Result<()> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();
         run(&mut bounded("ip", &inside), lines).map(drop)
     }
 
-    /// Runs a short command in it; what it printed.
+    /// Runs a short command in it and returns its output.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();
         run(&mut bounded("ip", &inside), "")
     }
 
-    /// A command to be started in it, with the caller's own bound.
+    /// Returns a command to be started in it; the caller limits its duration.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.env("PATH", PATH).args(["netns", "exec", &self.name, program]).stdin(Stdio::null());
         command
     }
 
-    /// The same for a program that carries frames: what else runs on this machine shall not keep it waiting.
+    /// Like `command`, for a program that carries frames and must not wait for other programs on this
+    /// machine.
     pub fn preferred(&self, program: &str) -> Command {
         let mut command = self.command("nice");
         command.args(["-n", "-20", program]);
         command
     }
 
-    /// Leaves a frame's checksum to nobody: a veth peer that reads raw frames must see it complete.
+    /// Disables checksum offload on an interface: a veth peer that reads raw frames needs complete checksums.
     pub fn checksum_in_software(&self, interface: &str) -> Result<()> {
         self.output("ethtool", &["-K", interface, "tx", "off"]).map(drop)
     }
 }
 
-/// Runs a short command of the host; what it printed.
+/// Runs a short command on the host and returns its output.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     run(&mut bounded(program, arguments), "")
 }
 
-/// The names of all namespaces of the host.
+/// Returns the names of all namespaces on the host.
 pub fn names() -> Vec<String> {
     let entries = fs::read_dir(NAMESPACES).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Removes a namespace, and with it the interfaces in it and their peers.
+/// Removes a namespace, its interfaces and their peers.
 pub fn remove(name: &str) {
     let _ = run(&mut bounded("ip", &["netns", "del", name]), "");
 }
 
-/// The programs of `needed` that are not installed.
+/// Returns the programs of `needed` that are not installed.
 pub fn missing<'a>(needed: &[&'a str]) -> Vec<&'a str> {
     let found =
         |program: &str| PATH.split(':').any(|folder| fs::exists(format!("{folder}/{program}")).unwrap_or(false));
@@ -114,7 +115,7 @@ fn bounded(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command to its end with `input`; what it printed, or an error with what it complained about.
+/// Runs a command with `input` to its end. Returns its output, or an error with its error output.
 fn run(command: &mut Command, input: &str) -> Result<String> {
     let what = || format!("{:?}", command.get_args().skip(2).collect::<Vec<_>>());
     let what = what();
@@ -125,7 +126,7 @@ fn run(command: &mut Command, input: &str) -> Result<String> {
         .spawn()
         .with_context(|| format!("cannot run {what}"))?;
     if let Some(mut stdin) = child.stdin.take() {
-        // A command that has failed early has closed its input; its exit status says more than EPIPE.
+        // A command that fails early closes its input; its exit status says more than EPIPE.
         let _ = stdin.write_all(input.as_bytes());
     }
     let output = child.wait_with_output()?;

@@ -1,6 +1,6 @@
-//! A name server on each back end: Debian's nsd, one process that answers, for one small zone.
+//! A name server on each back end: Debian's nsd, one process with one small zone.
 //!
-//! Everything it reads and writes lies in the run's folder. It serves the VIP and the back end's own address.
+//! All its files are in the run's directory. It serves the VIP and the back end's own address.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,13 +12,13 @@ use anyhow::Result;
 use super::run::Run;
 use super::topology::{BackEnd, VIP};
 
-/// Names in the zone.
+/// Number of names in the zone.
 pub const NAMES: u32 = 256;
-/// Room for the frames of 0.2 s at 20 000 a second (the kernel counts about 800 bytes for each): a server that was not
-/// scheduled for a while must not lose any.
+/// Size of the socket buffer: room for the frames of 0.2 s at 20 000 per second (the kernel counts about 800
+/// bytes for each), because a server that is not scheduled for a while must not lose any.
 const SOCKET_BUFFER: u32 = 4 << 20;
 
-/// Starts it; it answers some milliseconds later.
+/// Starts a name server, which answers a few milliseconds later.
 pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<()> {
     let folder = run.folder().join(back_end.name);
     fs::create_dir_all(&folder)?;
@@ -31,7 +31,7 @@ pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<()> {
     Ok(())
 }
 
-/// Writes the file of `count` queries that dnsperf cycles through.
+/// Writes a file of `count` queries through which dnsperf cycles.
 pub fn write_queries(folder: &Path, count: u32) -> Result<PathBuf> {
     let path = folder.join(format!("queries-{count}"));
     fs::write(&path, (0..count).map(|i| format!("h{i}.weir.test A\n")).collect::<String>())?;

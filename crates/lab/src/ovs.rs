@@ -1,8 +1,9 @@
-//! An Open vSwitch of a lab or bench: a database and a switch of its own in the run's folder, in no host's way.
+//! An Open vSwitch for a lab or bench, with its own database and switch in the run's directory, separate from
+//! the host's.
 //!
-//! Debian's packages start a switch for the host; this is another one beside it. Its userspace datapath (`netdev`) needs
-//! no kernel module. The switch's control socket is spoken to directly: `ovs-appctl` would cost a process each time, on a
-//! core that is being measured.
+//! Debian's packages start a switch for the host; this is another one. Its userspace datapath (`netdev`)
+//! needs no kernel module. The switch's control socket is used directly, because each `ovs-appctl` would be a
+//! process on a core that is being measured.
 
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -18,16 +19,16 @@ use super::{Interrupt, namespace};
 
 /// The switch.
 pub const SWITCH: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";
-/// Its Debian package.
+/// Debian package of the switch.
 pub const PACKAGE: &str = "openvswitch-switch";
 /// The switch with DPDK.
 pub const SWITCH_DPDK: &str = "/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk";
-/// Its Debian package.
+/// Debian package of the switch with DPDK.
 pub const PACKAGE_DPDK: &str = "openvswitch-switch-dpdk";
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
 const NAME: &str = "ovs-vswitchd";
-/// How long database and switch may take to start; with DPDK the switch makes its pools.
+/// How long database and switch may take to start; with DPDK, the switch allocates its pools.
 const START: Duration = Duration::from_secs(30);
 /// How long the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -39,7 +40,8 @@ pub struct Ovs {
 }
 
 impl Ovs {
-    /// Starts a database and a switch with these columns of `Open_vSwitch`; `command` runs a program where the switch is to live.
+    /// Starts a database and a switch with these columns of `Open_vSwitch`; `command` runs a program where
+    /// the switch is to run.
     pub fn start(
         run: &mut Run,
         program: &str,
@@ -61,7 +63,7 @@ impl Ovs {
         Ok(ovs)
     }
 
-    /// Starts the switch anew after it was ended: the database has what it needs.
+    /// Starts the switch again after it was stopped; its configuration is in the database.
     pub fn restart(
         &mut self,
         run: &mut Run,
@@ -73,30 +75,30 @@ impl Ovs {
         Ok(())
     }
 
-    /// The switch's process.
+    /// Returns the switch's process.
     pub fn process(&self) -> Started {
         self.switch
     }
 
-    /// Changes the configuration, and waits until the switch has it.
+    /// Changes the configuration, and waits until the switch has applied it.
     pub fn vsctl(&self, words: &[&str]) -> Result<()> {
         vsctl(&self.folder, words)
     }
 
-    /// Gives a bridge these flows and no others.
+    /// Replaces the flows of a bridge.
     pub fn set_flows(&self, bridge: &str, flows: &str) -> Result<()> {
         let bridge = format!("unix:{}", path(&self.folder.join(format!("{bridge}.mgmt"))));
         namespace::output("ovs-ofctl", &["del-flows", &bridge])?;
         namespace::output("ovs-ofctl", &["add-flow", &bridge, flows]).map(drop)
     }
 
-    /// What the switch answers to a command of `ovs-appctl`.
+    /// Returns the switch's answer to a command of `ovs-appctl`.
     pub fn appctl(&self, command: &str, arguments: &[&str]) -> Result<String> {
         appctl(&self.folder.join("switch.ctl"), command, arguments)
     }
 
-    /// How many members of a bond carry traffic. A switch that has just started answers before it has read its bonds from
-    /// the database: until then a bond has none.
+    /// Returns how many members of a bond carry traffic. A switch that has just started answers before it has
+    /// read its bonds from the database; until then a bond has none.
     pub fn members_enabled(&self, bond: &str) -> Result<usize> {
         let text = match self.appctl("bond/show", &[bond]) {
             Err(refusal) if refusal.to_string().contains("no such bond") => return Ok(0),
@@ -142,13 +144,13 @@ fn vsctl(folder: &Path, words: &[&str]) -> Result<()> {
     namespace::output("ovs-vsctl", &[&[database.as_str()], words].concat()).map(drop)
 }
 
-/// JSON-RPC without a frame around it: an answer ends where its object does.
+/// Sends a JSON-RPC request. There is no framing: an answer ends where its object ends.
 fn appctl(control: &Path, command: &str, arguments: &[&str]) -> Result<String> {
-    let mut stream = UnixStream::connect(control).context("no Open vSwitch answers")?;
+    let mut stream = UnixStream::connect(control).context("Open vSwitch does not answer")?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.write_all(json!({"id": 0, "method": command, "params": arguments}).to_string().as_bytes())?;
     let mut answers = serde_json::Deserializer::from_reader(&stream).into_iter::<Value>();
-    let answer = answers.next().context("Open vSwitch has hung up")??;
+    let answer = answers.next().context("Open vSwitch closed the connection")??;
     match (&answer["result"], &answer["error"]) {
         (Value::String(text), _) => Ok(text.clone()),
         (_, error) => bail!("Open vSwitch refuses `{command}`: {error}"),
@@ -159,7 +161,7 @@ fn wait_for(socket: &Path, interrupt: &Interrupt) -> Result<()> {
     let deadline = Instant::now() + START;
     while UnixStream::connect(socket).is_err() {
         if Instant::now() > deadline {
-            bail!("nothing listens on {}", socket.display());
+            bail!("no process listens on {}", socket.display());
         }
         interrupt.sleep(Duration::from_millis(20))?;
     }

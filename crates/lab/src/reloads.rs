@@ -1,7 +1,8 @@
-//! Reloads while the load runs: two configurations in turn, that differ in pipes, entries and back ends.
+//! Reloads during the load: two configurations alternate, which differ in pipes, entries and back ends.
 //!
-//! The other configuration has no last back end. How many frames met which configuration is known up to those between
-//! the reading before a reload is asked for and the one after it is acknowledged: the shares become ranges.
+//! The other configuration lacks the last back end. It is not known exactly how many frames met which
+//! configuration, only to within the frames between the reading before a reload is requested and the reading
+//! after it is acknowledged. Therefore shares are ranges.
 
 use std::time::Duration;
 
@@ -12,20 +13,20 @@ use super::run::Run;
 use super::share::Share;
 use super::topology::Topology;
 
-/// See above.
+/// Reloads over the duration of a load.
 pub struct Reloads {
     configurations: [String; 2],
     interval: Duration,
     wanted: u32,
     done: u32,
-    /// Frames received before and after the reload that led to the configuration in force.
+    /// Frames received before and after the reload to the present configuration.
     entered: (u64, u64),
     /// Frames that met the first configuration: at least, at most.
     first: (u64, u64),
 }
 
 impl Reloads {
-    /// `wanted` reloads, evenly over `seconds`.
+    /// Plans `wanted` reloads, evenly spaced over `seconds`.
     pub fn over(seconds: u32, wanted: u32, topology: &Topology, workers: u32) -> Reloads {
         let configurations =
             [configuration(&topology.back_ends, workers), other_configuration(&topology.back_ends, workers)];
@@ -33,12 +34,12 @@ impl Reloads {
         Reloads { configurations, interval, wanted, done: 0, entered: (0, 0), first: (0, 0) }
     }
 
-    /// How many there were.
+    /// Returns the number of reloads so far.
     pub fn done(&self) -> u32 {
         self.done
     }
 
-    /// Reloads if it is time.
+    /// Reloads if it is time for the next reload.
     pub fn tick(&mut self, elapsed: Duration, daemon: &Daemon, run: &mut Run) -> Result<()> {
         if self.done < self.wanted && elapsed >= self.interval * (self.done + 1) {
             self.swap(daemon, run)?;
@@ -47,7 +48,7 @@ impl Reloads {
         Ok(())
     }
 
-    /// Ends with the first configuration in force, so that every back end is in the last reading.
+    /// Ends with the first configuration active, so that every back end is in the last reading.
     pub fn finish(&mut self, daemon: &Daemon, run: &mut Run) -> Result<()> {
         if !self.done.is_multiple_of(2) {
             self.swap(daemon, run)?;
@@ -73,13 +74,14 @@ impl Reloads {
         self.first.1 += after.saturating_sub(self.entered.0);
     }
 
-    /// What each back end should have got of `packets` in `flows`.
+    /// Returns how many of `packets` in `flows` each back end should have received.
     pub fn shares(&self, names: &[&'static str], packets: u64, flows: u64) -> Vec<Share> {
         let all = names.len() as f64;
         let fewer = all - 1.0;
         let total = packets as f64;
         let (least, most) = (self.first.0 as f64, self.first.1 as f64);
-        // A back end in both gets 1/all of the frames under the first and 1/fewer of the others.
+        // A back end in both configurations gets 1/all of the frames under the first and 1/fewer of the
+        // others.
         let of_both = |first: f64| first / all + (total - first) / fewer;
         let last = names.len() - 1;
         let share = |(index, &name): (usize, &&'static str)| {

@@ -1,4 +1,4 @@
-//! What a lab found: as tables for people, as one JSON object for programs.
+//! The results of a lab: tables for people, and a JSON object for programs.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::dnsperf::{Outcome, SOCKETS};
 use super::share::Share;
 use super::witness::Witness;
 
-/// One load and what came of it.
+/// A load and its results.
 pub struct Arm {
     /// Queries sent.
     pub sent: u64,
@@ -15,16 +15,16 @@ pub struct Arm {
     pub answered: u64,
     /// Queries answered with another code.
     pub refused: u64,
-    /// Latencies in microseconds: half of all, and 99 of 100, do not exceed them.
+    /// The latency in microseconds that half of all answers do not exceed.
     pub p50_us: u64,
-    /// See `p50_us`.
+    /// The latency in microseconds that 99 % of all answers do not exceed.
     pub p99_us: u64,
-    /// Different pairs of client address and port.
+    /// Number of pairs of client address and port.
     pub flows: u64,
 }
 
 impl Arm {
-    /// From what dnsperf says, with queries from so many client addresses.
+    /// Takes dnsperf's results, for queries from `addresses` client addresses.
     pub fn new(outcome: &Outcome, addresses: u32) -> Arm {
         let tally = &outcome.tally;
         Arm {
@@ -38,24 +38,24 @@ impl Arm {
     }
 }
 
-/// Everything.
+/// All results.
 pub struct Report {
     /// The load through weir.
     pub weir: Arm,
-    /// The same without weir, all of it to one back end.
+    /// The same load without weir, to a single back end.
     pub direct: Arm,
     /// weir's counters after the load.
     pub snapshot: Snapshot,
-    /// The kernel's, for the same time.
+    /// The kernel's counters for the same period.
     pub witness: Witness,
-    /// What the back ends should have got.
+    /// The expected shares of the back ends.
     pub shares: Vec<Share>,
     /// Reloads during the load: done, wanted.
     pub reloads: (u32, u32),
 }
 
 impl Report {
-    /// The stable output. `reasons` say why it is not ok.
+    /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed.
     pub fn json(&self, reasons: &[String]) -> Value {
         let arm = |arm: &Arm| json!({"p50": arm.p50_us, "p99": arm.p99_us});
         let back_ends = self.snapshot.back_ends.iter();
@@ -82,7 +82,7 @@ impl Report {
         })
     }
 
-    /// The summary.
+    /// Returns the report as text.
     pub fn text(&self, reasons: &[String]) -> String {
         let mut text = self.arms() + "\n" + &self.back_ends() + "\n" + &self.frames() + "\n";
         if reasons.is_empty() {
@@ -146,7 +146,7 @@ impl Report {
     }
 }
 
-/// 1234567 -> "1 234 567".
+/// Groups digits: 1234567 -> "1 234 567".
 pub fn grouped(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::new();

@@ -1,10 +1,11 @@
-//! One run of a lab: its id, its folder, its namespaces, its processes, and their end.
+//! A run of a lab: its id, its directory, its namespaces, its processes, and how they are removed.
 //!
-//! The id is the process id of the lab. `/run/weir/lab/<id>/processes` holds the lab and every process it started, one
-//! `<pid> <start time>` a line: what a lab killed with SIGKILL leaves behind is removed by the next one, which ends only
-//! processes named there, and only if they still are the ones that were started.
+//! The id is the process id of the lab. `/run/weir/lab/<id>/processes` lists the lab and every process it
+//! started, one `<pid> <start time>` per line. If a lab is killed by SIGKILL, the next one removes what it
+//! left. It ends only processes listed there, and only if they are still the ones that were started.
 //!
-//! Promise: dropping a [`Run`] ends its processes, removes its namespaces (and the interfaces in them) and its folder.
+//! Promise: dropping a [`Run`] ends its processes and removes its namespaces (with their interfaces) and its
+//! directory.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -23,11 +24,11 @@ const PROCESSES: &str = "processes";
 /// How long a process may take to end after SIGTERM; weir and nsd need milliseconds.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// A process of a run, as its handle.
+/// A handle to a process of a run.
 #[derive(Clone, Copy)]
 pub struct Started(usize);
 
-/// See above.
+/// A run of a lab.
 pub struct Run {
     id: u32,
     folder: PathBuf,
@@ -36,28 +37,30 @@ pub struct Run {
 }
 
 impl Run {
-    /// Removes what dead runs left and begins a new one. With `keep`, dropping it removes nothing; the next run does.
+    /// Removes what dead runs left and starts a new run. With `keep`, dropping it removes nothing; the next
+    /// run does.
     pub fn begin(keep: bool) -> Result<Run> {
         remove_leftovers();
         let id = std::process::id();
         let folder = Path::new(FOLDER).join(id.to_string());
-        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let run = Run { id, folder, children: Vec::new(), keep };
         run.record(id)?;
         Ok(run)
     }
 
-    /// Where the run's files lie.
+    /// Returns the directory of the run's files.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Makes the namespace `weir-<id>-<role>`.
+    /// Creates the namespace `weir-<id>-<role>`.
     pub fn namespace(&self, role: &str) -> Result<Namespace> {
         Namespace::create(&format!("{}{role}", prefix(self.id)))
     }
 
-    /// Starts a process in a group of its own (Ctrl-C is the lab's to handle), its error output in `<name>.log`.
+    /// Starts a process in its own process group (the lab handles Ctrl-C); its error output goes to
+    /// `<name>.log`.
     pub fn start(&mut self, name: &str, command: &mut Command) -> Result<Started> {
         let log = File::create(self.log(name))?;
         let child = command
@@ -71,22 +74,22 @@ impl Run {
         Ok(Started(self.children.len() - 1))
     }
 
-    /// The process behind a handle.
+    /// Returns the process of a handle.
     pub fn child(&mut self, started: Started) -> &mut Child {
         &mut self.children[started.0]
     }
 
-    /// Holds a process (SIGSTOP) until it is told to go on.
+    /// Suspends a process (SIGSTOP).
     pub fn hold(&mut self, started: Started) {
         signal_group(self.children[started.0].id(), Signal::STOP);
     }
 
-    /// Lets a held process go on (SIGCONT).
+    /// Resumes a suspended process (SIGCONT).
     pub fn go_on(&mut self, started: Started) {
         signal_group(self.children[started.0].id(), Signal::CONT);
     }
 
-    /// Asks a process to end (SIGTERM) and waits; one that does not is killed.
+    /// Asks a process to end (SIGTERM) and waits; kills it if it takes too long.
     pub fn stop(&mut self, started: Started) -> Result<ExitStatus> {
         let child = &mut self.children[started.0];
         if child.try_wait()?.is_none() {
@@ -95,7 +98,7 @@ impl Run {
         Ok(end_by(child, Instant::now() + GRACE)?)
     }
 
-    /// The last lines that a process wrote to its error output, for error messages.
+    /// Returns the last lines of a process's error output, for error messages.
     pub fn last_words(&self, name: &str) -> String {
         let text = fs::read(self.log(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
         let text = text.unwrap_or_default();
@@ -137,7 +140,7 @@ impl Drop for Run {
     }
 }
 
-/// Waits for a process that was asked to end, and kills it and its group when it has not at the deadline.
+/// Waits for a process that was asked to end. At the deadline, kills it and its group.
 fn end_by(child: &mut Child, deadline: Instant) -> std::io::Result<ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -155,7 +158,7 @@ fn prefix(id: u32) -> String {
     format!("weir-{id}-")
 }
 
-/// Removes what runs left that no longer live: their processes, namespaces and folders.
+/// Removes the processes, namespaces and directories of dead runs.
 fn remove_leftovers() {
     let folders = fs::read_dir(FOLDER).into_iter().flatten().flatten();
     let of_folders = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
@@ -170,13 +173,13 @@ fn remove_leftovers() {
     }
 }
 
-/// The run that a namespace belongs to: `weir-<id>-<role>`.
+/// Returns the id of the run that a namespace belongs to: `weir-<id>-<role>`.
 fn run_of(namespace: &str) -> Option<u32> {
     let (id, _role) = namespace.strip_prefix("weir-")?.split_once('-')?;
     id.parse().ok()
 }
 
-/// A run lives while the process it is named after does. A run that is just beginning has not recorded itself yet.
+/// Returns true if the run's process is alive. A run that is just starting has no list of processes yet.
 fn lives(id: u32) -> bool {
     match (start_time(id), recorded(id).first()) {
         (Some(now), Some(&(_, then))) => now == then,
@@ -218,7 +221,7 @@ fn remove_namespaces(id: u32) {
     }
 }
 
-/// A held process hears it once it goes on.
+/// Asks a process to end; a suspended one receives the signal once it is resumed.
 fn ask_to_end(pid: u32) {
     signal_group(pid, Signal::TERM);
     signal_group(pid, Signal::CONT);
@@ -230,7 +233,8 @@ fn signal_group(pid: u32, signal: Signal) {
     }
 }
 
-/// When a process started, in ticks since boot (proc(5): field 22 of `stat`); `None` if it is gone or a zombie.
+/// Returns when a process started, in ticks since boot (proc(5): field 22 of `stat`); `None` if it is gone or
+/// a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat[stat.rfind(')')? + 1..].split_ascii_whitespace();

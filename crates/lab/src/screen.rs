@@ -1,6 +1,7 @@
-//! What a person sees while a lab runs: a table redrawn in place on a terminal, a line a second elsewhere.
+//! The output of a running lab: on a terminal a table that is redrawn in place, elsewhere one line per
+//! second.
 //!
-//! With `--json` all of it goes to the error output: the standard output is for programs.
+//! With `--json` all of it goes to standard error, because standard output is for programs.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 const REDRAW: Duration = Duration::from_millis(200);
 const LINE: Duration = Duration::from_secs(1);
 
-/// See above.
+/// The screen of a running lab.
 pub struct Screen {
     out: Box<dyn Write>,
     terminal: bool,
@@ -17,7 +18,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// The terminal, or the error output when the standard output is for `json`.
+    /// Uses standard output, or standard error if the former is for `json`.
     pub fn new(json: bool) -> Screen {
         let (out, terminal): (Box<dyn Write>, bool) = if json {
             (Box::new(stderr()), stderr().is_terminal())
@@ -27,13 +28,13 @@ impl Screen {
         Screen { out, terminal, drawn: 0, last: None }
     }
 
-    /// True when the next [`Screen::live`] would be seen.
+    /// Returns true if the next [`Screen::live`] would be shown.
     pub fn is_due(&self) -> bool {
         let interval = if self.terminal { REDRAW } else { LINE };
         self.last.is_none_or(|last| last.elapsed() >= interval)
     }
 
-    /// A line that stays. A screen that is gone is no reason to stop.
+    /// Prints a permanent line. A closed screen does not stop the lab.
     pub fn say(&mut self, line: &str) {
         self.drawn = 0;
         self.last = None;
@@ -41,7 +42,7 @@ impl Screen {
         let _ = self.out.flush();
     }
 
-    /// Lines in place of those drawn last.
+    /// Replaces the lines drawn last.
     pub fn live(&mut self, lines: &[String]) {
         self.last = Some(Instant::now());
         if !self.terminal {

@@ -1,31 +1,33 @@
-//! What share of the frames a back end should have, and how far from it chance can carry it.
+//! The share of frames that a back end should receive, and how far chance may move it.
 //!
-//! The back end of a flow is as good as random. Of `flows` equally large flows with `packets` packets together, a back
-//! end that should get the fraction p of flows gets p * packets, with the standard deviation
-//! sqrt(p (1 - p) / flows) * packets. With every query a flow of its own (clients.rs) that is the smallest there is.
+//! The back end of a flow is as good as random. Of `flows` equally large flows with `packets` packets in
+//! total, a back end that should receive the fraction p of flows receives p * packets, with a standard
+//! deviation of sqrt(p (1 - p) / flows) * packets. This is smallest if every query is a flow of its own
+//! (clients.rs).
 
 /// Chance exceeds five standard deviations once in 1.7 million.
 const SIGMAS: f64 = 5.0;
 
-/// The frames that a back end should have got: a range when reloads leave open which configuration met some of them.
+/// The frames that a back end should have received: a range if reloads leave open which configuration some of
+/// them met.
 pub struct Share {
-    /// The back end.
+    /// Name of the back end.
     pub name: &'static str,
-    /// Least and most expected.
+    /// The smallest and largest expected number.
     pub expected: (f64, f64),
     /// One standard deviation.
     pub sigma: f64,
 }
 
 impl Share {
-    /// The share of a back end that gets `fraction` of all flows.
+    /// Returns the share of a back end that receives `fraction` of all flows.
     pub fn of(name: &'static str, fraction: f64, packets: u64, flows: u64) -> Share {
         let packets = packets as f64;
         let sigma = (fraction * (1.0 - fraction) / flows.max(1) as f64).sqrt() * packets;
         Share { name, expected: (fraction * packets, fraction * packets), sigma }
     }
 
-    /// True when chance explains the difference.
+    /// Returns true if chance explains the difference.
     pub fn contains(&self, packets: u64) -> bool {
         let margin = SIGMAS * self.sigma;
         (self.expected.0 - margin..=self.expected.1 + margin).contains(&(packets as f64))

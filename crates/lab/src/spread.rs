@@ -1,6 +1,6 @@
-//! What repeated measurements come to: the median, and how far the others are from it.
+//! The median and the range of repeated measurements.
 
-/// Median, smallest and largest.
+/// Median, smallest and largest value.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
     /// The value in the middle.
@@ -12,7 +12,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// The spread of at least one value.
+    /// Computes the spread of at least one value.
     pub fn of(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         Spread { median: values[values.len() / 2], min: values[0], max: values[values.len() - 1] }

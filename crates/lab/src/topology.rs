@@ -1,29 +1,30 @@
-//! Who is wired to whom: a client, three back ends and the weir node around one switch.
+//! The network of the lab: a client, three back ends and the weir node around one switch.
 //!
 //! ```text
-//!  client ----+               +---- b1  (VIP on lo, silent for ARP)
+//!  client ----+               +---- b1  (VIP on lo, not announced)
 //!             |    bridge     +---- b2
 //!  weir   ----+   "switch"    +---- b3
 //! ```
 //!
-//! The weir node has one interface ("one-armed"): a query comes in, leaves by the same interface with the MACs changed,
-//! and the back end answers the client directly. The VIP is on that interface too, so the node's kernel answers ARP and
-//! ping for it. Every query comes from another client address (clients.rs); all of them are local to `client`.
+//! The weir node has one interface ("one-armed"): a query arrives and leaves through the same interface with
+//! other MAC addresses, and the back end answers the client directly. The VIP is on that interface too, so
+//! the node's kernel answers ARP and ping for it. Every query comes from another client address (clients.rs);
+//! all of these are local to `client`.
 
 use anyhow::Result;
 
 use super::namespace::Namespace;
 use super::run::Run;
 
-/// The service's address.
+/// Address of the service.
 pub const VIP: &str = "10.77.0.53";
-/// Addresses that the clients use, one after the other.
+/// The range of client addresses, used one after the other.
 pub const CLIENTS: &str = "10.77.128.0/17";
-/// How many they are.
+/// Number of client addresses.
 pub const CLIENTS_COUNT: u32 = 1 << 15;
-/// The weir node's role, hence the name of its interface at the switch.
+/// Role of the weir node, which is also the name of its interface at the switch.
 pub const WEIR_ROLE: &str = "weir";
-/// The interface that every host of the lab has, the other end of its cable to the switch.
+/// The interface of every host in the lab; its peer is an interface of the switch.
 pub const INTERFACE: &str = "eth0";
 
 const CLIENT: &str = "10.77.0.1";
@@ -38,17 +39,17 @@ const BACK_ENDS: [(&str, &str, &str); 3] = [
 
 /// A host with a name server.
 pub struct BackEnd {
-    /// Its name, in weir's configuration too.
+    /// Its name, also in weir's configuration.
     pub name: &'static str,
-    /// Its own address, beside the VIP.
+    /// Its own address, besides the VIP.
     pub address: &'static str,
-    /// What weir writes into frames for it.
+    /// The MAC address that weir writes into frames for it.
     pub mac: &'static str,
-    /// Where it lives.
+    /// Its namespace.
     pub namespace: Namespace,
 }
 
-/// The lab's network.
+/// The namespaces of the lab.
 pub struct Topology {
     /// The bridge; its interfaces are named after the hosts' roles.
     pub switch: Namespace,
@@ -61,7 +62,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Builds it, the weir node with a queue for each worker; `run` takes it down.
+    /// Creates the network, with a queue of the weir node for each worker; `run` removes it.
     pub fn build(run: &Run, workers: u32) -> Result<Topology> {
         let switch = run.namespace("switch")?;
         switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
@@ -76,7 +77,8 @@ impl Topology {
     }
 }
 
-/// Lays a cable of so many queues: `eth0` in the host, an interface of the switch named after the host's role.
+/// Connects a host by a veth with `queues` queues: `eth0` in the host, an interface named after its role in
+/// the switch.
 fn cable(switch: &Namespace, role: &str, host: &Namespace, (address, mac): (&str, &str), queues: u32) -> Result<()> {
     let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
     switch.ip(&format!(
@@ -86,11 +88,12 @@ fn cable(switch: &Namespace, role: &str, host: &Namespace, (address, mac): (&str
     ))?;
     host.ip(&format!("link set {INTERFACE} up\naddress add {address}/24 dev {INTERFACE}\n"))?;
     host.checksum_in_software(INTERFACE)?;
-    // The switch need not learn, hence never floods a frame to hosts it is not for.
+    // With a static entry, the switch never floods frames to other hosts.
     switch.bridge(&format!("fdb add {mac} dev {role} master static\n"))
 }
 
-/// The VIP is local but silent: it answers ARP only for addresses of the interface asked on, and asks with those.
+/// Adds the VIP as local but unannounced: the host answers ARP only for addresses of the receiving interface,
+/// and uses only those in its requests.
 fn back_end(
     run: &Run,
     switch: &Namespace,
@@ -111,7 +114,8 @@ fn back_end(
     Ok(BackEnd { name, address, mac, namespace })
 }
 
-/// Every client address is local here. The VIP's MAC is left to ARP: that the weir node answers is part of the job.
+/// Makes every client address local. The VIP's MAC address is left to ARP, because the weir node must answer
+/// for it.
 fn wire_client(client: &Namespace, back_ends: &[BackEnd]) -> Result<()> {
     let mut lines = format!("route add local {CLIENTS} dev lo\n");
     for back_end in back_ends {

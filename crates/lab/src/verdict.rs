@@ -1,8 +1,8 @@
-//! Did the lab go well? Every reason why not, as a sentence.
+//! Did the lab succeed? If not, every reason is a sentence.
 
 use super::report::{Arm, Report};
 
-/// Everything that is wrong with the run; nothing when all is well.
+/// Returns everything that is wrong with the run; nothing if all is well.
 pub fn reasons(report: &Report) -> Vec<String> {
     let mut reasons = Vec::new();
     of_arm("through weir", &report.weir, &mut reasons);
@@ -29,13 +29,13 @@ fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
     }
 }
 
-/// received + originated + copied = transmitted + to_kernel + to_app + dropped + held.
+/// Checks that received + originated + copied = transmitted + to_kernel + to_app + dropped + held.
 fn of_ledger(report: &Report, reasons: &mut Vec<String>) {
     let frames = |names: &[&str]| names.iter().map(|name| report.snapshot.frames(name)).sum::<u64>();
     let came = frames(&["received", "originated", "copied"]);
     let went = frames(&["transmitted", "to_kernel", "to_app", "held"]) + report.snapshot.dropped();
     if came != went {
-        reasons.push(format!("the ledger does not balance: {came} frames came into being, {went} ended or are held"));
+        reasons.push(format!("the ledger does not balance: {came} frames entered, {went} left or are held"));
     }
     if report.snapshot.dropped() > 0 {
         reasons.push(format!("weir dropped {} frames", report.snapshot.dropped()));
@@ -58,7 +58,7 @@ fn of_witness(report: &Report, reasons: &mut Vec<String>) {
     if witness.dropped() > 0 {
         reasons.push(format!("the kernel dropped {} frames on their way to weir", witness.dropped()));
     }
-    // The node's kernel sends too (ARP), never more than it was left.
+    // The node's kernel sends too (ARP), but never more frames than were left to it.
     let kernel = witness.weir.transmitted.checked_sub(transmitted);
     if kernel.is_none_or(|kernel| kernel > witness.passed()) {
         reasons.push(format!("weir sent {transmitted} frames, but the interface counts {}", witness.weir.transmitted));

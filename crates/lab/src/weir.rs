@@ -1,4 +1,5 @@
-//! A weir of a lab or bench: this very program, run as a daemon in a process of its own, asked over its socket.
+//! A weir for a lab or bench: this program, run as a daemon in a separate process and controlled through its
+//! socket.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,12 +12,13 @@ use serde_json::{Value, json};
 use super::Interrupt;
 use super::run::{Run, Started};
 
-/// Loading XDP programs and opening sockets takes a tenth of it; DPDK takes a second to load its drivers, on an idle machine.
+/// How long it may take to start. Loading XDP programs and opening sockets takes a tenth of it; DPDK takes a
+/// second to load its drivers on an idle machine.
 const START: Duration = Duration::from_secs(30);
 
-/// Path of this program.
+/// Returns the path of this program.
 pub fn program() -> Result<String> {
-    let path = std::env::current_exe().context("where is this program?")?;
+    let path = std::env::current_exe().context("cannot find the path of this program")?;
     Ok(path.to_string_lossy().into_owned())
 }
 
@@ -29,7 +31,8 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// Starts one with this configuration and waits until it answers; `command` runs a program (in a namespace, or not).
+    /// Starts a daemon with this configuration and waits until it answers; `command` runs a program (in a
+    /// namespace, or not).
     pub fn start(
         run: &mut Run,
         name: &'static str,
@@ -60,7 +63,7 @@ impl Weir {
         Ok(())
     }
 
-    /// An error, with its last words, when it has ended.
+    /// Fails with its last words if it has ended.
     pub fn still_runs(&self, run: &mut Run) -> Result<()> {
         match run.child(self.process).try_wait()? {
             Some(status) => bail!("{} has ended ({status}): {}", self.name, run.last_words(self.name)),
@@ -68,33 +71,33 @@ impl Weir {
         }
     }
 
-    /// Its process.
+    /// Returns its process.
     pub fn process(&self) -> Started {
         self.process
     }
 
-    /// Asks it.
+    /// Sends a request and returns the answer.
     pub fn ask(&self, request: &Value) -> Result<Value> {
         control::ask(&self.socket, request)
     }
 
-    /// What `weir show WHAT` has.
+    /// Returns the output of `weir show WHAT`.
     pub fn show(&self, what: &str) -> Result<Value> {
         self.ask(&json!({"command": "show", "what": what}))
     }
 
-    /// What an app of it answers.
+    /// Sends a request to an app and returns the answer.
     pub fn app(&self, name: &str, request: &str) -> Result<Value> {
         self.ask(&json!({"command": "app", "app": name, "request": request}))
     }
 
-    /// Swaps its configuration; returns when all workers have it.
+    /// Replaces its configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         fs::write(&self.configuration, configuration)?;
         self.ask(&json!({"command": "reload"})).map(drop)
     }
 
-    /// Lets it stop by itself (SIGTERM); an error unless it then ends well.
+    /// Stops it by SIGTERM. Fails unless it ends with success.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         let status = run.stop(self.process)?;
         if !status.success() {

@@ -1,4 +1,4 @@
-//! The kernel's own counters, beside which weir's ledger must stand: the interfaces' and the XDP hook's.
+//! The kernel's own counters of the interfaces and the XDP hook, to verify weir's ledger.
 
 use std::ops::Sub;
 
@@ -8,35 +8,35 @@ use serde_json::{Value, json};
 use super::namespace::Namespace;
 use super::topology::{BackEnd, INTERFACE, Topology, WEIR_ROLE};
 
-/// Frames that an interface has counted.
+/// Counters of an interface, in frames.
 #[derive(Clone, Copy)]
 pub struct Interface {
-    /// Received, XDP's included.
+    /// Received, including those taken by XDP.
     pub received: u64,
-    /// Sent, AF_XDP's included.
+    /// Sent, including those sent by AF_XDP.
     pub transmitted: u64,
     /// Dropped in either direction.
     pub dropped: u64,
 }
 
-/// Frames that the driver has counted at its XDP hook.
+/// Counters of the driver at its XDP hook, in frames.
 #[derive(Clone, Copy)]
 pub struct Xdp {
-    /// Shown to the program.
+    /// Passed to the program.
     pub seen: u64,
-    /// Redirected: weir took them.
+    /// Redirected, that is taken by weir.
     pub taken: u64,
-    /// Lost there: the program's drops, and redirections to a full socket.
+    /// Lost there: dropped by the program, or redirected to a full socket.
     pub dropped: u64,
 }
 
-/// One reading, or the difference of two.
+/// A reading of all counters, or the difference of two.
 pub struct Witness {
     /// The weir node's interface.
     pub weir: Interface,
     /// Its XDP hook.
     pub xdp: Xdp,
-    /// The switch's interface to the weir node: a veth counts what did not fit into its peer's ring there.
+    /// The switch's interface to the weir node; a veth counts there what did not fit into its peer's ring.
     pub switch: Interface,
     /// The client's interface.
     pub client: Interface,
@@ -57,7 +57,7 @@ impl Witness {
         })
     }
 
-    /// What was counted since `earlier`.
+    /// Returns what was counted since `earlier`.
     pub fn since(&self, earlier: &Witness) -> Witness {
         let back_ends =
             self.back_ends.iter().zip(&earlier.back_ends).map(|(&(name, now), &(_, then))| (name, now - then));
@@ -70,18 +70,18 @@ impl Witness {
         }
     }
 
-    /// Frames that the XDP program left to the kernel.
+    /// Returns the frames that the XDP program left to the kernel.
     pub fn passed(&self) -> u64 {
         self.xdp.seen.saturating_sub(self.xdp.taken + self.xdp.dropped)
     }
 
-    /// Frames that the kernel dropped at or on the way to the weir node's interface.
+    /// Returns the frames that the kernel dropped at the weir node's interface or on the way there.
     pub fn dropped(&self) -> u64 {
-        // The interface's count includes what was lost at the hook; the higher of both says it all.
+        // The interface's count includes losses at the hook, so the higher of both covers everything.
         self.switch.dropped + self.weir.dropped.max(self.xdp.dropped)
     }
 
-    /// As in the lab's JSON.
+    /// Returns the counters as JSON.
     pub fn json(&self) -> Value {
         let back_ends = self.back_ends.iter().map(|(name, at)| json!({"name": name, "rx_packets": at.received}));
         json!({
@@ -128,7 +128,7 @@ fn interface(namespace: &Namespace, name: &str) -> Result<Interface> {
     let text = namespace.output("ip", &["-j", "-s", "link", "show", "dev", name])?;
     let links: Value = serde_json::from_str(&text).context("`ip -j` printed no JSON")?;
     let count = |direction: &str, name: &str| {
-        links[0]["stats64"][direction][name].as_u64().with_context(|| format!("`ip -j` says nothing of {name}"))
+        links[0]["stats64"][direction][name].as_u64().with_context(|| format!("`ip -j` did not print {name}"))
     };
     Ok(Interface {
         received: count("rx", "packets")?,
@@ -147,7 +147,7 @@ fn xdp(namespace: &Namespace) -> Result<Xdp> {
     })
 }
 
-/// Adds the lines `rx_queue_<number><name>: <count>` of `ethtool -S` on a veth.
+/// Sums the lines `rx_queue_<number><name>: <count>` of `ethtool -S` on a veth.
 fn sum_over_queues(text: &str, name: &str) -> u64 {
     let of_queue = |line: &str| {
         let (counter, count) = line.trim().strip_prefix("rx_queue_")?.split_once(": ")?;

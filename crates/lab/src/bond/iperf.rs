@@ -1,4 +1,4 @@
-//! A load of TCP: Debian's iperf3, with cubic, from inside to outside.
+//! A TCP load from the inside to the outside: Debian's iperf3 with cubic.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -11,28 +11,28 @@ use super::topology::{OUTSIDE, Topology};
 use crate::Interrupt;
 use crate::run::{Run, Started};
 
-/// Connections: enough for every member to have some.
+/// Number of connections: enough for every member to carry some.
 const CONNECTIONS: &str = "24";
-/// How much longer than its time iperf3 may take.
+/// How much longer than its duration iperf3 may take.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// A load that is running.
+/// A running load.
 pub struct Iperf {
     client: Started,
     server: Started,
     deadline: Instant,
 }
 
-/// What came of it.
+/// The result of a load.
 pub struct Throughput {
-    /// Received, megabits a second.
+    /// Received, in megabits per second.
     pub mbps: f64,
-    /// Segments sent anew.
+    /// Retransmitted segments.
     pub retransmits: u64,
 }
 
 impl Iperf {
-    /// Starts one for so many seconds.
+    /// Starts a load of `seconds` seconds.
     pub fn start(run: &mut Run, topology: &Topology, seconds: u32, interrupt: &Interrupt) -> Result<Iperf> {
         let mut command = topology.outside.command("iperf3");
         command.args(["--server", "--one-off", "--bind", OUTSIDE]).stdout(Stdio::null());
@@ -46,7 +46,7 @@ impl Iperf {
         Ok(Iperf { client, server, deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + GRACE })
     }
 
-    /// True when it has ended; an error when it should have.
+    /// Returns true if the load has ended. Fails if it is overdue.
     pub fn ended(&self, run: &mut Run) -> Result<bool> {
         if run.child(self.client).try_wait()?.is_some() {
             return Ok(true);
@@ -57,7 +57,7 @@ impl Iperf {
         Ok(false)
     }
 
-    /// The result of one that has ended.
+    /// Returns the result of a load that has ended.
     pub fn throughput(self, run: &mut Run) -> Result<Throughput> {
         run.stop(self.server)?;
         let text = std::fs::read_to_string(run.folder().join("iperf3.json"))?;
@@ -72,7 +72,7 @@ impl Iperf {
     }
 }
 
-/// Its port is 5201 (0x1451), and state 0A is LISTEN.
+/// Waits for the server: port 5201 is 0x1451, and state 0A is LISTEN.
 fn wait_until_it_listens(topology: &Topology, interrupt: &Interrupt) -> Result<()> {
     let deadline = Instant::now() + GRACE;
     while !topology.outside.output("cat", &["/proc/net/tcp"])?.contains(":1451 00000000:0000 0A") {

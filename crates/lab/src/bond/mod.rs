@@ -1,9 +1,9 @@
-//! `weir lab bond`: weir bonded over two and over four links to an Open vSwitch that speaks LACP; links are cut and mended,
-//! members come and go, both ends restart.
+//! `weir lab bond`: a bond of weir to an Open vSwitch that speaks LACP, over two links and then four. Links
+//! fail and recover, members come and go, both ends restart.
 //!
-//! Through each event goes a paced stream of packets with numbers (stream.rs), which tells what was lost, what overtook what,
-//! and for how long nothing came through; in quiet times also TCP (iperf.rs). See topology.rs for who is wired to whom,
-//! phase.rs for what must hold.
+//! During each event, a paced stream of numbered packets (stream.rs) shows which packets were lost or
+//! reordered, and how long the outage lasted; between events there is also TCP (iperf.rs). topology.rs
+//! describes the network, phase.rs what must hold.
 
 mod iperf;
 mod node;
@@ -29,33 +29,35 @@ use super::run::Run;
 use super::screen::Screen;
 use super::{INTERRUPTED, Interrupt, Interrupted, namespace};
 
-/// How often the lab looks around.
+/// How often the lab polls.
 const TICK: Duration = Duration::from_millis(20);
-/// How long a stream runs before something happens to it, and after all is well again.
+/// How long a stream runs before an event, and after recovery.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long LACP may take to come to an agreement, and a partner or weir to start.
+/// How long LACP may take to negotiate, and a partner or weir to start.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Carrier loss to another member, at the median.
+/// The longest time from loss of carrier to the first packet on another member, in milliseconds, at the
+/// median.
 const FAILOVER_MS: f64 = 10.0;
-/// LACPDUs come every second; three are missed (802.1AX 6.4.4), and the lab looks every 20 ms.
+/// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
+/// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
 const NEEDED: [&str; 8] = ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
-/// What the user asked for.
+/// Options of the lab.
 pub struct Options {
-    /// How long each quiet phase lasts.
+    /// Duration of each quiet phase.
     pub seconds: u32,
-    /// Packets a second of the stream.
+    /// Packets per second of the stream.
     pub rate: u32,
-    /// How often links are cut, and mended.
+    /// How often links fail and recover.
     pub cuts: u32,
-    /// One JSON object on the last line.
+    /// Print a JSON object on the last line.
     pub json: bool,
-    /// Leave everything standing, to look around.
+    /// Leave everything in place for inspection.
     pub keep: bool,
 }
 
-/// Runs the lab; success when all phases are well.
+/// Runs the lab. Succeeds if all phases keep their promises.
 pub fn run(options: &Options) -> Result<ExitCode> {
     check_means()?;
     let interrupt = Interrupt::on_signals()?;
@@ -69,7 +71,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         result => result?,
     };
     let ok = phases.iter().all(|phase| phase.reasons().is_empty());
-    screen.say(if ok { "All phases are as they should be." } else { "Not all phases are as they should be." });
+    screen.say(if ok { "All phases succeeded." } else { "Some phases failed." });
     if options.keep {
         screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
     }
@@ -82,7 +84,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 fn check_means() -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        bail!("labs make network namespaces: run this as root (sudo weir lab bond)");
+        bail!("labs create network namespaces: run this as root (sudo weir lab bond)");
     }
     let mut missing = namespace::missing(&NEEDED);
     if !std::fs::exists(SWITCH).unwrap_or(false) {
@@ -134,7 +136,7 @@ struct Lab<'a> {
 }
 
 impl Lab<'_> {
-    /// Nothing happens.
+    /// A phase without events.
     fn steady(&mut self, name: &str, members: usize) -> Result<()> {
         let mut phase = Phase::new(name, Promise::Nothing);
         let time = Duration::from_secs(self.options.seconds.into());
@@ -145,7 +147,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// As much TCP as goes through: every link must carry some of it.
+    /// As much TCP as possible: every link must carry some of it.
     fn load(&mut self, name: &str, members: usize) -> Result<()> {
         let mut phase = Phase::new(name, Promise::Nothing);
         let before = self.node.sent_by_link()?;
@@ -163,7 +165,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Two members are added by a new configuration.
+    /// Adds two members by a new configuration.
     fn become_four(&mut self) -> Result<()> {
         let mut phase = Phase::new("two links become four", Promise::Nothing);
         let ms = self.through(&mut phase, |lab, stream| {
@@ -223,7 +225,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// LACPDUs no longer arrive by one link, whose carrier stays.
+    /// Blocks LACPDUs on one link, which keeps its carrier.
     fn fall_silent(&mut self) -> Result<()> {
         let mut phase = Phase::new("LACP falls silent on a link", Promise::Noticed { within_ms: SILENCE_MS });
         let ms = self.through(&mut phase, |lab, stream| {
@@ -246,7 +248,8 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// A link leads to another aggregate of the partner's, or to another system: it must not be used with the others.
+    /// Moves a link to another aggregate of the partner, or to another system. The bond must not use it with
+    /// the others.
     fn lead_elsewhere(&mut self, name: &str, bridge: &str) -> Result<()> {
         let mut phase = Phase::new(name, Promise::Back);
         self.through(&mut phase, |lab, stream| {
@@ -258,7 +261,7 @@ impl Lab<'_> {
         self.wait_for("four members", |bond| bond.enabled() == LINKS)
     }
 
-    /// One end is passive and slow, then the other.
+    /// Makes one end passive and slow, then the other.
     fn speak_otherwise(&mut self) -> Result<()> {
         let mut phase = Phase::new("the partner is passive and slow", Promise::Back);
         self.through(&mut phase, |lab, stream| {
@@ -301,7 +304,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Sends a stream through an event, and counts it in the phase.
+    /// Runs a stream during an event, and adds its result to the phase.
     fn through<T>(&mut self, phase: &mut Phase, event: impl FnOnce(&mut Self, &Stream) -> Result<T>) -> Result<T> {
         let stream = Stream::start(self.run, &self.topology, self.options.rate, self.interrupt)?;
         let name = phase.name.clone();
@@ -309,7 +312,7 @@ impl Lab<'_> {
         let busy = self.node.bond()?.moved_busy();
         let result = event(self, &stream)?;
         self.pass(LEAD, &stream, &name)?;
-        // A weir that was started anew counts anew.
+        // A restarted weir counts from zero.
         let busy = self.node.bond()?.moved_busy().saturating_sub(busy);
         let tally = stream.finish(self.run, self.interrupt)?;
         phase.add(&tally, busy);
@@ -319,7 +322,7 @@ impl Lab<'_> {
         Ok(result)
     }
 
-    /// Lets time pass.
+    /// Waits for `time`, updating the screen.
     fn pass(&mut self, time: Duration, stream: &Stream, what: &str) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -338,7 +341,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Waits, while a stream runs, until the bond is so and the partner uses as many links.
+    /// Waits, while a stream runs, until the bond satisfies `is_so` and the partner uses as many links.
     fn settled(&mut self, what: &str, stream: &Stream, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -347,25 +350,25 @@ impl Lab<'_> {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
-                bail!("waited in vain for {what}; the partner uses {partner} links: {}", bond.text());
+                bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
             }
             self.tick(stream, what)?;
         }
     }
 
-    /// Waits, while a stream runs, until the bond is so.
+    /// Waits, while a stream runs, until the bond satisfies `is_so`.
     fn wait_in(&mut self, stream: &Stream, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         let start = Instant::now();
         while !is_so(&self.node.bond()?) {
             if start.elapsed() > PATIENCE {
-                bail!("waited in vain for {what}: {}", self.node.bond()?.text());
+                bail!("timed out waiting for {what}: {}", self.node.bond()?.text());
             }
             self.tick(stream, what)?;
         }
         Ok(())
     }
 
-    /// Waits until the bond is so, and the partner uses as many links.
+    /// Waits until the bond satisfies `is_so` and the partner uses as many links.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         let start = Instant::now();
         loop {
@@ -374,7 +377,7 @@ impl Lab<'_> {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
-                bail!("waited in vain for {what}; the partner uses {partner} links: {}", bond.text());
+                bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
             }
             self.interrupt.sleep(TICK)?;
         }

@@ -1,4 +1,4 @@
-//! The weir node: a daemon with a bond between host and links, and what its bond says of itself.
+//! The weir node: a daemon with a bond between host and links, and the state that its bond reports.
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -8,14 +8,14 @@ use crate::Interrupt;
 use crate::run::Run;
 use crate::weir::Weir;
 
-/// See above.
+/// A running weir node.
 pub struct Node(Weir);
 
-/// The bond at one moment.
+/// A snapshot of the bond.
 pub struct Bond(Value);
 
 impl Node {
-    /// Starts it with so many members.
+    /// Starts the node with `members` members.
     pub fn start(run: &mut Run, topology: &Topology, members: usize, interrupt: &Interrupt) -> Result<Node> {
         let command = |program: &str| topology.weir.preferred(program);
         Weir::start(run, "weir", command, &configuration(members, "active", "fast"), interrupt).map(Node)
@@ -26,22 +26,22 @@ impl Node {
         self.0.reload(&configuration(members, "active", "fast"))
     }
 
-    /// Changes how it speaks LACP over all links: `active` or `passive`, `fast` or `slow`.
+    /// Changes its LACP settings on all links: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
         self.0.reload(&configuration(LINKS, mode, rate))
     }
 
-    /// `weir bond WORDS`, such as `disable p1`.
+    /// Runs `weir bond WORDS`, such as `disable p1`.
     pub fn command(&self, words: &str) -> Result<()> {
         self.0.app("bond0", words).map(drop)
     }
 
-    /// How the bond is now.
+    /// Takes a snapshot of the bond.
     pub fn bond(&self) -> Result<Bond> {
         self.0.app("bond0", "show").map(Bond)
     }
 
-    /// Frames that each of the links was sent.
+    /// Returns the number of frames sent on each link.
     pub fn sent_by_link(&self) -> Result<[u64; LINKS]> {
         let ports = self.0.show("ports")?;
         let ports = ports["ports"].as_array().context("no ports")?;
@@ -52,39 +52,39 @@ impl Node {
         Ok([1, 2, 3, 4].map(sent))
     }
 
-    /// Stops it; an error unless it ends well.
+    /// Stops the node. Fails unless it ends with success.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.0.stop(run)
     }
 }
 
 impl Bond {
-    /// How many members carry traffic.
+    /// Returns the number of enabled members.
     pub fn enabled(&self) -> usize {
         self.members().filter(|member| member["enabled"] == true).count()
     }
 
-    /// Whether the member on this link (from 1) does.
+    /// Returns true if the member on this link (counted from 1) is enabled.
     pub fn uses(&self, link: usize) -> bool {
         self.member(link).is_some_and(|member| member["enabled"] == true)
     }
 
-    /// Buckets that the member on this link (from 1) has.
+    /// Returns the number of buckets of the member on this link (counted from 1).
     pub fn buckets_of(&self, link: usize) -> u64 {
         self.member(link).and_then(|member| member["buckets"].as_u64()).unwrap_or(0)
     }
 
-    /// Moves that still wait for their bucket to be idle.
+    /// Returns the number of moves that wait for their bucket to be idle.
     pub fn waiting(&self) -> u64 {
         self.0["waiting"].as_u64().unwrap_or(0)
     }
 
-    /// Buckets that were moved under a flow that never paused.
+    /// Returns the number of buckets that moved while in use.
     pub fn moved_busy(&self) -> u64 {
         self.0["moved_busy"].as_u64().unwrap_or(0)
     }
 
-    /// Whether every member's `end` of LACP (`actor` is weir's) speaks first.
+    /// Returns true if this `end` of every member is active in LACP (`actor` is weir's end).
     pub fn is_active(&self, end: &str) -> bool {
         let says = |member: &Value| {
             let state = member["lacp"][end]["state"].as_array();
@@ -93,7 +93,7 @@ impl Bond {
         self.members().all(says)
     }
 
-    /// All of it.
+    /// Returns the whole snapshot as text.
     pub fn text(&self) -> String {
         self.0.to_string()
     }
@@ -107,8 +107,9 @@ impl Bond {
     }
 }
 
-/// Five ports, of which the first so many links are members. One is used a moment after the partner has said that it takes
-/// frames from it: Open vSwitch says so before it does.
+/// A configuration with five ports, of which the first `members` links are members. A member is used only a
+/// moment after the partner has announced that it accepts frames, because Open vSwitch announces that too
+/// early.
 fn configuration(members: usize, mode: &str, rate: &str) -> String {
     let ports: String = (0..=LINKS).map(|port| format!("  p{port}: {{ xdp: p{port} }}\n")).collect();
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();

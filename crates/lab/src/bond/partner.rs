@@ -1,4 +1,4 @@
-//! The partner: Debian's Open vSwitch, its userspace datapath, with an LACP bond over all four links.
+//! The partner: Debian's Open vSwitch with its userspace datapath, and an LACP bond over all four links.
 
 use std::process::Command;
 
@@ -9,11 +9,11 @@ use crate::Interrupt;
 use crate::ovs::{Ovs, SWITCH};
 use crate::run::Run;
 
-/// See above.
+/// A running partner.
 pub struct Partner(Ovs);
 
 impl Partner {
-    /// Starts it.
+    /// Starts the partner.
     pub fn start(run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<Partner> {
         let settings = ["other_config:n-handler-threads=1", "other_config:n-revalidator-threads=1"];
         let ovs = Ovs::start(run, SWITCH, &settings, inside(topology), interrupt)?;
@@ -27,29 +27,29 @@ impl Partner {
         Ok(Partner(ovs))
     }
 
-    /// How many links it uses.
+    /// Returns the number of links it uses.
     pub fn members_enabled(&self) -> Result<usize> {
         self.0.members_enabled("bond0")
     }
 
-    /// Ends the switch, not its database.
+    /// Stops the switch, but not its database.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         run.stop(self.0.process()).map(drop)
     }
 
-    /// Starts it again.
+    /// Starts the switch again.
     pub fn restart(&mut self, run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<()> {
         self.0.restart(run, SWITCH, inside(topology), interrupt)
     }
 
-    /// How it speaks LACP: `active` or `passive`, `fast` or `slow`.
+    /// Changes its LACP settings: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
         let (mode, rate) = (format!("lacp={mode}"), format!("other_config:lacp-time={rate}"));
         self.0.vsctl(&["set", "port", "bond0", &mode, &rate])
     }
 
-    /// Takes a link (from 1) out of the bond and has it speak LACP for itself, on this bridge: with another key on `br0`, as
-    /// another system on any other.
+    /// Removes a link (counted from 1) from the bond and lets it speak LACP alone on this bridge: with
+    /// another key on `br0`, as another system on any other bridge.
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
         let link = format!("s{link}");
         self.0.vsctl(&["del-bond-iface", "bond0", &link])?;
@@ -67,7 +67,7 @@ impl Partner {
         ])
     }
 
-    /// Takes it into the bond again.
+    /// Returns the link to the bond.
     pub fn take_in(&self, link: usize) -> Result<()> {
         let link = format!("s{link}");
         self.0.vsctl(&["del-port", &link])?;

@@ -1,4 +1,4 @@
-//! What a phase came to, and whether that is well.
+//! The result of a phase, and whether it keeps its promise.
 
 use serde_json::{Value, json};
 
@@ -10,44 +10,44 @@ use crate::spread::Spread;
 /// What must hold after a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Promise {
-    /// Nothing is lost; nothing is reordered, unless a bucket had to move under a flow that never paused.
+    /// Nothing is lost, and nothing is reordered unless a bucket had to move while in use.
     Nothing,
-    /// Traffic goes another way within so many milliseconds, at the median. What was lost tells how long it took; what the
-    /// partner had received by the link may be overtaken.
+    /// Traffic continues on another member within a time limit, at the median. Lost packets show how long it
+    /// took; those that the partner had received on the failed link may be overtaken.
     Elsewhere {
-        /// Milliseconds.
+        /// The limit in milliseconds.
         within_ms: f64,
     },
-    /// The bond notices within so many milliseconds, by its own word; nothing is reordered.
+    /// The bond reports the event within a time limit; nothing is reordered.
     Noticed {
-        /// Milliseconds.
+        /// The limit in milliseconds.
         within_ms: f64,
     },
-    /// Traffic comes back at all.
+    /// Traffic resumes eventually.
     Back,
 }
 
-/// One phase, perhaps of several events of the same kind.
+/// A phase, which may have several events of the same kind.
 pub struct Phase {
-    /// What happened.
+    /// What happens in it.
     pub name: String,
     promise: Promise,
     /// Packets of all events.
     pub tally: Tally,
-    /// For each event how long it took until traffic was as it should be.
+    /// For each event, the milliseconds until traffic had recovered.
     recoveries_ms: Vec<f64>,
-    /// Buckets that moved under a flow that never paused.
+    /// Buckets that moved while in use.
     moved_busy: u64,
-    /// A load of TCP instead of a stream.
+    /// Result of a TCP load, which replaces the stream.
     throughput: Option<Throughput>,
-    /// Share of the frames that each link carried, of those that should.
+    /// Share of the frames carried by each of the links that should carry some.
     shares: Option<Vec<f64>>,
-    /// What else went wrong.
+    /// Other failures.
     failures: Vec<String>,
 }
 
 impl Phase {
-    /// One in which nothing has happened yet.
+    /// Creates a phase without events.
     pub fn new(name: &str, promise: Promise) -> Phase {
         Phase {
             name: name.into(),
@@ -61,74 +61,74 @@ impl Phase {
         }
     }
 
-    /// Adds a stream through one event, and buckets that moved busy meanwhile.
+    /// Adds the stream of one event, and the number of buckets that moved while in use during it.
     pub fn add(&mut self, tally: &Tally, moved_busy: u64) {
         self.tally.add(tally);
         self.moved_busy += moved_busy;
     }
 
-    /// Whether nothing may overtake anything else.
+    /// Returns true if no packet may be reordered.
     fn is_planned(&self) -> bool {
         matches!(self.promise, Promise::Nothing | Promise::Noticed { .. })
     }
 
-    /// Whether what is to be told of it is how long the stream was cut off.
+    /// Returns true if the phase reports the outage duration of the stream.
     pub fn is_outage(&self) -> bool {
         matches!(self.promise, Promise::Back | Promise::Elsewhere { .. })
     }
 
-    /// Adds how long one event took.
+    /// Adds the recovery time of one event.
     pub fn recovered(&mut self, ms: Option<f64>) {
         self.recoveries_ms.extend(ms);
     }
 
-    /// Frames that each of the links which should carry some has carried.
+    /// Sets how many frames each of the links that should carry some has carried.
     pub fn carried(&mut self, frames: [u64; LINKS], members: usize) {
         let all = frames.iter().sum::<u64>().max(1) as f64;
         let shares: Vec<f64> = frames[..members].iter().map(|&frames| frames as f64 / all).collect();
         self.shares = Some(shares);
     }
 
-    /// It was a load of TCP, of which every link should have carried some.
+    /// Sets the result of a TCP load, of which every link should have carried some.
     pub fn load(&mut self, throughput: Throughput, frames: &[u64]) {
         if frames.contains(&0) {
             self.failures.push(format!("a link carried nothing: {frames:?}"));
         }
         if throughput.mbps < 1.0 {
-            self.failures.push("there was hardly any throughput".into());
+            self.failures.push("there was almost no throughput".into());
         }
         self.throughput = Some(throughput);
     }
 
-    /// How long it took at the median.
+    /// Returns the median recovery time.
     pub fn recovery_ms(&self) -> Option<f64> {
         (!self.recoveries_ms.is_empty()).then(|| Spread::of(self.recoveries_ms.clone()).median)
     }
 
-    /// Why it is not well.
+    /// Returns the reasons why the phase failed; none if it succeeded.
     pub fn reasons(&self) -> Vec<String> {
         let mut reasons = self.failures.clone();
         let Tally { lost, reordered, back, .. } = self.tally;
         if !back {
-            reasons.push("a flow did not come back".into());
+            reasons.push("a flow did not resume".into());
         }
         if self.promise == Promise::Nothing && lost > 0 {
             reasons.push(format!("{lost} packets were lost"));
         }
         if self.is_planned() && reordered > 0 && self.moved_busy == 0 {
-            reasons.push(format!("{reordered} packets were overtaken"));
+            reasons.push(format!("{reordered} packets were reordered"));
         }
         if let Promise::Elsewhere { within_ms } | Promise::Noticed { within_ms } = self.promise {
             match self.recovery_ms() {
                 Some(ms) if ms > within_ms => reasons.push(format!("it took {ms:.1} ms, not {within_ms:.0}")),
                 Some(_) => {}
-                None => reasons.push("nothing was to be seen of it".into()),
+                None => reasons.push("no recovery was observed".into()),
             }
         }
         reasons
     }
 
-    /// The stable output.
+    /// Returns the phase as JSON. This format is stable.
     pub fn json(&self) -> Value {
         let stream = self.throughput.is_none();
         let reasons = self.reasons();
@@ -148,11 +148,11 @@ impl Phase {
         })
     }
 
-    /// A line of the table.
+    /// Returns the phase as a line of the table.
     pub fn text(&self) -> String {
         let mut line = format!("  {:<34}", self.name);
         match &self.throughput {
-            Some(load) => line += &format!("{:>9.0} Mbit/s, {} sent anew", load.mbps, load.retransmits),
+            Some(load) => line += &format!("{:>9.0} Mbit/s, {} retransmitted", load.mbps, load.retransmits),
             None => {
                 let Tally { sent, lost, reordered, .. } = self.tally;
                 line += &format!("{sent:>9} {lost:>7} {reordered:>10}");
@@ -170,7 +170,7 @@ impl Phase {
             line += &format!("  {}", shares.join(" "));
         }
         if self.moved_busy > 0 {
-            line += &format!("  {} buckets moved busy", self.moved_busy);
+            line += &format!("  {} buckets moved in use", self.moved_busy);
         }
         for reason in self.reasons() {
             line += &format!("\n    FAILED: {reason}");
@@ -178,7 +178,7 @@ impl Phase {
         line
     }
 
-    /// What stands above the lines.
+    /// Returns the heading of the table.
     pub fn heading() -> String {
         format!("  {:<34}{:>9} {:>7} {:>10}  {:>12}", "phase", "sent", "lost", "reordered", "recovery")
     }
@@ -198,7 +198,7 @@ mod tests {
         phase.add(&tally(0, 0), 0);
         assert!(phase.reasons().is_empty());
         phase.add(&tally(0, 1), 0);
-        assert_eq!(phase.reasons(), ["1 packets were overtaken"]);
+        assert_eq!(phase.reasons(), ["1 packets were reordered"]);
         phase.add(&tally(0, 0), 1);
         assert!(phase.reasons().is_empty());
         phase.add(&tally(1, 0), 0);
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn a_failover_is_judged_by_its_median_and_must_have_been_seen() {
         let mut phase = Phase::new("x", Promise::Elsewhere { within_ms: 10.0 });
-        assert_eq!(phase.reasons(), ["nothing was to be seen of it"]);
+        assert_eq!(phase.reasons(), ["no recovery was observed"]);
         [5.0, 90.0, 6.0].into_iter().for_each(|ms| phase.recovered(Some(ms)));
         assert!(phase.reasons().is_empty());
         [11.0, 12.0].into_iter().for_each(|ms| phase.recovered(Some(ms)));

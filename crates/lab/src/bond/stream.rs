@@ -1,8 +1,8 @@
-//! A paced stream of UDP packets in many flows, each packet with its number: what was lost, what overtook what, and for how
-//! long nothing came through.
+//! A paced stream of UDP packets in many flows, each packet with a number, which shows losses, reordering and
+//! the duration of outages.
 //!
-//! Sender and receiver are processes of their own (`weir lab stream`), for they live in namespaces. Each writes down what it
-//! has sent or received, and when; what it means is worked out afterwards, here, from both.
+//! Sender and receiver are separate processes (`weir lab stream`), because they run in namespaces. Each logs
+//! what it sent or received, and when; both logs are evaluated here afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,42 +20,44 @@ use super::topology::{OUTSIDE, Topology};
 use crate::run::{Run, Started};
 use crate::{Interrupt, weir};
 
-/// Flows: enough for every member to have some, and so few that each has a packet every few milliseconds.
+/// Number of flows: enough for every member to carry some, and so few that each has a packet every few
+/// milliseconds.
 const FLOWS: u32 = 16;
 
 const PORT: u16 = 9000;
-/// The flows' source ports begin here.
+/// Source port of the first flow.
 const SOURCE_PORT: u16 = 20_000;
-/// Bytes of a packet behind UDP.
+/// Bytes of a packet behind its UDP header.
 const PAYLOAD: usize = 64;
-/// Bytes that may wait for the receiver: it may be kept from its core for a while, and that is not to count as loss.
+/// Size of the receive buffer in bytes: packets must not be lost while the receiver is not scheduled.
 const BUFFER: usize = 8 << 20;
-/// A sender that was kept from its core for longer skips what it has missed, and does not send it in one burst.
+/// A sender that was not scheduled for longer skips the packets it missed instead of sending them in one
+/// burst.
 const LATE: Duration = Duration::from_millis(20);
-/// How often both say how far they are.
+/// How often both ends report their progress.
 const SAY: Duration = Duration::from_millis(200);
-/// How long packets may be on their way.
+/// How long packets may be in flight.
 const SETTLE: Duration = Duration::from_millis(300);
-/// How long the processes may take to start, and to end.
+/// How long the processes may take to start or end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One end of a stream, in a process of its own.
+/// One end of a stream, in its own process.
 #[derive(clap::Subcommand)]
 pub enum End {
-    /// Sends until standard input ends.
+    /// Sends until standard input is closed.
     Send {
-        /// Where to.
+        /// The address to send to.
         address: SocketAddr,
-        /// Packets a second.
+        /// Packets per second.
         rate: u32,
-        /// Where to write down when each was sent.
+        /// The file that logs when each packet was sent.
         log: PathBuf,
     },
-    /// Receives until standard input ends.
+    /// Receives until standard input is closed.
     Receive {
-        /// On which address.
+        /// The address to receive on.
         address: SocketAddr,
-        /// Where to write down which came.
+        /// The file that logs which packets arrived.
         log: PathBuf,
     },
 }
@@ -90,7 +92,7 @@ fn send(address: SocketAddr, rate: u32, log: &Path) -> Result<()> {
             let mut payload = [0; PAYLOAD];
             payload[..4].copy_from_slice(&number.to_le_bytes());
             sent.push(start.elapsed().as_nanos() as u64);
-            // What the host itself does not take is lost like any other.
+            // A packet that the host itself refuses counts as lost, like any other.
             let _ = sockets[(number % FLOWS) as usize].send(&payload);
             due += interval;
         }
@@ -106,7 +108,8 @@ fn send(address: SocketAddr, rate: u32, log: &Path) -> Result<()> {
 
 fn receive(address: SocketAddr, log: &Path) -> Result<()> {
     let socket = UdpSocket::bind(address)?;
-    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER).context("no large buffer")?;
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, BUFFER)
+        .context("cannot enlarge the receive buffer")?;
     socket.set_read_timeout(Some(SAY / 4))?;
     let ended = end_of_input();
     println!("0");
@@ -125,7 +128,7 @@ fn receive(address: SocketAddr, log: &Path) -> Result<()> {
     fs::write(log, bytes).context("the log cannot be written")
 }
 
-/// Set when standard input ends.
+/// Returns a flag that is set when standard input is closed.
 fn end_of_input() -> Arc<AtomicBool> {
     let ended = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&ended);
@@ -136,7 +139,7 @@ fn end_of_input() -> Arc<AtomicBool> {
     ended
 }
 
-/// A stream from inside to outside that is running.
+/// A running stream from the inside to the outside.
 pub struct Stream {
     sender: Process,
     receiver: Process,
@@ -144,15 +147,15 @@ pub struct Stream {
 
 struct Process {
     started: Started,
-    /// It ends when this does.
+    /// The process ends when this is dropped.
     input: ChildStdin,
-    /// How far it is.
+    /// Its progress.
     count: Arc<AtomicU64>,
     log: PathBuf,
 }
 
 impl Stream {
-    /// Starts one of so many packets a second.
+    /// Starts a stream with `rate` packets per second.
     pub fn start(run: &mut Run, topology: &Topology, rate: u32, interrupt: &Interrupt) -> Result<Stream> {
         let to = format!("{OUTSIDE}:{PORT}");
         let program = weir::program()?;
@@ -166,7 +169,7 @@ impl Stream {
         Ok(Stream { sender, receiver })
     }
 
-    /// Packets sent and received so far.
+    /// Returns the numbers of packets sent and received so far.
     pub fn counts(&self) -> (u64, u64) {
         let count = |process: &Process| match process.count.load(Ordering::Relaxed) {
             NOTHING => 0,
@@ -175,7 +178,7 @@ impl Stream {
         (count(&self.sender), count(&self.receiver))
     }
 
-    /// Stops it; what came of it.
+    /// Stops the stream and returns its result.
     pub fn finish(self, run: &mut Run, interrupt: &Interrupt) -> Result<Tally> {
         let sent = self.sender.end(run, interrupt)?;
         interrupt.sleep(SETTLE)?;
@@ -186,7 +189,7 @@ impl Stream {
     }
 }
 
-/// No line was read yet.
+/// Stands for a process that has not printed a line yet.
 const NOTHING: u64 = u64::MAX;
 
 impl Process {
@@ -210,7 +213,7 @@ impl Process {
         Ok(())
     }
 
-    /// Lets it end; what it has written down.
+    /// Ends the process and returns its log.
     fn end(self, run: &mut Run, interrupt: &Interrupt) -> Result<Vec<u8>> {
         drop(self.input);
         let deadline = Instant::now() + PATIENCE;
@@ -224,7 +227,7 @@ impl Process {
     }
 }
 
-/// The number on the last line that came.
+/// Returns the number on the last line printed so far.
 fn counts(lines: ChildStdout) -> Arc<AtomicU64> {
     let count = Arc::new(AtomicU64::new(NOTHING));
     let last = Arc::clone(&count);
@@ -236,24 +239,24 @@ fn counts(lines: ChildStdout) -> Arc<AtomicU64> {
     count
 }
 
-/// What came of a stream.
+/// The result of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
     /// Packets sent.
     pub sent: u64,
-    /// Packets that never came.
+    /// Packets that never arrived.
     pub lost: u64,
-    /// Packets that came after a later one of their flow (RFC 4737 §3).
+    /// Packets that arrived after a later one of their flow (RFC 4737 §3).
     pub reordered: u64,
-    /// From the first lost packet to the one with which the last flow came through again; `None` when none was lost.
+    /// From the first lost packet to the packet with which the last flow resumed; `None` if nothing was lost.
     pub outage_ms: Option<f64>,
-    /// Every flow came through at last.
+    /// Whether every flow resumed.
     pub back: bool,
 }
 
 impl Tally {
-    /// From the times at which packets were sent, by number, and the numbers of those that came, in order. Flow `n` has
-    /// every packet whose number is `n` modulo the flows.
+    /// Evaluates the send times of packets, by number, and the numbers of the packets that arrived, in order.
+    /// Flow `n` has the packets whose number modulo the number of flows is `n`.
     pub fn of(sent: &[u64], received: &[u32]) -> Tally {
         let mut came = vec![false; sent.len()];
         let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
@@ -276,7 +279,7 @@ impl Tally {
         tally
     }
 
-    /// Of several streams; outages are not added up.
+    /// Adds another stream, except for its outage.
     pub fn add(&mut self, other: &Tally) {
         self.sent += other.sent;
         self.lost += other.lost;
@@ -310,7 +313,7 @@ mod tests {
 
     #[test]
     fn an_outage_lasts_from_the_first_lost_packet_until_every_flow_is_back() {
-        // Flows 3 and 4 lose their packets 3, 4 and 19; then 20 and 35 come.
+        // Flows 3 and 4 lose their packets 3, 4 and 19; then 20 and 35 arrive.
         let received: Vec<u32> = (0..200).filter(|number| ![3, 4, 19].contains(number)).collect();
         let tally = Tally::of(&times(200), &received);
         assert_eq!((tally.lost, tally.outage_ms, tally.back), (3, Some(32.0), true));

@@ -1,4 +1,5 @@
-//! Who is wired to whom: two hosts, and between them weir and an Open vSwitch that are bonded over four links.
+//! The network of the lab: two hosts, and between them weir and an Open vSwitch that are bonded over four
+//! links.
 //!
 //! ```text
 //!             +------+ p1 --- s1 +--------+
@@ -7,14 +8,15 @@
 //!             +------+ p4 --- s4 +--------+
 //! ```
 //!
-//! The hosts know each other's MAC address, so that no ARP is lost in an outage and lengthens it.
+//! Each host has the other's MAC address as a permanent neighbour, so that no lost ARP packet prolongs an
+//! outage.
 
 use anyhow::Result;
 
 use crate::namespace::Namespace;
 use crate::run::Run;
 
-/// The hosts' addresses.
+/// Addresses of the hosts.
 pub const INSIDE: &str = "10.88.0.1";
 pub const OUTSIDE: &str = "10.88.0.2";
 const INSIDE_MAC: &str = "02:88:00:00:00:01";
@@ -24,20 +26,20 @@ const INTERFACE: &str = "eth0";
 /// Links between weir and the switch: `p1` to `p4` at one end, `s1` to `s4` at the other.
 pub const LINKS: usize = 4;
 
-/// The lab's network.
+/// The namespaces of the lab.
 pub struct Topology {
-    /// Where traffic comes from.
+    /// The host that sends.
     pub inside: Namespace,
     /// Where weir runs.
     pub weir: Namespace,
     /// Where Open vSwitch runs.
     pub switch: Namespace,
-    /// Where traffic goes.
+    /// The host that receives.
     pub outside: Namespace,
 }
 
 impl Topology {
-    /// Builds it; `run` takes it down.
+    /// Creates the network; `run` removes it.
     pub fn build(run: &Run) -> Result<Topology> {
         let topology = Topology {
             inside: run.namespace("inside")?,
@@ -56,12 +58,13 @@ impl Topology {
         Ok(topology)
     }
 
-    /// Cuts a link (from 1) at the switch's end, so that weir's loses its carrier, or mends it.
+    /// Takes a link (counted from 1) down at the switch's end, so that weir's end loses its carrier, or up
+    /// again.
     pub fn set_link(&self, link: usize, up: bool) -> Result<()> {
         self.switch.ip(&format!("link set s{link} {}\n", if up { "up" } else { "down" }))
     }
 
-    /// Lets no LACPDU of the switch pass a link (from 1): its carrier stays, and so does all other traffic.
+    /// Blocks the switch's LACPDUs on a link (counted from 1), which keeps its carrier and all other traffic.
     pub fn silence(&self, link: usize) -> Result<()> {
         let rules = format!(
             "add table netdev lab\n\
@@ -71,13 +74,13 @@ impl Topology {
         self.switch.input("nft", &["-f", "-"], &rules)
     }
 
-    /// Lets them pass again.
+    /// Unblocks them.
     pub fn speak(&self) -> Result<()> {
         self.switch.output("nft", &["delete", "table", "netdev", "lab"]).map(drop)
     }
 }
 
-/// One queue at each end: weir has one worker.
+/// Connects two interfaces, with one queue at each end because weir has one worker.
 fn cable((here, name): (&Namespace, &str), (there, other): (&Namespace, &str)) -> Result<()> {
     here.ip(&format!(
         "link add name {name} numtxqueues 1 numrxqueues 1 type veth peer name {other} numtxqueues 1 numrxqueues 1 netns {}\n\
