@@ -4,6 +4,7 @@
 use crate::config::{self, Loaded, Report};
 use anyhow::{Context, Result};
 use apps::lb::{BackEnd, By};
+use engine::builder::Number;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -36,7 +37,7 @@ impl Default for Options {
 
 fn mac(text: &str) -> Result<u128, String> {
     let mac = config::mac(text).filter(|mac| mac[0] & 1 == 0);
-    mac.map(config::mac_value).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
+    mac.map(Number::number).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
 }
 
 /// The text of a file.
@@ -85,7 +86,7 @@ pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Re
     }
     yaml += &pipe(hashed, options);
     for (key, back_end) in keys(&back_ends, options) {
-        let mac = config::write_mac(config::mac_value(back_end.mac));
+        let mac = config::write_mac(back_end.mac.number());
         let _ =
             writeln!(yaml, "      - {{ match: {{ {key} }}, set: {{ eth.dst: {mac} }}, counter: {} }}", back_end.name);
     }

@@ -8,7 +8,7 @@ use crate::section::{Section, boolean, choice, duration, list, number, pairs, te
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Origin, Pipe, PipeKind, Program, SharedUse, Template,
+    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program, SharedUse, Template,
 };
 use packet::{Field, KeySource};
 
@@ -22,33 +22,12 @@ const KEYS: &[&str] = &[
     "capacity", "entries",
 ];
 
-/// A pipe of which only the name is known yet.
+/// Reads the contents of a pipe that the program knows by name. What cannot be used is reported and left out.
 #[must_use]
-pub fn stub(name: &str, origin: Origin) -> Pipe {
-    Pipe {
-        name: name.to_string(),
-        kind: PipeKind::Basic,
-        matches: Vec::new(),
-        monitor: Monitor::default(),
-        templates: vec![Template { name: DEFAULT.to_string(), operations: Vec::new() }],
-        forward: Forward::Drop,
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: CAPACITY_LEAST as u32,
-        entries: Vec::new(),
-        origin,
-    }
-}
-
-/// The name of a pipe's only action.
-const DEFAULT: &str = "default";
-
-/// Reads a pipe. What cannot be used is told and left out.
-#[must_use]
-pub fn read(stub: &Pipe, node: &Node, program: &Program, counters: &mut Counters, report: &mut Report) -> Pipe {
+pub fn read(id: PipeId, node: &Node, program: &Program, counters: &mut Counters, report: &mut Report) -> Pipe {
     let before = report.errors();
-    let section = Section::of(node, KEYS, report).at(report.span_of(stub.origin));
-    let mut pipe = stub.clone();
+    let mut pipe = program.pipes[id.index()].clone();
+    let section = Section::of(node, KEYS, report).at(report.span_of(pipe.origin));
     let reader = Reader { section: &section, program };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
@@ -285,8 +264,8 @@ impl Reader<'_> {
 
     fn templates(&self, report: &mut Report) -> Vec<Template> {
         match (self.section.get("action"), self.section.get("actions")) {
-            (None, None) => vec![Template { name: DEFAULT.to_string(), operations: Vec::new() }],
-            (Some(node), None) => vec![template(DEFAULT, node, self.program, report)],
+            (None, None) => vec![Template::default()],
+            (Some(node), None) => vec![template(Template::DEFAULT, node, self.program, report)],
             (given, Some(node)) => {
                 if let Some(one) = given {
                     report.error(one.span, "`action` or `actions`, not both");

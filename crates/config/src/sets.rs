@@ -5,7 +5,9 @@ use crate::forward;
 use crate::raw::{Kind, Node};
 use crate::section::{Section, boolean, choice, name, number, pairs};
 use engine::check::{MAGLEV_MAX, WANTS_MAX};
-use engine::program::{Fill, Forward, Group, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target};
+use engine::program::{
+    Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
+};
 
 /// Buckets of a Maglev group, unless it says otherwise: the smaller size of the paper (NSDI'16 §5.3), where a change
 /// of 1000 targets disturbs little.
@@ -13,17 +15,11 @@ pub const MAGLEV_SIZE: u32 = 65_537;
 /// Buckets of a group filled by wants, unless it says otherwise: what Open vSwitch's bonds have.
 const WANTS_SIZE: u32 = 256;
 
-/// The targets of a group: names, without where they lead, so that pipes can name them.
+/// Reads the contents of a group that the program knows by name.
 #[must_use]
-pub fn group_stub(name: &str, span: Span, report: &mut Report) -> Group {
-    let origin = report.origin(span);
-    Group { name: name.to_string(), fill: Fill::Maglev, size: MAGLEV_SIZE, seed: None, targets: Vec::new(), origin }
-}
-
-/// Reads a group.
-#[must_use]
-pub fn group(stub: &Group, node: &Node, program: &Program, report: &mut Report) -> Group {
-    let section = Section::of(node, &["fill", "size", "seed", "targets"], report).at(report.span_of(stub.origin));
+pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -> Group {
+    let blank = program.groups[id.index()].clone();
+    let section = Section::of(node, &["fill", "size", "seed", "targets"], report).at(report.span_of(blank.origin));
     let fills = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
     let fill = section.get("fill").and_then(|node| choice(node, "`fill`", &fills, report)).unwrap_or(Fill::Maglev);
     let (default, max) = match fill {
@@ -38,7 +34,7 @@ pub fn group(stub: &Group, node: &Node, program: &Program, report: &mut Report) 
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
     let targets =
         targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, fill, program, report)).collect();
-    Group { fill, size: size.map_or(default, |size| size as u32), seed, targets, ..stub.clone() }
+    Group { fill, size: size.map_or(default, |size| size as u32), seed, targets, ..blank }
 }
 
 fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, report: &mut Report) -> Option<Target> {

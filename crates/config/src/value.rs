@@ -1,6 +1,7 @@
 //! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
 //! reader here has its writer beside it, and reads what that wrote.
 
+use engine::builder::Number;
 use engine::program::{Fill, Forward, Program};
 use packet::{Base, Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -63,12 +64,6 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(bytes)
 }
 
-/// A MAC address as a field's value.
-#[must_use]
-pub fn mac_value(mac: [u8; 6]) -> u128 {
-    mac.iter().fold(0, |value, byte| value << 8 | u128::from(*byte))
-}
-
 /// A value of `field`.
 ///
 /// # Errors
@@ -117,7 +112,7 @@ fn spelt(field: Field, text: &str) -> Option<u128> {
         return None;
     }
     let address = match field.spec().bits {
-        48 => mac(text).map(mac_value),
+        48 => mac(text).map(Number::number),
         32 => text.parse::<Ipv4Addr>().ok().map(|address| u128::from(address.to_bits())),
         128 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
         _ => None,

@@ -29,7 +29,8 @@ use crate::program::{
     MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, Pipe, PipeId, PipeKind, PortDeclaration,
     PortId, Program, SharedUse, Target, Template, Value,
 };
-use packet::{Field, KeySource};
+use packet::{Field, KeySource, TunnelPorts};
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 
@@ -37,6 +38,8 @@ use std::ops::Deref;
 #[derive(Clone, Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
+    /// Positions of shared counters: there may be one for every entry.
+    counters: HashMap<String, CounterId>,
 }
 
 impl Deref for ProgramBuilder {
@@ -51,12 +54,6 @@ impl Deref for ProgramBuilder {
 fn push<T>(list: &mut Vec<T>, item: T) -> u16 {
     list.push(item);
     (list.len() - 1) as u16
-}
-
-/// The position of a name, which is added if it is new.
-fn position(names: &mut Vec<String>, name: String) -> u16 {
-    let known = names.iter().position(|known| *known == name);
-    known.map_or_else(|| push(names, name), |at| at as u16)
 }
 
 impl ProgramBuilder {
@@ -113,12 +110,16 @@ impl ProgramBuilder {
 
     /// The shared counter of a name: one, however often it is asked for.
     pub fn counter(&mut self, name: impl Into<String>) -> CounterId {
-        CounterId(position(&mut self.program.counters, name.into()))
+        let name = name.into();
+        let names = &mut self.program.counters;
+        *self.counters.entry(name.clone()).or_insert_with(|| CounterId(push(names, name)))
     }
 
     /// The app of a name: one, however often it is asked for.
     pub fn app(&mut self, name: impl Into<String>) -> AppId {
-        AppId(position(&mut self.program.apps, name.into()))
+        let (names, name) = (&mut self.program.apps, name.into());
+        let known = names.iter().position(|known| *known == name);
+        AppId(known.map_or_else(|| push(names, name), |at| at as u16))
     }
 
     /// Adds a meter.
@@ -129,6 +130,11 @@ impl ProgramBuilder {
     /// Seeds the select hash.
     pub fn select_seed(&mut self, seed: u64) {
         self.program.select_seed = seed;
+    }
+
+    /// Tells tunnels by these UDP ports.
+    pub fn tunnels(&mut self, ports: TunnelPorts) {
+        self.program.tunnels = ports;
     }
 
     /// The program.
@@ -148,7 +154,7 @@ impl ProgramBuilder {
 }
 
 fn refuse_twice<'a>(what: &str, names: impl Iterator<Item = &'a String>) {
-    let mut seen = std::collections::HashSet::new();
+    let mut seen = HashSet::new();
     for name in names {
         assert!(seen.insert(name), "two {what} are called `{name}`");
     }
@@ -412,6 +418,13 @@ impl Entry {
 
 // ---- pipes ----
 
+impl Default for Template {
+    /// The only action of a pipe that changes nothing.
+    fn default() -> Template {
+        Template::new(Template::DEFAULT, [])
+    }
+}
+
 impl Template {
     /// What the only action of a pipe is called.
     pub const DEFAULT: &str = "default";
@@ -432,7 +445,7 @@ impl Pipe {
             kind,
             matches: Vec::new(),
             monitor: Monitor::default(),
-            templates: vec![Template::new(Template::DEFAULT, [])],
+            templates: vec![Template::default()],
             forward: Forward::Drop,
             miss: Forward::Drop,
             rehash: false,

@@ -227,7 +227,7 @@ pub enum SharedUse<Id> {
 }
 
 /// An action template: operations in the order in which they are carried out.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     /// The name entries use.
     pub name: String,

@@ -301,12 +301,7 @@ impl BondApp {
     fn pin(&mut self, now_ns: u64, look: &Look, flow: FlowKey, bytes: u64, actions: &mut Vec<Action>) {
         let (Some(pipe), Some(slot)) = (self.numbers.flows, self.free_slot()) else { return };
         actions.extend(self.move_heavy(vec![(slot, self.target(look.member))], When::Now));
-        let entry = Entry {
-            matches: vec![EntryMatch::Flow(flow)],
-            values: vec![u128::from(self.value_of(slot))],
-            run_time: true,
-            ..Entry::default()
-        };
+        let entry = Entry::on(EntryMatch::Flow(flow)).value(self.value_of(slot)).run_time();
         actions.push(Action::Change(Change::Add { pipe, entry }));
         let why = format!("{} % of what bucket {} was seen to carry", bytes * 100 / look.bytes.max(1), look.bucket);
         actions.push(Action::Say(format!("pinned: {flow} on {}, {why}", self.name(look.member))));

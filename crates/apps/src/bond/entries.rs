@@ -7,8 +7,9 @@ use super::config::Inward;
 use super::lacp::Negotiation;
 use super::learnt::Mac;
 use crate::app::Action;
+use engine::builder::Number;
 use engine::change::{Change, EntryKey};
-use engine::program::{Entry, EntryMatch, PipeId, PortId};
+use engine::program::{Entry, PipeId};
 use std::collections::BTreeSet;
 
 impl BondApp {
@@ -16,7 +17,7 @@ impl BondApp {
     pub(super) fn learn(&mut self, now_ns: u64, bytes: &[u8], actions: &mut Vec<Action>) {
         let Some((mac, gone)) = self.state.learnt.learn(now_ns, bytes) else { return };
         gone.into_iter().for_each(|gone| self.forget(gone, actions));
-        actions.extend(self.knows().map(|pipe| Action::Change(add(pipe, number(mac)))));
+        actions.extend(self.knows().map(|pipe| Action::Change(add(pipe, mac))));
     }
 
     /// A frame whose source is inside came in by this member. What all members are sent counts where it is taken in.
@@ -41,7 +42,7 @@ impl BondApp {
 
     /// Takes an address out of the pipes.
     pub(super) fn forget(&self, mac: Mac, actions: &mut Vec<Action>) {
-        actions.extend(self.knows().map(|pipe| Action::Change(remove(pipe, number(mac)))));
+        actions.extend(self.knows().map(|pipe| Action::Change(remove(pipe, mac))));
     }
 
     /// The pipes that know who is inside.
@@ -71,10 +72,9 @@ impl BondApp {
         let Some(pipe) = self.numbers.group_active else { return };
         let active = self.state.links.active().and_then(|id| Some(self.member(id)?.port));
         let was = std::mem::replace(&mut self.state.broadcast, active);
-        let number = |port: PortId| u128::from(port.0);
         if was != active {
-            actions.extend(was.map(|port| Action::Change(remove(pipe, number(port)))));
-            actions.extend(active.map(|port| Action::Change(add(pipe, number(port)))));
+            actions.extend(was.map(|port| Action::Change(remove(pipe, port))));
+            actions.extend(active.map(|port| Action::Change(add(pipe, port))));
         }
     }
 
@@ -92,15 +92,10 @@ impl BondApp {
     }
 }
 
-fn add(pipe: PipeId, value: u128) -> Change {
-    let entry = Entry { matches: vec![EntryMatch::Value(value)], run_time: true, ..Entry::default() };
-    Change::Add { pipe, entry }
+fn add(pipe: PipeId, value: impl Number) -> Change {
+    Change::Add { pipe, entry: Entry::on(value).run_time() }
 }
 
-fn remove(pipe: PipeId, value: u128) -> Change {
-    Change::Remove { pipe, key: EntryKey { matches: vec![EntryMatch::Value(value)], priority: 0 } }
-}
-
-fn number(mac: Mac) -> u128 {
-    mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+fn remove(pipe: PipeId, value: impl Number) -> Change {
+    Change::Remove { pipe, key: EntryKey::of(&Entry::on(value)) }
 }

@@ -1,10 +1,11 @@
 //! The pipes, the group and the app names that a bond writes into a program. README.md draws them.
 
-use super::config::{Bond, ELEPHANTS_MAX, Inward, Mode};
+use super::config::{Bond, ELEPHANTS_MAX, Inward, Member, Mode};
 use super::lacp::{ETHER_TYPE, SLOW_ADDRESS};
+use engine::builder::ProgramBuilder;
 use engine::program::{
-    AppId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match, Monitor, Operation,
-    Origin, Pipe, PipeId, PipeKind, PortId, Program, Target, Template, Value,
+    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Target,
+    Template, Value,
 };
 use packet::{ETHER_ARP, Field};
 use std::net::IpAddr;
@@ -93,45 +94,34 @@ impl Names<'_> {
 impl Bond {
     /// Adds what the bond is made of to `program`, whose ports are known, and makes it the root of its ports. Gives the
     /// pipe that sends by it.
-    pub fn write(&self, program: &mut Program) -> PipeId {
+    pub fn write(&self, program: &mut ProgramBuilder) -> PipeId {
         let names = Names(&self.name);
         let outward = if self.elephants > 0 { self.by_flow(program, &names) } else { self.outward(program) };
-        let slow = app(program, names.slow());
+        let slow = program.app(names.slow());
         let inward = self.inward(program, &names);
         let inward = self.answers(program, &names, inward);
-        let match_slow = vec![
-            constant(Field::EthType, u128::from(ETHER_TYPE), Field::EthType.max()),
-            constant(Field::EthDst, number(SLOW_ADDRESS), Field::EthDst.max()),
-        ];
-        let to_app = Pipe {
-            matches: match_slow,
-            forward: Forward::App(slow),
-            miss: Forward::Pipe(inward),
-            entries: vec![Entry::default()],
-            ..self.blank(names.slow())
-        };
-        let root = push(program, to_app);
+        let to_app = self.pipe(names.slow()).constant(Field::EthType, ETHER_TYPE).constant(Field::EthDst, SLOW_ADDRESS);
+        let root = program.pipe(to_app.entry(Entry::default()).forward(slow).miss(inward));
         for member in &self.members {
-            program.ports[member.port.index()].root = Some(root);
+            program.root(member.port, root);
         }
         if let Inward::Port(inside) = self.inward {
             let entry = if self.learns() { self.learn(program, &names, outward) } else { outward };
-            program.ports[inside.index()].root = Some(entry);
+            program.root(inside, entry);
         }
         outward
     }
 
     /// Sends what comes in by the bond into `pipe`: another app stands on it.
-    pub fn lead(&self, program: &mut Program, pipe: PipeId) {
+    pub fn lead(&self, program: &mut ProgramBuilder, pipe: PipeId) {
         let names = Names(&self.name);
-        let last = if self.mode == Mode::BalanceSlb { names.group_active() } else { names.inward() };
-        let last = program.pipe_named(&last).map(PipeId::index);
-        for (at, pipe_of) in program.pipes.iter_mut().enumerate() {
-            if Some(at) == last {
-                pipe_of.forward = Forward::Pipe(pipe);
-            } else if self.mode == Mode::BalanceSlb && pipe_of.name == names.part("group") {
-                pipe_of.miss = Forward::Pipe(pipe);
-            }
+        let single = self.mode == Mode::BalanceSlb;
+        let last = if single { names.group_active() } else { names.inward() };
+        if let Some(last) = program.pipe_named(&last) {
+            program.pipe_mut(last).forward = Forward::Pipe(pipe);
+        }
+        if let Some(group) = program.pipe_named(&names.part("group")).filter(|_| single) {
+            program.pipe_mut(group).miss = Forward::Pipe(pipe);
         }
     }
 
@@ -141,26 +131,15 @@ impl Bond {
         self.members.iter().map(|member| member.port).collect()
     }
 
-    fn group(&self, program: &mut Program) -> GroupId {
-        program.groups.push(Group {
-            name: Names(&self.name).group(),
-            fill: Fill::Given,
-            size: self.size(),
-            seed: Some(self.seed()),
-            targets: self.targets(),
-            origin: self.origin,
-        });
-        GroupId((program.groups.len() - 1) as u16)
+    /// A group whose buckets the app gives to members.
+    fn group(&self, name: String, size: u32, seed: u64) -> Group {
+        let target = |member: &Member| Target::new(&member.name, member.port).origin(member.origin);
+        let targets = self.members.iter().map(target);
+        Group::new(name, Fill::Given, size).seed(seed).targets(targets).origin(self.origin)
     }
 
-    fn targets(&self) -> Vec<Target> {
-        let target = |member: &super::config::Member| Target {
-            name: member.name.clone(),
-            weight: 1,
-            forward: Forward::Port(member.port),
-            origin: member.origin,
-        };
-        self.members.iter().map(target).collect()
+    fn members_group(&self) -> Group {
+        self.group(Names(&self.name).group(), self.size(), self.seed())
     }
 
     /// Buckets of its group: one is enough where all frames leave by the same members.
@@ -179,8 +158,8 @@ impl Bond {
         SEED ^ self.basis
     }
 
-    fn outward(&self, program: &mut Program) -> PipeId {
-        let group = self.group(program);
+    fn outward(&self, program: &mut ProgramBuilder) -> PipeId {
+        let group = program.group(self.members_group());
         let hash = |input| self.hash(self.name.clone(), input, group);
         let pipe = match self.mode {
             // There is one bucket to take turns in, and nothing to read for it.
@@ -191,257 +170,120 @@ impl Bond {
             Mode::BalanceSlb => {
                 let mac = (Field::EthSrc, Field::EthSrc.max());
                 let untagged = self.hash(self.part("untagged"), HashInput::Fields(vec![mac]), group);
-                let untagged = push(program, untagged);
+                let untagged = program.pipe(untagged);
                 let tagged = HashInput::Fields(vec![mac, (Field::VlanVid, Field::VlanVid.max())]);
                 // What has no tag is not in this pipe's reach.
-                Pipe { miss: Forward::Pipe(untagged), ..hash(tagged) }
+                hash(tagged).miss(untagged)
             }
-            Mode::Broadcast => Pipe {
-                forward: Forward::Flood(group),
-                entries: vec![Entry::default()],
-                ..self.blank(self.name.clone())
-            },
+            Mode::Broadcast => self.pipe(self.name.clone()).entry(Entry::default()).forward(Forward::Flood(group)),
         };
-        push(program, pipe)
+        program.pipe(pipe)
     }
 
     /// In place of that, where elephants have buckets of their own: the pipe of the bond's name knows their flows, and
     /// all else finds its bucket behind it. A bucket that is looked at is with a member's twin, by which a frame leaves by
     /// the same port and the app gets a copy.
-    fn by_flow(&self, program: &mut Program, names: &Names<'_>) -> PipeId {
-        let group = self.group(program);
+    fn by_flow(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let sampled = self.sampled(program, names);
-        let twins = self.members.iter().map(|member| Target {
-            name: format!("{}/sampled", member.name),
-            weight: 1,
-            forward: Forward::Pipe(sampled),
-            origin: member.origin,
-        });
-        program.groups[group.index()].targets.extend(twins);
-        let mut hash = self.hash(names.hash(), HashInput::Select(self.key), group);
-        let twin = |(at, member): (usize, &super::config::Member)| Entry {
-            matches: vec![EntryMatch::Target((self.members.len() + at) as u16)],
-            template: 1,
-            values: vec![at as u128],
-            forward: Some(Forward::Pipe(sampled)),
-            origin: member.origin,
-            ..Entry::default()
+        let twin = |member: &Member| Target::new(format!("{}/sampled", member.name), sampled).origin(member.origin);
+        let group = program.group(self.members_group().targets(self.members.iter().map(twin)));
+        let twin = |(at, member): (u16, &Member)| {
+            let target = EntryMatch::Target(self.members.len() as u16 + at);
+            Entry::on(target).template(1).value(at).to(sampled).origin(member.origin)
         };
-        hash.entries.extend(self.members.iter().enumerate().map(twin));
-        hash.capacity = hash.entries.len().max(1) as u32;
-        hash.templates.push(mark("sampled"));
-        let hash = push(program, hash);
-        program.groups.push(Group {
-            name: names.heavy(),
-            fill: Fill::Given,
-            // Whatever the limit: over a reload that changes it, buckets stay.
-            size: ELEPHANTS_MAX,
-            seed: Some(HEAVY_SEED),
-            targets: self.targets(),
-            origin: self.origin,
-        });
-        let heavy = GroupId((program.groups.len() - 1) as u16);
+        let hash = self.hash(names.hash(), HashInput::Select(self.key), group);
+        let hash = hash.actions([Template::default(), mark("sampled")]).entries((0..).zip(&self.members).map(twin));
+        let hash = program.pipe(hash);
+        // As large as the limit can be: over a reload that changes the limit, buckets stay.
+        let heavy = program.group(self.group(names.heavy(), ELEPHANTS_MAX, HEAVY_SEED));
         let heavy = self.hash(names.heavy(), HashInput::Fields(vec![(MARK, MARK.max())]), heavy);
-        let heavy = push(program, heavy);
-        let flows = Pipe {
-            kind: PipeKind::Flow { key: self.key, learn: Learn::Nothing, idle_timeout_ns: 0 },
-            templates: vec![mark("heavy")],
-            forward: Forward::Pipe(heavy),
-            miss: Forward::Pipe(hash),
-            capacity: ELEPHANTS_MAX,
-            ..self.blank(self.name.clone())
-        };
-        push(program, flows)
+        let heavy = program.pipe(heavy);
+        let flows = Pipe::flow(&self.name, Learn::Nothing).key(self.key).origin(self.origin).capacity(ELEPHANTS_MAX);
+        program.pipe(flows.actions([mark("heavy")]).forward(heavy).miss(hash))
     }
 
     /// Copies of frames to the app; the frames leave by the member that they are marked with.
-    fn sampled(&self, program: &mut Program, names: &Names<'_>) -> PipeId {
-        let app = app(program, names.heavy());
-        let entry = |(at, member): (usize, &super::config::Member)| Entry {
-            matches: vec![EntryMatch::Value(at as u128)],
-            forward: Some(Forward::Port(member.port)),
-            origin: member.origin,
-            ..Entry::default()
-        };
-        let onwards = Pipe {
-            matches: vec![per_entry(MARK)],
-            forward: Forward::PerEntry,
-            capacity: self.members.len().max(1) as u32,
-            entries: self.members.iter().enumerate().map(entry).collect(),
-            ..self.blank(names.part("sampled/on"))
-        };
-        let next = push(program, onwards);
-        let copied = Pipe {
-            forward: Forward::Tee { app, next },
-            entries: vec![Entry::default()],
-            ..self.blank(names.part("sampled"))
-        };
-        push(program, copied)
+    fn sampled(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
+        let app = program.app(names.heavy());
+        let onwards = self.pipe(names.part("sampled/on")).per_entry(MARK);
+        let next = program.pipe(self.to_members(onwards, EntryMatch::from));
+        program.pipe(self.pipe(names.part("sampled")).entry(Entry::default()).forward(Forward::Tee { app, next }))
     }
 
     fn hash(&self, name: String, input: HashInput, group: GroupId) -> Pipe {
-        let entry = |(at, member): (usize, &super::config::Member)| Entry {
-            matches: vec![EntryMatch::Target(at as u16)],
-            forward: Some(Forward::Port(member.port)),
-            origin: member.origin,
-            ..Entry::default()
-        };
-        Pipe {
-            kind: PipeKind::Hash { input, group },
-            forward: Forward::PerEntry,
-            capacity: self.members.len().max(1) as u32,
-            entries: self.members.iter().enumerate().map(entry).collect(),
-            ..self.blank(name)
-        }
+        self.to_members(Pipe::hash(name, input, group).origin(self.origin), EntryMatch::Target)
+    }
+
+    /// An entry for each member, by its position, that leaves by the member's port.
+    fn to_members(&self, pipe: Pipe, given: fn(u16) -> EntryMatch) -> Pipe {
+        let entry = |(at, member): (u16, &Member)| Entry::on(given(at)).to(member.port).origin(member.origin);
+        pipe.entries((0..).zip(&self.members).map(entry)).forward(Forward::PerEntry)
     }
 
     /// The pipes from the members to the inside, the last one first.
-    fn inward(&self, program: &mut Program, names: &Names<'_>) -> PipeId {
+    fn inward(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let to = match self.inward {
             Inward::Port(port) => Forward::Port(port),
             Inward::Pipe(pipe) => Forward::Pipe(pipe),
             Inward::Open => Forward::Drop,
         };
         let next = if self.mode == Mode::BalanceSlb { self.single_switch(program, names, to) } else { to };
-        let admitted = Pipe {
-            matches: vec![per_entry(Field::InputPort)],
-            forward: next,
-            capacity: ADMITTED_MAX,
-            ..self.blank(names.inward())
-        };
-        push(program, admitted)
+        program.pipe(self.pipe(names.inward()).per_entry(Field::InputPort).capacity(ADMITTED_MAX).forward(next))
     }
 
     /// In front of that, where it probes: copies of answers go to the app. Neighbour advertisements have no field for
     /// their target, so all of them do.
-    fn answers(&self, program: &mut Program, names: &Names<'_>, next: PipeId) -> PipeId {
+    fn answers(&self, program: &mut ProgramBuilder, names: &Names<'_>, next: PipeId) -> PipeId {
         let Some(probe) = &self.probe else { return next };
-        let app = app(program, names.answers());
-        let answer = |target: &IpAddr| match target {
-            IpAddr::V4(target) => Some(vec![EntryMatch::Value(u128::from(target.to_bits()))]),
-            IpAddr::V6(_) => None,
-        };
-        let entry = |matches| Entry { matches, ..Entry::default() };
-        let arp: Vec<Entry> = probe.targets.iter().filter_map(answer).map(entry).collect();
-        let advertised = Pipe {
-            matches: vec![constant(Field::Icmpv6Type, 136, Field::Icmpv6Type.max())],
-            forward: Forward::Tee { app, next },
-            miss: Forward::Pipe(next),
-            entries: vec![Entry::default()],
-            ..self.blank(names.part("answers/v6"))
-        };
-        let next = if arp.len() < probe.targets.len() { push(program, advertised) } else { next };
-        if arp.is_empty() {
-            return next;
+        let app = program.app(names.answers());
+        let copied = |part: &str, next| self.pipe(names.part(part)).forward(Forward::Tee { app, next }).miss(next);
+        let arp: Vec<IpAddr> = probe.targets.iter().copied().filter(IpAddr::is_ipv4).collect();
+        let mut next = next;
+        if arp.len() < probe.targets.len() {
+            let advertised = copied("answers/v6", next).constant(Field::Icmpv6Type, 136);
+            next = program.pipe(advertised.entry(Entry::default()));
         }
-        let replies = Pipe {
-            matches: vec![constant(Field::ArpOperation, 2, Field::ArpOperation.max()), per_entry(Field::ArpSenderIp)],
-            forward: Forward::Tee { app, next },
-            miss: Forward::Pipe(next),
-            capacity: arp.len() as u32,
-            entries: arp,
-            ..self.blank(names.part("answers/v4"))
-        };
-        push(program, replies)
+        if !arp.is_empty() {
+            let replies = copied("answers/v4", next).constant(Field::ArpOperation, 2).per_entry(Field::ArpSenderIp);
+            next = program.pipe(replies.entries(arp));
+        }
+        next
     }
 
     /// The rules of a bond whose switch does not know that it is one: broadcast comes in once, by the active member; and
     /// what was sent by one member and comes back by another is thrown away, but for gratuitous ARP, by which an address
     /// that has moved outside says so.
-    fn single_switch(&self, program: &mut Program, names: &Names<'_>, to: Forward) -> Forward {
-        let active = Pipe {
-            matches: vec![per_entry(Field::InputPort)],
-            forward: to,
-            capacity: self.members.len().max(1) as u32,
-            ..self.blank(names.group_active())
-        };
-        let active = push(program, active);
-        let broadcast = Pipe {
-            matches: vec![constant(Field::EthDst, GROUP_BIT, GROUP_BIT)],
-            forward: Forward::Pipe(active),
-            miss: to,
-            entries: vec![Entry::default()],
-            ..self.blank(names.part("group"))
-        };
-        let broadcast = push(program, broadcast);
+    fn single_switch(&self, program: &mut ProgramBuilder, names: &Names<'_>, to: Forward) -> Forward {
+        let members = self.members.len().max(1) as u32;
+        let active = self.pipe(names.group_active()).per_entry(Field::InputPort).capacity(members).forward(to);
+        let active = program.pipe(active);
+        let broadcast = self.pipe(names.part("group")).constant_bits(Field::EthDst, GROUP_BIT, GROUP_BIT);
+        let broadcast = program.pipe(broadcast.entry(Entry::default()).forward(active).miss(to));
         // The app looks whether an address has moved; it knows when it was seen inside last.
-        let moved = Pipe {
-            matches: vec![constant(Field::EthType, u128::from(ETHER_ARP), Field::EthType.max())],
-            forward: Forward::App(app(program, names.learn())),
-            entries: vec![Entry::default()],
-            ..self.blank(names.part("moved"))
-        };
-        let moved = push(program, moved);
-        let reflected = Pipe {
-            matches: vec![per_entry(Field::EthSrc)],
-            forward: Forward::Pipe(moved),
-            miss: Forward::Pipe(broadcast),
-            capacity: self.learnt_max,
-            ..self.blank(names.reflected())
-        };
-        Forward::Pipe(push(program, reflected))
+        let app = program.app(names.learn());
+        let moved = self.pipe(names.part("moved")).constant(Field::EthType, ETHER_ARP);
+        let moved = program.pipe(moved.entry(Entry::default()).forward(app));
+        let reflected = self.pipe(names.reflected()).per_entry(Field::EthSrc).capacity(self.learnt_max);
+        Forward::Pipe(program.pipe(reflected.forward(moved).miss(broadcast)))
     }
 
     /// In front of the bond, from inside: a copy of what comes from an address not known yet goes to the app.
-    fn learn(&self, program: &mut Program, names: &Names<'_>, outward: PipeId) -> PipeId {
-        let app = app(program, names.learn());
-        let learn = Pipe {
-            matches: vec![per_entry(Field::EthSrc)],
-            forward: Forward::Pipe(outward),
-            miss: Forward::Tee { app, next: outward },
-            capacity: self.learnt_max,
-            ..self.blank(names.learn())
-        };
-        push(program, learn)
+    fn learn(&self, program: &mut ProgramBuilder, names: &Names<'_>, outward: PipeId) -> PipeId {
+        let app = program.app(names.learn());
+        let learn = self.pipe(names.learn()).per_entry(Field::EthSrc).capacity(self.learnt_max);
+        program.pipe(learn.forward(outward).miss(Forward::Tee { app, next: outward }))
     }
 
     fn part(&self, part: &str) -> String {
         Names(&self.name).part(part)
     }
 
-    fn blank(&self, name: String) -> Pipe {
-        Pipe {
-            name,
-            kind: PipeKind::Basic,
-            matches: Vec::new(),
-            monitor: Monitor::default(),
-            templates: vec![Template::default()],
-            forward: Forward::Drop,
-            miss: Forward::Drop,
-            rehash: false,
-            capacity: 1,
-            entries: Vec::new(),
-            origin: self.origin,
-        }
+    fn pipe(&self, name: String) -> Pipe {
+        Pipe::basic(name).origin(self.origin)
     }
-}
-
-fn push(program: &mut Program, pipe: Pipe) -> PipeId {
-    program.pipes.push(pipe);
-    PipeId((program.pipes.len() - 1) as u16)
-}
-
-fn app(program: &mut Program, name: String) -> AppId {
-    let at = program.apps.iter().position(|app| *app == name).unwrap_or_else(|| {
-        program.apps.push(name);
-        program.apps.len() - 1
-    });
-    AppId(at as u16)
 }
 
 /// An action that marks a frame with the entry's own number.
 fn mark(name: &str) -> Template {
-    Template { name: name.into(), operations: vec![Operation::Set(MARK, Value::PerEntry)] }
-}
-
-fn constant(field: Field, value: u128, mask: u128) -> Match {
-    Match { field, criterion: Criterion::Const { value, mask }, origin: Origin::default() }
-}
-
-fn per_entry(field: Field) -> Match {
-    Match { field, criterion: Criterion::PerEntry { mask: field.max() }, origin: Origin::default() }
-}
-
-fn number(mac: [u8; 6]) -> u128 {
-    mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+    Template::new(name, [Operation::Set(MARK, Value::PerEntry)])
 }

@@ -2,19 +2,17 @@
 
 use super::{CLIENTS_MAX, Datagram, External, HEADER_BYTES, Kind, Problem, VERSION};
 use crate::app::{Action, App, ClientId, Event, Heard, RequestId};
-use engine::program::{Origin, PortDeclaration, PortId, Program};
+use engine::builder::ProgramBuilder;
+use engine::program::{Origin, PortId, Program};
 use serde_json::json;
 
 const FRAME: &[u8] = &[0x11; 60];
 
 fn program(ports: &[&str]) -> Program {
-    let port = |name: &&str| PortDeclaration {
-        name: name.to_string(),
-        root: None,
-        kernel_path: false,
-        origin: Origin::default(),
-    };
-    Program { ports: ports.iter().map(port).collect(), apps: vec!["slow".into()], ..Program::default() }
+    let mut program = ProgramBuilder::new();
+    ports.iter().for_each(|port| _ = program.port(*port));
+    program.app("slow");
+    program.build()
 }
 
 fn app() -> External {

@@ -4,12 +4,12 @@
 
 use super::config::{BackEnd, By, Out, Problem, Service, SourceMac, problems};
 use config::TakeRule;
+use engine::builder::ProgramBuilder;
 use engine::program::{
-    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Match, Monitor, Operation,
-    Origin, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Template, Value,
+    CounterId, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
+    Program, SharedUse, Target, Template, Value,
 };
 use packet::{Field, KeySource};
-use std::net::IpAddr;
 
 /// The load balancer of a program: all its services.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,25 +37,18 @@ impl Lb {
 
     /// Adds pipes, groups and counters to `program`, whose ports are known; `macs` are the ports' own addresses.
     /// Gives the pipe that packets enter: the root of a service's ports that have none.
-    pub fn write(&self, program: &mut Program, macs: &[Option<[u8; 6]>]) -> Option<PipeId> {
-        if self.services.is_empty() {
-            return None;
-        }
+    pub fn write(&self, program: &mut ProgramBuilder, macs: &[Option<[u8; 6]>]) -> Option<PipeId> {
         let tables = self.tables(macs);
-        let first = program.pipes.len();
-        let services = first + tables.len();
-        let miss = self.miss(program);
-        for (at, table) in tables.into_iter().enumerate() {
-            let last = first + at + 1 == services;
-            let name = if at == 0 { NAME.to_string() } else { table.name() };
-            let next = if last { miss } else { Forward::Pipe(PipeId((first + at + 1) as u16)) };
-            program.pipes.push(table.pipe(name, self, services, next));
+        let name = |(at, table): (usize, &Table)| if at == 0 { NAME.to_string() } else { table.name() };
+        let named: Vec<Pipe> = tables.iter().enumerate().map(name).map(Pipe::basic).collect();
+        let ids: Vec<PipeId> = named.iter().map(|pipe| program.pipe(pipe.clone())).collect();
+        let services: Vec<PipeId> = self.services.iter().map(|service| balance(service, program, macs)).collect();
+        let mut next = self.miss(program);
+        for ((table, pipe), id) in tables.iter().zip(named).zip(&ids).rev() {
+            program.define(*id, table.pipe(pipe, self, &services).miss(next));
+            next = Forward::Pipe(*id);
         }
-        for service in &self.services {
-            let pipe = balance(service, program, macs);
-            program.pipes.push(pipe);
-        }
-        Some(PipeId(first as u16))
+        ids.first().copied()
     }
 
     /// The ports that packets of services arrive on, each once.
@@ -120,12 +113,12 @@ impl Table {
         if self.fragments { format!("{NAME}/fragments/{family}") } else { format!("{NAME}/{family}") }
     }
 
-    fn pipe(&self, name: String, lb: &Lb, first_service: usize, miss: Forward) -> Pipe {
+    fn pipe(&self, blank: Pipe, lb: &Lb, pipes: &[PipeId]) -> Pipe {
         let mut entries: Vec<Entry> = Vec::new();
-        for (at, service) in lb.services.iter().enumerate().filter(|(_, service)| service.vip.is_ipv6() == self.ipv6) {
-            let to = Forward::Pipe(PipeId((first_service + at) as u16));
+        let of_family = |service: &&Service| service.vip.is_ipv6() == self.ipv6;
+        for (service, to) in lb.services.iter().zip(pipes).filter(|(service, _)| of_family(service)) {
             for port in &service.ports {
-                for entry in self.entries(service, *port, to) {
+                for entry in self.entries(service, *port, *to) {
                     // Fragments of several services on one address are those of the first.
                     if !entries.iter().any(|other| other.matches == entry.matches) {
                         entries.push(entry);
@@ -133,83 +126,55 @@ impl Table {
                 }
             }
         }
-        let capacity = CAPACITY.max(entries.len() as u32);
-        Pipe { matches: self.matches(), forward: Forward::PerEntry, miss, capacity, entries, ..blank(name) }
+        self.matching(blank).forward(Forward::PerEntry).capacity(CAPACITY).entries(entries)
     }
 
-    fn matches(&self) -> Vec<Match> {
-        let one = |field: Field, criterion: Criterion| Match { field, criterion, origin: Origin::default() };
-        let per_entry = |field: Field| one(field, Criterion::PerEntry { mask: field.max() });
+    fn matching(&self, pipe: Pipe) -> Pipe {
         // Frames to others, and broadcasts, are not ours to forward: on two ports of one switch they would circle.
         let ours = match self.macs {
-            Some(_) => Criterion::PerEntry { mask: Field::EthDst.max() },
-            None => Criterion::Const { value: 0, mask: GROUP_BIT },
+            Some(_) => pipe.per_entry(Field::EthDst),
+            None => pipe.constant_bits(Field::EthDst, 0, GROUP_BIT),
         };
         let dst = if self.ipv6 { Field::Ipv6Dst } else { Field::Ipv4Dst };
-        let last = if self.fragments {
-            one(Field::IpFragment, Criterion::Const { value: 1, mask: 1 })
-        } else {
-            per_entry(Field::L4Dport)
-        };
-        vec![one(Field::EthDst, ours), per_entry(Field::InputPort), per_entry(dst), per_entry(Field::IpProtocol), last]
+        let whole = ours.per_entry(Field::InputPort).per_entry(dst).per_entry(Field::IpProtocol);
+        if self.fragments { whole.constant(Field::IpFragment, 1) } else { whole.per_entry(Field::L4Dport) }
     }
 
     /// One for each address that frames to the port may carry.
-    fn entries(&self, service: &Service, port: PortId, to: Forward) -> Vec<Entry> {
-        match &self.macs {
-            None => vec![self.entry(service, port, None, to)],
-            Some(macs) => {
-                let own = macs.iter().filter(|(one, _)| *one == port);
-                own.map(|(_, mac)| self.entry(service, port, Some(number(*mac)), to)).collect()
-            }
-        }
-    }
-
-    fn entry(&self, service: &Service, port: PortId, mac: Option<u128>, to: Forward) -> Entry {
-        let vip = match service.vip {
-            IpAddr::V4(vip) => u128::from(vip.to_bits()),
-            IpAddr::V6(vip) => vip.to_bits(),
+    fn entries(&self, service: &Service, port: PortId, to: PipeId) -> Vec<Entry> {
+        let any = Entry::default().to(to).origin(service.origin);
+        let own = |macs: &Vec<(PortId, [u8; 6])>| -> Vec<Entry> {
+            macs.iter().filter(|(one, _)| *one == port).map(|(_, mac)| any.clone().and(*mac)).collect()
         };
-        let dport = (!self.fragments).then_some(u128::from(service.dport));
-        let key = mac.into_iter().chain([u128::from(port.0), vip, u128::from(service.protocol)]).chain(dport);
-        Entry {
-            matches: key.map(EntryMatch::Value).collect(),
-            forward: Some(to),
-            origin: service.origin,
-            ..Entry::default()
-        }
+        let heads = self.macs.as_ref().map_or(vec![any.clone()], own);
+        let whole = |head: Entry| {
+            let entry = head.and(port).and(service.vip).and(service.protocol);
+            if self.fragments { entry } else { entry.and(service.dport) }
+        };
+        heads.into_iter().map(whole).collect()
     }
 }
 
 /// The pipe that picks a service's back end.
-fn balance(service: &Service, program: &mut Program, macs: &[Option<[u8; 6]>]) -> Pipe {
-    let counters: Vec<CounterId> =
-        service.back_ends.iter().map(|back_end| counter(service, back_end, program)).collect();
-    let base = Pipe {
-        monitor: Monitor { counter: Some(SharedUse::PerEntry), ..Monitor::default() },
-        templates: vec![rewrite(service, macs)],
-        forward: service.out.map_or(Forward::InputPort, Out::forward),
-        origin: service.origin,
-        ..blank(format!("{NAME}/{}", service.name))
-    };
-    match service.by {
+fn balance(service: &Service, program: &mut ProgramBuilder, macs: &[Option<[u8; 6]>]) -> PipeId {
+    let name = format!("{NAME}/{}", service.name);
+    // One shared counter a back end, whatever pipes lead to it.
+    let counter = |back_end: &BackEnd| program.counter(format!("{name}/{}", back_end.name));
+    let counters: Vec<CounterId> = service.back_ends.iter().map(counter).collect();
+    let base = Pipe::basic(name)
+        .origin(service.origin)
+        .counter(SharedUse::PerEntry)
+        .actions([rewrite(service, macs)])
+        .forward(service.out.map_or(Forward::InputPort, Out::forward));
+    let pipe = match service.by {
         By::SourceBits(mask) => by_bits(service, mask, &counters, base),
         By::FiveTuple => by_hash(service, HashInput::Select(KeySource::Outer), &counters, base, program),
         By::Source => {
             let field = if service.vip.is_ipv6() { Field::Ipv6Src } else { Field::Ipv4Src };
             by_hash(service, HashInput::Fields(vec![(field, field.max())]), &counters, base, program)
         }
-    }
-}
-
-/// One shared counter a back end, whatever pipes lead to it.
-fn counter(service: &Service, back_end: &BackEnd, program: &mut Program) -> CounterId {
-    let name = format!("{NAME}/{}/{}", service.name, back_end.name);
-    let at = program.counters.iter().position(|counter| *counter == name).unwrap_or_else(|| {
-        program.counters.push(name);
-        program.counters.len() - 1
-    });
-    CounterId(at as u16)
+    };
+    program.pipe(pipe)
 }
 
 /// Source MAC: the address of the port that the packet leaves by. Where it leaves by the port it came in by, that is
@@ -225,41 +190,36 @@ fn rewrite(service: &Service, macs: &[Option<[u8; 6]>]) -> Template {
         SourceMac::Auto => known,
     };
     let source = match fixed {
-        Some(mac) => Operation::Set(Field::EthSrc, Value::Const(number(mac))),
+        Some(mac) => Operation::Set(Field::EthSrc, mac.into()),
         None => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
     };
-    Template { name: "rewrite".to_string(), operations: vec![source, Operation::Set(Field::EthDst, Value::PerEntry)] }
+    Template::new("rewrite", [source, Operation::Set(Field::EthDst, Value::PerEntry)])
 }
 
-fn by_hash(service: &Service, input: HashInput, counters: &[CounterId], base: Pipe, program: &mut Program) -> Pipe {
-    let target = |back_end: &BackEnd| Target {
-        name: back_end.name.clone(),
-        weight: back_end.weight,
-        forward: base.forward,
-        origin: back_end.origin,
-    };
-    let targets = service.back_ends.iter().map(target).collect();
-    let (name, origin) = (format!("{NAME}/{}", service.name), service.origin);
-    program.groups.push(Group { name, fill: Fill::Maglev, size: service.size, seed: None, targets, origin });
-    let group = GroupId((program.groups.len() - 1) as u16);
-    let rows = service.back_ends.iter().zip(counters).enumerate();
-    let entries = rows.map(|(at, (back_end, counter))| entry(EntryMatch::Target(at as u16), back_end, *counter));
-    let entries: Vec<Entry> = entries.collect();
-    Pipe { kind: PipeKind::Hash { input, group }, capacity: entries.len().max(1) as u32, entries, ..base }
+fn by_hash(
+    service: &Service,
+    input: HashInput,
+    counters: &[CounterId],
+    base: Pipe,
+    program: &mut ProgramBuilder,
+) -> Pipe {
+    let target =
+        |back_end: &BackEnd| Target::new(&back_end.name, base.forward).weight(back_end.weight).origin(back_end.origin);
+    let group = Group::new(&base.name, Fill::Maglev, service.size).origin(service.origin);
+    let group = program.group(group.targets(service.back_ends.iter().map(target)));
+    let rows = (0..).map(EntryMatch::Target).zip(service.back_ends.iter().zip(counters));
+    let entries = rows.map(|(target, (back_end, counter))| entry(target, back_end, *counter));
+    Pipe { kind: PipeKind::Hash { input, group }, ..base }.entries(entries)
 }
 
 /// An entry for every value of the masked bits, dealt to the back ends in turn, as many turns as their weight.
 fn by_bits(service: &Service, mask: u32, counters: &[CounterId], base: Pipe) -> Pipe {
-    let mask_wide = u128::from(mask);
     let rows: Vec<(&BackEnd, CounterId)> = service.back_ends.iter().zip(counters.iter().copied()).collect();
     let turns: Vec<&(&BackEnd, CounterId)> = turns(&rows);
-    let deal = |(value, (back_end, counter)): (u32, &&(&BackEnd, CounterId))| {
-        entry(EntryMatch::Value(u128::from(spread(value, mask))), back_end, *counter)
-    };
-    let entries: Vec<Entry> = (0..1 << mask.count_ones()).zip(turns.iter().cycle()).map(deal).collect();
-    let criterion = Criterion::PerEntry { mask: mask_wide };
-    let matches = vec![Match { field: Field::Ipv4Src, criterion, origin: service.origin }];
-    Pipe { matches, capacity: entries.len().max(1) as u32, entries, ..base }
+    let deal =
+        |(value, (back_end, counter)): (u32, &&(&BackEnd, CounterId))| entry(spread(value, mask), back_end, *counter);
+    let entries = (0..1 << mask.count_ones()).zip(turns.iter().cycle()).map(deal);
+    base.per_entry_bits(Field::Ipv4Src, mask.into()).entries(entries)
 }
 
 /// Everybody once, then those of weight 2 and more again, and so on: equal weights take turns.
@@ -275,32 +235,6 @@ pub fn spread(value: u32, mask: u32) -> u32 {
     places.enumerate().map(|(from, to)| (value >> from & 1) << to).sum()
 }
 
-fn entry(given: EntryMatch, back_end: &BackEnd, counter: CounterId) -> Entry {
-    Entry {
-        matches: vec![given],
-        values: vec![number(back_end.mac)],
-        counter: Some(counter),
-        origin: back_end.origin,
-        ..Entry::default()
-    }
-}
-
-fn blank(name: String) -> Pipe {
-    Pipe {
-        name,
-        kind: PipeKind::Basic,
-        matches: Vec::new(),
-        monitor: Monitor::default(),
-        templates: vec![Template::default()],
-        forward: Forward::Drop,
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: CAPACITY,
-        entries: Vec::new(),
-        origin: Origin::default(),
-    }
-}
-
-fn number(mac: [u8; 6]) -> u128 {
-    mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte))
+fn entry(given: impl Into<EntryMatch>, back_end: &BackEnd, counter: CounterId) -> Entry {
+    Entry::on(given).value(back_end.mac).counter(counter).origin(back_end.origin)
 }

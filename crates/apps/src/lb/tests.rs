@@ -2,6 +2,7 @@
 
 use super::*;
 use engine::Verdict;
+use engine::builder::ProgramBuilder;
 use engine::check::check;
 use engine::interpreter::Interpreter;
 use engine::program::{Origin, PipeKind, PortDeclaration, PortId, Program};
@@ -34,14 +35,13 @@ fn service(name: &str, by: By) -> Service {
 
 /// The program of some services on two ports with known addresses.
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
-    let port = |name: &str| PortDeclaration { name: name.into(), root: None, kernel_path, origin: Origin(0) };
-    let mut program = Program { ports: vec![port("p0"), port("p1")], ..Program::default() };
+    let mut program = ProgramBuilder::new();
+    program.ports(["p0", "p1"].map(|name| PortDeclaration::new(name).kernel_path(kernel_path)));
     let lb = Lb { services, ..Lb::default() };
     assert_eq!(lb.problems(), []);
     let root = lb.write(&mut program, &[Some(OURS), Some([2, 0, 0, 0, 0, 0xfd])]);
-    for port in lb.ports() {
-        program.ports[port.index()].root = root;
-    }
+    lb.ports().into_iter().zip(root.into_iter().cycle()).for_each(|(port, root)| program.root(port, root));
+    let program = program.build();
     assert_eq!(check(&program), []);
     program
 }

@@ -3,21 +3,18 @@
 use super::{INJECTS_MAX, RunningApps, buckets};
 use crate::app::{Action, App, ClientId, Event, Heard};
 use crate::external::External;
-use engine::program::{AppId, GroupId, Origin, PortDeclaration, PortId, Program};
+use engine::builder::ProgramBuilder;
+use engine::program::{AppId, GroupId, Origin, PortId, Program};
 use engine::worker::{BucketReport, Inject, Report};
 use packet::DropReason;
 
 const FRAME: &[u8] = &[0x11; 60];
 
 fn program(ports: &[&str], name: &str) -> Program {
-    let port = |name: &&str| PortDeclaration {
-        name: name.to_string(),
-        root: None,
-        kernel_path: false,
-        origin: Origin::default(),
-    };
-    let apps = vec!["nobody".into(), name.into()];
-    Program { ports: ports.iter().map(port).collect(), apps, ..Program::default() }
+    let mut program = ProgramBuilder::new();
+    ports.iter().for_each(|port| _ = program.port(*port));
+    ["nobody", name].into_iter().for_each(|app| _ = program.app(app));
+    program.build()
 }
 
 fn running(before: RunningApps, name: &str, ports: &[&str]) -> RunningApps {

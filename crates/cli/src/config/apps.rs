@@ -10,6 +10,7 @@ use apps::App;
 use apps::bond::{Bond, BondApp, Inward};
 use apps::external::External;
 use apps::lb::{BackEnd, By, Lb, Out, Problem, Service, SourceMac};
+use engine::builder::ProgramBuilder;
 use engine::check::MAGLEV_MAX;
 use engine::program::{PortId, Program};
 use std::collections::HashSet;
@@ -49,7 +50,13 @@ const APPS: [&str; 3] = ["lb", "bond", "external"];
 /// Reads the list of apps. Those that frames are forwarded to become names of the program; `control` is the daemon's own
 /// socket.
 #[must_use]
-pub fn read(node: &Node, ports: &[PortConfig], control: &Path, program: &mut Program, report: &mut Report) -> Apps {
+pub fn read(
+    node: &Node,
+    ports: &[PortConfig],
+    control: &Path,
+    program: &mut ProgramBuilder,
+    report: &mut Report,
+) -> Apps {
     let mut apps = Apps { bonds: bonds(node, ports, program, report), ..Apps::default() };
     for item in list(node, "apps", report) {
         for (app, span, told) in pairs(item, report) {
@@ -62,7 +69,7 @@ pub fn read(node: &Node, ports: &[PortConfig], control: &Path, program: &mut Pro
                         apps.external.iter().map(|other| (other.socket.as_path(), format!("app `{}`", other.name)));
                     let taken: Vec<_> = taken.chain([(control, "the daemon".to_string())]).collect();
                     if let Some(external) = external.and_then(|external| alone(external, told, &taken, report)) {
-                        program.apps.push(external.name.clone());
+                        program.app(&external.name);
                         apps.external.push(external);
                     }
                 }
@@ -77,7 +84,7 @@ pub fn read(node: &Node, ports: &[PortConfig], control: &Path, program: &mut Pro
 }
 
 /// The bonds, written into the program before all else: other apps name them as they name ports.
-fn bonds(node: &Node, ports: &[PortConfig], program: &mut Program, report: &mut Report) -> Vec<Bond> {
+fn bonds(node: &Node, ports: &[PortConfig], program: &mut ProgramBuilder, report: &mut Report) -> Vec<Bond> {
     let before = report.errors();
     let mut bonds: Vec<Bond> = Vec::new();
     let mut called: Vec<&Node> = Vec::new();

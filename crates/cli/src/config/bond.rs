@@ -11,7 +11,8 @@ use apps::bond::rebalance::Rule;
 use apps::bond::{
     BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Names, Probe,
 };
-use engine::program::{Fill, Group, PortId, Program};
+use engine::builder::ProgramBuilder;
+use engine::program::{Fill, Group, Pipe, PortId, Program};
 use packet::{Field, KeySource};
 use std::net::Ipv4Addr;
 
@@ -127,12 +128,11 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
 }
 
 /// Pipe and group of a bond that cannot be used: whoever names it makes no mistake by that. The program is not run.
-pub fn stand_in(node: &Node, program: &mut Program, report: &mut Report) {
+pub fn stand_in(node: &Node, program: &mut ProgramBuilder, report: &mut Report) {
     let Kind::Scalar(name) = &node.kind else { return };
     let origin = report.origin(node.span);
-    program.pipes.push(::config::pipes::stub(name, origin));
-    let name = Names(name).group();
-    program.groups.push(Group { name, fill: Fill::Given, size: 1, seed: None, targets: Vec::new(), origin });
+    program.pipe(Pipe::basic(name).origin(origin));
+    program.group(Group::new(Names(name).group(), Fill::Given, 1).origin(origin));
 }
 
 /// Is this the name of a bond?

@@ -13,7 +13,7 @@ mod tests;
 pub use ::config::entry::{write as write_entry, write_key};
 pub use ::config::forward::write as write_forward;
 pub use ::config::ports::{Fault, PortConfig, PortKind, Take, Xdp, XdpMode};
-pub use ::config::value::{duration, mac, mac_value, masked, write as write_value, write_mac, write_masked};
+pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
 pub use ::config::{Diagnostic, Report, Span, entry, entry_key};
 pub use apps::Apps;
 pub use plan::{Plan, SOCKET, Workers};

@@ -5,15 +5,16 @@ use ::apps::bond::{Bond, Inward};
 use ::apps::lb::Out;
 use ::config::TakeRule;
 use ::config::entry::Counters;
-use ::config::pipes::{self, stub};
+use ::config::pipes;
 use ::config::ports::{self, PortConfig, PortKind, Take};
 use ::config::raw::Node;
 use ::config::section::{Section, boolean, list, name, number, pairs, parsed, text};
 use ::config::sets;
 use ::config::tunnels;
 use ::config::{Report, Span};
+use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check};
-use engine::program::{Origin, PipeId, PortDeclaration, PortId, Program};
+use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ const KEYS: &[&str] = &[
 #[must_use]
 pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
     let section = Section::of(document, KEYS, report);
-    let mut plan = Plan {
+    let plan = Plan {
         program: Program::default(),
         ports: Vec::new(),
         workers: workers(&section, report),
@@ -95,18 +96,19 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
             .get("metrics")
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
     };
+    let mut program = ProgramBuilder::new();
     let seed = section.get("hash_seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
-    plan.program.select_seed = seed.unwrap_or_default();
+    program.select_seed(seed.unwrap_or_default());
     if let Some(node) = section.get("tunnels") {
-        plan.program.tunnels = tunnels::read(node, report);
+        program.tunnels(tunnels::read(node, report));
     }
-    let mut builder = Builder { section: &section, plan, tainted: Vec::new() };
+    let mut builder = Builder { section: &section, plan, program, tainted: Vec::new() };
     builder.names(report);
     builder.apps(report);
     builder.contents(report);
     builder.roots(report);
     builder.check(report);
-    (report.errors() == 0).then_some(builder.plan)
+    (report.errors() == 0).then(|| Plan { program: builder.program.build(), ..builder.plan })
 }
 
 /// Cores as a list, or how many.
@@ -133,6 +135,7 @@ fn workers(section: &Section, report: &mut Report) -> Workers {
 struct Builder<'a> {
     section: &'a Section<'a>,
     plan: Plan,
+    program: ProgramBuilder,
     /// Marks of pipes and groups that could not be read whole: what the check finds there follows from that.
     tainted: Vec<Range<u32>>,
 }
@@ -147,20 +150,22 @@ impl<'a> Builder<'a> {
             report.error(self.section.span, "there is no port: write `ports: { p0: { xdp: eth0 } }`");
         }
         for (called, span, _) in self.named("groups", report) {
-            let group = sets::group_stub(called, span, report);
-            self.plan.program.groups.push(group);
+            let group = Group::new(called, Fill::Maglev, sets::MAGLEV_SIZE);
+            self.program.group(group.origin(report.origin(span)));
         }
         for (called, span, _) in self.named("pipes", report) {
-            let origin = report.origin(span);
-            self.plan.program.pipes.push(stub(called, origin));
+            self.program.pipe(Pipe::basic(called).origin(report.origin(span)));
         }
         for (called, span, node) in self.named("meters", report) {
-            let meter = sets::meter(called, span, node, report);
-            self.plan.program.meters.extend(meter);
+            sets::meter(called, span, node, report).map(|meter| self.program.meter(meter));
         }
         for node in self.section.get("counters").map(|node| list(node, "names", report)).unwrap_or_default() {
             let called = text(node, "a name", report).and_then(|called| name(called, node.span, report));
-            self.plan.program.counters.extend(called.map(str::to_string));
+            let Some(called) = called else { continue };
+            let before = self.program.counters.len();
+            if self.program.counter(called).index() < before {
+                report.error(node.span, format!("two counters are called `{called}`"));
+            }
         }
     }
 
@@ -174,20 +179,20 @@ impl<'a> Builder<'a> {
     fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
         let id = PortId(self.plan.ports.len() as u16);
         let port = ports::read(called, span, id, node, report);
-        let (kernel_path, origin) = (port.kernel_path(), report.origin(span));
-        self.plan.program.ports.push(PortDeclaration { name: port.name.clone(), root: None, kernel_path, origin });
+        let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path());
+        self.program.port(declaration.origin(report.origin(span)));
         self.plan.ports.push(port);
     }
 
     fn apps(&mut self, report: &mut Report) {
         let Some(node) = self.section.get("apps") else { return };
         let (before, mark) = (report.errors(), report.next_origin());
-        let Plan { ports, socket, program, .. } = &mut self.plan;
-        self.plan.apps = apps::read(node, ports, socket, program, report);
+        let Plan { ports, socket, .. } = &self.plan;
+        self.plan.apps = apps::read(node, ports, socket, &mut self.program, report);
         self.taint((before, mark), mark, report);
         let lb = &self.plan.apps.lb;
         let name = ::apps::lb::NAME;
-        if !lb.services.is_empty() && self.plan.program.pipe_named(name).is_some() {
+        if !lb.services.is_empty() && self.program.pipe_named(name).is_some() {
             report.error(
                 node.span,
                 format!("a pipe is called `{name}`, which is the name of the pipe that the app writes"),
@@ -206,17 +211,17 @@ impl<'a> Builder<'a> {
         let below: Vec<&Bond> =
             bonds.iter().filter(|bond| bond.ports().iter().any(|port| served.contains(port))).collect();
         lb.also = below.iter().flat_map(|bond| bond.addresses()).collect();
-        let Some(root) = lb.write(&mut self.plan.program, &macs) else { return };
+        let Some(root) = lb.write(&mut self.program, &macs) else { return };
         // A member's frames come by its bond.
         for port in served.into_iter().filter(|port| !below.iter().any(|bond| bond.ports().contains(port))) {
-            self.plan.program.ports[port.index()].root = Some(root);
+            self.program.root(port, root);
         }
         for bond in below {
             if bond.inward != Inward::Open {
                 let message = format!("bond `{}` sends what comes in to its `inside` or `root`, not to lb", bond.name);
                 report.error_help(report.span_of(bond.origin), message, "leave `inside` and `root` out");
             }
-            bond.lead(&mut self.plan.program, root);
+            bond.lead(&mut self.program, root);
         }
         self.addresses_known(&macs, report);
     }
@@ -239,22 +244,22 @@ impl<'a> Builder<'a> {
 
     fn contents(&mut self, report: &mut Report) {
         for (called, _, node) in self.named("groups", &mut Report::default()) {
-            let Some(at) = self.plan.program.groups.iter().position(|group| group.name == called) else { continue };
+            let Some(id) = self.program.group_named(called) else { continue };
             let before = (report.errors(), report.next_origin());
-            let group = sets::group(&self.plan.program.groups[at], node, &self.plan.program, report);
+            let group = sets::group(id, node, &self.program, report);
             self.taint(before, group.origin, report);
-            self.plan.program.groups[at] = group;
+            *self.program.group_mut(id) = group;
         }
         let listed = self.section.get("counters").is_some();
-        let mut counters = Counters::new(self.plan.program.counters.clone(), !listed);
+        let mut counters = Counters::new(self.program.counters.clone(), !listed);
         for (called, _, node) in self.named("pipes", &mut Report::default()) {
-            let Some(at) = self.plan.program.pipe_named(called).map(PipeId::index) else { continue };
+            let Some(id) = self.program.pipe_named(called) else { continue };
             let before = (report.errors(), report.next_origin());
-            let pipe = pipes::read(&self.plan.program.pipes[at], node, &self.plan.program, &mut counters, report);
+            let pipe = pipes::read(id, node, &self.program, &mut counters, report);
             self.taint(before, pipe.origin, report);
-            self.plan.program.pipes[at] = pipe;
+            self.program.define(id, pipe);
         }
-        self.plan.program.counters = counters.names;
+        counters.names.into_iter().for_each(|name| _ = self.program.counter(name));
     }
 
     fn taint(&mut self, before: (usize, Origin), own: Origin, report: &Report) {
@@ -273,8 +278,9 @@ impl<'a> Builder<'a> {
             // Its other keys were looked at when the port was read.
             let section = Section::of(node, &["root"], &mut Report::default());
             let own = section.get("root").and_then(|node| self.root(node, report));
-            let port = &mut self.plan.program.ports[at];
-            port.root = own.or(port.root).or(common);
+            if let Some(root) = own.or(self.program.ports[at].root).or(common) {
+                self.program.root(PortId(at as u16), root);
+            }
             own_root.push(section.get("root").is_some());
         }
         self.takes_nothing(&own_root, report);
@@ -283,9 +289,9 @@ impl<'a> Builder<'a> {
 
     fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
         let name = text(node, "the name of a pipe", report)?;
-        let pipe = self.plan.program.pipe_named(name);
+        let pipe = self.program.pipe_named(name);
         if pipe.is_none() {
-            let names: Vec<&str> = self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
+            let names: Vec<&str> = self.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
             let help = ::config::suggestion(name, names);
             report.error_help(node.span, format!("there is no pipe `{name}`"), help);
         }
@@ -304,7 +310,7 @@ impl<'a> Builder<'a> {
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => true,
         };
         let none = !(0..self.plan.ports.len()).any(takes);
-        for (at, port) in self.plan.program.ports.iter().enumerate() {
+        for (at, port) in self.program.ports.iter().enumerate() {
             if !takes(at) && port.root.is_some() && (own_root[at] || none) {
                 let message =
                     format!("port `{}` takes nothing from the kernel: write `take: all`, or rules", port.name);
@@ -315,7 +321,7 @@ impl<'a> Builder<'a> {
 
     /// An interface has room for so many rules; the daemon would find out too late.
     fn takes_too_much(&self, report: &mut Report) {
-        for (at, port) in self.plan.program.ports.iter().enumerate() {
+        for (at, port) in self.program.ports.iter().enumerate() {
             let rules = self.plan.take(PortId(at as u16)).map_or(0, |rules| rules.len());
             if rules > bpf::RULES_MAX {
                 let message = format!(
@@ -332,7 +338,7 @@ impl<'a> Builder<'a> {
     /// The program's check. After errors in the text, only what does not follow from them is told.
     fn check(&mut self, report: &mut Report) {
         let broken = report.errors() > 0;
-        for finding in check(&self.plan.program) {
+        for finding in check(&self.program) {
             if !(broken && self.follows(&finding)) {
                 let span = self.span(&finding, report);
                 match finding.severity {

@@ -111,8 +111,8 @@ fn tunnels_have_ports() {
     for (tunnels, expected) in [
         ("{ gre: { port: 5 } }", "4:12: error: there is no UDP tunnel `gre`"),
         ("{ gue: {} }", "4:17: error: `port` is missing: the UDP destination port"),
-        ("{ gue: { port: 0 } }", "4:24: error: a UDP port is a whole number from 1 to 65535, not `0`"),
-        ("{ gue: { port: 4789 } }", "4:24: error: port 4789 means `vxlan` too"),
+        ("{ gue: { port: 0 } }", "4:25: error: a UDP port is a whole number from 1 to 65535, not `0`"),
+        ("{ gue: { port: 4789 } }", "4:25: error: port 4789 means `vxlan` too"),
     ] {
         assert_eq!(wrong(&format!("{file}tunnels: {tunnels}\n"))[0].split("; ").next(), Some(expected));
     }

@@ -5,6 +5,7 @@ use crate::config::{self, Plan};
 use ::apps::RequestId;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
+use engine::builder::Number;
 use engine::change::Change;
 use engine::program::{Entry, Fill, Forward, PipeId, PipeKind, PortId};
 use engine::snapshot::Count;
@@ -220,7 +221,7 @@ impl Daemon {
                 let at = self.plan.program.counters.iter().position(|counter| *counter == name);
                 let count = at.map(|at| counts[at]).unwrap_or_default();
                 all.push(json!({
-                    "service": service.name, "name": back_end.name, "mac": config::write_mac(config::mac_value(back_end.mac)),
+                    "service": service.name, "name": back_end.name, "mac": config::write_mac(back_end.mac.number()),
                     "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
                 }));
             }

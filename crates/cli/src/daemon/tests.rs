@@ -6,7 +6,7 @@ use crate::config;
 use ::apps::{Action, App, Event, RunningApps};
 use control::ask;
 use engine::change::Change;
-use engine::program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program};
+use engine::program::{Entry, GroupId, PipeId, PortId, Program};
 use serde_json::{Value, json};
 use std::process::Command as Process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -78,9 +78,7 @@ impl App for Probe {
             }
             Event::Request { id, request } => match request.as_str() {
                 Some("add") => {
-                    let matches = vec![EntryMatch::Value(99)];
-                    let add =
-                        Change::Add { pipe: self.pipe, entry: Entry { matches, run_time: true, ..Entry::default() } };
+                    let add = Change::Add { pipe: self.pipe, entry: Entry::on(99).run_time() };
                     let weight = Change::SetWeight { group: self.group, target: 1, weight: 0 };
                     actions.extend([add.clone(), weight, add].map(Action::Change));
                     actions.push(Action::ReadBuckets(self.group));

@@ -1,9 +1,9 @@
 //! A configuration that changes under traffic: nothing is lost, and nothing moves that need not.
 
 use super::frames::{from, udp};
-use super::rig::{LINKS, Rig, SEC, bond, errors, member, program_of};
+use super::rig::{LINKS, Rig, SEC, bond, builder_of, errors, member, program_of};
 use crate::bond::{Bond, Mode};
-use engine::program::{Forward, PortId};
+use engine::program::{Entry, Pipe, PortId};
 use std::collections::BTreeSet;
 
 /// Every flow leaves by one enabled member.
@@ -202,15 +202,10 @@ fn what_was_carried_before_a_bond_began_is_nobodys_load() {
 fn another_app_may_stand_on_it() {
     for mode in Mode::ALL {
         let open = Bond { inward: crate::bond::Inward::Open, ..bond(mode, LINKS) };
-        let mut program = program_of(&open);
-        let mut back = program.pipes[0].clone();
-        (back.name, back.forward) = ("lb".into(), Forward::Port(PortId(0)));
-        back.kind = engine::program::PipeKind::Basic;
-        back.matches.clear();
-        (back.entries, back.capacity) = (vec![engine::program::Entry::default()], 1);
-        program.pipes.push(back);
-        let lb = engine::program::PipeId((program.pipes.len() - 1) as u16);
+        let mut program = builder_of(&open);
+        let lb = program.pipe(Pipe::basic("lb").entry(Entry::default()).forward(PortId(0)));
         open.lead(&mut program, lb);
+        let program = program.build();
         assert_eq!(errors(&program), []);
         let mut rig = Rig::new(open.clone());
         rig.add_partner();

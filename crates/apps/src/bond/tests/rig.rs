@@ -10,8 +10,9 @@ use crate::bond::links::Reselect;
 use crate::bond::rebalance::Rule;
 use crate::bond::{BUCKETS, Bond, BondApp, Inward, LEARNT_MAX, Member, Mode, Names, problems};
 use engine::batch::Engine;
+use engine::builder::{Number, ProgramBuilder};
 use engine::check::{Finding, Severity, check};
-use engine::program::{EntryMatch, Origin, PortDeclaration, PortId, Program};
+use engine::program::{EntryMatch, Origin, PortId, Program};
 use engine::snapshot::BucketReport;
 use packet::{Batch, Bits, KeySource, Pools, TableHash};
 use serde_json::Value;
@@ -153,17 +154,18 @@ pub fn lacp_config(system: u8) -> lacp::Config {
     }
 }
 
-/// The program of a bond.
-pub fn program_of(bond: &Bond) -> Program {
-    let port = |number: u16| PortDeclaration {
-        name: format!("p{number}"),
-        root: None,
-        kernel_path: false,
-        origin: Origin::default(),
-    };
-    let mut program = Program { ports: (0..=LINKS).map(port).collect(), ..Program::default() };
+/// A program with a bond in it.
+pub fn builder_of(bond: &Bond) -> ProgramBuilder {
+    let mut program = ProgramBuilder::new();
+    (0..=LINKS).for_each(|number| _ = program.port(format!("p{number}")));
     assert_eq!(problems(std::slice::from_ref(bond)), []);
     bond.write(&mut program);
+    program
+}
+
+/// The program of a bond.
+pub fn program_of(bond: &Bond) -> Program {
+    let program = builder_of(bond).build();
     assert_eq!(errors(&program), []);
     program
 }
@@ -658,8 +660,7 @@ impl Rig {
 
     fn assert_learnt(&self) {
         let names = Names(&self.bond.name);
-        let number = |mac: [u8; 6]| mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
-        let known: BTreeSet<u128> = self.app.state.learnt.iter().map(|(mac, _)| number(mac)).collect();
+        let known: BTreeSet<u128> = self.app.state.learnt.iter().map(|(mac, _)| mac.number()).collect();
         assert!(known.len() <= self.bond.learnt_max as usize);
         for pipe in [names.learn(), names.reflected()] {
             if self.program.pipe_named(&pipe).is_some() {
