@@ -2,9 +2,10 @@
 //!
 //! All of them: one core, 64-byte frames of UDP over IPv4, memory ports, keys in seeded random order, counters and ages on.
 
+use engine::builder::ProgramBuilder;
 use engine::program::{
-    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match, Operation, Origin,
-    Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
+    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PortId,
+    Program, SharedUse, Target, Value,
 };
 use packet::{Field, KeySource};
 use port::UdpFlow;
@@ -84,163 +85,111 @@ pub fn shuffled(count: u32) -> Vec<UdpFlow> {
     order.into_iter().map(flow).collect()
 }
 
-fn ports() -> Vec<PortDeclaration> {
-    let port = |name: &str, root| PortDeclaration { name: name.into(), root, kernel_path: false, origin: Origin(0) };
-    vec![port("in", Some(PipeId(0))), port("out", None)]
+/// Two ports: what comes in by the first is sent out of the second.
+fn program() -> (ProgramBuilder, PortId) {
+    let mut program = ProgramBuilder::new();
+    let [_, out] = program.ports(["in", "out"]);
+    program.select_seed(7);
+    (program, out)
 }
 
-fn pipe(name: &str, kind: PipeKind) -> Pipe {
-    Pipe {
-        name: name.into(),
-        kind,
-        matches: Vec::new(),
-        monitor: Default::default(),
-        templates: vec![Template::default()],
-        forward: Forward::Port(PortId(1)),
-        miss: Forward::Drop,
-        rehash: false,
-        capacity: 16,
-        entries: Vec::new(),
-        origin: Origin(0),
-    }
+/// One pipe that what comes in enters, and whose hits leave.
+fn one(pipe: Pipe) -> Program {
+    let (mut program, out) = program();
+    let pipe = program.pipe(pipe.forward(out));
+    program.root(PortId(0), pipe);
+    program.build()
 }
 
-fn matching(field: Field, criterion: Criterion) -> Match {
-    Match { field, criterion, origin: Origin(0) }
-}
-
-fn per_entry(field: Field) -> Match {
-    matching(field, Criterion::PerEntry { mask: field.max() })
-}
-
-fn template(operations: Vec<Operation>) -> Vec<Template> {
-    vec![Template { name: "default".into(), operations }]
-}
-
-fn set_macs() -> Vec<Template> {
+fn set_macs() -> [Operation; 2] {
     let source = Operation::Set(Field::EthSrc, Value::Const(0x0200_0000_0001));
-    template(vec![Operation::Set(Field::EthDst, Value::PerEntry), source])
+    [Operation::Set(Field::EthDst, Value::PerEntry), source]
 }
 
 fn mac(at: u32) -> u128 {
     0x0200_0000_1000 + u128::from(at)
 }
 
-fn program(pipes: Vec<Pipe>) -> Program {
-    Program { ports: ports(), pipes, select_seed: 7, ..Program::default() }
-}
-
-fn group(count: u16, size: u32) -> Group {
-    let target =
-        |at: u16| Target { name: format!("t{at}"), weight: 1, forward: Forward::Port(PortId(1)), origin: Origin(0) };
-    let targets = (0..count).map(target).collect();
-    Group { name: "group".into(), fill: Fill::Wants, size, seed: None, targets, origin: Origin(0) }
+fn group(fill: Fill, count: u16, size: u32) -> Group {
+    Group::new("group", fill, size).targets((0..count).map(|at| Target::new(format!("t{at}"), PortId(1))))
 }
 
 /// XenoFlow's program: even and odd clients, MAC addresses rewritten, a shared counter each.
 #[must_use]
 pub fn basic2() -> Scenario {
-    let mut pipe = pipe("balance", PipeKind::Basic);
-    pipe.matches = vec![matching(Field::Ipv4Src, Criterion::PerEntry { mask: 1 })];
-    pipe.monitor.counter = Some(SharedUse::PerEntry);
-    pipe.templates = set_macs();
-    let entry = |at: u16| Entry {
-        matches: vec![EntryMatch::Value(u128::from(at))],
-        values: vec![mac(at.into())],
-        counter: Some(engine::program::CounterId(at)),
-        ..Entry::default()
-    };
-    pipe.entries = (0..2).map(entry).collect();
-    let mut program = program(vec![pipe]);
-    program.counters = vec!["even".into(), "odd".into()];
+    let (mut program, out) = program();
+    let counters = ["even", "odd"].map(|name| program.counter(name));
+    let entries = (0..).zip(counters).map(|(at, counter)| Entry::on(at).value(mac(at)).counter(counter));
+    let pipe = Pipe::basic("balance").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
+    let pipe = program.pipe(pipe.counter(SharedUse::PerEntry).act(set_macs()).forward(out));
+    program.root(PortId(0), pipe);
     let what = "2 entries under a mask, set both MAC addresses, shared counter";
-    Scenario { name: "basic2", what, program, flows: shuffled(65536), learns: false }
+    Scenario { name: "basic2", what, program: program.build(), flows: shuffled(65536), learns: false }
 }
 
 fn hash256() -> Scenario {
-    let mut pipe = pipe("spread", PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) });
-    pipe.templates = set_macs();
-    pipe.entries = targets(256);
-    let mut program = program(vec![pipe]);
-    program.groups = vec![group(256, 256)];
+    let (mut program, out) = program();
+    let group = program.group(group(Fill::Wants, 256, 256));
+    let pipe = program.pipe(spread(group).forward(out));
+    program.root(PortId(0), pipe);
     let what = "5-tuple to one of 256 buckets, set both MAC addresses";
-    Scenario { name: "hash256", what, program, flows: shuffled(65536), learns: false }
+    Scenario { name: "hash256", what, program: program.build(), flows: shuffled(65536), learns: false }
 }
 
-fn targets(count: u16) -> Vec<Entry> {
-    let entry =
-        |at: u16| Entry { matches: vec![EntryMatch::Target(at)], values: vec![mac(at.into())], ..Entry::default() };
-    (0..count).map(entry).collect()
+fn spread(group: GroupId) -> Pipe {
+    let targets = (0..256).map(|at| Entry::on(EntryMatch::Target(at)).value(mac(at.into())));
+    Pipe::hash("spread", HashInput::Select(KeySource::Outer), group).act(set_macs()).entries(targets)
 }
 
 /// A bond of two members as its app writes it: 256 given buckets, a port for each member. With `flow_table` every flow
 /// first meets an entry of its own.
 #[must_use]
 pub fn bond(flows: u32, flow_table: bool) -> Scenario {
-    let mut bond = pipe("bond0", PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) });
-    bond.forward = Forward::PerEntry;
-    let to = |at: u16| Some(Forward::Port(PortId(at + 1)));
-    let entry = |at: u16| Entry { matches: vec![EntryMatch::Target(at)], forward: to(at), ..Entry::default() };
-    bond.entries = (0..2).map(entry).collect();
-    let mut pipes = vec![bond];
+    let (mut program, out) = program();
+    let members = [out, program.port("out2")];
+    let group = program.group(group(Fill::Given, 2, 256).seed(11));
+    let entries = (0..).zip(members).map(|(at, port)| Entry::on(EntryMatch::Target(at)).to(port));
+    let bond = Pipe::hash("bond0", HashInput::Select(KeySource::Outer), group).entries(entries).capacity(16);
+    let mut first = program.pipe(bond.forward(Forward::PerEntry));
     if flow_table {
-        let mut table = flow_pipe(MILLION, Learn::Default);
-        table.forward = Forward::Pipe(PipeId(1));
-        pipes.insert(0, table);
+        first = program.pipe(flow_pipe().forward(first));
     }
-    let mut program = program(pipes);
-    let second = PortDeclaration { name: "out2".into(), ..program.ports[1].clone() };
-    program.ports.push(second);
-    program.groups = vec![Group { fill: Fill::Given, seed: Some(11), ..group(2, 256) }];
+    program.root(PortId(0), first);
     let what = "5-tuple to one of 256 given buckets, out by one of two members";
-    Scenario { name: "bond", what, program, flows: shuffled(flows), learns: false }
+    Scenario { name: "bond", what, program: program.build(), flows: shuffled(flows), learns: false }
 }
 
 #[must_use]
 pub fn basic1m() -> Scenario {
-    let mut pipe = pipe("exact", PipeKind::Basic);
-    let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpSport, Field::UdpDport, Field::IpProtocol];
-    pipe.matches = fields.into_iter().map(per_entry).collect();
-    pipe.templates = set_macs();
-    pipe.capacity = MILLION;
     let entry = |at: u32| {
         let (source, destination, sport, dport) = flow(at);
-        let numbers = [source.to_bits(), destination.to_bits(), sport.into(), dport.into(), 17];
-        Entry {
-            matches: numbers.into_iter().map(|number| EntryMatch::Value(number.into())).collect(),
-            values: vec![mac(at & 15)],
-            ..Entry::default()
-        }
+        Entry::on(source).and(destination).and(sport).and(dport).and(17).value(mac(at & 15))
     };
-    pipe.entries = (0..MILLION).map(entry).collect();
+    let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpSport, Field::UdpDport, Field::IpProtocol];
+    let pipe = fields.into_iter().fold(Pipe::basic("exact"), Pipe::per_entry);
+    let program = one(pipe.act(set_macs()).entries((0..MILLION).map(entry)));
     let what = "1 Mi entries with keys of 16 bytes (addresses, ports, protocol), set both MAC addresses";
-    Scenario { name: "basic1m", what, program: program(vec![pipe]), flows: shuffled(MILLION), learns: false }
+    Scenario { name: "basic1m", what, program, flows: shuffled(MILLION), learns: false }
 }
 
-fn flow_pipe(capacity: u32, learn: Learn) -> Pipe {
-    let kind = PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 60_000_000_000 };
-    let mut pipe = pipe("flows", kind);
-    pipe.capacity = capacity;
-    pipe.entries = vec![Entry { matches: vec![EntryMatch::Default], ..Entry::default() }];
-    pipe
+/// A million flows with one default entry, aged.
+fn flow_pipe() -> Pipe {
+    let flows = Pipe::flow("flows", Learn::Default).idle_timeout_ns(60_000_000_000);
+    flows.entry(EntryMatch::Default).capacity(MILLION)
 }
 
 #[must_use]
 pub fn flow1m() -> Scenario {
     let what = "1 Mi live IPv4 flows, counted, aged";
-    let program = program(vec![flow_pipe(MILLION, Learn::Default)]);
-    Scenario { name: "flow1m", what, program, flows: shuffled(MILLION), learns: false }
+    Scenario { name: "flow1m", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: false }
 }
 
 fn learn() -> Scenario {
     let what = "every packet is of a new flow";
-    let program = program(vec![flow_pipe(MILLION, Learn::Default)]);
-    Scenario { name: "learn", what, program, flows: shuffled(MILLION), learns: true }
+    Scenario { name: "learn", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: true }
 }
 
 fn vxlan() -> Scenario {
-    let mut pipe = pipe("tunnel", PipeKind::Basic);
-    pipe.matches = vec![matching(Field::Ipv4Src, Criterion::PerEntry { mask: 1 })];
     let encap = Encap {
         eth_dst: Value::PerEntry,
         eth_src: Value::Const(0x0200_0000_0001),
@@ -251,61 +200,40 @@ fn vxlan() -> Scenario {
         ttl: Value::Const(64),
         sport: None,
     };
-    pipe.templates = template(vec![Operation::EncapVxlan(encap)]);
-    let entry = |at: u32| Entry {
-        matches: vec![EntryMatch::Value(at.into())],
-        values: vec![mac(at), u128::from(0xc0a8_0100 + at)],
-        ..Entry::default()
-    };
-    pipe.entries = (0..2).map(entry).collect();
+    let entries = (0..2).map(|at: u32| Entry::on(at).value(mac(at)).value(0xc0a8_0100 + at));
+    let pipe = Pipe::basic("tunnel").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
+    let program = one(pipe.act([Operation::EncapVxlan(encap)]));
     let what = "2 entries, outer Ethernet, IPv4, UDP and VXLAN pushed, source port from the hash";
-    Scenario { name: "vxlan", what, program: program(vec![pipe]), flows: shuffled(65536), learns: false }
+    Scenario { name: "vxlan", what, program, flows: shuffled(65536), learns: false }
 }
 
 /// BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW that rewrites address and port.
 fn chain5() -> Scenario {
     const FLOWS: u32 = 100_000;
-    let next = |at: u16| Forward::Pipe(PipeId(at));
-    let mut classify = pipe("classify", PipeKind::Basic);
-    classify.matches = vec![per_entry(Field::UdpDport)];
-    classify.entries = [53u128, 80, 123, 443].map(exact).to_vec();
-    classify.forward = next(1);
-    let mut acl = acl(100);
-    acl.forward = next(2);
-    let mut route = pipe("route", PipeKind::Lpm);
-    route.matches = vec![matching(Field::Ipv4Dst, Criterion::Prefix)];
-    route.entries = prefixes(10_000);
-    route.capacity = 16_384;
-    route.forward = next(3);
-    let mut spread = pipe("spread", PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) });
-    spread.templates = set_macs();
-    spread.entries = targets(256);
-    spread.forward = next(4);
-    let mut nat = flow_pipe(131_072, Learn::Pin(GroupId(0)));
-    let rewrite = [Operation::Set(Field::Ipv4Src, Value::PerEntry), Operation::Set(Field::UdpSport, Value::PerEntry)];
-    nat.templates = template(rewrite.to_vec());
-    let entry = |at: u16| Entry {
-        matches: vec![EntryMatch::Target(at)],
-        values: vec![0xc633_6400 + u128::from(at), 1024 + u128::from(at)],
-        ..Entry::default()
-    };
-    nat.entries = (0..256).map(entry).collect();
-    let mut program = program(vec![classify, acl, route, spread, nat]);
-    program.groups = vec![group(256, 256)];
+    let (mut program, out) = program();
+    let group = program.group(group(Fill::Wants, 256, 256));
+    let names = ["classify", "filter", "route", "spread", "flows"];
+    let [classify, filter, route, spread, nat] = names.map(|name| program.pipe(Pipe::basic(name)));
+    let known = Pipe::basic("classify").per_entry(Field::UdpDport).entries([53, 80, 123, 443]).capacity(16);
+    program.define(classify, known.forward(filter));
+    program.define(filter, acl(100).forward(route));
+    let routes = Pipe::lpm("route", Field::Ipv4Dst).entries(prefixes(10_000)).capacity(16_384);
+    program.define(route, routes.forward(spread));
+    program.define(spread, self::spread(group).forward(nat));
+    let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
+    let entry = |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
+    let flows = Pipe::flow("flows", Learn::Pin(group)).idle_timeout_ns(60_000_000_000).capacity(131_072);
+    program.define(nat, flows.act(rewrite).entries((0..256).map(entry)).forward(out));
+    program.root(PortId(0), classify);
     let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of address and port, 100 k flows";
-    Scenario { name: "chain5", what, program, flows: shuffled(FLOWS), learns: false }
-}
-
-fn exact(value: u128) -> Entry {
-    Entry { matches: vec![EntryMatch::Value(value)], ..Entry::default() }
+    Scenario { name: "chain5", what, program: program.build(), flows: shuffled(FLOWS), learns: false }
 }
 
 /// Rules over eight masks; the last one lets everything pass, so that every packet is looked up to the end.
 fn acl(rules: u32) -> Pipe {
     let mut random = Random::new(2);
-    let mut pipe = pipe("filter", PipeKind::Acl);
-    let masked = |field| matching(field, Criterion::Masked);
-    pipe.matches = vec![masked(Field::Ipv4Src), masked(Field::Ipv4Dst), masked(Field::UdpDport)];
+    let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpDport];
+    let mut pipe = fields.into_iter().fold(Pipe::acl("filter"), |pipe, field| pipe.matching(field, Criterion::Masked));
     let masks = [(32, 32, 16), (32, 24, 16), (24, 32, 0), (24, 24, 16), (16, 24, 0), (32, 0, 16), (0, 32, 16)];
     let prefix = |bits: u32| if bits == 0 { 0 } else { u128::from(u32::MAX << (32 - bits)) };
     for priority in 0..rules - 1 {
@@ -313,21 +241,17 @@ fn acl(rules: u32) -> Pipe {
         let rule = |value: u64, mask: u128| {
             if mask == 0 { EntryMatch::Any } else { EntryMatch::Masked { value: u128::from(value) & mask, mask } }
         };
-        let matches = vec![
-            rule(0x0a00_0000 | random.next() & 0xff_ffff, prefix(source)),
-            rule(0xac10_0000 | random.next() & 0x3ff, prefix(destination)),
-            rule(8000 + u64::from(priority), if port == 0 { 0 } else { 0xffff }),
-        ];
-        pipe.entries.push(Entry { matches, priority, ..Entry::default() });
+        let entry = Entry::on(rule(0x0a00_0000 | random.next() & 0xff_ffff, prefix(source)))
+            .and(rule(0xac10_0000 | random.next() & 0x3ff, prefix(destination)))
+            .and(rule(8000 + u64::from(priority), if port == 0 { 0 } else { 0xffff }));
+        pipe = pipe.entry(entry.priority(priority));
     }
-    let matches = vec![EntryMatch::Any; 3];
-    pipe.entries.push(Entry { matches, priority: rules, ..Entry::default() });
-    pipe.capacity = 128;
-    pipe
+    let any = EntryMatch::Any;
+    pipe.entry(Entry::on(any).and(any).and(any).priority(rules)).capacity(128)
 }
 
 /// Routes to where the flows go, of lengths 16 to 32, and a default.
-fn prefixes(count: usize) -> Vec<Entry> {
+fn prefixes(count: usize) -> impl Iterator<Item = EntryMatch> {
     let mut random = Random::new(3);
     let mut seen = std::collections::BTreeSet::from([(0u128, 0u8)]);
     while seen.len() < count {
@@ -335,6 +259,5 @@ fn prefixes(count: usize) -> Vec<Entry> {
         let value = 0xac00_0000 | random.next() as u32 & 0x00ff_ffff;
         seen.insert((u128::from(value & u32::MAX << (32 - length)), length));
     }
-    let entry = |(value, length)| Entry { matches: vec![EntryMatch::Prefix { value, length }], ..Entry::default() };
-    seen.into_iter().map(entry).collect()
+    seen.into_iter().map(|(value, length)| EntryMatch::Prefix { value, length })
 }
