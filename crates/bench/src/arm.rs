@@ -1,7 +1,8 @@
-//! weir's part in a comparison: a worker with the `basic2` program between two ports, as `weir bench arm`.
+//! weir's part in a comparison: a worker with the `basic2` program between two ports, run as `weir bench
+//! arm`.
 //!
-//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it has sent.
-//! At the end of its input it ends.
+//! Between `start` and `stop` on standard input it forwards without pause; then it prints how many frames it
+//! has sent. It ends when its input ends.
 
 use super::scenarios::{basic2, shuffled};
 use anyhow::{Context, Result};
@@ -18,23 +19,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// Breaths between two looks at the word.
+/// Breaths between two checks for a command.
 const BREATHS: u32 = 64;
 
-/// Chunks of an AF_XDP pool besides those that the ports have.
+/// Chunks of an AF_XDP pool in addition to those of the ports.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// Frames of a sink: a batch, and what drivers keep.
+/// Frames in a sink's pool: a batch, and what drivers keep.
 #[cfg(feature = "dpdk")]
 const SINK_FRAMES: u32 = 8191;
 
-/// Bytes of the source's frames, without checksum.
+/// Bytes in the source's frames, without FCS.
 const FRAME: usize = 60;
 
-/// Frames that the source sends between two looks at the word: many, as each time costs the kernel milliseconds.
+/// Frames that the source sends between two checks for a command: many, because each call costs the kernel
+/// milliseconds.
 const BURST: u32 = 1 << 18;
 
-/// What a worker is put between.
+/// The ports of a worker.
 #[derive(clap::Args)]
 pub struct Arm {
     /// The core to run on.
@@ -49,24 +51,24 @@ enum Ports {
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
     Dpdk {
-        /// MiB of DPDK's memory.
+        /// DPDK's memory in MiB.
         #[arg(long)]
         mebibytes: u32,
-        /// Huge pages.
+        /// Use huge pages.
         #[arg(long)]
         huge: bool,
-        /// Where frames come from.
+        /// Device to receive from.
         input: String,
-        /// Where they go.
+        /// Device to transmit to.
         output: String,
     },
-    /// No worker: a sink of the frames of two DPDK devices.
+    /// A sink of the frames of DPDK devices, without a worker.
     #[cfg(feature = "dpdk")]
     Sink {
-        /// MiB of DPDK's memory, huge pages.
+        /// DPDK's memory in MiB, in huge pages.
         #[arg(long)]
         mebibytes: u32,
-        /// Queues of a device.
+        /// Queues per device.
         #[arg(long)]
         queues: u16,
         /// The devices.
@@ -75,19 +77,19 @@ enum Ports {
     },
     /// Two interfaces, by AF_XDP.
     Xdp {
-        /// Where frames come from.
+        /// Interface to receive from.
         input: String,
-        /// Where they go.
+        /// Interface to transmit to.
         output: String,
     },
-    /// No worker: a source of frames.
+    /// A source of frames, without a worker.
     Source {
-        /// The interface to send out of.
+        /// Interface to send from.
         interface: String,
     },
 }
 
-/// Serves turns until standard input ends.
+/// Serves commands until standard input ends.
 pub fn run(arm: &Arm) -> Result<()> {
     let mut core = CpuSet::new();
     core.set(arm.core);
@@ -171,20 +173,20 @@ fn sent(worker: &Worker) -> u64 {
 fn source(interface: &str) -> Result<()> {
     let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
     let index = index.ok().and_then(|text| text.trim().parse().ok());
-    let index = index.with_context(|| format!("there is no interface `{interface}` here"))?;
+    let index = index.with_context(|| format!("there is no interface `{interface}` in this network namespace"))?;
     let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
     let mut generate = XdpGenerate::load().context("the kernel refuses the source's program")?;
     serve(|running| {
         let mut sent = 0;
         while running.load(Ordering::Relaxed) {
-            generate.send(index, &frame, BURST).context("the kernel does not send frames: Linux 5.18 can")?;
+            generate.send(index, &frame, BURST).context("the kernel does not send frames; that needs Linux 5.18")?;
             sent += u64::from(BURST);
         }
         Ok(sent)
     })
 }
 
-/// Has `turn` carry frames for as long as it is told that it runs, turn after turn.
+/// Calls `turn` for every turn; it carries frames as long as the flag it is given is set.
 fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     let running = Arc::new(AtomicBool::new(false));
     let turns = listen(Arc::clone(&running));
@@ -196,7 +198,7 @@ fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Hears the words on a thread of its own; `running` is true between them.
+/// Reads commands on a separate thread; `running` is true between `start` and `stop`.
 fn listen(running: Arc<AtomicBool>) -> Receiver<()> {
     let (turn, turns) = channel();
     std::thread::spawn(move || {

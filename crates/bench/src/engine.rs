@@ -1,7 +1,8 @@
-//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to memory.
+//! `weir bench engine`: how many packets per second one core processes with each of seven programs, from
+//! memory to memory.
 //!
-//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The port's own
-//! share is timed apart and printed beside (`port_ns`), not taken off.
+//! Whole breaths of a worker are timed: the port's receive, the program, the port's transmit, the tick. The
+//! port's own share is measured separately and printed beside the result (`port_ns`), not subtracted.
 
 use super::scenarios::{ALL, Scenario};
 use engine::batch::Engine;
@@ -13,38 +14,38 @@ use packet::{Batch, Pools, Port, TableHash};
 use port::{Generator, Stream};
 use std::time::Instant;
 
-/// Rounds of which the median is reported.
+/// Number of rounds whose median is reported.
 const ROUNDS: usize = 5;
 
-/// Packets in a round of a program whose traffic repeats.
+/// Packets per round of a program whose traffic repeats.
 const PACKETS: u64 = 1 << 22;
 
-/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled buffers.
+/// Chunks in the pool: a few batches, which stay in the cache like the recycled buffers of a NIC.
 const CHUNKS: u32 = 512;
 
-/// Clock steps of a breath: as if packets came at about 15 million a second.
+/// Advance of the clock per breath: as if packets arrived at about 15 million per second.
 const BREATH_NS: u64 = 4_300;
 
-/// One line of results.
+/// A line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
-    /// Scenario.
+    /// Name of the scenario.
     pub name: &'static str,
-    /// Median of the rounds, million packets a second.
+    /// Median of the rounds, in million packets per second.
     pub mpps: f64,
-    /// Slowest round.
+    /// Slowest round, in million packets per second.
     pub mpps_min: f64,
-    /// Fastest round.
+    /// Fastest round, in million packets per second.
     pub mpps_max: f64,
-    /// Nanoseconds a packet at the median.
+    /// Nanoseconds per packet at the median.
     pub ns: f64,
-    /// Time stamp counter cycles a packet at the median; 0 where there is no such counter.
+    /// Time stamp counter cycles per packet at the median; 0 if there is no such counter.
     pub tsc_cycles: f64,
-    /// Nanoseconds a packet that the memory ports alone take.
+    /// Nanoseconds per packet of the memory ports alone.
     pub port_ns: f64,
 }
 
-/// Runs the scenarios named by `only` (all when empty).
+/// Runs the scenarios named in `only`, or all if it is empty.
 #[must_use]
 pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str)) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -77,7 +78,7 @@ fn measure(scenario: &Scenario) -> Row {
     }
 }
 
-/// Million packets a second through a scenario's program.
+/// Returns the rate of a scenario's program in million packets per second.
 #[must_use]
 pub fn mpps(scenario: &Scenario) -> Spread {
     let mut bench = Bench::new(scenario);
@@ -85,7 +86,7 @@ pub fn mpps(scenario: &Scenario) -> Spread {
     Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario).0).collect())
 }
 
-/// Gives the buckets of groups that are given to their targets in turn.
+/// Assigns the buckets of groups with given buckets to their targets in turn.
 fn give_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
         let moves = (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
@@ -117,7 +118,7 @@ impl Bench {
         Bench { worker, now_ns: 1_000_000_000 }
     }
 
-    /// Nanoseconds and cycles a packet.
+    /// Runs one round. Returns nanoseconds and cycles per packet.
     fn round(&mut self, scenario: &Scenario) -> (f64, f64) {
         if scenario.learns {
             self.now_ns += 3_600_000_000_000;
@@ -136,7 +137,8 @@ impl Bench {
     }
 }
 
-/// What receive and transmit of the memory ports cost without a program between them.
+/// Measures receive and transmit of the memory ports without a program between them, in nanoseconds per
+/// packet.
 fn ports_alone(scenario: &Scenario) -> f64 {
     let mut pools = Pools::region(CHUNKS);
     let pool = pools.first().id();
@@ -161,7 +163,8 @@ fn ports_alone(scenario: &Scenario) -> f64 {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
 fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD forbids, which Linux does not.
+    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD is
+    // set, which Linux does not do by default.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -1,5 +1,5 @@
-//! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live entries, the tables
-//! filled to the capacity they were made for.
+//! `weir bench memory`: the memory per entry, as the growth of the process's resident memory divided by live
+//! entries. The tables are filled to their capacity.
 
 use super::scenarios::{basic1m, flow1m, shuffled};
 use anyhow::{Context, Result};
@@ -9,26 +9,26 @@ use packet::Port;
 use packet::{Batch, Pools, TableHash};
 use port::{Generator, Stream};
 
-/// Entries of each kind.
+/// Number of entries of each kind.
 const ENTRIES: u32 = 1 << 20;
 
-/// One line of results.
+/// A line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// Kind of entry.
     pub name: &'static str,
-    /// Live entries.
+    /// Number of live entries.
     pub entries: u32,
-    /// Resident bytes for each.
+    /// Resident bytes per entry.
     pub bytes: f64,
 }
 
-/// Measures both kinds.
+/// Measures both kinds of entries.
 pub fn run() -> Result<Vec<Row>> {
     Ok(vec![flows()?, basic()?])
 }
 
-/// 40-byte keys, learnt from packets.
+/// Measures flows: 40-byte keys, learnt from packets.
 fn flows() -> Result<Row> {
     let scenario = flow1m();
     let mut pools = Pools::region(512);
@@ -51,7 +51,7 @@ fn flows() -> Result<Row> {
     Ok(Row { name: "flow, 40 B key", entries: live, bytes: (resident()? - before) as f64 / f64::from(live) })
 }
 
-/// 16-byte keys, from the configuration.
+/// Measures entries of a BASIC pipe: 16-byte keys, configured.
 fn basic() -> Result<Row> {
     let scenario = basic1m();
     let before = resident()?;
@@ -61,7 +61,7 @@ fn basic() -> Result<Row> {
     Ok(Row { name: "basic, 16 B key", entries: ENTRIES, bytes })
 }
 
-/// Resident bytes of this process.
+/// Returns the resident bytes of this process.
 fn resident() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("/proc is not mounted")?;
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).context("statm")?;

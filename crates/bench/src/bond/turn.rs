@@ -1,44 +1,44 @@
-//! What a turn of an arm came to.
+//! The counters of an arm, and the difference between two readings of them.
 
 use std::time::Duration;
 
-/// Frames that may lie in the rings between members and sink: two of them.
+/// Frames that the rings between members and sink can hold: there are two.
 pub const RING: u64 = 1 << RING_BITS;
 pub const RING_BITS: u32 = 14;
 
-/// Counters at one moment.
+/// A reading of the counters.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Frames that the members took.
+    /// Frames that the members accepted.
     pub transmitted: u64,
-    /// Frames that were dropped on the way, as a member's ring was full.
+    /// Frames dropped because a member's ring was full.
     pub dropped: u64,
     /// Frames that the sink received.
     pub arrived: u64,
-    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on a busy one it
-    /// leaves out what other programs had of the core.
+    /// Processor time of the forwarding thread. On an idle machine this equals the time elapsed; on a busy
+    /// one it excludes the time that other programs used the core.
     pub busy: Duration,
-    /// How far it may be off, as the counters were read meanwhile.
+    /// The largest error of `busy`, because the counters were read meanwhile.
     pub doubt: Duration,
 }
 
-/// Share of a turn's time by which its readings may be off.
+/// The largest error of a turn's readings, as a share of its time.
 const DOUBT_MAX: f64 = 0.02;
 
-/// What happened between two readings.
+/// The difference between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Million frames that the members took, a second of processor time.
+    /// Million frames accepted by the members per second of processor time.
     pub mpps: f64,
     /// Share of the frames that were dropped instead.
     pub dropped: f64,
-    /// The counters do not belong together: they took too long to read, or the sink has not seen what the members say they
-    /// have sent.
+    /// The counters are inconsistent: reading them took too long, or the sink has not received what the
+    /// members claim to have sent.
     pub doubtful: bool,
 }
 
 impl Turn {
-    /// From the counters before and after.
+    /// Computes a turn from the counters before and after it.
     pub fn between(before: &Reading, after: &Reading) -> Turn {
         let transmitted = after.transmitted - before.transmitted;
         let dropped = after.dropped - before.dropped;
