@@ -1,8 +1,7 @@
-//! weir's part in a comparison: a worker with the `basic2` program between two ports, run as `weir bench
-//! arm`.
+//! weir's part in a comparison: a worker with the `basic2` program between two ports, as `weir bench arm`.
 //!
-//! Between `start` and `stop` on standard input it forwards without pause; then it prints how many frames it
-//! has sent. It ends when its input ends.
+//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it has sent.
+//! At the end of its input it ends.
 
 use super::scenarios::{basic2, shuffled};
 use anyhow::{Context, Result};
@@ -19,24 +18,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// Breaths between two checks for a command.
+/// Breaths between two looks at the word.
 const BREATHS: u32 = 64;
 
-/// Chunks of an AF_XDP pool in addition to those of the ports.
+/// Chunks of an AF_XDP pool besides those that the ports have.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// Frames in a sink's pool: a batch, and what drivers keep.
+/// Frames of a sink: a batch, and what drivers keep.
 #[cfg(feature = "dpdk")]
 const SINK_FRAMES: u32 = 8191;
 
-/// Bytes in the source's frames, without FCS.
+/// Bytes of the source's frames, without checksum.
 const FRAME: usize = 60;
 
-/// Frames that the source sends between two checks for a command: many, because each call costs the kernel
-/// milliseconds.
+/// Frames that the source sends between two looks at the word: many, as each time costs the kernel milliseconds.
 const BURST: u32 = 1 << 18;
 
-/// The ports of a worker.
+/// What a worker is put between.
 #[derive(clap::Args)]
 pub struct Arm {
     /// The core to run on.
@@ -51,24 +49,24 @@ enum Ports {
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
     Dpdk {
-        /// DPDK's memory in MiB.
+        /// MiB of DPDK's memory.
         #[arg(long)]
         mebibytes: u32,
-        /// Use huge pages.
+        /// Huge pages.
         #[arg(long)]
         huge: bool,
-        /// Device to receive from.
+        /// Where frames come from.
         input: String,
-        /// Device to transmit to.
+        /// Where they go.
         output: String,
     },
-    /// A sink of the frames of DPDK devices, without a worker.
+    /// No worker: a sink of the frames of two DPDK devices.
     #[cfg(feature = "dpdk")]
     Sink {
-        /// DPDK's memory in MiB, in huge pages.
+        /// MiB of DPDK's memory, huge pages.
         #[arg(long)]
         mebibytes: u32,
-        /// Queues per device.
+        /// Queues of a device.
         #[arg(long)]
         queues: u16,
         /// The devices.
@@ -77,19 +75,19 @@ enum Ports {
     },
     /// Two interfaces, by AF_XDP.
     Xdp {
-        /// Interface to receive from.
+        /// Where frames come from.
         input: String,
-        /// Interface to transmit to.
+        /// Where they go.
         output: String,
     },
-    /// A source of frames, without a worker.
+    /// No worker: a source of frames.
     Source {
-        /// Interface to send from.
+        /// The interface to send out of.
         interface: String,
     },
 }
 
-/// Serves commands until standard input ends.
+/// Serves turns until standard input ends.
 pub fn run(arm: &Arm) -> Result<()> {
     let mut core = CpuSet::new();
     core.set(arm.core);
@@ -173,20 +171,20 @@ fn sent(worker: &Worker) -> u64 {
 fn source(interface: &str) -> Result<()> {
     let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
     let index = index.ok().and_then(|text| text.trim().parse().ok());
-    let index = index.with_context(|| format!("there is no interface `{interface}` in this network namespace"))?;
+    let index = index.with_context(|| format!("there is no interface `{interface}` here"))?;
     let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
     let mut generate = XdpGenerate::load().context("the kernel refuses the source's program")?;
     serve(|running| {
         let mut sent = 0;
         while running.load(Ordering::Relaxed) {
-            generate.send(index, &frame, BURST).context("the kernel does not send frames; that needs Linux 5.18")?;
+            generate.send(index, &frame, BURST).context("the kernel does not send frames: Linux 5.18 can")?;
             sent += u64::from(BURST);
         }
         Ok(sent)
     })
 }
 
-/// Calls `turn` for every turn; it carries frames as long as the flag it is given is set.
+/// Has `turn` carry frames for as long as it is told that it runs, turn after turn.
 fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     let running = Arc::new(AtomicBool::new(false));
     let turns = listen(Arc::clone(&running));
@@ -198,7 +196,7 @@ fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     Ok(())
 }
 
-/// Reads commands on a separate thread; `running` is true between `start` and `stop`.
+/// Hears the words on a thread of its own; `running` is true between them.
 fn listen(running: Arc<AtomicBool>) -> Receiver<()> {
     let (turn, turns) = channel();
     std::thread::spawn(move || {

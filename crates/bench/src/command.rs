@@ -1,4 +1,4 @@
-//! `weir bench`: the speed of this machine, measured now.
+//! `weir bench`: how fast, on this machine, now.
 
 use crate::{arm, bond, dpdk, engine, memory, xdp};
 use anyhow::Result;
@@ -7,48 +7,47 @@ use lab::{INTERRUPTED, Interrupted};
 use serde_json::json;
 use std::process::ExitCode;
 
-/// What to measure.
+/// What is measured.
 #[derive(clap::Subcommand)]
 pub enum Bench {
-    /// The engine on memory ports: seven programs, one core, 64-byte frames. If weir was built with DPDK,
-    /// also its DPDK ports in comparison with dpdk-testpmd.
+    /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also its ports,
+    /// beside dpdk-testpmd.
     Engine {
-        /// Run only these scenarios (`dpdk` is one of them).
+        /// Only these scenarios (`dpdk` is one).
         only: Vec<String>,
-        /// Print a JSON object at the end.
+        /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// The memory per entry: resident bytes divided by live entries.
+    /// Memory that an entry costs: resident bytes over live entries.
     Memory {
-        /// Print a JSON object at the end.
+        /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// AF_XDP ports in comparison with dpdk-testpmd's, on the same interfaces.
+    /// AF_XDP ports beside dpdk-testpmd's, on the same interfaces.
     Xdp {
-        /// Print a JSON object at the end.
+        /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// A bond of two members in comparison with Open vSwitch's, on DPDK devices, and whether its rate depends
-    /// on the number of flows.
+    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the number of flows.
     Bond {
-        /// Run only these numbers of streams.
+        /// Only these numbers of streams.
         streams: Vec<u32>,
-        /// Print a JSON object at the end.
+        /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// weir's part in a comparison, in a separate process.
+    /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(arm::Arm),
 }
 
-/// Measures, and prints the results.
+/// Measures, and prints what came of it.
 ///
 /// # Errors
-/// A program to compare with could not be run.
+/// A peer that was asked for could not be run.
 pub fn measure(what: &Bench) -> Result<ExitCode> {
     match print(what) {
         Err(error) if error.is::<Interrupted>() => {
@@ -108,8 +107,8 @@ fn print(what: &Bench) -> Result<()> {
     Ok(())
 }
 
-/// Measures the DPDK ports in comparison with dpdk-testpmd.
+/// The DPDK ports beside dpdk-testpmd.
 fn beside_testpmd() -> Result<Option<Vec<dpdk::Row>>> {
-    println!("net_pcap to net_null, basic2 and testpmd: Mpps of processor time, median (min - max)");
+    println!("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)");
     dpdk::run(|row| println!("{row}"))
 }

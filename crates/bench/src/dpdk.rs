@@ -1,9 +1,7 @@
-//! weir in comparison with dpdk-testpmd on the same DPDK devices: from a looped recording (`net_pcap`) to
-//! nowhere (`net_null`).
+//! weir beside dpdk-testpmd on the same DPDK devices: from a recording in a loop (`net_pcap`) to nowhere (`net_null`).
 //!
-//! weir runs the `basic2` program, testpmd its `io` and `macswap` modes, with the same number of frames in
-//! memory, on the same core, alternating in one run. Rates are frames per processor time of the forwarding
-//! thread.
+//! weir runs the `basic2` program, testpmd its `io` and `macswap`, with as many frames of memory, on the same core, in turn
+//! and in one run. Rates are frames over the processor time of the thread that carries them.
 
 use super::peers::{FRAMES, Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use super::scenarios::shuffled;
@@ -19,23 +17,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Numbers of flows in the recordings, with one frame each.
+/// Flows of the recordings, one frame each.
 const FLOWS: [u32; 2] = [1000, 10_000];
 
-/// Bytes in a frame, without FCS.
+/// Bytes of a frame, without its checksum.
 const FRAME: usize = 60;
 
-/// Number of rounds whose median is reported; a warm-up round comes first.
+/// Rounds of which the median is reported; one before them is not counted.
 const ROUNDS: usize = 5;
 
-/// Duration of a turn.
+/// How long a turn is.
 const TURN: Duration = Duration::from_millis(800);
 
-/// Memory for the frames of one process in MiB: 2.4 KiB each in huge pages, a page each in ordinary ones.
+/// MiB for the frames of one process: 2.4 KiB each of huge pages, a page each of ordinary ones.
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
 
-/// A line of results, in million frames per second.
+/// One line of results: million frames a second.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     flows: u32,
@@ -62,10 +60,10 @@ impl std::fmt::Display for Row {
     }
 }
 
-/// Measures. If that is impossible, prints the reason and returns `None`.
+/// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
     if cfg!(not(feature = "dpdk")) {
-        println!("dpdk: not measured, this weir was built without DPDK: build it with `--features dpdk`");
+        println!("dpdk: not measured, this weir was built without it: build it with `--features dpdk`");
         return Ok(None);
     }
     if !namespace::missing(&[TESTPMD]).is_empty() {
@@ -81,7 +79,7 @@ pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
     let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     if !pages.enough {
-        println!("dpdk: on ordinary memory, because huge pages are not available; both are slower");
+        println!("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower");
     }
     let mut rows = Vec::new();
     for flows in FLOWS {
@@ -128,7 +126,7 @@ fn row(flows: u32, [weir, io, macswap]: [Spread; 3]) -> Row {
     }
 }
 
-/// Returns the command for this program as weir's part.
+/// This program, as weir's part.
 fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
     let mut command = Command::new(weir::program()?);
     command.args(["bench", "arm", "--core", &setting.core.to_string(), "dpdk"]);
@@ -137,7 +135,7 @@ fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
     Ok(command)
 }
 
-/// Writes a recording with one frame for each of `flows` flows.
+/// A recording of one frame of each of so many flows.
 pub fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
     let path = folder.join(format!("{flows}.pcap"));
     let file = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;

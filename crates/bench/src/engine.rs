@@ -1,8 +1,7 @@
-//! `weir bench engine`: how many packets per second one core processes with each of seven programs, from
-//! memory to memory.
+//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to memory.
 //!
-//! Whole breaths of a worker are timed: the port's receive, the program, the port's transmit, the tick. The
-//! port's own share is measured separately and printed beside the result (`port_ns`), not subtracted.
+//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The port's own
+//! share is timed apart and printed beside (`port_ns`), not taken off.
 
 use super::scenarios::{ALL, Scenario};
 use engine::batch::Engine;
@@ -14,38 +13,38 @@ use packet::{Batch, Pools, Port, TableHash};
 use port::{Generator, Stream};
 use std::time::Instant;
 
-/// Number of rounds whose median is reported.
+/// Rounds of which the median is reported.
 const ROUNDS: usize = 5;
 
-/// Packets per round of a program whose traffic repeats.
+/// Packets in a round of a program whose traffic repeats.
 const PACKETS: u64 = 1 << 22;
 
-/// Chunks in the pool: a few batches, which stay in the cache like the recycled buffers of a NIC.
+/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled buffers.
 const CHUNKS: u32 = 512;
 
-/// Advance of the clock per breath: as if packets arrived at about 15 million per second.
+/// Clock steps of a breath: as if packets came at about 15 million a second.
 const BREATH_NS: u64 = 4_300;
 
-/// A line of results.
+/// One line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
-    /// Name of the scenario.
+    /// Scenario.
     pub name: &'static str,
-    /// Median of the rounds, in million packets per second.
+    /// Median of the rounds, million packets a second.
     pub mpps: f64,
-    /// Slowest round, in million packets per second.
+    /// Slowest round.
     pub mpps_min: f64,
-    /// Fastest round, in million packets per second.
+    /// Fastest round.
     pub mpps_max: f64,
-    /// Nanoseconds per packet at the median.
+    /// Nanoseconds a packet at the median.
     pub ns: f64,
-    /// Time stamp counter cycles per packet at the median; 0 if there is no such counter.
+    /// Time stamp counter cycles a packet at the median; 0 where there is no such counter.
     pub tsc_cycles: f64,
-    /// Nanoseconds per packet of the memory ports alone.
+    /// Nanoseconds a packet that the memory ports alone take.
     pub port_ns: f64,
 }
 
-/// Runs the scenarios named in `only`, or all if it is empty.
+/// Runs the scenarios named by `only` (all when empty).
 #[must_use]
 pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str)) -> Vec<Row> {
     let mut rows = Vec::new();
@@ -78,7 +77,7 @@ fn measure(scenario: &Scenario) -> Row {
     }
 }
 
-/// Returns the rate of a scenario's program in million packets per second.
+/// Million packets a second through a scenario's program.
 #[must_use]
 pub fn mpps(scenario: &Scenario) -> Spread {
     let mut bench = Bench::new(scenario);
@@ -86,7 +85,7 @@ pub fn mpps(scenario: &Scenario) -> Spread {
     Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario).0).collect())
 }
 
-/// Assigns the buckets of groups with given buckets to their targets in turn.
+/// Gives the buckets of groups that are given to their targets in turn.
 fn give_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
         let moves = (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
@@ -118,7 +117,7 @@ impl Bench {
         Bench { worker, now_ns: 1_000_000_000 }
     }
 
-    /// Runs one round. Returns nanoseconds and cycles per packet.
+    /// Nanoseconds and cycles a packet.
     fn round(&mut self, scenario: &Scenario) -> (f64, f64) {
         if scenario.learns {
             self.now_ns += 3_600_000_000_000;
@@ -137,8 +136,7 @@ impl Bench {
     }
 }
 
-/// Measures receive and transmit of the memory ports without a program between them, in nanoseconds per
-/// packet.
+/// What receive and transmit of the memory ports cost without a program between them.
 fn ports_alone(scenario: &Scenario) -> f64 {
     let mut pools = Pools::region(CHUNKS);
     let pool = pools.first().id();
@@ -163,8 +161,7 @@ fn ports_alone(scenario: &Scenario) -> f64 {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
 fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD is
-    // set, which Linux does not do by default.
+    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD forbids, which Linux does not.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -1,13 +1,12 @@
-//! `weir bench`: measurements on this machine, in comparison with other programs where there are any.
+//! `weir bench`: measurements on this machine, beside rivals where there are any.
 //!
-//! It is a library, and a feature of the binary, so that a packaged daemon can be built without it.
+//! It is a library, and a feature of the binary, so that a packaged daemon can do without it.
 //!
-//! - `engine.rs`: packets per second with seven programs, from memory to memory. `scenarios.rs`: the
-//!   programs.
-//! - `memory.rs`: the memory per entry.
-//! - `dpdk.rs`, `xdp.rs`: in comparison with dpdk-testpmd, on DPDK devices and with AF_XDP. `peers.rs` lets
-//!   the two take turns; `arm.rs` is weir's part, in a separate process.
-//! - `bond/`: a bond in comparison with Open vSwitch's.
+//! - `engine.rs`: packets a second through seven programs, memory to memory. `scenarios.rs`: the programs.
+//! - `memory.rs`: what an entry costs.
+//! - `dpdk.rs`, `xdp.rs`: beside dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` has the two take turns, `arm.rs`
+//!   is weir's part, in a process of its own.
+//! - `bond/`: a bond beside Open vSwitch's.
 
 mod arm;
 mod bond;

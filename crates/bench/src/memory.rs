@@ -1,5 +1,5 @@
-//! `weir bench memory`: the memory per entry, as the growth of the process's resident memory divided by live
-//! entries. The tables are filled to their capacity.
+//! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live entries, the tables
+//! filled to the capacity they were made for.
 
 use super::scenarios::{basic1m, flow1m, shuffled};
 use anyhow::{Context, Result};
@@ -9,26 +9,26 @@ use packet::Port;
 use packet::{Batch, Pools, TableHash};
 use port::{Generator, Stream};
 
-/// Number of entries of each kind.
+/// Entries of each kind.
 const ENTRIES: u32 = 1 << 20;
 
-/// A line of results.
+/// One line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     /// Kind of entry.
     pub name: &'static str,
-    /// Number of live entries.
+    /// Live entries.
     pub entries: u32,
-    /// Resident bytes per entry.
+    /// Resident bytes for each.
     pub bytes: f64,
 }
 
-/// Measures both kinds of entries.
+/// Measures both kinds.
 pub fn run() -> Result<Vec<Row>> {
     Ok(vec![flows()?, basic()?])
 }
 
-/// Measures flows: 40-byte keys, learnt from packets.
+/// 40-byte keys, learnt from packets.
 fn flows() -> Result<Row> {
     let scenario = flow1m();
     let mut pools = Pools::region(512);
@@ -51,7 +51,7 @@ fn flows() -> Result<Row> {
     Ok(Row { name: "flow, 40 B key", entries: live, bytes: (resident()? - before) as f64 / f64::from(live) })
 }
 
-/// Measures entries of a BASIC pipe: 16-byte keys, configured.
+/// 16-byte keys, from the configuration.
 fn basic() -> Result<Row> {
     let scenario = basic1m();
     let before = resident()?;
@@ -61,7 +61,7 @@ fn basic() -> Result<Row> {
     Ok(Row { name: "basic, 16 B key", entries: ENTRIES, bytes })
 }
 
-/// Returns the resident bytes of this process.
+/// Resident bytes of this process.
 fn resident() -> Result<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").context("/proc is not mounted")?;
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).context("statm")?;

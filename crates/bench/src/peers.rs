@@ -1,9 +1,8 @@
-//! Programs that forward frames, measured in turn: while one forwards, the others wait for a command and use
-//! no processor time.
+//! Programs that forward frames, measured in turn: while one does, the others wait for a word and use no processor.
 //!
-//! A forwarder is a process that reads `start` and `stop` from its standard input and then prints how many
-//! frames it has sent: dpdk-testpmd, or this program (`arm.rs`). A process stays for all its turns, so that
-//! turns can be short and alternate often; whatever disturbs the machine then affects all of them alike.
+//! A forwarder is a process that reads `start` and `stop` from its standard input and then says how many frames it has
+//! sent: dpdk-testpmd, or this program (`arm.rs`). One process stays for all its turns, so that turns can be short and
+//! alternate often: what disturbs the machine then disturbs all alike.
 
 use anyhow::{Context, Result, anyhow, bail};
 use lab::Interrupt;
@@ -14,34 +13,33 @@ use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// The program to compare with, and its Debian package.
+/// The peer, and the Debian package that has it.
 pub const TESTPMD: &str = "dpdk-testpmd";
 pub const TESTPMD_PACKAGE: &str = "dpdk-dev";
 
-/// How long a forwarder may take to start or to answer: DPDK loads its drivers in a second on an idle
-/// machine.
+/// How long a forwarder may take to start, or to answer: DPDK loads its drivers in a second, on an idle machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The largest number of unread lines.
+/// Lines that may wait to be read.
 const LINES: usize = 1024;
 
-/// The number of frames that testpmd allocates for one core by default; weir gets as many.
+/// The frames that testpmd makes for one core unless it is told otherwise; weir gets as many.
 pub const FRAMES: u32 = 163_456;
 
-/// How all forwarders run.
+/// How forwarders run: the same for all.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// The core that forwards.
+    /// The core that carries frames.
     pub core: usize,
     /// The core for everything else.
     pub other: usize,
-    /// DPDK's memory in MiB, and whether it is in huge pages.
+    /// MiB of DPDK's memory, and whether it is huge pages.
     pub mebibytes: u32,
     pub huge: bool,
 }
 
 impl Setting {
-    /// Uses the last core available to this process for forwarding, and the first for the rest.
+    /// The last core this process may use carries frames, the first does the rest.
     pub fn new(mebibytes: u32, huge: bool) -> Setting {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_else(|_| rustix::thread::CpuSet::new());
         let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&core| set.is_set(core));
@@ -50,18 +48,18 @@ impl Setting {
     }
 }
 
-/// The result of a turn.
+/// What came of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     /// Frames sent.
     pub frames: u64,
-    /// Processor time of the forwarding thread. On an idle machine this equals the time elapsed; on a busy
-    /// one it excludes the time that other programs used the core.
+    /// Processor time of the thread that carried them. On an idle machine that is the time that went by; on a busy one it
+    /// leaves out what other programs had of the core.
     pub busy: Duration,
 }
 
 impl Turn {
-    /// Million frames per second of processor time.
+    /// Million frames a second of processor time.
     pub fn mpps(&self) -> f64 {
         self.frames as f64 / self.busy.as_secs_f64() / 1e6
     }
@@ -73,21 +71,21 @@ pub struct Forwarder {
     process: Started,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// The kernel's scheduling statistics of the forwarding thread.
+    /// The kernel's account of the thread that carries frames.
     account: PathBuf,
     words: Words,
 }
 
-/// The words by which a forwarder's output is recognised.
+/// What a forwarder says.
 #[derive(Clone, Copy)]
 struct Words {
-    /// In a line printed when it is ready.
+    /// In a line once it is ready.
     ready: &'static str,
-    /// In a line printed when it forwards.
+    /// In a line once it forwards.
     started: &'static str,
-    /// In a line before the one with the number of frames sent.
+    /// In a line before that with the frames it has sent.
     summary: Option<&'static str>,
-    /// In front of the number of frames sent.
+    /// Before the number of frames it has sent.
     sent: &'static str,
 }
 
@@ -101,7 +99,7 @@ const PEER: Words = Words {
 };
 
 impl Forwarder {
-    /// Starts `weir bench arm`, given as `command`.
+    /// Starts `weir bench arm`, as `command` has it.
     pub fn weir(run: &mut Run, name: &'static str, command: &mut Command) -> Result<Forwarder> {
         Forwarder::start(run, name, command, WEIR)
     }
@@ -113,11 +111,11 @@ impl Forwarder {
         setting: &Setting,
         devices: &[String],
     ) -> Result<Forwarder> {
-        // Line by line, although its output is a pipe.
+        // Line by line, though its output is a pipe.
         let mut command = command("stdbuf");
         command.args(["-oL", TESTPMD]).env("RUNTIME_DIRECTORY", run.folder()).args(testpmd_arguments(setting, devices));
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
-        testpmd.account = testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no forwarding thread"))?;
+        testpmd.account = testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
         Ok(testpmd)
     }
 
@@ -136,25 +134,24 @@ impl Forwarder {
         Ok(forwarder)
     }
 
-    /// Returns the scheduling statistics of testpmd's thread on lcore 1.
+    /// testpmd's thread on lcore 1.
     fn lcore(&self, run: &mut Run) -> Option<PathBuf> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.process_id(run))).ok()?;
         let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name));
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
     }
 
-    /// Returns its process.
+    /// Its process.
     pub fn process(&self) -> Started {
         self.process
     }
 
-    /// Returns the kernel's scheduling statistics of the forwarding thread.
+    /// The kernel's account of the thread that carries frames.
     pub fn account(&self) -> &Path {
         &self.account
     }
 
-    /// Returns how many frames testpmd has sent, and how many it could not send, since it started; it
-    /// continues meanwhile.
+    /// Frames that testpmd has sent since it began, and those that it could not, while it goes on.
     pub fn forwarded(&mut self, run: &Run) -> Result<(u64, u64)> {
         self.say("show fwd stats all")?;
         self.hear(run, "Accumulated forward statistics")?;
@@ -164,23 +161,23 @@ impl Forwarder {
         })
     }
 
-    /// Returns the number of frames that a sink has received.
+    /// Frames that a sink has received.
     pub fn arrived(&mut self, run: &Run) -> Result<u64> {
         self.say("count")?;
         self.wait_for(run, |line| line.strip_prefix("arrived ")?.parse().ok())
     }
 
-    /// Returns its process id.
+    /// Its process's number.
     pub fn process_id(&self, run: &mut Run) -> u32 {
         run.child(self.process).id()
     }
 
-    /// Sets testpmd's forwarding mode from the next turn on.
+    /// Has testpmd forward in another way from the next turn on.
     pub fn set_mode(&mut self, mode: &str) -> Result<()> {
         self.say(&format!("set fwd {mode}"))
     }
 
-    /// Lets it forward for `time`.
+    /// Lets it forward for so long.
     pub fn turn(&mut self, run: &Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         let before = self.busy()?;
         self.begin(run)?;
@@ -195,7 +192,7 @@ impl Forwarder {
         self.hear(run, self.words.started)
     }
 
-    /// Stops forwarding. Returns how many frames it has sent since it began.
+    /// Has it stop; the frames it has sent since it began.
     pub fn end(&mut self, run: &Run) -> Result<u64> {
         self.say("stop")?;
         if let Some(summary) = self.words.summary {
@@ -220,12 +217,12 @@ impl Forwarder {
         writeln!(self.input, "{line}").with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Reads up to a line that contains `words`.
+    /// Reads on until a line has these words.
     fn hear(&mut self, run: &Run, words: &str) -> Result<()> {
         self.wait_for(run, |line| line.contains(words).then_some(()))
     }
 
-    /// Reads up to a line in which `find` finds something.
+    /// Reads on until `find` finds what it looks for.
     fn wait_for<T>(&mut self, run: &Run, find: impl Fn(&str) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -254,7 +251,7 @@ fn testpmd_arguments(setting: &Setting, devices: &[String]) -> Vec<String> {
     arguments.push(format!("--file-prefix=weir-peer-{}", std::process::id()));
     arguments.push(format!("--lcores=0@{},1@{}", setting.other, setting.core));
     arguments.extend(devices.iter().map(|device| format!("--vdev={device}")));
-    // Without --no-flush-rx it would first drain a device that never runs dry.
+    // Without --no-flush-rx it would first empty a device that never is.
     let own = ["--", "--interactive", "--forward-mode=macswap", "--nb-cores=1", "--no-flush-rx"];
     arguments.extend(own.map(String::from));
     arguments.push(format!("--total-num-mbufs={FRAMES}"));

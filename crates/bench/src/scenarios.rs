@@ -7,7 +7,7 @@ use engine::program::{
     Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PortId,
     Program, SharedUse, Target, Value,
 };
-use packet::{Field, KeySource};
+use packet::{Field, KeySource, TunnelKind};
 use port::UdpFlow;
 use std::net::Ipv4Addr;
 
@@ -193,16 +193,14 @@ fn vxlan() -> Scenario {
     let encap = Encap {
         eth_dst: Value::PerEntry,
         eth_src: Value::Const(0x0200_0000_0001),
-        ipv6: false,
         src: Value::Const(0xc0a8_0001),
         dst: Value::PerEntry,
-        vni: Value::Const(77),
-        ttl: Value::Const(64),
-        sport: None,
+        id: Some(Value::Const(77)),
+        ..Encap::new(TunnelKind::Vxlan)
     };
     let entries = (0..2).map(|at: u32| Entry::on(at).value(mac(at)).value(0xc0a8_0100 + at));
     let pipe = Pipe::basic("tunnel").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
-    let program = one(pipe.act([Operation::EncapVxlan(encap)]));
+    let program = one(pipe.act([Operation::Encap(encap)]));
     let what = "2 entries, outer Ethernet, IPv4, UDP and VXLAN pushed, source port from the hash";
     Scenario { name: "vxlan", what, program, flows: shuffled(65536), learns: false }
 }

@@ -1,9 +1,9 @@
-//! The sink for the frames of a bond's members in a comparison: two DPDK devices on one core, whose frames
-//! are counted and freed. It speaks LACP as the bond's partner.
+//! What takes the frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are counted and let
+//! go. As the bond's partner it speaks LACP.
 //!
-//! It must neither be the slower end nor get in the way of the faster one. A consumer that polls an empty
-//! ring competes with its producer for the cache lines of the ring's head, which would be measured too. So it
-//! sleeps when there are few frames, and then receives what has accumulated, a thousand frames behind.
+//! It must never be the slower end, nor be in the way of the faster one: a consumer that polls an empty ring fights with
+//! its producer for the cache lines of the ring's head, which would be measured too. So it naps when there is little, and
+//! then takes what has gathered, a thousand frames behind.
 
 use anyhow::{Context, Result};
 use apps::bond::lacp::{Action, Config, ETHER_TYPE, Event, Lacp, Rate, Settings, System};
@@ -14,24 +14,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// It sleeps after a poll of all queues that returns fewer frames than this.
+/// Frames in a look at all queues below which it naps.
 const FEW: usize = 32;
 
-/// Duration of a sleep, without what the kernel adds: far less than it takes to fill a ring.
+/// How long, besides what the kernel adds: far less than a ring takes to fill.
 const NAP: Duration = Duration::from_micros(50);
 
 /// Bytes of the frames that are only counted. LACPDUs are longer.
 const FRAME: usize = 60;
 
-/// How often LACP runs and other programs on this core get a chance, for the duration of a sleep.
+/// How often LACP is looked after, and whatever else is on this core is let in for a nap's time.
 const TICK: Duration = Duration::from_millis(2);
 
 const SYSTEM: [u8; 6] = [2, 0, 0, 0, 0, 0x51];
 
-/// The queues of one device; LACPDUs are sent on the first.
+/// The queues of one device; LACPDUs leave by the first.
 pub type Queues = Vec<Box<dyn Port>>;
 
-/// Counts until standard input ends; prints the number of frames received whenever asked.
+/// Counts until standard input ends; says how many frames have come whenever it is asked.
 pub fn run(pools: Pools, members: Vec<Queues>) -> Result<()> {
     let (arrived, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut sink = Sink { pools, batch: Batch::new(), members, partner: Partner::new(), arrived: Arc::clone(&arrived) };
@@ -66,7 +66,7 @@ struct Sink {
 }
 
 impl Sink {
-    /// Receives a batch from every queue. Returns the number of frames.
+    /// Takes a batch from every queue; how many frames there were.
     fn look(&mut self) -> Result<usize> {
         let mut frames = 0;
         for at in 0..self.members.len() {
@@ -99,7 +99,7 @@ impl Sink {
                 self.pools.give(frame);
             }
             let queue = &mut self.members[usize::from(member)][0];
-            // What does not fit into the ring is sent again later.
+            // What does not fit into the ring is said again.
             if queue.transmit(&mut self.pools, &mut self.batch, 1) == 0 {
                 let frame = self.batch.take(0);
                 self.pools.give(frame);
@@ -110,8 +110,7 @@ impl Sink {
     }
 }
 
-/// LACP as the members' partner, with the slow rate so that a pause between two turns is not taken for a
-/// failure.
+/// LACP as the members' partner: slow, so that a pause between two turns is no silence.
 struct Partner {
     lacp: Lacp,
     started: Instant,
@@ -149,7 +148,7 @@ impl Partner {
         }
     }
 
-    /// Returns the frames to be sent now.
+    /// The frames that are to be sent now.
     fn speak(&mut self) -> Vec<(u16, Vec<u8>)> {
         self.step(Event::Tick);
         let transmit = |action| match action {

@@ -1,4 +1,4 @@
-//! weir in comparison with dpdk-testpmd with AF_XDP, on the same two veth pairs.
+//! weir beside dpdk-testpmd on AF_XDP, on the same two veth pairs.
 //!
 //! ```text
 //!   far:  f0 (source)      f1 (counts)
@@ -6,9 +6,9 @@
 //!   node: w0 --[ weir | testpmd macswap ]-- w1
 //! ```
 //!
-//! The source sends more than either program can forward, in the kernel, on its own core
-//! (`bpf::XdpGenerate`). The kernel counts what arrives at f1, for both alike. Only one program at a time can
-//! use an interface, so each turn starts its own; the turns alternate.
+//! The source sends more than either can forward, in the kernel, on a core of its own (`bpf::XdpGenerate`). What arrives at
+//! f1 is counted by the kernel, for both alike. Only one program can have an interface, so each turn starts its own;
+//! the turns alternate.
 
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};
@@ -19,18 +19,18 @@ use namespace::Namespace;
 use port::huge_pages::HugePages;
 use std::time::{Duration, Instant};
 
-/// Number of rounds whose median is reported; a warm-up round comes first.
+/// Rounds of which the median is reported; one before them is not counted.
 const ROUNDS: usize = 5;
 
-/// How long a turn runs before it is measured, and how long it is measured.
+/// How long a turn runs before it is counted, and how long it is counted.
 const SETTLE: Duration = Duration::from_millis(300);
 const TURN: Duration = Duration::from_millis(1500);
 
-/// testpmd's memory in MiB.
+/// MiB of testpmd's memory.
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = 800;
 
-/// A line of results, in million frames per second.
+/// One line of results: million frames a second.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     weir_mpps: f64,
@@ -39,13 +39,13 @@ pub struct Row {
     testpmd_mpps: f64,
     testpmd_mpps_min: f64,
     testpmd_mpps_max: f64,
-    /// Ratio of weir's median to testpmd's.
+    /// weir's median over testpmd's.
     ratio: f64,
-    /// Median of what the source sent.
+    /// What the source sent, median.
     offered_mpps: f64,
 }
 
-/// Measures. If that is impossible, prints the reason and returns `None`.
+/// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run() -> Result<Option<Vec<Row>>> {
     if !namespace::missing(&[TESTPMD]).is_empty() {
         println!("xdp: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
@@ -125,7 +125,7 @@ impl Bench {
         Forwarder::testpmd(run, |program| self.node.command(program), &self.setting, &devices)
     }
 
-    /// Returns million frames per second delivered to the far end, and million frames per second offered.
+    /// Million frames a second that arrived at the far end, and that were sent to it.
     fn turn(&mut self, run: &mut Run, start: fn(&Bench, &mut Run) -> Result<Forwarder>) -> Result<(f64, f64)> {
         let mut forwarder = start(self, run)?;
         forwarder.begin(run)?;
@@ -140,10 +140,10 @@ impl Bench {
         Ok((delivered / 1e6, offered / 1e6))
     }
 
-    /// Returns the frames that the kernel has received on f1.
+    /// Frames that the kernel has received on f1.
     fn delivered(&self) -> Result<u64> {
         let table = std::fs::read_to_string(&self.counters).context("the source has ended")?;
-        let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 no longer exists")?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 has gone")?;
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
 }

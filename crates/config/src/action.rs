@@ -2,7 +2,7 @@
 
 use crate::diagnostic::{Report, suggestion};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, boolean, list, pairs, text};
+use crate::section::{Section, boolean, choice, list, pairs, text};
 use crate::value;
 use engine::operation::{Argument, Form, Line, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
@@ -102,7 +102,16 @@ impl Reader<'_> {
     fn slot(&self, argument: &mut Argument<'_>, node: &Node, report: &mut Report) -> Option<()> {
         match &mut argument.slot {
             Slot::Number(value, like) => **value = self.value(*like, node, report)?,
-            Slot::Hashed(value, like) => **value = Some(self.value(*like, node, report)?),
+            Slot::Optional(value, like) | Slot::Hashed(value, like) => {
+                **value = Some(self.value(*like, node, report)?);
+            }
+            Slot::Copied(copied, _) if matches!(&node.kind, Kind::Scalar(text) if text == "copy") => **copied = None,
+            Slot::Copied(copied, like) => {
+                **copied = Some(constant(*like, node, self.program, report)? as u8);
+            }
+            Slot::Either(either, [no, yes]) => {
+                **either = choice(node, argument.help, &[(*no, false), (*yes, true)], report)?;
+            }
             Slot::Read(field) => **field = field_named(text(node, "a field", report)?, node.span, report)?,
             Slot::Written(field) | Slot::Changed(field) => **field = writable(node, report)?,
             Slot::OneOf(value, of) => **value = one_of(argument.help, of, node, report)?,

@@ -4,7 +4,8 @@
 //! What an operation does to a packet is written twice, and on purpose not here: `batch/steps.rs` and its independent
 //! twin `interpreter/action.rs`.
 
-use packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field};
+use packet::tunnel::OuterShape;
+use packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field, TunnelKind};
 use std::sync::LazyLock;
 
 /// Where an operation stands in the fixed order of an action (docs/pipes.md A1).
@@ -71,8 +72,12 @@ pub struct Argument<'a> {
 pub enum Slot<'a> {
     /// A number, or `per_entry`, as wide and as written as the values of a field.
     Number(&'a mut Value, Field),
+    /// The same, or none.
+    Optional(&'a mut Option<Value>, Field),
     /// The same; if it is not given, the select hash decides.
     Hashed(&'a mut Option<Value>, Field),
+    /// A number that is the same for all entries, or `copy`: that of the packet.
+    Copied(&'a mut Option<u8>, Field),
     /// A field that is read.
     Read(&'a mut Field),
     /// A field that is written.
@@ -81,6 +86,8 @@ pub enum Slot<'a> {
     Changed(&'a mut Field),
     /// One of a few numbers.
     OneOf(&'a mut u16, &'static [u16]),
+    /// One of two words, the second if it is true.
+    Either(&'a mut bool, [&'static str; 2]),
     /// Are the addresses IPv6? If it is not given, they tell.
     Ipv6(&'a mut bool),
 }
@@ -100,8 +107,8 @@ macro_rules! operations {
     ($(
         #[doc = $help:literal]
         $id:ident $(($($place:ident: $place_type:ty),*))? $({$($name:ident: $type:ty),*})?
-            $word:literal $stage:ident $form:ident $depth:ident $headers:ident
-            $blank:expr => $arguments:expr;
+            = $word:expr, $stage:ident $form:ident $depth:ident $headers:ident
+            $blanks:expr => $arguments:expr;
     )*) => {
         /// One operation of an action.
         #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,15 +118,19 @@ macro_rules! operations {
         )*}
 
         /// Every operation, in the order of an action.
-        pub static OPERATIONS: LazyLock<Vec<Line>> = LazyLock::new(|| vec![$(
-            Line { word: $word, help: $help.trim_ascii(), blank: $blank },
-        )*]);
+        pub static OPERATIONS: LazyLock<Vec<Line>> = LazyLock::new(|| {
+            let line = |help: &'static str, blank: Operation| Line { word: blank.word(), help: help.trim_ascii(), blank };
+            let mut lines = Vec::new();
+            $(lines.extend($blanks.map(|blank| line($help, blank)));)*
+            lines
+        });
 
         impl Operation {
             /// Its word in the configuration.
             #[must_use]
+            #[allow(unused_variables, reason = "only the words of tunnels depend on the arguments")]
             pub fn word(&self) -> &'static str {
-                match self { $(Operation::$id { .. } => $word,)* }
+                match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $word,)* }
             }
 
             /// Its place in the fixed order.
@@ -146,6 +157,7 @@ macro_rules! operations {
             }
 
             /// Its arguments, in the order of an entry's values.
+            #[allow(unused_variables, reason = "a tunnel's kind is in the word")]
             pub fn arguments(&mut self) -> Vec<Argument<'_>> {
                 match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $arguments,)* }
             }
@@ -154,44 +166,55 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Removes everything in front of the Ethernet header inside VXLAN.
-    DecapVxlan "decap_vxlan" Decap Alone Inner Removed Operation::DecapVxlan => vec![];
+    /// Removes the outer headers of a tunnel; the ECN field of what was inside follows RFC 6040 §4.2.
+    Decap(kind: TunnelKind) = &tunnel_words(*kind)[0], Decap Alone Inner Removed
+        TunnelKind::ALL.iter().map(|kind| Operation::Decap(*kind)) => vec![];
 
     /// Removes the outer VLAN tag.
-    PopVlan "pop_vlan" PopVlan Alone L2 Removed Operation::PopVlan => vec![];
+    PopVlan = "pop_vlan", PopVlan Alone L2 Removed [Operation::PopVlan] => vec![];
 
     /// `field = value`.
-    Set(field: Field, value: Value) "set" Rewrite Fields L2 Stay
-        Operation::Set(Field::EthDst, Value::Const(0)) => assign(Slot::Written, field, value);
+    Set(field: Field, value: Value) = "set", Rewrite Fields L2 Stay
+        [Operation::Set(Field::EthDst, Value::Const(0))] => assign(Slot::Written, field, value);
 
     /// `field = field + value` modulo the field's width.
-    Add(field: Field, value: Value) "add" Rewrite Fields L2 Stay
-        Operation::Add(Field::EthDst, Value::Const(0)) => assign(Slot::Changed, field, value);
+    Add(field: Field, value: Value) = "add", Rewrite Fields L2 Stay
+        [Operation::Add(Field::EthDst, Value::Const(0))] => assign(Slot::Changed, field, value);
 
     /// `to = from`, the low bits where `to` is narrower.
-    Copy { from: Field, to: Field } "copy" Rewrite Keys L2 Stay
-        Operation::Copy { from: Field::EthDst, to: Field::EthDst } => vec![
+    Copy { from: Field, to: Field } = "copy", Rewrite Keys L2 Stay
+        [Operation::Copy { from: Field::EthDst, to: Field::EthDst }] => vec![
             needed("from", "the field that is read", Slot::Read(from)),
             needed("to", "the field that is written", Slot::Written(to))];
 
     /// IPv4 TTL or IPv6 hop limit less one; 0 or 1 drops the packet.
-    DecrementTtl "decrement_ttl" Rewrite Alone L3 Stay Operation::DecrementTtl => vec![];
+    DecrementTtl = "decrement_ttl", Rewrite Alone L3 Stay [Operation::DecrementTtl] => vec![];
 
     /// Adds a VLAN tag in front of the others.
-    PushVlan { tpid: u16, vid: Value, pcp: Value } "push_vlan" PushVlan Keys L2 Added
-        Operation::PushVlan { tpid: ETHER_VLAN, vid: Value::Const(0), pcp: Value::Const(0) } => vec![
+    PushVlan { tpid: u16, vid: Value, pcp: Value } = "push_vlan", PushVlan Keys L2 Added
+        [Operation::PushVlan { tpid: ETHER_VLAN, vid: Value::Const(0), pcp: Value::Const(0) }] => vec![
             needed("vid", "the VLAN id", Slot::Number(vid, Field::VlanVid)),
             optional("pcp", "the priority", Slot::Number(pcp, Field::VlanPcp)),
             optional("tpid", "the TPID of a VLAN tag", Slot::OneOf(tpid, &[ETHER_VLAN, ETHER_QINQ]))];
 
-    /// Adds Ethernet, IP, UDP and VXLAN in front (RFC 7348 §5).
-    EncapVxlan(encap: Encap) "encap_vxlan" Encap Keys L2 Added
-        Operation::EncapVxlan(Encap::default()) => encap.arguments();
+    /// Adds the outer headers of a tunnel; their ECN field is that of the packet (RFC 6040 §4.1).
+    Encap(encap: Encap) = &tunnel_words(encap.kind)[1], Encap Keys L3 Added
+        TunnelKind::ALL.iter().map(|kind| Operation::Encap(Encap::new(*kind))) => encap.arguments();
 }
 
-/// The outer headers of VXLAN.
+/// `decap_KIND` and `encap_KIND`.
+fn tunnel_words(kind: TunnelKind) -> &'static [String; 2] {
+    static WORDS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
+        TunnelKind::ALL.iter().map(|kind| [format!("decap_{kind}"), format!("encap_{kind}")]).collect()
+    });
+    &WORDS[kind as usize]
+}
+
+/// The outer headers of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Encap {
+    /// The tunnel.
+    pub kind: TunnelKind,
     /// Outer Ethernet destination.
     pub eth_dst: Value,
     /// Outer Ethernet source.
@@ -202,39 +225,90 @@ pub struct Encap {
     pub src: Value,
     /// Outer destination address.
     pub dst: Value,
-    /// VXLAN network identifier.
-    pub vni: Value,
+    /// VNI or key.
+    pub id: Option<Value>,
     /// Outer TTL or hop limit.
     pub ttl: Value,
+    /// Outer DSCP; `None`: that of the packet, 0 if it is not IP.
+    pub dscp: Option<u8>,
     /// Outer UDP source port; `None`: from the select hash, 49152..=65535 (RFC 7348 §5).
     pub sport: Option<Value>,
+    /// Compute the outer UDP checksum (else it is 0).
+    pub udp_checksum: bool,
+    /// Carry the whole frame (else its IP packet).
+    pub ethernet: bool,
 }
 
 /// TTL of outer headers (the value that RFC 1700 recommends).
 const TTL: u128 = 64;
 
-impl Default for Encap {
-    fn default() -> Encap {
-        let zero = Value::Const(0);
-        let ttl = Value::Const(TTL);
-        Encap { eth_dst: zero, eth_src: zero, ipv6: false, src: zero, dst: zero, vni: zero, ttl, sport: None }
-    }
-}
-
 impl Encap {
+    /// The defaults of a kind. What can carry both carries Ethernet in UDP, and IP right behind IP.
+    #[must_use]
+    pub fn new(kind: TunnelKind) -> Encap {
+        let (zero, spec) = (Value::Const(0), kind.spec());
+        Encap {
+            kind,
+            eth_dst: zero,
+            eth_src: zero,
+            ipv6: false,
+            src: zero,
+            dst: zero,
+            id: spec.id_needed.then_some(zero),
+            ttl: Value::Const(TTL),
+            dscp: Some(0),
+            sport: None,
+            udp_checksum: false,
+            ethernet: spec.ethernet && (kind.is_udp() || !spec.ip),
+        }
+    }
+
+    /// What decides how long the outer headers are.
+    #[must_use]
+    pub fn shape(&self) -> OuterShape {
+        OuterShape { kind: self.kind, is_ipv6: self.ipv6, has_id: self.id.is_some() }
+    }
+
     fn arguments(&mut self) -> Vec<Argument<'_>> {
         let (src, dst) = if self.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
-        vec![
+        let (kind, spec) = (self.kind, self.kind.spec());
+        let mut list = vec![
             optional("ipv6", "are the outer addresses IPv6?", Slot::Ipv6(&mut self.ipv6)),
             needed("eth.dst", "the outer destination MAC", Slot::Number(&mut self.eth_dst, Field::EthDst)),
             needed("eth.src", "the outer source MAC", Slot::Number(&mut self.eth_src, Field::EthSrc)),
             needed("src", "the outer source address", Slot::Number(&mut self.src, src)),
             needed("dst", "the outer destination address", Slot::Number(&mut self.dst, dst)),
-            needed("vni", "the VXLAN network identifier", Slot::Number(&mut self.vni, Field::VxlanVni)),
-            optional("ttl", "the outer TTL or hop limit", Slot::Number(&mut self.ttl, Field::Ipv4Ttl)),
-            optional("sport", "the outer UDP source port", Slot::Hashed(&mut self.sport, Field::UdpSport)),
-        ]
+        ];
+        if let (Some((key, _)), Some(like)) = (spec.id, id_field(kind)) {
+            let slot = Slot::Optional(&mut self.id, like);
+            list.push(Argument { key, help: "the tunnel's id", needed: spec.id_needed, slot });
+        }
+        list.push(optional("ttl", "the outer TTL or hop limit", Slot::Number(&mut self.ttl, Field::Ipv4Ttl)));
+        list.push(optional("dscp", "the outer DSCP", Slot::Copied(&mut self.dscp, Field::Ipv4Dscp)));
+        if kind.is_udp() {
+            list.push(optional("sport", "the outer UDP source port", Slot::Hashed(&mut self.sport, Field::UdpSport)));
+            let slot = Slot::Either(&mut self.udp_checksum, ["false", "true"]);
+            list.push(optional("udp_checksum", "is the outer UDP checksum computed?", slot));
+        }
+        if spec.ethernet && spec.ip {
+            let slot = Slot::Either(&mut self.ethernet, ["ip", "ethernet"]);
+            list.push(optional("inner", "what is carried", slot));
+        }
+        list
     }
+}
+
+/// The field of a kind's id: `vxlan.vni`.
+fn id_field(kind: TunnelKind) -> Option<Field> {
+    static FIELDS: LazyLock<Vec<Option<Field>>> = LazyLock::new(|| {
+        let field = |kind: &TunnelKind| {
+            let (word, bits) = kind.spec().id?;
+            let like = if bits == 24 { Field::VxlanVni } else { Field::Meta0 };
+            Some(Field::from_name(&format!("{kind}.{word}")).unwrap_or(like))
+        };
+        TunnelKind::ALL.iter().map(field).collect()
+    });
+    FIELDS[kind as usize]
 }
 
 fn needed<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argument<'a> {
@@ -259,7 +333,7 @@ impl Slot<'_> {
     pub fn number(&self) -> Option<(Value, Field)> {
         match self {
             Slot::Number(value, like) => Some((**value, *like)),
-            Slot::Hashed(value, like) => value.map(|value| (value, *like)),
+            Slot::Optional(value, like) | Slot::Hashed(value, like) => value.map(|value| (value, *like)),
             _ => None,
         }
     }
@@ -323,6 +397,16 @@ impl Operation {
         { *self }.arguments().iter().any(|one| matches!(one.slot, Slot::Hashed(None, _)))
     }
 
+    /// The tunnel whose headers it adds or removes.
+    #[must_use]
+    pub fn tunnel(&self) -> Option<TunnelKind> {
+        match self {
+            Operation::Decap(kind) => Some(*kind),
+            Operation::Encap(encap) => Some(encap.kind),
+            _ => None,
+        }
+    }
+
     /// How deep a frame must be parsed for this operation to find its place and the checksums it must mend.
     #[must_use]
     pub fn depth(&self) -> Depth {
@@ -337,10 +421,14 @@ impl Operation {
     pub fn without_constants(&self) -> Operation {
         let mut operation = *self;
         for one in operation.arguments() {
-            if let Slot::Number(value, _) | Slot::Hashed(Some(value), _) = one.slot
-                && *value != Value::PerEntry
-            {
-                *value = Value::Const(0);
+            match one.slot {
+                Slot::Number(value, _) | Slot::Optional(Some(value), _) | Slot::Hashed(Some(value), _)
+                    if *value != Value::PerEntry =>
+                {
+                    *value = Value::Const(0);
+                }
+                Slot::Copied(Some(value), _) => *value = 0,
+                _ => {}
             }
         }
         operation
@@ -375,17 +463,18 @@ fn write_depth(field: Field) -> Depth {
 pub fn order() -> String {
     let mut text = String::new();
     let mut before = Stage::Decap;
-    for line in OPERATIONS.iter() {
+    // One word stands for those of all tunnels.
+    let all = OPERATIONS.iter().filter(|line| line.blank.tunnel().is_none_or(|kind| kind == TunnelKind::ALL[0]));
+    for line in all {
         let stage = line.blank.stage();
-        let rewrite = stage == Stage::Rewrite;
-        let link = match (text.is_empty(), before == stage) {
+        text += match (text.is_empty(), before == stage) {
             (true, _) => "",
             (false, true) => ", ",
-            (false, false) if rewrite => "; as written ",
+            (false, false) if stage == Stage::Rewrite => "; as written ",
             (false, false) if before == Stage::Rewrite => "; ",
             (false, false) => ", ",
         };
-        text = text + link + line.word;
+        text += &line.blank.tunnel().map_or(line.word.into(), |kind| line.word.replace(kind.word(), "KIND"));
         before = stage;
     }
     text

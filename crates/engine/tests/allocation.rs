@@ -11,7 +11,7 @@ use engine::program::{
 };
 use engine::ring::carriers;
 use engine::worker::Worker;
-use packet::{Field, KeySource, Pools, Port};
+use packet::{Field, KeySource, Pools, Port, TunnelKind};
 use port::{Generator, Stream};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -72,7 +72,7 @@ fn everything() -> Program {
     let routed = Pipe::lpm("lpm", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 0x0a00_0000, length: 8 });
     program.define(lpm, routed.meter(meter).counter(counter).act(rewrites()).rehash(true).forward(hash));
     let spread = Pipe::hash("hash", HashInput::Select(KeySource::Outer), g).entries(rows);
-    program.define(hash, spread.act([Operation::DecapVxlan, Operation::PopVlan]).forward(exact));
+    program.define(hash, spread.act([Operation::Decap(TunnelKind::Vxlan), Operation::PopVlan]).forward(exact));
     let known = Pipe::basic("exact").per_entry(Field::L4Sport).entries(0..1000).capacity(2000);
     let known = known.idle_timeout_ns(1_000_000_000_000).forward(a);
     program.define(exact, known.miss(Forward::Tee { app, next: deal }));
@@ -88,7 +88,7 @@ fn rewrites() -> [Operation; 5] {
         Operation::Set(Field::L4Dport, Value::Const(80)),
         Operation::DecrementTtl,
         Operation::PushVlan { tpid: 0x8100, vid: Value::Const(7), pcp: Value::Const(0) },
-        Operation::EncapVxlan(encap()),
+        Operation::Encap(encap()),
     ]
 }
 
@@ -101,12 +101,10 @@ fn encap() -> Encap {
     Encap {
         eth_dst: Value::Const(1),
         eth_src: Value::Const(2),
-        ipv6: false,
         src: Value::Const(3),
         dst: Value::Const(4),
-        vni: Value::Const(5),
-        ttl: Value::Const(64),
-        sport: None,
+        id: Some(Value::Const(5)),
+        ..Encap::new(TunnelKind::Vxlan)
     }
 }
 

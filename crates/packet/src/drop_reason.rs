@@ -46,6 +46,8 @@ drop_reasons! {
     TtlExpired = "ttl_expired", "`decrement_ttl` met a TTL or hop limit of 0 or 1.";
     NoHeadroom = "no_headroom", "No room in front of the frame for the header to be pushed.";
     NotApplicable = "not_applicable", "An action needs a header that the frame does not have (set a TCP port of a UDP packet, pop a tag that is not there).";
+    EcnCeNotEct = "ecn_ce_not_ect", "The outer header of a tunnel says congestion (CE) and the packet inside takes part in no ECN (RFC 6040 §4.2).";
+    GeneveCriticalOption = "geneve_critical_option", "`decap_geneve` met an option that is critical and unknown (RFC 8926 §3.5).";
     NoTarget = "no_target", "The group has no live target.";
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";

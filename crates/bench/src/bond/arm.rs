@@ -1,5 +1,5 @@
-//! One arm of the comparison: a program that carries frames from a looped recording to two members, and the
-//! sink behind them. Both are suspended while another arm has its turn.
+//! One side of the comparison: a program that carries frames from a recording in a loop to two members, and the sink behind
+//! them. Both are held while another arm has its turn.
 
 use super::sink::Sink;
 use super::turn::{Reading, Turn};
@@ -13,11 +13,11 @@ use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How long an arm runs before it is measured, and how long it is measured.
+/// How long an arm runs before it is counted, and how long it is counted.
 const SETTLE: Duration = Duration::from_millis(80);
 const TURN: Duration = Duration::from_millis(250);
 
-/// The largest error of a reading's time, and the number of attempts.
+/// How far the time of a reading may be off, and how often one is tried.
 const SHARP: Duration = Duration::from_millis(1);
 const READS: u32 = 6;
 
@@ -28,39 +28,38 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Arm {
     /// The process that carries frames.
     process: Started,
-    /// The kernel's scheduling statistics of the thread that does so.
+    /// The kernel's account of its thread that does.
     account: PathBuf,
     carrier: Carrier,
     sink: Sink,
 }
 
-/// The program that carries frames, from which its counters are read.
+/// What carries frames, and what is to be asked for its counters.
 pub enum Carrier {
-    /// Its members are `p1` and `p2`.
+    /// Members are `p1` and `p2`.
     Weir(Weir),
-    /// Its members are `p1` and `p2` of `bond0`; it sends by `lb_output`, or by hash and recirculation.
+    /// Members are `p1` and `p2` of `bond0`; with `lb_output`, or by hash and recirculation.
     Ovs { ovs: Ovs, lb_output: bool },
-    /// Every port is a member, or the source of one.
+    /// Every port is a member, or its source.
     Testpmd(Forwarder),
 }
 
 impl Arm {
-    /// Creates an arm from a running program and the scheduling statistics of its forwarding thread, and
-    /// suspends it.
+    /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held from now on.
     pub fn new(run: &mut Run, process: Started, account: PathBuf, carrier: Carrier, sink: Sink) -> Result<Arm> {
         let mut arm = Arm { process, account, carrier, sink };
         arm.hold(run);
         Ok(arm)
     }
 
-    /// Makes Open vSwitch send by lb_output, or by hash and recirculation.
+    /// Has Open vSwitch send by lb_output, or by hash and recirculation.
     pub fn send_by(&mut self, by_lb_output: bool) {
         if let Carrier::Ovs { lb_output, .. } = &mut self.carrier {
             *lb_output = by_lb_output;
         }
     }
 
-    /// Runs the arm for one turn.
+    /// Carries for a while.
     pub fn turn(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Turn> {
         run.go_on(self.sink.process());
         run.go_on(self.process);
@@ -78,7 +77,7 @@ impl Arm {
         run.hold(self.sink.process());
     }
 
-    /// Waits until both members carry traffic, in the way to be measured.
+    /// Waits until both members carry traffic, in the way that is to be measured.
     fn begin(&mut self, interrupt: &Interrupt) -> Result<()> {
         let (ovs, lb_output) = match &self.carrier {
             Carrier::Weir(weir) => return both_enabled(weir, interrupt),
@@ -89,14 +88,14 @@ impl Arm {
         let deadline = Instant::now() + PATIENCE;
         while ovs.members_enabled("bond0")? < 2 || uses_lb_output(ovs)? != Some(*lb_output) {
             if Instant::now() > deadline {
-                bail!("Open vSwitch's bond does not start: {}", ovs.appctl("bond/show", &["bond0"])?);
+                bail!("Open vSwitch's bond does not come up: {}", ovs.appctl("bond/show", &["bond0"])?);
             }
             interrupt.sleep(Duration::from_millis(20))?;
         }
         Ok(())
     }
 
-    /// Reads the counters; repeats that if another program interrupted it.
+    /// Reads the counters, again if another program came between.
     fn read(&mut self, run: &mut Run) -> Result<Reading> {
         let mut reading = self.read_once(run)?;
         for _ in 1..READS {
@@ -115,7 +114,7 @@ impl Arm {
             Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
             Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
         };
-        // The counters were read at some moment between the two readings of the time.
+        // The counters are those of a moment between.
         let doubt = (busy(&self.account)? - earlier) / 2;
         Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy: earlier + doubt, doubt })
     }
@@ -131,23 +130,23 @@ fn both_enabled(weir: &Weir, interrupt: &Interrupt) -> Result<()> {
             return Ok(());
         }
         if Instant::now() > deadline {
-            bail!("weir's bond does not start: {bond}");
+            bail!("weir's bond does not come up: {bond}");
         }
         interrupt.sleep(Duration::from_millis(20))?;
     }
 }
 
-/// Returns true if frames are sent by lb_output; `None` while there are no such flows yet.
+/// Whether frames go out by lb_output; `None` while there are no such flows yet.
 fn uses_lb_output(ovs: &Ovs) -> Result<Option<bool>> {
     let flows = ovs.appctl("dpctl/dump-flows", &[])?;
     if flows.contains("lb_output") {
-        // Flows of the other kind have not been revalidated yet.
+        // Flows of the other kind are still to be revalidated.
         return Ok((!flows.contains("recirc(")).then_some(true));
     }
     Ok(flows.contains("recirc(").then_some(false))
 }
 
-/// Extracts the frames that members accepted, and those that were dropped.
+/// Frames that members took, and those that were dropped.
 fn weir_counts(all: &Value) -> Result<(u64, u64)> {
     let ports = all["ports"].as_array().context("no ports")?;
     let members = ports.iter().filter(|port| port["name"] == "p1" || port["name"] == "p2");
@@ -156,7 +155,7 @@ fn weir_counts(all: &Value) -> Result<(u64, u64)> {
     Ok((transmitted, dropped.values().filter_map(Value::as_u64).sum()))
 }
 
-/// Likewise from `dpctl/show -s`: a line with the port's name, then one that begins with TX.
+/// The same of `dpctl/show -s`: a line with the port's name, then one that begins with TX.
 fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     let mut counts = (0, 0);
     let mut member = false;
@@ -172,7 +171,7 @@ fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     Ok(counts)
 }
 
-/// Returns the scheduling statistics of the thread of a process whose name begins with `name`.
+/// Where the kernel accounts for the thread of a process whose name begins so.
 pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
     let process = run.child(process).id();
     let threads = std::fs::read_dir(format!("/proc/{process}/task"))?;
@@ -181,9 +180,9 @@ pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
     Ok(found.with_context(|| format!("process {process} has no thread `{name}`"))?.join("schedstat"))
 }
 
-/// Reads the processor time of a thread.
+/// Processor time of a thread.
 fn busy(account: &std::path::Path) -> Result<Duration> {
-    let text = std::fs::read_to_string(account).context("the forwarding thread has ended")?;
+    let text = std::fs::read_to_string(account).context("the thread that carries frames has ended")?;
     let first = text.split_whitespace().next().and_then(|number| number.parse().ok());
     Ok(Duration::from_nanos(first.context("/proc/PID/schedstat")?))
 }

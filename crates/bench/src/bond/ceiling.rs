@@ -1,4 +1,4 @@
-//! The ceiling: dpdk-testpmd, which does not inspect frames, with the same devices: two pairs on one core.
+//! The ceiling: dpdk-testpmd, which looks at nothing, carries frames over the same devices, two pairs on one core.
 
 use super::arm::{Arm, Carrier};
 use super::sink::{Sink, memif};
@@ -8,7 +8,7 @@ use anyhow::Result;
 use lab::run::Run;
 use std::path::Path;
 
-/// Starts it, with a recording for each pair.
+/// Starts it, each pair on a recording of its own.
 pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<Arm> {
     let socket = run.folder().join("testpmd.memif");
     let devices: Vec<String> = (0..2)

@@ -1,28 +1,27 @@
-//! Whether the bond's rate depends on the number of flows: its program on memory ports, with nothing else
-//! changing.
+//! Flatness: the bond's program on memory ports, where the number of flows alone changes.
 //!
-//! Recordings of many flows do not fit into any cache. Here 64 frames are in the cache however many flows
-//! there are, and the fields that identify a flow are patched into them. A bond has 256 buckets, so it must
-//! cost the same with 1 flow as with 500 000; a flow table in front shows its cache misses.
+//! Recordings of many flows do not fit any cache; here 64 frames lie in the cache however many flows there are, and the
+//! fields that choose a flow are written into them. One bucket in 256 decides, so a bond must cost the same at 1 flow and
+//! at 500 000; with a flow table in front the table's cache misses show.
 
 use crate::engine::mpps;
 use crate::scenarios::{Scenario, bond};
 
-/// Numbers of flows.
+/// Flows.
 const FLOWS: [u32; 2] = [1, 500_000];
 
-/// A line of results.
+/// One line of results.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Flatness {
     flows: u32,
-    /// Whether a FLOW pipe is in front, with a live entry for every flow.
+    /// A FLOW pipe in front, with a live entry for every flow.
     flow_table: bool,
     mpps: f64,
     mpps_min: f64,
     mpps_max: f64,
 }
 
-/// Runs the measurement.
+/// Measures.
 #[must_use]
 pub fn run(mut progress: impl FnMut(&str)) -> Vec<Flatness> {
     let mut rows = Vec::new();

@@ -1,14 +1,13 @@
-//! `weir bench bond`: a bond of two members in comparison with Open vSwitch's, on the same DPDK devices.
+//! `weir bench bond`: a bond of two members beside Open vSwitch's, on the same DPDK devices.
 //!
 //! ```text
-//!  net_pcap, a looped recording --[ arm ]-- net_memif p1 --+
-//!                                     +---- net_memif p2 --+-- sink
+//!  net_pcap, a recording in a loop --[ arm ]-- net_memif p1 --+
+//!                                        +---- net_memif p2 --+-- sink
 //! ```
 //!
-//! Four arms take turns in one run, each with its own sink, while all others are suspended: weir, Open
-//! vSwitch by lb_output and by hash and recirculation, and testpmd, which does not inspect frames, as the
-//! ceiling. The result is the number of frames that the members accepted. A turn with drops is void, because
-//! sending to a full ring is cheap. `flat.rs` measures the bond alone.
+//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open vSwitch by
+//! lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing. What counts is what the
+//! members took; a turn that dropped frames at them is void, for a full ring is cheap. `flat.rs` measures the bond alone.
 
 mod arm;
 mod ceiling;
@@ -34,18 +33,18 @@ use port::huge_pages::HugePages;
 use row::{ARMS, Round, Rounds};
 use turn::Turn;
 
-/// Numbers of flows in the recordings, with one frame each.
+/// Flows of the recordings, one frame each.
 pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
 
-/// The largest number of rounds: turns that another program disturbed are repeated.
+/// Rounds at most: a turn that another program has disturbed is taken again.
 const ROUNDS_MAX: usize = 30;
 
-/// Huge pages in MiB; the arms need theirs at the same time.
+/// MiB of huge pages for all arms at once.
 const WEIR_MIB: u32 = 512;
 const TESTPMD_MIB: u32 = 512;
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
-/// Measures the bond on DPDK devices. If that is impossible, prints the reason and returns `None`.
+/// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
 pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
     if let Some(why) = obstacle() {
         screen.say(&format!("bond: not measured, {why}"));
@@ -59,7 +58,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
     let mebibytes = WEIR_MIB + TESTPMD_MIB + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
-        screen.say(&format!("bond: not measured, {mebibytes} MiB of huge pages are not available"));
+        screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
         return Ok(None);
     }
     screen.say(&Row::heading());
@@ -80,7 +79,7 @@ fn obstacle() -> Option<String> {
     } else if !rustix::process::geteuid().is_root() {
         Some("DPDK needs root".into())
     } else {
-        (Setting::new(0, true).core == Setting::new(0, true).other).then(|| "two cores are needed".into())
+        (Setting::new(0, true).core == Setting::new(0, true).other).then(|| "it needs two cores".into())
     }
 }
 
@@ -88,7 +87,7 @@ fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Scr
     let mut run = Run::begin(false)?;
     let mut arms = Arms::start(&mut run, streams, with_ovs, interrupt)?;
     let mut rounds = Rounds::default();
-    // The first round is a warm-up.
+    // The first round warms up.
     arms.round(&mut run, interrupt)?;
     for number in 1..=ROUNDS_MAX {
         let round = arms.round(&mut run, interrupt)?;
@@ -101,14 +100,14 @@ fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Scr
     Ok(Row::new(streams, &rounds))
 }
 
-/// Returns a line about a round: rates, and in parentheses the share dropped.
+/// A round as it is shown while others are to come: rates, and in brackets what was dropped.
 fn progress(streams: u32, number: usize, round: &Round) -> String {
     let turn = |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
     let turns: String = ARMS.into_iter().zip(round).map(turn).collect();
     format!("{streams:>7}  round {number}:{turns}")
 }
 
-/// The arms of a comparison, all started and suspended.
+/// The arms of a comparison, all of them started and held.
 struct Arms {
     weir: Arm,
     ovs: Option<Arm>,
@@ -132,7 +131,7 @@ impl Arms {
         Ok(Arms { weir, ovs, ceiling })
     }
 
-    /// Runs a turn of each arm.
+    /// A turn of each.
     fn round(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Round> {
         let weir = self.weir.turn(run, interrupt)?;
         let mut ovs = |lb_output| {

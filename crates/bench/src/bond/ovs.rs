@@ -1,5 +1,5 @@
-//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation.
-//! Both use one switch, which is reconfigured between turns.
+//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It is one switch,
+//! which is told between turns how to do it.
 
 use super::arm::{Arm, Carrier, account};
 use super::sink::{Sink, memif};
@@ -11,17 +11,17 @@ use lab::ovs::{Ovs, SWITCH_DPDK};
 use lab::run::Run;
 use std::path::Path;
 
-/// Its memory in MiB: it allocates 262 144 mbufs.
+/// MiB of its memory: it makes 262 144 mbufs.
 pub const MEBIBYTES: u32 = 1024;
 
-/// Its transmit queues, and as many receive queues, because memif wants both ends alike: one for the
-/// forwarding thread, one for the main thread, which sends LACPDUs.
+/// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that carries frames,
+/// one of the main thread, which sends LACPDUs.
 const QUEUES: u16 = 2;
 
-/// Destination of the recording's frames.
+/// Where the recording's frames go.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts it, sending by lb_output. Its kernel devices are in `namespace`.
+/// Starts it, sending by lb_output. Its devices for the kernel live in `namespace`.
 pub fn start(
     run: &mut Run,
     setting: &Setting,
@@ -65,7 +65,7 @@ fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> R
     let affinity = format!("other_config:pmd-rxq-affinity=0:{core},1:{core}");
     let device = |at: usize| format!("options:dpdk-devargs=\"{}\"", memif("server", at, socket));
     let (p1, p2, queues) = (device(0), device(1), format!("options:n_rxq={QUEUES}"));
-    // Slow LACPDUs: a partner that is suspended between its turns is missed only after 90 s.
+    // Slow LACPDUs: a partner that is held for its pauses is missed after 90 s only.
     ovs.vsctl(&[
         "add-bond",
         "br0",

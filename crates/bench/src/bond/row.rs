@@ -1,40 +1,38 @@
-//! A line of results: the turns of all arms for one number of streams.
+//! A line of results: what the turns of all arms came to at one number of streams.
 //!
-//! A machine's speed may change from second to second with the load of its host. Therefore the ratio of two
-//! arms is the median of the ratios within rounds, whose turns are a fraction of a second apart, not the
-//! ratio of two medians.
+//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is therefore the
+//! median of the ratios within rounds, whose turns are a fraction of a second apart, not the ratio of two medians.
 
 use super::turn::Turn;
 use lab::spread::Spread;
 use std::fmt;
 
-/// Share of dropped frames above which a turn is void: sending to a full ring is cheap, so a rate with loss
-/// is misleading.
+/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is not honest.
 pub const DROPPED_MAX: f64 = 0.001;
 
-/// Number of valid turns whose median is the rate.
+/// Turns without loss that a rate is the median of.
 const TURNS: usize = 9;
 
-/// The smallest number of valid turns; with fewer the row is void.
+/// Fewer are no rate: the row is void.
 const TURNS_MIN: usize = 5;
 
-/// Names of the arms, in the order of their turns.
+/// Names of the arms, in the order in which they take turns.
 pub const ARMS: [&str; 4] = ["weir", "ovs_lb", "ovs_recirc", "ceiling"];
 
-/// A turn of each arm that is present.
+/// A turn of each arm that is there.
 pub type Round = [Option<Turn>; 4];
 
-/// All rounds for one number of streams.
+/// All rounds at one number of streams.
 #[derive(Clone, Debug, Default)]
 pub struct Rounds(Vec<Round>);
 
 impl Rounds {
-    /// Adds a round.
+    /// Adds one.
     pub fn add(&mut self, round: Round) {
         self.0.push(round);
     }
 
-    /// Returns true if every arm present has had enough valid turns.
+    /// True when every arm that is there has had enough turns without loss.
     pub fn suffice(&self) -> bool {
         (0..ARMS.len()).all(|arm| self.turns(arm).next().is_none() || self.good(arm).count() >= TURNS)
             && !self.0.is_empty()
@@ -48,19 +46,19 @@ impl Rounds {
         self.turns(arm).filter(is_good)
     }
 
-    /// Returns the rate of the valid turns; `None` if there are too few.
+    /// The rates without loss; `None` when they are too few.
     fn rate(&self, arm: usize) -> Option<Spread> {
         enough(self.good(arm).map(|turn| turn.mpps).collect())
     }
 
-    /// Returns the share dropped in the valid turns, or in all turns if the row is void.
+    /// The share dropped in those turns; where they are void, in all.
     fn dropped(&self, arm: usize) -> Option<f64> {
         let shares = |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
         let of = if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
         (!of.is_empty()).then(|| Spread::of(of).median)
     }
 
-    /// Returns the median ratio of one arm's rate to another's within rounds.
+    /// One arm's rate over another's, round by round.
     fn ratio(&self, arm: usize, other: usize) -> Option<f64> {
         let good = |turn: Option<Turn>| turn.filter(is_good);
         let both = self.0.iter().filter_map(|round| good(round[arm]).zip(good(round[other])));
@@ -80,7 +78,7 @@ fn enough(values: Vec<f64>) -> Option<Spread> {
     (values.len() >= TURNS_MIN).then(|| Spread::of(values))
 }
 
-/// Million frames per second that the two members accepted; `None` if the arm is absent or void.
+/// Million frames a second that the two members took; `None` where the arm is absent or void.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Row {
     streams: u32,
@@ -99,12 +97,12 @@ pub struct Row {
     /// Medians of the rounds' ratios.
     weir_of_ovs_lb: Option<f64>,
     weir_of_ceiling: Option<f64>,
-    /// Arms with too few valid turns.
+    /// Arms of which too few turns were without loss.
     void: Vec<&'static str>,
 }
 
 impl Row {
-    /// Summarises all rounds.
+    /// From all rounds.
     pub fn new(streams: u32, rounds: &Rounds) -> Row {
         let [weir, lb, recirc, ceiling] = [0, 1, 2, 3].map(|arm| rounds.rate(arm));
         let median = |rate: Option<Spread>| rate.map(|rate| rate.median);
@@ -128,7 +126,7 @@ impl Row {
         }
     }
 
-    /// Returns the heading of a table of rows.
+    /// The heading of a table of rows.
     pub fn heading() -> String {
         let [weir, lb, recirc, ceiling] = ["weir", "OVS lb_output", "OVS hash", "ceiling"];
         format!("{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS", "streams")
@@ -159,7 +157,7 @@ impl fmt::Display for Row {
         let shares = [self.weir_dropped, self.ovs_lb_dropped, self.ovs_recirc_dropped, self.ceiling_dropped];
         for (name, share) in ARMS.into_iter().zip(shares).filter(|(name, _)| self.void.contains(name)) {
             let share = 100.0 * share.unwrap_or(1.0);
-            // Doubtful turns are left out as well: the arm itself cannot have had such a rate.
+            // Turns are also left out as doubtful: rates that the arm itself cannot have had.
             write!(
                 f,
                 "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at its members"
@@ -183,7 +181,7 @@ mod tests {
         let mut rounds = Rounds::default();
         assert!(!rounds.suffice());
         for at in 0..6 {
-            // weir never drops, lb_output always does, the ceiling only at first.
+            // weir is always without loss, lb_output always with, the ceiling at first.
             let dropped = if at == 0 { 0.3 } else { 0.0005 };
             rounds.add(round([(10.0 + f64::from(at), 0.0), (20.0, 0.5), (20.0 + 2.0 * f64::from(at), dropped)]));
         }

@@ -1,4 +1,4 @@
-//! The sink of an arm: a separate process (`bench/sink.rs`) on the core that does not forward.
+//! The sink of an arm, a process of its own (`bench/sink.rs`) on the core that carries no frames.
 
 use super::turn::RING_BITS;
 use crate::peers::{Forwarder, Setting};
@@ -8,29 +8,29 @@ use lab::{namespace, weir};
 use std::path::Path;
 use std::process::Command;
 
-/// Its memory in MiB.
+/// MiB of its memory.
 pub const MEBIBYTES: u32 = 128;
 
 /// A sink.
 pub struct Sink(Forwarder);
 
-/// Device number `number`: one end of the link between a member and its sink. A buffer holds a frame or an
-/// LACPDU; with larger buffers, a ring long enough not to overflow would not fit into a cache.
+/// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an LACPDU: with larger
+/// ones a ring that is long enough not to overflow would not fit a cache.
 pub fn memif(role: &str, number: usize, socket: &Path) -> String {
     let socket = socket.display();
     format!("net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128")
 }
 
 impl Sink {
-    /// Connects to the two members on `socket`, with as many queues as they have.
+    /// Connects to the two members on `socket`, by as many queues as they have.
     pub fn start(run: &mut Run, name: &'static str, setting: &Setting, socket: &Path, queues: u16) -> Result<Sink> {
         let mut command = Command::new(weir::program()?);
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "sink"]);
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
         command.args([memif("client", 0, socket), memif("client", 1, socket)]);
         let sink = Forwarder::weir(run, name, &mut command)?;
-        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is
-        // full. Not from its start on, when DPDK waits for threads of its own on the same core.
+        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is full. Not from its
+        // start on, when DPDK waits for threads of its own on the same core.
         namespace::output("chrt", &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()])?;
         Ok(Sink(sink))
     }

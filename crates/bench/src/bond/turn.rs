@@ -1,44 +1,44 @@
-//! The counters of an arm, and the difference between two readings of them.
+//! What a turn of an arm came to.
 
 use std::time::Duration;
 
-/// Frames that the rings between members and sink can hold: there are two.
+/// Frames that may lie in the rings between members and sink: two of them.
 pub const RING: u64 = 1 << RING_BITS;
 pub const RING_BITS: u32 = 14;
 
-/// A reading of the counters.
+/// Counters at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Frames that the members accepted.
+    /// Frames that the members took.
     pub transmitted: u64,
-    /// Frames dropped because a member's ring was full.
+    /// Frames that were dropped on the way, as a member's ring was full.
     pub dropped: u64,
     /// Frames that the sink received.
     pub arrived: u64,
-    /// Processor time of the forwarding thread. On an idle machine this equals the time elapsed; on a busy
-    /// one it excludes the time that other programs used the core.
+    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on a busy one it
+    /// leaves out what other programs had of the core.
     pub busy: Duration,
-    /// The largest error of `busy`, because the counters were read meanwhile.
+    /// How far it may be off, as the counters were read meanwhile.
     pub doubt: Duration,
 }
 
-/// The largest error of a turn's readings, as a share of its time.
+/// Share of a turn's time by which its readings may be off.
 const DOUBT_MAX: f64 = 0.02;
 
-/// The difference between two readings.
+/// What happened between two readings.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// Million frames accepted by the members per second of processor time.
+    /// Million frames that the members took, a second of processor time.
     pub mpps: f64,
     /// Share of the frames that were dropped instead.
     pub dropped: f64,
-    /// The counters are inconsistent: reading them took too long, or the sink has not received what the
-    /// members claim to have sent.
+    /// The counters do not belong together: they took too long to read, or the sink has not seen what the members say they
+    /// have sent.
     pub doubtful: bool,
 }
 
 impl Turn {
-    /// Computes a turn from the counters before and after it.
+    /// From the counters before and after.
     pub fn between(before: &Reading, after: &Reading) -> Turn {
         let transmitted = after.transmitted - before.transmitted;
         let dropped = after.dropped - before.dropped;

@@ -10,14 +10,14 @@ use lab::weir::Weir;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A program that must not wait for other programs.
+/// A program that other programs shall not keep waiting.
 pub fn preferred(program: &str) -> Command {
     let mut command = Command::new("nice");
     command.args(["-n", "-20", program]).stdin(Stdio::null());
     command
 }
 
-/// Starts it on a recording of `streams` frames.
+/// Starts it, on a recording of so many frames.
 pub fn start(run: &mut Run, setting: &Setting, recording: &Path, streams: u32, interrupt: &Interrupt) -> Result<Arm> {
     let socket = run.folder().join("weir.memif");
     let weir = Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;

@@ -130,9 +130,7 @@ fn actions_and_their_places() {
     let plan = plan(&text);
     let pipe = &plan.program.pipes[0];
     assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
-    assert!(
-        matches!(pipe.templates[1].operations[4], Operation::EncapVxlan(encap) if encap.ipv6 && encap.sport.is_none())
-    );
+    assert!(matches!(pipe.templates[1].operations[4], Operation::Encap(encap) if encap.ipv6 && encap.sport.is_none()));
     assert_eq!((pipe.entries[0].template, pipe.entries[0].values.clone()), (1, vec![6, 1, 2]));
     let written = write_entry(&plan.program, pipe, &pipe.entries[0]);
     assert_eq!(

@@ -32,8 +32,15 @@ pub(super) fn template(random: &mut Random, number: usize) -> Template {
 /// An operation with random arguments. Fields come before the numbers that read like them.
 fn operation(random: &mut Random, mut operation: Operation) -> Operation {
     for at in 0..operation.arguments().len() {
-        match &mut operation.arguments()[at].slot {
+        let argument = &mut operation.arguments()[at];
+        let needed = argument.needed;
+        match &mut argument.slot {
             Slot::Number(value, like) => **value = number(random, *like),
+            Slot::Optional(value, like) => {
+                **value = (needed || random.percent(50)).then(|| number(random, *like));
+            }
+            Slot::Copied(copied, like) => **copied = random.percent(60).then(|| value(random, *like) as u8),
+            Slot::Either(either, _) => **either = random.percent(50),
             Slot::Hashed(value, like) => **value = random.percent(40).then(|| number(random, *like)),
             Slot::Read(field) => **field = match_field(random),
             Slot::Written(field) | Slot::Changed(field) => **field = written_field(random),

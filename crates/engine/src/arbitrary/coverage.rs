@@ -3,13 +3,13 @@
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
 use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step};
-use crate::operation::OPERATIONS;
+use crate::operation::{Line, OPERATIONS, Operation};
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
-use packet::{Access, DropReason, Field};
+use packet::{Access, DropReason, Field, TunnelKind};
 use std::collections::BTreeMap;
 
 /// How often each thing was met.
@@ -35,6 +35,7 @@ const REASONS: &[DropReason] = &[
     DropReason::TtlExpired,
     DropReason::NoHeadroom,
     DropReason::NotApplicable,
+    DropReason::EcnCeNotEct,
     DropReason::NoTarget,
     DropReason::Metered,
 ];
@@ -168,8 +169,10 @@ impl Coverage {
         let matched = Field::ALL.iter().map(|field| format!("field:{field}"));
         let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
-        let operations =
-            OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
+        // Tunnels of other kinds are not read yet.
+        let read = |line: &&Line| !matches!(line.blank, Operation::Decap(kind) if kind != TunnelKind::Vxlan);
+        let done = OPERATIONS.iter().filter(read).map(|line| format!("do:{}", line.word));
+        let operations = done.chain(OPERATIONS.iter().map(|line| format!("fail:{}", line.word)));
         KINDS
             .split_whitespace()
             .map(String::from)

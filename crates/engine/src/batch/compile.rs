@@ -85,7 +85,7 @@ pub struct CompiledPipe {
 
 /// Compiles a pipe without its entries.
 pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result<CompiledPipe, CompileError> {
-    let plans: Vec<Plan> = pipe.templates.iter().map(Plan::new).collect();
+    let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &program.tunnels)).collect();
     let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     Ok(CompiledPipe {

@@ -21,6 +21,7 @@ mod steps;
 mod swap;
 mod table;
 mod tees;
+mod tunnel;
 
 use crate::change::{Change, ChangeError};
 use crate::check::check_entry;

@@ -1,21 +1,19 @@
 //! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all packets
 //! of a list before the next one starts, so that what to do is decided once a batch.
 
-use crate::batch::load::{KeyPlan, load_be64, read};
+use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{ActionOf, Actions};
+use crate::batch::tunnel::{Encapsulation, decap, write_outer};
+use crate::operation::Headers as Moved;
 use crate::program::{Encap, Operation, Template, Value};
-use packet::{Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Sum, VXLAN_PORT};
-
-/// Bytes of the outer headers: Ethernet, IPv4 or IPv6, UDP, VXLAN (RFC 7348 §5).
-const ENCAP_IPV4: usize = 14 + 20 + 8 + 8;
-const ENCAP_IPV6: usize = 14 + 40 + 8 + 8;
+use packet::{Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Sum, TunnelKind, TunnelPorts};
 
 /// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
-    Decap,
+    Decap(TunnelKind),
     PopVlan,
     /// Headers moved and another step follows.
     FindHeaders,
@@ -32,10 +30,7 @@ enum Step {
     Copy(Target, KeyPlan),
     DecrementTtl,
     PushVlan,
-    EncapVxlan {
-        length: usize,
-        hashed: bool,
-    },
+    Encap(Encapsulation),
 }
 
 /// A field to be written, with what writing it entails.
@@ -59,30 +54,31 @@ pub struct Plan {
 enum Fill {
     Number { value: Value, bytes: usize },
     Tag { tpid: u16, vid: Value, pcp: Value },
-    Header(Encap),
+    Outer(Encap, TunnelPorts),
 }
 
 impl Eq for Fill {}
 
 impl Plan {
-    /// Compiles a template.
+    /// Compiles a template; `ports` are those that tunnels are sent to.
     #[must_use]
-    pub fn new(template: &Template) -> Plan {
+    pub fn new(template: &Template, ports: &TunnelPorts) -> Plan {
         let mut plan = Plan::default();
-        let count = template.operations.len();
-        for (at, operation) in template.operations.iter().enumerate() {
-            plan.push(operation);
-            if operation.headers() == crate::operation::Headers::Removed && at + 1 < count {
+        let mut before = None;
+        for operation in &template.operations {
+            if needs_headers(before, operation) {
                 plan.steps.push((Step::FindHeaders, 0));
             }
+            plan.push(operation, ports);
+            before = Some(operation);
         }
         plan.join_macs();
         plan
     }
 
-    fn push(&mut self, operation: &Operation) {
+    fn push(&mut self, operation: &Operation, ports: &TunnelPorts) {
         match *operation {
-            Operation::DecapVxlan => self.steps.push((Step::Decap, 0)),
+            Operation::Decap(kind) => self.steps.push((Step::Decap(kind), 0)),
             Operation::PopVlan => self.steps.push((Step::PopVlan, 0)),
             Operation::Set(field, value) => self.set(field, value),
             Operation::Add(field, value) => {
@@ -95,10 +91,8 @@ impl Plan {
             }
             Operation::DecrementTtl => self.steps.push((Step::DecrementTtl, 0)),
             Operation::PushVlan { tpid, vid, pcp } => self.with_value(Step::PushVlan, Fill::Tag { tpid, vid, pcp }),
-            Operation::EncapVxlan(encap) => {
-                let length = if encap.ipv6 { ENCAP_IPV6 } else { ENCAP_IPV4 };
-                let step = Step::EncapVxlan { length, hashed: encap.sport.is_none() };
-                self.with_value(step, Fill::Header(encap));
+            Operation::Encap(encap) => {
+                self.with_value(Step::Encap(Encapsulation::new(&encap)), Fill::Outer(encap, *ports));
             }
         }
     }
@@ -174,13 +168,7 @@ impl Fill {
         match self {
             Fill::Number { bytes, .. } => *bytes,
             Fill::Tag { .. } => 4,
-            Fill::Header(encap) => {
-                if encap.ipv6 {
-                    ENCAP_IPV6
-                } else {
-                    ENCAP_IPV4
-                }
-            }
+            Fill::Outer(encap, _) => encap.shape().length(),
         }
     }
 
@@ -192,37 +180,24 @@ impl Fill {
                 place[..2].copy_from_slice(&tpid.to_be_bytes());
                 place[2..].copy_from_slice(&((pcp & 7) << 13 | vid & 0xfff).to_be_bytes());
             }
-            Fill::Header(ref encap) => outer_headers(encap, resolve, place),
+            Fill::Outer(encap, ref ports) => {
+                let Encap { eth_dst, eth_src, src, dst, id, ttl, sport, .. } = encap;
+                let none = Value::Const(0);
+                let numbers = [eth_dst, eth_src, src, dst, id.unwrap_or(none), ttl, sport.unwrap_or(none)];
+                write_outer(&encap, ports, &numbers.map(resolve), place);
+            }
         }
     }
 }
 
-/// The outer headers of VXLAN with lengths of zero; IPv4's checksum is right for that.
-fn outer_headers(encap: &Encap, resolve: &mut impl FnMut(Value) -> u128, place: &mut [u8]) {
-    let [eth_dst, eth_src, src, dst, vni, ttl] =
-        [encap.eth_dst, encap.eth_src, encap.src, encap.dst, encap.vni, encap.ttl].map(&mut *resolve);
-    let sport = encap.sport.map_or(0, resolve);
-    place[..6].copy_from_slice(&eth_dst.to_be_bytes()[10..]);
-    place[6..12].copy_from_slice(&eth_src.to_be_bytes()[10..]);
-    let udp = if encap.ipv6 {
-        place[12..20].copy_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0, 0, 0]);
-        place[20..22].copy_from_slice(&[17, ttl as u8]);
-        place[22..38].copy_from_slice(&src.to_be_bytes());
-        place[38..54].copy_from_slice(&dst.to_be_bytes());
-        54
-    } else {
-        // Don't Fragment: a tunnel end point must not fragment (RFC 7348 §4.3).
-        place[12..24].copy_from_slice(&[0x08, 0, 0x45, 0, 0, 0, 0, 0, 0x40, 0, ttl as u8, 17]);
-        place[26..30].copy_from_slice(&src.to_be_bytes()[12..]);
-        place[30..34].copy_from_slice(&dst.to_be_bytes()[12..]);
-        let sum = packet::checksum(Sum::default().bytes(&place[14..34]));
-        place[24..26].copy_from_slice(&sum.to_be_bytes());
-        34
-    };
-    place[udp..udp + 2].copy_from_slice(&(sport as u16).to_be_bytes());
-    place[udp + 2..udp + 4].copy_from_slice(&VXLAN_PORT.to_be_bytes());
-    place[udp + 8] = 0x08;
-    place[udp + 12..udp + 15].copy_from_slice(&vni.to_be_bytes()[13..]);
+/// Must headers be found again between two operations? Removed bytes may have uncovered others; an encapsulation reads
+/// IP behind tags that were pushed.
+fn needs_headers(before: Option<&Operation>, next: &Operation) -> bool {
+    match before.map(Operation::headers) {
+        Some(Moved::Removed) => true,
+        Some(Moved::Added) => matches!(next, Operation::Encap(_)),
+        Some(Moved::Stay) | None => false,
+    }
 }
 
 /// Where steps work: the batch, what is known of its packets, and which action row each one has.
@@ -312,12 +287,12 @@ impl Step {
                 target.write(on, slot, value)
             }
             Step::DecrementTtl => decrement_ttl(frame.bytes_mut(), headers),
-            Step::Decap => moved(decap(frame, headers), on.packets, slot),
+            Step::Decap(kind) => moved(decap(frame, headers, *kind), on.packets, slot),
             Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
             Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),
-            Step::EncapVxlan { length, hashed } => {
-                let sport = hashed.then(|| 49152 + (on.packets.outer.select[slot] >> 50) as u16);
-                moved(encap(frame, values.slice(action, *length), sport), on.packets, slot)
+            Step::Encap(how) => {
+                let (row, hash) = (values.slice(action, how.length()), on.packets.outer.select[slot]);
+                moved(how.run(frame, headers, row, hash), on.packets, slot)
             }
             Step::Mac(_) | Step::Macs | Step::FindHeaders => Ok(()),
         }
@@ -380,16 +355,6 @@ fn decrement_ttl(bytes: &mut [u8], headers: &Headers) -> Result<(), DropReason> 
     Ok(())
 }
 
-fn decap(frame: &mut Frame, headers: &Headers) -> Result<(), DropReason> {
-    if !headers.layers.has(Layer::InnerEthernet) {
-        return Err(DropReason::NotApplicable);
-    }
-    let udp = usize::from(headers.offsets[3]);
-    let end = udp + (load_be64(frame.window(), udp + 4) >> 48) as usize;
-    let shorten = u16::try_from(end).ok().and_then(|end| frame.resize(end).ok());
-    shorten.and_then(|()| frame.trim_front(headers.offsets[5]).ok()).ok_or(DropReason::NotApplicable)
-}
-
 fn pop_vlan(frame: &mut Frame, headers: &Headers) -> Result<(), DropReason> {
     if !headers.layers.has(Layer::Vlan) {
         return Err(DropReason::NotApplicable);
@@ -402,29 +367,6 @@ fn push_vlan(frame: &mut Frame, tag: [u8; 4]) -> Result<(), DropReason> {
     let bytes = frame.prepend(4).map_err(|_| DropReason::NoHeadroom)?;
     bytes.copy_within(4..16, 0);
     bytes[12..16].copy_from_slice(&tag);
-    Ok(())
-}
-
-#[inline(always)]
-fn encap(frame: &mut Frame, headers: &[u8], sport: Option<u16>) -> Result<(), DropReason> {
-    let payload = frame.len() as u16;
-    let bytes = frame.prepend(headers.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
-    bytes[..headers.len()].copy_from_slice(headers);
-    let udp = headers.len() - 16;
-    let udp_length = payload + 16;
-    if headers.len() == ENCAP_IPV4 {
-        let total = udp_length + 20;
-        let without = u16::from_be_bytes([bytes[24], bytes[25]]);
-        let sum = packet::checksum(Sum::default().word(!without).word(total));
-        bytes[16..18].copy_from_slice(&total.to_be_bytes());
-        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
-    } else {
-        bytes[18..20].copy_from_slice(&udp_length.to_be_bytes());
-    }
-    bytes[udp + 4..udp + 6].copy_from_slice(&udp_length.to_be_bytes());
-    if let Some(sport) = sport {
-        bytes[udp..udp + 2].copy_from_slice(&sport.to_be_bytes());
-    }
     Ok(())
 }
 

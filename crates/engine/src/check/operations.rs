@@ -20,14 +20,15 @@ pub(super) fn check(template: &Template, kinds: &mut Vec<FindingKind>) {
 
 fn argument(one: &Argument<'_>) -> Option<FindingKind> {
     match &one.slot {
-        Slot::Number(Value::Const(value), like) | Slot::Hashed(Some(Value::Const(value)), like) => {
-            too_large(one.key.to_string(), *value, (*like).max())
-        }
+        Slot::Number(Value::Const(value), like)
+        | Slot::Optional(Some(Value::Const(value)), like)
+        | Slot::Hashed(Some(Value::Const(value)), like) => too_large(one.key.to_string(), *value, (*like).max()),
+        Slot::Copied(Some(value), like) => too_large(one.key.to_string(), u128::from(*value), (*like).max()),
         Slot::Written(field) | Slot::Changed(field) => read_only(**field),
         Slot::OneOf(value, of) if !of.contains(value) => {
             Some(FindingKind::NotOneOf { what: one.help, of, value: **value })
         }
-        Slot::Number(..) | Slot::Hashed(..) | Slot::Read(_) | Slot::OneOf(..) | Slot::Ipv6(_) => None,
+        _ => None,
     }
 }
 

@@ -19,14 +19,12 @@ struct Checksum {
 
 /// Mends what covers `field`, which was written since `before`; from the inside out, since outer ones cover inner ones.
 pub(super) fn mend(before: &[u8], after: &mut [u8], headers: &Headers, field: Field) -> Vec<Mended> {
-    let mut mended = Vec::new();
-    for checksum in checksums_over(field, headers) {
-        let old = number16(after, checksum.at).unwrap_or_default();
-        let new = checksum.mended(old, before, after);
-        after[checksum.at..checksum.at + 2].copy_from_slice(&new.to_be_bytes());
-        mended.push(Mended { name: checksum.name, before: old, after: new });
-    }
-    mended
+    checksums_over(field, headers).iter().map(|checksum| checksum.mend(before, after)).collect()
+}
+
+/// Mends the checksum of an IPv4 header that was written since `before`.
+pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'static str) -> Mended {
+    header_checksum(ip, name).mend(before, after)
 }
 
 fn checksums_over(field: Field, headers: &Headers) -> Vec<Checksum> {
@@ -84,6 +82,13 @@ fn transport_checksum(headers: &Headers, name: &'static str) -> Option<Checksum>
 }
 
 impl Checksum {
+    fn mend(&self, before: &[u8], after: &mut [u8]) -> Mended {
+        let old = number16(after, self.at).unwrap_or_default();
+        let new = self.mended(old, before, after);
+        after[self.at..self.at + 2].copy_from_slice(&new.to_be_bytes());
+        Mended { name: self.name, before: old, after: new }
+    }
+
     /// One's complement arithmetic is arithmetic modulo 65535 with two names for zero. Which one is written is decided
     /// here: never 0xffff, but for UDP, where 0 says that there is no checksum, never 0.
     fn mended(&self, old: u16, before: &[u8], after: &[u8]) -> u16 {

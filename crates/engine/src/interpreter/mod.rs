@@ -21,6 +21,7 @@ mod order;
 mod packet;
 mod state;
 pub mod trace;
+mod tunnel;
 
 pub use self::meter::MeterState;
 pub use self::state::Effect;
@@ -263,7 +264,7 @@ impl Visit<'_> {
         if pipe.monitor.drop_red && step.monitor.meter.as_ref().is_some_and(|meter| meter.after == trace::Color::Red) {
             return Err(DropReason::Metered);
         }
-        let acted = act(packet, template, &entry.values, interpreter.program.select_seed);
+        let acted = act(packet, template, &entry.values, &interpreter.program);
         step.operations = acted.operations;
         if let Some(reason) = acted.failed {
             return Err(reason);

@@ -3,7 +3,7 @@
 use crate::setup::*;
 use engine::check::{FindingKind, check};
 use engine::program::{Encap, Entry, Operation, PipeId, PortId, Value};
-use packet::{DropReason, Field, FlowKey, select_hash};
+use packet::{DropReason, Field, FlowKey, TunnelKind, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 payload=010203";
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80 payload=010203";
@@ -23,21 +23,28 @@ fn push(vid: u128) -> Operation {
 
 fn encap(ipv6: bool, sport: Option<Value>) -> Operation {
     let [src, dst] = if ipv6 { [1 << 64 | 1, 1 << 64 | 2] } else { [0x0a09_0001, 0x0a09_0002] };
-    Operation::EncapVxlan(Encap {
+    Operation::Encap(Encap {
         eth_dst: Value::Const(0x0200_0000_0009),
         eth_src: Value::Const(0x0200_0000_0008),
         ipv6,
         src: Value::Const(src),
         dst: Value::Const(dst),
-        vni: Value::Const(0x01_0203),
+        id: Some(Value::Const(0x01_0203)),
         ttl: Value::Const(33),
         sport,
+        ..Encap::new(TunnelKind::Vxlan)
     })
 }
 
 #[test]
 fn a1_the_check_refuses_another_order() {
-    let good = vec![Operation::DecapVxlan, Operation::PopVlan, Operation::DecrementTtl, push(5), encap(false, None)];
+    let good = vec![
+        Operation::Decap(TunnelKind::Vxlan),
+        Operation::PopVlan,
+        Operation::DecrementTtl,
+        push(5),
+        encap(false, None),
+    ];
     let refused = |operations: Vec<Operation>| {
         let program = program(vec![act(operations)]);
         check(&program).iter().any(|one| matches!(one.kind, FindingKind::ActionOrder { .. }))
@@ -69,12 +76,12 @@ fn a2_an_operation_on_an_absent_header_drops_with_not_applicable() {
     assert_eq!(fails(vec![Operation::Copy { from: Field::Ipv4Ttl, to: Field::VlanVid }], &frame(UDP)), bad);
     assert_eq!(fails(vec![Operation::DecrementTtl], &arp), bad);
     assert_eq!(fails(vec![Operation::PopVlan], &frame(UDP)), bad);
-    assert_eq!(fails(vec![Operation::DecapVxlan], &frame(UDP)), bad);
+    assert_eq!(fails(vec![Operation::Decap(TunnelKind::Vxlan)], &frame(UDP)), bad);
 }
 
 #[test]
 fn a2_layers_are_those_after_decap_and_pop_vlan() {
-    let out = acted(vec![Operation::DecapVxlan, set(Field::TcpDport, 99)], &frame(TUNNEL));
+    let out = acted(vec![Operation::Decap(TunnelKind::Vxlan), set(Field::TcpDport, 99)], &frame(TUNNEL));
     assert_eq!(number(&out, 14 + 20 + 2), 99);
     assert!(checksums_are_right(&out));
     let two = frame(&format!("vlan=7.0 second_vlan=8.0 {UDP}"));
@@ -304,16 +311,16 @@ fn a8_not_enough_headroom_drops_with_no_headroom() {
         assert_eq!(verdict, dropped(DropReason::NoHeadroom));
     }
     // What is taken off makes room.
-    let mut interpreter = start(&program(vec![act(vec![Operation::DecapVxlan, encap(false, None)])]));
+    let mut interpreter = start(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan), encap(false, None)])]));
     assert_eq!(interpreter.walk(PortId(0), &frame(TUNNEL), 0, 0).verdict, HIT);
 }
 
 #[test]
 fn a9_decap_cuts_off_what_lies_behind_the_datagram() {
     let bytes = frame(&format!("{TUNNEL} trailer=eeeeee"));
-    let out = acted(vec![Operation::DecapVxlan], &bytes);
+    let out = acted(vec![Operation::Decap(TunnelKind::Vxlan)], &bytes);
     assert_eq!(out, bytes[INNER..bytes.len() - 3]);
-    assert_eq!(fails(vec![Operation::DecapVxlan], &frame(UDP)), dropped(DropReason::NotApplicable));
+    assert_eq!(fails(vec![Operation::Decap(TunnelKind::Vxlan)], &frame(UDP)), dropped(DropReason::NotApplicable));
 }
 
 #[test]

@@ -10,7 +10,7 @@ use engine::program::{
     AppId, Entry, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
 };
 use engine::snapshot::{Count, FlowDecision, FlowSnapshot};
-use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
+use packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, select_hash};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 const ARP: &str = "arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2";
@@ -102,7 +102,7 @@ fn w7_rehash_takes_the_bytes_after_the_actions() {
 
 #[test]
 fn w7_rehash_finds_headers_that_an_action_moved() {
-    let decap = |rehash| act(vec![Operation::DecapVxlan]).rehash(rehash);
+    let decap = |rehash| act(vec![Operation::Decap(TunnelKind::Vxlan)]).rehash(rehash);
     let tunnel = "src=10.0.0.1 dst=10.0.0.2 vni=5";
     let good = frame(&format!("{tunnel} inner({TCP})"));
     let pipes = vec![decap(true).forward(PipeId(1)).rehash(true), flow(Learn::Default, 4)];

@@ -2,7 +2,7 @@
 
 use crate::setup::*;
 use engine::program::{Operation, PipeId, Value};
-use packet::{DropReason, Field};
+use packet::{DropReason, Field, TunnelKind};
 
 const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=9";
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=9";
@@ -150,10 +150,10 @@ fn f7_arp_and_vxlan_inside_vxlan_are_not_read() {
 fn f8_moved_headers_are_found_again_when_the_frame_enters_the_next_pipe() {
     let tunnel = "src=10.0.0.1 dst=10.0.0.2 vni=5";
     let inner = frame(&format!("{tunnel} inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789 payload=00)"));
-    let decap = || act(vec![Operation::DecapVxlan]).forward(PipeId(1));
+    let decap = || act(vec![Operation::Decap(TunnelKind::Vxlan)]).forward(PipeId(1));
     let bad = walk(&program(vec![decap(), all()]), &inner);
     assert_eq!(bad.verdict, dropped(DropReason::MalformedVxlan), "the inner packet is the outer one now");
-    let alone = walk(&program(vec![act(vec![Operation::DecapVxlan])]), &inner);
+    let alone = walk(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan)])]), &inner);
     assert_eq!(alone.verdict, HIT, "nothing reads it any more");
     let good = frame(&format!("{tunnel} inner(vlan=7.0 src=10.1.0.1 dst=10.1.0.2)"));
     assert_eq!(walk(&program(vec![decap(), only(Field::VlanVid, 7, 0xfff)]), &good).verdict, HIT);

@@ -7,3 +7,4 @@ mod frames;
 mod matching;
 mod monitors;
 mod setup;
+mod tunnels;

@@ -1,0 +1,490 @@
+//! weir's tunnels against the kernel's own devices, byte for byte: what weir and the kernel send into a tunnel for the same
+//! frame, and what they take out of it. Needs root; devices that the running kernel does not have are named and left out.
+//!
+//! ```text
+//!  namespace far       namespace near
+//!   inside1 ---------- inside0 - bridge or route - tunnel device - outside0 ---------- outside1
+//!   (frames)                                                                          (tunnel)
+//! ```
+//!
+//! Not compared are the IPv4 identification, which the kernel counts up and weir leaves 0, and the UDP source port of
+//! devices that take no range for it. What the kernel does with a packet that is marked CE is not compared either: it
+//! marks the outer header ECT(0) as RFC 3168 had it, where RFC 6040 §4.1 copies.
+
+use cli::config::{Plan, read};
+use cli::explain::Explanation;
+use engine::Verdict;
+use engine::program::PortId;
+use packet::craft::{Recipe, describe};
+use packet::{Batch, Bits, DropReason, Pool, PoolId, Pools, Port, RegionPool, checksum};
+use port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const RINGS: Rings = Rings { fill: 256, receive: 256, transmit: 256 };
+const PATIENCE: Duration = Duration::from_secs(3);
+/// How long is waited for a frame that must not come.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// A tunnel as the kernel and weir make it.
+struct Tunnel {
+    /// For a person.
+    name: &'static str,
+    /// `ip link add tunnel ...`
+    device: &'static str,
+    /// What the device needs besides.
+    before: Option<&'static str>,
+    /// weir's word.
+    word: &'static str,
+    /// What weir is told besides addresses.
+    told: &'static str,
+    /// The outer addresses are IPv6.
+    ipv6: bool,
+    /// Frames are carried (else IP packets, which the kernel routes).
+    ethernet: bool,
+    /// The kernel can be told the UDP source port, or there is none.
+    same_port: bool,
+}
+
+const TUNNELS: &[Tunnel] = &[
+    Tunnel {
+        name: "vxlan over IPv4",
+        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+                 df set noudpcsum nolearning",
+        before: None,
+        word: "vxlan",
+        told: "vni: 5010, sport: 50000, dscp: copy",
+        ipv6: false,
+        ethernet: true,
+        same_port: true,
+    },
+    Tunnel {
+        name: "vxlan over IPv4 with a UDP checksum",
+        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+                 df set udpcsum nolearning",
+        before: None,
+        word: "vxlan",
+        told: "vni: 5010, sport: 50000, dscp: copy, udp_checksum: true",
+        ipv6: false,
+        ethernet: true,
+        same_port: true,
+    },
+    Tunnel {
+        name: "vxlan over IPv6",
+        device: "type vxlan id 16777215 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl 64 \
+                 tos inherit udp6zerocsumtx udp6zerocsumrx nolearning",
+        before: None,
+        word: "vxlan",
+        told: "vni: 16777215, sport: 50000, dscp: copy",
+        ipv6: true,
+        ethernet: true,
+        same_port: true,
+    },
+    Tunnel {
+        name: "vxlan over IPv6 with a UDP checksum",
+        device: "type vxlan id 1 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+                 noudp6zerocsumtx udp6zerocsumrx nolearning",
+        before: None,
+        word: "vxlan",
+        told: "vni: 1, sport: 50000, dscp: copy, udp_checksum: true",
+        ipv6: true,
+        ethernet: true,
+        same_port: true,
+    },
+    Tunnel {
+        name: "geneve over IPv4",
+        device: "type geneve id 5010 remote 192.0.2.2 dstport 6081 ttl 64 tos inherit df set noudpcsum",
+        before: None,
+        word: "geneve",
+        told: "vni: 5010, sport: 50000, dscp: copy",
+        ipv6: false,
+        ethernet: true,
+        same_port: false,
+    },
+    Tunnel {
+        name: "geneve over IPv6",
+        device: "type geneve id 5010 remote 2001:db8::2 dstport 6081 ttl 64 tos inherit udp6zerocsumtx udp6zerocsumrx",
+        before: None,
+        word: "geneve",
+        told: "vni: 5010, sport: 50000, dscp: copy",
+        ipv6: true,
+        ethernet: true,
+        same_port: false,
+    },
+    Tunnel {
+        name: "gre with Ethernet inside (gretap)",
+        device: "type gretap local 192.0.2.1 remote 192.0.2.2 key 7 ttl 64 tos inherit",
+        before: None,
+        word: "gre",
+        told: "key: 7, inner: ethernet, dscp: copy",
+        ipv6: false,
+        ethernet: true,
+        same_port: true,
+    },
+    Tunnel {
+        name: "gre with IP inside",
+        device: "type gre local 192.0.2.1 remote 192.0.2.2 ttl 64 tos inherit",
+        before: None,
+        word: "gre",
+        told: "dscp: copy",
+        ipv6: false,
+        ethernet: false,
+        same_port: true,
+    },
+    Tunnel {
+        name: "IP in IPv4 (ipip)",
+        device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
+        before: None,
+        word: "ipip",
+        told: "dscp: copy",
+        ipv6: false,
+        ethernet: false,
+        same_port: true,
+    },
+    Tunnel {
+        name: "IP in IPv4 (sit)",
+        device: "type sit local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
+        before: None,
+        word: "ipip",
+        told: "dscp: copy",
+        ipv6: false,
+        ethernet: false,
+        same_port: true,
+    },
+    Tunnel {
+        name: "IP in IPv6 (ip6tnl)",
+        device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit encaplimit none",
+        before: None,
+        word: "ipip",
+        told: "dscp: copy",
+        ipv6: true,
+        ethernet: false,
+        same_port: true,
+    },
+    Tunnel {
+        name: "gue over IPv4 (ipip, encap gue)",
+        device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap gue encap-sport 50000 \
+                 encap-dport 6080 noencap-csum",
+        before: Some("fou add port 6080 gue"),
+        word: "gue",
+        told: "sport: 50000, dscp: copy",
+        ipv6: false,
+        ethernet: false,
+        same_port: true,
+    },
+];
+
+impl Tunnel {
+    /// The addresses of both ends, near and far.
+    fn ends(&self) -> [&'static str; 2] {
+        if self.ipv6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }
+    }
+
+    /// weir in the place of the near namespace. A router takes one off the TTL and writes new MAC addresses.
+    fn plan(&self) -> Plan {
+        let Tunnel { word, told, .. } = self;
+        let [near, far] = self.ends();
+        let outer = format!(
+            "encap_{word}: {{ eth.dst: 02:00:00:00:02:01, eth.src: 02:00:00:00:02:00, src: \"{near}\", dst: \"{far}\", {told} }}"
+        );
+        let (before, behind) = match self.ethernet {
+            true => ("", ""),
+            false => (
+                "decrement_ttl, ",
+                ", { set: { eth.dst: 02:00:00:00:01:01, eth.src: 02:00:00:00:01:00 } }, decrement_ttl",
+            ),
+        };
+        let text = format!(
+            "ports: {{ inside: {{ mem: , root: wrap }}, outside: {{ mem: , root: unwrap }} }}\npipes:\n\
+             \x20 wrap: {{ type: basic, action: [{before}{{ {outer} }}], forward: outside, miss: drop, entries: [{{}}] }}\n\
+             \x20 unwrap: {{ type: basic, action: [decap_{word}{behind}], forward: inside, miss: drop, entries: [{{}}] }}\n"
+        );
+        let loaded = read("kernel_tunnels", &text);
+        loaded.plan.unwrap_or_else(|| panic!("{text}{}", loaded.report))
+    }
+}
+
+/// Two namespaces and a tunnel device in one of them.
+struct Lab {
+    near: String,
+    far: String,
+}
+
+impl Lab {
+    fn new() -> Lab {
+        sweep();
+        let name = format!("weirtunnel-{}", std::process::id());
+        let lab = Lab { near: format!("{name}-n"), far: format!("{name}-f") };
+        for netns in [&lab.near, &lab.far] {
+            run(&format!("ip netns add {netns}"));
+            run(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv4.ip_forward=1"));
+        }
+        run(&format!("ip netns exec {} sysctl -qw net.ipv6.conf.all.disable_ipv6=1", lab.far));
+        for (number, name) in [(1, "inside"), (2, "outside")] {
+            let Lab { near, far } = &lab;
+            run(&format!(
+                "ip -n {near} link add {name}0 address 02:00:00:00:0{number}:00 type veth \
+                 peer name {name}1 address 02:00:00:00:0{number}:01 netns {far}"
+            ));
+            for (netns, end) in [(near, 0), (far, 1)] {
+                run(&format!("ip netns exec {netns} ethtool -K {name}{end} tx off txvlan off"));
+                run(&format!("ip -n {netns} link set {name}{end} up"));
+            }
+        }
+        for (address, peer, net) in [("192.0.2.1", "192.0.2.2", 24), ("2001:db8::1", "2001:db8::2", 64)] {
+            run(&format!("ip -n {} addr add {address}/{net} dev outside0", lab.near));
+            run(&format!("ip -n {} neigh add {peer} lladdr 02:00:00:00:02:01 dev outside0 nud permanent", lab.near));
+        }
+        lab
+    }
+
+    /// Makes the device; false if the kernel has none.
+    fn add(&self, tunnel: &Tunnel) -> bool {
+        let near = &self.near;
+        let before = tunnel.before.is_none_or(|line| succeeds(&format!("ip -n {near} {line}")));
+        if !before || !succeeds(&format!("ip -n {near} link add tunnel {}", tunnel.device)) {
+            return false;
+        }
+        if tunnel.ethernet {
+            run(&format!("ip -n {near} link add bridge type bridge mcast_snooping 0"));
+            for link in ["tunnel", "inside0"] {
+                run(&format!("ip -n {near} link set {link} master bridge"));
+            }
+            run(&format!("ip -n {near} link set bridge mtu 1400 up"));
+        } else {
+            for (address, peer, net) in
+                [("10.1.0.254/24", "10.1.0.1", "10.2.0.0/16"), ("fd01::fe/64", "fd01::1", "fd02::/64")]
+            {
+                run(&format!("ip -n {near} addr add {address} dev inside0"));
+                run(&format!("ip -n {near} neigh add {peer} lladdr 02:00:00:00:01:01 dev inside0 nud permanent"));
+                let _ = succeeds(&format!("ip -n {near} route add {net} dev tunnel"));
+            }
+            run(&format!(
+                "ip netns exec {near} sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv4.conf.all.rp_filter=0"
+            ));
+        }
+        run(&format!("ip -n {near} link set tunnel up"));
+        true
+    }
+
+    /// Opens the far end of a link.
+    fn open(&self, name: &str) -> End {
+        inside(&self.far, || {
+            let take = bpf::Take { promiscuous: true, ..bpf::Take::all() };
+            let interface = XdpInterface::attach(XdpConfig { rings: RINGS, ..XdpConfig::new(name, take) }).unwrap();
+            let mut pools = Pools::new();
+            let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, 2048)));
+            let port = interface.open_queue(0, &mut pools, pool).unwrap();
+            End { port, pools, _interface: interface, _pool: pool }
+        })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for netns in [&self.near, &self.far] {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+/// Removes namespaces whose test process is dead.
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(pid) = name.strip_prefix("weirtunnel-").and_then(|rest| rest.split('-').next()) else { continue };
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+fn succeeds(command: &str) -> bool {
+    Command::new("sh").args(["-c", command]).stderr(Stdio::null()).status().unwrap().success()
+}
+
+fn run(command: &str) {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
+    let enter = || {
+        let netns = std::fs::File::open(Path::new("/run/netns").join(netns)).unwrap();
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&netns), kind).unwrap();
+        body()
+    };
+    std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A port at the far end of a link.
+struct End {
+    port: XdpPort,
+    pools: Pools,
+    _interface: XdpInterface,
+    _pool: PoolId,
+}
+
+impl End {
+    fn send(&mut self, bytes: &[u8]) {
+        let mut batch = Batch::new();
+        let mut frame = self.pools.first().take().unwrap();
+        frame.fill(bytes).unwrap();
+        batch.push(frame).unwrap();
+        assert_eq!(self.port.transmit(&mut self.pools, &mut batch, 1), 1);
+        let end = Instant::now() + PATIENCE;
+        self.port.flush(&mut self.pools);
+        while self.port.statistics().held > 0 && Instant::now() < end {
+            self.port.flush(&mut self.pools);
+        }
+    }
+
+    /// The next frame to this MAC address, if one comes in time. The kernel sends others of its own accord.
+    fn receive(&mut self, mac: [u8; 6], patience: Duration) -> Option<Vec<u8>> {
+        let end = Instant::now() + patience;
+        while Instant::now() < end {
+            let mut batch = Batch::new();
+            self.port.receive(&mut self.pools, &mut batch);
+            let mut found = None;
+            for slot in Bits(batch.mask()) {
+                let frame = batch.take(slot);
+                if frame.bytes().starts_with(&mac) {
+                    found.get_or_insert(frame.bytes().to_vec());
+                }
+                self.pools.give(frame);
+            }
+            self.port.flush(&mut self.pools);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+}
+
+/// Frames that go into a tunnel: what the bridge or the router of the near namespace is sent.
+fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
+    let ethernet = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:03:03";
+    let routed = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:01:00";
+    let mut texts = Vec::new();
+    let start = if tunnel.ethernet { ethernet } else { routed };
+    for ecn in [0, 1, 2] {
+        texts.push(format!("{start} src=10.1.0.1 dst=10.2.0.2 ttl=9 dscp=10 ecn={ecn} proto=udp payload=c0ffee"));
+        texts.push(format!("{start} src=10.1.0.1 dst=10.2.0.2 dscp=46 ecn={ecn} proto=tcp len=900"));
+        texts.push(format!("{start} src=fd01::1 dst=fd02::2 dscp=10 ecn={ecn} proto=udp len=333"));
+    }
+    if tunnel.ethernet {
+        texts.push(format!("{ethernet} vlan=7.3 src=10.1.0.1 dst=10.2.0.2 dscp=10 ecn=1 proto=icmp"));
+        texts.push("eth.src=02:00:00:00:01:01 eth.dst=ff:ff:ff:ff:ff:ff arp=request".to_string());
+    }
+    texts.iter().map(|text| text.parse::<Recipe>().unwrap().build()).collect()
+}
+
+/// What weir makes of a frame; both executors agree.
+fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
+    let explanation = Explanation::offline(plan, PortId(port), frame).unwrap();
+    assert!(explanation.agrees(), "{}", describe(frame));
+    match explanation.walk.verdict {
+        Verdict::Drop(reason) => Err(reason),
+        _ => Ok(explanation.walk.bytes),
+    }
+}
+
+/// Sets to 0 what differs for a reason: IPv4 identification, after the checksum was found right, and the source port.
+fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    if !tunnel.ipv6 {
+        assert_eq!(checksum(packet::Sum::default().bytes(&frame[14..34])), 0, "{}", describe(&frame));
+        frame[18..20].fill(0);
+        frame[24..26].fill(0);
+    }
+    if !tunnel.same_port {
+        let udp = if tunnel.ipv6 { 54 } else { 34 };
+        frame[udp..udp + 2].fill(0);
+    }
+    frame
+}
+
+fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
+    for frame in frames(tunnel) {
+        let [inside, outside] = ends;
+        inside.send(&frame);
+        let kernel = outside.receive([2, 0, 0, 0, 2, 1], PATIENCE);
+        let kernel =
+            kernel.unwrap_or_else(|| panic!("{}: the kernel sent nothing for {}", tunnel.name, describe(&frame)));
+        let weir = weir(plan, 0, &frame).unwrap();
+        let equal = comparable(tunnel, &kernel) == comparable(tunnel, &weir);
+        assert!(equal, "{}\nkernel {}\nweir   {}", tunnel.name, describe(&kernel), describe(&weir));
+    }
+}
+
+/// Every ECN field outside around every one inside. What comes was wrapped by weir, and is addressed to the near end.
+fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
+    for (outer, inner) in (0..4).flat_map(|outer| (0..4).map(move |inner| (outer, inner))) {
+        let texts = ["src=10.2.0.2 dst=10.1.0.1", "src=fd02::2 dst=fd01::1"];
+        for text in texts {
+            let eth = "eth.src=02:00:00:00:03:03 eth.dst=02:00:00:00:01:01";
+            let text = format!("{eth} {text} ttl=9 dscp=10 ecn={inner} proto=udp payload=c0ffee");
+            let frame = text.parse::<Recipe>().unwrap().build();
+            let arriving = towards_near(tunnel, &weir(plan, 0, &frame).unwrap(), outer);
+            let [inside, outside] = &mut *ends;
+            outside.send(&arriving);
+            let told = format!("{}: ECN {outer} around {inner}, {}", tunnel.name, describe(&arriving));
+            match weir(plan, 1, &arriving) {
+                Ok(bytes) => {
+                    let kernel = inside.receive([2, 0, 0, 0, 1, 1], PATIENCE);
+                    let kernel = kernel.unwrap_or_else(|| panic!("the kernel drops {told}"));
+                    assert!(kernel == bytes, "{told}\nkernel {}\nweir   {}", describe(&kernel), describe(&bytes));
+                }
+                Err(reason) => {
+                    assert_eq!((reason, outer, inner), (DropReason::EcnCeNotEct, 3, 0), "{told}");
+                    assert_eq!(inside.receive([2, 0, 0, 0, 1, 1], SILENCE), None, "the kernel passes {told}");
+                }
+            }
+        }
+    }
+}
+
+/// A frame that weir wrapped, the other way round and with this ECN field. Sums of addresses stay the same when they are
+/// exchanged; a UDP checksum does not cover ECN.
+fn towards_near(tunnel: &Tunnel, frame: &[u8], ecn: u8) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 2, 0, 2, 0, 0, 0, 2, 1]);
+    if tunnel.ipv6 {
+        frame[22..54].rotate_left(16);
+        frame[15] = frame[15] & !0x30 | ecn << 4;
+    } else {
+        frame[26..34].rotate_left(4);
+        frame[15] = frame[15] & !3 | ecn;
+        frame[24..26].fill(0);
+        let sum = checksum(packet::Sum::default().bytes(&frame[14..34]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn the_kernel_sends_and_receives_the_same_bytes() {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let mut absent = Vec::new();
+    for tunnel in TUNNELS {
+        let lab = Lab::new();
+        if !lab.add(tunnel) {
+            absent.push(tunnel.name);
+            continue;
+        }
+        let plan = tunnel.plan();
+        let mut ends = [lab.open("inside1"), lab.open("outside1")];
+        into_the_tunnel(tunnel, &plan, &mut ends);
+        out_of_the_tunnel(tunnel, &plan, &mut ends);
+        println!("the same as the kernel: {}", tunnel.name);
+    }
+    println!("this kernel has no {}", absent.join(", no "));
+    assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
+}

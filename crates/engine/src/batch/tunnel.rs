@@ -1,0 +1,262 @@
+//! Tunnels: outer headers removed, and added as a copy of the action row with what differs by packet filled in.
+//!
+//! ECN follows RFC 6040: the packet's is copied into the outer header (§4.1), and on the way out the outer one is combined
+//! with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
+
+use crate::program::Encap;
+use packet::tunnel::{Carried, Inside, Outer, OuterShape};
+use packet::{DropReason, Frame, Headers, Layer, Sum, TunnelKind, TunnelPorts};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Largest number that the length of an IP header can say.
+const IP_LENGTH_MAX: usize = 65_535;
+
+/// A tunnel in a frame.
+struct Tunnel {
+    kind: TunnelKind,
+    /// Where its header starts.
+    at: usize,
+    inside: Inside,
+    /// Where what is inside starts.
+    start: usize,
+    /// First byte behind what is inside.
+    end: usize,
+    /// The IP header inside.
+    ip: Option<Ip>,
+}
+
+impl Tunnel {
+    /// The tunnel of a frame whose headers were found.
+    fn of(bytes: &[u8], found: &Headers) -> Option<Tunnel> {
+        if !found.layers.has(Layer::InnerEthernet) {
+            return None;
+        }
+        let [_, _, _, udp, at, start, inner_ip, _] = found.offsets.map(usize::from);
+        let length = bytes.get(udp + 4..)?.first_chunk()?;
+        let is_ipv6 = found.layers.has(Layer::InnerIpv6);
+        let ip = (is_ipv6 || found.layers.has(Layer::InnerIpv4)).then_some(Ip { at: inner_ip, is_ipv6 });
+        let end = udp + usize::from(u16::from_be_bytes(*length));
+        Some(Tunnel { kind: TunnelKind::Vxlan, at, inside: Inside::Ethernet, start, end, ip })
+    }
+}
+
+/// Removes the outer headers of a tunnel, and what lies behind it. Of a tunnel with IP inside, the outer Ethernet header
+/// and its tags stay.
+pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(), DropReason> {
+    let bytes = frame.bytes_mut();
+    let tunnel = Tunnel::of(bytes, found).filter(|tunnel| tunnel.kind == kind).ok_or(DropReason::NotApplicable)?;
+    let outer = ip(found).ok_or(DropReason::NotApplicable)?;
+    if kind == TunnelKind::Geneve {
+        geneve_options(bytes.get(tunnel.at + 8..tunnel.start).unwrap_or_default())?;
+    }
+    let ecn = outer.class(bytes) & 3;
+    if let Some(ip) = tunnel.ip.filter(|_| ecn != NOT_ECT) {
+        let inner = ip.class(bytes) & 3;
+        let new = combined(ecn, inner).ok_or(DropReason::EcnCeNotEct)?;
+        if new != inner {
+            ip.set_ecn(bytes, new);
+        }
+    }
+    let ethernet = match tunnel.inside {
+        Inside::Ethernet => 0,
+        Inside::Ipv4 | Inside::Ipv6 => outer.at,
+    };
+    if ethernet > 0 {
+        bytes.copy_within(..ethernet, tunnel.start - ethernet);
+        bytes[tunnel.start - 2..tunnel.start].copy_from_slice(&tunnel.inside.ether_type().to_be_bytes());
+    }
+    cut(frame, tunnel.start - ethernet, tunnel.end)
+}
+
+/// RFC 8926 §3.5: class 16, type 8 of which the first bit says critical, reserved 3, length 5 in words. None is known.
+fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
+    while let Some(&[_, _, kind, length]) = options.first_chunk() {
+        if kind & 0x80 != 0 {
+            return Err(DropReason::GeneveCriticalOption);
+        }
+        options = options.get(4 + 4 * usize::from(length & 0x1f)..).ok_or(DropReason::MalformedGeneve)?;
+    }
+    Ok(())
+}
+
+/// How outer headers are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Encapsulation {
+    shape: OuterShape,
+    /// The whole frame is carried, else its IP packet.
+    ethernet: bool,
+    /// The UDP source port comes from the select hash.
+    hashed: bool,
+    dscp: Option<u8>,
+    udp_checksum: bool,
+}
+
+/// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source port that
+/// is not hashed lies where it belongs.
+pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 7], place: &mut [u8]) {
+    let [eth_dst, eth_src, src, dst, id, ttl, sport] = *numbers;
+    let mac = |number: u128| {
+        let [_, _, mac @ ..] = (number as u64).to_be_bytes();
+        mac
+    };
+    let address = |number: u128| match encap.ipv6 {
+        true => IpAddr::V6(Ipv6Addr::from_bits(number)),
+        false => IpAddr::V4(Ipv4Addr::from_bits(number as u32)),
+    };
+    let shape = encap.shape();
+    let outer = Outer {
+        eth_dst: mac(eth_dst),
+        eth_src: mac(eth_src),
+        src: address(src),
+        dst: address(dst),
+        ttl: ttl as u8,
+        id: id as u32,
+    };
+    shape.write(&outer, ports, place);
+    if encap.kind.is_udp() {
+        place[shape.transport()..][..2].copy_from_slice(&(sport as u16).to_be_bytes());
+    }
+}
+
+impl Encapsulation {
+    /// What an operation says.
+    #[must_use]
+    pub fn new(encap: &Encap) -> Encapsulation {
+        Encapsulation {
+            shape: encap.shape(),
+            ethernet: encap.ethernet,
+            hashed: encap.sport.is_none(),
+            dscp: encap.dscp,
+            udp_checksum: encap.udp_checksum && encap.kind.is_udp(),
+        }
+    }
+
+    /// Bytes of the outer headers.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.shape.length()
+    }
+
+    /// Adds the outer headers; `hash` is the select hash.
+    #[inline(always)]
+    pub fn run(&self, frame: &mut Frame, found: &Headers, row: &[u8], hash: u64) -> Result<(), DropReason> {
+        let shape = self.shape;
+        let class = ip(found).map_or(0, |ip| ip.class(frame.bytes()));
+        let inside = if self.ethernet { Inside::Ethernet } else { only_ip(frame, found)? };
+        let length = frame.len();
+        let behind_ip = shape.length() - shape.transport() + length;
+        if behind_ip + if shape.is_ipv6 { 0 } else { 20 } > IP_LENGTH_MAX {
+            return Err(DropReason::Oversize);
+        }
+        let bytes = frame.prepend(row.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
+        let outer = bytes.get_mut(..row.len()).ok_or(DropReason::NoHeadroom)?;
+        outer.copy_from_slice(row);
+        let sport = match self.hashed {
+            true => 49152 + (hash >> 50) as u16,
+            false if shape.kind.is_udp() => {
+                u16::from_be_bytes([outer[shape.transport()], outer[shape.transport() + 1]])
+            }
+            false => 0,
+        };
+        let traffic_class = self.dscp.map_or(class & !3, |dscp| dscp << 2) | class & 3;
+        shape.finish(outer, Carried { length: length as u16, inside, traffic_class, sport });
+        if self.udp_checksum {
+            udp_checksum(bytes, shape);
+        }
+        Ok(())
+    }
+}
+
+/// Where an IP header is.
+#[derive(Clone, Copy)]
+struct Ip {
+    at: usize,
+    is_ipv6: bool,
+}
+
+impl Ip {
+    /// DSCP and ECN.
+    #[inline(always)]
+    fn class(self, bytes: &[u8]) -> u8 {
+        match bytes.get(self.at..self.at + 2) {
+            Some(&[first, second]) if self.is_ipv6 => first << 4 | second >> 4,
+            Some(&[_, second]) => second,
+            _ => 0,
+        }
+    }
+
+    /// First byte behind the packet.
+    fn end(self, bytes: &[u8]) -> Option<usize> {
+        let (length, header) = if self.is_ipv6 { (4, 40) } else { (2, 0) };
+        let length = bytes.get(self.at + length..)?.first_chunk()?;
+        Some(self.at + header + usize::from(u16::from_be_bytes(*length)))
+    }
+
+    /// Writes the ECN field and mends IPv4's checksum.
+    fn set_ecn(self, bytes: &mut [u8], ecn: u8) -> Option<()> {
+        if self.is_ipv6 {
+            let byte = bytes.get_mut(self.at + 1)?;
+            *byte = *byte & !0x30 | ecn << 4;
+            return Some(());
+        }
+        let header: &mut [u8; 20] = bytes.get_mut(self.at..)?.first_chunk_mut()?;
+        let old = u16::from_be_bytes([header[0], header[1]]);
+        header[1] = header[1] & !3 | ecn;
+        let change = Sum::default().replace16(old, u16::from_be_bytes([header[0], header[1]]));
+        let sum = packet::update(u16::from_be_bytes([header[10], header[11]]), change);
+        header[10..12].copy_from_slice(&sum.to_be_bytes());
+        Some(())
+    }
+}
+
+/// The frame's IP header.
+#[inline(always)]
+fn ip(found: &Headers) -> Option<Ip> {
+    let is_ipv6 = found.layers.has(Layer::Ipv6);
+    (is_ipv6 || found.layers.has(Layer::Ipv4)).then(|| Ip { at: usize::from(found.offsets[2]), is_ipv6 })
+}
+
+/// Cuts the frame down to its IP packet: no Ethernet, no tags, no padding.
+fn only_ip(frame: &mut Frame, found: &Headers) -> Result<Inside, DropReason> {
+    let ip = ip(found).ok_or(DropReason::NotApplicable)?;
+    let end = ip.end(frame.bytes()).ok_or(DropReason::NotApplicable)?;
+    cut(frame, ip.at, end)?;
+    Ok(if ip.is_ipv6 { Inside::Ipv6 } else { Inside::Ipv4 })
+}
+
+/// Leaves the bytes from `start` to `end`.
+fn cut(frame: &mut Frame, start: usize, end: usize) -> Result<(), DropReason> {
+    let shorten = u16::try_from(end).ok().and_then(|end| frame.resize(end).ok());
+    let shorten = shorten.and_then(|()| frame.trim_front(u16::try_from(start).ok()?).ok());
+    shorten.ok_or(DropReason::NotApplicable)
+}
+
+/// RFC 768, and RFC 8200 §8.1 for IPv6: pseudo header, header, and everything behind.
+fn udp_checksum(bytes: &mut [u8], shape: OuterShape) {
+    let (ip, udp) = (shape.ip(), shape.transport());
+    let addresses = if shape.is_ipv6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };
+    let sum = Sum::default().bytes(&bytes[addresses]).word(u16::from(packet::PROTOCOL_UDP));
+    let sum = sum.value32((bytes.len() - udp) as u32).bytes(&bytes[udp..]);
+    let sum = match packet::checksum(sum) {
+        0 => 0xffff,
+        sum => sum,
+    };
+    bytes[udp + 6..udp + 8].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// ECN codepoints, RFC 3168 §5.
+const NOT_ECT: u8 = 0;
+const ECT_1: u8 = 1;
+const ECT_0: u8 = 2;
+const CE: u8 = 3;
+
+/// RFC 6040 §4.2, figure 4; `None`: the packet is dropped.
+fn combined(outer: u8, inner: u8) -> Option<u8> {
+    match (inner, outer) {
+        (NOT_ECT, CE) => None,
+        (NOT_ECT, _) => Some(NOT_ECT),
+        (_, CE) => Some(CE),
+        (ECT_0, ECT_1) => Some(ECT_1),
+        (inner, _) => Some(inner),
+    }
+}

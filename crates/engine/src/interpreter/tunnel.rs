@@ -1,0 +1,213 @@
+//! Tunnels a second time, header by header as the RFCs draw them.
+
+use super::action::{Done, Values};
+use super::bytes::Ip;
+use super::checksum::mend_header;
+use super::fields::{read_bits, write_bits};
+use super::packet::Packet;
+use super::trace::{Change, Mended};
+use crate::program::{Encap, Program};
+use packet::{DropReason, KeySource, TunnelKind};
+
+/// Removes the outer headers.
+pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
+    let vxlan = packet.headers.vxlan.clone().filter(|_| kind == TunnelKind::Vxlan);
+    let vxlan = vxlan.ok_or(DropReason::NotApplicable)?;
+    let outer = packet.headers.ip.clone().ok_or(DropReason::NotApplicable)?;
+    let mended = vxlan.inner.ip.as_ref().map_or(Ok(None), |inner| hand_on_congestion(packet, &outer, inner))?;
+    let start = vxlan.inner.ethernet;
+    packet.bytes.truncate(vxlan.end);
+    packet.take_front(start);
+    Ok((Change::Removed(start), mended.into_iter().collect()))
+}
+
+/// Gives the inner IP header the ECN field that follows from both; the checksum that was mended, if one was.
+fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Option<Mended>, DropReason> {
+    let before = packet.bytes.clone();
+    let (old, outer) = (class(&before, inner) % 4, class(&before, outer) % 4);
+    let new = decapsulated_ecn(old, outer).ok_or(DropReason::EcnCeNotEct)?;
+    if new == old {
+        return Ok(None);
+    }
+    write_bits(&mut packet.bytes, class_bits(inner) + 6, 2, u128::from(new));
+    Ok((inner.version == 4).then(|| mend_header(&before, &mut packet.bytes, inner, "inner ipv4")))
+}
+
+/// Adds the outer headers, from the inside out.
+pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>, program: &Program) -> Done {
+    let [eth_dst, eth_src, src, dst] =
+        [encap.eth_dst, encap.eth_src, encap.src, encap.dst].map(|value| values.get(value));
+    let id = encap.id.map(|value| values.get(value) as u32);
+    let ttl = values.get(encap.ttl) as u8;
+    let hash = packet.select_hash(KeySource::Outer, program.select_seed);
+    let sport = encap.sport.map_or(49152 + (hash >> 50) as u16, |value| values.get(value) as u16);
+    let class = packet.headers.ip.as_ref().map_or(0, |ip| class(&packet.bytes, ip));
+    let carried = if encap.ethernet { Carried::Ethernet } else { only_ip(packet)? };
+
+    let mut front = tunnel_header(encap.kind, id, carried);
+    let protocol = match encap.kind {
+        TunnelKind::Vxlan | TunnelKind::Geneve | TunnelKind::Gue => 17,
+        TunnelKind::Gre => 47,
+        TunnelKind::Ipip => carried.protocol(),
+    };
+    if protocol == 17 {
+        // RFC 768: ports, length, checksum.
+        let length = 8 + front.len() + packet.bytes.len();
+        let length = u16::try_from(length).map_err(|_| DropReason::Oversize)?;
+        let mut udp = Vec::new();
+        udp.extend(sport.to_be_bytes());
+        udp.extend(program.tunnels.of(encap.kind).to_be_bytes());
+        udp.extend(length.to_be_bytes());
+        udp.extend([0, 0]);
+        front.splice(..0, udp);
+        if encap.udp_checksum {
+            let addresses = if encap.ipv6 { (src, dst) } else { (src & 0xffff_ffff, dst & 0xffff_ffff) };
+            let sum = udp_checksum(addresses, &front, &packet.bytes);
+            front[6..8].copy_from_slice(&sum.to_be_bytes());
+        }
+    }
+    let length = front.len() + packet.bytes.len();
+    let outer_class = encap.dscp.unwrap_or(class / 4) * 4 + class % 4;
+    let ip = match encap.ipv6 {
+        true => outer_ipv6(length, outer_class, ttl, protocol, (src, dst))?,
+        false => outer_ipv4(length, outer_class, ttl, protocol, (src as u32, dst as u32))?,
+    };
+    front.splice(..0, ip);
+    let mut ethernet = Vec::new();
+    ethernet.extend(&eth_dst.to_be_bytes()[10..]);
+    ethernet.extend(&eth_src.to_be_bytes()[10..]);
+    ethernet.extend(if encap.ipv6 { [0x86, 0xdd] } else { [0x08, 0x00] });
+    front.splice(..0, ethernet);
+    packet.put_front(&front)?;
+    Ok((Change::Added(front.len()), Vec::new()))
+}
+
+/// What an encapsulation carries.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carried {
+    Ethernet,
+    Ipv4,
+    Ipv6,
+}
+
+impl Carried {
+    /// Protocol type of GRE and Geneve; 0x6558 is Transparent Ethernet Bridging.
+    fn ether_type(self) -> [u8; 2] {
+        match self {
+            Carried::Ethernet => [0x65, 0x58],
+            Carried::Ipv4 => [0x08, 0x00],
+            Carried::Ipv6 => [0x86, 0xdd],
+        }
+    }
+
+    /// IP protocol number: 4 is IPv4, 41 IPv6, 143 Ethernet.
+    fn protocol(self) -> u8 {
+        match self {
+            Carried::Ethernet => 143,
+            Carried::Ipv4 => 4,
+            Carried::Ipv6 => 41,
+        }
+    }
+}
+
+/// Leaves of the frame its IP packet: no Ethernet header, no tags, nothing behind.
+fn only_ip(packet: &mut Packet) -> Result<Carried, DropReason> {
+    let ip = packet.headers.ip.clone().ok_or(DropReason::NotApplicable)?;
+    packet.bytes.truncate(ip.end);
+    packet.take_front(ip.start);
+    Ok(if ip.version == 4 { Carried::Ipv4 } else { Carried::Ipv6 })
+}
+
+fn tunnel_header(kind: TunnelKind, id: Option<u32>, carried: Carried) -> Vec<u8> {
+    let [high, low] = carried.ether_type();
+    let [id0, id1, id2, id3] = id.unwrap_or_default().to_be_bytes();
+    match (kind, id) {
+        // RFC 7348 §5: flags, of which I says that there is a VNI, 24 reserved bits, VNI, 8 reserved bits.
+        (TunnelKind::Vxlan, _) => vec![0x08, 0, 0, 0, id1, id2, id3, 0],
+        // RFC 8926 §3.4: version 0 without options, no flags, protocol type, VNI, 8 reserved bits.
+        (TunnelKind::Geneve, _) => vec![0, 0, high, low, id1, id2, id3, 0],
+        // RFC 2784 §2.1, RFC 2890 §2: the third bit says that there is a key.
+        (TunnelKind::Gre, None) => vec![0, 0, high, low],
+        (TunnelKind::Gre, Some(_)) => vec![0x20, 0, high, low, id0, id1, id2, id3],
+        // RFC 2003 §3, RFC 2473 §3: nothing between.
+        (TunnelKind::Ipip, _) => Vec::new(),
+        // draft-ietf-intarea-gue-09 §3: variant 0, no control, no optional fields, protocol, no flags.
+        (TunnelKind::Gue, _) => vec![0, carried.protocol(), 0, 0],
+    }
+}
+
+/// RFC 791 §3.1: version 4, five words, class, identification 0, DF.
+fn outer_ipv4(length: usize, class: u8, ttl: u8, protocol: u8, (src, dst): (u32, u32)) -> Result<Vec<u8>, DropReason> {
+    let length = u16::try_from(20 + length).map_err(|_| DropReason::Oversize)?;
+    let mut header = vec![0x45, class];
+    header.extend(length.to_be_bytes());
+    header.extend([0, 0, 0x40, 0, ttl, protocol, 0, 0]);
+    header.extend(src.to_be_bytes());
+    header.extend(dst.to_be_bytes());
+    let checksum = !sum(&header);
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+    Ok(header)
+}
+
+/// RFC 8200 §3: version 6, class, flow label 0.
+fn outer_ipv6(length: usize, class: u8, ttl: u8, next: u8, (src, dst): (u128, u128)) -> Result<Vec<u8>, DropReason> {
+    let length = u16::try_from(length).map_err(|_| DropReason::Oversize)?;
+    let mut header = (0x6000_0000 | u32::from(class) << 20).to_be_bytes().to_vec();
+    header.extend(length.to_be_bytes());
+    header.extend([next, ttl]);
+    header.extend(src.to_be_bytes());
+    header.extend(dst.to_be_bytes());
+    Ok(header)
+}
+
+/// RFC 768, RFC 8200 §8.1: addresses, protocol and length, then the datagram; 0 is written as 0xffff.
+fn udp_checksum((src, dst): (u128, u128), headers: &[u8], payload: &[u8]) -> u16 {
+    let mut covered = Vec::new();
+    covered.extend(src.to_be_bytes());
+    covered.extend(dst.to_be_bytes());
+    covered.extend((headers.len() as u32 + payload.len() as u32).to_be_bytes());
+    covered.extend([0, 0, 0, 17]);
+    covered.extend(headers);
+    covered.extend(payload);
+    match !sum(&covered) {
+        0 => 0xffff,
+        checksum => checksum,
+    }
+}
+
+/// The sum of 16-bit words with the carries added in (RFC 1071 §1); an odd last byte is the upper half of a word.
+fn sum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
+    let mut sum: u32 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// DSCP and ECN of an IP header: six bits and two.
+fn class(frame: &[u8], ip: &Ip) -> u8 {
+    read_bits(frame, class_bits(ip), 8) as u8
+}
+
+/// The first bit of DSCP and ECN. RFC 791 §3.1: behind version and IHL. RFC 8200 §3: behind version.
+fn class_bits(ip: &Ip) -> usize {
+    8 * ip.start + if ip.version == 4 { 8 } else { 4 }
+}
+
+/// RFC 6040 §4.2, the table of normal mode line by line; `None`: drop.
+fn decapsulated_ecn(inner: u8, outer: u8) -> Option<u8> {
+    const NOT_ECT: u8 = 0b00;
+    const ECT_1: u8 = 0b01;
+    const ECT_0: u8 = 0b10;
+    const CE: u8 = 0b11;
+    const TABLE: [(u8, [Option<u8>; 4]); 4] = [
+        // Outer:  Not-ECT       ECT(0)         ECT(1)         CE
+        (NOT_ECT, [Some(NOT_ECT), Some(NOT_ECT), Some(NOT_ECT), None]),
+        (ECT_0, [Some(ECT_0), Some(ECT_0), Some(ECT_1), Some(CE)]),
+        (ECT_1, [Some(ECT_1), Some(ECT_1), Some(ECT_1), Some(CE)]),
+        (CE, [Some(CE), Some(CE), Some(CE), Some(CE)]),
+    ];
+    let column = [NOT_ECT, ECT_0, ECT_1, CE].iter().position(|one| *one == outer)?;
+    TABLE.iter().find(|(one, _)| *one == inner).and_then(|(_, line)| line[column])
+}

@@ -1,0 +1,161 @@
+//! A8, A9, A13-A17: tunnels. Headers are written out by hand.
+
+use crate::setup::*;
+use engine::interpreter::trace::Change;
+use engine::program::{Encap, Operation, Value};
+use packet::{DropReason, TunnelKind};
+
+const UDP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=7 dport=80 payload=010203";
+const UDP6: &str = "src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80 payload=010203";
+
+/// A tunnel from 10.9.0.1 to 10.9.0.2, or from ::1 to ::2.
+fn tunnel(kind: TunnelKind, ipv6: bool) -> Encap {
+    let [src, dst] = if ipv6 { [1, 2] } else { [0x0a09_0001, 0x0a09_0002] };
+    Encap {
+        ipv6,
+        src: Value::Const(src),
+        dst: Value::Const(dst),
+        sport: Some(Value::Const(0xbeef)),
+        ..Encap::new(kind)
+    }
+}
+
+fn wrapped(encap: Encap, text: &str) -> Vec<u8> {
+    acted(vec![Operation::Encap(encap)], &frame(text))
+}
+
+#[test]
+fn a8_each_tunnel_has_its_header() {
+    let id = Some(Value::Const(0x01_0203));
+    let carried = frame(UDP);
+    let packet = &carried[14..];
+    let headers: [(Encap, &[u8], u8, &[u8]); 8] = [
+        (Encap { id, ..tunnel(TunnelKind::Vxlan, false) }, &[8, 0, 0, 0, 1, 2, 3, 0], 17, &carried),
+        (Encap { id, ..tunnel(TunnelKind::Geneve, false) }, &[0, 0, 0x65, 0x58, 1, 2, 3, 0], 17, &carried),
+        (Encap { id, ethernet: false, ..tunnel(TunnelKind::Geneve, false) }, &[0, 0, 8, 0, 1, 2, 3, 0], 17, packet),
+        (tunnel(TunnelKind::Gre, false), &[0, 0, 8, 0], 47, packet),
+        (Encap { id, ..tunnel(TunnelKind::Gre, false) }, &[0x20, 0, 8, 0, 0, 1, 2, 3], 47, packet),
+        (Encap { ethernet: true, ..tunnel(TunnelKind::Gre, false) }, &[0, 0, 0x65, 0x58], 47, &carried),
+        (tunnel(TunnelKind::Ipip, false), &[], 4, packet),
+        (tunnel(TunnelKind::Gue, false), &[0, 4, 0, 0], 17, packet),
+    ];
+    for (encap, header, protocol, carried) in headers {
+        for ipv6 in [false, true] {
+            let out = wrapped(Encap { ipv6, src: tunnel(encap.kind, ipv6).src, ..encap }, UDP);
+            let (ip, at) = if ipv6 { (40, 14 + 6) } else { (20, 14 + 9) };
+            assert_eq!(out[at], protocol, "{encap:?}");
+            let udp = if encap.kind.is_udp() { 8 } else { 0 };
+            let behind = &out[14 + ip + udp..];
+            assert_eq!(behind, [header, carried].concat(), "{encap:?}");
+            if udp > 0 {
+                let port = match encap.kind {
+                    TunnelKind::Vxlan => 4789,
+                    TunnelKind::Geneve => 6081,
+                    _ => 6080,
+                };
+                let length = 8 + behind.len() as u16;
+                assert_eq!([0, 2, 4, 6].map(|at| number(&out, 14 + ip + at)), [0xbeef, port, length, 0], "{encap:?}");
+            }
+        }
+    }
+    let out = wrapped(tunnel(TunnelKind::Ipip, true), UDP6);
+    assert_eq!((out[14 + 6], &out[54..]), (41, &frame(UDP6)[14..]));
+}
+
+#[test]
+fn a8_a_frame_that_no_length_can_say_drops_with_oversize() {
+    let long = frame("type=35020 len=65530");
+    for (ipv6, most) in [(false, 65535 - 36), (true, 65535 - 16)] {
+        let encap = vec![Operation::Encap(tunnel(TunnelKind::Vxlan, ipv6))];
+        assert_eq!(fails(encap.clone(), &long[..most + 1]), dropped(DropReason::Oversize));
+        assert_eq!(acted(encap, &long[..most])[14 + if ipv6 { 4 } else { 2 }..][..2], [0xff, 0xff]);
+    }
+}
+
+#[test]
+fn a13_dscp_is_given_or_copied_and_ecn_is_always_copied() {
+    let class = |out: &[u8], ipv6: bool| if ipv6 { out[14] << 4 | out[15] >> 4 } else { out[15] };
+    for (text, ipv6) in [(UDP, false), (UDP, true), (UDP6, false), (UDP6, true)] {
+        for ecn in 0..4 {
+            let text = format!("dscp=10 ecn={ecn} {text}");
+            let encap = tunnel(TunnelKind::Vxlan, ipv6);
+            assert_eq!(class(&wrapped(encap, &text), ipv6), ecn);
+            assert_eq!(class(&wrapped(Encap { dscp: Some(46), ..encap }, &text), ipv6), 46 << 2 | ecn);
+            let out = wrapped(Encap { dscp: None, ..encap }, &text);
+            assert_eq!(class(&out, ipv6), 10 << 2 | ecn);
+            assert!(checksums_are_right(&out));
+        }
+    }
+    let arp = wrapped(Encap { dscp: None, ..tunnel(TunnelKind::Vxlan, false) }, "arp=request");
+    assert_eq!(class(&arp, false), 0);
+    // A tag that was pushed, or another tunnel, hides nothing.
+    let push = Operation::PushVlan { tpid: 0x8100, vid: Value::Const(1), pcp: Value::Const(0) };
+    let encap = Operation::Encap(Encap { dscp: None, ..tunnel(TunnelKind::Geneve, false) });
+    let out = acted(vec![push, encap, encap], &frame(&format!("dscp=10 ecn=1 {UDP}")));
+    assert_eq!((out[15], out[50 + 15]), (41, 41));
+}
+
+#[test]
+fn a14_decap_combines_the_ecn_of_both_headers() {
+    // RFC 6040 §4.2: inner by outer.
+    let expected: [[Option<u8>; 4]; 4] = [
+        [Some(0), Some(0), Some(0), None],
+        [Some(1), Some(1), Some(1), Some(3)],
+        [Some(2), Some(1), Some(2), Some(3)],
+        [Some(3), Some(3), Some(3), Some(3)],
+    ];
+    for (inner, line) in (0..).zip(expected) {
+        for (outer, wanted) in (0..).zip(line) {
+            for address in ["10.1.0.1 dst=10.1.0.2", "fd00::1 dst=fd00::2"] {
+                let text = format!("ecn={outer} vni=5 inner(src={address} dscp=10 ecn={inner} proto=tcp)");
+                let decap = vec![Operation::Decap(TunnelKind::Vxlan)];
+                let Some(wanted) = wanted else {
+                    assert_eq!(fails(decap, &frame(&text)), dropped(DropReason::EcnCeNotEct), "{text}");
+                    continue;
+                };
+                let out = acted(decap, &frame(&text));
+                let class = if address.starts_with("10") { out[15] } else { out[14] << 4 | out[15] >> 4 };
+                assert_eq!(class, 10 << 2 | wanted, "{text}");
+                assert!(checksums_are_right(&out), "{text}");
+            }
+        }
+    }
+    let arp = frame("ecn=3 vni=5 inner(arp=request)");
+    assert_eq!(acted(vec![Operation::Decap(TunnelKind::Vxlan)], &arp), arp[50..], "what is not IP has no ECN");
+}
+
+#[test]
+fn a14_a_wrong_checksum_inside_stays_as_wrong_as_it_was() {
+    let bytes = frame("ecn=3 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 ecn=2 ip_csum=bad proto=tcp)");
+    let program = program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan)])]);
+    let walk = walk(&program, &bytes);
+    assert!(!checksums_are_right(&walk.bytes));
+    let step = &walk.trace[0].operations[0];
+    assert_eq!((step.change, step.mended[0].name), (Change::Removed(50), "inner ipv4"));
+}
+
+#[test]
+fn a15_ip_is_carried_without_ethernet_tags_and_padding() {
+    for text in [UDP, UDP6] {
+        let plain = frame(text);
+        let padded = frame(&format!("vlan=5 second_vlan=6 {text} trailer=eeee"));
+        let gre = vec![Operation::Encap(tunnel(TunnelKind::Gre, false))];
+        assert_eq!(acted(gre.clone(), &padded)[14 + 20 + 4..], plain[14..]);
+        let bad = dropped(DropReason::NotApplicable);
+        assert_eq!(fails(gre, &frame("arp=request")), bad);
+    }
+}
+
+#[test]
+fn a16_the_outer_udp_checksum_is_0_or_right() {
+    for ipv6 in [false, true] {
+        for text in [UDP, UDP6, "arp=request"] {
+            let encap = tunnel(TunnelKind::Geneve, ipv6);
+            let at = if ipv6 { 60 } else { 40 };
+            assert_eq!(number(&wrapped(encap, text), at), 0);
+            let out = wrapped(Encap { udp_checksum: true, ..encap }, text);
+            assert_ne!(number(&out, at), 0);
+            assert!(checksums_are_right(&out), "{text}");
+        }
+    }
+}
