@@ -221,6 +221,60 @@ impl From<EntryMatch> for Entry {
     }
 }
 
+/// Methods that set the field of their name.
+macro_rules! setters {
+    ($($type:ident { $($(#[$doc:meta])* $field:ident: $of:ty;)* })*) => {$(
+        impl $type {
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $field(self, $field: $of) -> $type {
+                    $type { $field, ..self }
+                }
+            )*
+        }
+    )*};
+}
+
+setters! {
+    PortDeclaration {
+        /// Whether frames can be given to the host's stack from here.
+        kernel_path: bool;
+        /// Where it was written.
+        origin: Origin;
+    }
+    MeterDeclaration {
+        /// Where it was written.
+        origin: Origin;
+    }
+    Group {
+        /// Where it was written.
+        origin: Origin;
+    }
+    Target {
+        /// Its share relative to the others; 1 if nothing is said.
+        weight: u32;
+        /// Where it was written.
+        origin: Origin;
+    }
+    Entry {
+        /// Picks one of the pipe's actions by its position.
+        template: u16;
+        /// The lowest number wins (ACL).
+        priority: u32;
+        /// Where it was written.
+        origin: Origin;
+    }
+    Pipe {
+        /// Room for so many entries, or flows.
+        capacity: u32;
+        /// Whether flow key and select hash are computed anew after the actions.
+        rehash: bool;
+        /// Where it was written.
+        origin: Origin;
+    }
+}
+
 // ---- ports, forwards, meters ----
 
 impl PortDeclaration {
@@ -228,18 +282,6 @@ impl PortDeclaration {
     #[must_use]
     pub fn new(name: impl Into<String>) -> PortDeclaration {
         PortDeclaration { name: name.into(), root: None, kernel_path: false, origin: Origin::default() }
-    }
-
-    /// Whether frames can be given to the host's stack from here.
-    #[must_use]
-    pub fn kernel_path(self, kernel_path: bool) -> PortDeclaration {
-        PortDeclaration { kernel_path, ..self }
-    }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> PortDeclaration {
-        PortDeclaration { origin, ..self }
     }
 }
 
@@ -249,28 +291,21 @@ impl<S: Into<String>> From<S> for PortDeclaration {
     }
 }
 
-impl From<PortId> for Forward {
-    fn from(port: PortId) -> Forward {
-        Forward::Port(port)
-    }
+macro_rules! forwards {
+    ($($id:ident => $forward:ident;)*) => {$(
+        impl From<$id> for Forward {
+            fn from(id: $id) -> Forward {
+                Forward::$forward(id)
+            }
+        }
+    )*};
 }
 
-impl From<PipeId> for Forward {
-    fn from(pipe: PipeId) -> Forward {
-        Forward::Pipe(pipe)
-    }
-}
-
-impl From<GroupId> for Forward {
-    fn from(group: GroupId) -> Forward {
-        Forward::Group(group)
-    }
-}
-
-impl From<AppId> for Forward {
-    fn from(app: AppId) -> Forward {
-        Forward::App(app)
-    }
+forwards! {
+    PortId => Port;
+    PipeId => Pipe;
+    GroupId => Group;
+    AppId => App;
 }
 
 impl<Id> From<Id> for SharedUse<Id> {
@@ -284,12 +319,6 @@ impl MeterDeclaration {
     #[must_use]
     pub fn new(name: impl Into<String>, config: MeterConfig) -> MeterDeclaration {
         MeterDeclaration { name: name.into(), config, origin: Origin::default() }
-    }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> MeterDeclaration {
-        MeterDeclaration { origin, ..self }
     }
 }
 
@@ -321,12 +350,6 @@ impl Group {
         self.targets.extend(targets);
         self
     }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> Group {
-        Group { origin, ..self }
-    }
 }
 
 impl Target {
@@ -334,18 +357,6 @@ impl Target {
     #[must_use]
     pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
         Target { name: name.into(), weight: 1, forward: forward.into(), origin: Origin::default() }
-    }
-
-    /// Its share relative to the others.
-    #[must_use]
-    pub fn weight(self, weight: u32) -> Target {
-        Target { weight, ..self }
-    }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> Target {
-        Target { origin, ..self }
     }
 }
 
@@ -379,18 +390,6 @@ impl Entry {
         self
     }
 
-    /// Picks one of the pipe's actions by its position.
-    #[must_use]
-    pub fn template(self, template: u16) -> Entry {
-        Entry { template, ..self }
-    }
-
-    /// The lowest number wins (ACL).
-    #[must_use]
-    pub fn priority(self, priority: u32) -> Entry {
-        Entry { priority, ..self }
-    }
-
     /// Counts in a shared counter, in a pipe whose counter is per entry.
     #[must_use]
     pub fn counter(self, counter: CounterId) -> Entry {
@@ -407,12 +406,6 @@ impl Entry {
     #[must_use]
     pub fn run_time(self) -> Entry {
         Entry { run_time: true, ..self }
-    }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> Entry {
-        Entry { origin, ..self }
     }
 }
 
@@ -539,12 +532,6 @@ impl Pipe {
         self
     }
 
-    /// Makes room for so many entries, or flows.
-    #[must_use]
-    pub fn capacity(self, capacity: u32) -> Pipe {
-        Pipe { capacity, ..self }
-    }
-
     /// Changes every packet that hits alike, but for the entries' values.
     #[must_use]
     pub fn act(self, operations: impl IntoIterator<Item = Operation>) -> Pipe {
@@ -567,12 +554,6 @@ impl Pipe {
     #[must_use]
     pub fn miss(self, miss: impl Into<Forward>) -> Pipe {
         Pipe { miss: miss.into(), ..self }
-    }
-
-    /// Whether flow key and select hash are computed anew after the actions.
-    #[must_use]
-    pub fn rehash(self, rehash: bool) -> Pipe {
-        Pipe { rehash, ..self }
     }
 
     /// Counts hits in a shared counter.
@@ -604,11 +585,5 @@ impl Pipe {
             _ => self.monitor.idle_timeout_ns = timeout_ns,
         }
         self
-    }
-
-    /// Where it was written.
-    #[must_use]
-    pub fn origin(self, origin: Origin) -> Pipe {
-        Pipe { origin, ..self }
     }
 }
