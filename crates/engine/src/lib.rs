@@ -12,8 +12,7 @@ pub mod program;
 pub mod ring;
 pub mod snapshot;
 mod verdict;
-mod waiting;
 pub mod worker;
 
 pub use verdict::{Copied, Verdict};
-pub use waiting::WAITING_MAX;
+pub use worker::WAITING_MAX;

@@ -34,7 +34,6 @@ use clock::Clock;
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
-use engine::ring::carriers;
 use engine::worker::{Command, HandOver, Report, Rewiring, Worker};
 use fleet::Fleet;
 use open::Interfaces;
@@ -130,7 +129,7 @@ impl Daemon {
     /// Starts the workers; gives our ends of their rings to the apps.
     fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
-        let mut rings = hand_over(count);
+        let mut rings = HandOver::between(count, RING);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
         let mut dpdk = Dpdk::open(&self.plan)?;
         if let Some(dpdk) = &dpdk {
@@ -292,23 +291,6 @@ fn kind_of(port: &crate::config::PortConfig) -> String {
 fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
     let mut old = of_ports;
     order.iter().map(|&at| old[at].take()).collect()
-}
-
-/// Rings between all pairs of workers; none when there is one.
-fn hand_over(count: usize) -> Vec<HandOver> {
-    let none = |own| HandOver { own, to: (0..count).map(|_| None).collect(), from: Vec::new() };
-    let mut all: Vec<HandOver> = (0..count).map(none).collect();
-    if count < 2 {
-        return vec![HandOver::default()];
-    }
-    for from in 0..count {
-        for to in (0..count).filter(|&to| to != from) {
-            let (sender, receiver) = carriers(RING);
-            all[from].to[to] = Some(sender);
-            all[to].from.push(receiver);
-        }
-    }
-    all
 }
 
 fn farewell(ledger: &Ledger, balanced: bool) -> String {

@@ -4,8 +4,8 @@
 //! Promises: the frames of a port leave in the order in which they came; a port that is stuck takes no other's room; a
 //! frame is answered once, when it has been sent or given up.
 
+use super::{Inject, Injected};
 use crate::program::PortId;
-use crate::worker::{Inject, Injected};
 use packet::DropReason;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
@@ -15,7 +15,7 @@ pub const WAITING_MAX: usize = 64;
 
 /// A frame that waits, and where its answer goes.
 #[derive(Debug)]
-pub(crate) struct Waiter {
+pub(super) struct Waiter {
     /// The frame; its output is the port it waits for.
     pub inject: Inject,
     /// Told what became of it.
@@ -31,7 +31,7 @@ impl Waiter {
 
 /// All frames of a worker that wait.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting(VecDeque<Waiter>);
+pub(super) struct Waiting(VecDeque<Waiter>);
 
 impl Waiting {
     /// How many there are.

@@ -1,0 +1,141 @@
+//! What a worker is asked between two breaths: a new program, a change, a question, to stop.
+
+use super::report::add_port;
+use super::{Inject, Injected, Report, Worker};
+use crate::batch::{Engine, SwapReport};
+use crate::change::{Change, ChangeError};
+use crate::program::{Entry, PipeId, PortId};
+use crate::ring::CarrierSender;
+use crate::snapshot::{Count, FlowSnapshot};
+use crate::verdict::{Copied, Verdict};
+use packet::{Batch, DropReason, FlowKey, Port};
+use std::sync::mpsc::{Receiver, SyncSender};
+
+/// Commands answered between two breaths at most, so that a flood of them cannot hold up frames.
+const COMMANDS_PER_BREATH: usize = 16;
+
+/// What a worker is asked between breaths. Each carries where the answer goes; nobody waits if that is gone.
+#[derive(Debug)]
+pub enum Command {
+    /// Take over with this program, compiled with the same secret.
+    Swap(Box<Engine>, Rewiring, SyncSender<SwapReport>),
+    /// Change an entry or a weight.
+    Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
+    /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is full waits.
+    Inject(Inject, SyncSender<Injected>),
+    /// Ledger, ports, counters.
+    Report(SyncSender<Report>),
+    /// Entries of a pipe.
+    Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
+    /// So many flows of a pipe.
+    Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
+    /// One flow.
+    Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
+    /// What the engine would do with a frame, without counting it.
+    Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
+    /// Receive nothing from now on, and so hand nothing over. All workers are asked this before the first is stopped.
+    Quiesce(SyncSender<()>),
+    /// Give every frame back and end.
+    Stop(SyncSender<Report>),
+}
+
+/// What a swap joins anew, by the new program's numbers.
+#[derive(Debug, Default)]
+pub struct Rewiring {
+    /// `ports[n]`: which of the present ports is port `n` now.
+    pub ports: Vec<usize>,
+    /// Rings to the apps. New ones, so that whoever empties the old ones knows which program's numbers their frames bear.
+    pub punts: Vec<CarrierSender>,
+}
+
+/// What the engine would do with a frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Where it would go.
+    pub verdict: Verdict,
+    /// Its bytes then.
+    pub bytes: Vec<u8>,
+    /// Copies that would leave it on the way.
+    pub copies: Vec<Copied>,
+    /// Packets that each pipe of the program had dealt out in turn before it.
+    pub turns: Vec<u64>,
+}
+
+/// Answers a command. Whoever asked may have gone; then the answer is lost and nothing else.
+fn tell<T>(asker: &SyncSender<T>, answer: T) {
+    let _ = asker.try_send(answer);
+}
+
+impl Worker {
+    /// Answers a few commands; how many.
+    pub(super) fn obey(&mut self, now_ns: u64) -> usize {
+        for obeyed in 0..COMMANDS_PER_BREATH {
+            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return obeyed };
+            self.obey_one(command, now_ns);
+        }
+        COMMANDS_PER_BREATH
+    }
+
+    fn obey_one(&mut self, command: Command, now_ns: u64) {
+        match command {
+            Command::Swap(engine, rewiring, asker) => tell(&asker, self.swap(*engine, rewiring, now_ns)),
+            Command::Change(change, asker) => tell(&asker, self.engine.apply(&change, now_ns)),
+            Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
+            Command::Report(asker) => tell(&asker, self.report()),
+            Command::Entries(pipe, asker) => tell(&asker, self.engine.entries(pipe)),
+            Command::Flows(pipe, limit, asker) => tell(&asker, self.engine.flows(pipe, limit)),
+            Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
+            Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),
+            Command::Quiesce(asker) => {
+                self.quiet = true;
+                tell(&asker, ());
+            }
+            Command::Stop(asker) => {
+                self.stop();
+                tell(&asker, self.report());
+            }
+        }
+    }
+
+    fn swap(&mut self, mut engine: Engine, rewiring: Rewiring, now_ns: u64) -> SwapReport {
+        let report = engine.inherit(&mut self.engine, now_ns);
+        self.engine = engine;
+        let Rewiring { ports, punts } = rewiring;
+        self.outbox.punts = punts;
+        self.waiting.renumber(&ports).into_iter().for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
+        let old = std::mem::take(&mut self.outbox.ports);
+        let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
+        self.outbox.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
+        old.into_iter().flatten().for_each(|port| self.retire(port));
+        report
+    }
+
+    /// A port that the program no longer has: it closes, and what it counted stays in the account.
+    fn retire(&mut self, mut port: Box<dyn Port>) {
+        let ledger = &mut self.outbox.ledger;
+        ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.outbox.pools);
+        add_port(ledger, &port.statistics());
+    }
+
+    fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {
+        let mut batch = Batch::new();
+        self.outbox.originate(&mut batch, bytes, None).ok()?;
+        let turns = self.engine.turns();
+        let outcome = self.engine.probe(&mut batch, input, now_ns);
+        let bytes = batch.frame(0).bytes().to_vec();
+        let probe = Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns };
+        self.outbox.pools.give(batch.take(0));
+        Some(probe)
+    }
+
+    /// Takes every frame back from the ports; what they held, what waited and what other workers had handed over is
+    /// dropped as `stopped`.
+    fn stop(&mut self) {
+        let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
+        for port in &mut self.outbox.ports {
+            stopped += port.close(&mut self.outbox.pools);
+        }
+        self.outbox.ledger.dropped[DropReason::Stopped as usize] += stopped;
+        self.stopped = true;
+    }
+}

@@ -1,0 +1,96 @@
+//! Frames that apps send. Out of a port they wait for room, in order, and are tried before data; through the program
+//! they go to the worker where their flow lives.
+
+use super::Worker;
+use super::outbox::Sent;
+use super::waiting::Waiter;
+use crate::program::PortId;
+use packet::DropReason;
+use std::sync::mpsc::SyncSender;
+
+/// What became of an injected frame: it was sent or went through the program, or why not.
+pub type Injected = Result<(), DropReason>;
+
+/// A frame that an app sends.
+#[derive(Clone, Debug)]
+pub struct Inject {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// Out of this port; `None`: through the program, as if it had come in by `input`.
+    pub output: Option<PortId>,
+    /// Where it pretends to have come in.
+    pub input: PortId,
+}
+
+impl Worker {
+    /// A frame that an app sends. Out of a port it waits for room, behind those that wait there already.
+    pub(super) fn inject(&mut self, inject: Inject, answer: SyncSender<Injected>, now_ns: u64) {
+        self.outbox.ledger.originated += 1;
+        let waiter = Waiter { inject, answer };
+        let Some(port) = waiter.inject.output else {
+            let injected = self.inject_through(&waiter.inject, now_ns);
+            return self.answer(waiter, injected);
+        };
+        let sent = if self.waiting.at(port) > 0 { Sent::NotNow } else { self.send(&waiter, port) };
+        match sent {
+            Sent::Yes => self.answer(waiter, Ok(())),
+            Sent::Never(reason) => self.answer(waiter, Err(reason)),
+            Sent::NotNow => {
+                if let Err(waiter) = self.waiting.push(waiter) {
+                    self.answer(waiter, Err(DropReason::TransmitFull));
+                }
+            }
+        }
+    }
+
+    /// Through the program, on the worker where its flow lives.
+    fn inject_through(&mut self, inject: &Inject, now_ns: u64) -> Injected {
+        if inject.input.index() >= self.outbox.ports.len() {
+            return Err(DropReason::Policy);
+        }
+        self.outbox.originate(&mut self.batch, &inject.bytes, None)?;
+        match self.hand_over_others(inject.input) {
+            0 => self.batch.clear(),
+            list => self.walk(inject.input, list, now_ns),
+        }
+        Ok(())
+    }
+
+    /// Tries those that wait again, in the order in which they came; where one finds no room, no later one of its port
+    /// is tried.
+    pub(super) fn send_waiting(&mut self, now_ns: u64) {
+        let mut full = 0_u64;
+        for _ in 0..self.waiting.len() {
+            let Some(waiter) = self.waiting.pop() else { return };
+            let port = waiter.inject.output.unwrap_or_default();
+            if full & 1 << (port.0 & 63) != 0 {
+                self.waiting.put_back(waiter);
+                continue;
+            }
+            if let Some(port) = self.outbox.ports.get_mut(port.index()) {
+                port.set_time(now_ns);
+            }
+            match self.send(&waiter, port) {
+                Sent::Yes => self.answer(waiter, Ok(())),
+                Sent::Never(reason) => self.answer(waiter, Err(reason)),
+                Sent::NotNow => {
+                    full |= 1 << (port.0 & 63);
+                    self.waiting.put_back(waiter);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, waiter: &Waiter, port: PortId) -> Sent {
+        self.outbox.send(&mut self.batch, &waiter.inject.bytes, port)
+    }
+
+    /// Answers whoever injected a frame; one that was not sent is dropped.
+    pub(super) fn answer(&mut self, waiter: Waiter, injected: Injected) {
+        if let Err(reason) = injected {
+            self.outbox.ledger.drop_one(reason);
+        }
+        self.outbox.signal = true;
+        waiter.tell(injected);
+    }
+}

@@ -1,0 +1,210 @@
+//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a breath.
+//!
+//! ```text
+//!   frames of apps that wait for room in a port         (before data takes it)
+//!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
+//!   frames handed over by other workers, frames of apps (the same walk)
+//!   flush, tick, commands                               (between breaths: entries, swaps, questions)
+//! ```
+//!
+//! Promises: every frame ends in exactly one count of the ledger. On the way of a packet there is no allocation, no lock,
+//! no log and no system call but the ports'. Commands come by a bounded channel and are answered one by one; answering
+//! may allocate, forwarding does not.
+
+mod commands;
+mod hand_over;
+mod inject;
+mod outbox;
+mod report;
+mod waiting;
+
+pub use crate::snapshot::BucketReport;
+pub use commands::{Command, Probe, Rewiring};
+pub use hand_over::HandOver;
+pub use inject::{Inject, Injected};
+pub use report::{PipeReport, PortReport, Report};
+pub use waiting::WAITING_MAX;
+
+use crate::batch::Engine;
+use crate::program::{PipeId, PortId};
+use crate::ring::CarrierSender;
+use outbox::Outbox;
+use packet::{Batch, Pools, Port};
+use std::sync::mpsc::{Receiver, SyncSender};
+use table::FlowDelta;
+use waiting::Waiting;
+
+/// One core's share of the data plane.
+pub struct Worker {
+    engine: Engine,
+    batch: Box<Batch>,
+    outbox: Outbox,
+    hand_over: HandOver,
+    /// Frames of apps that wait for room in a port.
+    waiting: Waiting,
+    commands: Option<Receiver<Command>>,
+    deltas: Option<SyncSender<(PipeId, FlowDelta)>>,
+    breaths: u64,
+    deltas_sent: u64,
+    quiet: bool,
+    stopped: bool,
+}
+
+impl Worker {
+    /// A worker for these ports, in the program's order, opened on these pools.
+    #[must_use]
+    pub fn new(engine: Engine, ports: Vec<Box<dyn Port>>, pools: Pools) -> Worker {
+        Worker {
+            engine,
+            batch: Box::default(),
+            outbox: Outbox::new(ports, pools),
+            hand_over: HandOver::default(),
+            waiting: Waiting::default(),
+            commands: None,
+            deltas: None,
+            breaths: 0,
+            deltas_sent: 0,
+            quiet: false,
+            stopped: false,
+        }
+    }
+
+    /// Where commands come from.
+    #[must_use]
+    pub fn with_commands(mut self, commands: Receiver<Command>) -> Worker {
+        self.commands = Some(commands);
+        self
+    }
+
+    /// Where frames for apps go.
+    #[must_use]
+    pub fn with_punts(mut self, punts: Vec<CarrierSender>) -> Worker {
+        self.outbox.punts = punts;
+        self
+    }
+
+    /// Rings to and from the other workers.
+    #[must_use]
+    pub fn with_hand_over(mut self, hand_over: HandOver) -> Worker {
+        self.hand_over = hand_over;
+        self
+    }
+
+    /// Where flow deltas go; without it they are taken and counted only.
+    #[must_use]
+    pub fn with_deltas(mut self, deltas: SyncSender<(PipeId, FlowDelta)>) -> Worker {
+        self.deltas = Some(deltas);
+        self
+    }
+
+    /// The compiled program and its state.
+    #[must_use]
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The same, to be changed between breaths by whoever owns the worker.
+    pub fn engine_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+
+    /// The ports.
+    #[must_use]
+    pub fn ports(&self) -> &[Box<dyn Port>] {
+        &self.outbox.ports
+    }
+
+    /// The ports, for whoever drives virtual time.
+    pub fn ports_mut(&mut self) -> &mut [Box<dyn Port>] {
+        &mut self.outbox.ports
+    }
+
+    /// True after [`Command::Stop`].
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// True when frames were given to apps, or injected ones answered, since this was last asked: time to wake whoever
+    /// drives the apps.
+    pub fn take_signal(&mut self) -> bool {
+        std::mem::take(&mut self.outbox.signal)
+    }
+
+    /// True while injected frames wait for room: the worker must not sleep for long.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// One breath at time `now_ns`. Returns how many frames and commands were handled: after 0 a worker may sleep.
+    pub fn breathe(&mut self, now_ns: u64) -> usize {
+        self.send_waiting(now_ns);
+        let mut handled = 0;
+        for at in 0..self.outbox.ports.len() {
+            let Outbox { ports, pools, .. } = &mut self.outbox;
+            ports[at].set_time(now_ns);
+            if self.quiet {
+                continue;
+            }
+            ports[at].receive(pools, &mut self.batch);
+            handled += self.batch.len();
+            if !self.batch.is_empty() {
+                let list = self.hand_over_others(PortId(at as u16));
+                self.walk(PortId(at as u16), list, now_ns);
+            }
+        }
+        handled += self.take_handed_over(now_ns);
+        self.outbox.flush();
+        self.engine.tick(now_ns);
+        self.send_deltas();
+        self.breaths += 1;
+        handled + self.obey(now_ns)
+    }
+
+    /// Carries the packets of `list` through the program and sends them on.
+    fn walk(&mut self, input: PortId, list: u64, now_ns: u64) {
+        self.engine.process(&mut self.batch, list, input, now_ns);
+        let mut outcome = self.engine.take_outcome();
+        self.outbox.deliver(&mut self.batch, input, &mut outcome);
+        self.engine.give_outcome(outcome);
+    }
+
+    /// Hands frames of flows that live on another worker over to it; the mask of those that stay. A program without
+    /// flow state leaves every frame where it came in.
+    fn hand_over_others(&mut self, input: PortId) -> u64 {
+        if !self.engine.has_flows() {
+            return self.batch.mask();
+        }
+        self.hand_over.give_others(&mut self.batch, &mut self.outbox, input)
+    }
+
+    /// Carries frames that other workers handed over through the program, up to a batch from each.
+    fn take_handed_over(&mut self, now_ns: u64) -> usize {
+        let mut handled = 0;
+        for from in 0..self.hand_over.others() {
+            for _ in 0..packet::BATCH {
+                let Some(carrier) = self.hand_over.take(from) else { break };
+                handled += 1;
+                match self.outbox.originate(&mut self.batch, carrier.bytes(), None) {
+                    Ok(()) => {
+                        self.batch.frame_mut(0).set_hash(carrier.hash);
+                        self.walk(carrier.input, 1, now_ns);
+                    }
+                    Err(reason) => self.outbox.ledger.drop_one(reason),
+                }
+                self.hand_over.done(from, carrier);
+            }
+        }
+        handled
+    }
+
+    fn send_deltas(&mut self) {
+        let (deltas, sent) = (&self.deltas, &mut self.deltas_sent);
+        self.engine.take_deltas(|pipe, delta| {
+            let taken = deltas.as_ref().is_none_or(|deltas| deltas.try_send((pipe, delta)).is_ok());
+            *sent += u64::from(taken);
+            taken
+        });
+    }
+}

@@ -1,0 +1,236 @@
+//! Where frames leave a worker: its ports, the rings to the apps, and the pools that their memory goes back to.
+
+use super::Injected;
+use crate::batch::Outcome;
+use crate::program::{AppId, PortId};
+use crate::ring::{CARRIER_BYTES, CarrierSender};
+use packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
+
+/// What became of one try to send a frame.
+pub(super) enum Sent {
+    Yes,
+    /// There is no room at this moment.
+    NotNow,
+    Never(DropReason),
+}
+
+/// Ports, rings and memory, and the account of what left by them.
+pub(super) struct Outbox {
+    pub ports: Vec<Box<dyn Port>>,
+    pub pools: Pools,
+    pub ledger: Ledger,
+    /// Rings to the apps, by their number.
+    pub punts: Vec<CarrierSender>,
+    /// Frames copied because a port wants another pool's memory.
+    pub pool_copies: u64,
+    /// Copies for an app whose ring had no room.
+    pub tee_missed: u64,
+    /// The control plane has something to look at.
+    pub signal: bool,
+    /// Frames of which a copy is being sent.
+    originals: Box<Batch>,
+}
+
+impl Outbox {
+    pub fn new(ports: Vec<Box<dyn Port>>, pools: Pools) -> Outbox {
+        Outbox {
+            ports,
+            pools,
+            ledger: Ledger::default(),
+            punts: Vec::new(),
+            pool_copies: 0,
+            tee_missed: 0,
+            signal: false,
+            originals: Box::default(),
+        }
+    }
+
+    /// Rings the doorbells of all ports.
+    pub fn flush(&mut self) {
+        self.ports.iter_mut().for_each(|port| port.flush(&mut self.pools));
+    }
+
+    /// Sends the frames of the batch where the engine's outcome says.
+    pub fn deliver(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
+        for slot in Bits(outcome.dropped) {
+            self.drop_one(batch, slot, outcome.reasons[slot]);
+        }
+        for (port, &list) in outcome.transmit.iter().enumerate() {
+            if list & outcome.flooded != 0 {
+                self.transmit_copies(batch, port, list, outcome);
+            } else if list != 0 {
+                self.transmit(batch, port, list);
+            }
+        }
+        if outcome.kernel != 0 {
+            self.give_to_kernel(batch, input, outcome.kernel);
+        }
+        if !outcome.tees.is_empty() {
+            self.punt_with_copies(batch, input, outcome);
+        }
+        for (app, &list) in outcome.apps.iter().enumerate() {
+            self.punt(batch, AppId(app as u16), input, list);
+        }
+        batch.clear();
+    }
+
+    fn transmit(&mut self, batch: &mut Batch, port: usize, list: u64) {
+        // With one pool there is nothing to look at, and a look at every frame costs five per cent of a short program.
+        let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
+        let list = wanted.map_or(list, |pool| self.move_to_pool(batch, pool, list));
+        let accepted = self.ports[port].transmit(&mut self.pools, batch, list);
+        let refused = list & !accepted;
+        if refused != 0 {
+            let longest = self.ports[port].frame_max();
+            let too_long = |slot: &usize| batch.frame(*slot).len() > longest;
+            let oversize = Bits(refused).filter(too_long).fold(0, |list, slot| list | 1 << slot);
+            self.drop_list(batch, oversize, DropReason::Oversize);
+            self.drop_list(batch, refused & !oversize, DropReason::TransmitFull);
+        }
+    }
+
+    /// Sends copies of those frames of a port's list that go out of a later port too, and the others themselves, all
+    /// in the order of their arrival.
+    fn transmit_copies(&mut self, batch: &mut Batch, port: usize, list: u64, outcome: &Outcome) {
+        let later = outcome.transmit[port + 1..].iter().fold(0, |all, list| all | list);
+        let (mut sent, mut copied) = (list, list & outcome.flooded & later);
+        for slot in Bits(copied) {
+            self.ledger.copied += 1;
+            match self.copy_for(port, batch.frame(slot)) {
+                Ok(copy) => {
+                    let original = std::mem::replace(batch.frame_mut(slot), copy);
+                    *self.originals.frame_mut(slot) = original;
+                }
+                Err(reason) => {
+                    self.ledger.drop_one(reason);
+                    sent &= !(1 << slot);
+                    copied &= !(1 << slot);
+                }
+            }
+        }
+        self.transmit(batch, port, sent);
+        for slot in Bits(copied) {
+            *batch.frame_mut(slot) = self.originals.take(slot);
+        }
+    }
+
+    /// A copy of a frame, in memory that the port can send from.
+    fn copy_for(&mut self, port: usize, frame: &Frame) -> Result<Frame, DropReason> {
+        let pool = self.ports[port].pool().unwrap_or(frame.pool());
+        self.frame_of(frame.bytes(), pool)
+    }
+
+    /// Hands apps the copies of packets that went on, and the packets that are for apps, in the order of their arrival.
+    fn punt_with_copies(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
+        outcome.tees.sort();
+        let punted = outcome.apps.iter().fold(0, |all, list| all | list);
+        for slot in Bits(outcome.tees.slots() | punted) {
+            for (app, bytes) in outcome.tees.of(slot) {
+                let ring = self.punts.get_mut(app.index());
+                let sent = u64::from(ring.is_some_and(|ring| ring.send(bytes, input, app)));
+                self.ledger.copied += sent;
+                self.ledger.to_app += sent;
+                self.tee_missed += 1 - sent;
+                self.signal |= sent != 0;
+            }
+            let own = outcome.apps.iter().position(|list| list & 1 << slot != 0);
+            own.into_iter().for_each(|app| self.punt(batch, AppId(app as u16), input, 1 << slot));
+        }
+        outcome.apps.fill(0);
+    }
+
+    /// Copies frames that lie in another pool's memory; those that cannot be are dropped.
+    fn move_to_pool(&mut self, batch: &mut Batch, pool: PoolId, list: u64) -> u64 {
+        let mut moved = list;
+        for slot in Bits(list) {
+            if batch.frame(slot).pool() == pool {
+                continue;
+            }
+            match self.frame_of(batch.frame(slot).bytes(), pool) {
+                Ok(copy) => {
+                    self.pool_copies += 1;
+                    self.pools.give(std::mem::replace(batch.frame_mut(slot), copy));
+                }
+                Err(reason) => {
+                    moved &= !(1 << slot);
+                    self.drop_one(batch, slot, reason);
+                }
+            }
+        }
+        moved
+    }
+
+    fn give_to_kernel(&mut self, batch: &mut Batch, input: PortId, list: u64) {
+        let accepted = self.ports[input.index()].to_kernel(&mut self.pools, batch, list);
+        self.drop_list(batch, list & !accepted, DropReason::NoKernelPath);
+    }
+
+    fn punt(&mut self, batch: &mut Batch, app: AppId, input: PortId, list: u64) {
+        self.signal |= list != 0;
+        for slot in Bits(list) {
+            let frame = batch.take(slot);
+            let ring = self.punts.get_mut(app.index());
+            if ring.is_some_and(|ring| ring.send(frame.bytes(), input, app)) {
+                self.ledger.to_app += 1;
+            } else {
+                self.ledger.drop_one(not_sent(&frame, DropReason::AppFull));
+            }
+            self.pools.give(frame);
+        }
+    }
+
+    fn drop_list(&mut self, batch: &mut Batch, list: u64, reason: DropReason) {
+        Bits(list).for_each(|slot| self.drop_one(batch, slot, reason));
+    }
+
+    fn drop_one(&mut self, batch: &mut Batch, slot: usize, reason: DropReason) {
+        self.ledger.drop_one(reason);
+        self.pools.give(batch.take(slot));
+    }
+
+    /// Makes these bytes the only frame of the batch, which is empty between two walks: in this pool's memory, or else in
+    /// that of the first.
+    pub fn originate(&mut self, batch: &mut Batch, bytes: &[u8], pool: Option<PoolId>) -> Injected {
+        let pool = pool.unwrap_or(self.pools.first().id());
+        let frame = self.frame_of(bytes, pool)?;
+        batch.push(frame).map_err(|frame| {
+            self.pools.give(frame);
+            DropReason::PoolEmpty
+        })
+    }
+
+    /// A frame of these bytes in this pool's memory.
+    fn frame_of(&mut self, bytes: &[u8], pool: PoolId) -> Result<Frame, DropReason> {
+        let mut frame = self.pools.get_mut(pool).and_then(Pool::take).ok_or(DropReason::PoolEmpty)?;
+        if frame.fill(bytes).is_err() {
+            self.pools.give(frame);
+            return Err(DropReason::Oversize);
+        }
+        Ok(frame)
+    }
+
+    /// Sends one frame, if there is room for it now.
+    pub fn send(&mut self, batch: &mut Batch, bytes: &[u8], port: PortId) -> Sent {
+        let at = port.index();
+        let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else { return Sent::Never(DropReason::Policy) };
+        match self.originate(batch, bytes, wanted) {
+            Ok(()) => {}
+            Err(DropReason::PoolEmpty) => return Sent::NotNow,
+            Err(reason) => return Sent::Never(reason),
+        }
+        if self.ports[at].transmit(&mut self.pools, batch, 1) != 0 {
+            batch.clear();
+            return Sent::Yes;
+        }
+        let frame = batch.take(0);
+        let too_long = frame.len() > self.ports[at].frame_max();
+        self.pools.give(frame);
+        batch.clear();
+        if too_long { Sent::Never(DropReason::Oversize) } else { Sent::NotNow }
+    }
+}
+
+/// Why a ring did not take a frame.
+pub(super) fn not_sent(frame: &Frame, full: DropReason) -> DropReason {
+    if frame.len() > CARRIER_BYTES { DropReason::Oversize } else { full }
+}

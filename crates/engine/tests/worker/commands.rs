@@ -1,0 +1,115 @@
+//! What a worker is asked between two breaths.
+
+use crate::rig::*;
+use crate::support::{SECRET, start, udp};
+use engine::batch::Engine;
+use engine::change::Change;
+use engine::program::{AppId, Fill, Forward, Group, GroupId, Operation, PortId};
+use engine::ring::carriers;
+use engine::worker::{Command, Rewiring, Worker};
+use engine::{Verdict, batch::SwapReport};
+use packet::{DropReason, Ledger, Pools};
+use port::{Delay, FaultPort, Faults, MemPort, Rates};
+use std::sync::mpsc::sync_channel;
+
+#[test]
+fn a_swap_gives_the_apps_new_rings() {
+    let (worker, wires, commands) = commanded(&all_to(Forward::App(AppId(0))), 8);
+    let (punts, mut old) = carriers(3);
+    let mut worker = worker.with_punts(vec![punts]);
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    assert!(worker.take_signal() && !worker.take_signal());
+    let (punts, mut new) = carriers(3);
+    let engine = Box::new(Engine::new(&all_to(Forward::App(AppId(0))), SECRET).unwrap());
+    let rewiring = Rewiring { ports: vec![0, 1], punts: vec![punts] };
+    ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
+    wires[0].push(&udp(2, 53));
+    worker.breathe(1);
+    assert_eq!(old.receive().map(|carrier| carrier.bytes().to_vec()), Some(udp(1, 53)));
+    assert_eq!(new.receive().map(|carrier| carrier.bytes().to_vec()), Some(udp(2, 53)));
+    assert!(old.receive().is_none() && new.receive().is_none());
+    assert_eq!(balanced(&worker).to_app, 2);
+}
+
+#[test]
+fn a_probe_says_what_would_be_and_counts_nothing() {
+    let program = start(&["a"], [learning(8).act([Operation::DecrementTtl])]).build();
+    let (mut worker, wires, commands) = commanded(&program, 4);
+    let before = worker.engine().snapshot();
+    let probe = ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)).unwrap();
+    assert_eq!(probe.verdict, Verdict::Transmit(PortId(0)));
+    assert_eq!(worker.engine().snapshot(), before);
+    assert_eq!(balanced(&worker), Ledger::default());
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    assert_eq!(wires[0].pop(), Some(probe.bytes));
+    assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), vec![0; 5000], answer)), None);
+}
+
+#[test]
+fn stopping_drops_what_the_ports_hold() {
+    let program = all_to(Forward::Port(PortId(1)));
+    let mut pools = Pools::region(8);
+    let pool = pools.first().id();
+    let (a, wire) = MemPort::new("a", pool);
+    let (b, _other) = MemPort::new("b", pool);
+    let delay = Delay::Ns(1_000_000_000);
+    let rates = Rates { delay_ppm: 1_000_000, delay, ..Rates::default() };
+    let late = FaultPort::new(Box::new(b), Faults { transmit: rates, ..Faults::default() });
+    let (commands, receiver) = sync_channel(8);
+    let engine = Engine::new(&program, SECRET).unwrap();
+    let mut worker = Worker::new(engine, vec![Box::new(a), Box::new(late)], pools).with_commands(receiver);
+    wire.push(&udp(1, 53));
+    worker.breathe(0);
+    assert_eq!(balanced(&worker).held, 1);
+    let report = ask(&mut worker, &commands, Command::Stop);
+    assert!(worker.is_stopped() && report.ledger.balances(), "{:?}", report.ledger);
+    assert_eq!((report.ledger.held, dropped(&report.ledger, DropReason::Stopped)), (0, 1));
+}
+
+#[test]
+fn a_breath_settles_moves_that_no_packet_meets() {
+    let mut program = all_to(Forward::Group(GroupId(0)));
+    program.groups = vec![Group::new("g", Fill::Given, 2).targets(crate::support::targets(&["x", "y"]))];
+    let (mut worker, wires, commands) = commanded(&program, 64);
+    let give = |worker: &mut Worker, target| {
+        let (moves, idle_gap_ns, wait_max_ns) = ([(0, target), (1, target)].into(), 3_000_000, 9_000_000);
+        let change = Box::new(Change::MoveBuckets { group: GroupId(0), moves, idle_gap_ns, wait_max_ns });
+        ask(worker, &commands, |answer| Command::Change(change, answer)).unwrap();
+    };
+    give(&mut worker, 0);
+    (0..50).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    give(&mut worker, 1);
+    let report = |worker: &Worker| worker.report().buckets.remove(0);
+    let met = report(&worker);
+    assert_eq!((met.slots, met.packets.iter().sum(), met.pending), (vec![0, 0], 50_u64, 2));
+    worker.breathe(2_999_999);
+    assert_eq!(report(&worker).pending, 2);
+    worker.breathe(3_000_000);
+    let settled = report(&worker);
+    assert_eq!((settled.slots, settled.pending, settled.moved, settled.moved_busy), (vec![1, 1], 0, 4, 0));
+    balanced(&worker);
+}
+
+#[test]
+fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
+    let old = all_to(Forward::Port(PortId(1)));
+    let (mut worker, wires, commands) = commanded(&old, 8);
+    wires[0].push(&udp(1, 53));
+    worker.breathe(0);
+    // Only `b` is left, as port 0.
+    let mut new = all_to(Forward::InputPort);
+    new.ports.remove(0);
+    let engine = Box::new(Engine::new(&new, SECRET).unwrap());
+    let report = ask(&mut worker, &commands, |answer| {
+        Command::Swap(engine, Rewiring { ports: vec![1], punts: Vec::new() }, answer)
+    });
+    assert_eq!(report, SwapReport::default());
+    wires[1].push(&udp(2, 53));
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.received, ledger.transmitted), (2, 2));
+    assert_eq!([wires[1].pop(), wires[1].pop()], [Some(udp(1, 53)), Some(udp(2, 53))]);
+}

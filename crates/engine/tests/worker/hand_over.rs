@@ -1,0 +1,222 @@
+//! Two workers: a flow lives on one of them.
+
+use crate::rig::*;
+use crate::support::{SECRET, start, udp};
+use engine::batch::Engine;
+use engine::change::Change;
+use engine::program::{Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Pipe, PipeId, PortId};
+use engine::ring::CARRIER_BYTES;
+use engine::worker::{Command, HandOver, Worker};
+use packet::{DropReason, Ledger, Pool, Pools, Port, RegionPool};
+use port::{MemPort, MemWire};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// Rings between two workers, each of so many frames.
+fn hand_over(capacity: usize) -> [HandOver; 2] {
+    HandOver::between(2, capacity).try_into().expect("two workers")
+}
+
+/// Two workers that learn flows and send everything out of `b`.
+fn pair(capacity: usize) -> [(Worker, Vec<MemWire>); 2] {
+    let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
+    hand_over(capacity).map(|rings| {
+        let (worker, wires) = worker(&program, 256);
+        (worker.with_hand_over(rings), wires)
+    })
+}
+
+/// Frames of one flow: forth, back, and a datagram in fragments.
+fn of_flow(number: u16) -> Vec<Vec<u8>> {
+    let (host, port) = (format!("10.0.{}.{}", number / 200, 1 + number % 200), 1024 + number);
+    let (here, there) = if number.is_multiple_of(2) {
+        (host, "192.0.2.1".to_string())
+    } else {
+        (format!("2001:db8::{number:x}"), "2001:db8:1::1".to_string())
+    };
+    let texts = [
+        format!("src={here} dst={there} proto=udp sport={port} dport=53"),
+        format!("src={there} dst={here} proto=udp sport=53 dport={port}"),
+        format!(
+            "src={here} dst={there} proto=udp frag=0+ sport={port} dport=53 payload=00112233445566778899aabbccddeeff"
+        ),
+        format!("src={here} dst={there} frag=24 proto=udp payload=001122334455667788"),
+    ];
+    texts.iter().map(|text| packet::craft::frame(text)).collect()
+}
+
+/// Which worker has each flow; both directions of one are one.
+fn owners(workers: &[Worker; 2]) -> BTreeMap<BTreeSet<String>, BTreeSet<usize>> {
+    let mut owners: BTreeMap<BTreeSet<String>, BTreeSet<usize>> = BTreeMap::new();
+    for (number, worker) in workers.iter().enumerate() {
+        for flow in worker.engine().flows(PipeId(0), usize::MAX).0 {
+            let ends = [(flow.key.src(), flow.key.sport()), (flow.key.dst(), flow.key.dport())];
+            owners.entry(ends.map(|end| format!("{end:?}")).into()).or_default().insert(number);
+        }
+    }
+    owners
+}
+
+#[test]
+fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
+    const FLOWS: u16 = 300;
+    let [(first, first_wires), (second, second_wires)] = pair(2048);
+    // Every frame comes in by both workers.
+    for wire in [&first_wires[0], &second_wires[0]] {
+        (0..FLOWS).flat_map(of_flow).for_each(|frame| wire.push(&frame));
+        wire.end();
+    }
+    let all = u64::from(FLOWS) * 4 * 2;
+    let breathe = |mut worker: Worker, wire: MemWire, done: std::sync::Arc<std::sync::Barrier>| {
+        std::thread::spawn(move || {
+            let mut now_ns = 0;
+            while wire.waiting() > 0 {
+                now_ns += 1000;
+                worker.breathe(now_ns);
+                std::thread::yield_now();
+            }
+            // Neither hands anything over from here on; what lies in the rings is still to be taken.
+            done.wait();
+            while worker.breathe(now_ns) > 0 {}
+            worker
+        })
+    };
+    let done = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let threads =
+        [breathe(first, first_wires[0].clone(), done.clone()), breathe(second, second_wires[0].clone(), done)];
+    let workers = threads.map(|thread| thread.join().expect("a worker does not panic"));
+    let mut sum = Ledger::default();
+    let mut handed = (0, 0);
+    for worker in &workers {
+        let (taken, given) = worker.handed();
+        handed = (handed.0 + taken, handed.1 + given);
+        sum.add(&worker.report().ledger);
+    }
+    assert!(sum.balances(), "{sum:?}");
+    assert_eq!((sum.received, sum.held, handed.0), (all, 0, handed.1));
+    assert!(handed.0 > all / 4, "about half of the frames are the other's: {handed:?}");
+    assert_eq!(sum.transmitted + dropped(&sum, DropReason::HandOverFull), all);
+    let owners = owners(&workers);
+    assert!(owners.values().all(|owners| owners.len() == 1), "{owners:?}");
+    // Flows, and their fragments, which have no ports.
+    assert_eq!(owners.len(), usize::from(FLOWS) * 2);
+    let each: Vec<usize> = workers.iter().map(|worker| worker.report().pipes[0].flows).collect();
+    assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both have a fair share: {each:?}");
+}
+
+#[test]
+fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
+    // Two buckets: the highest bit of the hash is the port that a frame leaves by.
+    let rows = [0, 1].map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
+    let spread = Pipe::hash("h", HashInput::Rss, GroupId(0)).entries(rows).forward(Forward::PerEntry);
+    let mut program = start(&["a", "b"], [learning(4096).forward(PipeId(1)), spread]);
+    program.group(Group::new("g", Fill::Given, 2).targets(crate::support::targets(&["x", "y"])));
+    let program = program.build();
+    for (hash, leaves) in [(1, 0), (0x8000_0000, 1)] {
+        let mut workers = hand_over(256).map(|rings| {
+            let mut pools = Pools::region(256);
+            let id = pools.first().id();
+            let (first, first_wire) = MemPort::new("a", id);
+            let (second, second_wire) = MemPort::new("b", id);
+            let first: Box<dyn Port> = Box::new(Strict { inner: first, pool: Some(id), kernel_path: false, hash });
+            let mut engine = Engine::new(&program, SECRET).unwrap();
+            let moves = Change::MoveBuckets {
+                group: GroupId(0),
+                moves: vec![(0, 0), (1, 1)].into(),
+                idle_gap_ns: 0,
+                wait_max_ns: 0,
+            };
+            engine.apply(&moves, 0).unwrap();
+            (Worker::new(engine, vec![first, Box::new(second)], pools).with_hand_over(rings), [first_wire, second_wire])
+        });
+        (0..20).flat_map(of_flow).for_each(|frame| workers[0].1[0].push(&frame));
+        for (worker, _) in &mut workers {
+            while worker.breathe(0) > 0 {}
+        }
+        assert!(workers[1].0.handed().0 > 10);
+        for (worker, wires) in &workers {
+            let ledger = worker.report().ledger;
+            let left = std::iter::from_fn(|| wires[leaves].pop()).count() as u64;
+            assert_eq!(left, ledger.transmitted, "all by one port");
+            assert!(wires[1 - leaves].pop().is_none());
+        }
+    }
+}
+
+#[test]
+fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
+    let [(mut first, wires), (mut second, _)] = pair(4);
+    (0..20).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    first.breathe(0);
+    first.breathe(0);
+    let ledger = balanced(&first);
+    assert_eq!(ledger.held, 4);
+    assert!(dropped(&ledger, DropReason::HandOverFull) > 0);
+    second.breathe(0);
+    let mut sum = first.report().ledger;
+    assert_eq!(sum.held, 0);
+    sum.add(&second.report().ledger);
+    assert!(sum.balances() && sum.received == 80, "{sum:?}");
+    assert_eq!(second.handed().0, 4);
+}
+
+/// The two workers of [`pair`], with commands to each.
+fn commanded_pair(capacity: usize) -> [(Worker, Vec<MemWire>, SyncSender<Command>); 2] {
+    pair(capacity).map(|(worker, wires)| {
+        let (commands, receiver) = sync_channel(8);
+        (worker.with_commands(receiver), wires, commands)
+    })
+}
+
+#[test]
+fn frames_between_workers_end_as_stopped_when_all_stop() {
+    let [(mut first, wires, to_first), (mut second, _, to_second)] = commanded_pair(200);
+    (0..50).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    ask(&mut second, &to_second, Command::Quiesce);
+    (0..4).for_each(|_| _ = first.breathe(0));
+    ask(&mut first, &to_first, Command::Quiesce);
+    let between = balanced(&first).held;
+    assert!(between > packet::BATCH as u64, "{between}");
+    // What comes now is not received.
+    wires[0].push(&udp(1, 53));
+    let mut sum = ask(&mut first, &to_first, Command::Stop).ledger;
+    sum.add(&ask(&mut second, &to_second, Command::Stop).ledger);
+    assert!(sum.balances(), "{sum:?}");
+    assert_eq!((sum.received, sum.held), (200, 0));
+    // The second one carries a batch of them through its program in the breath in which it is stopped.
+    let carried = between.min(packet::BATCH as u64);
+    assert_eq!((sum.transmitted, dropped(&sum, DropReason::Stopped)), (200 - between + carried, between - carried));
+}
+
+#[test]
+fn an_injected_frame_goes_to_the_worker_of_its_flow() {
+    let [(mut first, _, to_first), (mut second, _, _)] = commanded_pair(64);
+    for frame in (0..20).flat_map(of_flow) {
+        assert_eq!(inject(&mut first, &to_first, frame, None).0, Some(Ok(())));
+    }
+    while second.breathe(0) > 0 {}
+    let mut sum = first.report().ledger;
+    sum.add(&second.report().ledger);
+    assert!(sum.balances() && sum.originated == 80 && sum.transmitted == 80, "{sum:?}");
+    assert!(second.handed().0 > 10);
+    assert!(owners(&[first, second]).values().all(|owners| owners.len() == 1));
+}
+
+#[test]
+fn a_frame_too_long_to_be_handed_over_is_oversize() {
+    let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
+    let mut pools = Pools::new();
+    let pool = pools.add(Pool::Region(RegionPool::new(200, 4096)));
+    let (ports, wires) = ports(&program, pool);
+    let [rings, _other] = hand_over(64);
+    let mut worker = Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_hand_over(rings);
+    for mut frame in (0..20).flat_map(of_flow) {
+        frame.resize(CARRIER_BYTES + 1, 0);
+        wires[0].push(&frame);
+    }
+    worker.breathe(0);
+    worker.breathe(0);
+    let ledger = balanced(&worker);
+    assert!(dropped(&ledger, DropReason::Oversize) > 10, "{ledger:?}");
+    assert_eq!((dropped(&ledger, DropReason::HandOverFull), ledger.held), (0, 0));
+}

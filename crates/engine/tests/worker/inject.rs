@@ -1,0 +1,106 @@
+//! Frames that apps send.
+
+use crate::rig::*;
+use crate::support::{SECRET, udp};
+use engine::WAITING_MAX;
+use engine::batch::Engine;
+use engine::program::{Forward, PortId};
+use engine::worker::{Command, Rewiring};
+use packet::DropReason;
+
+#[test]
+fn injected_frames_are_originated() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::InputPort), 4);
+    let mut sent = |bytes, output| inject(&mut worker, &commands, bytes, output).0;
+    assert_eq!(sent(udp(1, 53), Some(PortId(0))), Some(Ok(())));
+    assert_eq!(wires[0].pop(), Some(udp(1, 53)));
+    assert_eq!(sent(udp(2, 53), None), Some(Ok(())));
+    assert_eq!(wires[1].pop(), Some(udp(2, 53)));
+    for output in [None, Some(PortId(0))] {
+        assert_eq!(sent(vec![0; 5000], output), Some(Err(DropReason::Oversize)));
+    }
+    assert_eq!(sent(udp(3, 53), Some(PortId(9))), Some(Err(DropReason::Policy)), "there is no such port");
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.originated, ledger.transmitted, dropped(&ledger, DropReason::Oversize)), (5, 2, 2));
+}
+
+#[test]
+fn an_injected_frame_waits_for_room_and_goes_before_data() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Port(PortId(0))), 128);
+    wires[0].limit_transmit(0);
+    let (none, answer) = inject(&mut worker, &commands, udp(1, 53), Some(PortId(0)));
+    let (also_none, later) = inject(&mut worker, &commands, udp(2, 53), Some(PortId(0)));
+    assert_eq!((none, also_none), (None, None), "an answer means that it was sent");
+    // Another port is not held up.
+    assert_eq!(inject(&mut worker, &commands, udp(3, 53), Some(PortId(1))).0, Some(Ok(())));
+    assert_eq!((balanced(&worker).held, worker.is_waiting()), (2, true));
+    worker.take_signal();
+    wires[1].push(&udp(4, 53));
+    wires[0].limit_transmit(1);
+    worker.breathe(1);
+    assert_eq!(answer.try_recv(), Ok(Ok(())));
+    assert!(worker.take_signal(), "whoever asked is woken");
+    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(1, 53)), None), "data finds the ring full");
+    wires[0].limit_transmit(9);
+    wires[1].push(&udp(5, 53));
+    worker.breathe(2);
+    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(2, 53)), Some(udp(5, 53))));
+    assert_eq!((later.try_recv(), worker.is_waiting()), (Ok(Ok(())), false));
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (0, 1));
+}
+
+#[test]
+fn only_so_many_wait_for_a_port_and_a_stuck_one_takes_no_others_room() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Drop), 4);
+    wires.iter().for_each(|wire| wire.limit_transmit(0));
+    let mut waiting = Vec::new();
+    for port in [PortId(0), PortId(1)] {
+        for sport in 0..WAITING_MAX as u16 {
+            let (answer, answers) = inject(&mut worker, &commands, udp(sport, 53), Some(port));
+            assert_eq!(answer, None);
+            waiting.push(answers);
+        }
+        let (refused, _) = inject(&mut worker, &commands, udp(99, 53), Some(port));
+        assert_eq!(refused, Some(Err(DropReason::TransmitFull)));
+    }
+    let ledger = balanced(&worker);
+    assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (2 * WAITING_MAX as u64, 2));
+    wires[1].limit_transmit(usize::MAX);
+    worker.breathe(1);
+    assert!((0..WAITING_MAX as u16).all(|sport| wires[1].pop() == Some(udp(sport, 53))), "in the order they came");
+    assert!(waiting[WAITING_MAX..].iter().all(|answer| answer.try_recv() == Ok(Ok(()))));
+    let report = ask(&mut worker, &commands, Command::Stop);
+    assert!(report.ledger.balances(), "{:?}", report.ledger);
+    assert_eq!(dropped(&report.ledger, DropReason::Stopped), WAITING_MAX as u64);
+    assert!(waiting[..WAITING_MAX].iter().all(|answer| answer.try_recv() == Ok(Err(DropReason::Stopped))));
+}
+
+#[test]
+fn what_waits_follows_its_port_through_a_swap() {
+    let (mut worker, wires, commands) = commanded(&all_to(Forward::Drop), 4);
+    wires.iter().for_each(|wire| wire.limit_transmit(0));
+    let (_, gone) = inject(&mut worker, &commands, udp(1, 53), Some(PortId(0)));
+    let (_, kept) = inject(&mut worker, &commands, udp(2, 53), Some(PortId(1)));
+    // Only `b` is left, as port 0.
+    let mut new = all_to(Forward::Drop);
+    new.ports.remove(0);
+    let engine = Box::new(Engine::new(&new, SECRET).unwrap());
+    let rewiring = Rewiring { ports: vec![1], punts: Vec::new() };
+    ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
+    assert_eq!(gone.try_recv(), Ok(Err(DropReason::Stopped)));
+    wires[1].limit_transmit(1);
+    worker.breathe(1);
+    assert_eq!((kept.try_recv(), wires[1].pop()), (Ok(Ok(())), Some(udp(2, 53))));
+    balanced(&worker);
+}
+
+#[test]
+fn without_a_chunk_an_injected_frame_waits_at_a_port_and_is_dropped_before_the_program() {
+    let (mut worker, _wires, commands) = commanded(&all_to(Forward::InputPort), 0);
+    assert_eq!(inject(&mut worker, &commands, udp(1, 53), None).0, Some(Err(DropReason::PoolEmpty)));
+    assert_eq!(inject(&mut worker, &commands, udp(1, 53), Some(PortId(0))).0, None);
+    let ledger = balanced(&worker);
+    assert_eq!((dropped(&ledger, DropReason::PoolEmpty), ledger.held), (1, 1));
+    assert_eq!(ask(&mut worker, &commands, |answer| Command::Probe(PortId(0), udp(1, 53), answer)), None);
+}
