@@ -1,15 +1,16 @@
-//! Churn detection (802.1AX 6.4.17): an end that has not come into sync within a minute most likely never will.
+//! Churn detection (802.1AX 6.4.17): an end that has been out of sync for a minute will most likely never be
+//! in sync.
 
-/// How long an end may be out of sync.
+/// How long an end may be out of sync, in nanoseconds.
 const CHURN_NS: u64 = 60_000_000_000;
 
-/// One end's detector.
+/// Churn detection for one end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Churn {
-    /// No link: nothing is expected.
+    /// The link is down, so nothing is expected.
     #[default]
     Idle,
-    /// Out of sync; churn from then on.
+    /// Out of sync; churn begins at this time.
     Watching(u64),
     /// In sync.
     None,
@@ -18,7 +19,7 @@ pub(super) enum Churn {
 }
 
 impl Churn {
-    /// Looks at the end again. True if churn begins now.
+    /// Updates the state. Returns true if churn begins now.
     pub(super) fn look(&mut self, now_ns: u64, link_up: bool, sync: bool) -> bool {
         let before = *self;
         *self = match before {
@@ -31,7 +32,7 @@ impl Churn {
         *self == Churn::Churning && before != Churn::Churning
     }
 
-    /// When it must be looked at again.
+    /// Returns when the state must be updated next.
     pub(super) fn wake_ns(&self) -> Option<u64> {
         if let Churn::Watching(until) = self { Some(*until) } else { None }
     }

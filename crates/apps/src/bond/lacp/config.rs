@@ -1,30 +1,31 @@
-//! What a bond's LACP is told, and what can be wrong with it.
+//! The LACP settings of a bond, and what can be wrong with them.
 
 use super::info::{Info, Port, State, System};
 use std::num::NonZeroU16;
 use thiserror::Error;
 
-/// What all members of a bond share.
+/// Settings of a bond, common to all its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Who we are. The lower of both ends' decides where they could disagree.
+    /// Our system id. Where both ends could disagree, the end with the lower id decides.
     pub system: System,
-    /// Members of one key may be aggregated (802.1AX 6.3.5); one may have its own by [`Settings::key`].
+    /// Members with the same key may be aggregated (802.1AX 6.3.5); [`Settings::key`] overrides it for one
+    /// member.
     pub key: u16,
-    /// Speak first? A passive end speaks only with an active one; two passive ones never do.
+    /// Whether to send LACPDUs first. A passive end answers an active one; two passive ends never speak.
     pub active: bool,
     /// How often the partner is asked to send.
     pub rate: Rate,
-    /// Members with a partner in sync below which none is used; 0 is as 1.
+    /// The bond is used only if at least this many members are in sync with a partner; 0 counts as 1.
     pub min_links: u16,
-    /// Which aggregator is used if partners differ.
+    /// Which aggregator to use if members have different partners.
     pub policy: Policy,
-    /// Say [`super::Negotiation::Fallback`] while no member has a partner.
+    /// Whether to report [`super::Negotiation::Fallback`] while no member has a partner.
     pub fallback: bool,
 }
 
 impl Config {
-    /// What is wrong with it.
+    /// Returns what is wrong with the configuration.
     pub fn problem(&self) -> Option<Problem> {
         match self.system.mac {
             [0, 0, 0, 0, 0, 0] => Some(Problem::SystemZero),
@@ -33,7 +34,7 @@ impl Config {
         }
     }
 
-    /// What a member says of itself before any machine has run.
+    /// What a member announces before any machine has run.
     pub(super) fn actor(&self, settings: &Settings) -> Info {
         Info {
             system: self.system,
@@ -44,47 +45,49 @@ impl Config {
     }
 }
 
-/// What one member has for itself.
+/// Settings of one member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Source address of its frames.
     pub mac: [u8; 6],
-    /// Its number, its own within the system. Switches refuse 0.
+    /// Its port number, unique in the system. Switches refuse 0.
     pub port: NonZeroU16,
-    /// Lower is preferred.
+    /// Lower values are preferred.
     pub priority: u16,
-    /// Its key; `None`: the bond's.
+    /// Its key; `None` means the bond's.
     pub key: Option<u16>,
 }
 
-/// How often a partner is asked to send, and so after which silence its word is void (802.1AX 6.4.4).
+/// How often a partner is asked to send, and hence after how much silence its information expires (802.1AX
+/// 6.4.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rate {
-    /// Every second; void after 3 s.
+    /// Every second; expires after 3 s.
     Fast,
-    /// Every 30 seconds; void after 90 s.
+    /// Every 30 seconds; expires after 90 s.
     #[default]
     Slow,
 }
 
-/// Which aggregator is used, if members lead to different partners. One that works is never left for an equal one.
+/// Which aggregator to use if members have different partners. A working aggregator is never given up for an
+/// equal one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The one that works stays as long as it does; else as `Bandwidth`.
+    /// The one in use, as long as it works; otherwise like `Bandwidth`.
     #[default]
     Stable,
-    /// The one with the greatest sum of link speeds.
+    /// The one with the largest sum of link speeds.
     Bandwidth,
     /// The one with the most members.
     Count,
 }
 
-/// What is wrong with a configuration.
+/// What can be wrong with a configuration.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "every variant's sentence is its documentation")]
 pub enum Problem {
-    #[error("an LACP system id is not 00:00:00:00:00:00: partners take that for nobody")]
+    #[error("the LACP system id must not be 00:00:00:00:00:00, which means no system")]
     SystemZero,
-    #[error("an LACP system id is a station's address, not a group's")]
+    #[error("the LACP system id must be a station address, not a group address")]
     SystemGroup,
 }

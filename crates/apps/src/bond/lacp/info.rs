@@ -1,19 +1,20 @@
-//! Who speaks on a link: what each end says of itself, and what it believes of the other (802.1AX 6.4.2.3).
+//! What each end of a link announces about itself, and what it believes about the other end (802.1AX
+//! 6.4.2.3).
 
 use std::fmt;
 use std::ops::BitOr;
 
-/// A system's identifier. The lower one leads (802.1AX 6.3.2).
+/// A system identifier. The end with the lower one decides (802.1AX 6.3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct System {
-    /// Lower is better.
+    /// Lower values are better.
     pub priority: u16,
-    /// An address of the system's, all zeros for nobody.
+    /// An address of the system; all zeros for no system.
     pub mac: [u8; 6],
 }
 
 impl System {
-    /// Nobody: no partner has spoken.
+    /// Returns true for the system id that stands for no partner.
     pub fn is_nobody(&self) -> bool {
         self.mac == [0; 6]
     }
@@ -26,30 +27,31 @@ impl fmt::Display for System {
     }
 }
 
-/// A port's identifier within its system. The lower one is preferred (802.1AX 6.3.4).
+/// A port identifier, unique in its system. Lower ones are preferred (802.1AX 6.3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Port {
-    /// Lower is better.
+    /// Lower values are better.
     pub priority: u16,
-    /// Its number.
+    /// Port number.
     pub number: u16,
 }
 
-/// What is said of one end of a link.
+/// What is announced or believed about one end of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// Whose end it is.
+    /// The system that the end belongs to.
     pub system: System,
-    /// Which of the system's ports may be aggregated with it.
+    /// The key: ports of the system with the same key may be aggregated.
     pub key: u16,
-    /// The port.
+    /// The port identifier.
     pub port: Port,
-    /// Its state.
+    /// The state.
     pub state: State,
 }
 
 impl Info {
-    /// Are both the same port, offered for aggregation alike? If not, it has to be selected anew.
+    /// Returns true if both describe the same port, with the same key and aggregation. If not, the port must
+    /// be selected anew.
     pub(super) fn is_same_port(&self, other: &Info) -> bool {
         let aggregation = |info: &Info| info.state.has(State::AGGREGATION);
         (self.system, self.key, self.port) == (other.system, other.key, other.port)
@@ -62,42 +64,42 @@ impl Info {
 pub struct State(pub u8);
 
 impl State {
-    /// Speaks first.
+    /// Sends LACPDUs first.
     pub const ACTIVITY: State = State(0x01);
-    /// Wants a PDU every second.
+    /// Wants an LACPDU every second.
     pub const TIMEOUT: State = State(0x02);
     /// May be aggregated.
     pub const AGGREGATION: State = State(0x04);
-    /// In the right aggregator.
+    /// Is in the right aggregator.
     pub const SYNC: State = State(0x08);
-    /// Takes frames.
+    /// Receives frames.
     pub const COLLECTING: State = State(0x10);
     /// Sends frames.
     pub const DISTRIBUTING: State = State(0x20);
-    /// Knows nothing of its partner.
+    /// Has no information about its partner.
     pub const DEFAULTED: State = State(0x40);
-    /// Has not heard its partner for too long.
+    /// The information about its partner has expired.
     pub const EXPIRED: State = State(0x80);
 
     const NAMES: [&str; 8] =
         ["activity", "timeout", "aggregation", "synchronized", "collecting", "distributing", "defaulted", "expired"];
 
-    /// Are all of `bits` set?
+    /// Returns true if all of `bits` are set.
     pub const fn has(self, bits: State) -> bool {
         self.0 & bits.0 == bits.0
     }
 
-    /// The same, with `bits` on or off.
+    /// Returns the state with `bits` set or cleared.
     pub const fn with(self, bits: State, on: bool) -> State {
         if on { State(self.0 | bits.0) } else { State(self.0 & !bits.0) }
     }
 
-    /// Those of `bits` that are set.
+    /// Returns those of `bits` that are set.
     pub const fn among(self, bits: State) -> State {
         State(self.0 & bits.0)
     }
 
-    /// The names of the bits that are set, lowest first.
+    /// Iterates over the names of the bits that are set, lowest bit first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         State::NAMES.into_iter().enumerate().filter(move |(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| name)
     }

@@ -1,21 +1,23 @@
-//! LACPDUs and Marker PDUs as bytes (802.1AX 6.4.2 and 6.5.3). Both have one fixed layout, so a field is an offset.
+//! LACPDUs and Marker PDUs as bytes (802.1AX 6.4.2 and 6.5.3). Both have one fixed layout, so a field is an
+//! offset.
 //!
-//! Parsing takes any bytes and never panics. Types of TLVs and reserved bytes of an LACPDU are not looked at, as the
-//! standard demands; lengths are, as it allows. A later version is read as version 1, whose fields it keeps in place.
+//! Parsing accepts any bytes and never panics. It ignores the types of TLVs and the reserved bytes of an
+//! LACPDU, as the standard demands, and checks lengths, as it permits. A later version is read as version 1,
+//! whose fields it must keep in place.
 
 use super::info::{Info, Port, State, System};
 use super::refusal::Refusal;
 
-/// Destination of all slow protocols (IEEE 802.3 Annex 57A); bridges do not forward it.
+/// Destination address of all slow protocols (IEEE 802.3 Annex 57A), which bridges do not forward.
 pub const SLOW_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x02];
-/// Ethernet type of all slow protocols.
+/// EtherType of all slow protocols.
 pub const ETHER_TYPE: u16 = 0x8809;
-/// Bytes of a frame with either PDU, without the frame check sequence: 128 bytes on the wire.
+/// Bytes in a frame with either PDU, without the frame check sequence: 128 bytes on the wire.
 pub const FRAME_LEN: usize = 124;
 
 const SUBTYPE: usize = 14;
 const VERSION: usize = 15;
-/// First TLV: the actor's, or the marker's.
+/// Offset of the first TLV: the actor's, or the marker's.
 const FIRST: usize = 16;
 const PARTNER: usize = 36;
 const COLLECTOR: usize = 56;
@@ -33,27 +35,27 @@ type Frame = [u8; FRAME_LEN];
 /// A PDU of the link aggregation protocols.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pdu {
-    /// Says who is at the other end.
+    /// Describes both ends of the link.
     Lacp(LacpPdu),
-    /// Asks to be answered once all frames before it have been taken.
+    /// Requests a response once all frames before it have been received.
     Marker(Marker),
-    /// Answers.
+    /// The response to a marker.
     MarkerResponse(Marker),
 }
 
 /// An LACPDU of version 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LacpPdu {
-    /// The sender's end.
+    /// The sender's own end.
     pub actor: Info,
-    /// What the sender believes of the receiver's end.
+    /// What the sender believes about the receiver's end.
     pub partner: Info,
-    /// How long the sender's collector may hold a frame, in tens of microseconds.
+    /// How long the sender's collector may delay a frame, in tens of microseconds.
     pub collector_delay: u16,
 }
 
 impl LacpPdu {
-    /// The frame that carries it.
+    /// Builds the frame with this PDU.
     pub fn frame(&self, source: [u8; 6]) -> Vec<u8> {
         let mut frame = blank(source, LACP);
         put_info(&mut frame, FIRST, 1, &self.actor);
@@ -77,24 +79,24 @@ impl LacpPdu {
     }
 }
 
-/// A Marker PDU: what its asker put into it.
+/// The contents of a Marker PDU, chosen by the end that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marker {
-    /// The asker's port.
+    /// Port number of the requester.
     pub port: u16,
-    /// The asker's system.
+    /// System address of the requester.
     pub system: [u8; 6],
-    /// Which question of the asker's it is.
+    /// Number of the request.
     pub transaction: u32,
 }
 
 impl Marker {
-    /// The frame that asks.
+    /// Builds the frame with the marker.
     pub fn question(&self, source: [u8; 6]) -> Vec<u8> {
         self.frame(source, ASKS)
     }
 
-    /// The frame that answers.
+    /// Builds the frame with the response.
     pub fn answer(&self, source: [u8; 6]) -> Vec<u8> {
         self.frame(source, ANSWERS)
     }
@@ -123,7 +125,7 @@ impl Marker {
     }
 }
 
-/// Reads a frame from its destination address on.
+/// Parses a frame, starting with its destination address.
 pub fn parse(frame: &[u8]) -> Result<Pdu, Refusal> {
     let header: &[u8; SUBTYPE + 1] = frame.first_chunk().ok_or(Refusal::Truncated)?;
     if header[..6] != SLOW_ADDRESS || header[12..14] != ETHER_TYPE.to_be_bytes() {
@@ -141,7 +143,7 @@ pub fn parse(frame: &[u8]) -> Result<Pdu, Refusal> {
     }
 }
 
-/// A frame of version 1 with no TLVs: what is not written is zero, the terminator included.
+/// Builds a frame of version 1 without TLVs. Everything else is zero, including the terminator.
 fn blank(source: [u8; 6], subtype: u8) -> Frame {
     let mut frame = [0; FRAME_LEN];
     put(&mut frame, 0, SLOW_ADDRESS);

@@ -1,4 +1,4 @@
-//! A bond's LACP: its members, and the order in which their machines run.
+//! The LACP of a bond: its members, and the order in which their state machines run.
 
 use super::config::{Config, Settings};
 use super::lacpdu::{Pdu, parse};
@@ -9,99 +9,102 @@ use super::selection::{self, Lag};
 use super::status::{Aggregator, MemberStatus, Status};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What happened.
+/// An input of the state machines.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// The bond has a new member, with its link down; or a member has other settings and starts anew.
+    /// The bond has a new member, whose link is down; or a member restarts with other settings.
     Add {
-        /// Its number.
+        /// Number of the member.
         member: u16,
-        /// What it has for itself.
+        /// Its settings.
         settings: Settings,
     },
-    /// A member has left. Its partner is told.
+    /// A member was removed. Its partner is informed.
     Remove {
-        /// Which.
+        /// Number of the member.
         member: u16,
     },
-    /// The operator keeps a member out of the bond, or lets it in again. LACP goes on, and says so to the partner.
+    /// The operator excludes a member from the bond, or admits it again. LACP continues and informs the
+    /// partner.
     Hold {
-        /// Which.
+        /// Number of the member.
         member: u16,
-        /// Keep it out?
+        /// Whether to exclude it.
         held: bool,
     },
-    /// A link changed, or is as it was.
+    /// The state of a link, changed or not.
     Link {
-        /// Whose.
+        /// Number of the member.
         member: u16,
-        /// Is it up?
+        /// Whether the link is up.
         up: bool,
-        /// Its speed, if known.
+        /// Its speed in bits per second, if known.
         speed_bps: Option<u64>,
     },
-    /// A frame of a slow protocol came in, from its destination address on.
+    /// A frame of a slow protocol was received, starting with its destination address.
     Pdu {
-        /// Where.
+        /// Number of the member.
         member: u16,
-        /// Any bytes.
+        /// The bytes; may be anything.
         bytes: &'a [u8],
     },
-    /// Time has passed. Only now are silent partners given up, and LACPDUs sent. So whoever is late hands over the PDUs
-    /// that wait, and then ticks: they are in time, and all of them are answered by one.
+    /// Time has passed. Only this event expires silent partners and sends LACPDUs. After a delay, the caller
+    /// first passes on all PDUs that wait, which then count as in time, and then ticks, so that a single
+    /// LACPDU answers them all.
     Tick,
-    /// The bond's settings are these now.
+    /// The bond's settings were changed to these.
     Reconfigure(&'a Config),
 }
 
-/// What to do.
+/// An output of the state machines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Send a frame.
     Transmit {
-        /// Where.
+        /// Number of the member.
         member: u16,
-        /// Without frame check sequence.
+        /// The frame, without frame check sequence.
         frame: Vec<u8>,
     },
-    /// What may be done with a member has changed.
+    /// A member may be used differently from now on.
     Member {
-        /// Which.
+        /// Number of the member.
         member: u16,
-        /// Take frames from it? When this ends with the link up, the partner hears of it up to 1 s later (no more than
-        /// three LACPDUs are sent in a second): what it sends until then may be taken.
+        /// Whether to accept frames from it. When this ends while the link is up, the partner may learn of it
+        /// up to 1 s later (no more than three LACPDUs are sent per second), and frames that it sends until
+        /// then may be accepted.
         collecting: bool,
-        /// Send frames by it?
+        /// Whether to send frames on it.
         distributing: bool,
     },
-    /// How far the bond has come has changed.
+    /// The state of the negotiation has changed.
     Negotiation(Negotiation),
-    /// Something to tell an operator. A flood of PDUs is not one of these.
+    /// A message for the operator. A flood of PDUs does not cause a flood of these.
     Report {
-        /// Whose link it is about.
+        /// Number of the member.
         member: u16,
-        /// What.
+        /// The message.
         notice: Notice,
-        /// How many of its kind were kept back before it.
+        /// How many messages of this kind were suppressed before it.
         kept_back: u64,
     },
 }
 
-/// How far a bond has come.
+/// State of a bond's negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Negotiation {
-    /// No partner in use has spoken, or all have fallen silent.
+    /// No partner in use has spoken yet, or all have gone silent.
     #[default]
     Configured,
-    /// There is a partner, but fewer members than `min_links` are in sync, or none.
+    /// There is a partner, but fewer than `min_links` members are in sync, or none.
     TooFewLinks,
     /// The bond works.
     Negotiated,
-    /// Nobody speaks LACP on any link that is up, and the bond is to work without.
+    /// Nobody speaks LACP on any link that is up, and the bond is configured to work without LACP then.
     Fallback,
 }
 
-/// LACP of one bond.
+/// The LACP of one bond.
 #[derive(Clone, Debug)]
 pub struct Lacp {
     config: Config,
@@ -111,12 +114,12 @@ pub struct Lacp {
 }
 
 impl Lacp {
-    /// LACP of a bond without members. `config` has no [`Config::problem`].
+    /// Creates the LACP of a bond without members. `config` must have no [`Config::problem`].
     pub fn new(config: Config) -> Lacp {
         Lacp { config, members: BTreeMap::new(), active: None, negotiation: Negotiation::default() }
     }
 
-    /// Adds to `actions` what is to be done at `now_ns` because of `event`. Time never goes back.
+    /// Processes `event` at `now_ns` and adds the resulting actions to `actions`. Time must not go back.
     pub fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
             Event::Add { member, settings } => self.add(now_ns, member, settings),
@@ -136,8 +139,8 @@ impl Lacp {
         }
     }
 
-    /// When it must be stepped with [`Event::Tick`] at the latest; a time that has passed means at once. To be asked again
-    /// after each step.
+    /// Returns when [`Event::Tick`] is due at the latest; a time in the past means at once. Must be queried
+    /// again after each step.
     pub fn wake_ns(&self) -> Option<u64> {
         self.members.values().filter_map(Member::wake_ns).min()
     }
@@ -196,7 +199,8 @@ impl Lacp {
         }
     }
 
-    /// Runs selection and mux until nothing changes any more: each member goes down to detached once and up again.
+    /// Runs selection and mux until nothing changes: each member goes down to detached at most once, and up
+    /// again.
     fn settle(&mut self, now_ns: u64) {
         loop {
             let enough = self.has_enough();
@@ -239,7 +243,8 @@ impl Lacp {
         }
     }
 
-    /// Does nobody speak LACP on any link that is up? Once that is so, a link that comes up has yet to show somebody.
+    /// Returns true if nobody speaks LACP on any link that is up. Then a link that comes up must first detect
+    /// a partner.
     fn is_alone(&self) -> bool {
         let was = self.negotiation == Negotiation::Fallback;
         let mut up = self.members.values().filter(|member| member.link.up).peekable();
@@ -250,12 +255,12 @@ impl Lacp {
         self.links() >= self.config.min_links.max(1)
     }
 
-    /// Members in sync.
+    /// Returns the number of members in sync.
     fn links(&self) -> u16 {
         self.members.values().filter(|member| member.is_in_sync()).count().try_into().unwrap_or(u16::MAX)
     }
 
-    /// All there is to show.
+    /// Returns the state for display.
     pub fn status(&self) -> Status {
         Status {
             system: self.config.system,
@@ -283,8 +288,8 @@ impl Lacp {
     }
 }
 
-/// What a member's mux has come to, said to the bond at once, and to the partner with the next tick: frames are taken
-/// before it hears so.
+/// Reports a change of a member's mux to the bond at once, and to the partner with the next tick, so that
+/// frames are accepted before the partner learns of it.
 fn tell(now_ns: u64, number: u16, member: &mut Member, actions: &mut Vec<Action>) {
     member.show_mux();
     member.look_for_churn(now_ns);

@@ -1,4 +1,4 @@
-//! One member: the state of its machines. What they do with it is in their files.
+//! One member: the state of its machines. Each machine has a file.
 
 use super::churn::Churn;
 use super::config::{Config, Settings};
@@ -11,7 +11,7 @@ use super::refusal::Refusal;
 use super::status::Counters;
 use super::transmit::Transmit;
 
-/// What is known of a link.
+/// State of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
     pub up: bool,
@@ -23,27 +23,27 @@ pub(super) struct Link {
 pub(super) struct Member {
     pub settings: Settings,
     pub link: Link,
-    /// Kept out of the bond by the operator.
+    /// Excluded from the bond by the operator.
     pub held: bool,
     pub actor: Info,
     pub partner: Info,
     pub receive: Receive,
     pub periodic: Periodic,
     pub selected: bool,
-    /// Has a partner, but not the one in use.
+    /// Has a partner, but another than the bond's.
     pub outside: bool,
     pub mux: Mux,
     pub transmit: Transmit,
     pub actor_churn: Churn,
     pub partner_churn: Churn,
-    /// Collecting and distributing, as they were told last.
+    /// Collecting and distributing, as last reported.
     pub told: (bool, bool),
     pub counters: Counters,
     pub notices: Notices,
 }
 
 impl Member {
-    /// INITIALIZE: nobody there, link down.
+    /// The state INITIALIZE: no partner, link down.
     pub(super) fn new(config: &Config, settings: Settings) -> Member {
         let mut member = Member {
             settings,
@@ -67,17 +67,17 @@ impl Member {
         member
     }
 
-    /// Has anybody spoken, and not been given up?
+    /// Returns true if a partner has spoken and was not given up.
     pub(super) fn has_partner(&self) -> bool {
         !self.partner.system.is_nobody()
     }
 
-    /// Is the partner's word good?
+    /// Returns true if the partner's information is current.
     pub(super) fn is_current(&self) -> bool {
         matches!(self.receive, Receive::Current(_))
     }
 
-    /// Has its partner been given up?
+    /// Returns true if its partner was given up.
     pub(super) fn is_given_up(&self) -> bool {
         self.receive == Receive::Defaulted
     }
@@ -89,7 +89,7 @@ impl Member {
     pub(super) fn refuse(&mut self, now_ns: u64, refusal: Refusal) {
         self.counters.refused[refusal as usize] += 1;
         match refusal {
-            // What was on its way when the link went down is nobody's fault.
+            // PDUs may be in flight when the link goes down; that is not an error.
             Refusal::LinkDown => {}
             Refusal::OwnSystem => self.note(now_ns, Notice::Loop),
             _ => self.note(now_ns, Notice::Refused(refusal)),
@@ -108,7 +108,7 @@ impl Member {
         }
     }
 
-    /// Whether it collects and distributes, if that is news.
+    /// Returns collecting and distributing if they have changed since the last report.
     pub(super) fn news(&mut self) -> Option<(bool, bool)> {
         let now = (self.mux >= Mux::Collecting, self.mux == Mux::Distributing);
         let before = std::mem::replace(&mut self.told, now);

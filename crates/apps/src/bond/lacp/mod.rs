@@ -1,18 +1,21 @@
-//! LACP, the Link Aggregation Control Protocol of IEEE 802.1AX, clause 6.4: which members of a bond lead to the same
-//! partner, and when frames may be taken from them and sent by them.
+//! LACP, the Link Aggregation Control Protocol of IEEE 802.1AX clause 6.4: which members of a bond lead to
+//! the same partner, and when frames may be received and sent on them.
 //!
-//! It is pure: [`Lacp::step`] takes the time and what happened, and says what to do. It has no clock, no thread and no
-//! port, so it replays on a virtual clock. Each machine of the standard is a file: `receive`, `periodic`, `selection`,
-//! `mux`, `transmit`, `churn`.
+//! It is pure: [`Lacp::step`] takes the time and an event, and returns actions. It has no clock, no thread
+//! and no port, so it can be replayed on a virtual clock. Each state machine of the standard is a file:
+//! `receive`, `periodic`, `selection`, `mux`, `transmit`, `churn`.
 //!
-//! Where it is not what the standard draws:
-//! - INITIALIZE is making a member; there is no LACP_DISABLED, because a member without LACP is not given to us.
-//! - A member waits for itself before it attaches (wait_while), not for its aggregator's others: one that flaps cannot
-//!   hold up those that do not.
-//! - A silent partner is taken to want PDUs at our own rate, so that a fast bond finds a passive partner within 1 s.
-//! - A member without partner never collects: what a bond does with silent partners (`fallback`) is not LACP's.
-//! - PDUs from our own system id are refused (a loop), and so are those sent to any other address than the protocol's:
-//!   a bridge forwards those, so anyone could have sent them.
+//! It differs from the standard's diagrams in these points:
+//! - INITIALIZE is the creation of a member. There is no LACP_DISABLED, because members without LACP are not
+//!   handled here.
+//! - A member waits only for itself before it attaches (wait_while), not for the other members of its
+//!   aggregator, so a flapping member cannot delay the others.
+//! - A silent partner is assumed to want PDUs at our own rate, so that a fast bond finds a passive partner
+//!   within 1 s.
+//! - A member without a partner never collects: what a bond does with silent partners (`fallback`) is decided
+//!   outside LACP.
+//! - PDUs with our own system id are refused (a loop), and so are PDUs to an address other than the
+//!   protocol's: bridges forward those, so anyone could have sent them.
 
 mod churn;
 mod config;

@@ -1,25 +1,25 @@
-//! The mux machine with independent control (802.1AX 6.4.15): takes frames before it sends any, and sends only once the
-//! partner takes them, so that nothing is lost while both come up.
+//! The mux machine with independent control (802.1AX 6.4.15): it receives frames before it sends any, and
+//! sends only once the partner receives, so that nothing is lost while both ends start.
 
 use super::info::State;
 use super::member::Member;
 
-/// A member waits so long for its aggregator before it attaches (wait_while).
+/// How long a member waits before it attaches (wait_while), in nanoseconds.
 const WAIT_NS: u64 = 2_000_000_000;
 
-/// Its state.
+/// State of the mux machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Mux {
-    /// In no aggregator.
+    /// Not in an aggregator.
     #[default]
     Detached,
-    /// Selected; attached then.
+    /// Selected; attaches at this time.
     Waiting(u64),
-    /// Says so to the partner.
+    /// In an aggregator, and announces that to the partner.
     Attached,
-    /// Takes frames.
+    /// Receives frames.
     Collecting,
-    /// Takes and sends.
+    /// Receives and sends frames.
     Distributing,
 }
 
@@ -40,7 +40,8 @@ impl Mux {
 }
 
 impl Member {
-    /// One transition, if there is one. `enough`: the bond's `min_links` are there. True if its state changed.
+    /// Makes one transition, if one is due. `enough` means that `min_links` members are in sync. Returns true
+    /// if the state changed.
     pub(super) fn run_mux(&mut self, now_ns: u64, enough: bool) -> bool {
         let ready = enough && self.is_in_sync();
         let next = match self.mux {
@@ -58,18 +59,19 @@ impl Member {
         changed
     }
 
-    /// Do both ends say that this link is in its aggregator?
+    /// Returns true if both ends announce that this link is in its aggregator.
     pub(super) fn is_in_sync(&self) -> bool {
         self.selected && self.mux >= Mux::Attached && self.partner.state.has(State::SYNC)
     }
 
-    /// A partner that has not heard us for too long takes nothing, whatever else it says: Open vSwitch goes on saying that it
-    /// collects (the standard's cannot: it is not in sync then).
+    /// Returns true if the partner receives frames. A partner whose information about us has expired does
+    /// not, whatever it announces: Open vSwitch continues to announce collecting (a partner that follows the
+    /// standard is then out of sync).
     fn partner_collects(&self) -> bool {
         self.partner.state.has(State::COLLECTING) && !self.partner.state.has(State::EXPIRED)
     }
 
-    /// What the mux says to the partner, and that it be told if it is new.
+    /// Updates what the mux announces, and requests an LACPDU if that has changed.
     pub(super) fn show_mux(&mut self) {
         let before = self.actor.state;
         self.actor.state = before

@@ -1,16 +1,16 @@
-//! What an operator should read of. A partner decides how often such things happen, so each kind is let through four
-//! times and then once in half a minute, with the number of those that were not.
+//! Messages for the operator. The partner controls how often they arise, so each kind is limited to four at
+//! once and then one every half minute, which states how many were suppressed.
 
 use super::info::System;
 use super::refusal::Refusal;
 use std::fmt;
 
-/// Notices of a kind that are let through at once.
+/// Messages of one kind that are allowed at once.
 const BURST: u64 = 4;
-/// One more is allowed after each.
+/// Time until one more is allowed, in nanoseconds.
 const REFILL_NS: u64 = 30_000_000_000;
 
-/// Something worth a line in the log.
+/// A message for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The link leads back to our own system.
@@ -19,24 +19,24 @@ pub enum Notice {
     Refused(Refusal),
     /// The partner has been silent for too long.
     Expired {
-        /// Who.
+        /// The partner.
         partner: System,
     },
-    /// Somebody else answers.
+    /// Another system answers.
     PartnerChanged {
-        /// Who did.
+        /// The previous partner.
         from: System,
-        /// Who does.
+        /// The new partner.
         to: System,
     },
-    /// The partner or a key differs from the aggregator in use: the member stays out.
+    /// The partner or a key differs from the aggregator in use, so the member is not used.
     NotSelected {
-        /// Who is there.
+        /// The partner of this member.
         partner: System,
-        /// Its key.
+        /// The partner's key.
         key: u16,
     },
-    /// We have been out of sync for a minute.
+    /// Our end has been out of sync for a minute.
     ActorChurn,
     /// The partner has been out of sync for a minute.
     PartnerChurn,
@@ -64,9 +64,9 @@ impl fmt::Display for Notice {
             Notice::Loop => f.write_str("loop: the link leads back to our own LACP system"),
             Notice::Refused(refusal) => write!(f, "LACPDU refused: {refusal}"),
             Notice::Expired { partner } => write!(f, "LACP partner {partner} is silent"),
-            Notice::PartnerChanged { from, to } => write!(f, "LACP partner is {to}, and was {from}"),
+            Notice::PartnerChanged { from, to } => write!(f, "LACP partner is now {to}, and was {from}"),
             Notice::NotSelected { partner, key } => {
-                write!(f, "not used: LACP partner {partner} key {key} is another than the bond's")
+                write!(f, "not used: LACP partner {partner} key {key} differs from the bond's")
             }
             Notice::ActorChurn => f.write_str("churn: not in an aggregator for 60 s"),
             Notice::PartnerChurn => f.write_str("churn: LACP partner not in sync for 60 s"),
@@ -74,7 +74,7 @@ impl fmt::Display for Notice {
     }
 }
 
-/// A member's notices, each with how many of its kind were kept back before it.
+/// A member's messages, each with the number of suppressed messages of its kind before it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notices {
     pub pending: Vec<(Notice, u64)>,
@@ -89,7 +89,7 @@ impl Notices {
     }
 }
 
-/// A bucket of tokens, kept as the time when it would be full again.
+/// A token bucket, stored as the time at which it will be full again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Allowance {
     full_ns: u64,

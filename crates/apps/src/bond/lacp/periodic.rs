@@ -1,25 +1,25 @@
-//! The periodic transmission machine (802.1AX 6.4.13): a PDU as often as the partner wants one.
+//! The periodic transmission machine (802.1AX 6.4.13): sends a PDU as often as the partner wants one.
 
 use super::info::State;
 use super::member::Member;
 
-/// Between two PDUs to a partner that wants them fast.
+/// Interval between PDUs to a partner that wants them fast, in nanoseconds.
 pub(super) const FAST_NS: u64 = 1_000_000_000;
-/// Between two PDUs to one that does not.
+/// Interval between PDUs to other partners, in nanoseconds.
 const SLOW_NS: u64 = 30_000_000_000;
 
-/// Its state. PERIODIC_TX lasts no time: it is the wish to transmit.
+/// State of the machine. PERIODIC_TX has no duration: it is the request to transmit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Periodic {
     pub pace: Pace,
-    /// When the next one is due.
+    /// When the next PDU is due.
     pub due_ns: Option<u64>,
 }
 
-/// How often.
+/// How often to send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Pace {
-    /// Both ends are passive, or the link is down: LACPDUs are not sent at all.
+    /// Both ends are passive, or the link is down: no LACPDUs are sent.
     #[default]
     None,
     Fast,
@@ -45,8 +45,8 @@ impl Pace {
 }
 
 impl Member {
-    /// Runs the machine. A late turn sends one PDU, not those that it missed. A partner that turns fast gets one at
-    /// once: it may not have 30 s.
+    /// Runs the machine. After a delay it sends one PDU, not all that were missed. A partner that changes to
+    /// fast gets one at once, because it may not be able to wait 30 s.
     pub(super) fn run_periodic(&mut self, now_ns: u64) {
         let before = self.periodic;
         let pace = self.pace();

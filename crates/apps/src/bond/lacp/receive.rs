@@ -1,29 +1,31 @@
-//! The receive machine (802.1AX 6.4.12): what is believed of the partner, and for how long.
+//! The receive machine (802.1AX 6.4.12): what is believed about the partner, and for how long.
 
 use super::info::{Info, State};
 use super::lacpdu::LacpPdu;
 use super::member::{Link, Member};
 use super::notice::Notice;
 
-/// A partner's word is void after such a silence, if we asked for a PDU every second: three of them.
+/// Silence after which a partner's information expires if we asked for a PDU every second: three intervals,
+/// in nanoseconds.
 const SHORT_NS: u64 = 3_000_000_000;
-/// And if we did not.
+/// The same if we asked for one every 30 seconds.
 const LONG_NS: u64 = 90_000_000_000;
 
-/// Bits of ours that the partner must know, or be told.
+/// Our state bits that the partner must know, or be told.
 const TOLD: State = State(State::ACTIVITY.0 | State::TIMEOUT.0 | State::SYNC.0 | State::AGGREGATION.0);
 
-/// Its state. INITIALIZE is making a member.
+/// State of the machine. INITIALIZE is the creation of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Receive {
-    /// The link is down. The partner is remembered: a cable that comes back most likely leads to the same.
+    /// The link is down. The partner is remembered, because most likely it will be the same when the link is
+    /// up again.
     #[default]
     PortDisabled,
-    /// The partner is silent, and given up then.
+    /// The partner is silent, and will be given up at this time.
     Expired(u64),
     /// There is no partner.
     Defaulted,
-    /// The partner's word is good until then.
+    /// The partner's information is valid until this time.
     Current(u64),
 }
 
@@ -46,7 +48,7 @@ impl Receive {
 }
 
 impl Member {
-    /// The link is up or down, or of another speed.
+    /// Updates the link's state and speed.
     pub(super) fn set_link(&mut self, now_ns: u64, link: Link) {
         let was_up = std::mem::replace(&mut self.link, link).up;
         if link.up && !was_up {
@@ -58,7 +60,7 @@ impl Member {
         }
     }
 
-    /// A PDU that was not refused.
+    /// Processes a PDU that was not refused.
     pub(super) fn hear(&mut self, now_ns: u64, pdu: &LacpPdu) {
         self.counters.lacpdus_received += 1;
         if !pdu.actor.is_same_port(&self.partner) {
@@ -70,15 +72,16 @@ impl Member {
         }
         let known = pdu.partner.state.among(TOLD) == self.actor.state.among(TOLD);
         self.transmit.wanted |= !known || !pdu.partner.is_same_port(&self.actor);
-        // It remembers us well, but has not heard us: the PDU that was sent when the link came up came before its end did.
+        // The partner remembers us but did not receive our PDU, which was sent when our end of the link came
+        // up before its own.
         self.transmit.wanted |= pdu.actor.state.has(State::EXPIRED);
         self.record(pdu);
         self.actor.state = self.actor.state.with(State::DEFAULTED | State::EXPIRED, false);
         self.receive = Receive::Current(now_ns.saturating_add(self.patience_ns()));
     }
 
-    /// recordPDU: the partner is in sync if it says so of this very link, or of a link that it does not aggregate, and
-    /// somebody keeps the conversation going.
+    /// recordPDU: the partner is in sync if its PDU is about this link, or about a link that it does not
+    /// aggregate, and at least one end is active.
     fn record(&mut self, pdu: &LacpPdu) {
         let kept = pdu.actor.state.has(State::ACTIVITY)
             || self.actor.state.has(State::ACTIVITY) && pdu.partner.state.has(State::ACTIVITY);
@@ -106,21 +109,22 @@ impl Member {
         }
     }
 
-    /// EXPIRED: not in sync, and asked every second for another 3 s.
+    /// EXPIRED: no longer in sync, and asked to send every second for another 3 s.
     fn expire(&mut self, now_ns: u64) {
         self.receive = Receive::Expired(now_ns.saturating_add(SHORT_NS));
         self.partner.state = self.partner.state.with(State::SYNC, false).with(State::TIMEOUT, true);
         self.actor.state = self.actor.state.with(State::EXPIRED, true);
     }
 
-    /// recordDefault: nobody, taken to want what we want.
+    /// recordDefault: no partner, which is assumed to want what we want.
     pub(super) fn forget_partner(&mut self) {
         self.selected = false;
         self.partner = Info { state: self.actor.state.among(State::TIMEOUT), ..Info::default() };
         self.actor.state = self.actor.state.with(State::DEFAULTED, true);
     }
 
-    /// The bond's settings have changed. A partner that is asked for fewer PDUs from now on gets the time for it.
+    /// Applies changed settings of the bond. A partner that is now asked for fewer PDUs gets the time it
+    /// needs.
     pub(super) fn set_actor(&mut self, now_ns: u64, actor: Info) {
         const OURS: State = State(State::ACTIVITY.0 | State::TIMEOUT.0 | State::AGGREGATION.0);
         let state = self.actor.state.with(OURS, false) | actor.state;

@@ -1,8 +1,8 @@
-//! Why a PDU was refused. A refused PDU changes nothing but the counter of its reason.
+//! Why a PDU was refused. A refused PDU has no effect except on the counter of its reason.
 
 use thiserror::Error;
 
-/// Why.
+/// Why a PDU was refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "every variant's sentence is its documentation")]
 pub enum Refusal {
@@ -14,11 +14,11 @@ pub enum Refusal {
     Subtype,
     #[error("version 0")]
     Version,
-    #[error("a marker that neither asks nor answers")]
+    #[error("a marker that is neither request nor response")]
     TlvType,
     #[error("a TLV of wrong length")]
     TlvLength,
-    #[error("its sender is nobody: system id 00:00:00:00:00:00")]
+    #[error("its system id is 00:00:00:00:00:00, which means no system")]
     Nobody,
     #[error("our own system id: the link leads back to us")]
     OwnSystem,
@@ -27,7 +27,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// All of them, in the order of their counters.
+    /// All reasons, in the order of their counters.
     pub const ALL: [Refusal; 9] = [
         Refusal::Truncated,
         Refusal::NotSlowProtocol,

@@ -1,9 +1,11 @@
-//! Selection (802.1AX 6.4.14): which members lead to the same partner by the same keys, and which such aggregator is used.
+//! Selection (802.1AX 6.4.14): which members lead to the same partner with the same keys, and which of these
+//! aggregators is used.
 //!
-//! A member out of the aggregator in use is detached. Where an aggregator that works is not better than another, it stays,
-//! so that one PDU with a wrong system id costs one member. Two ends can have several aggregators between them, and must
-//! not settle on different ones: each has its own policy and may know other speeds. So the end that leads, by the lower
-//! system id, is followed to where it is in sync; the other end is too, after a minute in vain.
+//! A member outside the aggregator in use is detached. A working aggregator is kept unless another one is
+//! better, so that a PDU with a wrong system id costs only one member. The two ends can have several
+//! aggregators between them and must agree on one, although each has its own policy and may know other
+//! speeds. Therefore the end with the lower system id decides, and the other uses the aggregator in which
+//! that end is in sync; after a minute without success it is the other way round.
 
 use super::churn::Churn;
 use super::config::{Config, Policy};
@@ -14,7 +16,7 @@ use super::notice::Notice;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What members must have in common (a LAG ID).
+/// What members of an aggregator have in common (a LAG ID).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lag {
     pub key: u16,
@@ -24,7 +26,7 @@ pub(super) struct Lag {
     pub alone: Option<u16>,
 }
 
-/// The better, the greater.
+/// Rank of an aggregator: higher is better.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     enough: bool,
@@ -34,7 +36,7 @@ struct Rank {
 
 type Members = BTreeMap<u16, Member>;
 
-/// Chooses the aggregator in use.
+/// Chooses the aggregator to use.
 pub(super) fn choose(config: &Config, members: &Members, active: Option<Lag>) -> Option<Lag> {
     let candidates: BTreeSet<Lag> = current(members).filter_map(|(number, member)| lag(number, member)).collect();
     let rank = |lag: &Lag| rank(config, members, lag);
@@ -49,7 +51,7 @@ pub(super) fn choose(config: &Config, members: &Members, active: Option<Lag>) ->
             Some(if better { best } else { active })
         }
         (_, Some(best)) => Some(best),
-        // All partners are silent: the one in use may be about to speak again.
+        // All partners are silent; the one in use may speak again.
         (Some(active), None) => {
             members.iter().any(|(number, member)| lag(*number, member) == Some(active)).then_some(active)
         }
@@ -57,7 +59,7 @@ pub(super) fn choose(config: &Config, members: &Members, active: Option<Lag>) ->
     }
 }
 
-/// `best`, or what its partner has chosen instead.
+/// Returns `best`, or what the partner has chosen instead.
 fn agree(config: &Config, members: &Members, candidates: &BTreeSet<Lag>, best: Lag) -> Lag {
     let partner_leads = best.partner < config.system;
     let in_vain = || current_of(members, best).all(|(_, member)| member.partner_churn == Churn::Churning);
@@ -69,13 +71,13 @@ fn agree(config: &Config, members: &Members, candidates: &BTreeSet<Lag>, best: L
     chosen.max_by_key(|lag| rank(config, members, lag)).unwrap_or(best)
 }
 
-/// Selects the members of `active` and no others. True if a member's selection changed.
+/// Selects the members of `active` and no others. Returns true if a member's selection changed.
 pub(super) fn select(now_ns: u64, members: &mut Members, active: Option<Lag>) -> bool {
     let mut changed = false;
     for (number, member) in members {
         let lag = lag(*number, member);
         let inside = lag.is_some() && lag == active;
-        // What was unselected is detached before it is selected anew, so that the partner hears of it.
+        // An unselected member is detached before it is selected again, so that the partner notices.
         let selected = inside && (member.selected || member.is_current() && member.mux == Mux::Detached);
         changed |= selected != member.selected;
         member.selected = selected;
@@ -88,7 +90,7 @@ pub(super) fn select(now_ns: u64, members: &mut Members, active: Option<Lag>) ->
     changed
 }
 
-/// The aggregator that a member belongs to.
+/// Returns the aggregator that a member belongs to.
 pub(super) fn lag(number: u16, member: &Member) -> Option<Lag> {
     let loops = member.partner.system.mac == member.actor.system.mac;
     if !member.has_partner() || loops || member.held {
@@ -98,12 +100,12 @@ pub(super) fn lag(number: u16, member: &Member) -> Option<Lag> {
     Some(Lag { key: member.actor.key, partner: member.partner.system, partner_key: member.partner.key, alone })
 }
 
-/// Members of `lag` whose partner's word is good.
+/// Iterates over the members of `lag` whose partner's information is current.
 pub(super) fn current_of(members: &Members, of: Lag) -> impl Iterator<Item = (u16, &Member)> {
     current(members).filter(move |(number, member)| lag(*number, member) == Some(of))
 }
 
-/// The sum of their links' known speeds.
+/// Returns the sum of their known link speeds.
 pub(super) fn speed_bps(members: &Members, of: Lag) -> u64 {
     current_of(members, of).fold(0, |sum, (_, member)| sum.saturating_add(member.link.speed_bps.unwrap_or(0)))
 }

@@ -1,105 +1,105 @@
-//! What `show bond` shows of LACP.
+//! The state of LACP for `show bond`.
 
 use super::info::{Info, System};
 use super::machine::Negotiation;
 use super::refusal::Refusal;
 
-/// A bond.
+/// State of a bond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Who we are.
+    /// Our system id.
     pub system: System,
-    /// How far it has come.
+    /// State of the negotiation.
     pub negotiation: Negotiation,
-    /// Members in sync in the aggregator in use.
+    /// Number of members in sync in the aggregator in use.
     pub links: u16,
-    /// How many are needed.
+    /// Number of members required.
     pub min_links: u16,
-    /// All partners that members lead to.
+    /// The aggregators, one for each partner and pair of keys.
     pub aggregators: Vec<Aggregator>,
-    /// All members, by number.
+    /// All members, ordered by number.
     pub members: Vec<MemberStatus>,
 }
 
-/// Members with one partner and one pair of keys.
+/// Members with the same partner and pair of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Aggregator {
-    /// Is it the one in use?
+    /// Whether it is the one in use.
     pub active: bool,
     /// Our key.
     pub key: u16,
-    /// Who is at the other end.
+    /// System id of the partner.
     pub partner: System,
-    /// Its key.
+    /// The partner's key.
     pub partner_key: u16,
-    /// The partner does not aggregate: there is one member at most.
+    /// Whether the partner does not aggregate, so that there is at most one member.
     pub individual: bool,
-    /// Sum of the known link speeds of members whose partner's word is good.
+    /// Sum of the known link speeds of members whose partner's information is current.
     pub speed_bps: u64,
-    /// Its members.
+    /// Numbers of its members.
     pub members: Vec<u16>,
 }
 
-/// A member.
+/// State of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Its number.
+    /// Number of the member.
     pub member: u16,
-    /// Is its link up?
+    /// Whether its link is up.
     pub link_up: bool,
-    /// Its link's speed, if known.
+    /// Speed of its link in bits per second, if known.
     pub speed_bps: Option<u64>,
-    /// Kept out by the operator?
+    /// Whether the operator excluded it.
     pub held: bool,
     /// Receive machine: `port disabled`, `expired`, `defaulted`, `current`.
     pub receive: &'static str,
     /// Periodic machine: `none`, `fast`, `slow`.
     pub periodic: &'static str,
-    /// In the aggregator in use?
+    /// Whether it is in the aggregator in use.
     pub selected: bool,
     /// Mux machine: `detached`, `waiting`, `attached`, `collecting`, `distributing`.
     pub mux: &'static str,
-    /// Our churn: `idle`, `watching`, `none`, `churning`.
+    /// Churn detection of our end: `idle`, `watching`, `none`, `churning`.
     pub actor_churn: &'static str,
-    /// The partner's.
+    /// Churn detection of the partner's end.
     pub partner_churn: &'static str,
-    /// Our end.
+    /// What we announce about our end.
     pub actor: Info,
-    /// The partner's end, as we believe.
+    /// What we believe about the partner's end.
     pub partner: Info,
-    /// What has happened.
+    /// Counters of the member.
     pub counters: Counters,
 }
 
-/// What has happened to a member, since it was added.
+/// Counters of a member since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// LACPDUs taken.
+    /// LACPDUs accepted.
     pub lacpdus_received: u64,
     /// LACPDUs sent.
     pub lacpdus_sent: u64,
-    /// Markers that asked us.
+    /// Markers received.
     pub markers_received: u64,
-    /// Of those, beyond what may be answered in a second.
+    /// Markers not answered, because they exceeded the limit per second.
     pub markers_unanswered: u64,
-    /// Answers to markers, of which we send none.
+    /// Responses to markers received, although we send no markers.
     pub marker_responses_received: u64,
-    /// PDUs refused, by reason: in the order of [`Refusal::ALL`].
+    /// PDUs refused, by reason, in the order of [`Refusal::ALL`].
     pub refused: [u64; Refusal::ALL.len()],
-    /// The partner fell silent.
+    /// How often the partner went silent.
     pub expired: u64,
-    /// It was given up.
+    /// How often the partner was given up.
     pub defaulted: u64,
-    /// Another system answered.
+    /// How often another system answered.
     pub partner_changed: u64,
-    /// We were out of sync for a minute.
+    /// How often our end was out of sync for a minute.
     pub actor_churned: u64,
-    /// The partner was.
+    /// How often the partner was out of sync for a minute.
     pub partner_churned: u64,
 }
 
 impl Counters {
-    /// PDUs refused for `reason`.
+    /// Returns the number of PDUs refused for `reason`.
     pub fn refused(&self, reason: Refusal) -> u64 {
         self.refused[reason as usize]
     }

@@ -1,19 +1,19 @@
-//! The transmit machine (802.1AX 6.4.16): sends when the partner must be told something, three LACPDUs a second at most;
-//! and the Marker responder (6.5.4), within what Annex 57A of IEEE 802.3 allows.
+//! The transmit machine (802.1AX 6.4.16), which sends at most three LACPDUs per second when the partner must
+//! be told something, and the Marker responder (6.5.4), within the limits of Annex 57A of IEEE 802.3.
 
 use super::lacpdu::{LacpPdu, Marker};
 use super::member::Member;
 use super::periodic::{FAST_NS, Pace};
 
-/// LACPDUs sent within any [`FAST_NS`].
+/// The largest number of LACPDUs within any [`FAST_NS`].
 const LACPDUS: usize = 3;
-/// Frames of a slow protocol sent within any second.
+/// The largest number of frames of a slow protocol within any second.
 const MARKERS: usize = 10;
 
-/// Its state.
+/// State of the machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Transmit {
-    /// NTT of the standard: the partner does not know yet.
+    /// NTT of the standard: the partner must be told something.
     pub wanted: bool,
     sent: Window<LACPDUS>,
     answered: Window<MARKERS>,
@@ -26,9 +26,9 @@ impl Transmit {
 }
 
 impl Member {
-    /// The LACPDU to send now, if one is wanted and allowed.
+    /// Returns the LACPDU to send now, if one is wanted and allowed.
     pub(super) fn lacpdu(&mut self, now_ns: u64) -> Option<Vec<u8>> {
-        // Nothing is sent between two passive ends, nor kept for later.
+        // Between two passive ends nothing is sent, nor kept for later.
         self.transmit.wanted &= self.periodic.pace != Pace::None;
         if !self.transmit.wanted || !self.transmit.sent.take(now_ns) {
             return None;
@@ -38,7 +38,7 @@ impl Member {
         Some(LacpPdu { actor: self.actor, partner: self.partner, collector_delay: 0 }.frame(self.settings.mac))
     }
 
-    /// The answer to a marker.
+    /// Returns the response to a marker.
     pub(super) fn answer(&mut self, now_ns: u64, marker: &Marker) -> Option<Vec<u8>> {
         self.counters.markers_received += 1;
         if !self.transmit.answered.take(now_ns) {
@@ -49,7 +49,7 @@ impl Member {
     }
 }
 
-/// When the last `N` frames were sent, oldest first: another may be once that is a second ago.
+/// The times of the last `N` frames sent, oldest first. Another may be sent once the oldest is a second ago.
 #[derive(Clone, Copy, Debug)]
 struct Window<const N: usize>([Option<u64>; N]);
 
@@ -60,12 +60,12 @@ impl<const N: usize> Default for Window<N> {
 }
 
 impl<const N: usize> Window<N> {
-    /// From when on a frame may be sent.
+    /// Returns when the next frame may be sent.
     fn free_ns(&self) -> u64 {
         self.0[0].map_or(0, |oldest| oldest.saturating_add(FAST_NS))
     }
 
-    /// Takes a place, if one is free.
+    /// Reserves a slot, if one is free.
     fn take(&mut self, now_ns: u64) -> bool {
         let free = now_ns >= self.free_ns();
         if free {

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 
 const SOURCE: [u8; 6] = [0x02, 0x11, 0x22, 0x33, 0x44, 0x55];
 
-/// Written by hand from figure 6-7 of 802.1AX: offsets, lengths and order are not our code's word.
+/// Written by hand from figure 6-7 of 802.1AX, so that offsets, lengths and order are independent of our
+/// code.
 #[rustfmt::skip]
 const FRAME: [u8; 74] = [
     0x01, 0x80, 0xc2, 0x00, 0x00, 0x02, 0x02, 0x11, 0x22, 0x33, 0x44, 0x55, 0x88, 0x09,
@@ -83,7 +84,7 @@ fn every_refusal_has_its_reason() {
     assert_eq!(changed(17, 19), Err(Refusal::TlvLength));
     assert_eq!(changed(37, 0), Err(Refusal::TlvLength));
     assert_eq!(changed(57, 20), Err(Refusal::TlvLength));
-    // The same bytes as a Marker PDU: its only TLV is too long.
+    // The same bytes as a Marker PDU, whose only TLV is then too long.
     assert_eq!(changed(14, 2), Err(Refusal::TlvLength));
     let mut nobody = frame();
     nobody[20..26].fill(0);

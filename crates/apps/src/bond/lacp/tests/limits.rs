@@ -1,4 +1,4 @@
-//! What a hostile or broken partner can make us do: little, and not often.
+//! A hostile or broken partner can cause only a limited amount of work.
 
 use super::wire::*;
 use crate::bond::lacp::*;
@@ -10,7 +10,7 @@ fn negotiated(links: u16) -> Net {
     net
 }
 
-/// Everything but the counters.
+/// The whole status except for counters.
 fn state(net: &Net) -> Status {
     let mut status = net.ends[0].lacp.status();
     status.members.iter_mut().for_each(|member| member.counters = Counters::default());
@@ -84,7 +84,8 @@ fn never_more_than_three_lacpdus_in_a_second() {
     let mut net = negotiated(1);
     let mut pdu = net.ends[1].pdus(1).last().unwrap().1;
     for turn in 0..2000u16 {
-        // A partner that never knows us wants an answer to each; one whose key changes makes us detach.
+        // A partner that never knows us requests an answer to each PDU; one whose key changes makes us
+        // detach.
         pdu.partner.key = turn;
         pdu.actor.key = turn / 7;
         net.step(0, Event::Pdu { member: 1, bytes: &pdu.frame([2; 6]) });
@@ -130,7 +131,7 @@ fn markers_are_answered_with_what_they_asked_ten_a_second_at_most() {
     assert_eq!((answers.len(), most_in_a_second(&answers)), (31, 10));
     let counters = net.status(0, 1).counters;
     assert_eq!((counters.markers_received, counters.markers_unanswered), (301, 270));
-    // The other end was answered though it never asked: counted, and that is all.
+    // The other end was sent a response without having asked; that is only counted.
     assert_eq!(net.status(1, 1).counters.marker_responses_received, 31);
     assert!(net.all_work());
     assert_eq!(net.status(0, 1).counters.expired, 0);
@@ -166,7 +167,7 @@ fn churn_is_a_minute_out_of_sync() {
     }
     let other = net.status(0, 1);
     assert_eq!((other.actor_churn, other.partner_churn), ("none", "none"));
-    // Out of the link, churn ends; in sync, it ends too.
+    // Churn ends when the link goes down, and when it is in sync.
     net.carrier(0, 2, false);
     assert_eq!(net.status(0, 2).actor_churn, "idle");
     net.carrier(0, 2, true);

@@ -1,5 +1,5 @@
-//! Two ends on a wire, on a virtual clock. The cases are those that other implementations are tested with, stated by the
-//! bits on the wire and the seconds they took.
+//! Two ends of a link on a virtual clock. The cases are those with which other implementations are tested,
+//! expressed as bits on the wire and durations.
 
 mod codec;
 mod limits;

@@ -113,7 +113,7 @@ fn a_cut_link_expires_defaults_and_comes_back() {
     net.run(30_100 * MS);
     for end in [0, 1] {
         assert_eq!(net.states(end, 1), ("current", "distributing"));
-        // Up, down and up again: collecting alone on the way up is told too.
+        // Up, down and up again; collecting alone on the way up is reported too.
         let told: Vec<_> = net.ends[end].changes.iter().filter(|change| change.1 == 1).collect();
         assert_eq!(told.iter().filter(|change| change.3).count(), 2);
         assert_eq!(told.iter().filter(|change| !change.2).count(), 1);
@@ -132,7 +132,7 @@ fn fast_ends_are_back_within_four_seconds() {
 #[test]
 fn one_lost_direction_stops_both() {
     let mut net = negotiated(config(1), config(2), 2);
-    // The first end is heard no more, but hears.
+    // The first end is no longer received, but receives.
     net.links[0].lost = [true, false];
     assert!(net.run_until(3010 * MS, |net| !net.works(0, 1) && !net.works(1, 1)).is_some());
     net.run(10 * SEC);
@@ -263,7 +263,8 @@ fn either_end_restarts() {
         net.restart(end, config(end as u8 + 1));
         net.run(2 * MS);
         for member in 1..=3 {
-            // Its first PDU says that it does not know us: nothing is sent to who does not take it.
+            // Its first PDU announces that it does not know us, and a partner that does not receive is sent
+            // nothing.
             assert!(!net.works(1 - end, member));
         }
         assert!(net.run_until(3 * SEC, Net::all_work).is_some());
@@ -296,7 +297,7 @@ fn members_come_and_go() {
     for end in &net.ends {
         assert_eq!(end.changes.iter().filter(|change| change.1 == 1).count(), 2, "the others never noticed");
     }
-    // One that was removed, or never was, is not heard of.
+    // Events for a member that was removed or never existed are ignored.
     net.step(0, Event::Link { member: 2, up: true, speed_bps: None });
     net.step(0, Event::Hold { member: 9, held: true });
     net.step(0, Event::Remove { member: 2 });
@@ -345,12 +346,12 @@ fn a_late_caller_hands_over_what_waits_before_it_ticks() {
     let frames: Vec<_> = [1, 2].map(|member| (member, net.ends[1].sent.iter().rfind(|sent| sent.1 == member))).into();
     let frames: Vec<(u16, Vec<u8>)> =
         frames.into_iter().map(|(member, sent)| (member, sent.unwrap().2.clone())).collect();
-    // Our thread did not run for 5 s, twice as long as the partner may be silent.
+    // Our thread did not run for 5 s, longer than the partner may be silent.
     net.now += 5 * SEC;
     for (member, frame) in &frames {
-        net.happen(0, Event::Pdu { member: *member, bytes: frame });
+        net.handle(0, Event::Pdu { member: *member, bytes: frame });
     }
-    net.happen(0, Event::Tick);
+    net.handle(0, Event::Tick);
     assert!(net.works(0, 1) && net.works(0, 2));
     assert_eq!(net.status(0, 2).counters.expired, 0);
 }
@@ -378,7 +379,7 @@ fn fallback_is_said_once_every_link_that_is_up_is_silent() {
     assert_eq!(net.ends[0].negotiation, Negotiation::Negotiated);
 }
 
-/// A member with this partner, which says `change` of what a partner in sync says, every second.
+/// A member with this partner, which every second sends a PDU of a partner in sync, modified by `change`.
 fn with_partner(ours: Config, change: impl Fn(&mut LacpPdu)) -> Net {
     let mut net = Net::new(&[ours]);
     net.add(0, settings(1));

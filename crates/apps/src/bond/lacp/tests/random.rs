@@ -1,5 +1,5 @@
-//! Anything in any order. Whatever comes, a member sends only while its link is up and the last PDU it took says that the
-//! partner is in sync with it and takes frames.
+//! Random events in random order. A member sends only while its link is up and the last accepted PDU
+//! announces that the partner is in sync with it and receives frames.
 
 use super::wire::{SEC, config, settings};
 use crate::bond::lacp::*;
@@ -12,7 +12,8 @@ enum Happening {
     Remove(u16),
     Hold(u16, bool),
     Link(u16, bool, Option<u64>),
-    /// A PDU of one of three systems with one of two keys and these state bits, which knows us or does not.
+    /// A PDU of one of three systems, with one of two keys and these state bits, that does or does not know
+    /// us.
     Speak {
         member: u16,
         system: u8,
@@ -21,7 +22,7 @@ enum Happening {
         state: u8,
         knows: bool,
     },
-    /// Nothing but bytes, with or without a good header.
+    /// Random bytes, with or without a valid header.
     Bytes(u16, bool, Vec<u8>),
     Wait(u64),
     Tick,
@@ -46,7 +47,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (member(), any::<bool>()).prop_map(|(member, held)| Happening::Hold(member, held)),
         2 => (member(), any::<bool>(), prop::option::of(any::<u64>()))
             .prop_map(|(member, up, speed)| Happening::Link(member, up, speed)),
-        // Mostly a partner that goes on as it was: a random one would never come into sync.
+        // Mostly a consistent partner, because a random one would never get in sync.
         12 => (member(), usual).prop_map(|(member, (state, knows))| {
             Happening::Speak { member, system: 2, key: 1, port: member, state, knows }
         }),
@@ -70,13 +71,13 @@ prop_compose! {
     }
 }
 
-/// What the test itself knows.
+/// What the test knows independently.
 struct Witness {
     lacp: Lacp,
     config: Config,
     now: u64,
     up: BTreeMap<u16, bool>,
-    /// The last PDU each took, and when.
+    /// The last PDU accepted on each member, and its time.
     heard: BTreeMap<u16, (u64, LacpPdu)>,
     used: BTreeMap<u16, (bool, bool)>,
     sent: BTreeMap<u16, Vec<u64>>,
@@ -97,12 +98,12 @@ impl Witness {
         };
         for member in 1..4 {
             witness.step(Event::Add { member, settings: settings(member) });
-            witness.happen(&Happening::Link(member, true, None));
+            witness.apply(&Happening::Link(member, true, None));
         }
         witness
     }
 
-    fn happen(&mut self, happening: &Happening) {
+    fn apply(&mut self, happening: &Happening) {
         match happening {
             Happening::Add(member, key) => {
                 let settings = Settings { key: Some(*key), ..settings(*member) };
@@ -111,7 +112,8 @@ impl Witness {
             Happening::Remove(member) => {
                 self.step(Event::Remove { member: *member });
                 self.up.remove(member);
-                // Its goodbye is beyond the limit, and one that is added anew has sent nothing yet.
+                // Its farewell does not count against the limit, and a member that is added again has sent
+                // nothing yet.
                 self.sent.remove(member);
                 assert_ne!(self.used.insert(*member, (false, false)), Some((true, true)), "said so");
             }
@@ -152,7 +154,7 @@ impl Witness {
         let mut frame = Marker { port: 0, system: [0; 6], transaction: 0 }.question([2; 6]);
         frame.truncate(14);
         frame.extend(bytes);
-        // What happens to be an LACPDU is one.
+        // Random bytes may be a valid LACPDU.
         match parse(&frame) {
             Ok(Pdu::Lacp(pdu)) if header => self.hear(member, pdu),
             _ => self.step(Event::Pdu { member, bytes: if header { &frame } else { bytes } }),
@@ -207,7 +209,7 @@ impl Witness {
             assert!(!distributing || pdu.actor.state.has(State::COLLECTING));
             let known = pdu.partner.is_same_port(&self.status(*member).actor);
             assert!(known || !pdu.actor.state.has(State::AGGREGATION));
-            // Ticks are punctual here.
+            // Ticks are punctual in this test.
             assert!(self.now - at <= 90 * SEC + 90 * SEC);
             assert_ne!(pdu.actor.system.mac, self.config.system.mac);
         }
@@ -218,7 +220,7 @@ impl Witness {
         self.lacp.status().members.into_iter().find(|at| at.member == member).unwrap()
     }
 
-    /// All that are used lead to one partner, and there are enough.
+    /// Checks that all members in use have the same partner, and that there are enough of them.
     fn check_aggregator(&self) {
         let used = |at: &&MemberStatus| self.used.get(&at.member).is_some_and(|used| used.0);
         let status = self.lacp.status();
@@ -239,12 +241,12 @@ proptest! {
     ) {
         let mut witness = Witness::new(config);
         for happening in &happenings {
-            witness.happen(happening);
+            witness.apply(happening);
         }
     }
 }
 
-/// The property above is not empty: such histories do bring members to work.
+/// Checks that the property above is not vacuous: random histories do bring members into use.
 #[test]
 fn random_histories_reach_distributing() {
     use proptest::strategy::ValueTree;
@@ -254,7 +256,7 @@ fn random_histories_reach_distributing() {
     let reached = (0..40).filter(|_| {
         let mut witness = Witness::new(config(1));
         let history = histories.new_tree(&mut runner).unwrap().current();
-        history.iter().for_each(|happening| witness.happen(happening));
+        history.iter().for_each(|happening| witness.apply(happening));
         witness.ever
     });
     assert!(reached.count() >= 20);

@@ -1,4 +1,4 @@
-//! Which members are used, if they do not all lead to the same partner.
+//! Which members are used if they do not all have the same partner.
 
 use super::wire::*;
 use crate::bond::lacp::*;
@@ -8,7 +8,7 @@ fn with_key(member: u16, key: u16) -> Settings {
     Settings { key: Some(key), ..settings(member) }
 }
 
-/// Our end with a link to each of `partners`: an end's number.
+/// Our end with a link to each end in `partners`.
 fn star(ours: Config, partners: &[usize]) -> Net {
     let configs: Vec<Config> = std::iter::once(ours).chain((2..=4).map(config)).collect();
     let mut net = Net::new(&configs);
@@ -62,7 +62,7 @@ fn one_pdu_with_another_system_id_costs_one_member_for_as_long_as_it_is_sent() {
     for policy in [Policy::Stable, Policy::Bandwidth, Policy::Count] {
         let mut net = Net::pair(Config { policy, ..config(1) }, config(2), 2);
         net.run(5 * SEC);
-        // The second chassis of the partner has lost sight of the first.
+        // The second chassis of the partner no longer sees the first.
         let mut pdu = net.ends[1].pdus(2).last().unwrap().1;
         pdu.actor.system.mac = [2, 0, 0, 0, 0, 1 << 7];
         pdu.actor.system.priority = 1;
@@ -102,7 +102,7 @@ fn stable_stays_and_the_others_move_to_what_is_better() {
         net.connect((0, settings(3)), (2, settings(3)));
         net.run(5 * SEC);
         assert_eq!(used(&net, 0), expected, "{policy:?}");
-        // Whatever was chosen is left once it is silent.
+        // Whichever was chosen is given up once it is silent.
         for member in expected {
             net.cut(usize::from(member) - 1, true);
         }
@@ -178,7 +178,8 @@ fn a_partner_that_does_not_aggregate_gets_one_link() {
 
 #[test]
 fn a_partner_that_has_chosen_otherwise_is_followed() {
-    // Both partners' ports of key 8 are in sync, ours wants key 7, which has more members; it leads or follows.
+    // Both partners' ports of key 8 are in sync; ours prefers key 7, which has more members. It decides, or
+    // follows.
     for (priority, patience_ns) in [(1, 5 * SEC), (65535, 70 * SEC)] {
         let mut net = Net::new(&[config(1)]);
         let partner = System { priority, mac: [2, 9, 9, 9, 9, 9] };
@@ -212,7 +213,7 @@ fn policy() -> impl Strategy<Value = Policy> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(40))]
 
-    /// However keys, priorities, speeds and policies are, both ends settle on the same aggregator, and it works.
+    /// Whatever the keys, priorities, speeds and policies, both ends agree on an aggregator, and it works.
     #[test]
     fn both_ends_settle_on_one_aggregator(
         links in prop::collection::vec((1u16..3, 1u16..3, 0u16..3, 0u16..3, 0u64..3, 0u64..3), 1..6),
@@ -223,7 +224,7 @@ proptest! {
         let mut net = Net::new(&[Config { policy: policies.0, ..a }, Config { policy: policies.1, ..b }]);
         for (member, (key_a, key_b, priority_a, priority_b, ..)) in (1..).zip(&links) {
             let of_a = Settings { priority: *priority_a, ..with_key(member, *key_a) };
-            // The partner numbers its ports the other way round.
+            // The partner numbers its ports in reverse order.
             let of_b = Settings { priority: *priority_b, ..with_key(10 - member, *key_b) };
             net.connect((0, of_a), (1, of_b));
         }

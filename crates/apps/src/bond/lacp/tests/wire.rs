@@ -1,4 +1,4 @@
-//! A wire with an instance of LACP at each end of each link, and the clock that both go by.
+//! Links with an instance of LACP at each end, on a common virtual clock.
 
 use crate::bond::lacp::*;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ pub const MS: u64 = 1_000_000;
 pub const SEC: u64 = 1_000 * MS;
 const LATENCY_NS: u64 = MS / 10;
 
-/// A bond, and what it was told to do.
+/// A bond, and its actions so far.
 pub struct End {
     pub lacp: Lacp,
     config: Config,
@@ -34,7 +34,7 @@ impl End {
         }
     }
 
-    /// The LACPDUs it sent by `member`, and when.
+    /// Returns the LACPDUs sent by `member`, with their times.
     pub fn pdus(&self, member: u16) -> Vec<(u64, LacpPdu)> {
         let of_member = self.sent.iter().filter(|(_, by, _)| *by == member);
         let pdu = |(at, _, frame): &(u64, u16, Vec<u8>)| match parse(frame) {
@@ -45,15 +45,15 @@ impl End {
     }
 }
 
-/// A link between two members, each an end and its number.
+/// A link between two members, each given as an end and a member number.
 pub struct Link {
     ends: [(usize, u16); 2],
-    /// Frames sent by the first, by the second, are lost without a word.
+    /// Whether frames sent by the first end, and by the second, are lost.
     pub lost: [bool; 2],
     pub loss_percent: u64,
 }
 
-/// Everything, and the time.
+/// All ends and links, and the time.
 pub struct Net {
     pub now: u64,
     pub ends: Vec<End>,
@@ -62,7 +62,7 @@ pub struct Net {
     dice: u64,
 }
 
-/// A fast, active bond that belongs to the system with this last byte.
+/// A fast, active bond of the system whose address ends in this byte.
 pub fn config(system: u8) -> Config {
     Config {
         system: System { priority: 65534, mac: [2, 0, 0, 0, 0, system] },
@@ -75,7 +75,7 @@ pub fn config(system: u8) -> Config {
     }
 }
 
-/// A member whose port number is its own.
+/// A member with its member number as port number.
 pub fn settings(member: u16) -> Settings {
     let mac = [2, 1, 0, 0, 0, member as u8];
     Settings { mac, port: member.try_into().unwrap(), priority: 255, key: None }
@@ -87,7 +87,7 @@ impl Net {
         Net { now: 0, ends, links: Vec::new(), flying: Vec::new(), dice: 1 }
     }
 
-    /// Two bonds with `links` links: members 1, 2, .. of the first with 1, 2, .. of the second.
+    /// Two bonds with `links` links: member n of one is connected to member n of the other.
     pub fn pair(a: Config, b: Config, links: u16) -> Net {
         let mut net = Net::new(&[a, b]);
         for member in 1..=links {
@@ -116,14 +116,14 @@ impl Net {
         self.step(end, Event::Link { member, up, speed_bps: Some(10_000_000_000) });
     }
 
-    /// Loses all of a link's frames, those on their way too, or none.
+    /// Makes a link lose all frames, including those in flight, or none.
     pub fn cut(&mut self, link: usize, lost: bool) {
         self.links[link].lost = [lost; 2];
         let ends = self.links[link].ends;
         self.flying.retain(|(_, end, member, _)| !lost || !ends.contains(&(*end, *member)));
     }
 
-    /// An end forgets everything and starts again.
+    /// Restarts an end without any state.
     pub fn restart(&mut self, end: usize, config: Config) {
         let before = std::mem::replace(&mut self.ends[end], End::new(config));
         for settings in before.settings.into_values() {
@@ -137,15 +137,15 @@ impl Net {
         self.step(end, Event::Reconfigure(&config));
     }
 
-    /// What happens, and the tick that it asks for.
+    /// Passes an event to an end, followed by the tick that it asks for.
     pub fn step(&mut self, end: usize, event: Event<'_>) {
-        self.happen(end, event);
+        self.handle(end, event);
         if self.ends[end].lacp.wake_ns().is_some_and(|wake| wake <= self.now) {
-            self.happen(end, Event::Tick);
+            self.handle(end, Event::Tick);
         }
     }
 
-    pub fn happen(&mut self, end: usize, event: Event<'_>) {
+    pub fn handle(&mut self, end: usize, event: Event<'_>) {
         let mut actions = Vec::new();
         self.ends[end].lacp.step(self.now, event, &mut actions);
         for action in actions {
@@ -186,7 +186,7 @@ impl Net {
         self.flying.push((self.now + LATENCY_NS, to, port, frame));
     }
 
-    /// Lets time pass, from one thing that happens to the next.
+    /// Advances the time from one event to the next.
     pub fn run(&mut self, ns: u64) {
         let until = self.now + ns;
         loop {
@@ -196,7 +196,7 @@ impl Net {
             self.now = self.now.max(next);
             self.deliver();
             for end in 0..self.ends.len() {
-                self.happen(end, Event::Tick);
+                self.handle(end, Event::Tick);
                 assert!(self.ends[end].lacp.wake_ns().is_none_or(|wake| wake > self.now), "a tick does what is due");
             }
         }
@@ -208,11 +208,11 @@ impl Net {
         let (due, later) = std::mem::take(&mut self.flying).into_iter().partition(|frame| frame.0 <= now);
         self.flying = later;
         for (_, end, member, frame) in due {
-            self.happen(end, Event::Pdu { member, bytes: &frame });
+            self.handle(end, Event::Pdu { member, bytes: &frame });
         }
     }
 
-    /// Runs until `done`, `ns` at most; how long it took.
+    /// Runs until `done` holds, at most `ns`. Returns how long it took.
     pub fn run_until(&mut self, ns: u64, done: impl Fn(&Net) -> bool) -> Option<u64> {
         let start = self.now;
         while !done(self) {
@@ -229,18 +229,18 @@ impl Net {
         status.members.into_iter().find(|at| at.member == member).unwrap()
     }
 
-    /// Receive and mux machine.
+    /// Returns the states of receive and mux machine.
     pub fn states(&self, end: usize, member: u16) -> (&'static str, &'static str) {
         let status = self.status(end, member);
         (status.receive, status.mux)
     }
 
-    /// Does it take frames and send them?
+    /// Returns true if the member receives and sends frames.
     pub fn works(&self, end: usize, member: u16) -> bool {
         self.ends[end].used.get(&member) == Some(&(true, true))
     }
 
-    /// Does a link work in both directions?
+    /// Returns true if the link works in both directions.
     pub fn link_works(&self, link: usize) -> bool {
         self.links[link].ends.iter().all(|(end, member)| self.works(*end, *member))
     }
