@@ -3,7 +3,7 @@
 //! libFuzzer calls them (`fuzz_targets/`), and so does `cargo test` with the inputs in `corpus/`
 //! (`crates/cli/tests/corpora.rs`). Every bug found is thus tested for ever, without a nightly toolchain.
 
-use cli::config;
+use cli::{config, import};
 use engine::arbitrary::{Act, Arriving, Coverage, Lockstep, Random};
 use engine::program::{AppId, PortId, Program};
 use engine::ring::{CARRIER_BYTES, carriers};
@@ -11,6 +11,7 @@ use packet::craft::{FRAME_MAX, Recipe, describe};
 use packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
 use port::pcap::{Reader, Record, Writer};
 use std::collections::VecDeque;
+use std::path::Path;
 
 /// Parses the bytes as a frame at every depth. A deeper parse finds everything that a shallower one finds,
 /// and the printed recipe builds the same frame.
@@ -88,10 +89,10 @@ pub fn config(text: &[u8]) {
     assert!(loaded.plan.is_some() == (loaded.report.errors() == 0), "{}", loaded.report);
     let _ = (loaded.report.to_string(), loaded.report.json().to_string());
     let Some(mut plan) = loaded.plan else {
-        let _ = config::xenoflow(text, &mut config::Report::new("fuzz", text));
+        let _ = import::xenoflow(Path::new("fuzz"), text, &import::Options::default());
         return;
     };
-    entries_read_back(&plan.program);
+    entries_read_back(&plan);
     if !made_small(&mut plan.program) {
         return;
     }
@@ -127,11 +128,13 @@ fn made_small(program: &mut Program) -> bool {
     buckets <= 1 << 10 && program.pipes.len() <= 32 && program.ports.len() <= 4
 }
 
-fn entries_read_back(program: &Program) {
+fn entries_read_back(plan: &config::Plan) {
+    let program = &plan.program;
     for pipe in &program.pipes {
         for entry in &pipe.entries {
             let text = config::write_entry(program, pipe, entry);
-            let (_, again) = config::entry(program, &pipe.name, &text).unwrap_or_else(|why| panic!("{text}: {why}"));
+            let read = config::entry(program, &plan.attachments, &pipe.name, &text);
+            let (_, again) = read.unwrap_or_else(|why| panic!("{text}: {why}"));
             let told = |entry: &engine::program::Entry| {
                 (entry.matches.clone(), entry.priority, entry.template, entry.values.clone(), entry.forward)
             };

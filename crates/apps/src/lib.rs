@@ -5,8 +5,14 @@
 mod app;
 pub mod bond;
 pub mod external;
+pub mod kind;
 pub mod lb;
 mod running;
 
 pub use app::{Action, App, ClientId, Event, Heard, RequestId};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
+
+use kind::Kind;
+
+/// The kinds of apps there are, in the order in which they are read: those that offer attachments first.
+pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND];

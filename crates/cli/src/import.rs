@@ -75,7 +75,7 @@ fn is_xenoflow(text: &str) -> bool {
 /// Everything wrong with it.
 pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
     let mut report = Report::new(&file.display().to_string(), text);
-    let back_ends = config::xenoflow(text, &mut report);
+    let back_ends = apps::lb::xenoflow(text, &mut report);
     if report.errors() > 0 {
         return Err(report);
     }

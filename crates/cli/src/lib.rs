@@ -9,7 +9,7 @@ pub mod explain;
 pub mod import;
 pub mod replay;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
 /// The packet data plane of a host, from one YAML file.
@@ -39,9 +39,6 @@ enum Command {
     Weight(commands::show::Weight),
     /// Ask something of an app that runs.
     App(commands::show::App),
-    /// Move buckets of a bond, take members out of use and in again.
-    #[command(subcommand)]
-    Bond(commands::bond::Bond),
     /// Send frames out of a port of the running daemon, or through its program.
     Inject(commands::inject::Arguments),
     /// Stop the running daemon.
@@ -65,7 +62,19 @@ enum Command {
 /// The whole program: reads the arguments, does what they say, gives the exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let result = match Arguments::parse().command {
+    let result = perform(&Arguments::command().subcommands(commands::apps::commands()).get_matches());
+    result.unwrap_or_else(|error| {
+        eprintln!("weir: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Does what the arguments say: what a kind of app has brought, or one of ours.
+fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    if let Some(done) = matches.subcommand().and_then(|(key, matches)| commands::apps::run(key, matches)) {
+        return done;
+    }
+    match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
         Command::Import(source) => commands::import::run(&source),
         Command::Run(arguments) => commands::run::run(&arguments),
@@ -74,7 +83,6 @@ pub fn main() -> ExitCode {
         Command::Entry(arguments) => commands::show::entry(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
         Command::App(arguments) => commands::show::app(&arguments),
-        Command::Bond(bond) => commands::bond::run(&bond),
         Command::Inject(arguments) => commands::inject::run(&arguments),
         Command::Stop(arguments) => commands::show::stop(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
@@ -84,9 +92,5 @@ pub fn main() -> ExitCode {
         Command::Bench(bench) => bench::measure(&bench),
         #[cfg(feature = "lab")]
         Command::Lab(lab) => lab::perform(&lab),
-    };
-    result.unwrap_or_else(|error| {
-        eprintln!("weir: {error:#}");
-        ExitCode::FAILURE
-    })
+    }
 }

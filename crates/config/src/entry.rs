@@ -1,6 +1,7 @@
 //! Entries: one row of a pipe, read from YAML (a configuration, or a line typed at run time) and written again.
 
 use crate::action::constant;
+use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, number, pairs, text};
@@ -57,6 +58,8 @@ impl Counters {
 pub struct EntryReader<'a> {
     /// Names of everything else.
     pub program: &'a Program,
+    /// What a port's name may stand for.
+    pub attachments: &'a Attachments,
     /// The pipe, but for its entries.
     pub pipe: &'a Pipe,
     /// Names of counters.
@@ -83,11 +86,11 @@ fn keys() -> Vec<&'static str> {
 }
 
 impl EntryReader<'_> {
-    /// The entries that one text stands for: one, or one for each member of the bond that it names as its port. None if
-    /// it cannot be used, which the report says.
+    /// The entries that one text stands for: one, or one for each port of the attachment that it names as its port. None
+    /// if it cannot be used, which the report says.
     pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
         let Some(entry) = self.read(node) else { return Vec::new() };
-        let Some((place, members)) = self.bond(node) else { return vec![entry] };
+        let Some((place, members)) = self.each_port(node) else { return vec![entry] };
         let one = |given: EntryMatch| {
             let mut entry = entry.clone();
             entry.matches[place] = given;
@@ -96,18 +99,19 @@ impl EntryReader<'_> {
         members.into_iter().map(one).collect()
     }
 
-    /// Where the entry of a whole bond gives its port, and what it gives there for each member.
-    fn bond(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
+    /// Where an entry of several ports gives its port, and what it gives there for each of them.
+    fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
         let section = Section::of(node, &keys(), &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
-        let members = value::members(Field::InputPort, text(port, "a port", &mut Report::default())?, self.program)?;
+        let several = self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
         let varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
         let (place, one) = varying.enumerate().find(|(_, one)| one.field == Field::InputPort)?;
-        Some((place, members.into_iter().filter_map(|member| self.value(one, member).ok().flatten()).collect()))
+        let ports = self.attachments.port_names(several).into_iter();
+        Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
 
-    /// One entry, of a whole bond that of its first member; `None` if it cannot be used, which the report says.
+    /// One entry, of several ports that of the first; `None` if it cannot be used, which the report says.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, &keys(), self.report);
@@ -251,13 +255,14 @@ impl EntryReader<'_> {
             return None;
         };
         let text = text(node, "a value", self.report)?;
-        let read = match value::members(one.field, text, self.program).as_deref() {
+        let read = match self.attachments.several(one.field, text) {
             None => self.value(one, text),
-            Some(members) if self.run_time => {
-                let members = members.join(", ");
-                Err(format!("`{text}` is a bond: at run time an entry names one of its members, {members}"))
-            }
-            Some(members) => self.value(one, members.first()?),
+            Some(several) if self.run_time => Err(format!(
+                "`{text}` is a {}: at run time an entry names one of its members, {}",
+                several.kind,
+                self.attachments.port_names(several).join(", ")
+            )),
+            Some(several) => self.value(one, self.attachments.port_names(several).first()?),
         };
         read.map_err(|why| self.report.error(node.span, why)).ok().flatten()
     }

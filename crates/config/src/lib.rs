@@ -6,6 +6,7 @@
 //! every key.
 
 mod action;
+pub mod attachment;
 mod diagnostic;
 pub mod entry;
 pub mod forward;
@@ -21,4 +22,4 @@ pub mod value;
 
 pub use diagnostic::{Diagnostic, Report, Span, nearest, suggestion};
 pub use run_time::{entry, entry_key};
-pub use take::TakeRule;
+pub use take::{Frames, IpRule, TakeRule};

@@ -1,6 +1,7 @@
 //! Pipes: what they match, count, do, and where they lead.
 
 use crate::action::{field_named, template};
+use crate::attachment::Attachments;
 use crate::diagnostic::{Report, suggestion};
 use crate::entry::{Counters, EntryReader, meter_named};
 use crate::raw::{Kind, Node};
@@ -24,11 +25,17 @@ const KEYS: &[&str] = &[
 
 /// Reads the contents of a pipe that the program knows by name. What cannot be used is reported and left out.
 #[must_use]
-pub fn read(id: PipeId, node: &Node, program: &Program, counters: &mut Counters, report: &mut Report) -> Pipe {
+pub fn read(
+    id: PipeId,
+    node: &Node,
+    (program, attachments): (&Program, &Attachments),
+    counters: &mut Counters,
+    report: &mut Report,
+) -> Pipe {
     let before = report.errors();
     let mut pipe = program.pipes[id.index()].clone();
     let section = Section::of(node, KEYS, report).at(report.span_of(pipe.origin));
-    let reader = Reader { section: &section, program };
+    let reader = Reader { section: &section, program, attachments };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
     pipe.monitor = reader.monitor(&mut pipe.kind, counters, report);
@@ -39,7 +46,7 @@ pub fn read(id: PipeId, node: &Node, program: &Program, counters: &mut Counters,
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();
         let sure = report.errors() == before;
-        let mut reader = EntryReader { program, pipe: &pipe, counters, sure, run_time: false, report };
+        let mut reader = EntryReader { program, attachments, pipe: &pipe, counters, sure, run_time: false, report };
         for node in list(node, "entries", reader.report) {
             entries.extend(reader.read_all(node));
         }
@@ -52,6 +59,7 @@ pub fn read(id: PipeId, node: &Node, program: &Program, counters: &mut Counters,
 struct Reader<'a> {
     section: &'a Section<'a>,
     program: &'a Program,
+    attachments: &'a Attachments,
 }
 
 /// A pipe's type, before the rest of it is known.
@@ -198,10 +206,17 @@ impl Reader<'_> {
             "range" => Ok(Criterion::Range),
             _ => match text.strip_prefix("per_entry/") {
                 Some(mask) => self.mask(field, mask).map(|mask| Criterion::PerEntry { mask }),
-                None => value::masked(field, text, self.program).map(|(value, mask)| Criterion::Const { value, mask }),
+                None => self.constant(field, text),
             },
         };
         criterion.map_err(|why| report.error(node.span, why)).ok()
+    }
+
+    /// A constant, of which a port's name must be one.
+    fn constant(&self, field: Field, text: &str) -> Result<Criterion, String> {
+        self.attachments.is_one(field, text)?;
+        let (value, mask) = value::masked(field, text, self.program)?;
+        Ok(Criterion::Const { value, mask })
     }
 
     fn long_criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
@@ -216,7 +231,8 @@ impl Reader<'_> {
                 told(at, value::mask(field, text, self.program), report).map(|mask| Criterion::PerEntry { mask })
             }
             (Some((at, text)), mask, None) => {
-                let value = told(at, value::field(field, text, self.program), report)?;
+                let one = self.attachments.is_one(field, text);
+                let value = told(at, one.and_then(|()| value::field(field, text, self.program)), report)?;
                 let mask = match mask {
                     Some((at, text)) => told(at, value::mask(field, text, self.program), report)?,
                     None => field.max(),

@@ -1,10 +1,10 @@
 //! Ports: where frames come from and go to. What is read here is what the user wants; opening them is the daemon's.
 
-use crate::TakeRule;
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::raw::{Kind, Node};
 use crate::section::{Section, choice, duration, list, number, pairs, parsed, text};
 use crate::value;
+use crate::{Frames, IpRule, TakeRule};
 use engine::program::PortId;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -235,7 +235,8 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
         report
             .warning(section.span, format!("this takes all {family}: the host gets none of it any more, SSH included"));
     }
-    Some(TakeRule { port, dst, prefix, protocol, dport, fragments: fragments.unwrap_or_default() })
+    let rule = IpRule { dst, prefix, protocol, dport, fragments: fragments.unwrap_or_default() };
+    Some(TakeRule { port, frames: Frames::Ip(rule) })
 }
 
 /// `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.

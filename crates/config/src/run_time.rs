@@ -1,5 +1,6 @@
 //! Entries that come at run time, over the control socket, in the syntax of a pipe's `entries`.
 
+use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::entry::{Counters, EntryReader};
 use crate::raw::{self, Node};
@@ -10,8 +11,8 @@ use engine::program::{Entry, PipeId, Program};
 ///
 /// # Errors
 /// Everything wrong with it.
-pub fn entry(program: &Program, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
-    run_time(program, pipe, text, |reader, node| {
+pub fn entry(program: &Program, attachments: &Attachments, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
+    run_time((program, attachments), pipe, text, |reader, node| {
         let entry = reader.read(node)?;
         Some(Entry { run_time: true, ..entry })
     })
@@ -27,12 +28,17 @@ pub fn entry(program: &Program, pipe: &str, text: &str) -> Result<(PipeId, Entry
 ///
 /// # Errors
 /// Everything wrong with it.
-pub fn entry_key(program: &Program, pipe: &str, text: &str) -> Result<(PipeId, EntryKey), Report> {
-    run_time(program, pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
+pub fn entry_key(
+    program: &Program,
+    attachments: &Attachments,
+    pipe: &str,
+    text: &str,
+) -> Result<(PipeId, EntryKey), Report> {
+    run_time((program, attachments), pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
 }
 
 fn run_time<T>(
-    program: &Program,
+    (program, attachments): (&Program, &Attachments),
     name: &str,
     text: &str,
     read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
@@ -47,7 +53,15 @@ fn run_time<T>(
     let mut counters = Counters::new(program.counters.clone(), false);
     let pipe = &program.pipes[id.index()];
     let entry = read(
-        &mut EntryReader { program, pipe, counters: &mut counters, sure: true, run_time: true, report: &mut report },
+        &mut EntryReader {
+            program,
+            attachments,
+            pipe,
+            counters: &mut counters,
+            sure: true,
+            run_time: true,
+            report: &mut report,
+        },
         &node,
     );
     match entry {

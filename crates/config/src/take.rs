@@ -9,6 +9,24 @@ use std::net::IpAddr;
 pub struct TakeRule {
     /// The port.
     pub port: PortId,
+    /// Which frames.
+    pub frames: Frames,
+}
+
+/// Which frames a rule takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Frames {
+    /// All, also those addressed to other stations: the port is bridged.
+    All,
+    /// Those of an EtherType that are addressed to a group.
+    Group(u16),
+    /// IP packets.
+    Ip(IpRule),
+}
+
+/// IP packets that a port takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IpRule {
     /// Destination address; its family is the rule's.
     pub dst: IpAddr,
     /// Bits of `dst` that are compared.

@@ -2,7 +2,7 @@
 //! reader here has its writer beside it, and reads what that wrote.
 
 use engine::builder::Number;
-use engine::program::{Fill, Forward, Program};
+use engine::program::Program;
 use packet::{Base, Field, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -69,13 +69,6 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
 /// # Errors
 /// A sentence.
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
-    if let Some(members) = members(field, text, program) {
-        return Err(format!(
-            "`{text}` is a bond of several ports ({}), and here is room for one: match `port` per entry, where a bond \
-             stands for its members",
-            members.join(", ")
-        ));
-    }
     let value = match named(field, text, program) {
         Some(value) => value,
         None => spelt(field, text)
@@ -93,18 +86,6 @@ fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
     }
     let names = NAMES.iter().find(|(one, _)| *one == field)?.1;
     names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
-}
-
-/// The ports of the bond that a value of `port` names: the targets of the group that it has written, but for those by
-/// which frames are looked at.
-#[must_use]
-pub fn members<'a>(field: Field, text: &str, program: &'a Program) -> Option<Vec<&'a str>> {
-    if field != Field::InputPort {
-        return None;
-    }
-    let group = &program.groups[program.group_named(&format!("{text}/members"))?.index()];
-    let ports = group.targets.iter().filter(|target| matches!(target.forward, Forward::Port(_)));
-    (group.fill == Fill::Given).then(|| ports.map(|target| target.name.as_str()).collect())
 }
 
 fn spelt(field: Field, text: &str) -> Option<u128> {

@@ -178,13 +178,6 @@ impl Bond {
             }
     }
 
-    /// What frames to each of its ports may be addressed to: a partner may send by any member what is for another.
-    #[must_use]
-    pub fn addresses(&self) -> Vec<(PortId, [u8; 6])> {
-        let macs: Vec<[u8; 6]> = self.members.iter().filter_map(|member| member.mac).collect();
-        self.members.iter().flat_map(|member| macs.iter().map(|mac| (member.port, *mac))).collect()
-    }
-
     /// The address of its own frames, and of its LACP system unless that has one: its first member's, or one made of its
     /// name (locally administered).
     #[must_use]

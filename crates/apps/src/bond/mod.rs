@@ -18,9 +18,25 @@ mod requests;
 mod show;
 #[cfg(test)]
 mod tests;
+mod text;
+mod yaml;
 
 pub use app::BondApp;
 pub use config::{
     BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems,
 };
 pub use pipes::Names;
+pub use yaml::Bonds;
+
+use crate::kind::Kind;
+
+/// `bond` under `apps`.
+pub const KIND: Kind = Kind {
+    key: "bond",
+    pipes: &[],
+    read: yaml::read,
+    table: None,
+    views: text::VIEWS,
+    about: "Move buckets of a bond, take members out of use and in again",
+    verbs: text::VERBS,
+};

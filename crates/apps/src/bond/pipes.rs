@@ -2,6 +2,7 @@
 
 use super::config::{Bond, ELEPHANTS_MAX, Inward, Member, Mode};
 use super::lacp::{ETHER_TYPE, SLOW_ADDRESS};
+use config::attachment::{Attachment, Closed, Inlet};
 use engine::builder::ProgramBuilder;
 use engine::program::{
     Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Target,
@@ -92,9 +93,9 @@ impl Names<'_> {
 }
 
 impl Bond {
-    /// Adds what the bond is made of to `program`, whose ports are known, and makes it the root of its ports. Gives the
-    /// pipe that sends by it.
-    pub fn write(&self, program: &mut ProgramBuilder) -> PipeId {
+    /// Adds what the bond is made of to `program`, whose ports are known, and makes it the root of its ports. Gives what
+    /// other apps may stand on.
+    pub fn write(&self, program: &mut ProgramBuilder) -> Attachment {
         let names = Names(&self.name);
         let outward = if self.elephants > 0 { self.by_flow(program, &names) } else { self.outward(program) };
         let slow = program.app(names.slow());
@@ -109,19 +110,33 @@ impl Bond {
             let entry = if self.learns() { self.learn(program, &names, outward) } else { outward };
             program.root(inside, entry);
         }
-        outward
+        self.attachment(outward, program)
     }
 
-    /// Sends what comes in by the bond into `pipe`: another app stands on it.
-    pub fn lead(&self, program: &mut ProgramBuilder, pipe: PipeId) {
+    /// The bond as others see it. A partner may send by any member what is for another.
+    fn attachment(&self, outward: PipeId, program: &ProgramBuilder) -> Attachment {
         let names = Names(&self.name);
-        let single = self.mode == Mode::BalanceSlb;
-        let last = if single { names.group_active() } else { names.inward() };
-        if let Some(last) = program.pipe_named(&last) {
-            program.pipe_mut(last).forward = Forward::Pipe(pipe);
-        }
-        if let Some(group) = program.pipe_named(&names.part("group")).filter(|_| single) {
-            program.pipe_mut(group).miss = Forward::Pipe(pipe);
+        let inlets = if self.mode == Mode::BalanceSlb {
+            let active = program.pipe_named(&names.group_active()).map(Inlet::Forward);
+            active.into_iter().chain(program.pipe_named(&names.part("group")).map(Inlet::Miss)).collect()
+        } else {
+            program.pipe_named(&names.inward()).map(Inlet::Forward).into_iter().collect()
+        };
+        let closed = || Closed {
+            why: format!("bond `{}` sends what comes in to its `inside` or `root`", self.name),
+            help: "leave `inside` and `root` out",
+        };
+        Attachment {
+            name: self.name.clone(),
+            kind: super::KIND.key,
+            to: Forward::Pipe(outward),
+            ports: self.ports(),
+            lead: self.members.first().map(|member| member.port).unwrap_or_default(),
+            mac: Some(self.mac()),
+            macs: self.members.iter().filter_map(|member| member.mac).collect(),
+            inlets,
+            closed: (self.inward != Inward::Open).then(closed),
+            origin: self.origin,
         }
     }
 

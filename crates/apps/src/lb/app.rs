@@ -2,22 +2,25 @@
 //! address, protocol and port, and one that finds the fragments, which have no ports; each service has one pipe that
 //! picks the back end, rewrites the MAC addresses and counts.
 
-use super::config::{BackEnd, By, Out, Problem, Service, SourceMac, problems};
-use config::TakeRule;
-use engine::builder::ProgramBuilder;
+use super::service::{BackEnd, By, Problem, Service, SourceMac, problems};
+use crate::kind::Configured;
+use config::attachment::{Attachment, Attachments, Mac};
+use config::value::write_mac;
+use config::{Frames, IpRule, TakeRule};
+use engine::builder::{Number, ProgramBuilder};
 use engine::program::{
     CounterId, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
-    Program, SharedUse, Target, Template, Value,
+    Program, SharedUse, Target, Template, Value as Given,
 };
+use engine::snapshot::Count;
 use packet::{Field, KeySource};
+use serde_json::{Value, json};
 
 /// The load balancer of a program: all its services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
-    /// Addresses that frames to a port may carry besides its own: those of the other members of its bond.
-    pub also: Vec<(PortId, [u8; 6])>,
 }
 
 /// The pipe that all packets for the load balancer enter: what `root:` and `forward:` call it.
@@ -35,20 +38,30 @@ impl Lb {
         problems(&self.services)
     }
 
-    /// Adds pipes, groups and counters to `program`, whose ports are known; `macs` are the ports' own addresses.
-    /// Gives the pipe that packets enter: the root of a service's ports that have none.
-    pub fn write(&self, program: &mut ProgramBuilder, macs: &[Option<[u8; 6]>]) -> Option<PipeId> {
-        let tables = self.tables(macs);
+    /// Adds pipes, groups and counters to `program`, and has what the services stand on send its frames there.
+    pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
+        let tables = self.tables(attachments);
         let name = |(at, table): (usize, &Table)| if at == 0 { NAME.to_string() } else { table.name() };
         let named: Vec<Pipe> = tables.iter().enumerate().map(name).map(Pipe::basic).collect();
         let ids: Vec<PipeId> = named.iter().map(|pipe| program.pipe(pipe.clone())).collect();
-        let services: Vec<PipeId> = self.services.iter().map(|service| balance(service, program, macs)).collect();
+        let services: Vec<PipeId> = self.services.iter().map(|service| balance(service, program)).collect();
         let mut next = self.miss(program);
         for ((table, pipe), id) in tables.iter().zip(named).zip(&ids).rev() {
             program.define(*id, table.pipe(pipe, self, &services).miss(next));
             next = Forward::Pipe(*id);
         }
-        ids.first().copied()
+        for (root, below) in
+            ids.first().into_iter().flat_map(|root| self.below(attachments).map(|below| (*root, below)))
+        {
+            below.lead(program, root);
+        }
+    }
+
+    /// What the services stand on: their ports, or what those are members of.
+    pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
+        let all: Vec<&Attachment> = self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
+        let is_first = |(at, one): &(usize, &Attachment)| all[..*at].iter().all(|other| other.name != one.name);
+        all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
     }
 
     /// The ports that packets of services arrive on, each once.
@@ -60,33 +73,15 @@ impl Lb {
         ports
     }
 
-    /// What the services' ports take from the kernel.
-    #[must_use]
-    pub fn take(&self) -> Vec<TakeRule> {
-        let mut rules = Vec::new();
-        for service in &self.services {
-            let (dst, protocol) = (service.vip, Some(service.protocol));
-            let prefix = if dst.is_ipv4() { 32 } else { 128 };
-            for &port in &service.ports {
-                let rule = TakeRule { port, dst, prefix, protocol, dport: Some(service.dport), fragments: false };
-                let fragments = TakeRule { dport: None, fragments: true, ..rule };
-                rules.extend([rule, fragments].into_iter().filter(|rule| !rules.contains(rule)).collect::<Vec<_>>());
-            }
-        }
-        rules
-    }
-
     /// What is for no service goes to the kernel where every port can, else nowhere.
     fn miss(&self, program: &Program) -> Forward {
         let can = |port: &PortId| program.ports.get(port.index()).is_some_and(|port| port.kernel_path);
         if self.ports().iter().all(can) { Forward::Kernel } else { Forward::Drop }
     }
 
-    fn tables(&self, macs: &[Option<[u8; 6]>]) -> Vec<Table> {
-        let ports = self.ports();
-        let mac = |port: &PortId| macs.get(port.index()).copied().flatten();
-        let all: Option<Vec<(PortId, [u8; 6])>> = ports.iter().map(|port| mac(port).map(|mac| (*port, mac))).collect();
-        let all = all.map(|own| own.into_iter().chain(self.also.iter().copied()).collect::<Vec<_>>());
+    fn tables(&self, attachments: &Attachments) -> Vec<Table> {
+        let macs = |port: PortId| Some((port, attachments.macs(port)?));
+        let all: Option<Vec<(PortId, Vec<Mac>)>> = self.ports().into_iter().map(macs).collect();
         let mut tables = Vec::new();
         for fragments in [false, true] {
             for ipv6 in [false, true] {
@@ -99,12 +94,45 @@ impl Lb {
     }
 }
 
+impl Configured for Lb {
+    /// The services' packets, and fragments, of which only the first would have the port.
+    fn take(&self) -> Vec<TakeRule> {
+        let mut rules = Vec::new();
+        for service in &self.services {
+            let (dst, protocol) = (service.vip, Some(service.protocol));
+            let prefix = if dst.is_ipv4() { 32 } else { 128 };
+            let whole = IpRule { dst, prefix, protocol, dport: Some(service.dport), fragments: false };
+            let fragments = IpRule { dport: None, fragments: true, ..whole };
+            for &port in &service.ports {
+                let both = [whole, fragments].map(|rule| TakeRule { port, frames: Frames::Ip(rule) });
+                rules.extend(both.into_iter().filter(|rule| !rules.contains(rule)).collect::<Vec<_>>());
+            }
+        }
+        rules
+    }
+
+    /// The back ends of every service, with what they were sent: their shared counters.
+    fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
+        let of = |service: &Service| {
+            let row = |back_end: &BackEnd| {
+                let count = count(&format!("{NAME}/{}/{}", service.name, back_end.name));
+                json!({
+                    "service": service.name, "name": back_end.name, "mac": write_mac(back_end.mac.number()),
+                    "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
+                })
+            };
+            service.back_ends.iter().map(row).collect::<Vec<_>>()
+        };
+        self.services.iter().flat_map(of).collect()
+    }
+}
+
 /// A table that finds services.
 struct Table {
     ipv6: bool,
     fragments: bool,
-    /// The ports' own addresses, if all are known: then only frames to them are looked at.
-    macs: Option<Vec<(PortId, [u8; 6])>>,
+    /// What frames to each port may be addressed to, if the ports' own addresses are known: no others are looked at.
+    macs: Option<Vec<(PortId, Vec<Mac>)>>,
 }
 
 impl Table {
@@ -143,8 +171,9 @@ impl Table {
     /// One for each address that frames to the port may carry.
     fn entries(&self, service: &Service, port: PortId, to: PipeId) -> Vec<Entry> {
         let any = Entry::default().to(to).origin(service.origin);
-        let own = |macs: &Vec<(PortId, [u8; 6])>| -> Vec<Entry> {
-            macs.iter().filter(|(one, _)| *one == port).map(|(_, mac)| any.clone().and(*mac)).collect()
+        let own = |macs: &Vec<(PortId, Vec<Mac>)>| -> Vec<Entry> {
+            let own = macs.iter().filter(|(one, _)| *one == port).flat_map(|(_, macs)| macs);
+            own.map(|mac| any.clone().and(*mac)).collect()
         };
         let heads = self.macs.as_ref().map_or(vec![any.clone()], own);
         let whole = |head: Entry| {
@@ -156,7 +185,7 @@ impl Table {
 }
 
 /// The pipe that picks a service's back end.
-fn balance(service: &Service, program: &mut ProgramBuilder, macs: &[Option<[u8; 6]>]) -> PipeId {
+fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
     let name = format!("{NAME}/{}", service.name);
     // One shared counter a back end, whatever pipes lead to it.
     let counter = |back_end: &BackEnd| program.counter(format!("{name}/{}", back_end.name));
@@ -164,8 +193,8 @@ fn balance(service: &Service, program: &mut ProgramBuilder, macs: &[Option<[u8; 
     let base = Pipe::basic(name)
         .origin(service.origin)
         .counter(SharedUse::PerEntry)
-        .actions([rewrite(service, macs)])
-        .forward(service.out.map_or(Forward::InputPort, Out::forward));
+        .actions([rewrite(service)])
+        .forward(service.out.as_ref().map_or(Forward::InputPort, |out| out.to));
     let pipe = match service.by {
         By::SourceBits(mask) => by_bits(service, mask, &counters, base),
         By::FiveTuple => by_hash(service, HashInput::Select(KeySource::Outer), &counters, base, program),
@@ -179,12 +208,9 @@ fn balance(service: &Service, program: &mut ProgramBuilder, macs: &[Option<[u8; 
 
 /// Source MAC: the address of the port that the packet leaves by. Where it leaves by the port it came in by, that is
 /// the address it was sent to.
-fn rewrite(service: &Service, macs: &[Option<[u8; 6]>]) -> Template {
-    let known = match service.out {
-        Some(Out::Port(out)) if service.ports != [out] => macs.get(out.index()).copied().flatten(),
-        Some(Out::Bond { mac, .. }) => Some(mac),
-        Some(Out::Port(_)) | None => None,
-    };
+fn rewrite(service: &Service) -> Template {
+    let is_back = |out: &Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
+    let known = service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac);
     let fixed = match service.source_mac {
         SourceMac::Fixed(mac) => Some(mac),
         SourceMac::Auto => known,
@@ -193,7 +219,7 @@ fn rewrite(service: &Service, macs: &[Option<[u8; 6]>]) -> Template {
         Some(mac) => Operation::Set(Field::EthSrc, mac.into()),
         None => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
     };
-    Template::new("rewrite", [source, Operation::Set(Field::EthDst, Value::PerEntry)])
+    Template::new("rewrite", [source, Operation::Set(Field::EthDst, Given::PerEntry)])
 }
 
 fn by_hash(

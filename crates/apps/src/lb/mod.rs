@@ -1,9 +1,24 @@
 //! The load balancer: services and their back ends. See README.md.
 
 mod app;
-mod config;
+mod service;
 #[cfg(test)]
 mod tests;
+mod yaml;
 
 pub use app::{Lb, NAME, spread};
-pub use config::{BITS_MAX, BackEnd, By, Out, Problem, Service, SourceMac};
+pub use service::{BITS_MAX, BackEnd, By, Problem, Service, SourceMac};
+pub use yaml::xenoflow;
+
+use crate::kind::Kind;
+
+/// `lb` under `apps`.
+pub const KIND: Kind = Kind {
+    key: "lb",
+    pipes: &[(NAME, "the load balancer's pipe")],
+    read: yaml::read,
+    table: Some("backends"),
+    views: &[],
+    about: "",
+    verbs: &[],
+};

@@ -1,6 +1,10 @@
 //! The program that services become: checked, and walked by the reference interpreter.
 
 use super::*;
+use crate::kind::Configured;
+use config::attachment::{Attachment, Attachments};
+use config::ports::{PortConfig, PortKind};
+use config::{Frames, IpRule};
 use engine::Verdict;
 use engine::builder::ProgramBuilder;
 use engine::check::check;
@@ -9,6 +13,7 @@ use engine::program::{Origin, PipeKind, PortDeclaration, PortId, Program};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const OURS: [u8; 6] = [2, 0, 0, 0, 0, 0xfe];
+const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xfd];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
 fn back_ends(count: u8) -> Vec<BackEnd> {
@@ -33,14 +38,25 @@ fn service(name: &str, by: By) -> Service {
     }
 }
 
+/// The port of this number, and its address.
+fn port(at: u16, mac: [u8; 6]) -> Attachment {
+    let config = PortConfig { name: format!("p{at}"), kind: PortKind::Mem, mac: Some(mac), fault: None, trace: None };
+    Attachment::port(PortId(at), &config, Origin(0))
+}
+
+fn attachments() -> Attachments {
+    let mut attachments = Attachments::default();
+    [port(0, OURS), port(1, THEIRS)].into_iter().for_each(|port| attachments.add(port));
+    attachments
+}
+
 /// The program of some services on two ports with known addresses.
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
     let mut program = ProgramBuilder::new();
     program.ports(["p0", "p1"].map(|name| PortDeclaration::new(name).kernel_path(kernel_path)));
-    let lb = Lb { services, ..Lb::default() };
+    let lb = Lb { services };
     assert_eq!(lb.problems(), []);
-    let root = lb.write(&mut program, &[Some(OURS), Some([2, 0, 0, 0, 0, 0xfd])]);
-    lb.ports().into_iter().zip(root.into_iter().cycle()).for_each(|(port, root)| program.root(port, root));
+    lb.write(&mut program, &attachments());
     let program = program.build();
     assert_eq!(check(&program), []);
     program
@@ -151,17 +167,21 @@ fn services_share_tables() {
 
 #[test]
 fn another_port_has_its_own_address() {
-    let service = Service { out: Some(Out::Port(PortId(1))), ..service("dns", By::FiveTuple) };
+    let service = Service { out: Some(port(1, THEIRS)), ..service("dns", By::FiveTuple) };
     let mut interpreter = interpreter(&program(vec![service], true));
     let walk = interpreter.walk(PortId(0), &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, 1, 0), 128, 0);
-    assert_eq!((walk.verdict, &walk.bytes[6..12]), (Verdict::Transmit(PortId(1)), &[2, 0, 0, 0, 0, 0xfd][..]));
+    assert_eq!((walk.verdict, &walk.bytes[6..12]), (Verdict::Transmit(PortId(1)), &THEIRS[..]));
+}
+
+fn ip(frames: Frames) -> IpRule {
+    let Frames::Ip(rule) = frames else { panic!("{frames:?}") };
+    rule
 }
 
 #[test]
 fn ports_take_what_services_name() {
     let services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
-    let lb = Lb { services, ..Lb::default() };
-    let rules = lb.take();
+    let rules: Vec<IpRule> = Lb { services }.take().iter().map(|rule| ip(rule.frames)).collect();
     assert_eq!(rules.len(), 3, "two ports, and the fragments once");
     assert_eq!(rules.iter().filter(|rule| rule.fragments).count(), 1);
     assert!(rules.iter().all(|rule| (rule.prefix, rule.protocol) == (32, Some(17))));
@@ -172,7 +192,7 @@ fn everything_wrong_is_told() {
     let bad = |change: fn(&mut Service)| {
         let mut services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
         change(&mut services[1]);
-        let problems = Lb { services, ..Lb::default() }.problems();
+        let problems = Lb { services }.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");
         problems[0].1.clone()
     };

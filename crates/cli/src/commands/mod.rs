@@ -1,6 +1,6 @@
 //! Subcommands: each reads its arguments, does one thing, says how it went. Exit codes: 0 done, 1 failed, 2 bad input.
 
-pub mod bond;
+pub mod apps;
 pub mod check;
 pub mod explain;
 pub mod import;

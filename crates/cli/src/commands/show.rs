@@ -1,7 +1,10 @@
 //! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
 
-use super::{bad_input, bond, socket};
+use super::{apps, bad_input, socket};
+use crate::daemon::shown;
+use ::apps::KINDS;
 use anyhow::Result;
+use clap::builder::PossibleValuesParser;
 use control::ask;
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -45,9 +48,9 @@ impl Connection {
 #[derive(clap::Args)]
 pub struct Show {
     /// What: everything without it.
-    #[arg(value_parser = ["all", "ports", "pipes", "entries", "backends", "flows", "groups", "apps", "bond", "counters", "drops", "ledger"], default_value = "all")]
+    #[arg(value_parser = PossibleValuesParser::new(words()), default_value = "all")]
     what: String,
-    /// Of `bond`: `buckets` for its table, the name of a bond for that one only, or both.
+    /// Of a kind of app: one of its views, the name of an app for that one only, or both.
     #[arg(num_args = 0..=2)]
     of: Vec<String>,
     /// Entries: of this pipe only.
@@ -60,10 +63,15 @@ pub struct Show {
     connection: Connection,
 }
 
+/// What can be shown: what the daemon tells, and the kinds of apps that have views.
+fn words() -> impl Iterator<Item = &'static str> {
+    shown().chain(KINDS.iter().filter(|kind| !kind.views.is_empty()).map(|kind| kind.key))
+}
+
 /// Runs `weir show`.
 pub fn show(arguments: &Show) -> Result<ExitCode> {
-    if arguments.what == "bond" {
-        return bond::show(&arguments.connection, &arguments.of);
+    if let Some(shown) = apps::show(&arguments.what, &arguments.connection, &arguments.of) {
+        return shown;
     }
     if let Some(word) = arguments.of.first() {
         eprintln!("weir: `show {}` stands alone: what is `{word}`?", arguments.what);
@@ -82,7 +90,7 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
     })
 }
 
-/// The rows without what is a list or an object in them: `show bond` has that of bonds, and a table has no room for it.
+/// The rows without what is a list or an object in them: `show KEY` has that, and a table has no room for it.
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {

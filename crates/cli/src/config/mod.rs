@@ -4,8 +4,6 @@
 //!
 //! `docs/configuration.md` describes every key.
 
-mod apps;
-mod bond;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -15,7 +13,6 @@ pub use ::config::forward::write as write_forward;
 pub use ::config::ports::{Fault, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
 pub use ::config::{Diagnostic, Report, Span, entry, entry_key};
-pub use apps::Apps;
 pub use plan::{Plan, SOCKET, Workers};
 
 use ::config::raw;
@@ -35,10 +32,4 @@ pub fn read(file: &str, text: &str) -> Loaded {
     let mut report = Report::new(file, text);
     let plan = raw::parse(text, &mut report).and_then(|document| plan::plan(&document, &mut report));
     Loaded { plan, report }
-}
-
-/// Reads the back ends of XenoFlow's `backends.json`.
-#[must_use]
-pub fn xenoflow(text: &str, report: &mut Report) -> Vec<::apps::lb::BackEnd> {
-    raw::parse(text, report).map(|document| apps::xenoflow(&document, report)).unwrap_or_default()
 }

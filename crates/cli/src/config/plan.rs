@@ -1,17 +1,15 @@
 //! What will be: names resolved, ranges checked, apps written out as pipes, the whole program checked.
 
-use super::apps::{self, Apps};
-use ::apps::bond::{Bond, Inward};
-use ::apps::lb::Out;
-use ::config::TakeRule;
+use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::pipes;
-use ::config::ports::{self, PortConfig, PortKind, Take};
+use ::config::ports::{self, PortConfig, PortKind, Take, Xdp};
 use ::config::raw::Node;
 use ::config::section::{Section, boolean, list, name, number, pairs, parsed, text};
 use ::config::sets;
 use ::config::tunnels;
-use ::config::{Report, Span};
+use ::config::{Frames, Report, Span};
+use apps::kind::{Apps, Scope};
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check};
 use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
@@ -39,6 +37,8 @@ pub struct Plan {
     pub busy: bool,
     /// The apps, whose pipes are in the program already.
     pub apps: Apps,
+    /// What apps can stand on, and what a port's name may stand for.
+    pub attachments: Attachments,
     /// The daemon's control socket.
     pub socket: PathBuf,
     /// Where Prometheus may ask.
@@ -91,6 +91,7 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
         workers: workers(&section, report),
         busy: section.get("busy").and_then(|node| boolean(node, "`busy`", report)).unwrap_or_default(),
         apps: Apps::default(),
+        attachments: Attachments::default(),
         socket: section.get("socket").and_then(|node| text(node, "a path", report)).unwrap_or(SOCKET).into(),
         metrics: section
             .get("metrics")
@@ -180,66 +181,18 @@ impl<'a> Builder<'a> {
         let id = PortId(self.plan.ports.len() as u16);
         let port = ports::read(called, span, id, node, report);
         let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path());
-        self.program.port(declaration.origin(report.origin(span)));
+        let origin = report.origin(span);
+        self.program.port(declaration.origin(origin));
+        self.plan.attachments.add(Attachment::port(id, &port, origin));
         self.plan.ports.push(port);
     }
 
     fn apps(&mut self, report: &mut Report) {
-        let Some(node) = self.section.get("apps") else { return };
         let (before, mark) = (report.errors(), report.next_origin());
-        let Plan { ports, socket, .. } = &self.plan;
-        self.plan.apps = apps::read(node, ports, socket, &mut self.program, report);
+        let Plan { ports, socket, attachments, .. } = &mut self.plan;
+        let scope = &mut Scope { program: &mut self.program, attachments, ports, control: socket, report };
+        self.plan.apps = Apps::read(self.section.get("apps"), scope);
         self.taint((before, mark), mark, report);
-        let lb = &self.plan.apps.lb;
-        let name = ::apps::lb::NAME;
-        if !lb.services.is_empty() && self.program.pipe_named(name).is_some() {
-            report.error(
-                node.span,
-                format!("a pipe is called `{name}`, which is the name of the pipe that the app writes"),
-            );
-        }
-        if report.errors() == before {
-            self.balance(report);
-        }
-    }
-
-    /// The load balancer receives from its ports, or from the bonds they are members of.
-    fn balance(&mut self, report: &mut Report) {
-        let macs: Vec<_> = self.plan.ports.iter().map(|port| port.mac).collect();
-        let Apps { lb, bonds, .. } = &mut self.plan.apps;
-        let served = lb.ports();
-        let below: Vec<&Bond> =
-            bonds.iter().filter(|bond| bond.ports().iter().any(|port| served.contains(port))).collect();
-        lb.also = below.iter().flat_map(|bond| bond.addresses()).collect();
-        let Some(root) = lb.write(&mut self.program, &macs) else { return };
-        // A member's frames come by its bond.
-        for port in served.into_iter().filter(|port| !below.iter().any(|bond| bond.ports().contains(port))) {
-            self.program.root(port, root);
-        }
-        for bond in below {
-            if bond.inward != Inward::Open {
-                let message = format!("bond `{}` sends what comes in to its `inside` or `root`, not to lb", bond.name);
-                report.error_help(report.span_of(bond.origin), message, "leave `inside` and `root` out");
-            }
-            bond.lead(&mut self.program, root);
-        }
-        self.addresses_known(&macs, report);
-    }
-
-    fn addresses_known(&self, macs: &[Option<[u8; 6]>], report: &mut Report) {
-        for service in &self.plan.apps.lb.services {
-            let Some(Out::Port(out)) = service.out else { continue };
-            let xdp = matches!(self.plan.ports[out.index()].kind, PortKind::Xdp(_));
-            let auto = service.source_mac == ::apps::lb::SourceMac::Auto;
-            if auto && service.ports != [out] && xdp && macs[out.index()].is_none() {
-                let port = &self.plan.ports[out.index()].name;
-                let message = format!(
-                    "the MAC address of port `{port}` is not known here: frames will carry the one they were sent to, \
-                     unless you write `source_mac` or the port's `mac`"
-                );
-                report.warning(report.span_of(service.origin), message);
-            }
-        }
     }
 
     fn contents(&mut self, report: &mut Report) {
@@ -255,7 +208,8 @@ impl<'a> Builder<'a> {
         for (called, _, node) in self.named("pipes", &mut Report::default()) {
             let Some(id) = self.program.pipe_named(called) else { continue };
             let before = (report.errors(), report.next_origin());
-            let pipe = pipes::read(id, node, &self.program, &mut counters, report);
+            let named = (&*self.program, &self.plan.attachments);
+            let pipe = pipes::read(id, node, named, &mut counters, report);
             self.taint(before, pipe.origin, report);
             self.program.define(id, pipe);
         }
@@ -303,9 +257,7 @@ impl<'a> Builder<'a> {
     fn takes_nothing(&self, own_root: &[bool], report: &mut Report) {
         let takes = |at: usize| match &self.plan.ports[at].kind {
             PortKind::Xdp(xdp) => {
-                let port = PortId(at as u16);
-                let apps = &self.plan.apps;
-                xdp.take != Take::Rules(Vec::new()) || apps.lb.ports().contains(&port) || apps.bond_of(port).is_some()
+                xdp.take != Take::Rules(Vec::new()) || !self.plan.apps.take(PortId(at as u16)).is_empty()
             }
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => true,
         };
@@ -376,28 +328,24 @@ impl<'a> Builder<'a> {
 }
 
 impl Plan {
-    /// Does everything that comes to this port go through a bond, whomever it is for?
+    /// Does an app take everything that comes to this port, whomever it is for?
     #[must_use]
     pub fn bridges(&self, port: PortId) -> bool {
-        self.apps.bond_of(port).is_some_and(|bond| bond.inward != Inward::Open)
+        self.apps.take(port).contains(&Frames::All)
     }
 
     /// What a port takes from the kernel: what the apps and its own rules name. `None`: everything.
     #[must_use]
-    pub fn take(&self, port: PortId) -> Option<Vec<TakeRule>> {
-        if self.bridges(port) {
+    pub fn take(&self, port: PortId) -> Option<Vec<Frames>> {
+        let PortKind::Xdp(Xdp { take: Take::Rules(own), .. }) = &self.ports.get(port.index())?.kind else {
             return None;
+        };
+        let mut all = self.apps.take(port);
+        for rule in own {
+            if !all.contains(&rule.frames) {
+                all.push(rule.frames);
+            }
         }
-        let mut rules: Vec<TakeRule> = self.apps.lb.take().into_iter().filter(|rule| rule.port == port).collect();
-        match &self.ports.get(port.index())?.kind {
-            PortKind::Xdp(xdp) => match &xdp.take {
-                Take::All => return None,
-                Take::Rules(own) => {
-                    rules.extend(own.iter().filter(|rule| !rules.contains(rule)).copied().collect::<Vec<_>>())
-                }
-            },
-            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => return None,
-        }
-        Some(rules)
+        (!all.contains(&Frames::All)).then_some(all)
     }
 }

@@ -4,7 +4,9 @@ use super::*;
 use ::apps::bond::lacp::{Policy, Rate};
 use ::apps::bond::links::{Need, Reselect};
 use ::apps::bond::rebalance::Rule;
-use ::apps::bond::{Inward, Mode};
+use ::apps::bond::{Bond, Bonds, Inward, Mode};
+use ::apps::lb::xenoflow;
+use ::config::Frames;
 use engine::change::EntryKey;
 use engine::program::{
     AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeId, PipeKind, PortId, Value,
@@ -35,6 +37,17 @@ fn example(name: &str) -> String {
 fn plan(text: &str) -> Plan {
     let loaded = read("t", text);
     loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report))
+}
+
+/// The bonds of a plan.
+fn bonds(plan: &Plan) -> Vec<Bond> {
+    plan.apps.of::<Bonds>().unwrap().0.clone()
+}
+
+/// The port of a take rule.
+fn dport(frames: Frames) -> Option<u16> {
+    let Frames::Ip(rule) = frames else { panic!("{frames:?}") };
+    rule.dport
 }
 
 /// `line:column: severity: message` of everything wrong with a text.
@@ -87,7 +100,7 @@ fn everything_becomes_what_it_says() {
     assert_eq!((plan.socket.to_str(), plan.metrics.map(|at| at.port())), (Some("/tmp/s"), Some(9105)));
     let PortKind::Xdp(xdp) = &plan.ports[0].kind else { panic!() };
     assert_eq!((xdp.queues.clone(), xdp.mode), (Some(vec![0, 1]), XdpMode::Copy));
-    assert_eq!(plan.take(PortId(0)).unwrap()[0].dport, Some(53));
+    assert_eq!(dport(plan.take(PortId(0)).unwrap()[0]), Some(53));
     assert_eq!(plan.take(PortId(1)), None);
     let fault = plan.ports[1].fault.unwrap();
     assert_eq!((fault.seed, fault.loss, fault.delay_ns), (7, 0.01, 5_000_000));
@@ -228,7 +241,7 @@ fn a_bond_is_what_it_says() {
     let plain = plan(&with_bonds(
         "{ bond: { name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: { mode: active, rate: fast } } }",
     ));
-    let bond = &plain.apps.bonds[0];
+    let bond = &bonds(&plain)[0];
     assert_eq!((bond.name.as_str(), bond.mode, bond.buckets), ("bond0", Mode::BalanceTcp, 256));
     assert_eq!((bond.inward, bond.ports()), (Inward::Port(PortId(0)), vec![PortId(1), PortId(2)]));
     assert_eq!((bond.rebalance_ms, bond.idle_gap_ns, bond.idle_gap_max_ns), (10_000, 1_000_000, 1_000_000_000));
@@ -247,7 +260,7 @@ fn a_bond_is_what_it_says() {
          idle_gap_max: 3s, learnt_max: 77, announce: [192.0.2.9], lacp: { mode: passive, rate: slow, system_priority: 3, \
          system_id: 02:00:00:00:00:77, key: 4, min_links: 2, select: count, fallback: true } } }",
     ));
-    let bond = &told.apps.bonds[0];
+    let bond = &bonds(&told)[0];
     let first = &bond.members[0];
     assert_eq!((first.weight, first.priority, first.key, bond.members[1].weight), (Some(3), 7, Some(9), None));
     assert_eq!((bond.inward, bond.buckets, bond.basis), (Inward::Pipe(PipeId(0)), 1024, 5));
@@ -261,17 +274,17 @@ fn a_bond_is_what_it_says() {
     assert_eq!((lacp.system.priority, lacp.system.mac[5], lacp.key, lacp.min_links), (3, 0x77, 4, 2));
     assert!(!lacp.active && lacp.fallback && lacp.rate == Rate::Slow && lacp.policy == Policy::Count);
     assert_eq!((bond.elephants, told.program.pipe_named("b/hash").is_some()), (4, true));
-    assert!(!plain.apps.bonds[0].rss && !bond.rss);
+    assert!(!bonds(&plain)[0].rss && !bond.rss);
     for (hash, basis) in [("rss", 0), ("{ headers: rss, basis: 5 }", 5)] {
         let rss =
             plan(&with_bonds(&format!("{{ bond: {{ name: b, mode: static, members: [p1, p2], hash: {hash} }} }}")));
-        let bond = &rss.apps.bonds[0];
+        let bond = &bonds(&rss)[0];
         assert_eq!((bond.rss, bond.basis, bond.key), (true, basis, KeySource::Outer));
         let pipe = &rss.program.pipes[rss.program.pipe_named("b").unwrap().index()];
         assert!(matches!(pipe.kind, PipeKind::Hash { input: HashInput::Rss, .. }));
     }
     let never = with_bonds("{ bond: { name: b, mode: static, members: [p1], rebalance: never } }");
-    assert_eq!(plan(&never).apps.bonds[0].rebalance_ms, 0);
+    assert_eq!(bonds(&plan(&never))[0].rebalance_ms, 0);
 }
 
 /// A bond, the words under the caret, and what is said about them.
@@ -394,7 +407,7 @@ fn each_error_of_a_bond_has_its_place() {
 
 #[test]
 fn members_of_a_bond_carry_the_same_frames() {
-    let mut bond = plan(&with_bonds("{ bond: { name: b, mode: static, members: [p1, p2] } }")).apps.bonds.remove(0);
+    let mut bond = bonds(&plan(&with_bonds("{ bond: { name: b, mode: static, members: [p1, p2] } }"))).remove(0);
     (bond.members[0].mtu, bond.members[1].mtu) = (Some(1500), Some(1400));
     let origin = bond.members[1].origin;
     let problems = ::apps::bond::problems(&[bond]);
@@ -475,8 +488,8 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     assert!(constant[0].contains("match `port` per entry"), "{constant:?}");
     for text in ["{ match: { port: b, udp.dport: 53 }, counter: c }", "{ match: { port: b, udp.dport: 53 } }"] {
         let told = match text.contains("counter") {
-            true => entry(&expanded.program, "a", text).unwrap_err().to_string(),
-            false => entry_key(&expanded.program, "a", text).unwrap_err().to_string(),
+            true => entry(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),
+            false => entry_key(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),
         };
         assert!(told.starts_with("entry:1:18: error: `b` is a bond: at run time"), "{told}");
         assert!(told.contains("names one of its members, p1, p2"), "{told}");
@@ -607,19 +620,20 @@ fn entries_at_run_time() {
     let plan = plan(&example("xenoflow"));
     let (pipe, read) = entry(
         &plan.program,
+        &plan.attachments,
         "balance",
         "{ match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:00:09 }, counter: fips3 }",
     )
     .unwrap();
     assert_eq!((pipe, read.run_time, read.values.clone()), (PipeId(0), true, vec![0x0200_0000_0009]));
-    let (_, key) = entry_key(&plan.program, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
+    let (_, key) = entry_key(&plan.program, &plan.attachments, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
     assert_eq!(key, EntryKey::of(&read));
     assert_eq!(write_key(&plan.program, &plan.program.pipes[0], &key), "{ match: { ipv4.src: 0.0.0.1 } }");
-    let told = |text| entry(&plan.program, "balance", text).unwrap_err().to_string();
+    let told = |text| entry(&plan.program, &plan.attachments, "balance", text).unwrap_err().to_string();
     let report = told("{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: x }, counter: fips9 }");
     assert_eq!(report.matches("error").count(), 3, "{report}");
     assert!(report.contains("entry:1:22: error: `0.0.0.2` has bits outside the mask 0.0.0.1"), "{report}");
-    let report = entry(&plan.program, "balanse", "{}").unwrap_err().to_string();
+    let report = entry(&plan.program, &plan.attachments, "balanse", "{}").unwrap_err().to_string();
     assert_eq!(report, "entry: error: there is no pipe `balanse`; did you mean `balance`?\n");
 }
 
@@ -631,8 +645,8 @@ fn written_entries_are_read_again() {
         for pipe in &plan.program.pipes {
             for one in &pipe.entries {
                 let written = write_entry(&plan.program, pipe, one);
-                let (_, read) =
-                    entry(&plan.program, &pipe.name, &written).unwrap_or_else(|report| panic!("{written}\n{report}"));
+                let (_, read) = entry(&plan.program, &plan.attachments, &pipe.name, &written)
+                    .unwrap_or_else(|report| panic!("{written}\n{report}"));
                 assert_eq!(
                     read,
                     engine::program::Entry { run_time: true, origin: Default::default(), ..one.clone() },
@@ -680,7 +694,7 @@ proptest! {
             ..Default::default()
         };
         let written = write_entry(&plan.program, pipe, &mine);
-        let read = entry(&plan.program, "a", &written).map_err(|report| TestCaseError::fail(format!("{written}\n{report}")))?;
+        let read = entry(&plan.program, &plan.attachments, "a", &written).map_err(|report| TestCaseError::fail(format!("{written}\n{report}")))?;
         prop_assert_eq!(read.1, mine);
     }
 
@@ -689,7 +703,7 @@ proptest! {
     fn no_text_makes_it_panic(text in "\\PC{0,80}") {
         let _ = read("t", &text).report.to_string();
         let plan = acl();
-        let _ = entry(&plan.program, "a", &text).map_err(|report| report.to_string());
+        let _ = entry(&plan.program, &plan.attachments, "a", &text).map_err(|report| report.to_string());
         let _ = xenoflow(&text, &mut Report::new("t", &text));
     }
 

@@ -2,10 +2,9 @@
 
 use super::{Daemon, live};
 use crate::config::{self, Plan};
-use ::apps::RequestId;
+use ::apps::{KINDS, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
-use engine::builder::Number;
 use engine::change::Change;
 use engine::program::{Entry, Fill, Forward, PipeId, PipeKind, PortId};
 use engine::snapshot::Count;
@@ -13,6 +12,15 @@ use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
+
+/// What can be shown, besides the tables of apps.
+const SHOWN: [&str; 10] =
+    ["all", "ports", "pipes", "entries", "flows", "groups", "apps", "counters", "drops", "ledger"];
+
+/// What can be shown.
+pub fn shown() -> impl Iterator<Item = &'static str> {
+    SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
+}
 
 /// Flows shown when nobody says how many.
 const FLOWS: usize = 100;
@@ -102,7 +110,12 @@ impl Daemon {
         all.insert("ports".into(), self.ports_json(&reports));
         all.insert("pipes".into(), self.pipes_json(&reports));
         all.insert("counters".into(), self.counters_json(&reports));
-        all.insert("backends".into(), self.back_ends_json(&reports));
+        let counts = self.counts(&reports);
+        let counted = |name: &str| {
+            let at = self.plan.program.counters.iter().position(|counter| counter == name);
+            at.map(|at| counts[at]).unwrap_or_default()
+        };
+        all.extend(self.plan.apps.tables(&counted).map(|(name, table)| (name.to_string(), table)));
         all.insert("groups".into(), self.groups_json(&reports));
         all.insert("apps".into(), self.apps_json());
         let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
@@ -116,9 +129,8 @@ impl Daemon {
             "drops" => Ok(json!({ "drops": drops_json(&ledger) })),
             what => {
                 let found = all.remove(what);
-                let found = found.ok_or_else(|| {
-                    anyhow!("nothing is called `{what}`: all, ports, pipes, entries, backends, flows, groups, apps, counters, drops or ledger")
-                })?;
+                let found = found
+                    .ok_or_else(|| anyhow!("nothing is called `{what}`: {}", shown().collect::<Vec<_>>().join(", ")))?;
                 Ok(json!({ what: found }))
             }
         }
@@ -211,24 +223,6 @@ impl Daemon {
         names.zip(self.counts(reports)).map(one).collect()
     }
 
-    /// Back ends of every service, with what they were sent: their shared counters.
-    fn back_ends_json(&self, reports: &[Report]) -> Value {
-        let counts = self.counts(reports);
-        let mut all = Vec::new();
-        for service in &self.plan.apps.lb.services {
-            for back_end in &service.back_ends {
-                let name = format!("lb/{}/{}", service.name, back_end.name);
-                let at = self.plan.program.counters.iter().position(|counter| *counter == name);
-                let count = at.map(|at| counts[at]).unwrap_or_default();
-                all.push(json!({
-                    "service": service.name, "name": back_end.name, "mac": config::write_mac(back_end.mac.number()),
-                    "weight": back_end.weight, "packets": count.packets, "bytes": count.bytes,
-                }));
-            }
-        }
-        Value::Array(all)
-    }
-
     fn groups_json(&self, reports: &[Report]) -> Value {
         let groups = self.plan.program.groups.iter().enumerate();
         let group = |(at, group): (usize, &engine::program::Group)| {
@@ -314,19 +308,19 @@ impl Daemon {
 
     fn entry(&mut self, request: &Value) -> Result<Value> {
         let (pipe, written) = (text(request, "pipe")?, text(request, "entry")?);
-        let program = &self.plan.program;
+        let Plan { program, attachments, .. } = &self.plan;
         let told = |report: config::Report| anyhow!("{}", report.to_string().trim_end());
         let change = match text(request, "do")? {
             "add" => {
-                let (pipe, entry) = config::entry(program, pipe, written).map_err(told)?;
+                let (pipe, entry) = config::entry(program, attachments, pipe, written).map_err(told)?;
                 Change::Add { pipe, entry }
             }
             "update" => {
-                let (pipe, entry) = config::entry(program, pipe, written).map_err(told)?;
+                let (pipe, entry) = config::entry(program, attachments, pipe, written).map_err(told)?;
                 Change::Update { pipe, entry }
             }
             "remove" => {
-                let (pipe, key) = config::entry_key(program, pipe, written).map_err(told)?;
+                let (pipe, key) = config::entry_key(program, attachments, pipe, written).map_err(told)?;
                 Change::Remove { pipe, key }
             }
             other => bail!("an entry is added, updated or removed, not `{other}`"),

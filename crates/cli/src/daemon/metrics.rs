@@ -108,11 +108,7 @@ fn text(daemon: &Daemon) -> Result<String> {
         reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum()
     };
     let packets = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.packets)));
-    totals.family(
-        ("counter_packets", "counter"),
-        "Packets of shared counters (back ends are lb/SERVICE/NAME)",
-        packets,
-    );
+    totals.family(("counter_packets", "counter"), "Packets of shared counters", packets);
     let bytes = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.bytes)));
     totals.family(("counter_bytes", "counter"), "Bytes of shared counters", bytes);
     let pipes = |of: fn(&engine::worker::PipeReport) -> u64| {

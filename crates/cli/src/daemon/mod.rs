@@ -24,7 +24,7 @@ mod socket;
 #[cfg(test)]
 mod tests;
 
-pub use answer::ledger_json;
+pub use answer::{ledger_json, shown};
 pub use open::{recording, wrap};
 
 use crate::config::{Plan, Workers};

@@ -2,6 +2,7 @@
 
 use super::dpdk::Dpdk;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
+use ::config::Frames;
 use anyhow::{Context, Result, bail};
 use bpf::Prefix;
 use engine::program::PortId;
@@ -173,25 +174,23 @@ fn take(plan: &Plan, at: usize) -> bpf::Take {
     let port = PortId(at as u16);
     match plan.take(port) {
         None => bpf::Take { promiscuous: plan.bridges(port), ..bpf::Take::all() },
-        Some(rules) => {
-            let slow = plan.apps.bond_of(port).map(|_| slow_protocols());
-            bpf::Take { promiscuous: false, rules: slow.into_iter().chain(rules.iter().map(rule)).collect() }
-        }
+        Some(rules) => bpf::Take { promiscuous: false, rules: rules.iter().map(rule).collect() },
     }
 }
 
-/// LACP of a bond whose other frames are the kernel's.
-fn slow_protocols() -> bpf::TakeRule {
-    bpf::TakeRule { ethertype: Some(apps::bond::lacp::ETHER_TYPE), group: true, ..bpf::TakeRule::default() }
-}
-
-fn rule(rule: &::config::TakeRule) -> bpf::TakeRule {
-    bpf::TakeRule {
-        protocol: rule.protocol,
-        destination: Some(Prefix { address: rule.dst, length: rule.prefix }),
-        dport: rule.dport,
-        fragments: if rule.fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
-        ..bpf::TakeRule::default()
+fn rule(frames: &Frames) -> bpf::TakeRule {
+    match *frames {
+        Frames::All => bpf::TakeRule::default(),
+        Frames::Group(ethertype) => {
+            bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
+        }
+        Frames::Ip(rule) => bpf::TakeRule {
+            protocol: rule.protocol,
+            destination: Some(Prefix { address: rule.dst, length: rule.prefix }),
+            dport: rule.dport,
+            fragments: if rule.fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
+            ..bpf::TakeRule::default()
+        },
     }
 }
 

@@ -202,9 +202,9 @@ fn what_was_carried_before_a_bond_began_is_nobodys_load() {
 fn another_app_may_stand_on_it() {
     for mode in Mode::ALL {
         let open = Bond { inward: crate::bond::Inward::Open, ..bond(mode, LINKS) };
-        let mut program = builder_of(&open);
+        let (mut program, below) = builder_of(&open);
         let lb = program.pipe(Pipe::basic("lb").entry(Entry::default()).forward(PortId(0)));
-        open.lead(&mut program, lb);
+        below.lead(&mut program, lb);
         let program = program.build();
         assert_eq!(errors(&program), []);
         let mut rig = Rig::new(open.clone());

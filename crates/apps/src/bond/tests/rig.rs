@@ -9,6 +9,7 @@ use crate::bond::lacp::{self, Lacp, Policy, Rate, Settings, System};
 use crate::bond::links::Reselect;
 use crate::bond::rebalance::Rule;
 use crate::bond::{BUCKETS, Bond, BondApp, Inward, LEARNT_MAX, Member, Mode, Names, problems};
+use config::attachment::Attachment;
 use engine::batch::Engine;
 use engine::builder::{Number, ProgramBuilder};
 use engine::check::{Finding, Severity, check};
@@ -154,18 +155,18 @@ pub fn lacp_config(system: u8) -> lacp::Config {
     }
 }
 
-/// A program with a bond in it.
-pub fn builder_of(bond: &Bond) -> ProgramBuilder {
+/// A program with a bond in it, and the bond as other apps see it.
+pub fn builder_of(bond: &Bond) -> (ProgramBuilder, Attachment) {
     let mut program = ProgramBuilder::new();
     (0..=LINKS).for_each(|number| _ = program.port(format!("p{number}")));
     assert_eq!(problems(std::slice::from_ref(bond)), []);
-    bond.write(&mut program);
-    program
+    let attachment = bond.write(&mut program);
+    (program, attachment)
 }
 
 /// The program of a bond.
 pub fn program_of(bond: &Bond) -> Program {
-    let program = builder_of(bond).build();
+    let program = builder_of(bond).0.build();
     assert_eq!(errors(&program), []);
     program
 }

@@ -1,6 +1,7 @@
 //! What the load balancer is told, with names resolved, and what can be wrong with it.
 
-use engine::program::{Forward, Origin, PipeId, PortId};
+use config::attachment::Attachment;
+use engine::program::{Origin, PortId};
 use packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +19,7 @@ pub struct Service {
     /// Ports on which its packets arrive.
     pub ports: Vec<PortId>,
     /// Where the back ends are; `None`: back out of the port a packet came in by.
-    pub out: Option<Out>,
+    pub out: Option<Attachment>,
     /// Its address.
     pub vip: IpAddr,
     /// TCP or UDP.
@@ -35,31 +36,6 @@ pub struct Service {
     pub source_mac: SourceMac,
     /// Where it was written.
     pub origin: Origin,
-}
-
-/// Where back ends are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Out {
-    /// At a port.
-    Port(PortId),
-    /// At a bond.
-    Bond {
-        /// The pipe that sends by it.
-        pipe: PipeId,
-        /// Its address.
-        mac: [u8; 6],
-    },
-}
-
-impl Out {
-    /// The forward that leads there.
-    #[must_use]
-    pub const fn forward(self) -> Forward {
-        match self {
-            Out::Port(port) => Forward::Port(port),
-            Out::Bond { pipe, .. } => Forward::Pipe(pipe),
-        }
-    }
 }
 
 /// How packets find their back end.

@@ -1,20 +1,25 @@
-//! Bonds: what each is told, with names resolved.
+//! Reads bonds from the configuration, and writes them into the program before all other apps: those name bonds as they
+//! name ports.
 
-use ::config::ports::{PortConfig, PortKind, mac};
-use ::config::raw::{Kind, Node};
-use ::config::section::{Section, boolean, choice, duration, list, name, number, parsed, text};
-use ::config::sets::WEIGHT_MAX;
-use ::config::{Report, suggestion};
-use apps::bond::lacp::{Config, Policy, Rate, System};
-use apps::bond::links::{Need, Reselect};
-use apps::bond::rebalance::Rule;
-use apps::bond::{
-    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Names, Probe,
+use super::lacp::{Config, ETHER_TYPE, Policy, Rate, System};
+use super::links::{Need, Reselect};
+use super::rebalance::Rule;
+use super::{
+    BUCKETS, BUCKETS_MAX, Bond, BondApp, ELEPHANTS_MAX, Inward, KIND, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe,
+    problems,
 };
-use engine::builder::ProgramBuilder;
-use engine::program::{Fill, Group, Pipe, PortId, Program};
-use packet::{Field, KeySource};
+use crate::App;
+use crate::kind::{Configured, Item, Scope};
+use config::attachment::Attachment;
+use config::ports::{PortConfig, PortKind, mac};
+use config::raw::{Kind, Node};
+use config::section::{Section, boolean, choice, duration, list, number, parsed, text};
+use config::sets::WEIGHT_MAX;
+use config::{Frames, Report, TakeRule, suggestion};
+use engine::program::Pipe;
+use packet::KeySource;
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 
 const KEYS: &[&str] = &[
     "name",
@@ -52,18 +57,73 @@ const IDLE_GAP_MAX_NS: u64 = 1_000_000_000;
 const DELAY_MAX_NS: u64 = 3_600_000_000_000;
 const TARGETS_MAX: usize = 16;
 
+/// The bonds of a configuration.
+#[derive(Debug)]
+pub struct Bonds(pub Vec<Bond>);
+
+impl Configured for Bonds {
+    /// A bond that leads its frames on takes all of them, whomever they are for; one on which another app stands takes
+    /// its own LACP.
+    fn take(&self) -> Vec<TakeRule> {
+        let of = |bond: &Bond| {
+            let inside = if let Inward::Port(inside) = bond.inward { Some(inside) } else { None };
+            let frames = if bond.inward == Inward::Open { Frames::Group(ETHER_TYPE) } else { Frames::All };
+            bond.ports().into_iter().chain(inside).map(move |port| TakeRule { port, frames }).collect::<Vec<_>>()
+        };
+        self.0.iter().flat_map(of).collect()
+    }
+
+    fn running(&self) -> Vec<Box<dyn App>> {
+        self.0.iter().map(|bond| -> Box<dyn App> { Box::new(BondApp::new(bond.clone())) }).collect()
+    }
+}
+
+/// Reads the bonds; if nothing is wrong, writes them and offers them to other apps.
+pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let before = scope.report.errors();
+    let mut bonds: Vec<Bond> = Vec::new();
+    let mut called: Vec<&Node> = Vec::new();
+    for item in items {
+        let section = Section::of(item.node, &["name"], &mut Report::default());
+        let own = section.get("name");
+        if let Some(node) = own.filter(|node| called.iter().any(|other| other.kind == node.kind)) {
+            scope.report.error(node.span, "two bonds are called so");
+        } else if own.is_none() || scope.name_is_free(&section) {
+            called.extend(own);
+            bonds.extend(bond(item.node, scope));
+        }
+    }
+    for (origin, problem) in problems(&bonds) {
+        scope.report.error(scope.report.span_of(origin), problem.to_string());
+    }
+    if scope.report.errors() == before {
+        bonds.iter().for_each(|bond| scope.attachments.add(bond.write(scope.program)));
+    } else {
+        called.into_iter().for_each(|node| unusable(node, scope));
+    }
+    Arc::new(Bonds(bonds))
+}
+
+/// Whoever names a bond that has an error makes no mistake by that.
+fn unusable(node: &Node, scope: &mut Scope<'_>) {
+    let Kind::Scalar(name) = &node.kind else { return };
+    let origin = scope.report.origin(node.span);
+    let pipe = scope.program.pipe(Pipe::basic(name).origin(origin));
+    scope.attachments.add(Attachment::unusable(name, KIND.key, pipe, origin));
+}
+
 /// A bond; `None` if it cannot be used, which the report says.
-pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Option<Bond> {
-    let before = report.errors();
-    let section = Section::of(node, KEYS, report);
-    let called = section.need("name", "what it is called", report);
-    let called = called.and_then(|node| name(text(node, "a name", report)?, node.span, report));
+fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
+    let before = scope.report.errors();
+    let section = Section::of(node, KEYS, scope.report);
+    let called = scope.name(&section);
+    let members = section.need("members", "the ports that are one", scope.report);
+    let members = members.map(|node| members_of(node, scope)).unwrap_or_default();
+    let inward = inward(&section, scope);
+    let report = &mut *scope.report;
     let modes: Vec<(&str, Mode)> = Mode::ALL.into_iter().map(|mode| (mode.name(), mode)).collect();
     let mode = section.need("mode", "how frames find their member", report);
     let mode = mode.and_then(|node| choice(node, "a mode", &modes, report));
-    let members = section.need("members", "the ports that are one", report);
-    let members = members.map(|node| members_of(node, ports, program, report)).unwrap_or_default();
-    let inward = inward(&section, program, report);
     let Hashed { basis, key, rss } = hash(section.get("hash"), report);
     let buckets = section.get("buckets");
     let buckets = buckets.and_then(|node| number(node, "buckets", 1..=u64::from(BUCKETS_MAX), report));
@@ -73,7 +133,7 @@ pub fn read(node: &Node, ports: &[PortConfig], program: &Program, report: &mut R
     let learnt_max = section.get("learnt_max").and_then(|node| number(node, "addresses", 1..=65_536, report));
     let announce = section.get("announce").map(|node| list(node, "addresses", report)).unwrap_or_default();
     let mut bond = Bond {
-        name: called.unwrap_or_default().to_string(),
+        name: called.unwrap_or_default(),
         mode: mode.unwrap_or(Mode::ActiveBackup),
         members,
         inward,
@@ -127,42 +187,31 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
     Hashed { basis: basis.unwrap_or(default.basis), key, rss }
 }
 
-/// Pipe and group of a bond that cannot be used: whoever names it makes no mistake by that. The program is not run.
-pub fn stand_in(node: &Node, program: &mut ProgramBuilder, report: &mut Report) {
-    let Kind::Scalar(name) = &node.kind else { return };
-    let origin = report.origin(node.span);
-    program.pipe(Pipe::basic(name).origin(origin));
-    program.group(Group::new(Names(name).group(), Fill::Given, 1).origin(origin));
-}
-
-/// Is this the name of a bond?
-#[must_use]
-pub fn is_one(name: &str, program: &Program) -> bool {
-    ::config::value::members(Field::InputPort, name, program).is_some()
-}
-
-fn members_of(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Vec<Member> {
-    let nodes = list(node, "ports", report);
+fn members_of(node: &Node, scope: &mut Scope<'_>) -> Vec<Member> {
+    let nodes = list(node, "ports", scope.report);
     if nodes.len() > MEMBERS_MAX {
-        report.error(node.span, format!("a bond has {MEMBERS_MAX} members at most"));
+        scope.report.error(node.span, format!("a bond has {MEMBERS_MAX} members at most"));
     }
-    nodes.iter().filter_map(|node| member(node, ports, program, report)).collect()
+    nodes.iter().filter_map(|node| member(node, scope)).collect()
 }
 
 /// A port's name, or a mapping with it.
-fn member(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Report) -> Option<Member> {
+fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
     let plain = matches!(node.kind, Kind::Scalar(_));
-    let section = if plain { None } else { Some(Section::of(node, MEMBER, report)) };
+    let section = if plain { None } else { Some(Section::of(node, MEMBER, scope.report)) };
     let named = match &section {
         None => Some(node),
-        Some(section) => section.need("port", "the member's port", report),
+        Some(section) => section.need("port", "the member's port", scope.report),
     }?;
-    let get = |key: &str| section.as_ref().and_then(|section| section.get(key));
-    let weight = get("weight").and_then(|node| number(node, "a weight", 0..=WEIGHT_MAX, report));
-    let priority = get("lacp_priority").and_then(|node| number(node, "a priority", 0..=0xffff, report));
-    let key = get("lacp_key").and_then(|node| number(node, "a key", 0..=0xffff, report));
-    let port = port_named(named, program, report)?;
-    let config = ports.get(port.index())?;
+    let mut given = |key: &str, what: &str, most: u64| {
+        let node = section.as_ref().and_then(|section| section.get(key));
+        node.and_then(|node| number(node, what, 0..=most, scope.report))
+    };
+    let weight = given("weight", "a weight", WEIGHT_MAX);
+    let priority = given("lacp_priority", "a priority", 0xffff);
+    let key = given("lacp_key", "a key", 0xffff);
+    let port = scope.port(named)?;
+    let config = scope.ports.get(port.index())?;
     Some(Member {
         port,
         name: config.name.clone(),
@@ -171,18 +220,8 @@ fn member(node: &Node, ports: &[PortConfig], program: &Program, report: &mut Rep
         weight: weight.map(|weight| weight as u32),
         priority: priority.map_or(PRIORITY, |priority| priority as u16),
         key: key.map(|key| key as u16),
-        origin: report.origin(named.span),
+        origin: scope.report.origin(named.span),
     })
-}
-
-fn port_named(node: &Node, program: &Program, report: &mut Report) -> Option<PortId> {
-    let name = text(node, "the name of a port", report)?;
-    let port = program.port_named(name);
-    if port.is_none() {
-        let names: Vec<&str> = program.ports.iter().map(|port| port.name.as_str()).collect();
-        report.error_help(node.span, format!("there is no port `{name}`"), suggestion(name, names));
-    }
-    port
 }
 
 /// The MTU of an interface that is there; of other ports none is known.
@@ -191,17 +230,17 @@ fn mtu(config: &PortConfig) -> Option<u32> {
     std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?.trim().parse().ok()
 }
 
-fn inward(section: &Section, program: &Program, report: &mut Report) -> Inward {
+fn inward(section: &Section<'_>, scope: &mut Scope<'_>) -> Inward {
     if let (Some(_), Some(node)) = (section.get("inside"), section.get("root")) {
-        report.error(node.span, "frames from the members go to `inside` or to a `root`, not to both");
+        scope.report.error(node.span, "frames from the members go to `inside` or to a `root`, not to both");
     }
-    let inside = section.get("inside").and_then(|node| port_named(node, program, report)).map(Inward::Port);
+    let inside = section.get("inside").and_then(|node| scope.port(node)).map(Inward::Port);
     let root = section.get("root").and_then(|node| {
-        let name = text(node, "the name of a pipe", report)?;
-        let pipe = program.pipe_named(name);
+        let name = text(node, "the name of a pipe", scope.report)?;
+        let pipe = scope.program.pipe_named(name);
         if pipe.is_none() {
-            let names: Vec<&str> = program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
-            report.error_help(node.span, format!("there is no pipe `{name}`"), suggestion(name, names));
+            let help = suggestion(name, scope.program.pipes.iter().map(|pipe| pipe.name.as_str()));
+            scope.report.error_help(node.span, format!("there is no pipe `{name}`"), help);
         }
         pipe
     });

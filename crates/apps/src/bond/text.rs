@@ -1,143 +1,46 @@
-//! `weir show bond` and `weir bond`: requests to the bonds that run, their answers as text for people.
+//! What `weir show bond` and `weir bond` print: the answers of a bond that runs, as text for people.
 
-use super::bad_input;
-use super::show::Connection;
-use anyhow::{Result, bail};
-use serde_json::{Value, json};
+use crate::kind::{Argument, Verb, View};
+use serde_json::Value;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
-/// What an operator does to a bond.
-#[derive(clap::Subcommand)]
-pub enum Bond {
-    /// Give a bucket to another member: when it is idle, or has waited long enough.
-    Migrate {
-        /// The bond.
-        bond: String,
-        /// The bucket's number, as in `weir show bond buckets`.
-        bucket: u32,
-        /// The member that gets it.
-        member: String,
-        #[command(flatten)]
-        connection: Connection,
+/// `weir show bond [buckets] [NAME]`.
+pub(super) const VIEWS: &[View] = &[
+    View { word: "", request: "show", text: bond_text },
+    View { word: "buckets", request: "buckets", text: buckets_text },
+];
+
+const MEMBER: Argument = Argument { name: "MEMBER", help: "Its member", number: false };
+const NEW_MEMBER: Argument = Argument { name: "MEMBER", help: "The member that gets it", number: false };
+const BUCKET: Argument =
+    Argument { name: "BUCKET", help: "The bucket's number, as in `weir show bond buckets`", number: true };
+
+/// `weir bond VERB NAME ...`.
+pub(super) const VERBS: &[Verb] = &[
+    verb(
+        "migrate",
+        "Give a bucket to another member: when it is idle, or has waited long enough",
+        &[BUCKET, NEW_MEMBER],
+    ),
+    verb(
+        "disable",
+        "Take a member out of use, without loss: its buckets move as they are idle, then LACP says so",
+        &[MEMBER],
+    ),
+    verb("enable", "Let a member that was disabled be used again, if its link works", &[MEMBER]),
+    verb(
+        "set-active",
+        "Make a member the active one, until it is lost or the configuration names another primary",
+        &[MEMBER],
+    ),
+    Verb {
+        flags: &[("dry-run", "Say what would move, and move nothing")],
+        ..verb("rebalance", "Even out the loads of the members now", &[])
     },
-    /// Take a member out of use, without loss: its buckets move as they are idle, then LACP says so.
-    Disable(OfMember),
-    /// Let a member that was disabled be used again, if its link works.
-    Enable(OfMember),
-    /// Make a member the active one, until it is lost or the configuration names another primary.
-    SetActive(OfMember),
-    /// Even out the loads of the members now.
-    Rebalance {
-        /// The bond.
-        bond: String,
-        /// Say what would move, and move nothing.
-        #[arg(long)]
-        dry_run: bool,
-        #[command(flatten)]
-        connection: Connection,
-    },
-}
+];
 
-/// A member of a bond.
-#[derive(clap::Args)]
-pub struct OfMember {
-    /// The bond.
-    bond: String,
-    /// Its member.
-    member: String,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-impl OfMember {
-    fn order(&self, verb: &str) -> Result<ExitCode> {
-        order(&self.connection, &self.bond, &format!("{verb} {}", self.member))
-    }
-}
-
-/// Runs `weir bond`.
-///
-/// # Errors
-/// No daemon, no such bond or member, or the bond cannot do it.
-pub fn run(bond: &Bond) -> Result<ExitCode> {
-    match bond {
-        Bond::Migrate { bond, bucket, member, connection } => {
-            order(connection, bond, &format!("migrate {bucket} {member}"))
-        }
-        Bond::Disable(of) => of.order("disable"),
-        Bond::Enable(of) => of.order("enable"),
-        Bond::SetActive(of) => of.order("set-active"),
-        Bond::Rebalance { bond, dry_run, connection } => {
-            named(connection, Some(bond))?;
-            let plan = request(connection, bond, if *dry_run { "rebalance dry-run" } else { "rebalance" })?;
-            if connection.is_json() {
-                println!("{plan}");
-            } else {
-                print!("{}", plan_text(&plan, *dry_run));
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-    }
-}
-
-/// Has a bond do something; it says what in a sentence.
-fn order(connection: &Connection, bond: &str, words: &str) -> Result<ExitCode> {
-    named(connection, Some(bond))?;
-    let said = request(connection, bond, words)?;
-    if connection.is_json() {
-        println!("{}", json!({ "done": true, "said": said }));
-    } else {
-        println!("{}", said.as_str().unwrap_or("done"));
-    }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Runs `weir show bond [buckets] [NAME]`.
-///
-/// # Errors
-/// No daemon, or no such bond.
-pub fn show(connection: &Connection, of: &[String]) -> Result<ExitCode> {
-    let words: Vec<&str> = of.iter().map(String::as_str).collect();
-    let (buckets, name) = match *words.as_slice() {
-        [] => (false, None),
-        ["buckets"] => (true, None),
-        ["buckets", name] => (true, Some(name)),
-        [name] => (false, Some(name)),
-        _ => {
-            eprintln!("weir: show bond, show bond NAME, show bond buckets or show bond buckets NAME");
-            return Ok(bad_input());
-        }
-    };
-    let names = named(connection, name)?;
-    let asked = if buckets { "buckets" } else { "show" };
-    let answers = names.iter().map(|name| request(connection, name, asked)).collect::<Result<Vec<Value>>>()?;
-    if connection.is_json() {
-        println!("{}", json!({ "bond": answers }));
-        return Ok(ExitCode::SUCCESS);
-    }
-    let text = if buckets { buckets_text } else { bond_text };
-    let all: Vec<String> = answers.iter().map(text).collect();
-    print!("{}", if all.is_empty() { "no bond runs\n".to_string() } else { all.join("\n") });
-    Ok(ExitCode::SUCCESS)
-}
-
-fn request(connection: &Connection, bond: &str, words: &str) -> Result<Value> {
-    connection.answer(&json!({ "command": "app", "app": bond, "request": words }))
-}
-
-/// The bonds that run: all, or the one that is asked for.
-fn named(connection: &Connection, name: Option<&str>) -> Result<Vec<String>> {
-    let answer = connection.answer(&json!({ "command": "show", "what": "apps" }))?;
-    let apps = answer["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let bonds = apps.iter().filter(|app| app["kind"] == "bond");
-    let all: Vec<String> = bonds.map(|app| word(&app["name"])).collect();
-    match name {
-        None => Ok(all),
-        Some(name) if all.iter().any(|bond| bond == name) => Ok(vec![name.to_string()]),
-        Some(name) if all.is_empty() => bail!("there is no bond `{name}`: no bond runs"),
-        Some(name) => bail!("there is no bond `{name}`, but {}", all.join(", ")),
-    }
+const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
+    Verb { name, about, arguments, flags: &[], text: |answer, flags| plan_text(answer, !flags.is_empty()) }
 }
 
 /// A bond, its members, its last moves, and what LACP says of each member.
@@ -346,6 +249,7 @@ fn word(value: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     #[test]
     fn a_member_says_in_words_why_it_is_not_used() {

@@ -1,0 +1,72 @@
+//! Reads apps outside weir from the configuration.
+
+use super::External;
+use crate::App;
+use crate::kind::{Configured, Item, Scope};
+use config::Report;
+use config::raw::Node;
+use config::section::{Section, text};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
+const SOCKET_PATH_MAX: usize = 107;
+
+/// The apps outside weir, none of which has a client yet.
+#[derive(Debug)]
+struct Externals(Vec<External>);
+
+impl Configured for Externals {
+    fn running(&self) -> Vec<Box<dyn App>> {
+        self.0.iter().map(|external| -> Box<dyn App> { Box::new(external.clone()) }).collect()
+    }
+}
+
+/// Reads them; frames are forwarded to each by its name.
+pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let mut all: Vec<External> = Vec::new();
+    for item in items {
+        let Some(external) = external(item.node, scope) else { continue };
+        let others = all.iter().map(|other| (other.socket.as_path(), format!("app `{}`", other.name)));
+        let taken: Vec<_> = others.chain([(scope.control, "the daemon".to_string())]).collect();
+        if let Some(external) = alone(external, item.node, &taken, scope.report) {
+            scope.program.app(&external.name);
+            all.push(external);
+        }
+    }
+    Arc::new(Externals(all))
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
+    let section = Section::of(node, &["name", "socket"], scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let socket = section.need("socket", "the unix socket where its clients connect", scope.report);
+    let socket = socket.and_then(|node| socket_path(node, scope.report));
+    let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
+    Some(External::new(name?, socket?.into(), origin))
+}
+
+/// A socket is one app's.
+fn alone(external: External, node: &Node, taken: &[(&Path, String)], report: &mut Report) -> Option<External> {
+    let Some((_, who)) = taken.iter().find(|(path, _)| *path == external.socket) else { return Some(external) };
+    let section = Section::of(node, &["name", "socket"], &mut Report::default());
+    let span = section.get("socket").unwrap_or(node).span;
+    report.error(span, format!("this is the socket of {who} already: every app has one of its own"));
+    None
+}
+
+fn socket_path<'a>(node: &'a Node, report: &mut Report) -> Option<&'a str> {
+    let path = text(node, "a path", report)?;
+    let wrong = if path.is_empty() || path.ends_with('/') {
+        "names no file".to_string()
+    } else if path.len() > SOCKET_PATH_MAX {
+        format!("has {} bytes and a socket's path {SOCKET_PATH_MAX} at most", path.len())
+    } else if path.contains('\0') {
+        "has a zero byte in it".to_string()
+    } else {
+        return Some(path);
+    };
+    report.error_help(node.span, format!("the path {wrong}"), "such as /run/weir/slow_path.sock");
+    None
+}

@@ -1,0 +1,211 @@
+//! Kinds of apps. A kind is what `apps:` calls by its key: how its section is read and written as pipes, what it takes
+//! from the kernel, which [`App`] runs, and what `weir show` and `weir KEY` say of it. The command line, the daemon and
+//! replay loop over [`KINDS`] and know none of them by name.
+
+use crate::{App, KINDS};
+use config::attachment::{Attachment, Attachments};
+use config::ports::PortConfig;
+use config::raw::{Kind as Shape, Node};
+use config::section::{Section, list, name, pairs, text};
+use config::{Frames, Report, Span, TakeRule, suggestion};
+use engine::builder::ProgramBuilder;
+use engine::program::PortId;
+use engine::snapshot::Count;
+use serde_json::Value;
+use std::any::Any;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A kind of app.
+pub struct Kind {
+    /// Its key under `apps`.
+    pub key: &'static str,
+    /// Pipes that it writes under a name of their own, with what each is: no app can be called so.
+    pub pipes: &'static [(&'static str, &'static str)],
+    /// Reads its sections, all that there are, and writes them into the program. What is wrong goes into the report.
+    pub read: fn(&[Item<'_>], &mut Scope<'_>) -> Arc<dyn Configured>,
+    /// The table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
+    pub table: Option<&'static str>,
+    /// What `weir show KEY` can show of each app, the first without a word.
+    pub views: &'static [View],
+    /// What `weir KEY` does, in one line of the help.
+    pub about: &'static str,
+    /// The subcommands of `weir KEY`.
+    pub verbs: &'static [Verb],
+}
+
+/// One of its sections: an item of `apps`.
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    /// Where its key stands.
+    pub span: Span,
+    /// What it is told.
+    pub node: &'a Node,
+}
+
+/// The apps of one kind as a configuration has them.
+pub trait Configured: Any + Debug + Send + Sync {
+    /// What their ports take from the kernel.
+    fn take(&self) -> Vec<TakeRule> {
+        Vec::new()
+    }
+
+    /// Those that go on while the program runs.
+    fn running(&self) -> Vec<Box<dyn App>> {
+        Vec::new()
+    }
+
+    /// The rows of [`Kind::table`]; `count` is what a shared counter has counted.
+    fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
+        let _ = count;
+        Value::Array(Vec::new())
+    }
+}
+
+/// A view of a running app: `weir show KEY [WORD] [NAME]`.
+pub struct View {
+    /// The word that asks for it; empty for the view without one.
+    pub word: &'static str,
+    /// What the app is asked.
+    pub request: &'static str,
+    /// The answer as text.
+    pub text: fn(&Value) -> String,
+}
+
+/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The app is asked with the verb, the arguments and the flags that are
+/// given, as words. An answer that is a string is a sentence for the operator.
+pub struct Verb {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, as the help says it.
+    pub about: &'static str,
+    /// What follows the app's name.
+    pub arguments: &'static [Argument],
+    /// Flags, with their help.
+    pub flags: &'static [(&'static str, &'static str)],
+    /// An answer that is no sentence, as text; with the flags that were given.
+    pub text: fn(&Value, &[&str]) -> String,
+}
+
+/// An argument of a [`Verb`].
+pub struct Argument {
+    /// Its name, in capitals.
+    pub name: &'static str,
+    /// What it is, as the help says it.
+    pub help: &'static str,
+    /// It is a number.
+    pub number: bool,
+}
+
+/// What sections are read with.
+pub struct Scope<'a> {
+    /// The program so far: its ports, the names of its pipes and groups, and what earlier kinds have written.
+    pub program: &'a mut ProgramBuilder,
+    /// What apps can stand on: the ports, and what earlier kinds offer.
+    pub attachments: &'a mut Attachments,
+    /// The ports as configured.
+    pub ports: &'a [PortConfig],
+    /// The daemon's control socket.
+    pub control: &'a Path,
+    /// What is wrong.
+    pub report: &'a mut Report,
+}
+
+/// All apps of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Apps(Vec<Arc<dyn Configured>>);
+
+impl Apps {
+    /// Reads the list under `apps`, kind by kind.
+    #[must_use]
+    pub fn read(node: Option<&Node>, scope: &mut Scope<'_>) -> Apps {
+        let mut items = Vec::new();
+        for item in node.map(|node| list(node, "apps", scope.report)).unwrap_or_default() {
+            for (key, span, node) in pairs(item, scope.report) {
+                if KINDS.iter().all(|kind| kind.key != key) {
+                    let help = suggestion(key, KINDS.iter().map(|kind| kind.key));
+                    scope.report.error_help(span, format!("there is no app `{key}`"), help);
+                }
+                items.push((key, Item { span, node }));
+            }
+        }
+        let read = |kind: &Kind| {
+            let own: Vec<Item<'_>> = items.iter().filter(|(key, _)| *key == kind.key).map(|(_, item)| *item).collect();
+            (kind.read)(&own, scope)
+        };
+        Apps(KINDS.iter().map(read).collect())
+    }
+
+    /// What the apps of one kind are.
+    #[must_use]
+    pub fn of<T: Configured>(&self) -> Option<&T> {
+        let any = self.0.iter().map(|one| -> &dyn Any { &**one });
+        any.filter_map(|one| one.downcast_ref()).next()
+    }
+
+    /// What the apps take from the kernel at a port.
+    #[must_use]
+    pub fn take(&self, port: PortId) -> Vec<Frames> {
+        let all = self.0.iter().flat_map(|one| one.take());
+        all.filter(|rule| rule.port == port).map(|rule| rule.frames).collect()
+    }
+
+    /// Those that go on while the program runs.
+    #[must_use]
+    pub fn running(&self) -> Vec<Box<dyn App>> {
+        self.0.iter().flat_map(|one| one.running()).collect()
+    }
+
+    /// The tables of `weir show`, by name.
+    pub fn tables<'a>(&'a self, count: &'a dyn Fn(&str) -> Count) -> impl Iterator<Item = (&'static str, Value)> + 'a {
+        KINDS.iter().zip(&self.0).filter_map(move |(kind, one)| Some((kind.table?, one.table(count))))
+    }
+}
+
+impl Scope<'_> {
+    /// The name that a section gives itself.
+    pub fn name(&mut self, section: &Section<'_>) -> Option<String> {
+        let node = section.need("name", "what it is called", self.report)?;
+        name(text(node, "a name", self.report)?, node.span, self.report).map(str::to_string)
+    }
+
+    /// Checks that what frames are forwarded to by name is one thing.
+    pub fn name_is_free(&mut self, section: &Section<'_>) -> bool {
+        let Some(node) = section.get("name") else { return false };
+        let Shape::Scalar(name) = &node.kind else { return false };
+        let written = KINDS.iter().flat_map(|kind| kind.pipes).map(|(pipe, what)| (*what, name == pipe));
+        let takers = [
+            ("a port", self.program.port_named(name).is_some()),
+            ("a pipe", self.program.pipe_named(name).is_some()),
+            ("a group", self.program.group_named(name).is_some()),
+            ("another app", self.program.apps.contains(name)),
+        ];
+        let Some((what, _)) = takers.into_iter().chain(written).find(|(_, taken)| *taken) else { return true };
+        let message = format!("`{name}` is the name of {what} already: `forward: {name}` would be ambiguous");
+        self.report.error(node.span, message);
+        false
+    }
+
+    /// What a node names to stand on: a port, or what another app offers.
+    pub fn attachment(&mut self, node: &Node) -> Option<Attachment> {
+        let name = text(node, "the name of a port", self.report)?;
+        let found = self.attachments.named(name).cloned();
+        if found.is_none() {
+            let help = suggestion(name, self.attachments.names());
+            self.report.error_help(node.span, format!("there is no port `{name}`"), help);
+        }
+        found
+    }
+
+    /// The port that a node names.
+    pub fn port(&mut self, node: &Node) -> Option<PortId> {
+        let name = text(node, "the name of a port", self.report)?;
+        let port = self.program.port_named(name);
+        if port.is_none() {
+            let help = suggestion(name, self.program.ports.iter().map(|port| port.name.as_str()));
+            self.report.error_help(node.span, format!("there is no port `{name}`"), help);
+        }
+        port
+    }
+}

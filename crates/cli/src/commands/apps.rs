@@ -1,0 +1,127 @@
+//! What kinds of apps bring to the command line: `weir show KEY [VIEW] [NAME]` and `weir KEY VERB NAME ...`. Both put
+//! requests to apps that run; which words there are, and how answers look, is the kind's ([`Kind`]).
+
+use super::bad_input;
+use super::show::Connection;
+use anyhow::{Result, bail};
+use apps::KINDS;
+use apps::kind::{Kind, Verb};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+
+/// The first argument of every verb, as the help calls it.
+const NAME: &str = "NAME";
+
+/// The subcommands that kinds of apps have.
+pub fn commands() -> impl Iterator<Item = Command> {
+    let command = |kind: &Kind| {
+        let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
+        Command::new(kind.key)
+            .about(kind.about)
+            .subcommand_required(true)
+            .arg_required_else_help(true)
+            .subcommands(verbs)
+    };
+    KINDS.iter().filter(|kind| !kind.verbs.is_empty()).map(command)
+}
+
+fn subcommand(kind: &Kind, verb: &Verb) -> Command {
+    let name = Arg::new(NAME).help(format!("The {}", kind.key)).required(true);
+    let arguments = verb.arguments.iter().map(|argument| {
+        let arg = Arg::new(argument.name).help(argument.help).required(true);
+        if argument.number { arg.value_parser(value_parser!(u32)) } else { arg }
+    });
+    let flags =
+        verb.flags.iter().map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
+    Connection::augment_args(Command::new(verb.name).about(verb.about).arg(name).args(arguments).args(flags))
+}
+
+/// Runs one of [`commands`]. `None`: `key` is none of theirs.
+///
+/// # Errors
+/// No daemon, no such app, or the app cannot do it.
+pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
+    let kind = KINDS.iter().find(|kind| kind.key == key)?;
+    let (name, matches) = matches.subcommand()?;
+    let verb = kind.verbs.iter().find(|verb| verb.name == name)?;
+    Some(ask(kind, verb, matches))
+}
+
+fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
+    let connection = Connection::from_arg_matches(matches)?;
+    let name = matches.get_one::<String>(NAME).map_or("", String::as_str);
+    let argument = |name: &str| match matches.try_get_one::<u32>(name) {
+        Ok(number) => number.map(u32::to_string),
+        Err(_) => matches.get_one::<String>(name).cloned(),
+    };
+    let arguments = verb.arguments.iter().filter_map(|one| argument(one.name));
+    let flags: Vec<&str> = verb.flags.iter().map(|(flag, _)| *flag).filter(|flag| matches.get_flag(flag)).collect();
+    let words = [verb.name.to_string()].into_iter().chain(arguments).chain(flags.iter().map(|flag| flag.to_string()));
+    named(&connection, kind, Some(name))?;
+    let answer = request(&connection, name, &words.collect::<Vec<_>>().join(" "))?;
+    match (answer.as_str(), connection.is_json()) {
+        (Some(_), true) => println!("{}", json!({ "done": true, "said": answer })),
+        (Some(said), false) => println!("{said}"),
+        (None, true) => println!("{answer}"),
+        (None, false) => print!("{}", (verb.text)(&answer, &flags)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `weir show KEY ...`. `None`: `key` is no kind that can be shown.
+///
+/// # Errors
+/// No daemon, or no such app.
+pub fn show(key: &str, connection: &Connection, of: &[String]) -> Option<Result<ExitCode>> {
+    let kind = KINDS.iter().find(|kind| kind.key == key && !kind.views.is_empty())?;
+    Some(view(kind, connection, of))
+}
+
+fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode> {
+    let word = of.first().map_or("", String::as_str);
+    let view = kind.views.iter().find(|view| view.word == word && !word.is_empty());
+    let (view, rest) = view.map_or((&kind.views[0], of), |view| (view, &of[1..]));
+    if rest.len() > 1 {
+        eprintln!("weir: {}", usage(kind));
+        return Ok(bad_input());
+    }
+    let names = named(connection, kind, rest.first().map(String::as_str))?;
+    let answers = names.iter().map(|name| request(connection, name, view.request)).collect::<Result<Vec<Value>>>()?;
+    if connection.is_json() {
+        println!("{}", json!({ kind.key: answers }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let all: Vec<String> = answers.iter().map(view.text).collect();
+    print!("{}", if all.is_empty() { format!("no {} runs\n", kind.key) } else { all.join("\n") });
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What can be shown: each view of all apps of the kind, or of one.
+fn usage(kind: &Kind) -> String {
+    let head =
+        |word: &str| if word.is_empty() { format!("show {}", kind.key) } else { format!("show {} {word}", kind.key) };
+    let forms = kind.views.iter().flat_map(|view| [head(view.word), format!("{} NAME", head(view.word))]);
+    let forms: Vec<String> = forms.collect();
+    let (last, others) = forms.split_last().expect("a kind that is shown has a view");
+    format!("{} or {last}", others.join(", "))
+}
+
+fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
+    connection.answer(&json!({ "command": "app", "app": app, "request": words }))
+}
+
+/// The apps of a kind that run: all, or the one that is asked for.
+fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec<String>> {
+    let answer = connection.answer(&json!({ "command": "show", "what": "apps" }))?;
+    let apps = answer["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let of_kind = apps.iter().filter(|app| app["kind"] == kind.key);
+    let all: Vec<String> = of_kind.filter_map(|app| app["name"].as_str()).map(str::to_string).collect();
+    let key = kind.key;
+    match name {
+        None => Ok(all),
+        Some(name) if all.iter().any(|one| one == name) => Ok(vec![name.to_string()]),
+        Some(name) if all.is_empty() => bail!("there is no {key} `{name}`: no {key} runs"),
+        Some(name) => bail!("there is no {key} `{name}`, but {}", all.join(", ")),
+    }
+}
