@@ -1,9 +1,9 @@
 //! Writes programs: the one way for the configuration, the apps, the tests and the benches.
 //!
-//! Names come first and give ids, contents may follow: `pipe(Pipe::basic("next"))` gives the id that other pipes lead to,
-//! and [`ProgramBuilder::define`] or [`ProgramBuilder::pipe_mut`] fills it in. A blank pipe drops everything, changes
-//! nothing and has room for the entries it is written with. The builder reads as the program it has so far; whether that
-//! program makes sense is for [`crate::check`] to say.
+//! Names come first and give ids, contents may follow: `pipe(Pipe::basic("next"))` gives the id that other
+//! pipes lead to, and [`ProgramBuilder::define`] or [`ProgramBuilder::pipe_mut`] fills it in. A blank pipe
+//! drops everything, changes nothing and has room for the entries it is written with. The builder reads as
+//! the program it has so far; whether that program makes sense is for [`crate::check`] to say.
 //!
 //! ```
 //! use engine::builder::ProgramBuilder;
@@ -34,11 +34,11 @@ use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Deref;
 
-/// A program in the making.
+/// A program under construction.
 #[derive(Clone, Debug, Default)]
 pub struct ProgramBuilder {
     program: Program,
-    /// Positions of shared counters: there may be one for every entry.
+    /// Ids of shared counters by name, because there may be one for every entry.
     counters: HashMap<String, CounterId>,
 }
 
@@ -50,20 +50,20 @@ impl Deref for ProgramBuilder {
     }
 }
 
-/// Adds to a list and gives the position as an id.
+/// Appends to a list and returns the position, which is the id.
 fn push<T>(list: &mut Vec<T>, item: T) -> u16 {
     list.push(item);
     (list.len() - 1) as u16
 }
 
 impl ProgramBuilder {
-    /// Without ports or pipes.
+    /// Creates a program without ports or pipes.
     #[must_use]
     pub fn new() -> ProgramBuilder {
         ProgramBuilder::default()
     }
 
-    /// Adds a port; its name is enough for one without a way to the kernel.
+    /// Adds a port. A name suffices for a port without a kernel path.
     pub fn port(&mut self, port: impl Into<PortDeclaration>) -> PortId {
         PortId(push(&mut self.program.ports, port.into()))
     }
@@ -73,12 +73,12 @@ impl ProgramBuilder {
         ports.map(|port| self.port(port))
     }
 
-    /// Lets the frames of a port enter a pipe.
+    /// Sets the first pipe for the frames of a port.
     pub fn root(&mut self, port: PortId, pipe: PipeId) {
         self.program.ports[port.index()].root = Some(pipe);
     }
 
-    /// Lets the frames of every port enter a pipe.
+    /// Sets the first pipe for the frames of all ports.
     pub fn root_of_all(&mut self, pipe: PipeId) {
         self.program.ports.iter_mut().for_each(|port| port.root = Some(pipe));
     }
@@ -88,12 +88,12 @@ impl ProgramBuilder {
         PipeId(push(&mut self.program.pipes, pipe))
     }
 
-    /// Puts a pipe in the place of one that was only named so far.
+    /// Replaces a pipe that was only named so far.
     pub fn define(&mut self, id: PipeId, pipe: Pipe) {
         self.program.pipes[id.index()] = pipe;
     }
 
-    /// A pipe, to be changed.
+    /// Returns a pipe for modification.
     pub fn pipe_mut(&mut self, id: PipeId) -> &mut Pipe {
         &mut self.program.pipes[id.index()]
     }
@@ -103,19 +103,19 @@ impl ProgramBuilder {
         GroupId(push(&mut self.program.groups, group))
     }
 
-    /// A group, to be changed.
+    /// Returns a group for modification.
     pub fn group_mut(&mut self, id: GroupId) -> &mut Group {
         &mut self.program.groups[id.index()]
     }
 
-    /// The shared counter of a name: one, however often it is asked for.
+    /// Returns the shared counter with this name, adding it if necessary.
     pub fn counter(&mut self, name: impl Into<String>) -> CounterId {
         let name = name.into();
         let names = &mut self.program.counters;
         *self.counters.entry(name.clone()).or_insert_with(|| CounterId(push(names, name)))
     }
 
-    /// The app of a name: one, however often it is asked for.
+    /// Returns the app with this name, adding it if necessary.
     pub fn app(&mut self, name: impl Into<String>) -> AppId {
         let (names, name) = (&mut self.program.apps, name.into());
         let known = names.iter().position(|known| *known == name);
@@ -127,21 +127,21 @@ impl ProgramBuilder {
         MeterId(push(&mut self.program.meters, meter))
     }
 
-    /// Seeds the select hash.
+    /// Sets the seed of the select hash.
     pub fn select_seed(&mut self, seed: u64) {
         self.program.select_seed = seed;
     }
 
-    /// Tells tunnels by these UDP ports.
+    /// Sets the UDP ports by which tunnels are recognised.
     pub fn tunnels(&mut self, ports: TunnelPorts) {
         self.program.tunnels = ports;
     }
 
-    /// The program.
+    /// Returns the program.
     ///
     /// # Panics
-    /// If two ports, pipes, groups or meters have one name. Where that can be a user's mistake, [`crate::check::check`]
-    /// comes first.
+    /// Panics if two ports, pipes, groups or meters have the same name. If that can be a user's mistake, run
+    /// [`crate::check::check`] first.
     #[must_use]
     pub fn build(self) -> Program {
         let Program { ports, pipes, groups, meters, .. } = &self.program;
@@ -162,9 +162,9 @@ fn refuse_twice<'a>(what: &str, names: impl Iterator<Item = &'a String>) {
 
 // ---- numbers ----
 
-/// What a program can be given as a number: integers, addresses, the id of a port.
+/// A value that a program accepts as a number: an integer, an address, the id of a port.
 pub trait Number {
-    /// The number, as wide as any field.
+    /// Returns the number, as wide as the widest field.
     fn number(self) -> u128;
 }
 
@@ -185,7 +185,7 @@ numbers! {
     u32: |value| value.into();
     u64: |value| value.into();
     u128: |value| value;
-    // What a literal is without a suffix.
+    // The type of a literal without a suffix.
     i32: |value| value.try_into().expect("a field has no sign");
     [u8; 6]: |mac| mac.iter().fold(0, |number, byte| number << 8 | u128::from(*byte));
     Ipv4Addr: |address| address.to_bits().into();
@@ -221,7 +221,7 @@ impl From<EntryMatch> for Entry {
     }
 }
 
-/// Methods that set the field of their name.
+/// Defines methods that set the field of the same name.
 macro_rules! setters {
     ($($type:ident { $($(#[$doc:meta])* $field:ident: $of:ty;)* })*) => {$(
         impl $type {
@@ -238,39 +238,39 @@ macro_rules! setters {
 
 setters! {
     PortDeclaration {
-        /// Whether frames can be given to the host's stack from here.
+        /// Sets whether the port has a kernel path.
         kernel_path: bool;
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
     MeterDeclaration {
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
     Group {
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
     Target {
-        /// Its share relative to the others; 1 if nothing is said.
+        /// Sets the share relative to the other targets; 1 by default.
         weight: u32;
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
     Entry {
-        /// Picks one of the pipe's actions by its position.
+        /// Selects one of the pipe's actions by its position.
         template: u16;
-        /// The lowest number wins (ACL).
+        /// Sets the priority, of which the lowest number wins (ACL).
         priority: u32;
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
     Pipe {
-        /// Room for so many entries, or flows.
+        /// Sets the number of entries or flows that the pipe has room for.
         capacity: u32;
-        /// Whether flow key and select hash are computed anew after the actions.
+        /// Sets whether flow key and select hash are recomputed after the actions.
         rehash: bool;
-        /// Where it was written.
+        /// Sets the place in the configuration.
         origin: Origin;
     }
 }
@@ -278,7 +278,7 @@ setters! {
 // ---- ports, forwards, meters ----
 
 impl PortDeclaration {
-    /// A port without a way to the kernel, whose frames enter no pipe yet.
+    /// Creates a port without a kernel path and without a root pipe.
     #[must_use]
     pub fn new(name: impl Into<String>) -> PortDeclaration {
         PortDeclaration { name: name.into(), root: None, kernel_path: false, origin: Origin::default() }
@@ -315,7 +315,7 @@ impl<Id> From<Id> for SharedUse<Id> {
 }
 
 impl MeterDeclaration {
-    /// A meter with its rates.
+    /// Creates a meter with its rates.
     #[must_use]
     pub fn new(name: impl Into<String>, config: MeterConfig) -> MeterDeclaration {
         MeterDeclaration { name: name.into(), config, origin: Origin::default() }
@@ -325,13 +325,13 @@ impl MeterDeclaration {
 // ---- groups ----
 
 impl Group {
-    /// A group without targets.
+    /// Creates a group without targets.
     #[must_use]
     pub fn new(name: impl Into<String>, fill: Fill, size: u32) -> Group {
         Group { name: name.into(), fill, size, seed: None, targets: Vec::new(), origin: Origin::default() }
     }
 
-    /// Mixes a seed into the hash before a bucket is picked.
+    /// Sets a seed that is mixed into the hash before a bucket is picked.
     #[must_use]
     pub fn seed(self, seed: u64) -> Group {
         Group { seed: Some(seed), ..self }
@@ -353,7 +353,7 @@ impl Group {
 }
 
 impl Target {
-    /// A target of weight 1.
+    /// Creates a target of weight 1.
     #[must_use]
     pub fn new(name: impl Into<String>, forward: impl Into<Forward>) -> Target {
         Target { name: name.into(), weight: 1, forward: forward.into(), origin: Origin::default() }
@@ -363,46 +363,46 @@ impl Target {
 // ---- entries ----
 
 impl Entry {
-    /// Matches this in the pipe's first field that entries give a value for. `Entry::default()` is the entry of a pipe
-    /// that has no such field: every packet that agrees with the pipe's constants hits it.
+    /// Creates an entry that matches this in the pipe's first per-entry field. `Entry::default()` is the
+    /// entry of a pipe without such fields: every packet that matches the pipe's constants hits it.
     #[must_use]
     pub fn on(first: impl Into<EntryMatch>) -> Entry {
         Entry::default().and(first)
     }
 
-    /// And this in the next field.
+    /// Adds the match for the next per-entry field.
     #[must_use]
     pub fn and(mut self, next: impl Into<EntryMatch>) -> Entry {
         self.matches.push(next.into());
         self
     }
 
-    /// Where it goes, in a pipe whose forward is per entry.
+    /// Sets the forward, in a pipe with forwards per entry.
     #[must_use]
     pub fn to(self, forward: impl Into<Forward>) -> Entry {
         Entry { forward: Some(forward.into()), ..self }
     }
 
-    /// Gives the next per-entry value of its action.
+    /// Adds the next per-entry value of the action.
     #[must_use]
     pub fn value(mut self, value: impl Number) -> Entry {
         self.values.push(value.number());
         self
     }
 
-    /// Counts in a shared counter, in a pipe whose counter is per entry.
+    /// Sets the shared counter, in a pipe with counters per entry.
     #[must_use]
     pub fn counter(self, counter: CounterId) -> Entry {
         Entry { counter: Some(counter), ..self }
     }
 
-    /// Passes a meter, in a pipe whose meter is per entry.
+    /// Sets the meter, in a pipe with meters per entry.
     #[must_use]
     pub fn meter(self, meter: MeterId) -> Entry {
         Entry { meter: Some(meter), ..self }
     }
 
-    /// Comes while the program runs: it ages, and survives a swap of programs.
+    /// Marks the entry as added at run time: it ages, and survives a swap of programs.
     #[must_use]
     pub fn run_time(self) -> Entry {
         Entry { run_time: true, ..self }
@@ -412,17 +412,17 @@ impl Entry {
 // ---- pipes ----
 
 impl Default for Template {
-    /// The only action of a pipe that changes nothing.
+    /// An action without operations, the only one of its pipe.
     fn default() -> Template {
         Template::new(Template::DEFAULT, [])
     }
 }
 
 impl Template {
-    /// What the only action of a pipe is called.
+    /// Name of a pipe's only action.
     pub const DEFAULT: &str = "default";
 
-    /// An action with a name.
+    /// Creates an action with a name.
     #[must_use]
     pub fn new(name: impl Into<String>, operations: impl IntoIterator<Item = Operation>) -> Template {
         Template { name: name.into(), operations: operations.into_iter().collect() }
@@ -430,7 +430,7 @@ impl Template {
 }
 
 impl Pipe {
-    /// A blank pipe: it matches nothing, changes nothing and drops everything.
+    /// Creates a blank pipe: it matches no fields, changes nothing and drops everything.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: PipeKind) -> Pipe {
         Pipe {
@@ -448,37 +448,37 @@ impl Pipe {
         }
     }
 
-    /// Exact match. Without fields that entries give a value for, it has one entry.
+    /// Creates a pipe with exact match. Without per-entry fields, it has a single entry.
     #[must_use]
     pub fn basic(name: impl Into<String>) -> Pipe {
         Pipe::new(name, PipeKind::Basic)
     }
 
-    /// Hash to bucket to target; entries match [`EntryMatch::Target`].
+    /// Creates a pipe that maps a hash to a bucket to a target; entries match [`EntryMatch::Target`].
     #[must_use]
     pub fn hash(name: impl Into<String>, input: HashInput, group: GroupId) -> Pipe {
         Pipe::new(name, PipeKind::Hash { input, group })
     }
 
-    /// Exact match on the flow key of the outer headers.
+    /// Creates a pipe with exact match on the flow key of the outer headers.
     #[must_use]
     pub fn flow(name: impl Into<String>, learn: Learn) -> Pipe {
         Pipe::new(name, PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 })
     }
 
-    /// Longest prefix of a field.
+    /// Creates a pipe with longest prefix match on a field.
     #[must_use]
     pub fn lpm(name: impl Into<String>, field: Field) -> Pipe {
         Pipe::new(name, PipeKind::Lpm).matching(field, Criterion::Prefix)
     }
 
-    /// Masks, ranges and priorities.
+    /// Creates a pipe with masks, ranges and priorities.
     #[must_use]
     pub fn acl(name: impl Into<String>) -> Pipe {
         Pipe::new(name, PipeKind::Acl)
     }
 
-    /// Takes the flow key of a FLOW pipe from these headers.
+    /// Sets the headers from which a FLOW pipe takes its key.
     #[must_use]
     pub fn key(mut self, source: KeySource) -> Pipe {
         if let PipeKind::Flow { key, .. } = &mut self.kind {
@@ -487,7 +487,7 @@ impl Pipe {
         self
     }
 
-    /// Compares another field. The match is where the pipe is, in the configuration's text.
+    /// Adds a field to the match; its place in the configuration is that of the pipe.
     #[must_use]
     pub fn matching(mut self, field: Field, criterion: Criterion) -> Pipe {
         self.matches.push(Match { field, criterion, origin: self.origin });
@@ -500,7 +500,7 @@ impl Pipe {
         self.constant_bits(field, value, field.max())
     }
 
-    /// The same, under a mask.
+    /// Like [`Pipe::constant`], under a mask.
     #[must_use]
     pub fn constant_bits(self, field: Field, value: impl Number, mask: u128) -> Pipe {
         self.matching(field, Criterion::Const { value: value.number(), mask })
@@ -512,19 +512,19 @@ impl Pipe {
         self.per_entry_bits(field, field.max())
     }
 
-    /// The same, under a mask.
+    /// Like [`Pipe::per_entry`], under a mask.
     #[must_use]
     pub fn per_entry_bits(self, field: Field, mask: u128) -> Pipe {
         self.matching(field, Criterion::PerEntry { mask })
     }
 
-    /// Adds an entry, and room for it.
+    /// Adds an entry, and capacity for it.
     #[must_use]
     pub fn entry(self, entry: impl Into<Entry>) -> Pipe {
         self.entries([entry])
     }
 
-    /// Adds entries, and room for them.
+    /// Adds entries, and capacity for them.
     #[must_use]
     pub fn entries(mut self, entries: impl IntoIterator<Item = impl Into<Entry>>) -> Pipe {
         self.entries.extend(entries.into_iter().map(Into::into));
@@ -532,52 +532,53 @@ impl Pipe {
         self
     }
 
-    /// Changes every packet that hits alike, but for the entries' values.
+    /// Sets the only action.
     #[must_use]
     pub fn act(self, operations: impl IntoIterator<Item = Operation>) -> Pipe {
         self.actions([Template::new(Template::DEFAULT, operations)])
     }
 
-    /// Lets each entry pick one of these actions.
+    /// Sets several actions, of which each entry selects one.
     #[must_use]
     pub fn actions(self, templates: impl Into<Vec<Template>>) -> Pipe {
         Pipe { templates: templates.into(), ..self }
     }
 
-    /// Where a hit goes.
+    /// Sets where hits go.
     #[must_use]
     pub fn forward(self, forward: impl Into<Forward>) -> Pipe {
         Pipe { forward: forward.into(), ..self }
     }
 
-    /// Where a miss goes.
+    /// Sets where misses go.
     #[must_use]
     pub fn miss(self, miss: impl Into<Forward>) -> Pipe {
         Pipe { miss: miss.into(), ..self }
     }
 
-    /// Counts hits in a shared counter.
+    /// Sets a shared counter for hits.
     #[must_use]
     pub fn counter(mut self, counter: impl Into<SharedUse<CounterId>>) -> Pipe {
         self.monitor.counter = Some(counter.into());
         self
     }
 
-    /// Colours hits with a meter.
+    /// Sets a meter for hits.
     #[must_use]
     pub fn meter(mut self, meter: impl Into<SharedUse<MeterId>>) -> Pipe {
         self.monitor.meter = Some(meter.into());
         self
     }
 
-    /// Whether what the meter colours red is dropped.
+    /// Sets whether packets that the meter colours red are dropped.
     #[must_use]
     pub fn drop_red(mut self, drop: bool) -> Pipe {
         self.monitor.drop_red = drop;
         self
     }
 
-    /// Removes what is idle for longer: flows of a FLOW pipe, run-time entries of any other.
+    /// Sets how long flows of a FLOW pipe, or run-time entries of other pipes, may be idle before they are
+    /// removed.
     #[must_use]
     pub fn idle_timeout_ns(mut self, timeout_ns: u64) -> Pipe {
         match &mut self.kind {

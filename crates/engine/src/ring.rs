@@ -1,32 +1,32 @@
 //! Bounded rings that carry frames out of a worker: to another worker (hand-over) or to an app (punt).
 //!
-//! A frame cannot leave its worker, its memory belongs to the worker's pool; its bytes can. They travel in carriers that
-//! are allocated once and go round: full ones forth, empty ones back. Neither end waits for the other, and a sender
-//! without an empty carrier is told so.
+//! A frame cannot leave its worker, because its memory belongs to the worker's pool; but its bytes can. They
+//! travel in carriers, which are allocated once and circulate: full ones forward, empty ones back. Neither
+//! end waits for the other; without an empty carrier, sending fails.
 
 use crate::program::{AppId, PortId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Bytes a carrier holds: a chunk's frame at its largest.
+/// Bytes in a carrier: enough for the largest frame in a chunk.
 pub const CARRIER_BYTES: usize = 2048;
 
-/// A frame's bytes on their way.
+/// The bytes of a frame in transit.
 #[derive(Debug)]
 pub struct Carrier {
     bytes: Box<[u8; CARRIER_BYTES]>,
     length: usize,
-    /// The hash that the NIC delivered with the frame; 0: none, or it does not matter where the frame goes.
+    /// The hash delivered by the NIC with the frame; 0 if there is none or the receiver does not need it.
     pub hash: u32,
-    /// Where the frame came in.
+    /// The port on which the frame arrived.
     pub input: PortId,
-    /// For which app, on a punt ring.
+    /// The app it is for, on a punt ring.
     pub app: AppId,
 }
 
 impl Carrier {
-    /// The frame.
+    /// Returns the frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
@@ -49,7 +49,7 @@ pub struct CarrierReceiver {
     held: Arc<AtomicU64>,
 }
 
-/// A ring for `capacity` frames.
+/// Creates a ring for `capacity` frames.
 #[must_use]
 pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
     let (full, full_end) = sync_channel(capacity);
@@ -66,12 +66,14 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
 }
 
 impl CarrierSender {
-    /// Sends a frame's bytes; false when the ring is full, the other end gone, or the frame too long.
+    /// Sends a frame's bytes. Returns false if the ring is full, the other end is gone, or the frame is too
+    /// long.
     pub fn send(&mut self, bytes: &[u8], input: PortId, app: AppId) -> bool {
         self.send_hashed(bytes, 0, input, app)
     }
 
-    /// The same with the hash that the NIC delivered with the frame, for a worker that goes on with it; 0: none.
+    /// Like [`CarrierSender::send`], with the hash delivered by the NIC (0: none), for a worker that
+    /// continues with the frame.
     pub fn send_hashed(&mut self, bytes: &[u8], hash: u32, input: PortId, app: AppId) -> bool {
         if bytes.len() > CARRIER_BYTES {
             return false;
@@ -87,7 +89,7 @@ impl CarrierSender {
         sent
     }
 
-    /// Frames that lie in the ring.
+    /// Returns the number of frames in the ring.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held.load(Ordering::Acquire)
@@ -100,10 +102,10 @@ impl CarrierReceiver {
         self.full.try_recv().ok()
     }
 
-    /// Gives a carrier back once its frame has been taken out: only now does the ring no longer hold it.
+    /// Returns a carrier after its frame has been used; until then the ring holds the frame.
     pub fn done(&mut self, carrier: Carrier) {
         self.held.fetch_sub(1, Ordering::Release);
-        // The sender may be gone; then nobody needs the carrier.
+        // If the sender is gone, nobody needs the carrier.
         let _ = self.empty.try_send(carrier);
     }
 }

@@ -1,10 +1,11 @@
-//! What a program has counted, in a form that can be compared, summed over workers and shown. Both executors make it.
+//! The counts of a program, in a form that can be compared, summed over workers and displayed. Both executors
+//! produce it.
 
 use crate::change::EntryKey;
 use crate::program::GroupId;
 use packet::FlowKey;
 
-/// Packets and their bytes.
+/// Numbers of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Packets.
@@ -28,7 +29,7 @@ impl Count {
     }
 }
 
-/// All counts of a program, pipes and counters in the program's order.
+/// All counts of a program; pipes and counters are in the program's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// One per pipe.
@@ -42,17 +43,18 @@ pub struct Snapshot {
 /// The buckets of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BucketReport {
-    /// Each bucket's target, by its position in the group; `u16::MAX`: none.
+    /// The target of each bucket, by its position in the group; `u16::MAX` means none.
     pub slots: Vec<u16>,
-    /// Packets that met each bucket; empty unless the group is filled by hand, as all that follows is 0 then.
+    /// Packets that met each bucket. Only groups with given buckets have this and the following fields; for
+    /// others they are empty or 0.
     pub packets: Vec<u64>,
-    /// Their bytes, as they were when the bucket was met.
+    /// Bytes of these packets, at the time they met the bucket.
     pub bytes: Vec<u64>,
     /// Moves carried out.
     pub moved: u64,
-    /// Those of them that found the bucket in use: they had waited as long as they may.
+    /// Moves carried out while the bucket was in use, because they had waited for the longest time allowed.
     pub moved_busy: u64,
-    /// Moves that wait.
+    /// Pending moves.
     pub pending: usize,
 }
 
@@ -61,13 +63,13 @@ pub struct BucketReport {
 pub struct PipeSnapshot {
     /// Packets that missed.
     pub misses: Count,
-    /// Entries in the order of their keys' first insertion, not promised beyond that.
+    /// Entries, in the order in which their keys were first inserted; the order is not guaranteed.
     pub entries: Vec<EntrySnapshot>,
-    /// Live flows of a FLOW pipe, in no order.
+    /// Live flows of a FLOW pipe, in unspecified order.
     pub flows: Vec<FlowSnapshot>,
-    /// Packets that met the FLOW pipe and were not counted in a flow because the table was full.
+    /// Packets that met the FLOW pipe but did not count in a flow, because the table was full.
     pub unflowed_full: u64,
-    /// Packets that a HASH pipe has dealt out in turn (`round_robin`).
+    /// Packets that a HASH pipe has distributed in turn (`round_robin`).
     pub turns: u64,
 }
 
@@ -76,38 +78,38 @@ pub struct PipeSnapshot {
 pub struct EntrySnapshot {
     /// Its key.
     pub key: EntryKey,
-    /// Was it added at run time?
+    /// Whether it was added at run time.
     pub run_time: bool,
-    /// What hit it.
+    /// Packets that hit it.
     pub hits: Count,
-    /// When it was last hit, in milliseconds of the worker's clock; `None`: never.
+    /// When it was last hit, in milliseconds of the worker's clock; `None` if never.
     pub last_hit_ms: Option<u64>,
 }
 
-/// One live flow.
+/// A live flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSnapshot {
-    /// The flow.
+    /// The flow key.
     pub key: FlowKey,
-    /// What was decided for it.
+    /// The decision for the flow.
     pub decision: FlowDecision,
     /// Its packets and bytes.
     pub hits: Count,
-    /// When its first packet came, milliseconds.
+    /// When its first packet arrived, in milliseconds.
     pub first_ms: u32,
-    /// When its last packet came, milliseconds.
+    /// When its last packet arrived, in milliseconds.
     pub last_ms: u32,
 }
 
-/// What a FLOW entry says.
+/// The decision in a FLOW entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowDecision {
-    /// The pipe's default entry.
+    /// Use the pipe's default entry.
     Default,
-    /// Stays with this target of the pipe's group.
+    /// Stay with this target of the pipe's group.
     Pinned(u16),
-    /// Follows the group's buckets.
+    /// Follow the group's buckets.
     Follow(GroupId),
-    /// An entry of its own, given by configuration or at run time.
+    /// Use an entry of its own, configured or added at run time.
     Own,
 }

@@ -7,7 +7,7 @@ use crate::operation::{OPERATIONS, Operation, Slot, Stage, Value};
 use crate::program::Template;
 use packet::{Access, Field};
 
-/// How many operations of a stage an action has, one of these at random.
+/// Numbers of operations of a stage that an action may have, of which one is picked.
 fn counts(stage: Stage) -> &'static [usize] {
     match stage {
         Stage::Rewrite => &[0, 0, 1, 1, 2, 3],
@@ -15,7 +15,7 @@ fn counts(stage: Stage) -> &'static [usize] {
     }
 }
 
-/// An action in the fixed order.
+/// Generates an action in the fixed order.
 pub(super) fn template(random: &mut Random, number: usize) -> Template {
     let mut operations = Vec::new();
     for stage in [Stage::Decap, Stage::PopVlan, Stage::Rewrite, Stage::PushVlan, Stage::Encap] {
@@ -29,7 +29,7 @@ pub(super) fn template(random: &mut Random, number: usize) -> Template {
     Template { name: format!("action{number}"), operations }
 }
 
-/// An operation with random arguments. Fields come before the numbers that read like them.
+/// Generates an operation with random arguments. Fields come before numbers that could be read as fields.
 fn operation(random: &mut Random, mut operation: Operation) -> Operation {
     for at in 0..operation.arguments().len() {
         let argument = &mut operation.arguments()[at];
@@ -51,7 +51,7 @@ fn operation(random: &mut Random, mut operation: Operation) -> Operation {
     operation
 }
 
-/// A field to write: often one that every packet has.
+/// Picks a field to write: often one that every packet has.
 fn written_field(random: &mut Random) -> Field {
     const COMMON: &[Field] =
         &[Field::EthDst, Field::EthSrc, Field::Meta0, Field::Meta3, Field::Ipv4Src, Field::Ipv4Dst, Field::L4Dport];

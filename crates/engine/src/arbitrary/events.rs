@@ -1,4 +1,4 @@
-//! What happens to a running program: frames, changes, time.
+//! Random events for a running program: frames, changes, time.
 
 use super::entries::entry;
 use super::{Random, frame};
@@ -6,32 +6,32 @@ use crate::change::{Change, EntryKey};
 use crate::program::{Entry, Fill, GroupId, PipeId, PortId, Program};
 use crate::snapshot::Snapshot;
 
-/// One thing that happens.
+/// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A frame arrives.
     Frame {
-        /// Where.
+        /// The port it arrives on.
         input: PortId,
         /// Its bytes.
         bytes: Vec<u8>,
-        /// Bytes free in front of it.
+        /// Bytes of headroom.
         headroom: usize,
-        /// The hash that its NIC delivered; 0: none.
+        /// The hash delivered by its NIC; 0 means none.
         hash: u32,
     },
     /// An entry or a weight changes.
     Change(Change),
-    /// So much time passes.
+    /// Time passes.
     Time {
         /// Nanoseconds.
         ns: u64,
     },
-    /// Everything is looked at for its age.
+    /// Idle entries and flows are removed.
     Age,
 }
 
-/// The next event for a program in a state.
+/// Generates the next event for a program in a state.
 #[must_use]
 pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event {
     let given = program.groups.iter().any(|group| group.fill == Fill::Given);
@@ -49,7 +49,8 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
     }
 }
 
-/// What a NIC delivers: nothing as often as not, and of the rest few, so that some differ in one half alone.
+/// Generates a NIC's hash: none half of the time, otherwise one of a few, some of which differ in one half
+/// only.
 #[must_use]
 pub fn hash(random: &mut Random) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
@@ -77,7 +78,7 @@ fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
             Change::Update { pipe: id, entry }
         }
         7..=8 => Change::Remove { pipe: id, key: key(random) },
-        // Nowhere.
+        // A pipe that does not exist.
         _ => Change::Add { pipe: PipeId(program.pipes.len() as u16), entry: new(random) },
     }
 }
@@ -93,7 +94,8 @@ fn set_weight(random: &mut Random, program: &Program) -> Change {
     Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
 }
 
-/// Moves of a group's buckets, one that is filled by hand mostly: of a few buckets or of all, now or later.
+/// Generates moves of a group's buckets, mostly of a group with given buckets: of a few buckets or of all,
+/// now or later.
 fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) -> Change {
     let given = |at: &usize| program.groups[*at].fill == Fill::Given;
     let list: Vec<usize> = (0..program.groups.len()).filter(given).collect();

@@ -1,4 +1,5 @@
-//! The interpreter and batch engines of several batch sizes, driven by the same acts and compared after each.
+//! The interpreter, and batch engines of several batch sizes, driven by the same actions and compared after
+//! each.
 
 use super::{Coverage, Event, Random, event};
 use crate::batch::{Engine, Outcome};
@@ -12,55 +13,55 @@ use std::collections::HashMap;
 /// Batches are cut to these sizes.
 pub const BATCH_SIZES: [usize; 3] = [1, 3, packet::BATCH];
 
-/// Frames that arrive by one port at one time, and what else happens.
+/// An action on all executors.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Act {
-    /// Frames arrive.
+    /// Frames arrive on one port at the same time.
     Frames {
-        /// Where.
+        /// The port.
         input: PortId,
-        /// What.
+        /// The frames.
         frames: Vec<Arriving>,
     },
     /// An entry or a weight changes.
     Change(Change),
-    /// So many nanoseconds pass.
+    /// This many nanoseconds pass.
     Time(u64),
-    /// Everything is looked at for its age.
+    /// Idle entries and flows are removed.
     Age,
 }
 
-/// A frame that arrives.
+/// An arriving frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arriving {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Bytes free in front of it.
+    /// Bytes of headroom.
     pub headroom: usize,
-    /// The hash that its NIC delivered; 0: none.
+    /// The hash delivered by its NIC; 0 means none.
     pub hash: u32,
 }
 
 impl Arriving {
-    /// This frame at a port.
+    /// Returns this frame as it arrives on a port.
     #[must_use]
     pub fn at(&self, input: PortId) -> Arrival<'_> {
         Arrival { input, bytes: &self.bytes, headroom: self.headroom, hash: self.hash }
     }
 }
 
-/// The executors in the same state.
+/// All executors, in the same state.
 #[derive(Debug)]
 pub struct Lockstep {
     program: Program,
     interpreter: Interpreter,
     engines: Vec<Cutter>,
     now_ns: u64,
-    /// When a worker would have breathed last.
+    /// When the last breath of a worker would have been.
     breath_ns: u64,
 }
 
-/// An engine that is fed batches of one size.
+/// An engine that gets batches of one size.
 struct Cutter {
     engine: Engine,
     size: usize,
@@ -75,10 +76,10 @@ impl std::fmt::Debug for Cutter {
 }
 
 impl Lockstep {
-    /// All executors at the start of a program.
+    /// Starts all executors with a program.
     ///
     /// # Errors
-    /// A program that does not compile.
+    /// The program does not compile.
     pub fn new(program: &Program, secret: u64) -> Result<Lockstep, String> {
         let hash = TableHash::new([secret, !secret]);
         let cutter = |size| -> Result<Cutter, String> {
@@ -90,7 +91,7 @@ impl Lockstep {
         Ok(Lockstep { program: program.clone(), interpreter, engines, now_ns: 0, breath_ns: 0 })
     }
 
-    /// A random act that fits the present state.
+    /// Picks a random action that suits the present state.
     pub fn choose(&self, random: &mut Random) -> Act {
         match event(random, &self.program, &self.interpreter.snapshot()) {
             Event::Frame { input, bytes, headroom, hash } => {
@@ -112,10 +113,10 @@ impl Lockstep {
         }
     }
 
-    /// Does one thing to all executors.
+    /// Performs an action on all executors.
     ///
     /// # Errors
-    /// Where they disagree, in words.
+    /// Describes where they disagree.
     pub fn act(&mut self, act: &Act, coverage: &mut Coverage) -> Result<(), String> {
         match act {
             Act::Frames { input, frames } => self.frames(*input, frames, coverage)?,
@@ -203,7 +204,7 @@ impl Cutter {
         }
     }
 
-    /// Flows that have gone since the last call.
+    /// Returns the flows removed since the last call.
     fn deltas(&mut self) -> Vec<(FlowKey, Count)> {
         let mut gone = Vec::new();
         self.engine.take_deltas(|_, delta| {
@@ -237,7 +238,7 @@ impl Cutter {
         Ok(())
     }
 
-    /// A probe says what processing will do, and changes nothing.
+    /// Checks that a probe predicts what processing will do, and changes nothing.
     fn probe(&mut self, input: PortId, frame: &Arriving, now_ns: u64, explained: &Walk) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
@@ -251,7 +252,7 @@ impl Cutter {
     }
 }
 
-/// Bytes of a dropped packet are nobody's.
+/// Compares the outcomes. The bytes of a dropped packet do not matter.
 fn same_end(walk: &Walk, outcome: &Outcome, slot: usize, input: PortId, bytes: &[u8]) -> Result<(), String> {
     let verdict = outcome.verdict(slot, input);
     same("copies", &walk.copies, &outcome.copies(slot, bytes))?;
@@ -298,7 +299,7 @@ fn by_flow(mut flows: Vec<(FlowKey, Count)>) -> Vec<(FlowKey, Count)> {
     flows
 }
 
-/// A change made unfit in one way or another.
+/// Invalidates a change in some way.
 fn spoilt(random: &mut Random, program: &Program, mut change: Change) -> Change {
     let (Change::Add { pipe, entry } | Change::Update { pipe, entry }) = &mut change else { return change };
     match random.below(6) {

@@ -1,8 +1,8 @@
-//! Random programs, packets and changes from one small generator, so that tests, the fuzzer and the CI suite meet the
-//! same things; and [`Coverage`], which says what a run has really met.
+//! Random programs, packets and changes from one small generator, so that tests, the fuzzer and CI use the
+//! same ones; and [`Coverage`], which records what a run has exercised.
 //!
-//! Values come from small pools, so that packets hit entries often. Programs pass the check, but for metadata that is
-//! read before it is written: that metadata starts as 0 is to be tested too.
+//! Values come from small pools, so that packets hit entries often. Programs pass the check, except that they
+//! may read metadata before writing it, because its initial value of 0 is to be tested too.
 
 mod actions;
 mod coverage;
@@ -23,7 +23,7 @@ pub use random::Random;
 
 use crate::program::Group;
 
-/// Buckets dealt out in turns: enough to run the interpreter without an engine.
+/// Returns buckets assigned to targets in turn, which suffices to run the interpreter without an engine.
 #[must_use]
 pub fn dealt_buckets(group: &Group) -> Vec<u16> {
     let live: Vec<u16> = (0..).zip(&group.targets).filter(|(_, target)| target.weight > 0).map(|(at, _)| at).collect();

@@ -1,8 +1,8 @@
-//! A generator that a seed or a fuzzer's bytes decide: SplitMix64 (Steele et al., OOPSLA'14), behind the bytes if any.
+//! A generator driven by a fuzzer's bytes, if any, and then by a seed: SplitMix64 (Steele et al., OOPSLA'14).
 
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// A source of choices.
+/// A source of random choices.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
@@ -11,27 +11,27 @@ pub struct Random {
 }
 
 impl Random {
-    /// Choices that follow from a number.
+    /// Creates choices determined by a seed.
     #[must_use]
     pub fn from_seed(seed: u64) -> Random {
         Random { state: seed, bytes: Vec::new(), used: 0 }
     }
 
-    /// Choices that follow from bytes, two for each, and from their sum when they are used up: a fuzzer that changes a
-    /// byte changes a choice.
+    /// Creates choices determined by bytes, two for each choice, and by their sum once they are used up. A
+    /// fuzzer that changes a byte thus changes a choice.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Random {
         let state = bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
         Random { state, bytes: bytes.to_vec(), used: 0 }
     }
 
-    /// Are there bytes left of those it was made from?
+    /// Returns true if some of the bytes are unused.
     #[must_use]
     pub fn has_bytes(&self) -> bool {
         self.used < self.bytes.len()
     }
 
-    /// 64 random bits.
+    /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.state = self.state.wrapping_add(GOLDEN);
         let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -39,12 +39,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// 128 random bits.
+    /// Returns 128 random bits.
     pub fn wide(&mut self) -> u128 {
         u128::from(self.bits()) << 64 | u128::from(self.bits())
     }
 
-    /// A number below `limit`, which is above 0.
+    /// Returns a number below `limit`, which must be above 0.
     pub fn below(&mut self, limit: usize) -> usize {
         if let Some(pair) = self.bytes.get(self.used..self.used + 2) {
             self.used += 2;
@@ -54,22 +54,22 @@ impl Random {
         (self.bits() >> 16) as usize % limit
     }
 
-    /// A number from `first` to `last`.
+    /// Returns a number from `first` to `last`.
     pub fn between(&mut self, first: usize, last: usize) -> usize {
         first + self.below(last - first + 1)
     }
 
-    /// True so many times in a hundred.
+    /// Returns true with this probability in percent.
     pub fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several.
+    /// Returns one of several values.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 
-    /// The index of one of several, by weight.
+    /// Returns the index of one of several weights, chosen in proportion to the weights.
     pub fn weighted(&mut self, weights: &[usize]) -> usize {
         let mut left = self.below(weights.iter().sum());
         for (at, weight) in weights.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! A group's buckets as packets pick from them.
+//! A group's buckets, as packets pick from them.
 //!
-//! Buckets that follow weights are an array and nothing else: to pick is a multiplication and a load. Those that are
-//! given count what meets them, and settle moves that wait.
+//! Buckets filled by weights are just an array: a pick is a multiplication and a load. Given buckets also
+//! count the packets that meet them, and carry out pending moves.
 
 use crate::batch::compile;
 use crate::program::{Fill, Forward, Group};
@@ -13,20 +13,20 @@ use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 pub struct GroupTable {
     seed: Option<u64>,
     pub held: Held,
-    /// Buckets that each target has, of those filled by weights.
+    /// How many buckets each target has, if they are filled by weights.
     shares: Vec<u32>,
 }
 
-/// The buckets, by how they are filled.
+/// The buckets of a group, by how they are filled.
 #[derive(Debug)]
 pub enum Held {
-    /// By weights.
+    /// Filled by weights.
     Filled(Buckets),
-    /// By hand.
+    /// Assigned by an app or at run time.
     Given(Box<GivenBuckets>),
 }
 
-/// A packet that meets a bucket: its bytes, when, and whether that counts.
+/// A packet that meets a bucket: its bytes, the time, and whether it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Meeting {
     pub bytes: usize,
@@ -35,7 +35,7 @@ pub struct Meeting {
 }
 
 impl GroupTable {
-    /// The buckets of a group, from the ones before where history counts.
+    /// Creates the buckets of a group, from the previous ones where history counts.
     pub fn new(group: &Group, previous: Option<&[u16]>) -> GroupTable {
         let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
@@ -49,12 +49,12 @@ impl GroupTable {
         GroupTable { seed: group.seed, held, shares }
     }
 
-    /// The targets of all buckets.
+    /// Returns the targets of all buckets.
     pub fn slots(&self) -> &[u16] {
         self.held.buckets().slots()
     }
 
-    /// The buckets, when to pick from them is all there is to it.
+    /// Returns the buckets if picking from them has no side effect.
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
@@ -63,7 +63,7 @@ impl GroupTable {
         }
     }
 
-    /// The buckets that are given, and the seed they are picked by.
+    /// Returns the given buckets, and the seed for picking one.
     #[inline]
     pub fn given(&mut self) -> Option<(&mut GivenBuckets, u64)> {
         match (&mut self.held, self.seed) {
@@ -72,20 +72,21 @@ impl GroupTable {
         }
     }
 
-    /// The target of a hash that nobody counts: only where the check admits no buckets that are given.
+    /// Returns the target of a hash without counting; used only where the check excludes given buckets.
     #[inline(always)]
     pub fn pick(&self, hash: u64) -> u16 {
         self.held.buckets().pick(self.seed.map_or(hash, |seed| seeded(hash, seed)))
     }
 
-    /// The target of a hash for a packet.
+    /// Returns the target of a hash for a packet.
     #[inline]
     pub fn meet(&mut self, hash: u64, meeting: Meeting) -> u16 {
         let hash = self.seed.map_or(hash, |seed| seeded(hash, seed));
         self.held.meet(self.held.buckets().bucket(hash), meeting)
     }
 
-    /// The ports that targets with a bucket lead to, by their numbers; `forwards` says where each target leads.
+    /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead; `forwards` says
+    /// where each target leads.
     pub fn flood(&mut self, forwards: &[Forward], now_ns: u64, live: bool) -> u64 {
         let ports = |has: &dyn Fn(usize) -> bool| {
             let leads = forwards.iter().enumerate().filter(|(target, _)| has(*target));
@@ -94,7 +95,7 @@ impl GroupTable {
         match &mut self.held {
             Held::Filled(_) => ports(&|target| self.shares[target] > 0),
             Held::Given(given) if live => {
-                // What is due is due for a packet that meets the bucket in the same batch, too.
+                // Moves that are due now are due for later packets of the same batch, too.
                 given.settle_some(usize::MAX, now_ns);
                 ports(&|target| given.has_any(target))
             }
@@ -105,20 +106,20 @@ impl GroupTable {
         }
     }
 
-    /// Gives buckets to targets; nothing unless they are filled by hand.
+    /// Assigns buckets to targets. Does nothing unless the group has given buckets.
     pub fn give(&mut self, moves: &[(u32, u16)], patience: Patience, now_ns: u64) {
         let Held::Given(given) = &mut self.held else { return };
         moves.iter().for_each(|&(bucket, target)| given.give(bucket, target, patience, now_ns));
     }
 
-    /// Carries out what is due of up to `limit` moves that wait.
+    /// Looks at up to `limit` pending moves, and carries out those that are due.
     pub fn settle(&mut self, limit: usize, now_ns: u64) {
         if let Held::Given(given) = &mut self.held {
             given.settle_some(limit, now_ns);
         }
     }
 
-    /// What the buckets have seen.
+    /// Returns the counts of the buckets.
     pub fn report(&self) -> BucketReport {
         let slots = self.slots().to_vec();
         let Held::Given(given) = &self.held else { return BucketReport { slots, ..BucketReport::default() } };
@@ -137,7 +138,7 @@ impl Held {
         }
     }
 
-    /// The target of a bucket for a packet.
+    /// Returns the target of a bucket for a packet.
     #[inline]
     pub fn meet(&mut self, bucket: usize, meeting: Meeting) -> u16 {
         match self {

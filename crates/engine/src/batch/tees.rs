@@ -1,7 +1,7 @@
 //! Copies of packets for apps, as the packets were when their pipe forwarded them.
 //!
-//! A later pipe may rewrite the packet, and batches may be cut anywhere: so the bytes are set aside here, and the worker
-//! hands them to the apps when the batch is through, in the order in which the packets came.
+//! A later pipe may rewrite the packet, and batches may be cut anywhere. Therefore the bytes are stored here,
+//! and the worker passes them to the apps at the end of the batch, in the order in which the packets arrived.
 
 use crate::program::{AppId, Forward, Program};
 use crate::ring::CARRIER_BYTES;
@@ -22,7 +22,8 @@ struct Tee {
 }
 
 impl Tees {
-    /// Room for all that a program's pipes can copy of a batch. Frames longer than a carrier make more, once.
+    /// Allocates room for all copies that a program's pipes can make of a batch. A frame longer than a
+    /// carrier enlarges it once.
     pub(super) fn new(program: &Program) -> Tees {
         let copies = |forward: Forward| matches!(forward, Forward::Tee { .. });
         let pipes = program.pipes.iter().filter(|pipe| copies(pipe.forward) || copies(pipe.miss)).count();
@@ -35,31 +36,31 @@ impl Tees {
         self.bytes.clear();
     }
 
-    /// Sets a copy aside.
+    /// Stores a copy.
     pub(super) fn push(&mut self, slot: usize, app: AppId, bytes: &[u8]) {
         self.list.push(Tee { slot, app, start: self.bytes.len(), length: bytes.len() });
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// No packet of the batch was copied.
+    /// Returns true if no packet of the batch was copied.
     #[inline(always)]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Puts the copies in the order of arrival; those of one packet stay in the order of its walk.
+    /// Sorts the copies by arrival; those of one packet keep their order.
     pub fn sort(&mut self) {
         self.list.sort_unstable_by_key(|tee| (tee.slot, tee.start));
     }
 
-    /// The packets that were copied.
+    /// Returns the mask of packets that were copied.
     #[must_use]
     pub fn slots(&self) -> u64 {
         self.list.iter().fold(0, |all, tee| all | 1 << tee.slot)
     }
 
-    /// The copies of one packet.
+    /// Iterates over the copies of one packet.
     pub fn of(&self, slot: usize) -> impl Iterator<Item = (AppId, &[u8])> {
         let own = self.list.iter().filter(move |tee| tee.slot == slot);
         own.map(|tee| (tee.app, &self.bytes[tee.start..tee.start + tee.length]))

@@ -1,4 +1,4 @@
-//! An action: the order of its operations, and whether each argument may be what it is.
+//! Checks an action: the order of its operations, and the validity of each argument.
 
 use super::finding::FindingKind;
 use super::pipes::too_large;

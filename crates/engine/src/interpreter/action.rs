@@ -1,4 +1,4 @@
-//! Actions, one operation at a time, each on the bytes as the one before left them.
+//! Actions: one operation at a time, each on the bytes that the previous one left.
 
 use super::fields::{ones, width};
 use super::packet::Packet;
@@ -7,18 +7,18 @@ use super::tunnel;
 use crate::program::{Operation, Program, Template, Value};
 use packet::{DropReason, Field};
 
-/// What came of an action: what was done, and the reason to drop the packet if something could not be.
+/// The result of an action: what was done, and the reason for dropping the packet if an operation failed.
 pub(super) struct Acted {
     pub operations: Vec<Performed>,
     pub failed: Option<DropReason>,
 }
 
-/// Carries out a template with an entry's values.
+/// Performs a template with an entry's values.
 pub(super) fn act(packet: &mut Packet, template: &Template, values: &[u128], program: &Program) -> Acted {
     let mut values = Values { own: values.iter() };
     let mut operations: Vec<Performed> = Vec::new();
     for &operation in &template.operations {
-        // Nothing that is pushed behind a tag looks at headers.
+        // A push that follows another push does not need to parse the headers again.
         let found = if is_push(operation) && operations.last().is_some_and(|last| is_push(last.operation)) {
             Ok(())
         } else {
@@ -41,7 +41,7 @@ fn is_push(operation: Operation) -> bool {
     matches!(operation, Operation::PushVlan { .. })
 }
 
-/// An entry's values, used up in order.
+/// An entry's values, consumed in order.
 pub(super) struct Values<'a> {
     own: std::slice::Iter<'a, u128>,
 }

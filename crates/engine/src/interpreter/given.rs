@@ -1,4 +1,4 @@
-//! Buckets that are given: whose each one is, what met it, and which moves wait.
+//! Given buckets: which target owns each, what has met it, and which moves are pending.
 
 use super::Interpreter;
 use super::trace::{Moving, Pick};
@@ -6,10 +6,10 @@ use crate::program::{Fill, GroupId};
 use crate::snapshot::{BucketReport, Count};
 use std::collections::BTreeMap;
 
-/// The target of a bucket that has none.
+/// The target of a bucket without one.
 const NOBODY: u16 = u16::MAX;
 
-/// What a group's buckets have seen.
+/// State of a group's buckets.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GivenState {
     met: BTreeMap<usize, Met>,
@@ -18,14 +18,14 @@ pub(super) struct GivenState {
     moved_busy: u64,
 }
 
-/// What one bucket has seen.
+/// State of one bucket.
 #[derive(Clone, Copy, Debug)]
 struct Met {
     count: Count,
     last_ns: u64,
 }
 
-/// A move that waits.
+/// A pending move.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     target: u16,
@@ -34,7 +34,7 @@ struct Waiting {
 }
 
 impl Interpreter {
-    /// How the move of a bucket stands.
+    /// Returns the state of a bucket's move.
     pub(super) fn moving(&self, group: GroupId, bucket: usize, now_ns: u64) -> Moving {
         let state = &self.given[group.index()];
         let Some(waiting) = state.waiting.get(&bucket) else { return Moving::No };
@@ -51,7 +51,7 @@ impl Interpreter {
         }
     }
 
-    /// The target that a packet finds which meets the bucket now.
+    /// Returns the target for a packet that meets the bucket now.
     pub(super) fn target_of(&self, group: GroupId, bucket: usize, now_ns: u64) -> u16 {
         match self.moving(group, bucket, now_ns) {
             Moving::No | Moving::Waits => self.buckets[group.index()].get(bucket).copied().unwrap_or(NOBODY),
@@ -59,12 +59,12 @@ impl Interpreter {
         }
     }
 
-    /// Does a packet that picked count in its bucket?
+    /// Returns true if a packet that made this pick counts in its bucket.
     pub(super) fn counts(&self, pick: &Pick) -> bool {
         self.program.groups[pick.group.index()].fill == Fill::Given
     }
 
-    /// A packet has met a bucket.
+    /// Counts a packet that met a bucket.
     pub(super) fn meet(&mut self, group: GroupId, bucket: usize, bytes: usize, now_ns: u64) {
         self.settle(group, bucket, now_ns);
         let new = Met { count: Count::default(), last_ns: now_ns };
@@ -73,7 +73,7 @@ impl Interpreter {
         met.last_ns = now_ns;
     }
 
-    /// Gives buckets to targets.
+    /// Assigns buckets to targets.
     pub(super) fn move_buckets(&mut self, group: GroupId, moves: &[(u32, u16)], idle_gap_ns: u64, wait_max_ns: u64) {
         let now_ns = self.clock_ns;
         for &(bucket, target) in moves {
@@ -99,7 +99,7 @@ impl Interpreter {
         waiting.into_iter().for_each(|bucket| self.settle(group, bucket, now_ns));
     }
 
-    /// Carries out the move of a bucket, if it is due.
+    /// Carries out the move of a bucket if it is due.
     fn settle(&mut self, group: GroupId, bucket: usize, now_ns: u64) {
         let moving = self.moving(group, bucket, now_ns);
         if matches!(moving, Moving::Rested | Moving::Overdue) {
@@ -112,7 +112,7 @@ impl Interpreter {
         }
     }
 
-    /// The buckets of every group.
+    /// Returns the counts of every group's buckets.
     pub(super) fn bucket_reports(&self) -> Vec<BucketReport> {
         let report = |at: usize| {
             let (slots, state) = (self.buckets[at].clone(), &self.given[at]);

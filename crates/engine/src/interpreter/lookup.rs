@@ -1,4 +1,4 @@
-//! Look-up, entry by entry: every kind of pipe asks each entry whether it matches and then picks among those that do.
+//! Look-up, entry by entry: every type of pipe tests each entry and then picks among those that match.
 
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
@@ -10,7 +10,7 @@ use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Pipe, Pip
 use crate::snapshot::FlowDecision;
 use packet::{FlowKey, KeySource, select_hash};
 
-/// What was looked at and what came of it.
+/// What a look-up compared, and its result.
 pub(super) struct Answer {
     pub key: Vec<KeyField>,
     pub flow: Option<FlowMet>,
@@ -19,9 +19,9 @@ pub(super) struct Answer {
     pub effects: Vec<Effect>,
 }
 
-/// What came of a look-up.
+/// Result of a look-up.
 pub(super) enum Found {
-    /// The entry at this place.
+    /// The entry at this position.
     Row(usize),
     Miss(Miss),
     NoTarget,
@@ -33,7 +33,8 @@ impl Answer {
     }
 }
 
-/// Does a value satisfy what is wanted of it? `wanted` is the entry's, where the criterion leaves it to the entry.
+/// Returns true if a field satisfies a criterion. `wanted` is the entry's match if the criterion is per
+/// entry.
 pub(super) fn satisfies(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> bool {
     if wanted == Some(&EntryMatch::Any) {
         return true;
@@ -54,12 +55,12 @@ pub(super) fn satisfies(field: &KeyField, criterion: Criterion, wanted: Option<&
     }
 }
 
-/// The first `length` of `width` bits.
+/// Returns the mask of the first `length` of `width` bits.
 pub(super) fn prefix_mask(width: usize, length: u8) -> u128 {
     ones(width) & !ones(width - usize::from(length))
 }
 
-/// The fields of a pipe that each entry decides, in order: entries' matches stand beside them.
+/// Iterates over the per-entry fields of a pipe, in order; entries' matches correspond to them.
 pub(super) fn per_entry(key: &[KeyField]) -> impl Iterator<Item = (&KeyField, Criterion)> {
     key.iter().filter_map(|field| match field.asked {
         Asked::Match(Criterion::Const { .. }) | Asked::Hashed(_) => None,
@@ -100,7 +101,7 @@ impl Interpreter {
         let hash = match input {
             HashInput::RoundRobin => return self.in_turn(id, key, group, now_ns),
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
-            // Buckets go by the upper 32 bits: those of the NIC stand in both halves.
+            // Buckets are picked by the upper 32 bits, so the NIC's hash is in both halves.
             HashInput::Rss if packet.hash != 0 => Some(u64::from(packet.hash) * 0x1_0000_0001),
             HashInput::Rss => Some(packet.select_hash(KeySource::Outer, self.program.select_seed)),
             HashInput::Fields(fields) => self.hash_of_fields(packet, fields),
@@ -119,7 +120,7 @@ impl Interpreter {
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
 
-    /// The n-th packet of the pipe gets bucket n modulo their number.
+    /// Picks in turn: the n-th packet of the pipe gets bucket n modulo their number.
     fn in_turn(&self, id: PipeId, key: Vec<KeyField>, group: GroupId, now_ns: u64) -> Answer {
         let state = &self.pipes[id.index()];
         let bucket = (state.turns % self.buckets[group.index()].len() as u64) as usize;
@@ -141,7 +142,7 @@ impl Interpreter {
         Some(select_hash(self.program.select_seed, &words))
     }
 
-    /// The bucket of a hash and its target.
+    /// Returns the bucket of a hash and its target.
     pub(super) fn pick(&self, id: GroupId, hash: u64, now_ns: u64) -> Pick {
         let (group, slots) = (&self.program.groups[id.index()], &self.buckets[id.index()]);
         let hash = group.seed.map_or(hash, |seed| mixed(hash ^ seed));
@@ -212,14 +213,14 @@ impl Interpreter {
         answer.flow = Some(FlowMet { key: Some(key), known });
     }
 
-    /// What the first packet of a flow would write; `None`: nothing.
+    /// Returns what the first packet of a flow would write; `None` if nothing.
     fn decision_for(&self, learn: Learn, key: &FlowKey, answer: &mut Answer) -> Option<FlowDecision> {
         match learn {
             Learn::Nothing => None,
             Learn::Default => Some(FlowDecision::Default),
             Learn::Follow(group) => Some(FlowDecision::Follow(group)),
             Learn::Pin(group) => {
-                // The check admits no buckets here that move with time.
+                // The check excludes buckets here that move with time.
                 let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
                 let target = pick.target.as_ref().map(|(target, _)| *target);
                 answer.pick = Some(pick);
@@ -228,7 +229,7 @@ impl Interpreter {
         }
     }
 
-    /// The entry that a flow's decision leads to.
+    /// Finds the entry for a flow's decision.
     fn decide(&self, state: &PipeState, key: &FlowKey, decision: FlowDecision, answer: &mut Answer) {
         let wanted = match decision {
             FlowDecision::Default => Some(EntryMatch::Default),
@@ -246,7 +247,8 @@ impl Interpreter {
     }
 }
 
-/// One step of splitmix64 from a state: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+/// One step of splitmix64 from a state: Steele, Lea, Flood, "Fast splittable pseudorandom number generators",
+/// 2014.
 fn mixed(state: u64) -> u64 {
     let mut word = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9_u64), (27, 0x94d0_49bb_1331_11eb)] {
@@ -256,7 +258,7 @@ fn mixed(state: u64) -> u64 {
     word ^ (word >> 31)
 }
 
-/// The fields a pipe compares or hashes, with the packet's values.
+/// Returns the fields that a pipe compares or hashes, with the packet's values.
 fn key_fields(pipe: &Pipe, packet: &Packet) -> Vec<KeyField> {
     let one = |field, asked| KeyField { field, actual: packet.read(field), asked };
     let matched = pipe.matches.iter().map(|wanted| one(wanted.field, Asked::Match(wanted.criterion)));
@@ -276,10 +278,10 @@ fn failed_constant(field: &KeyField) -> Option<super::trace::Difference> {
     }
 }
 
-/// BASIC, LPM, ACL.
+/// Looks up in a BASIC, LPM or ACL pipe.
 fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
     let matching = state.rows.iter().enumerate().filter(|(_, row)| matches_row(&key, row));
-    // Of equals, `min_by_key` takes the first.
+    // Of equal entries, `min_by_key` takes the first.
     let best = match pipe.kind {
         PipeKind::Acl => matching.min_by_key(|(_, row)| row.entry.priority),
         PipeKind::Lpm => matching.min_by_key(|(_, row)| std::cmp::Reverse(prefix_length(row))),

@@ -8,7 +8,7 @@ use crate::change::EntryKey;
 use crate::program::{Criterion, EntryMatch};
 use packet::FlowKey;
 
-/// The entry with the fewest differing fields, then bits.
+/// Returns the entry with the fewest differing fields, and of these the fewest differing bits.
 pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Nearest> {
     fewest(rows, |row| {
         let wanted = per_entry(key).zip(&row.entry.matches);
@@ -17,7 +17,7 @@ pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Nearest> {
     })
 }
 
-/// The same for the own entries of a FLOW pipe.
+/// Like [`nearest`], for the own entries of a FLOW pipe.
 pub(super) fn nearest_flow(key: &FlowKey, rows: &[Row]) -> Option<Nearest> {
     let own = |row: &&Row| matches!(row.entry.matches.first(), Some(EntryMatch::Flow(_)));
     let rows: Vec<Row> = rows.iter().filter(own).cloned().collect();
@@ -34,7 +34,7 @@ fn fewest(rows: &[Row], differences: impl Fn(&Row) -> Vec<Difference>) -> Option
         .map(|(row, differences)| Nearest { entry: EntryKey::of(&row.entry), origin: row.entry.origin, differences })
 }
 
-/// A field that does not have what is wanted of it.
+/// Describes a field that does not satisfy its criterion.
 pub(super) fn difference(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> Difference {
     let all = ones(width(field.field));
     let shown = |value: u128| FieldValue { field: field.field, value }.to_string();
@@ -50,7 +50,7 @@ pub(super) fn difference(field: &KeyField, criterion: Criterion, wanted: Option<
             (format!("{}/{length}", shown(*value)), *value, prefix_mask(width(field.field), *length))
         }
         (_, Some(EntryMatch::Range { first, last })) => {
-            // The end that lies nearer.
+            // The nearer end of the range.
             let below = field.actual.is_some_and(|actual| actual < u128::from(*first));
             (
                 if first == last { first.to_string() } else { format!("{first}-{last}") },
@@ -64,13 +64,13 @@ pub(super) fn difference(field: &KeyField, criterion: Criterion, wanted: Option<
     Difference { name: field.field.name().to_string(), wanted, actual: field.actual.map(shown), bits }
 }
 
-/// A field to be hashed that the packet lacks.
+/// Describes a field that cannot be hashed because the packet lacks it.
 pub(super) fn absent(field: &KeyField) -> Difference {
     let bits = width(field.field) as u32;
     Difference { name: field.field.name().to_string(), wanted: "present".to_string(), actual: None, bits }
 }
 
-/// A packet without a flow key.
+/// Describes a packet without a flow key.
 pub(super) fn no_ip() -> Difference {
     Difference { name: "flow key".to_string(), wanted: "IPv4 or IPv6".to_string(), actual: None, bits: 1 }
 }

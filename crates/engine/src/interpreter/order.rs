@@ -1,8 +1,9 @@
-//! The order in which pipes come: every forward of the program leads onward in it, and what is added later must too.
+//! The order of pipes: every forward of the program leads onward in it, and so must every entry added later.
 
 use crate::program::{Forward, PipeId, Program};
 
-/// Each pipe's place. Of the pipes to which all ways have been placed, the one written first comes next.
+/// Returns the position of each pipe. Of the pipes whose predecessors all have a position, the one written
+/// first is next.
 pub(super) fn places(program: &Program) -> Vec<usize> {
     let edges: Vec<(usize, usize)> = (0..program.pipes.len())
         .flat_map(|from| ways_out(program, from).into_iter().map(move |to| (from, to.index())))
@@ -22,7 +23,7 @@ fn ways_out(program: &Program, from: usize) -> Vec<PipeId> {
     forwards.flat_map(|forward| pipes_behind(program, forward)).collect()
 }
 
-/// The pipes a forward can lead to.
+/// Returns the pipes to which a forward can lead.
 pub(super) fn pipes_behind(program: &Program, forward: Forward) -> Vec<PipeId> {
     match forward {
         Forward::Pipe(pipe) | Forward::Tee { next: pipe, .. } => vec![pipe],

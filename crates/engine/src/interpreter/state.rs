@@ -1,4 +1,5 @@
-//! What lasts from packet to packet: entries with their counts, flows, counters, meters; and the changes made to them.
+//! State that outlives a packet: entries with their counts, flows, counters, meters; and the changes made to
+//! them.
 
 use super::meter::MeterState;
 use super::order::pipes_behind;
@@ -10,14 +11,14 @@ use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnap
 use packet::FlowKey;
 use std::collections::BTreeMap;
 
-/// What a packet changes.
+/// A change of state by a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Effect {
-    /// It hit an entry (its place among the pipe's entries).
+    /// It hit an entry (given by its position among the pipe's entries).
     Hit {
         /// The pipe.
         pipe: PipeId,
-        /// The entry's place.
+        /// Position of the entry.
         row: usize,
         /// Bytes counted.
         bytes: usize,
@@ -29,7 +30,7 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// A shared counter counts it.
+    /// It counts in a shared counter.
     Counter {
         /// The counter.
         counter: CounterId,
@@ -40,10 +41,10 @@ pub enum Effect {
     Meter {
         /// The meter.
         meter: MeterId,
-        /// What is left.
+        /// The remaining tokens.
         left: MeterState,
     },
-    /// It meets a bucket that was given to its target.
+    /// It meets a given bucket.
     Bucket {
         /// The group.
         group: GroupId,
@@ -52,12 +53,12 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// It is flooded to a group: moves of its buckets that are due are carried out.
+    /// It is flooded to a group; due moves of its buckets are carried out.
     Flood {
         /// The group.
         group: GroupId,
     },
-    /// It takes its turn.
+    /// It takes a turn of a pipe that distributes packets in turn.
     Turn {
         /// The pipe.
         pipe: PipeId,
@@ -68,7 +69,7 @@ pub enum Effect {
         pipe: PipeId,
         /// The flow.
         key: FlowKey,
-        /// What is decided for it.
+        /// The decision for the flow.
         decision: FlowDecision,
     },
     /// It belongs to a live flow.
@@ -80,23 +81,23 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// Its flow is not counted: the table is full.
+    /// It does not count in a flow, because the table is full.
     Unflowed {
         /// The pipe.
         pipe: PipeId,
     },
 }
 
-/// A pipe's state.
+/// State of a pipe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipeState {
-    /// Entries in the order in which they came.
+    /// Entries in the order of insertion.
     pub rows: Vec<Row>,
     pub misses: Count,
-    /// Live flows, those with an entry of their own included.
+    /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
     pub unflowed_full: u64,
-    /// Packets that a HASH pipe has dealt out in turn.
+    /// Packets that a HASH pipe has distributed in turn.
     pub turns: u64,
 }
 
@@ -125,7 +126,7 @@ impl PipeState {
         state
     }
 
-    /// Puts an entry behind the others. One of a flow takes the flow over, or is one from now on.
+    /// Appends an entry. If it is a flow's own entry, it takes over the flow, or starts one.
     fn put(&mut self, entry: Entry, now_ms: u64) {
         let row = Row { entry, hits: Count::default(), last_hit_ms: None, added_ms: now_ms };
         if let Some(key) = own_flow(&row) {
@@ -134,7 +135,7 @@ impl PipeState {
         self.rows.push(row);
     }
 
-    /// The place of the entry that matches exactly this.
+    /// Returns the position of the entry with exactly this match.
     pub fn row_of(&self, wanted: &EntryMatch) -> Option<usize> {
         self.rows.iter().position(|row| row.entry.matches == [*wanted])
     }
@@ -143,7 +144,7 @@ impl PipeState {
         self.rows.iter().position(|row| EntryKey::of(&row.entry) == *key)
     }
 
-    /// Is there no place left for what `entry` needs?
+    /// Returns true if there is no room for `entry`.
     fn is_full_for(&self, pipe: &Pipe, entry: &Entry) -> bool {
         let capacity = pipe.capacity as usize;
         match (&pipe.kind, entry.matches.first()) {
@@ -156,7 +157,7 @@ impl PipeState {
         }
     }
 
-    /// Takes an entry out, and the flows that it was decided for with it.
+    /// Removes an entry, and the flows that were decided for it.
     fn take(&mut self, at: usize) -> Vec<(FlowKey, Count)> {
         let row = self.rows.remove(at);
         let Some(&wanted) = row.entry.matches.first() else { return Vec::new() };
@@ -168,14 +169,14 @@ impl PipeState {
         })
     }
 
-    /// Takes flows out.
+    /// Removes flows.
     fn take_flows(&mut self, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<(FlowKey, Count)> {
         let gone = self.flows.extract_if(.., |key, flow| which(key, flow));
         gone.map(|(key, flow)| (key, flow.hits)).collect()
     }
 
-    /// A flow has gone by age. Its own entry, if it has one, goes too when it came at run time; a configured one is a
-    /// flow anew.
+    /// Handles the expiry of a flow. If it has an entry of its own, a run-time entry is removed too, and a
+    /// configured one starts a new flow.
     fn after_flow(&mut self, key: FlowKey, now_ms: u64) {
         match self.row_of(&EntryMatch::Flow(key)) {
             Some(at) if self.rows[at].entry.run_time => {
@@ -205,7 +206,7 @@ impl PipeState {
     }
 }
 
-/// The flow an entry is of, if it is of one.
+/// Returns the flow of an own entry.
 fn own_flow(row: &Row) -> Option<FlowKey> {
     match row.entry.matches.first() {
         Some(EntryMatch::Flow(key)) => Some(*key),
@@ -240,7 +241,7 @@ impl FlowSource for Interpreter {
 }
 
 impl Interpreter {
-    /// Does what a walk says.
+    /// Applies the effects of a walk.
     pub(super) fn apply_effects(&mut self, effects: &[Effect], now_ns: u64) {
         self.clock_ns = self.clock_ns.max(now_ns);
         let now_ms = now_ns / NS_PER_MS;
@@ -261,7 +262,7 @@ impl Interpreter {
                     self.pipes[pipe.index()].flows.insert(key, FlowRow::new(decision, now_ms));
                 }
                 Effect::Flow { pipe, key, bytes } => {
-                    // Absent when the flow was another source's.
+                    // Absent if the flow belongs to another flow source.
                     if let Some(flow) = self.pipes[pipe.index()].flows.get_mut(&key) {
                         flow.hits.one(bytes);
                         flow.last_ms = now_ms;
@@ -275,7 +276,7 @@ impl Interpreter {
     /// Changes entries or weights.
     ///
     /// # Errors
-    /// Why the change was refused; nothing has changed then.
+    /// Says why the change was refused; nothing has changed then.
     pub fn apply(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::Add { pipe, entry } => self.add(*pipe, entry),
@@ -367,8 +368,8 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Removes what no packet has hit for longer than its pipe's idle timeout; the flows among them, with their counts.
-    /// Moves of buckets that are due are carried out.
+    /// Removes whatever no packet has hit for longer than its pipe's idle timeout, and returns the flows
+    /// among that, with their counts. Carries out moves of buckets that are due.
     pub fn age(&mut self, now_ns: u64) -> Vec<(FlowKey, Count)> {
         let now_ms = now_ns / NS_PER_MS;
         self.clock_ns = self.clock_ns.max(now_ns);
@@ -390,7 +391,7 @@ impl Interpreter {
         gone
     }
 
-    /// Everything counted.
+    /// Returns all counts.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -404,7 +405,7 @@ impl Interpreter {
 /// Ages are kept in milliseconds.
 pub(super) const NS_PER_MS: u64 = 1_000_000;
 
-/// Is an age over a timeout? 0 is none; any other is at least a millisecond.
+/// Returns true if an age exceeds a timeout. A timeout of 0 means none; any other is at least a millisecond.
 fn is_over(age_ms: u64, timeout_ns: u64) -> bool {
     timeout_ns != 0 && age_ms > (timeout_ns / NS_PER_MS).max(1)
 }

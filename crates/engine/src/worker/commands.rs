@@ -1,4 +1,4 @@
-//! What a worker is asked between two breaths: a new program, a change, a question, to stop.
+//! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
 use super::report::add_port;
 use super::{Inject, Injected, Report, Worker};
@@ -11,63 +11,66 @@ use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Port};
 use std::sync::mpsc::{Receiver, SyncSender};
 
-/// Commands answered between two breaths at most, so that a flood of them cannot hold up frames.
+/// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
 const COMMANDS_PER_BREATH: usize = 16;
 
-/// What a worker is asked between breaths. Each carries where the answer goes; nobody waits if that is gone.
+/// A command for a worker. Each carries a sender for the answer, which is lost if the other end is gone.
 #[derive(Debug)]
 pub enum Command {
-    /// Take over with this program, compiled with the same secret.
+    /// Take over with this program, which was compiled with the same secret.
     Swap(Box<Engine>, Rewiring, SyncSender<SwapReport>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
-    /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is full waits.
+    /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is
+    /// full waits.
     Inject(Inject, SyncSender<Injected>),
-    /// Ledger, ports, counters.
+    /// Report ledger, ports and counters.
     Report(SyncSender<Report>),
-    /// Entries of a pipe.
+    /// List the entries of a pipe.
     Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
-    /// So many flows of a pipe.
+    /// List up to this many flows of a pipe.
     Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
-    /// One flow.
+    /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
-    /// What the engine would do with a frame, without counting it.
+    /// Predict what the engine would do with a frame, without counting it.
     Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
-    /// Receive nothing from now on, and so hand nothing over. All workers are asked this before the first is stopped.
+    /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
+    /// first is stopped.
     Quiesce(SyncSender<()>),
-    /// Give every frame back and end.
+    /// Return every frame and end.
     Stop(SyncSender<Report>),
 }
 
-/// What a swap joins anew, by the new program's numbers.
+/// How a swap reconnects ports and apps, by the numbers of the new program.
 #[derive(Debug, Default)]
 pub struct Rewiring {
-    /// `ports[n]`: which of the present ports is port `n` now.
+    /// `ports[n]` is the index of the present port that becomes port `n`.
     pub ports: Vec<usize>,
-    /// Rings to the apps. New ones, so that whoever empties the old ones knows which program's numbers their frames bear.
+    /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old
+    /// program.
     pub punts: Vec<CarrierSender>,
 }
 
-/// What the engine would do with a frame.
+/// A prediction of what the engine would do with a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Where it would go.
     pub verdict: Verdict,
-    /// Its bytes then.
+    /// Its bytes at that point.
     pub bytes: Vec<u8>,
-    /// Copies that would leave it on the way.
+    /// Copies that would be made on the way.
     pub copies: Vec<Copied>,
-    /// Packets that each pipe of the program had dealt out in turn before it.
+    /// Packets that each pipe of the program had distributed in turn before it.
     pub turns: Vec<u64>,
 }
 
-/// Answers a command. Whoever asked may have gone; then the answer is lost and nothing else.
+/// Sends an answer, unless the other end is gone.
 fn tell<T>(asker: &SyncSender<T>, answer: T) {
     let _ = asker.try_send(answer);
 }
 
 impl Worker {
-    /// Answers a few commands; how many.
+    /// Executes a few commands. Returns how many.
     pub(super) fn obey(&mut self, now_ns: u64) -> usize {
         for obeyed in 0..COMMANDS_PER_BREATH {
             let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return obeyed };
@@ -110,7 +113,7 @@ impl Worker {
         report
     }
 
-    /// A port that the program no longer has: it closes, and what it counted stays in the account.
+    /// Closes a port that the new program does not have; its counts stay in the ledger.
     fn retire(&mut self, mut port: Box<dyn Port>) {
         let ledger = &mut self.outbox.ledger;
         ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.outbox.pools);
@@ -128,8 +131,8 @@ impl Worker {
         Some(probe)
     }
 
-    /// Takes every frame back from the ports; what they held, what waited and what other workers had handed over is
-    /// dropped as `stopped`.
+    /// Takes every frame back from the ports. What they held, what waited and what other workers had handed
+    /// over is dropped as `stopped`.
     fn stop(&mut self) {
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
         for port in &mut self.outbox.ports {

@@ -1,25 +1,25 @@
-//! Frames between workers: those of a flow that lives on another worker go there, in carriers.
+//! Hand-over between workers: frames of a flow that belongs to another worker go there, in carriers.
 
 use super::outbox::{Outbox, not_sent};
 use crate::program::{AppId, PortId};
 use crate::ring::{Carrier, CarrierReceiver, CarrierSender, carriers};
 use packet::{Batch, Bits, Depth, DropReason, FlowKey, KeySource, parse, select_hash};
 
-/// Rings to and from the other workers, by their number; none at the worker's own.
+/// Rings to and from the other workers, by worker number; the worker's own is empty.
 #[derive(Debug, Default)]
 pub struct HandOver {
     /// This worker's number.
     own: usize,
     to: Vec<Option<CarrierSender>>,
     from: Vec<CarrierReceiver>,
-    /// Frames given to others.
+    /// Frames handed to others.
     pub(super) given: u64,
     /// Frames taken from others.
     pub(super) taken: u64,
 }
 
 impl HandOver {
-    /// Rings of so many frames between all pairs of workers; none when there is one.
+    /// Creates rings of `capacity` frames between all pairs of workers; none if there is only one worker.
     #[must_use]
     pub fn between(workers: usize, capacity: usize) -> Vec<HandOver> {
         let alone = |own| HandOver { own, to: (0..workers).map(|_| None).collect(), ..HandOver::default() };
@@ -34,12 +34,12 @@ impl HandOver {
         all
     }
 
-    /// How many workers give frames to this one.
+    /// Returns the number of workers that hand frames to this one.
     pub(super) fn others(&self) -> usize {
         self.from.len()
     }
 
-    /// Gives frames of flows that live on another worker to it; the mask of those that stay.
+    /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay.
     pub(super) fn give_others(&mut self, batch: &mut Batch, outbox: &mut Outbox, input: PortId) -> u64 {
         let workers = self.to.len();
         let mut own = batch.mask();
@@ -61,7 +61,7 @@ impl HandOver {
         own
     }
 
-    /// The next frame from one of the others; its carrier comes back by [`HandOver::done`].
+    /// Takes the next frame from one of the others; its carrier is returned by [`HandOver::done`].
     pub(super) fn take(&mut self, from: usize) -> Option<Carrier> {
         let carrier = self.from[from].receive()?;
         self.taken += 1;
@@ -72,12 +72,12 @@ impl HandOver {
         self.from[from].done(carrier);
     }
 
-    /// Frames that were given to others and not taken yet.
+    /// Returns the number of frames handed to others and not yet taken.
     pub(super) fn held(&self) -> u64 {
         self.to.iter().flatten().map(CarrierSender::held).sum()
     }
 
-    /// Throws away what the others gave; how many frames.
+    /// Discards what the others handed over. Returns the number of frames.
     pub(super) fn drain(&mut self) -> u64 {
         let before = self.taken;
         for from in 0..self.from.len() {
@@ -89,12 +89,13 @@ impl HandOver {
     }
 }
 
-/// Which worker a flow lives on: the same for both directions and for all fragments of a datagram. `None` without IP.
+/// Returns the worker that a flow belongs to, the same for both directions and for all fragments of a
+/// datagram. `None` without IP.
 fn owner(bytes: &[u8], workers: usize) -> Option<usize> {
     let headers = parse(bytes, Depth::L4).ok()?;
     let FlowKey([src_hi, src_lo, dst_hi, dst_lo, rest]) = FlowKey::of(bytes, &headers, KeySource::Outer)?;
     let (sport, dport, protocol) = (rest >> 48, rest >> 32 & 0xffff, rest >> 24 & 0xff);
-    // An IPv4 source carries the mark; let both ends look alike.
+    // An IPv4 source carries the mark; remove it so that both ends look alike.
     let source = [if src_hi == packet::IPV4_MARK { 0 } else { src_hi }, src_lo, sport];
     let target = [dst_hi, dst_lo, dport];
     let (low, high) = if source <= target { (source, target) } else { (target, source) };

@@ -1,5 +1,5 @@
-//! Frames that apps send. Out of a port they wait for room, in order, and are tried before data; through the program
-//! they go to the worker where their flow lives.
+//! Frames sent by apps. Through a port, they wait for room, in order, and are tried before data; through the
+//! program, they go to the worker that owns their flow.
 
 use super::Worker;
 use super::outbox::Sent;
@@ -8,22 +8,22 @@ use crate::program::PortId;
 use packet::DropReason;
 use std::sync::mpsc::SyncSender;
 
-/// What became of an injected frame: it was sent or went through the program, or why not.
+/// The outcome of an injected frame: `Ok` if it was sent or went through the program.
 pub type Injected = Result<(), DropReason>;
 
-/// A frame that an app sends.
+/// A frame sent by an app.
 #[derive(Clone, Debug)]
 pub struct Inject {
     /// Its bytes.
     pub bytes: Vec<u8>,
-    /// Out of this port; `None`: through the program, as if it had come in by `input`.
+    /// The port to send it through; `None` to pass it through the program as if it had arrived on `input`.
     pub output: Option<PortId>,
-    /// Where it pretends to have come in.
+    /// The port on which it pretends to have arrived.
     pub input: PortId,
 }
 
 impl Worker {
-    /// A frame that an app sends. Out of a port it waits for room, behind those that wait there already.
+    /// Sends an app's frame. Through a port, it waits for room behind the frames that already wait there.
     pub(super) fn inject(&mut self, inject: Inject, answer: SyncSender<Injected>, now_ns: u64) {
         self.outbox.ledger.originated += 1;
         let waiter = Waiter { inject, answer };
@@ -43,7 +43,7 @@ impl Worker {
         }
     }
 
-    /// Through the program, on the worker where its flow lives.
+    /// Passes a frame through the program, on the worker that owns its flow.
     fn inject_through(&mut self, inject: &Inject, now_ns: u64) -> Injected {
         if inject.input.index() >= self.outbox.ports.len() {
             return Err(DropReason::Policy);
@@ -56,8 +56,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Tries those that wait again, in the order in which they came; where one finds no room, no later one of its port
-    /// is tried.
+    /// Tries to send the waiting frames, in the order in which they came. If one finds no room, later ones
+    /// for its port are not tried.
     pub(super) fn send_waiting(&mut self, now_ns: u64) {
         let mut full = 0_u64;
         for _ in 0..self.waiting.len() {
@@ -85,7 +85,7 @@ impl Worker {
         self.outbox.send(&mut self.batch, &waiter.inject.bytes, port)
     }
 
-    /// Answers whoever injected a frame; one that was not sent is dropped.
+    /// Answers the sender of an injected frame; a frame that was not sent is dropped.
     pub(super) fn answer(&mut self, waiter: Waiter, injected: Injected) {
         if let Err(reason) = injected {
             self.outbox.ledger.drop_one(reason);

@@ -1,15 +1,16 @@
-//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a breath.
+//! A worker: one core, its queues of the ports, its pools, its replica of the tables. One turn of it is a
+//! breath.
 //!
 //! ```text
 //!   frames of apps that wait for room in a port         (before data takes it)
 //!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
 //!   frames handed over by other workers, frames of apps (the same walk)
-//!   flush, tick, commands                               (between breaths: entries, swaps, questions)
+//!   flush, tick, commands                               (between breaths: entries, swaps, queries)
 //! ```
 //!
-//! Promises: every frame ends in exactly one count of the ledger. On the way of a packet there is no allocation, no lock,
-//! no log and no system call but the ports'. Commands come by a bounded channel and are answered one by one; answering
-//! may allocate, forwarding does not.
+//! Promises: every frame ends in exactly one count of the ledger. On the packet path there is no allocation,
+//! no lock, no log and no system call except those of ports. Commands arrive on a bounded channel and are
+//! executed one by one; executing a command may allocate, forwarding does not.
 
 mod commands;
 mod hand_over;
@@ -51,7 +52,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// A worker for these ports, in the program's order, opened on these pools.
+    /// Creates a worker for these ports, in the program's order, opened on these pools.
     #[must_use]
     pub fn new(engine: Engine, ports: Vec<Box<dyn Port>>, pools: Pools) -> Worker {
         Worker {
@@ -69,75 +70,76 @@ impl Worker {
         }
     }
 
-    /// Where commands come from.
+    /// Sets the channel for commands.
     #[must_use]
     pub fn with_commands(mut self, commands: Receiver<Command>) -> Worker {
         self.commands = Some(commands);
         self
     }
 
-    /// Where frames for apps go.
+    /// Sets the rings to the apps.
     #[must_use]
     pub fn with_punts(mut self, punts: Vec<CarrierSender>) -> Worker {
         self.outbox.punts = punts;
         self
     }
 
-    /// Rings to and from the other workers.
+    /// Sets the rings to and from the other workers.
     #[must_use]
     pub fn with_hand_over(mut self, hand_over: HandOver) -> Worker {
         self.hand_over = hand_over;
         self
     }
 
-    /// Where flow deltas go; without it they are taken and counted only.
+    /// Sets the channel for flow deltas; without it, they are only counted.
     #[must_use]
     pub fn with_deltas(mut self, deltas: SyncSender<(PipeId, FlowDelta)>) -> Worker {
         self.deltas = Some(deltas);
         self
     }
 
-    /// The compiled program and its state.
+    /// Returns the compiled program and its state.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The same, to be changed between breaths by whoever owns the worker.
+    /// Returns the same for modification between breaths, by the owner of the worker.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
-    /// The ports.
+    /// Returns the ports.
     #[must_use]
     pub fn ports(&self) -> &[Box<dyn Port>] {
         &self.outbox.ports
     }
 
-    /// The ports, for whoever drives virtual time.
+    /// Returns the ports, for a caller that drives virtual time.
     pub fn ports_mut(&mut self) -> &mut [Box<dyn Port>] {
         &mut self.outbox.ports
     }
 
-    /// True after [`Command::Stop`].
+    /// Returns true after [`Command::Stop`].
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// True when frames were given to apps, or injected ones answered, since this was last asked: time to wake whoever
-    /// drives the apps.
+    /// Returns true if frames were passed to apps, or injected ones answered, since the last call: the apps
+    /// must then be run.
     pub fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.outbox.signal)
     }
 
-    /// True while injected frames wait for room: the worker must not sleep for long.
+    /// Returns true while injected frames wait for room: the worker must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// One breath at time `now_ns`. Returns how many frames and commands were handled: after 0 a worker may sleep.
+    /// Takes one breath at time `now_ns`. Returns how many frames and commands were handled; after 0 the
+    /// worker may sleep.
     pub fn breathe(&mut self, now_ns: u64) -> usize {
         self.send_waiting(now_ns);
         let mut handled = 0;
@@ -162,7 +164,7 @@ impl Worker {
         handled + self.obey(now_ns)
     }
 
-    /// Carries the packets of `list` through the program and sends them on.
+    /// Runs the packets of `list` through the program and sends them.
     fn walk(&mut self, input: PortId, list: u64, now_ns: u64) {
         self.engine.process(&mut self.batch, list, input, now_ns);
         let mut outcome = self.engine.take_outcome();
@@ -170,8 +172,8 @@ impl Worker {
         self.engine.give_outcome(outcome);
     }
 
-    /// Hands frames of flows that live on another worker over to it; the mask of those that stay. A program without
-    /// flow state leaves every frame where it came in.
+    /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay. A program
+    /// without flow state leaves every frame where it arrived.
     fn hand_over_others(&mut self, input: PortId) -> u64 {
         if !self.engine.has_flows() {
             return self.batch.mask();
@@ -179,7 +181,7 @@ impl Worker {
         self.hand_over.give_others(&mut self.batch, &mut self.outbox, input)
     }
 
-    /// Carries frames that other workers handed over through the program, up to a batch from each.
+    /// Runs frames that other workers handed over through the program, up to a batch from each.
     fn take_handed_over(&mut self, now_ns: u64) -> usize {
         let mut handled = 0;
         for from in 0..self.hand_over.others() {

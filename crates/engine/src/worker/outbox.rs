@@ -1,4 +1,4 @@
-//! Where frames leave a worker: its ports, the rings to the apps, and the pools that their memory goes back to.
+//! Where frames leave a worker: its ports, the rings to the apps, and the pools to which memory returns.
 
 use super::Injected;
 use crate::batch::Outcome;
@@ -6,26 +6,26 @@ use crate::program::{AppId, PortId};
 use crate::ring::{CARRIER_BYTES, CarrierSender};
 use packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
 
-/// What became of one try to send a frame.
+/// The outcome of an attempt to send a frame.
 pub(super) enum Sent {
     Yes,
-    /// There is no room at this moment.
+    /// There is no room now.
     NotNow,
     Never(DropReason),
 }
 
-/// Ports, rings and memory, and the account of what left by them.
+/// Ports, rings and memory, and the ledger of what left through them.
 pub(super) struct Outbox {
     pub ports: Vec<Box<dyn Port>>,
     pub pools: Pools,
     pub ledger: Ledger,
-    /// Rings to the apps, by their number.
+    /// Rings to the apps, by app number.
     pub punts: Vec<CarrierSender>,
-    /// Frames copied because a port wants another pool's memory.
+    /// Frames copied because a port requires another pool's memory.
     pub pool_copies: u64,
-    /// Copies for an app whose ring had no room.
+    /// Copies for an app that were not made because its ring had no room.
     pub tee_missed: u64,
-    /// The control plane has something to look at.
+    /// Set when the control plane has something to process.
     pub signal: bool,
     /// Frames of which a copy is being sent.
     originals: Box<Batch>,
@@ -50,7 +50,7 @@ impl Outbox {
         self.ports.iter_mut().for_each(|port| port.flush(&mut self.pools));
     }
 
-    /// Sends the frames of the batch where the engine's outcome says.
+    /// Sends the frames of the batch as the engine's outcome says.
     pub fn deliver(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
         for slot in Bits(outcome.dropped) {
             self.drop_one(batch, slot, outcome.reasons[slot]);
@@ -75,7 +75,8 @@ impl Outbox {
     }
 
     fn transmit(&mut self, batch: &mut Batch, port: usize, list: u64) {
-        // With one pool there is nothing to look at, and a look at every frame costs five per cent of a short program.
+        // With a single pool there is nothing to check, and checking every frame costs five per cent of a
+        // short program.
         let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
         let list = wanted.map_or(list, |pool| self.move_to_pool(batch, pool, list));
         let accepted = self.ports[port].transmit(&mut self.pools, batch, list);
@@ -89,8 +90,8 @@ impl Outbox {
         }
     }
 
-    /// Sends copies of those frames of a port's list that go out of a later port too, and the others themselves, all
-    /// in the order of their arrival.
+    /// Sends copies of those frames in a port's list that a later port sends too, and the other frames
+    /// themselves, all in the order of arrival.
     fn transmit_copies(&mut self, batch: &mut Batch, port: usize, list: u64, outcome: &Outcome) {
         let later = outcome.transmit[port + 1..].iter().fold(0, |all, list| all | list);
         let (mut sent, mut copied) = (list, list & outcome.flooded & later);
@@ -114,13 +115,14 @@ impl Outbox {
         }
     }
 
-    /// A copy of a frame, in memory that the port can send from.
+    /// Copies a frame into memory that the port can send from.
     fn copy_for(&mut self, port: usize, frame: &Frame) -> Result<Frame, DropReason> {
         let pool = self.ports[port].pool().unwrap_or(frame.pool());
         self.frame_of(frame.bytes(), pool)
     }
 
-    /// Hands apps the copies of packets that went on, and the packets that are for apps, in the order of their arrival.
+    /// Passes to apps the copies of packets that went on, and the packets that are for apps, in the order of
+    /// arrival.
     fn punt_with_copies(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
         outcome.tees.sort();
         let punted = outcome.apps.iter().fold(0, |all, list| all | list);
@@ -139,7 +141,7 @@ impl Outbox {
         outcome.apps.fill(0);
     }
 
-    /// Copies frames that lie in another pool's memory; those that cannot be are dropped.
+    /// Copies frames that are in another pool's memory; those that cannot be copied are dropped.
     fn move_to_pool(&mut self, batch: &mut Batch, pool: PoolId, list: u64) -> u64 {
         let mut moved = list;
         for slot in Bits(list) {
@@ -188,8 +190,8 @@ impl Outbox {
         self.pools.give(batch.take(slot));
     }
 
-    /// Makes these bytes the only frame of the batch, which is empty between two walks: in this pool's memory, or else in
-    /// that of the first.
+    /// Makes these bytes the only frame of the batch, which is empty between two walks: in this pool's
+    /// memory, or else in that of the first pool.
     pub fn originate(&mut self, batch: &mut Batch, bytes: &[u8], pool: Option<PoolId>) -> Injected {
         let pool = pool.unwrap_or(self.pools.first().id());
         let frame = self.frame_of(bytes, pool)?;
@@ -199,7 +201,7 @@ impl Outbox {
         })
     }
 
-    /// A frame of these bytes in this pool's memory.
+    /// Builds a frame of these bytes in this pool's memory.
     fn frame_of(&mut self, bytes: &[u8], pool: PoolId) -> Result<Frame, DropReason> {
         let mut frame = self.pools.get_mut(pool).and_then(Pool::take).ok_or(DropReason::PoolEmpty)?;
         if frame.fill(bytes).is_err() {
@@ -209,7 +211,7 @@ impl Outbox {
         Ok(frame)
     }
 
-    /// Sends one frame, if there is room for it now.
+    /// Sends one frame if there is room for it now.
     pub fn send(&mut self, batch: &mut Batch, bytes: &[u8], port: PortId) -> Sent {
         let at = port.index();
         let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else { return Sent::Never(DropReason::Policy) };
@@ -230,7 +232,7 @@ impl Outbox {
     }
 }
 
-/// Why a ring did not take a frame.
+/// Returns why a ring did not accept a frame.
 pub(super) fn not_sent(frame: &Frame, full: DropReason) -> DropReason {
     if frame.len() > CARRIER_BYTES { DropReason::Oversize } else { full }
 }

@@ -1,70 +1,71 @@
-//! A worker's account of itself: frames, ports, pipes, counters.
+//! A worker's report: frames, ports, pipes, counters.
 
 use super::Worker;
 use crate::snapshot::{BucketReport, Count};
 use packet::{DropReason, Ledger, Port, PortStatistics};
 
-/// A worker's own account.
+/// A worker's report.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Frames.
+    /// The ledger.
     pub ledger: Ledger,
     /// Ports in the program's order.
     pub ports: Vec<PortReport>,
     /// Shared counters in the program's order.
     pub counters: Vec<Count>,
-    /// Per pipe: entries or flows held, hits, misses.
+    /// For each pipe: entries or flows held, hits, misses.
     pub pipes: Vec<PipeReport>,
-    /// Buckets of every group. Counts are this worker's alone, and sum up; so may slots differ while moves wait.
+    /// Buckets of every group. Counts are those of this worker, and can be summed; slots may differ while
+    /// moves are pending.
     pub buckets: Vec<BucketReport>,
-    /// Breaths taken.
+    /// Number of breaths.
     pub breaths: u64,
-    /// Frames copied because a port wants another pool's memory.
+    /// Frames copied because a port requires another pool's memory.
     pub pool_copies: u64,
     /// Frames handed to other workers.
     pub handed_over: u64,
-    /// Flow deltas taken by the collector.
+    /// Flow deltas accepted by the collector.
     pub deltas: u64,
-    /// Copies that a pipe wanted to give to an app whose ring had no room; the packets themselves went on.
+    /// Copies for an app that were not made because its ring had no room; the packets themselves went on.
     pub tee_missed: u64,
 }
 
-/// A pipe's totals.
+/// Totals of a pipe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeReport {
-    /// Entries.
+    /// Number of entries.
     pub entries: usize,
-    /// Live flows (FLOW).
+    /// Number of live flows (FLOW).
     pub flows: usize,
     /// Packets that hit an entry.
     pub hits: u64,
     /// Packets that missed.
     pub misses: Count,
-    /// Packets not counted in a flow because the table was full (FLOW).
+    /// Packets that did not count in a flow because the table was full (FLOW).
     pub unflowed_full: u64,
 }
 
-/// A port's account.
+/// Report of a port.
 #[derive(Clone, Debug, Default)]
 pub struct PortReport {
-    /// Name.
+    /// Name of the port.
     pub name: String,
     /// How it runs.
     pub mode: String,
-    /// Counters all ports have.
+    /// Counters that all ports have.
     pub statistics: PortStatistics,
-    /// Counters only this kind has.
+    /// Counters that only this kind of port has.
     pub extra: Vec<(&'static str, u64)>,
 }
 
 impl Worker {
-    /// The worker's account at this moment.
+    /// Returns the worker's report.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut ledger = self.outbox.ledger.clone();
         self.outbox.ports.iter().for_each(|port| add_port(&mut ledger, &port.statistics()));
         ledger.held += self.waiting.len() as u64;
-        // What lies between two workers is held by the one that sent it; when all stop, the other drops it.
+        // Frames between two workers are held by the sender; when all stop, the receiver drops them.
         if !self.stopped {
             ledger.held += self.hand_over.held();
         }
@@ -84,7 +85,8 @@ impl Worker {
         }
     }
 
-    /// Frames this worker took over from others and gave to others: their difference is what its own ledger lacks.
+    /// Returns the frames taken over from others and handed to others; the worker's own ledger is off by
+    /// their difference.
     #[must_use]
     pub fn handed(&self) -> (u64, u64) {
         (self.hand_over.taken, self.hand_over.given)
@@ -96,7 +98,7 @@ fn port_report(port: &dyn Port, name: &str) -> PortReport {
     PortReport { name: name.to_string(), mode: port.mode(), statistics, extra }
 }
 
-/// Adds what a port has counted.
+/// Adds the counts of a port.
 pub(super) fn add_port(ledger: &mut Ledger, statistics: &PortStatistics) {
     ledger.received += statistics.received;
     ledger.transmitted += statistics.transmitted;
