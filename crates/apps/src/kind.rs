@@ -1,6 +1,6 @@
-//! Kinds of apps. A kind is what `apps:` calls by its key: how its section is read and written as pipes, what it takes
-//! from the kernel, which [`App`] runs, and what `weir show` and `weir KEY` say of it. The command line, the daemon and
-//! replay loop over [`KINDS`] and know none of them by name.
+//! Kinds of apps. A kind is identified by its key under `apps:`. It defines how its section is read and
+//! written as pipes, what it takes from the kernel, which [`App`] runs, and the output of `weir show` and
+//! `weir KEY`. The command line, the daemon and replay iterate over [`KINDS`] and know none of them by name.
 
 use crate::{App, KINDS};
 use config::attachment::{Attachment, Attachments};
@@ -21,42 +21,42 @@ use std::sync::Arc;
 pub struct Kind {
     /// Its key under `apps`.
     pub key: &'static str,
-    /// Pipes that it writes under a name of their own, with what each is: no app can be called so.
+    /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
     pub pipes: &'static [(&'static str, &'static str)],
-    /// Reads its sections, all that there are, and writes them into the program. What is wrong goes into the report.
+    /// Reads all its sections and writes them into the program. Errors go into the report.
     pub read: fn(&[Item<'_>], &mut Scope<'_>) -> Arc<dyn Configured>,
-    /// The table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
+    /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
     pub table: Option<&'static str>,
-    /// What `weir show KEY` can show of each app, the first without a word.
+    /// The views of `weir show KEY` for each app; the first has no word.
     pub views: &'static [View],
-    /// What `weir KEY` does, in one line of the help.
+    /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
 }
 
-/// One of its sections: an item of `apps`.
+/// A section: an item of `apps`.
 #[derive(Clone, Copy)]
 pub struct Item<'a> {
-    /// Where its key stands.
+    /// Place of its key.
     pub span: Span,
-    /// What it is told.
+    /// Its contents.
     pub node: &'a Node,
 }
 
-/// The apps of one kind as a configuration has them.
+/// The apps of one kind in a configuration.
 pub trait Configured: Any + Debug + Send + Sync {
-    /// What their ports take from the kernel.
+    /// Returns what their ports take from the kernel.
     fn take(&self) -> Vec<TakeRule> {
         Vec::new()
     }
 
-    /// Those that go on while the program runs.
+    /// Returns those that act while the program runs.
     fn running(&self) -> Vec<Box<dyn App>> {
         Vec::new()
     }
 
-    /// The rows of [`Kind::table`]; `count` is what a shared counter has counted.
+    /// Returns the rows of [`Kind::table`]; `count` looks up a shared counter.
     fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
         let _ = count;
         Value::Array(Vec::new())
@@ -65,26 +65,26 @@ pub trait Configured: Any + Debug + Send + Sync {
 
 /// A view of a running app: `weir show KEY [WORD] [NAME]`.
 pub struct View {
-    /// The word that asks for it; empty for the view without one.
+    /// The word that selects it; empty for the default view.
     pub word: &'static str,
-    /// What the app is asked.
+    /// The request sent to the app.
     pub request: &'static str,
-    /// The answer as text.
+    /// Converts the answer to text.
     pub text: fn(&Value) -> String,
 }
 
-/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The app is asked with the verb, the arguments and the flags that are
-/// given, as words. An answer that is a string is a sentence for the operator.
+/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The request to the app consists of the verb, the arguments
+/// and the given flags, as words. If the answer is a string, it is a sentence for the operator.
 pub struct Verb {
     /// Its name.
     pub name: &'static str,
-    /// What it does, as the help says it.
+    /// Its description in the help.
     pub about: &'static str,
-    /// What follows the app's name.
+    /// The arguments after the app's name.
     pub arguments: &'static [Argument],
-    /// Flags, with their help.
+    /// Flags and their descriptions in the help.
     pub flags: &'static [(&'static str, &'static str)],
-    /// An answer that is no sentence, as text; with the flags that were given.
+    /// Converts an answer other than a string to text, depending on the given flags.
     pub text: fn(&Value, &[&str]) -> String,
 }
 
@@ -92,23 +92,23 @@ pub struct Verb {
 pub struct Argument {
     /// Its name, in capitals.
     pub name: &'static str,
-    /// What it is, as the help says it.
+    /// Its description in the help.
     pub help: &'static str,
-    /// It is a number.
+    /// Whether it is a number.
     pub number: bool,
 }
 
-/// What sections are read with.
+/// The context for reading sections.
 pub struct Scope<'a> {
-    /// The program so far: its ports, the names of its pipes and groups, and what earlier kinds have written.
+    /// The program so far: ports, names of pipes and groups, and what earlier kinds have written.
     pub program: &'a mut ProgramBuilder,
-    /// What apps can stand on: the ports, and what earlier kinds offer.
+    /// What apps can be attached to: the ports, and what earlier kinds offer.
     pub attachments: &'a mut Attachments,
-    /// The ports as configured.
+    /// The configured ports.
     pub ports: &'a [PortConfig],
-    /// The daemon's control socket.
+    /// Path of the daemon's control socket.
     pub control: &'a Path,
-    /// What is wrong.
+    /// Collects errors.
     pub report: &'a mut Report,
 }
 
@@ -137,40 +137,40 @@ impl Apps {
         Apps(KINDS.iter().map(read).collect())
     }
 
-    /// What the apps of one kind are.
+    /// Returns the apps of one kind.
     #[must_use]
     pub fn of<T: Configured>(&self) -> Option<&T> {
         let any = self.0.iter().map(|one| -> &dyn Any { &**one });
         any.filter_map(|one| one.downcast_ref()).next()
     }
 
-    /// What the apps take from the kernel at a port.
+    /// Returns what the apps take from the kernel at a port.
     #[must_use]
     pub fn take(&self, port: PortId) -> Vec<Frames> {
         let all = self.0.iter().flat_map(|one| one.take());
         all.filter(|rule| rule.port == port).map(|rule| rule.frames).collect()
     }
 
-    /// Those that go on while the program runs.
+    /// Returns the apps that act while the program runs.
     #[must_use]
     pub fn running(&self) -> Vec<Box<dyn App>> {
         self.0.iter().flat_map(|one| one.running()).collect()
     }
 
-    /// The tables of `weir show`, by name.
+    /// Returns the tables of `weir show`, by name.
     pub fn tables<'a>(&'a self, count: &'a dyn Fn(&str) -> Count) -> impl Iterator<Item = (&'static str, Value)> + 'a {
         KINDS.iter().zip(&self.0).filter_map(move |(kind, one)| Some((kind.table?, one.table(count))))
     }
 }
 
 impl Scope<'_> {
-    /// The name that a section gives itself.
+    /// Reads the name in a section.
     pub fn name(&mut self, section: &Section<'_>) -> Option<String> {
         let node = section.need("name", "what it is called", self.report)?;
         name(text(node, "a name", self.report)?, node.span, self.report).map(str::to_string)
     }
 
-    /// Checks that what frames are forwarded to by name is one thing.
+    /// Checks that the name is unique among what frames can be forwarded to.
     pub fn name_is_free(&mut self, section: &Section<'_>) -> bool {
         let Some(node) = section.get("name") else { return false };
         let Shape::Scalar(name) = &node.kind else { return false };
@@ -187,7 +187,7 @@ impl Scope<'_> {
         false
     }
 
-    /// What a node names to stand on: a port, or what another app offers.
+    /// Returns the attachment that a node names: a port, or what another app offers.
     pub fn attachment(&mut self, node: &Node) -> Option<Attachment> {
         let name = text(node, "the name of a port", self.report)?;
         let found = self.attachments.named(name).cloned();
@@ -198,7 +198,7 @@ impl Scope<'_> {
         found
     }
 
-    /// The port that a node names.
+    /// Returns the port that a node names.
     pub fn port(&mut self, node: &Node) -> Option<PortId> {
         let name = text(node, "the name of a port", self.report)?;
         let port = self.program.port_named(name);

@@ -1,27 +1,33 @@
-//! Whose each bucket of a bond is, and which buckets an event moves.
+//! Which member owns each bucket of a bond, and which buckets an event moves.
 //!
-//! A bucket that moves may reorder the flows in it, so a bucket moves only if it must. What must move:
+//! Moving a bucket may reorder the flows in it, so a bucket moves only if it must:
 //!
-//! - A member fails: its buckets, at once, and no other. They are spread by weight over the living.
-//! - It returns: the buckets that are at home with it, and its part of those whose home is still down. Nothing moves
-//!   between two others. If nothing else happened meanwhile, the table is exactly what it was before the failure.
-//! - A member is added, or its weight changes: buckets to it or from it, until nobody is more than one bucket from the
-//!   share of its weight. (Only for that last condition, when weights are uneven, may one move between two others.)
-//! - A member is removed: the buckets it has; of those that are at home with it but have a stand-in as it is down, only
-//!   as many as must move for homes to be within one bucket of the shares; and no other.
-//! - A rebalance or the operator: the buckets named.
+//! - A member fails: its buckets move at once, and no others. They are spread by weight over the live
+//!   members.
+//! - It returns: the buckets whose home it is move to it, and its share of those whose home is still down.
+//!   Nothing moves between two other members. If nothing else happened meanwhile, the table is exactly what
+//!   it was before the failure.
+//! - A member is added, or its weight changes: buckets move to it or from it, until no member is more than
+//!   one bucket from the share of its weight. (Only for that condition, with uneven weights, may a bucket
+//!   move between two others.)
+//! - A member is removed: its buckets move. Of the buckets whose home it is, but which have a stand-in
+//!   because it is down, only as many move as homes need to be within one bucket of the shares. No others
+//!   move.
+//! - A rebalance or the operator moves the buckets named.
 //!
-//! For this every bucket has a *home*: the member that has it while all are up. Homes are apportioned by largest
-//! remainder over all configured members, up or down, and change by addition, removal, weight, and rebalance, never by
-//! a link. A bucket whose home is down has a *stand-in*.
+//! For this, every bucket has a *home*: the member that has it while all members are up. Homes are
+//! apportioned by largest remainder over all configured members, up or down. They change when members are
+//! added or removed, by weight and by rebalance, never by a link. A bucket whose home is down has a
+//! *stand-in*.
 //!
-//! A move away from a member that still works waits until its bucket is idle ([`When::Idle`]), any other is for now. The
-//! bucket may then be on its old member for some time yet: if that one fails too, the move is ordered again, for now.
+//! A move away from a working member waits until its bucket is idle ([`When::Idle`]); any other move is
+//! immediate. A waiting bucket stays on its old member for a while; if that member fails too, the move is
+//! ordered again, as immediate.
 //!
-//! An active-backup bond has one bucket, and of its members only the active one is up here: see
+//! An active-backup bond has one bucket, and only its active member counts as up here: see
 //! [`Assignment::set_only`].
 //!
-//! Costs: an event visits every bucket a few times and, for each that moves, every member.
+//! Costs: an event visits every bucket a few times and, for each bucket that moves, every member.
 
 use std::collections::BTreeMap;
 use table::NO_TARGET;
@@ -29,33 +35,33 @@ use table::NO_TARGET;
 #[cfg(test)]
 mod tests;
 
-/// When a move is carried out.
+/// When a move takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum When {
-    /// At once: the bucket's member is of no use.
+    /// At once: the bucket's member does not work.
     Now,
-    /// As soon as the bucket is idle, or has waited long enough: its member still works.
+    /// When the bucket is idle, or has waited long enough: its member still works.
     Idle,
 }
 
-/// A bucket gets another member.
+/// A bucket changes its member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// The bucket, below the size of the bond.
     pub bucket: u32,
-    /// The member, or [`NO_TARGET`] if the last one was removed.
+    /// The new member, or [`NO_TARGET`] if the last member was removed.
     pub to: u16,
-    /// When.
+    /// When to move.
     pub when: When,
 }
 
-/// Why a bucket is not moved on request.
+/// Why a requested move is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The bond has fewer buckets.
     #[error("there is no bucket {0}")]
     NoBucket(u32),
-    /// No such member.
+    /// There is no such member.
     #[error("there is no member {0}")]
     NoMember(u16),
     /// The member is down, or its weight is 0.
@@ -63,20 +69,20 @@ pub enum Refusal {
     NotLiving(u16),
 }
 
-/// The weight of a link by its speed in bit/s: Mbit/s, at least 1.
+/// Returns the weight of a link by its speed in bit/s: its Mbit/s, at least 1.
 #[must_use]
 pub fn weight_of_speed(speed_bps: u64) -> u32 {
     u32::try_from(speed_bps / 1_000_000).unwrap_or(u32::MAX).max(1)
 }
 
-/// Whose each bucket is.
+/// Which member owns each bucket.
 #[derive(Clone, Debug)]
 pub struct Assignment {
     members: BTreeMap<u16, Member>,
-    /// The wanted member of each bucket.
+    /// The intended member of each bucket.
     slots: Vec<u16>,
     buckets: Vec<Bucket>,
-    /// The members that failed one after the other, with nothing else between, and the buckets each had.
+    /// The members that failed one after the other with no other event between, and the buckets each had.
     failed: Vec<(u16, Vec<u32>)>,
 }
 
@@ -84,7 +90,7 @@ pub struct Assignment {
 struct Member {
     weight: u32,
     up: bool,
-    /// Homes that rebalances gave it (or took: negative) beyond its share.
+    /// Homes that rebalances added to its share (or took from it, if negative).
     shift: i64,
 }
 
@@ -97,12 +103,12 @@ impl Member {
 #[derive(Clone, Debug)]
 struct Bucket {
     home: u16,
-    /// Where the bucket may still be, although it was told to leave when idle.
+    /// Members on which the bucket may still be, although it was told to leave them when idle.
     leaving: Vec<u16>,
 }
 
 impl Assignment {
-    /// `size` buckets and members with their weights, all of them down.
+    /// Creates `size` buckets, and members with their weights, all of them down.
     #[must_use]
     pub fn new(size: u32, members: &[(u16, u32)]) -> Assignment {
         let members = members
@@ -115,19 +121,20 @@ impl Assignment {
         assignment
     }
 
-    /// The wanted member of each bucket. One whose members are all down stays with the last it had.
+    /// Returns the intended member of each bucket. If all members are down, a bucket stays with the last it
+    /// had.
     #[must_use]
     pub fn slots(&self) -> &[u16] {
         &self.slots
     }
 
-    /// The member that has this bucket while all are up.
+    /// Returns the member that has this bucket while all are up.
     #[must_use]
     pub fn home(&self, bucket: u32) -> Option<u16> {
         self.buckets.get(bucket as usize).map(|bucket| bucket.home).filter(|&home| home != NO_TARGET)
     }
 
-    /// Adds a member; one that is there already stays as it is.
+    /// Adds a member. A member that exists is not changed.
     pub fn add(&mut self, member: u16, weight: u32, up: bool) -> Vec<Move> {
         if member == NO_TARGET || self.members.contains_key(&member) {
             return Vec::new();
@@ -136,7 +143,7 @@ impl Assignment {
         self.apportion(member)
     }
 
-    /// Another weight; 0 takes all buckets away.
+    /// Changes a weight; 0 takes all buckets away.
     pub fn set_weight(&mut self, member: u16, weight: u32) -> Vec<Move> {
         match self.members.get_mut(&member) {
             Some(found) if found.weight != weight => {
@@ -161,7 +168,7 @@ impl Assignment {
         self.moves(&before, removed.up.then_some(member))
     }
 
-    /// A member may be used, or no longer.
+    /// Marks a member as up or down.
     pub fn set_up(&mut self, member: u16, up: bool) -> Vec<Move> {
         let changed = match self.members.get_mut(&member) {
             Some(found) => std::mem::replace(&mut found.up, up) != up && found.weight > 0,
@@ -175,8 +182,8 @@ impl Assignment {
         }
     }
 
-    /// A member that still works shall not be used any more: its buckets leave it when idle. [`Assignment::set_up`] with
-    /// `false`, said of it later, has them leave now.
+    /// Stops using a member that still works: its buckets leave it when idle. A later [`Assignment::set_up`]
+    /// with `false` makes them leave at once.
     pub fn leave(&mut self, member: u16) -> Vec<Move> {
         let Some(found) = self.members.get_mut(&member) else { return Vec::new() };
         if !std::mem::replace(&mut found.up, false) || found.weight == 0 {
@@ -186,13 +193,13 @@ impl Assignment {
         self.moves(&before, Some(member))
     }
 
-    /// Is any member there to have buckets? If not, all buckets are where they were last.
+    /// Returns true if any member can have buckets. If none can, all buckets are where they were last.
     #[must_use]
     pub fn has_living(&self) -> bool {
         self.members.values().any(Member::lives)
     }
 
-    /// Makes `active` the only member that is up: what an active-backup bond asks for.
+    /// Makes `active` the only member that is up, as an active-backup bond requires.
     pub fn set_only(&mut self, active: Option<u16>) -> Vec<Move> {
         let others: Vec<u16> = self.members.keys().copied().filter(|&member| Some(member) != active).collect();
         let mut moves = active.map_or_else(Vec::new, |member| self.set_up(member, true));
@@ -204,7 +211,8 @@ impl Assignment {
         moves
     }
 
-    /// Other buckets, all of them without a member before: a table of another size is another table.
+    /// Replaces the buckets by `size` new ones without members: a table of another size has nothing in common
+    /// with the old.
     pub fn resize(&mut self, size: u32) -> Vec<Move> {
         self.slots = vec![NO_TARGET; size as usize];
         self.buckets = vec![Bucket { home: NO_TARGET, leaving: Vec::new() }; size as usize];
@@ -218,7 +226,8 @@ impl Assignment {
         self.moves(&before, None)
     }
 
-    /// Moves a bucket on request. Its new member becomes its home, unless its home is down and will want it back.
+    /// Moves a bucket on request. The new member becomes its home, unless its home is down and will reclaim
+    /// it.
     pub fn migrate(&mut self, bucket: u32, member: u16) -> Result<Vec<Move>, Refusal> {
         let from = *self.slots.get(bucket as usize).ok_or(Refusal::NoBucket(bucket))?;
         if !self.members.get(&member).ok_or(Refusal::NoMember(member))?.lives() {
@@ -239,12 +248,12 @@ impl Assignment {
         Ok(self.moves(&before, None))
     }
 
-    /// Moves the buckets of a rebalance; what cannot be moved any more is left out.
+    /// Moves the buckets of a rebalance, except those that can no longer be moved.
     pub fn rebalance(&mut self, wanted: impl IntoIterator<Item = (u32, u16)>) -> Vec<Move> {
         wanted.into_iter().filter_map(|(bucket, member)| self.migrate(bucket, member).ok()).flatten().collect()
     }
 
-    /// Tells which buckets still wait for a move to be carried out: all others are where they should be.
+    /// Learns from `waits` which buckets have a pending move; all others are where they should be.
     pub fn settle(&mut self, waits: impl Fn(u32) -> bool) {
         for (at, bucket) in (0..).zip(&mut self.buckets) {
             if !waits(at) {
@@ -259,7 +268,7 @@ impl Assignment {
         }
     }
 
-    /// Is this member up, and does it take buckets?
+    /// Returns true if this member is up and takes buckets.
     #[must_use]
     pub fn lives(&self, member: u16) -> bool {
         self.members.get(&member).is_some_and(Member::lives)
@@ -272,7 +281,7 @@ impl Assignment {
         moves
     }
 
-    /// Gives the buckets of a member that went down to others; whose each was before.
+    /// Gives the buckets of a failed member to others. Returns the previous member of each bucket.
     fn fail(&mut self, member: u16) -> Vec<u16> {
         let before = self.slots.clone();
         self.failed.push((member, (0..).zip(&before).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()));
@@ -297,7 +306,7 @@ impl Assignment {
         self.moves(&before, None)
     }
 
-    /// Homes anew after this member came or changed its weight.
+    /// Recomputes homes after this member was added or changed its weight.
     fn apportion(&mut self, member: u16) -> Vec<Move> {
         let before = self.slots.clone();
         self.failed.clear();
@@ -315,7 +324,7 @@ impl Assignment {
         }
     }
 
-    /// Gives the buckets without a home one.
+    /// Gives a home to every bucket without one.
     fn settle_homeless(&mut self) {
         let mut ledger = self.ledger_of_homes(|_| false);
         for (at, bucket) in (0..).zip(&mut self.buckets).filter(|entry| entry.1.home == NO_TARGET) {
@@ -323,8 +332,9 @@ impl Assignment {
         }
     }
 
-    /// New homes for the buckets of a member that was removed. A bucket that has a stand-in stays there or gets a home
-    /// that is down; to a third member, up, it moves only if homes were further than one bucket from the shares.
+    /// Finds new homes for the buckets of a removed member. A bucket with a stand-in stays there or gets a
+    /// home that is down; it moves to a third member that is up only if homes would otherwise be more than
+    /// one bucket from the shares.
     fn rehome(&mut self, removed: u16) {
         let mut ledger = self.ledger_of_homes(|home| home == removed);
         let members = &self.members;
@@ -337,8 +347,9 @@ impl Assignment {
         self.set_homes(&ledger.even_out());
     }
 
-    /// Every bucket to its home if that lives; else it stays if it can; else it goes back to where it may still be, or
-    /// to whoever has the least for its weight. If nobody lives, nothing changes.
+    /// Puts every bucket on its home if that is live. Otherwise it stays if it can, or returns to where it
+    /// may still be, or goes to the member with the least for its weight. If no member is live, nothing
+    /// changes.
     fn place(&mut self) {
         let mut free = Vec::new();
         for at in 0..self.slots.len() {
@@ -358,14 +369,15 @@ impl Assignment {
         }
     }
 
-    /// Gives `member` its part of the buckets whose home is down; with `all`, evens them out between the others too.
+    /// Gives `member` its share of the buckets whose home is down; with `all`, also evens them out between
+    /// the others.
     fn level_stand_ins(&mut self, member: u16, all: bool) {
         for (bucket, to) in self.ledger_of_slots().level(member, all) {
             self.slots[bucket as usize] = to;
         }
     }
 
-    /// Who is at home where, and which of the homes can change.
+    /// Counts homes, and finds those that can change.
     fn ledger_of_homes(&self, movable: impl Fn(u16) -> bool) -> Ledger {
         let mut ledger = Ledger::new(self.members.iter(), self.slots.len());
         for (at, bucket) in (0..).zip(&self.buckets) {
@@ -374,7 +386,7 @@ impl Assignment {
         ledger
     }
 
-    /// What the living have; only stand-ins can be replaced.
+    /// Counts the buckets of live members; only stand-ins can be replaced.
     fn ledger_of_slots(&self) -> Ledger {
         let mut ledger = Ledger::new(self.members.iter().filter(|entry| entry.1.lives()), self.slots.len());
         for (at, (&slot, bucket)) in (0..).zip(self.slots.iter().zip(&self.buckets)) {
@@ -383,7 +395,8 @@ impl Assignment {
         ledger
     }
 
-    /// What differs from `before`. A member that still works, or leaves as planned, is left when idle.
+    /// Returns the differences from `before`. A member that still works, or leaves as planned, is left when
+    /// idle.
     fn moves(&mut self, before: &[u16], leaver: Option<u16>) -> Vec<Move> {
         let mut moves = Vec::new();
         for (bucket, (&from, &to)) in
@@ -404,7 +417,7 @@ impl Assignment {
         moves
     }
 
-    /// A member failed: what should have left it when idle leaves it now.
+    /// Makes immediate the pending moves away from a member that has failed.
     fn hasten(&mut self, member: u16) -> Vec<Move> {
         let mut moves = Vec::new();
         for (bucket, (entry, &to)) in (0_u32..).zip(self.buckets.iter_mut().zip(&self.slots)) {
@@ -417,14 +430,15 @@ impl Assignment {
     }
 }
 
-/// What each of some members has beyond its share of the buckets. A bucket is `unit`, the sum of the weights, so that all
-/// shares are whole numbers.
+/// How much each of several members has beyond its share of the buckets. A bucket counts as `unit`, the sum
+/// of the weights, so that all shares are whole numbers.
 ///
-/// If no two are more than a unit apart, then the shares are rounded by largest remainder: of a member rounded up with
-/// fraction f and one rounded down with g, the first has 1 - f too much and the second g too little; 1 - f + g <= 1.
+/// If no two members are more than a unit apart, the shares are rounded by largest remainder: of a member
+/// rounded up with fraction f and one rounded down with g, the first has 1 - f too much and the second g too
+/// little; 1 - f + g <= 1.
 struct Ledger {
     unit: i128,
-    /// By number.
+    /// One line for each member, ordered by number.
     lines: Vec<Line>,
 }
 
@@ -432,12 +446,12 @@ struct Line {
     member: u16,
     weight: u32,
     surplus: i128,
-    /// The buckets that it can give away.
+    /// The buckets that the member can give away.
     movable: Vec<u32>,
 }
 
 impl Ledger {
-    /// As if nobody had a bucket of `size` yet.
+    /// Creates the state in which no member has any of `size` buckets.
     fn new<'a>(members: impl Iterator<Item = (&'a u16, &'a Member)> + Clone, size: usize) -> Ledger {
         let unit: i128 = members.clone().map(|entry| i128::from(entry.1.weight)).sum();
         let shared = size as i128 - members.clone().map(|entry| i128::from(entry.1.shift)).sum::<i128>();
@@ -452,7 +466,7 @@ impl Ledger {
         self.lines.binary_search_by_key(&member, |line| line.member).ok()
     }
 
-    /// A member has one more bucket.
+    /// Counts one more bucket for a member.
     fn count(&mut self, member: u16, movable: Option<u32>) {
         if let Some(line) = self.line(member) {
             self.lines[line].surplus += self.unit;
@@ -460,7 +474,7 @@ impl Ledger {
         }
     }
 
-    /// Gives a bucket to the one of those who fit that has the least for its weight.
+    /// Gives a bucket to that member, of those that `fits` admits, with the least for its weight.
     fn give(&mut self, bucket: u32, fits: impl Fn(u16) -> bool) -> Option<u16> {
         let member = self.lines[self.poorest(fits)?].member;
         self.count(member, Some(bucket));
@@ -477,8 +491,8 @@ impl Ledger {
         (0..self.lines.len()).rev().filter(able).max_by_key(|&at| self.lines[at].surplus)
     }
 
-    /// Moves the fewest buckets that bring `member` to its share; with `all`, then [`Ledger::even_out`]. Later moves of a
-    /// bucket replace earlier ones.
+    /// Moves the fewest buckets that bring `member` to its share; with `all`, followed by
+    /// [`Ledger::even_out`]. Later moves of a bucket replace earlier ones.
     fn level(&mut self, member: u16, all: bool) -> Vec<(u32, u16)> {
         let mut moves = Vec::new();
         if let Some(own) = self.line(member) {
@@ -494,7 +508,7 @@ impl Ledger {
         moves
     }
 
-    /// Moves buckets until everybody is within one bucket of its share.
+    /// Moves buckets until every member is within one bucket of its share.
     fn even_out(&mut self) -> Vec<(u32, u16)> {
         let mut moves = Vec::new();
         while self.is_uneven() && self.pass(self.richest(), self.poorest(|_| true), &mut moves) {}
@@ -505,7 +519,7 @@ impl Ledger {
         self.lines.iter().any(|line| line.surplus.abs() > self.unit)
     }
 
-    /// Passes a bucket on, if these two are more than one apart.
+    /// Moves one bucket if these two members are more than one bucket apart.
     fn pass(&mut self, from: Option<usize>, to: Option<usize>, moves: &mut Vec<(u32, u16)>) -> bool {
         let (Some(from), Some(to)) = (from, to) else { return false };
         if self.lines[from].surplus - self.lines[to].surplus <= self.unit {

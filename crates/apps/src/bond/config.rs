@@ -1,4 +1,4 @@
-//! What a bond is told, with names resolved, and what can be wrong with it.
+//! The configuration of a bond with names resolved, and what can be wrong with it.
 
 use super::lacp;
 use super::links::{Need, Reselect};
@@ -8,133 +8,133 @@ use packet::KeySource;
 use std::net::{IpAddr, Ipv4Addr};
 use thiserror::Error;
 
-/// Buckets at most (`Fill::Given`).
+/// The largest number of buckets (`Fill::Given`).
 pub const BUCKETS_MAX: u32 = 1 << 16;
-/// Buckets unless told otherwise: as many as Open vSwitch has.
+/// The default number of buckets, as in Open vSwitch.
 pub const BUCKETS: u32 = 256;
-/// Members of a bond at most.
+/// The largest number of members in a bond.
 pub const MEMBERS_MAX: usize = 64;
-/// Flows with a bucket of their own at most.
+/// The largest number of flows with a bucket of their own.
 pub const ELEPHANTS_MAX: u32 = 64;
-/// MAC addresses learnt inside at most, unless told otherwise.
+/// The default for the largest number of MAC addresses learnt inside.
 pub const LEARNT_MAX: u32 = 1024;
 
-/// Several ports that are one.
+/// Several ports that act as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bond {
-    /// Its name: that of the pipe which sends by it.
+    /// Its name, which is also that of the pipe that sends through it.
     pub name: String,
-    /// Which member a frame leaves by, and what is taken from which.
+    /// How the member for a frame is chosen, and which members may receive.
     pub mode: Mode,
     /// Its ports.
     pub members: Vec<Member>,
     /// Where frames from its members go.
     pub inward: Inward,
-    /// Buckets: a power of two.
+    /// Number of buckets, a power of two.
     pub buckets: u32,
     /// Mixed into the hash that picks a bucket.
     pub basis: u64,
-    /// Which headers that hash is made of.
+    /// The headers from which that hash is computed.
     pub key: KeySource,
-    /// The NIC's hash is taken instead, where a frame has one.
+    /// Whether to use the NIC's hash instead, if a frame has one.
     pub rss: bool,
-    /// LACP, if it speaks that.
+    /// LACP settings, if the bond uses LACP.
     pub lacp: Option<lacp::Config>,
-    /// Name of the member that should be active.
+    /// Name of the preferred active member.
     pub primary: Option<String>,
-    /// When the primary takes over from another.
+    /// When the primary replaces another active member.
     pub reselect: Reselect,
-    /// A link works for so long before it is used, milliseconds.
+    /// How long a link must work before it is used, in milliseconds.
     pub updelay_ms: u32,
-    /// And fails for so long before it is no longer, milliseconds.
+    /// How long a link must fail before it is no longer used, in milliseconds.
     pub downdelay_ms: u32,
-    /// What is asked beyond the links.
+    /// Probes in addition to the state of links.
     pub probe: Option<Probe>,
     /// How buckets move because of load.
     pub rule: Rule,
-    /// How often, milliseconds; 0: never.
+    /// Interval of rebalancing in milliseconds; 0 means never.
     pub rebalance_ms: u32,
-    /// Flows that may have a bucket of their own at a time, 0 to [`ELEPHANTS_MAX`] (`balance_tcp`, `static`); 0: none is
-    /// looked for, and nothing is written for it.
+    /// How many flows may have a bucket of their own at a time, 0 to [`ELEPHANTS_MAX`] (`balance_tcp`,
+    /// `static`). With 0, nothing is written for this.
     pub elephants: u32,
-    /// A bucket that may wait moves once nothing has used it for so long.
+    /// How long a bucket must be unused before a move that can wait takes place, in nanoseconds.
     pub idle_gap_ns: u64,
-    /// It waits so long at most.
+    /// How long such a move waits at most, in nanoseconds.
     pub idle_gap_max_ns: u64,
-    /// MAC addresses learnt inside at most (`balance_slb`; `active_backup` without LACP).
+    /// The largest number of MAC addresses learnt inside (`balance_slb`; `active_backup` without LACP).
     pub learnt_max: u32,
-    /// Addresses that are announced as the bond's own when their way changes.
+    /// Addresses announced as the bond's own when the path to them changes.
     pub announce: Vec<IpAddr>,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
 /// A port of a bond.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Member {
-    /// The port.
+    /// Id of the port.
     pub port: PortId,
-    /// Its name.
+    /// Name of the port.
     pub name: String,
-    /// Its MAC address, where it is known.
+    /// Its MAC address, if known.
     pub mac: Option<[u8; 6]>,
-    /// Bytes of its frames at most, where that is known.
+    /// Its MTU in bytes, if known.
     pub mtu: Option<u32>,
-    /// Its share relative to the others; `None`: by link speed.
+    /// Its share relative to the others; `None` means by link speed.
     pub weight: Option<u32>,
-    /// LACP: its priority; lower is preferred.
+    /// Its LACP priority; lower values are preferred.
     pub priority: u16,
-    /// LACP: its key, if it is not the bond's.
+    /// Its LACP key, if it differs from the bond's.
     pub key: Option<u16>,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// Addresses that are asked by every member whether they are there.
+/// Probes: every member asks for these addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Whom.
+    /// The addresses.
     pub targets: Vec<IpAddr>,
-    /// Who asks those that are IPv4; 0.0.0.0 tells no address (RFC 5227 §1.1).
+    /// Source address for IPv4; 0.0.0.0 reveals no address (RFC 5227 §1.1).
     pub source: Ipv4Addr,
-    /// How often, milliseconds.
+    /// Interval in milliseconds.
     pub interval_ms: u32,
-    /// So many in a row without an answer are silence.
+    /// How many unanswered probes in a row count as silence.
     pub missed_max: u32,
-    /// Which of them must answer.
+    /// Which of the addresses must answer.
     pub need: Need,
 }
 
-/// Where frames go that came in by a bond.
+/// Where frames received by a bond go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inward {
-    /// Out of this port, and what comes in there leaves by the bond.
+    /// Through this port; frames received there leave through the bond.
     Port(PortId),
     /// Into this pipe.
     Pipe(PipeId),
-    /// Nowhere: another app on top of the bond says where, or nobody does.
+    /// Undecided: another app on top of the bond decides, or none.
     Open,
 }
 
-/// Which member a frame leaves by.
+/// How the member for a frame is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// All by the active one.
+    /// The active member carries everything.
     ActiveBackup,
-    /// By source MAC address and VLAN; needs nothing of the switch.
+    /// By source MAC address and VLAN; the switch needs no configuration.
     BalanceSlb,
     /// By 5-tuple, with LACP.
     BalanceTcp,
-    /// By 5-tuple, without LACP: the switch must have been told.
+    /// By 5-tuple without LACP; the switch must be configured for it.
     Static,
-    /// One after the other: flows are reordered.
+    /// In turn, which reorders flows.
     RoundRobin,
-    /// By all.
+    /// Through all members.
     Broadcast,
 }
 
 impl Mode {
-    /// All of them.
+    /// All modes.
     pub const ALL: [Mode; 6] =
         [Mode::ActiveBackup, Mode::BalanceSlb, Mode::BalanceTcp, Mode::Static, Mode::RoundRobin, Mode::Broadcast];
 
@@ -151,13 +151,13 @@ impl Mode {
         }
     }
 
-    /// Does the 5-tuple pick the bucket?
+    /// Returns true if the 5-tuple picks the bucket.
     #[must_use]
     pub const fn hashes_flows(self) -> bool {
         matches!(self, Mode::BalanceTcp | Mode::Static)
     }
 
-    /// Is load even by moving buckets?
+    /// Returns true if load is balanced by moving buckets.
     #[must_use]
     pub const fn is_balanced(self) -> bool {
         matches!(self, Mode::BalanceSlb | Mode::BalanceTcp | Mode::Static)
@@ -165,8 +165,8 @@ impl Mode {
 }
 
 impl Bond {
-    /// Does the bond watch which MAC addresses are inside? A switch that was told nothing has to learn by which member
-    /// they are reached now.
+    /// Returns true if the bond tracks which MAC addresses are inside. A switch that is not configured for
+    /// the bond must learn the member that now leads to them.
     #[must_use]
     pub fn learns(&self) -> bool {
         matches!(self.inward, Inward::Port(_))
@@ -178,14 +178,14 @@ impl Bond {
             }
     }
 
-    /// The address of its own frames, and of its LACP system unless that has one: its first member's, or one made of its
-    /// name (locally administered).
+    /// Returns the address of its own frames, which is also that of its LACP system unless configured: its
+    /// first member's, or one derived from its name (locally administered).
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
         self.members.iter().find_map(|member| member.mac).unwrap_or_else(|| made_of(&self.name))
     }
 
-    /// Everything wrong with it by itself.
+    /// Reports what is wrong with this bond on its own.
     fn problems(&self, add: &mut impl FnMut(Origin, Problem)) {
         let name = || self.name.clone();
         if self.members.is_empty() {
@@ -248,7 +248,7 @@ impl Bond {
     }
 }
 
-/// A locally administered address made of a name (FNV-1a).
+/// Derives a locally administered address from a name (FNV-1a).
 fn made_of(name: &str) -> [u8; 6] {
     let hash = name
         .bytes()
@@ -297,7 +297,7 @@ pub enum Problem {
     MixedMtu { first: String, mtu: u32, second: String, its: u32 },
 }
 
-/// Everything wrong with the bonds of a configuration.
+/// Returns everything wrong with the bonds of a configuration.
 #[must_use]
 pub fn problems(bonds: &[Bond]) -> Vec<(Origin, Problem)> {
     let mut list = Vec::new();

@@ -1,32 +1,32 @@
-//! MAC addresses that are inside a bond: a switch that does not know of the bond has to be told by which member they are
-//! reached, and what they sent must not come in again by another member.
+//! MAC addresses inside a bond. A switch that is not configured for the bond must be told the member that
+//! leads to them, and frames that they sent must not be received again through another member.
 //!
-//! The table is bounded: a new address takes the place of the one that was learnt first. An address that a flood has
-//! pushed out is learnt again with its next frame.
+//! The table is bounded: a new address replaces the one that was learnt first. An address displaced by a
+//! flood is learnt again from its next frame.
 
 use std::collections::{HashMap, VecDeque};
 
-/// For so long after an address was learnt it has not moved outside, whatever is said: what it sent before may still
-/// come back.
+/// How long after an address was learnt reports that it moved outside are ignored, in nanoseconds, because
+/// what it sent before may still come back.
 const LOCK_NS: u64 = 5_000_000_000;
 
-/// For so long an address is known without being seen anew (the ageing time of IEEE 802.1Q 8.8.3): a station may have left
-/// without a word.
+/// How long an address stays known without being seen again, in nanoseconds (the ageing time of IEEE 802.1Q
+/// 8.8.3): a station may leave silently.
 const AGE_NS: u64 = 300_000_000_000;
 
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// What is known of an address.
+/// What is known about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
-    /// The VLAN tag it was seen with first.
+    /// The VLAN id with which it was first seen.
     pub vid: Option<u16>,
-    /// When it was learnt.
+    /// When it was learnt, in nanoseconds.
     pub since_ns: u64,
 }
 
-/// Addresses inside.
+/// The addresses inside.
 #[derive(Clone, Debug)]
 pub struct Learnt {
     known: HashMap<Mac, Known>,
@@ -36,19 +36,19 @@ pub struct Learnt {
 }
 
 impl Learnt {
-    /// Room for so many.
+    /// Creates a table for `capacity` addresses.
     #[must_use]
     pub fn new(capacity: u32) -> Learnt {
         Learnt { known: HashMap::new(), order: VecDeque::new(), capacity: capacity.max(1) as usize }
     }
 
-    /// Room for more.
+    /// Changes the capacity.
     pub fn set_capacity(&mut self, capacity: u32) {
         self.capacity = self.capacity.max(capacity as usize);
     }
 
-    /// The source of this frame is inside. `None`: nothing new, or not an address of a station; otherwise what was learnt,
-    /// and what had to go for it.
+    /// Learns the source of a frame from inside. Returns the address and the one it displaced, or `None` if
+    /// it is known or not the address of a station.
     pub fn learn(&mut self, now_ns: u64, frame: &[u8]) -> Option<(Mac, Option<Mac>)> {
         let mac: Mac = frame.get(6..12)?.try_into().ok()?;
         if mac[0] & 1 == 1 || mac == [0; 6] || self.known.contains_key(&mac) {
@@ -63,7 +63,8 @@ impl Learnt {
         Some((mac, gone))
     }
 
-    /// A frame came back from outside. Its source has moved there if it says so by gratuitous ARP; then it is forgotten.
+    /// Handles a frame that came back from outside. If it is a gratuitous ARP, its source has moved there;
+    /// then the address is removed and returned.
     pub fn has_moved(&mut self, now_ns: u64, frame: &[u8]) -> Option<Mac> {
         let mac: Mac = frame.get(6..12)?.try_into().ok()?;
         let since_ns = self.known.get(&mac)?.since_ns;
@@ -74,14 +75,14 @@ impl Learnt {
         Some(mac)
     }
 
-    /// An address that was learnt too long ago, if there is one; it is forgotten.
+    /// Removes and returns an address that was learnt too long ago, if there is one.
     pub fn age(&mut self, now_ns: u64) -> Option<Mac> {
         let first = *self.order.front().filter(|_| self.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))?;
         self.forget(first);
         Some(first)
     }
 
-    /// When the next address will have been learnt too long ago.
+    /// Returns when the next address expires.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         self.known.get(self.order.front()?).map(|known| known.since_ns.saturating_add(AGE_NS))
@@ -92,18 +93,18 @@ impl Learnt {
         self.order.retain(|other| *other != mac);
     }
 
-    /// Is this address known?
+    /// Returns true if this address is known.
     #[must_use]
     pub fn knows(&self, mac: Mac) -> bool {
         self.known.contains_key(&mac)
     }
 
-    /// All of them, in the order in which they were learnt.
+    /// Iterates over all addresses, in the order in which they were learnt.
     pub fn iter(&self) -> impl Iterator<Item = (Mac, Known)> + '_ {
         self.order.iter().filter_map(|mac| Some((*mac, *self.known.get(mac)?)))
     }
 
-    /// How many.
+    /// Returns the number of addresses.
     #[must_use]
     pub fn len(&self) -> usize {
         self.order.len()
@@ -116,7 +117,7 @@ fn vid(frame: &[u8]) -> Option<u16> {
     matches!(tpid, 0x8100 | 0x88a8).then(|| u16::from_be_bytes([tag[2], tag[3]]) & 0xfff)
 }
 
-/// RFC 5227 §3: an ARP packet whose sender and target have one address.
+/// Returns true for an ARP packet whose sender and target addresses are equal (RFC 5227 §3).
 fn is_gratuitous(frame: &[u8]) -> bool {
     let at = if vid(frame).is_some() { 18 } else { 14 };
     let arp = frame.get(at..at + 28);

@@ -1,4 +1,4 @@
-//! The bond: several ports that are one. See README.md.
+//! The bond: several ports that act as one. See README.md.
 
 mod announce;
 mod announcements;
@@ -30,7 +30,7 @@ pub use yaml::Bonds;
 
 use crate::kind::Kind;
 
-/// `bond` under `apps`.
+/// The kind of app with the key `bond`.
 pub const KIND: Kind = Kind {
     key: "bond",
     pipes: &[],

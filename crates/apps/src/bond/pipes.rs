@@ -1,4 +1,4 @@
-//! The pipes, the group and the app names that a bond writes into a program. README.md draws them.
+//! The pipes, groups and app names that a bond writes into a program. README.md has a diagram.
 
 use super::config::{Bond, ELEPHANTS_MAX, Inward, Member, Mode};
 use super::lacp::{ETHER_TYPE, SLOW_ADDRESS};
@@ -11,77 +11,82 @@ use engine::program::{
 use packet::{ETHER_ARP, Field};
 use std::net::IpAddr;
 
-/// The bit of a destination MAC address that says broadcast or multicast.
+/// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
-/// Tells the hash of a bond from that of a group without seed, whatever its basis: a load balancer in front of a bond
-/// hashes the same packets.
+/// Separates the hash of a bond, whatever its basis, from that of a group without a seed: a load balancer in
+/// front of a bond hashes the same packets.
 const SEED: u64 = 0x626f_6e64_0000_0000;
 
-/// The seed of the group whose buckets have one flow each. Not the basis: which bucket a flow has is written in its entry.
+/// The seed of the group of buckets with one flow each. It does not depend on the basis, because a flow's
+/// bucket is in its entry.
 pub(super) const HEAVY_SEED: u64 = 0x626f_6e64_6865_6176;
 
-/// Which bucket of that group a flow has; on another way, by which member a frame leaves that was looked at. Nobody
-/// behind a bond reads metadata.
+/// Holds the bucket of a flow in that group or, on the sampling path, the member through which a sampled
+/// frame leaves. Nothing behind a bond reads metadata.
 const MARK: Field = Field::Meta0;
 
-/// Entries of `in`: those of all members there can be, and of all that a reload has just taken away.
+/// Capacity of `in`: the entries of the largest number of members, and of those that a reload has just
+/// removed.
 const ADMITTED_MAX: u32 = 2 * super::config::MEMBERS_MAX as u32;
 
-/// What a bond calls its parts.
+/// Names of the parts of a bond.
 pub struct Names<'a>(pub &'a str);
 
 impl Names<'_> {
-    /// The group of its members.
+    /// The group of members.
     #[must_use]
     pub fn group(&self) -> String {
         format!("{}/members", self.0)
     }
 
-    /// The app name under which frames of slow protocols come.
+    /// The app that receives frames of slow protocols.
     #[must_use]
     pub fn slow(&self) -> String {
         format!("{}/slow", self.0)
     }
 
-    /// The pipe that knows by which members frames may come in.
+    /// The pipe that admits frames from members.
     #[must_use]
     pub fn inward(&self) -> String {
         format!("{}/in", self.0)
     }
 
-    /// The pipe of MAC addresses known inside, and the app name under which copies from others come.
+    /// The pipe of MAC addresses known inside, and the app that receives copies of frames from other
+    /// addresses.
     #[must_use]
     pub fn learn(&self) -> String {
         format!("{}/learn", self.0)
     }
 
-    /// The app name under which copies of answers to probes come: a flood of those leaves LACP alone.
+    /// The app that receives copies of answers to probes; separate, so that a flood of them does not affect
+    /// LACP.
     #[must_use]
     pub fn answers(&self) -> String {
         format!("{}/answers", self.0)
     }
 
-    /// The pipe that turns away frames from inside which come back.
+    /// The pipe that drops frames from inside when they come back.
     #[must_use]
     pub fn reflected(&self) -> String {
         format!("{}/reflected", self.0)
     }
 
-    /// The pipe that knows by which member broadcast comes in.
+    /// The pipe that admits broadcasts from the active member.
     #[must_use]
     pub fn group_active(&self) -> String {
         format!("{}/group/active", self.0)
     }
 
-    /// With elephants, the pipe that finds a bucket: what has the bond's name then are flows with entries of their own.
+    /// With elephants, the pipe that finds a bucket; the pipe with the bond's name then has entries for
+    /// flows.
     #[must_use]
     pub fn hash(&self) -> String {
         format!("{}/hash", self.0)
     }
 
-    /// The group and the pipe of flows with a bucket of their own, and the app name under which copies of frames come
-    /// that may be of such a flow.
+    /// The group and the pipe of flows with a bucket of their own, and the app that receives copies of frames
+    /// that may belong to such a flow.
     #[must_use]
     pub fn heavy(&self) -> String {
         format!("{}/heavy", self.0)
@@ -93,8 +98,8 @@ impl Names<'_> {
 }
 
 impl Bond {
-    /// Adds what the bond is made of to `program`, whose ports are known, and makes it the root of its ports. Gives what
-    /// other apps may stand on.
+    /// Adds the parts of the bond to `program`, whose ports must exist, and makes it the root of its ports.
+    /// Returns the attachment for other apps.
     pub fn write(&self, program: &mut ProgramBuilder) -> Attachment {
         let names = Names(&self.name);
         let outward = if self.elephants > 0 { self.by_flow(program, &names) } else { self.outward(program) };
@@ -113,7 +118,7 @@ impl Bond {
         self.attachment(outward, program)
     }
 
-    /// The bond as others see it. A partner may send by any member what is for another.
+    /// Returns the bond as other apps see it. A partner may send on any member what is addressed to another.
     fn attachment(&self, outward: PipeId, program: &ProgramBuilder) -> Attachment {
         let names = Names(&self.name);
         let inlets = if self.mode == Mode::BalanceSlb {
@@ -140,13 +145,13 @@ impl Bond {
         }
     }
 
-    /// The ports that frames arrive on for whoever stands on the bond.
+    /// Returns the ports on which frames arrive for an app on top of the bond.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
         self.members.iter().map(|member| member.port).collect()
     }
 
-    /// A group whose buckets the app gives to members.
+    /// Returns a group whose buckets the app assigns to members.
     fn group(&self, name: String, size: u32, seed: u64) -> Group {
         let target = |member: &Member| Target::new(&member.name, member.port).origin(member.origin);
         let targets = self.members.iter().map(target);
@@ -157,18 +162,18 @@ impl Bond {
         self.group(Names(&self.name).group(), self.size(), self.seed())
     }
 
-    /// Buckets of its group: one is enough where all frames leave by the same members.
+    /// Returns the number of buckets of its group: one suffices if all frames leave through the same members.
     #[must_use]
     pub fn size(&self) -> u32 {
         match self.mode {
             Mode::ActiveBackup => 1,
-            // One for each member, and all of those are flooded.
+            // One for each member; a flood uses all of them.
             Mode::Broadcast => (self.members.len() as u32).next_power_of_two(),
             _ => self.buckets,
         }
     }
 
-    /// What is mixed into the hash that picks a bucket.
+    /// Returns what is mixed into the hash that picks a bucket.
     pub(super) fn seed(&self) -> u64 {
         SEED ^ self.basis
     }
@@ -177,7 +182,7 @@ impl Bond {
         let group = program.group(self.members_group());
         let hash = |input| self.hash(self.name.clone(), input, group);
         let pipe = match self.mode {
-            // There is one bucket to take turns in, and nothing to read for it.
+            // There is only one bucket, so the turn requires no field of the packet.
             Mode::ActiveBackup => hash(HashInput::RoundRobin),
             Mode::BalanceTcp | Mode::Static if self.rss => hash(HashInput::Rss),
             Mode::BalanceTcp | Mode::Static => hash(HashInput::Select(self.key)),
@@ -187,7 +192,7 @@ impl Bond {
                 let untagged = self.hash(self.part("untagged"), HashInput::Fields(vec![mac]), group);
                 let untagged = program.pipe(untagged);
                 let tagged = HashInput::Fields(vec![mac, (Field::VlanVid, Field::VlanVid.max())]);
-                // What has no tag is not in this pipe's reach.
+                // Untagged frames are not looked up in this pipe.
                 hash(tagged).miss(untagged)
             }
             Mode::Broadcast => self.pipe(self.name.clone()).entry(Entry::default()).forward(Forward::Flood(group)),
@@ -195,9 +200,9 @@ impl Bond {
         program.pipe(pipe)
     }
 
-    /// In place of that, where elephants have buckets of their own: the pipe of the bond's name knows their flows, and
-    /// all else finds its bucket behind it. A bucket that is looked at is with a member's twin, by which a frame leaves by
-    /// the same port and the app gets a copy.
+    /// Replaces that if elephants have buckets of their own: the pipe with the bond's name knows their flows,
+    /// and all other packets find their bucket behind it. A bucket being sampled is assigned to a member's
+    /// twin, which sends through the same port and copies frames to the app.
     fn by_flow(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let sampled = self.sampled(program, names);
         let twin = |member: &Member| Target::new(format!("{}/sampled", member.name), sampled).origin(member.origin);
@@ -209,7 +214,7 @@ impl Bond {
         let hash = self.hash(names.hash(), HashInput::Select(self.key), group);
         let hash = hash.actions([Template::default(), mark("sampled")]).entries((0..).zip(&self.members).map(twin));
         let hash = program.pipe(hash);
-        // As large as the limit can be: over a reload that changes the limit, buckets stay.
+        // Of the largest size allowed, so that buckets persist over a reload that changes the limit.
         let heavy = program.group(self.group(names.heavy(), ELEPHANTS_MAX, HEAVY_SEED));
         let heavy = self.hash(names.heavy(), HashInput::Fields(vec![(MARK, MARK.max())]), heavy);
         let heavy = program.pipe(heavy);
@@ -217,7 +222,7 @@ impl Bond {
         program.pipe(flows.actions([mark("heavy")]).forward(heavy).miss(hash))
     }
 
-    /// Copies of frames to the app; the frames leave by the member that they are marked with.
+    /// Copies frames to the app; the frames leave through the member with which they are marked.
     fn sampled(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let app = program.app(names.heavy());
         let onwards = self.pipe(names.part("sampled/on")).per_entry(MARK);
@@ -229,13 +234,13 @@ impl Bond {
         self.to_members(Pipe::hash(name, input, group).origin(self.origin), EntryMatch::Target)
     }
 
-    /// An entry for each member, by its position, that leaves by the member's port.
+    /// Adds an entry for each member, by its position, that sends through the member's port.
     fn to_members(&self, pipe: Pipe, given: fn(u16) -> EntryMatch) -> Pipe {
         let entry = |(at, member): (u16, &Member)| Entry::on(given(at)).to(member.port).origin(member.origin);
         pipe.entries((0..).zip(&self.members).map(entry)).forward(Forward::PerEntry)
     }
 
-    /// The pipes from the members to the inside, the last one first.
+    /// Adds the pipes from the members to the inside, the last one first.
     fn inward(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let to = match self.inward {
             Inward::Port(port) => Forward::Port(port),
@@ -246,8 +251,8 @@ impl Bond {
         program.pipe(self.pipe(names.inward()).per_entry(Field::InputPort).capacity(ADMITTED_MAX).forward(next))
     }
 
-    /// In front of that, where it probes: copies of answers go to the app. Neighbour advertisements have no field for
-    /// their target, so all of them do.
+    /// If the bond probes, adds a pipe in front of that which copies answers to the app. Neighbour
+    /// advertisements are all copied, because there is no match field for their target.
     fn answers(&self, program: &mut ProgramBuilder, names: &Names<'_>, next: PipeId) -> PipeId {
         let Some(probe) = &self.probe else { return next };
         let app = program.app(names.answers());
@@ -265,16 +270,16 @@ impl Bond {
         next
     }
 
-    /// The rules of a bond whose switch does not know that it is one: broadcast comes in once, by the active member; and
-    /// what was sent by one member and comes back by another is thrown away, but for gratuitous ARP, by which an address
-    /// that has moved outside says so.
+    /// Adds the rules of a bond whose switch is not configured for it: broadcasts are received once, through
+    /// the active member; frames sent through one member that come back through another are dropped, except
+    /// gratuitous ARP, which announces that an address has moved outside.
     fn single_switch(&self, program: &mut ProgramBuilder, names: &Names<'_>, to: Forward) -> Forward {
         let members = self.members.len().max(1) as u32;
         let active = self.pipe(names.group_active()).per_entry(Field::InputPort).capacity(members).forward(to);
         let active = program.pipe(active);
         let broadcast = self.pipe(names.part("group")).constant_bits(Field::EthDst, GROUP_BIT, GROUP_BIT);
         let broadcast = program.pipe(broadcast.entry(Entry::default()).forward(active).miss(to));
-        // The app looks whether an address has moved; it knows when it was seen inside last.
+        // The app decides whether an address has moved, because it knows when it was last seen inside.
         let app = program.app(names.learn());
         let moved = self.pipe(names.part("moved")).constant(Field::EthType, ETHER_ARP);
         let moved = program.pipe(moved.entry(Entry::default()).forward(app));
@@ -282,7 +287,7 @@ impl Bond {
         Forward::Pipe(program.pipe(reflected.forward(moved).miss(broadcast)))
     }
 
-    /// In front of the bond, from inside: a copy of what comes from an address not known yet goes to the app.
+    /// Adds a pipe in front of the bond, from inside, that copies frames from unknown addresses to the app.
     fn learn(&self, program: &mut ProgramBuilder, names: &Names<'_>, outward: PipeId) -> PipeId {
         let app = program.app(names.learn());
         let learn = self.pipe(names.learn()).per_entry(Field::EthSrc).capacity(self.learnt_max);
@@ -298,7 +303,7 @@ impl Bond {
     }
 }
 
-/// An action that marks a frame with the entry's own number.
+/// Returns an action that marks a frame with the entry's number.
 fn mark(name: &str) -> Template {
     Template::new(name, [Operation::Set(MARK, Value::PerEntry)])
 }

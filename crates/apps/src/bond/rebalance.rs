@@ -1,20 +1,22 @@
-//! Which buckets move because some members carry more than others.
+//! Which buckets move because some members carry more load than others.
 //!
-//! The default [`Rule`] is Open vSwitch's (`bond_rebalance`), number for number. Every interval, the bytes of each bucket
-//! since the last time are added to its load; then, as long as it pays, buckets move from the member with the most to
-//! the one with the least; then all loads are halved, so that the past counts for as much as the present. It stops when
-//! the two are less than 1/32 or 100 000 bytes apart. Buckets are chosen big to small as they fit into half the
-//! difference; if none fits, the smallest is; and the choice must bring the two nearer by a tenth of that half. A bucket
-//! moves once a run.
+//! The default [`Rule`] is Open vSwitch's (`bond_rebalance`), number for number. At every interval, the bytes
+//! of each bucket since the last time are added to its load; then buckets move from the member with the
+//! highest load to the one with the lowest, as long as that helps; then all loads are halved, so that past
+//! and present count equally. It stops when the two loads differ by less than 1/32 or 100 000 bytes. Buckets
+//! are chosen in descending order if they fit into half the difference; if none fits, the smallest is chosen;
+//! and the choice must bring the two nearer by a tenth of that half. A bucket moves at most once per run.
 //!
-//! What can be asked for beyond: loads relative to capacity, so that 1 and 10 Gbit/s are full at the same time; buckets
-//! that move on within a run, so that eight members that start from one are even after one interval and not after three;
-//! a budget of moves. A bucket that alone is more than a member's part is named as an elephant: no move can help there,
-//! only a bucket of its own for its heavy flow (`elephants.rs`), which a run then sees beside the others.
+//! Options beyond that: loads relative to capacity, so that members of 1 and 10 Gbit/s fill up at the same
+//! time; buckets that move repeatedly within a run, so that eight members that start from one are even after
+//! one interval instead of three; and a budget of moves. A bucket that alone exceeds a member's fair share is
+//! reported as an elephant: no move can help there, only a bucket of its own for its heavy flow
+//! (`elephants.rs`), which a later run treats as a separate bucket.
 //!
-//! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a dry run).
+//! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a
+//! dry run).
 //!
-//! Costs: a run sorts the buckets; each step of it looks at all members and at the buckets of one.
+//! Costs: a run sorts the buckets; each of its steps visits all members and the buckets of one.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -22,28 +24,29 @@ use std::fmt;
 #[cfg(test)]
 mod tests;
 
-/// Members whose loads differ by less than this part of the lower one are even.
+/// Members are even if their loads differ by less than this fraction of the lower one.
 const OVERLOAD_PART: u128 = 32;
 
-/// Members whose loads differ by fewer bytes are even.
+/// Members are even if their loads differ by fewer bytes.
 pub const OVERLOAD_BYTES: u64 = 100_000;
 
-/// A choice of buckets must bring two members nearer by this part of what would make them equal.
+/// A choice of buckets must bring two members nearer by at least this fraction of what would make them equal.
 const GAIN_PART: u128 = 10;
 
-/// Steps of a run for each member and bucket: no run on real loads comes near, but one must end.
+/// Limit on the steps of a run, per member and bucket: no run with real loads comes close, but every run must
+/// end.
 const STEPS_EACH: usize = 4;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// How loads are evened out.
+/// How loads are balanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
-    /// Loads count relative to the capacity of their member.
+    /// Whether loads are relative to the capacity of their member.
     pub by_capacity: bool,
-    /// A bucket may move on within a run. Only where it started and ends counts.
+    /// Whether a bucket may move repeatedly within a run. Only its start and end count.
     pub moves_on: bool,
-    /// Buckets that a run may move, if there is a limit.
+    /// The largest number of buckets that a run may move, if limited.
     pub budget: Option<usize>,
 }
 
@@ -52,35 +55,35 @@ pub struct Rule {
 pub struct Carrier {
     /// Its number.
     pub member: u16,
-    /// What it can carry, in any unit that is the same for all; 0 counts as 1.
+    /// Its capacity in any unit, the same for all members; 0 counts as 1.
     pub capacity: u32,
 }
 
-/// What a run looks at.
+/// The input of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// Bytes that each bucket ever carried.
+    /// Total bytes of each bucket since the beginning.
     pub totals: &'a [u64],
     /// The member of each bucket.
     pub slots: &'a [u16],
-    /// The members that are enabled. Buckets of others are left alone.
+    /// The enabled members. Buckets of other members are not moved.
     pub carriers: &'a [Carrier],
 }
 
-/// What should move, and what for.
+/// The planned moves and their effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The moves, in the order they were found.
+    /// The moves, in the order in which they were found.
     pub moves: Vec<Shift>,
-    /// The load of each member before, in the order of [`View::carriers`].
+    /// The load of each member before the moves, in the order of [`View::carriers`].
     pub before: Vec<u64>,
-    /// The same when all has moved.
+    /// The load of each member after the moves.
     pub after: Vec<u64>,
-    /// Buckets too heavy for any member.
+    /// Buckets that are too heavy for any member.
     pub elephants: Vec<Elephant>,
 }
 
-/// A bucket that should move.
+/// A planned move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shift {
     /// The bucket.
@@ -89,18 +92,18 @@ pub struct Shift {
     pub from: u16,
     /// The member that should get it.
     pub to: u16,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 
-/// Why a bucket moves: the loads when it was chosen, in bytes as [`Rebalance`] weighs them.
+/// Why a bucket moves: the loads when it was chosen, in bytes as weighted by [`Rebalance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// Of the bucket.
+    /// Load of the bucket.
     pub load: u64,
-    /// Of the member it leaves.
+    /// Load of the member it leaves.
     pub from: u64,
-    /// Of the member it goes to.
+    /// Load of the member it goes to.
     pub to: u64,
 }
 
@@ -111,43 +114,44 @@ impl fmt::Display for Reason {
     }
 }
 
-/// A bucket that alone carries more than its member's part of everything.
+/// A bucket that alone exceeds its member's fair share of the total load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elephant {
     /// The bucket.
     pub bucket: u32,
     /// Its load.
     pub load: u64,
-    /// Its member's part of the load of all, by capacity if that is the rule.
+    /// The fair share of its member, by capacity if that is the rule.
     pub fair: u64,
 }
 
-/// When loads are evened out next, and the load of each bucket.
+/// The load of each bucket, and the time of the next run.
 #[derive(Clone, Debug)]
 pub struct Rebalance {
     rule: Rule,
-    /// 0: never.
+    /// In nanoseconds; 0 means never.
     interval_ns: u64,
-    /// The last run, or when counting began.
+    /// Time of the last run, or when counting began.
     last_ns: u64,
     seen: Vec<u64>,
     loads: Vec<u64>,
 }
 
 impl Rebalance {
-    /// Counts from `totals`. An interval of 0 ms means never by itself, one below 1000 ms means 1000 ms.
+    /// Counts from `totals` on. An interval of 0 ms means no automatic runs; one below 1000 ms means 1000 ms.
     #[must_use]
     pub fn new(rule: Rule, interval_ms: u32, now_ns: u64, totals: &[u64]) -> Rebalance {
         let loads = vec![0; totals.len()];
         Rebalance { rule, interval_ns: interval_ns(interval_ms), last_ns: now_ns, seen: totals.to_vec(), loads }
     }
 
-    /// Another rule, from the next run on.
+    /// Changes the rule from the next run on.
     pub fn set_rule(&mut self, rule: Rule) {
         self.rule = rule;
     }
 
-    /// Another interval, counted from the last run; from now if there was none, with what `totals` say now as nothing.
+    /// Changes the interval, counted from the last run. If there was no interval, counting starts now, from
+    /// `totals`.
     pub fn set_interval(&mut self, interval_ms: u32, now_ns: u64, totals: &[u64]) {
         let was_off = self.interval_ns == 0;
         self.interval_ns = interval_ns(interval_ms);
@@ -156,7 +160,7 @@ impl Rebalance {
         }
     }
 
-    /// Milliseconds to the next run, negative if it is late; `None` if there will be none.
+    /// Returns the milliseconds to the next run, negative if it is overdue; `None` if there will be none.
     #[must_use]
     pub fn remaining_ms(&self, now_ns: u64) -> Option<i64> {
         let next = self.wake_ns()?;
@@ -164,7 +168,7 @@ impl Rebalance {
         Some(ms as i64)
     }
 
-    /// When to call [`Rebalance::step`] next.
+    /// Returns when to call [`Rebalance::step`] next.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         (self.interval_ns > 0).then(|| self.last_ns.saturating_add(self.interval_ns))
@@ -175,7 +179,7 @@ impl Rebalance {
         self.wake_ns().filter(|&next| next <= now_ns).map(|_| self.run(now_ns, view))
     }
 
-    /// Runs now, and next an interval later.
+    /// Runs now; the next run is one interval later.
     pub fn run(&mut self, now_ns: u64, view: View<'_>) -> Plan {
         self.last_ns = now_ns;
         self.loads = self.loads_at(view.totals);
@@ -187,14 +191,14 @@ impl Rebalance {
         plan
     }
 
-    /// What a run would do now.
+    /// Returns what a run would do now.
     #[must_use]
     pub fn plan(&self, view: View<'_>) -> Plan {
         plan(self.rule, &self.loads_at(view.totals), view)
     }
 
-    /// So much of what a bucket is known to have carried (`part` of `whole`) counts as another's from now on: its flow has
-    /// moved there. What was carried since the last run stays where it was counted.
+    /// Transfers a fraction (`part` of `whole`) of a bucket's recorded load to another bucket, because its
+    /// flow has moved there. Bytes since the last run stay where they were counted.
     pub fn hand_over(&mut self, from: u32, to: u32, (part, whole): (u64, u64)) {
         let Some(&load) = self.loads.get(from as usize) else { return };
         let moved = u128::from(load) * u128::from(part.min(whole)) / u128::from(whole.max(1));
@@ -205,7 +209,8 @@ impl Rebalance {
         }
     }
 
-    /// Loads with what was carried since the last run. A total that went down starts anew; a table of another size too.
+    /// Returns the loads including the bytes since the last run. A total that decreased starts anew, and so
+    /// does a table of another size.
     fn loads_at(&self, totals: &[u64]) -> Vec<u64> {
         if totals.len() != self.seen.len() {
             return vec![0; totals.len()];
@@ -215,7 +220,7 @@ impl Rebalance {
     }
 }
 
-/// Where OVS puts an interval.
+/// Converts an interval, with the same limits as OVS.
 fn interval_ns(interval_ms: u32) -> u64 {
     match interval_ms {
         0 => 0,
@@ -237,7 +242,7 @@ fn plan(rule: Rule, loads: &[u64], view: View<'_>) -> Plan {
     Plan { before, after: run.loads(), moves: run.moves, elephants }
 }
 
-/// A run over members and the buckets they carry.
+/// A run over members and their buckets.
 struct Run {
     rule: Rule,
     lanes: Vec<Lane>,
@@ -250,7 +255,7 @@ struct Lane {
     load: u128,
     /// Load and number of the buckets that can move from here: heaviest first, then by number.
     buckets: Vec<(u64, u32)>,
-    /// False once nothing useful could be moved away.
+    /// False once no useful move from here remains.
     open: bool,
 }
 
@@ -272,7 +277,7 @@ impl Run {
         self.lanes.iter().map(|lane| u64::try_from(lane.load).unwrap_or(u64::MAX)).collect()
     }
 
-    /// Buckets that are more than their member's part, unless everything is little.
+    /// Returns the buckets that exceed their member's fair share, unless everything is small.
     fn elephants(&self, loads: &[u64], slots: &[u16]) -> Vec<Elephant> {
         let load: u128 = self.lanes.iter().map(|lane| lane.load).sum();
         let capacity: u128 = self.lanes.iter().map(|lane| lane.capacity).sum();
@@ -288,7 +293,7 @@ impl Run {
         found
     }
 
-    /// Evens out two members. False if there is nothing more to do.
+    /// Balances two members. Returns false if there is nothing more to do.
     fn step(&mut self) -> bool {
         let left = self.rule.budget.map_or(usize::MAX, |budget| budget.saturating_sub(self.moves.len()));
         let Some((from, to)) = self.extremes().filter(|_| left > 0) else { return false };
@@ -305,7 +310,8 @@ impl Run {
         true
     }
 
-    /// The fullest member (of equal ones the first) and the emptiest (the last), of those still looked at.
+    /// Returns the fullest member (of equal ones the first) and the emptiest (the last) among those still
+    /// considered.
     fn extremes(&self) -> Option<(usize, usize)> {
         let mut open: Vec<usize> = (0..self.lanes.len()).filter(|&at| self.lanes[at].open).collect();
         open.sort_by(|&a, &b| {
@@ -335,7 +341,7 @@ impl Run {
         }
     }
 
-    /// Notes a move; a second one of the same bucket is joined to the first.
+    /// Records a move; a second move of the same bucket is merged with the first.
     fn note(&mut self, shift: Shift) {
         match self.moves.iter().position(|earlier| earlier.bucket == shift.bucket) {
             Some(at) if self.moves[at].from == shift.to => drop(self.moves.remove(at)),
@@ -349,12 +355,12 @@ fn order(bucket: &(u64, u32)) -> (Reverse<u64>, u32) {
     (Reverse(bucket.0), bucket.1)
 }
 
-/// At most `limit` buckets of `from` that bring it and `to` nearer; none if that cannot be had.
+/// Chooses at most `limit` buckets of `from` that bring it and `to` nearer; none if that is impossible.
 fn choose(from: &Lane, to: &Lane, limit: usize) -> Vec<(u64, u32)> {
     if from.buckets.len() < 2 {
         return Vec::new();
     }
-    // What makes (from - ideal) / from.capacity equal to (to + ideal) / to.capacity.
+    // Makes (from - ideal) / from.capacity equal to (to + ideal) / to.capacity.
     let ideal = (from.load * to.capacity - to.load * from.capacity) / (from.capacity + to.capacity);
     let (mut chosen, mut delta) = (Vec::new(), 0);
     for &bucket in &from.buckets {
@@ -370,12 +376,13 @@ fn choose(from: &Lane, to: &Lane, limit: usize) -> Vec<(u64, u32)> {
         chosen.push(smallest);
         delta = u128::from(smallest.0);
     }
-    // How much lower the higher of the two is afterwards, and would be at the ideal; between members of one capacity the
-    // lower rises by the same. Loads are of `to`: what it would carry at the level of `from`.
+    // By how much the higher of the two levels decreases, with this choice and ideally; between members of
+    // equal capacity the lower level increases by the same. Levels are scaled to `to`: its load at the level
+    // of `from`.
     let level = |load: u128| load * to.capacity / from.capacity;
     let high = level(from.load - delta).max(to.load + delta);
     let (gain, best) = (level(from.load).saturating_sub(high), level(from.load) - level(from.load - ideal));
-    // A choice that the budget cut short need only help.
+    // A choice limited by the budget only has to help.
     let enough = if chosen.len() == limit { 0 } else { best / GAIN_PART };
     if gain > 0 && gain >= enough { chosen } else { Vec::new() }
 }

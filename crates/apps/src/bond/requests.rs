@@ -1,4 +1,4 @@
-//! What an operator asks of a bond.
+//! Requests of an operator to a bond.
 
 use super::app::BondApp;
 use super::config::Mode;
@@ -6,7 +6,7 @@ use super::{lacp, links, show};
 use crate::app::{Action, RequestId};
 use serde_json::Value;
 
-/// What an operator waits for.
+/// An operation that an operator waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Show,
@@ -52,7 +52,7 @@ impl BondApp {
                 let id = known(name)?;
                 self.state.disabled.insert(id);
                 self.tell_links(now_ns, links::Event::Operator(id, false), actions);
-                // The partner is told once nothing goes out by the member any more.
+                // The partner is informed once nothing is sent through the member any more.
                 self.state.holding.insert(id, now_ns + self.leaves_in_ns());
                 Ok(format!("{name} is left: its buckets move when they are idle, within {} ms", self.wait_ms()))
             }

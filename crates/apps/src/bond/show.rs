@@ -1,4 +1,4 @@
-//! What an operator is shown of a bond.
+//! The state of a bond, as shown to an operator.
 
 use super::app::BondApp;
 use super::assignment::Refusal;
@@ -8,7 +8,7 @@ use super::rebalance::{Carrier, Plan};
 use serde_json::{Value, json};
 use table::NO_TARGET;
 
-/// How far LACP has come, as a word.
+/// Describes the state of the LACP negotiation.
 pub fn negotiation(negotiation: Negotiation) -> &'static str {
     match negotiation {
         Negotiation::Configured => "configured",
@@ -18,7 +18,7 @@ pub fn negotiation(negotiation: Negotiation) -> &'static str {
     }
 }
 
-/// Why a member is not used.
+/// Describes why a member is not used.
 pub fn reason(reason: Reason) -> &'static str {
     match reason {
         Reason::Removed => "removed",
@@ -29,13 +29,13 @@ pub fn reason(reason: Reason) -> &'static str {
     }
 }
 
-/// There is no such member: which there are.
+/// Reports that there is no such member, and lists the members.
 pub fn no_member(app: &BondApp, name: &str) -> String {
     let names: Vec<&str> = app.bond.members.iter().map(|member| member.name.as_str()).collect();
     format!("bond `{}` has no member `{name}`, but {}", app.bond.name, names.join(", "))
 }
 
-/// Why a bucket is not moved.
+/// Describes why a bucket is not moved.
 pub fn refusal(app: &BondApp, why: &Refusal) -> String {
     match why {
         Refusal::NoBucket(bucket) => format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1),
@@ -45,7 +45,7 @@ pub fn refusal(app: &BondApp, why: &Refusal) -> String {
     }
 }
 
-/// The bond, its members, its last moves.
+/// Returns the state of the bond, its members and its latest moves.
 pub fn bond(app: &BondApp, now_ns: u64) -> Value {
     let state = &app.state;
     let status = state.lacp.as_ref().map(Lacp::status);
@@ -155,7 +155,7 @@ fn info(info: &Info) -> Value {
     })
 }
 
-/// Every bucket.
+/// Returns all buckets.
 pub fn buckets(app: &BondApp) -> Value {
     let state = &app.state;
     let bucket = |(at, id): (usize, &u16)| {
@@ -172,7 +172,7 @@ pub fn buckets(app: &BondApp) -> Value {
     })
 }
 
-/// What a rebalance does, or would.
+/// Returns what a rebalance does, or would do.
 pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
     let Some((plan, carriers)) = plan else {
         return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load now", app.bond.mode.name()) });

@@ -1,10 +1,10 @@
-//! What `weir show bond` and `weir bond` print: the answers of a bond that runs, as text for people.
+//! The output of `weir show bond` and `weir bond`: the answers of a running bond, as text for people.
 
 use crate::kind::{Argument, Verb, View};
 use serde_json::Value;
 use std::fmt::Write as _;
 
-/// `weir show bond [buckets] [NAME]`.
+/// The views of `weir show bond [buckets] [NAME]`.
 pub(super) const VIEWS: &[View] = &[
     View { word: "", request: "show", text: bond_text },
     View { word: "buckets", request: "buckets", text: buckets_text },
@@ -15,7 +15,7 @@ const NEW_MEMBER: Argument = Argument { name: "MEMBER", help: "The member that g
 const BUCKET: Argument =
     Argument { name: "BUCKET", help: "The bucket's number, as in `weir show bond buckets`", number: true };
 
-/// `weir bond VERB NAME ...`.
+/// The subcommands of `weir bond VERB NAME ...`.
 pub(super) const VERBS: &[Verb] = &[
     verb(
         "migrate",
@@ -43,7 +43,7 @@ const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argu
     Verb { name, about, arguments, flags: &[], text: |answer, flags| plan_text(answer, !flags.is_empty()) }
 }
 
-/// A bond, its members, its last moves, and what LACP says of each member.
+/// Prints a bond, its members, its latest moves, and the LACP state of each member.
 fn bond_text(bond: &Value) -> String {
     let mut text = format!("{}\n", word(&bond["name"]));
     let mut line = |key: &str, value: String| _ = writeln!(text, "  {key:<15} {value}");
@@ -83,7 +83,7 @@ fn members_text(bond: &Value) -> String {
     grid("  ", &["member", "state", "LACP", ">buckets", ">packets", ">bytes", ">share"], &rows)
 }
 
-/// Is a member used, and why not?
+/// Describes whether a member is used, and why not.
 fn state(member: &Value) -> String {
     let due = member["changes_in_ms"].as_u64().map(seconds);
     let against = member["against"].as_str();
@@ -96,7 +96,7 @@ fn state(member: &Value) -> String {
     }
 }
 
-/// How far LACP has come with a member.
+/// Describes the LACP state of a member.
 fn lacp_state(member: &Value) -> String {
     let lacp = &member["lacp"];
     let words = match (lacp["mux"].as_str(), lacp["receive"].as_str()) {
@@ -114,7 +114,7 @@ fn lacp_state(member: &Value) -> String {
     words.to_string()
 }
 
-/// Flows with a bucket of their own, and what each carried in the last interval.
+/// Prints flows with a bucket of their own, and what each carried in the last interval.
 fn pinned_text(bond: &Value) -> String {
     let rows = rows(items(&bond["pinned"]), ["flow", "member", "load", "why"]);
     if rows.is_empty() { String::new() } else { grid("  ", &["pinned flow", "member", ">load", "why"], &rows) }
@@ -169,14 +169,14 @@ fn lacp_text(bond: &Value) -> String {
     text
 }
 
-/// Every bucket of a bond, a line each.
+/// Prints every bucket, one per line.
 fn buckets_text(bond: &Value) -> String {
     let rows = rows(items(&bond["buckets"]), ["bucket", "member", "packets", "bytes"]);
     let table = grid("  ", &[">bucket", "member", ">packets", ">bytes"], &rows);
     format!("{}{table}", word(&bond["name"]))
 }
 
-/// What a rebalance does, or would.
+/// Prints what a rebalance does, or would do.
 fn plan_text(plan: &Value, dry_run: bool) -> String {
     if let Some(why) = plan["why_not"].as_str() {
         return format!("nothing moves: {why}\n");
@@ -212,7 +212,8 @@ fn rows<const N: usize>(of: &[Value], keys: [&str; N]) -> Vec<Vec<String>> {
     of.iter().map(|one| keys.map(|key| word(&one[key])).to_vec()).collect()
 }
 
-/// A table behind an empty line, its columns as wide as what is in them; numbers (`>`) stand on the right.
+/// Prints a table after an empty line. Columns are as wide as their contents; columns marked `>` are
+/// right-aligned.
 fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     let names: Vec<String> = heads.iter().map(|head| head.trim_start_matches('>').to_string()).collect();
     let lines = || std::iter::once(&names).chain(rows);

@@ -1,5 +1,5 @@
-//! Reads bonds from the configuration, and writes them into the program before all other apps: those name bonds as they
-//! name ports.
+//! Reads bonds from the configuration and writes them into the program, before all other apps, which refer to
+//! bonds like ports.
 
 use super::lacp::{Config, ETHER_TYPE, Policy, Rate, System};
 use super::links::{Need, Reselect};
@@ -46,14 +46,15 @@ const LACP: &[&str] = &["mode", "rate", "system_priority", "system_id", "key", "
 const PROBE: &[&str] = &["targets", "source", "interval", "missed_max", "need"];
 const REBALANCE: &[&str] = &["interval", "by_capacity", "moves_on", "budget", "elephants"];
 
-/// Priorities of systems and ports unless told otherwise (802.1AX 6.3.2, 6.3.4).
+/// Default priority of systems and ports (802.1AX 6.3.2, 6.3.4).
 const PRIORITY: u16 = 0x8000;
-/// Open vSwitch's interval.
+/// Open vSwitch's default interval, in nanoseconds.
 const REBALANCE_NS: u64 = 10_000_000_000;
-/// Longer than what lies between two links of a host; shorter than what TCP leaves between two windows.
+/// Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
+/// windows. In nanoseconds.
 const IDLE_GAP_NS: u64 = 1_000_000;
 const IDLE_GAP_MAX_NS: u64 = 1_000_000_000;
-/// Delays and intervals at most: an hour.
+/// The largest delay or interval: one hour, in nanoseconds.
 const DELAY_MAX_NS: u64 = 3_600_000_000_000;
 const TARGETS_MAX: usize = 16;
 
@@ -62,8 +63,8 @@ const TARGETS_MAX: usize = 16;
 pub struct Bonds(pub Vec<Bond>);
 
 impl Configured for Bonds {
-    /// A bond that leads its frames on takes all of them, whomever they are for; one on which another app stands takes
-    /// its own LACP.
+    /// A bond that forwards its frames takes all of them, whatever their destination; a bond with another app
+    /// on top takes only its own LACP.
     fn take(&self) -> Vec<TakeRule> {
         let of = |bond: &Bond| {
             let inside = if let Inward::Port(inside) = bond.inward { Some(inside) } else { None };
@@ -78,7 +79,7 @@ impl Configured for Bonds {
     }
 }
 
-/// Reads the bonds; if nothing is wrong, writes them and offers them to other apps.
+/// Reads the bonds. If there are no errors, writes them and offers them to other apps.
 pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let mut bonds: Vec<Bond> = Vec::new();
@@ -104,7 +105,7 @@ pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configu
     Arc::new(Bonds(bonds))
 }
 
-/// Whoever names a bond that has an error makes no mistake by that.
+/// Registers a bond with errors, so that references to it are not errors too.
 fn unusable(node: &Node, scope: &mut Scope<'_>) {
     let Kind::Scalar(name) = &node.kind else { return };
     let origin = scope.report.origin(node.span);
@@ -112,7 +113,7 @@ fn unusable(node: &Node, scope: &mut Scope<'_>) {
     scope.attachments.add(Attachment::unusable(name, KIND.key, pipe, origin));
 }
 
-/// A bond; `None` if it cannot be used, which the report says.
+/// Reads a bond; `None` if it has errors, which are in the report.
 fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
     let before = scope.report.errors();
     let section = Section::of(node, KEYS, scope.report);
@@ -169,7 +170,7 @@ struct Hashed {
     rss: bool,
 }
 
-/// `rss`, or a mapping.
+/// Reads `rss`, or a mapping.
 fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
     let default = Hashed { basis: 0, key: KeySource::Outer, rss: false };
     let Some(node) = node else { return default };
@@ -179,7 +180,7 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
     }
     let section = Section::of(node, &["basis", "headers"], report);
     let basis = section.get("basis").and_then(|node| number(node, "a basis", 0..=u64::MAX, report));
-    // A frame that its NIC did not hash goes by its outer headers.
+    // Frames without a hash from their NIC use their outer headers.
     let headers =
         [("outer", (KeySource::Outer, false)), ("inner", (KeySource::Inner, false)), ("rss", (KeySource::Outer, true))];
     let headers = section.get("headers").and_then(|node| choice(node, "the headers that are hashed", &headers, report));
@@ -195,7 +196,7 @@ fn members_of(node: &Node, scope: &mut Scope<'_>) -> Vec<Member> {
     nodes.iter().filter_map(|node| member(node, scope)).collect()
 }
 
-/// A port's name, or a mapping with it.
+/// Reads a port's name, or a mapping with it.
 fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
     let plain = matches!(node.kind, Kind::Scalar(_));
     let section = if plain { None } else { Some(Section::of(node, MEMBER, scope.report)) };
@@ -224,7 +225,7 @@ fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
     })
 }
 
-/// The MTU of an interface that is there; of other ports none is known.
+/// Returns the MTU of an existing interface; that of other ports is unknown.
 fn mtu(config: &PortConfig) -> Option<u32> {
     let PortKind::Xdp(xdp) = &config.kind else { return None };
     std::fs::read_to_string(format!("/sys/class/net/{}/mtu", xdp.interface)).ok()?.trim().parse().ok()
@@ -295,7 +296,7 @@ fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
     })
 }
 
-/// `never`, an interval, or a mapping.
+/// Reads `never`, an interval, or a mapping.
 fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32, u32) {
     let default = (REBALANCE_NS / 1_000_000) as u32;
     let Some(node) = node else { return (Rule::default(), default, 0) };

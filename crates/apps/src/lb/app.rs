@@ -1,6 +1,6 @@
-//! Writes services as pipes. All services share one table per address family that finds the service by input port,
-//! address, protocol and port, and one that finds the fragments, which have no ports; each service has one pipe that
-//! picks the back end, rewrites the MAC addresses and counts.
+//! Writes services as pipes. For each address family, all services share one table that finds the service by
+//! input port, address, protocol and port, and one for fragments, which have no ports. Each service has a
+//! pipe that picks the back end, rewrites the MAC addresses and counts.
 
 use super::service::{BackEnd, By, Problem, Service, SourceMac, problems};
 use crate::kind::Configured;
@@ -16,29 +16,29 @@ use engine::snapshot::Count;
 use packet::{Field, KeySource};
 use serde_json::{Value, json};
 
-/// The load balancer of a program: all its services.
+/// The load balancer of a program, with all its services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lb {
     /// The services, in the order in which they were written.
     pub services: Vec<Service>,
 }
 
-/// The pipe that all packets for the load balancer enter: what `root:` and `forward:` call it.
+/// The pipe that all packets for the load balancer enter, used with `root:` and `forward:`.
 pub const NAME: &str = "lb";
 
-/// Room for services that come at run time.
+/// Capacity for services that are added at run time.
 const CAPACITY: u32 = 1024;
-/// The bit of a destination MAC address that says broadcast or multicast.
+/// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
 impl Lb {
-    /// Everything wrong with the services; [`Lb::write`] must not be called then.
+    /// Returns everything wrong with the services. If there is anything, [`Lb::write`] must not be called.
     #[must_use]
     pub fn problems(&self) -> Vec<(Origin, Problem)> {
         problems(&self.services)
     }
 
-    /// Adds pipes, groups and counters to `program`, and has what the services stand on send its frames there.
+    /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.
     pub fn write(&self, program: &mut ProgramBuilder, attachments: &Attachments) {
         let tables = self.tables(attachments);
         let name = |(at, table): (usize, &Table)| if at == 0 { NAME.to_string() } else { table.name() };
@@ -57,14 +57,14 @@ impl Lb {
         }
     }
 
-    /// What the services stand on: their ports, or what those are members of.
+    /// Returns what the services are attached to: their ports, or what those ports are members of.
     pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
         let all: Vec<&Attachment> = self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
         let is_first = |(at, one): &(usize, &Attachment)| all[..*at].iter().all(|other| other.name != one.name);
         all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
     }
 
-    /// The ports that packets of services arrive on, each once.
+    /// Returns the ports on which packets of services arrive, each once.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
         let mut ports: Vec<PortId> = self.services.iter().flat_map(|service| service.ports.iter().copied()).collect();
@@ -73,7 +73,8 @@ impl Lb {
         ports
     }
 
-    /// What is for no service goes to the kernel where every port can, else nowhere.
+    /// Returns the forward for packets of no service: the kernel if every port has a kernel path, otherwise
+    /// drop.
     fn miss(&self, program: &Program) -> Forward {
         let can = |port: &PortId| program.ports.get(port.index()).is_some_and(|port| port.kernel_path);
         if self.ports().iter().all(can) { Forward::Kernel } else { Forward::Drop }
@@ -95,7 +96,7 @@ impl Lb {
 }
 
 impl Configured for Lb {
-    /// The services' packets, and fragments, of which only the first would have the port.
+    /// Takes the services' packets, and all their fragments, because only the first of them shows the port.
     fn take(&self) -> Vec<TakeRule> {
         let mut rules = Vec::new();
         for service in &self.services {
@@ -111,7 +112,7 @@ impl Configured for Lb {
         rules
     }
 
-    /// The back ends of every service, with what they were sent: their shared counters.
+    /// Returns the back ends of every service, with their shared counters.
     fn table(&self, count: &dyn Fn(&str) -> Count) -> Value {
         let of = |service: &Service| {
             let row = |back_end: &BackEnd| {
@@ -131,7 +132,7 @@ impl Configured for Lb {
 struct Table {
     ipv6: bool,
     fragments: bool,
-    /// What frames to each port may be addressed to, if the ports' own addresses are known: no others are looked at.
+    /// The addresses of frames to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
 }
 
@@ -147,7 +148,7 @@ impl Table {
         for (service, to) in lb.services.iter().zip(pipes).filter(|(service, _)| of_family(service)) {
             for port in &service.ports {
                 for entry in self.entries(service, *port, *to) {
-                    // Fragments of several services on one address are those of the first.
+                    // Fragments for several services on one address go to the first of these.
                     if !entries.iter().any(|other| other.matches == entry.matches) {
                         entries.push(entry);
                     }
@@ -158,7 +159,8 @@ impl Table {
     }
 
     fn matching(&self, pipe: Pipe) -> Pipe {
-        // Frames to others, and broadcasts, are not ours to forward: on two ports of one switch they would circle.
+        // Frames for others, and broadcasts, must not be forwarded: with two ports on one switch they would
+        // loop.
         let ours = match self.macs {
             Some(_) => pipe.per_entry(Field::EthDst),
             None => pipe.constant_bits(Field::EthDst, 0, GROUP_BIT),
@@ -168,7 +170,7 @@ impl Table {
         if self.fragments { whole.constant(Field::IpFragment, 1) } else { whole.per_entry(Field::L4Dport) }
     }
 
-    /// One for each address that frames to the port may carry.
+    /// Returns an entry for each address of frames to accept at the port.
     fn entries(&self, service: &Service, port: PortId, to: PipeId) -> Vec<Entry> {
         let any = Entry::default().to(to).origin(service.origin);
         let own = |macs: &Vec<(PortId, Vec<Mac>)>| -> Vec<Entry> {
@@ -184,10 +186,10 @@ impl Table {
     }
 }
 
-/// The pipe that picks a service's back end.
+/// Writes the pipe that picks a service's back end.
 fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
     let name = format!("{NAME}/{}", service.name);
-    // One shared counter a back end, whatever pipes lead to it.
+    // One shared counter per back end, whichever pipes lead to it.
     let counter = |back_end: &BackEnd| program.counter(format!("{name}/{}", back_end.name));
     let counters: Vec<CounterId> = service.back_ends.iter().map(counter).collect();
     let base = Pipe::basic(name)
@@ -206,8 +208,8 @@ fn balance(service: &Service, program: &mut ProgramBuilder) -> PipeId {
     program.pipe(pipe)
 }
 
-/// Source MAC: the address of the port that the packet leaves by. Where it leaves by the port it came in by, that is
-/// the address it was sent to.
+/// Returns the action. The source MAC address becomes that of the port through which the packet leaves. If
+/// that is the port on which it arrived, it is the address to which the packet was sent.
 fn rewrite(service: &Service) -> Template {
     let is_back = |out: &Attachment| out.to == Forward::Port(out.lead) && service.ports == [out.lead];
     let known = service.out.as_ref().filter(|out| !is_back(out)).and_then(|out| out.mac);
@@ -238,7 +240,8 @@ fn by_hash(
     Pipe { kind: PipeKind::Hash { input, group }, ..base }.entries(entries)
 }
 
-/// An entry for every value of the masked bits, dealt to the back ends in turn, as many turns as their weight.
+/// Adds an entry for every value of the masked bits, assigned to the back ends in turn, with as many turns as
+/// their weight.
 fn by_bits(service: &Service, mask: u32, counters: &[CounterId], base: Pipe) -> Pipe {
     let rows: Vec<(&BackEnd, CounterId)> = service.back_ends.iter().zip(counters.iter().copied()).collect();
     let turns: Vec<&(&BackEnd, CounterId)> = turns(&rows);
@@ -248,13 +251,14 @@ fn by_bits(service: &Service, mask: u32, counters: &[CounterId], base: Pipe) -> 
     base.per_entry_bits(Field::Ipv4Src, mask.into()).entries(entries)
 }
 
-/// Everybody once, then those of weight 2 and more again, and so on: equal weights take turns.
+/// Lists each back end once, then those of weight 2 and more again, and so on, so that equal weights
+/// alternate.
 fn turns<'a>(rows: &'a [(&'a BackEnd, CounterId)]) -> Vec<&'a (&'a BackEnd, CounterId)> {
     let most = rows.iter().map(|(back_end, _)| back_end.weight).max().unwrap_or(0).min(1 << super::BITS_MAX);
     (0..most).flat_map(|round| rows.iter().filter(move |(back_end, _)| back_end.weight > round)).collect()
 }
 
-/// The low bits of `value`, put where `mask` has its bits.
+/// Spreads the low bits of `value` over the bits set in `mask`.
 #[must_use]
 pub fn spread(value: u32, mask: u32) -> u32 {
     let places = (0..32).filter(|bit| mask & 1 << bit != 0);

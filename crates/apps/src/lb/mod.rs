@@ -12,7 +12,7 @@ pub use yaml::xenoflow;
 
 use crate::kind::Kind;
 
-/// `lb` under `apps`.
+/// The kind of app with the key `lb`.
 pub const KIND: Kind = Kind {
     key: "lb",
     pipes: &[(NAME, "the load balancer's pipe")],

@@ -1,4 +1,4 @@
-//! What the load balancer is told, with names resolved, and what can be wrong with it.
+//! The configuration of a service with names resolved, and what can be wrong with it.
 
 use config::attachment::Attachment;
 use engine::program::{Origin, PortId};
@@ -8,44 +8,44 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use thiserror::Error;
 
-/// Bits that a source mask has at most: each of their values is an entry.
+/// The largest number of bits in a source mask: each of their values is an entry.
 pub const BITS_MAX: u32 = 8;
 
-/// An address, protocol and port that clients know, and who answers for it.
+/// An address, protocol and port that clients know, and the back ends that serve it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
     /// Its name.
     pub name: String,
     /// Ports on which its packets arrive.
     pub ports: Vec<PortId>,
-    /// Where the back ends are; `None`: back out of the port a packet came in by.
+    /// Where the back ends are; `None` means through the port on which a packet arrived.
     pub out: Option<Attachment>,
-    /// Its address.
+    /// The address of the service.
     pub vip: IpAddr,
     /// TCP or UDP.
     pub protocol: u8,
-    /// Its L4 port.
+    /// Its TCP or UDP port.
     pub dport: u16,
-    /// How packets find their back end.
+    /// How packets are assigned to back ends.
     pub by: By,
-    /// Buckets of its group: a prime.
+    /// Number of buckets in its group, a prime.
     pub size: u32,
-    /// Who answers.
+    /// The back ends.
     pub back_ends: Vec<BackEnd>,
-    /// Source MAC address of what is sent to back ends.
+    /// Source MAC address of packets to back ends.
     pub source_mac: SourceMac,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// How packets find their back end.
+/// How packets are assigned to back ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// By addresses, protocol and ports: every connection finds its own.
+    /// By addresses, protocol and ports: each connection independently.
     FiveTuple,
     /// By source address: a client stays with its back end.
     Source,
-    /// By some bits of the IPv4 source address, dealt out in turn.
+    /// By some bits of the IPv4 source address, in turn.
     SourceBits(u32),
 }
 
@@ -66,30 +66,31 @@ impl FromStr for By {
     }
 }
 
-/// One who answers for a service. It has the service's address on a loopback interface.
+/// A server for a service. It has the service's address on a loopback interface.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BackEnd {
     /// Its name.
     pub name: String,
     /// Its MAC address.
     pub mac: [u8; 6],
-    /// Its share relative to the others; 0 gets nothing.
+    /// Its share relative to the others; with 0 it gets nothing.
     pub weight: u32,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// The source MAC address of what is sent to back ends.
+/// The source MAC address of packets to back ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SourceMac {
-    /// The address of the port it leaves by; where that is not known, the address the packet was sent to.
+    /// The address of the port through which they leave; if unknown, the address to which the packet was
+    /// sent.
     #[default]
     Auto,
-    /// This one.
+    /// This address.
     Fixed([u8; 6]),
 }
 
-/// What is wrong with a service.
+/// What can be wrong with a service.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
 pub enum Problem {
@@ -117,7 +118,7 @@ pub enum Problem {
     SourceBitsV6 { name: String },
 }
 
-/// Everything wrong with `services`.
+/// Returns everything wrong with `services`.
 pub(super) fn problems(services: &[Service]) -> Vec<(Origin, Problem)> {
     let mut list = Vec::new();
     let mut names = HashSet::new();
