@@ -77,21 +77,21 @@ pub enum Event<'a> {
         /// Whose end.
         client: ClientId,
         /// What.
-        what: Heard<'a>,
+        what: ClientEvent<'a>,
     },
 }
 
-/// What comes from an app's socket.
+/// What happens on an app's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard<'a> {
+pub enum ClientEvent<'a> {
     /// A client has connected.
-    Came,
+    Connected,
     /// It has sent this datagram.
-    Said(&'a [u8]),
-    /// It was too slow: a datagram that it was to be told is lost.
-    Missed,
-    /// It has gone, or was sent away.
-    Went,
+    Datagram(&'a [u8]),
+    /// A datagram to it is lost: it was too slow to receive.
+    Lost,
+    /// It has disconnected, or was disconnected.
+    Disconnected,
 }
 
 /// What an app wants done. Actions are carried out in their order, before the next event.

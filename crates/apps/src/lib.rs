@@ -9,7 +9,7 @@ pub mod kind;
 pub mod lb;
 mod running;
 
-pub use app::{Action, App, ClientId, Event, Heard, RequestId};
+pub use app::{Action, App, ClientEvent, ClientId, Event, RequestId};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;

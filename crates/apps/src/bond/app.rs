@@ -97,7 +97,7 @@ pub(super) struct State {
     /// Addresses that are to be taken out of their pipes.
     pub unlearnt: Vec<Mac>,
     /// Buckets have targets: some member may be used.
-    pub lit: bool,
+    pub sending: bool,
     begun: bool,
     /// Totals of the buckets have been read: what was carried before is nobody's load.
     counted: bool,
@@ -136,7 +136,7 @@ impl BondApp {
             announcing: VecDeque::new(),
             announces_ns: None,
             unlearnt: Vec::new(),
-            lit: false,
+            sending: false,
             begun: false,
             counted: false,
             ids,
@@ -189,7 +189,7 @@ impl BondApp {
         } else {
             self.begin_elephants(actions);
             // Another kind of bond may have left targets.
-            self.go_dark(actions);
+            self.stop_sending(actions);
         }
         if !self.state.counted {
             self.read_buckets(actions);
@@ -233,7 +233,7 @@ impl BondApp {
         }
         match self.member_at(input).map(|(id, _)| id) {
             None if app == names.learn() => self.learn(now_ns, bytes, actions),
-            Some(id) if app == names.learn() => self.came_back(now_ns, id, bytes, actions),
+            Some(id) if app == names.learn() => self.reflected(now_ns, id, bytes, actions),
             Some(id) if app == names.slow() => {
                 self.tell_lacp(now_ns, lacp::Event::Pdu { member: id, bytes }, actions);
             }

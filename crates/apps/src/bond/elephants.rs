@@ -207,7 +207,7 @@ impl BondApp {
         let state = &self.state;
         let full = state.elephants.pins.len() >= self.bond.elephants as usize;
         // A move that waits would be lost, and how often a look is counted could not be told.
-        if full || state.elephants.look.is_some() || state.buckets.pending > 0 || !state.lit {
+        if full || state.elephants.look.is_some() || state.buckets.pending > 0 || !state.sending {
             return;
         }
         let rests = |bucket: u32| state.elephants.fruitless.get(&bucket).is_some_and(|until| *until > now_ns);
@@ -272,7 +272,7 @@ impl BondApp {
         self.state.elephants.measures = false;
         let target = self.target(look.member);
         let is_there = self.state.assignment.slots().len() == self.bond.size() as usize;
-        if target != NO_TARGET && is_there && self.state.lit {
+        if target != NO_TARGET && is_there && self.state.sending {
             actions.push(self.move_buckets(vec![(look.bucket, target)], When::Now));
             self.state.elephants.unseen += look.counted;
         }
@@ -425,7 +425,7 @@ impl BondApp {
 
     /// Buckets of `heavy` without a flow go after those of the bond.
     pub(super) fn follow_buckets(&mut self, actions: &mut Vec<Action>) {
-        if self.numbers.heavy.is_none() || !self.state.lit {
+        if self.numbers.heavy.is_none() || !self.state.sending {
             return;
         }
         let State { elephants, assignment, .. } = &mut self.state;

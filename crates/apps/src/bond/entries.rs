@@ -21,7 +21,7 @@ impl BondApp {
     }
 
     /// A frame whose source is inside came in by this member. What all members are sent counts where it is taken in.
-    pub(super) fn came_back(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
+    pub(super) fn reflected(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
         let to_all = bytes.first().is_some_and(|first| first & 1 == 1);
         if to_all && self.state.links.active() != Some(id) {
             return;

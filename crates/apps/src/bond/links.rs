@@ -119,7 +119,7 @@ pub enum Event {
     /// A target (by its place in the list) answered on this member.
     Answer(u16, u8),
     /// The member received frames.
-    Heard(u16),
+    Received(u16),
     /// Another policy. A primary that changed takes over at once.
     Policy(Policy),
 }
@@ -360,7 +360,7 @@ impl Links {
             | Event::Admission(member, _)
             | Event::Operator(member, _)
             | Event::Answer(member, _)
-            | Event::Heard(member) => {
+            | Event::Received(member) => {
                 let rule = self.policy.probe;
                 if let Some(member) = self.members.get_mut(&member) {
                     member.apply(now_ns, event, rule);
@@ -474,7 +474,7 @@ impl Member {
             Event::Admission(_, admission) => self.admission = admission,
             Event::Operator(_, allowed) => self.allow(now_ns, allowed),
             Event::Answer(_, target) => self.answer(|at| at == usize::from(target)),
-            Event::Heard(_) if rule.is_some_and(|rule| !rule.validate) => self.answer(|_| true),
+            Event::Received(_) if rule.is_some_and(|rule| !rule.validate) => self.answer(|_| true),
             _ => {}
         }
     }

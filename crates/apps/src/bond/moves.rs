@@ -43,7 +43,7 @@ impl BondApp {
             Some(Reason::Operator) => self.settle_pins(now_ns, why, actions),
             Some(_) => self.lose(id, actions),
         }
-        self.go_dark_or_light(actions);
+        self.start_or_stop_sending(actions);
     }
 
     /// A member that was left on purpose is of no use any more: what would have left it when idle leaves it now.
@@ -66,7 +66,7 @@ impl BondApp {
         };
         self.order(now_ns, &moves, why, actions);
         self.unpin_all(why, actions);
-        self.go_dark_or_light(actions);
+        self.start_or_stop_sending(actions);
     }
 
     /// Orders moves of buckets, each later one in place of an earlier one of the same bucket. In the dark they are only
@@ -77,7 +77,7 @@ impl BondApp {
         for when in [When::Now, When::Idle] {
             let list = moves.iter().filter(|one| one.when == when);
             let list: Vec<(u32, u16)> = list.map(|one| (one.bucket, self.target(one.to))).collect();
-            if !list.is_empty() && self.state.lit {
+            if !list.is_empty() && self.state.sending {
                 actions.push(self.move_buckets(list, when));
             }
         }
@@ -112,24 +112,24 @@ impl BondApp {
 
     /// While no member may be used nothing is sent: a link may well work though LACP says no. With the first one that may
     /// be, every bucket is where it should.
-    pub(super) fn go_dark_or_light(&mut self, actions: &mut Vec<Action>) {
-        let lit = self.state.assignment.has_living();
-        if std::mem::replace(&mut self.state.lit, lit) == lit {
+    pub(super) fn start_or_stop_sending(&mut self, actions: &mut Vec<Action>) {
+        let sending = self.state.assignment.has_living();
+        if std::mem::replace(&mut self.state.sending, sending) == sending {
             return;
         }
-        if lit {
+        if sending {
             let targets = (0..).zip(self.state.assignment.slots());
             let list = targets.map(|(bucket, &id)| (bucket, self.target(id))).collect();
             actions.push(self.move_buckets(list, When::Now));
             self.follow_buckets(actions);
         } else {
             self.unpin_all("no member is left", actions);
-            self.go_dark(actions);
+            self.stop_sending(actions);
         }
     }
 
     /// Takes every bucket's target away.
-    pub(super) fn go_dark(&self, actions: &mut Vec<Action>) {
+    pub(super) fn stop_sending(&self, actions: &mut Vec<Action>) {
         let list = (0..self.bond.size()).map(|bucket| (bucket, NO_TARGET)).collect();
         actions.push(self.move_buckets(list, When::Now));
     }

@@ -83,7 +83,7 @@ impl BondApp {
             moves.extend(self.state.assignment.set_weight(id, weight));
             self.order(now_ns, &moves, "another weight, or a new member", actions);
         }
-        self.go_dark_or_light(actions);
+        self.start_or_stop_sending(actions);
         self.settle_pins(now_ns, "another weight", actions);
         self.follow_buckets(actions);
     }

@@ -2,7 +2,7 @@
 //! does wrong is told to it and counted, and touches no other.
 
 use super::datagram::{Datagram, Kind, Problem};
-use crate::app::{Action, App, ClientId, Event, Heard};
+use crate::app::{Action, App, ClientEvent, ClientId, Event};
 use engine::program::{Origin, PortId, Program};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -53,21 +53,21 @@ impl External {
         actions.extend(self.state.clients.iter().map(tell));
     }
 
-    fn hear(&mut self, client: ClientId, what: Heard<'_>, actions: &mut Vec<Action>) {
+    fn hear(&mut self, client: ClientId, what: ClientEvent<'_>, actions: &mut Vec<Action>) {
         match what {
-            Heard::Came if self.state.clients.len() >= CLIENTS_MAX => {
+            ClientEvent::Connected if self.state.clients.len() >= CLIENTS_MAX => {
                 let why = format!("{CLIENTS_MAX} clients are here already");
                 actions.extend([refuse(client, &why), Action::Leave(client)]);
             }
-            Heard::Came => self.state.clients.push(client),
-            Heard::Went => self.state.clients.retain(|one| *one != client),
+            ClientEvent::Connected => self.state.clients.push(client),
+            ClientEvent::Disconnected => self.state.clients.retain(|one| *one != client),
             // Of those sent away, or told why not, nothing is counted.
-            Heard::Missed if self.state.clients.contains(&client) => {
+            ClientEvent::Lost if self.state.clients.contains(&client) => {
                 self.state.delivered = self.state.delivered.saturating_sub(1);
                 self.state.missed += 1;
             }
-            Heard::Missed => {}
-            Heard::Said(bytes) => match self.said(bytes) {
+            ClientEvent::Lost => {}
+            ClientEvent::Datagram(bytes) => match self.said(bytes) {
                 Ok(action) => actions.push(action),
                 Err(problem) => {
                     self.state.bad += 1;

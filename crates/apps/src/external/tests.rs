@@ -1,7 +1,7 @@
 //! The app as whoever drives it meets it, and its datagrams.
 
 use super::{CLIENTS_MAX, Datagram, External, HEADER_BYTES, Kind, Problem, VERSION};
-use crate::app::{Action, App, ClientId, Event, Heard, RequestId};
+use crate::app::{Action, App, ClientEvent, ClientId, Event, RequestId};
 use engine::builder::ProgramBuilder;
 use engine::program::{Origin, PortId, Program};
 use serde_json::json;
@@ -27,7 +27,7 @@ fn step(app: &mut External, event: Event<'_>) -> Vec<Action> {
     actions
 }
 
-fn heard(app: &mut External, client: u32, what: Heard<'_>) -> Vec<Action> {
+fn heard(app: &mut External, client: u32, what: ClientEvent<'_>) -> Vec<Action> {
     step(app, Event::Client { client: ClientId(client), what })
 }
 
@@ -45,13 +45,13 @@ fn counts(app: &External) -> [u64; 4] {
 fn every_client_gets_every_frame_and_without_one_it_is_unheard() {
     let mut app = app();
     assert_eq!(frame(&mut app), []);
-    assert_eq!(heard(&mut app, 7, Heard::Came), []);
-    assert_eq!(heard(&mut app, 9, Heard::Came), []);
+    assert_eq!(heard(&mut app, 7, ClientEvent::Connected), []);
+    assert_eq!(heard(&mut app, 9, ClientEvent::Connected), []);
     let bytes = [&[1, 1, 2, 0, 0, 0, 0, 60][..], b"p1", FRAME].concat();
     let tell = |client| Action::Tell { client: ClientId(client), bytes: bytes.clone() };
     assert_eq!(frame(&mut app), [tell(7), tell(9)]);
-    heard(&mut app, 7, Heard::Missed);
-    heard(&mut app, 7, Heard::Went);
+    heard(&mut app, 7, ClientEvent::Lost);
+    heard(&mut app, 7, ClientEvent::Disconnected);
     assert_eq!(frame(&mut app), [tell(9)]);
     assert_eq!(counts(&app), [2, 1, 1, 0]);
 }
@@ -61,7 +61,7 @@ fn what_clients_say_goes_out_or_through() {
     let mut app = app();
     let said = |app: &mut External, kind, port| {
         let bytes = Datagram { kind, port, frame: FRAME }.bytes();
-        heard(app, 1, Heard::Said(&bytes))
+        heard(app, 1, ClientEvent::Datagram(&bytes))
     };
     let bytes = FRAME.to_vec();
     assert_eq!(said(&mut app, Kind::Out, "p1"), [Action::Inject { bytes: bytes.clone(), output: PortId(1) }]);
@@ -98,7 +98,7 @@ fn a_bad_datagram_is_answered_and_counted() {
         let why = problem.to_string();
         let bytes_told = [&[VERSION, 4, 0, 0, 0, 0, 0, why.len() as u8][..], why.as_bytes()].concat();
         let tell = Action::Tell { client: ClientId(3), bytes: bytes_told };
-        assert_eq!(heard(&mut app, 3, Heard::Said(&bytes)), [tell], "{why}");
+        assert_eq!(heard(&mut app, 3, ClientEvent::Datagram(&bytes)), [tell], "{why}");
         assert_eq!(counts(&app), [0, 0, 0, 1]);
     }
 }
@@ -107,15 +107,15 @@ fn a_bad_datagram_is_answered_and_counted() {
 fn one_client_too_many_is_sent_away() {
     let mut app = app();
     for client in 0..CLIENTS_MAX as u32 {
-        assert_eq!(heard(&mut app, client, Heard::Came), []);
+        assert_eq!(heard(&mut app, client, ClientEvent::Connected), []);
     }
-    let actions = heard(&mut app, 99, Heard::Came);
+    let actions = heard(&mut app, 99, ClientEvent::Connected);
     assert!(matches!(actions[..], [Action::Tell { client: ClientId(99), .. }, Action::Leave(ClientId(99))]));
-    heard(&mut app, 99, Heard::Missed);
-    heard(&mut app, 99, Heard::Went);
+    heard(&mut app, 99, ClientEvent::Lost);
+    heard(&mut app, 99, ClientEvent::Disconnected);
     assert_eq!((frame(&mut app).len(), counts(&app)), (CLIENTS_MAX, [CLIENTS_MAX as u64, 0, 0, 0]));
-    heard(&mut app, 0, Heard::Went);
-    assert_eq!(heard(&mut app, 100, Heard::Came), []);
+    heard(&mut app, 0, ClientEvent::Disconnected);
+    assert_eq!(heard(&mut app, 100, ClientEvent::Connected), []);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The apps as whoever drives them holds them.
 
 use super::{INJECTS_MAX, RunningApps, buckets};
-use crate::app::{Action, App, ClientId, Event, Heard};
+use crate::app::{Action, App, ClientEvent, ClientId, Event};
 use crate::external::External;
 use engine::builder::ProgramBuilder;
 use engine::program::{AppId, GroupId, Origin, PortId, Program};
@@ -27,7 +27,7 @@ fn a_successor_of_the_same_name_goes_on() {
     let mut apps = running(RunningApps::default(), "slow", &["p0", "p1"]);
     assert_eq!((apps.owner(AppId(0)), apps.owner(AppId(1)), apps.owner(AppId(2))), (None, Some(0), None));
     assert_eq!((apps.name(AppId(1)), apps.named("slow"), apps.named("fast")), ("slow", Some(0), None));
-    let came = Event::Client { client: ClientId(1), what: Heard::Came };
+    let came = Event::Client { client: ClientId(1), what: ClientEvent::Connected };
     assert_eq!(apps.step(0, 0, came), []);
     let punt = |apps: &mut RunningApps| {
         let actions = apps.step(0, 0, Event::Frame { app: "slow", input: PortId(0), bytes: FRAME });

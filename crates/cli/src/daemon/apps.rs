@@ -1,11 +1,11 @@
 //! Apps that run, driven by the main thread: events to them, their actions carried out. Nothing here waits for anything but
 //! a worker that is asked for a change or its account; an app that has nothing to do costs nothing.
 
+use super::app_socket::{AppSocket, Received};
 use super::links::{Links, News};
-use super::outlet::{Outlet, Said};
 use super::{Daemon, RING};
 use crate::config::Plan;
-use ::apps::{Action, ClientId, Event, Heard, RequestId, RunningApps, buckets};
+use ::apps::{Action, ClientEvent, ClientId, Event, RequestId, RunningApps, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, PortId, Program};
@@ -21,10 +21,10 @@ const ACTIONS_MAX: usize = 65_536;
 
 /// The apps and what they stand on.
 #[derive(Default)]
-pub struct Stage {
+pub struct AppHost {
     pub running: RunningApps,
     rings: Vec<Ring>,
-    pub outlets: Vec<Outlet>,
+    pub sockets: Vec<AppSocket>,
     links: Links,
     /// Who waits for an app's answer, and the answer when it has come.
     requests: HashMap<RequestId, Option<Result<Value, String>>>,
@@ -64,21 +64,21 @@ pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec
 }
 
 /// The sockets that the apps of `plan` want: `old` ones that stay, at their places, and new ones. An error leaves the old.
-pub fn outlets(plan: &Plan, old: &[Outlet]) -> Result<Vec<Option<Outlet>>> {
+pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>> {
     let mut new = Vec::new();
     for app in plan.apps.running() {
         let Some(path) = app.socket() else { continue };
-        let stays = old.iter().any(|outlet| outlet.is(app.name(), path));
-        new.push(if stays { None } else { Some(Outlet::bind(app.name(), path)?) });
+        let stays = old.iter().any(|socket| socket.is(app.name(), path));
+        new.push(if stays { None } else { Some(AppSocket::bind(app.name(), path)?) });
     }
     Ok(new)
 }
 
 impl Daemon {
-    /// Puts the apps of the first plan on stage; workers have been given the rings' other ends.
-    pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, outlets: Vec<Outlet>) -> Result<()> {
-        (self.stage.rings, self.stage.outlets) = (rings, outlets);
-        self.stage.running = RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
+    /// Puts the apps of the first plan to run; workers have been given the rings' other ends.
+    pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, sockets: Vec<AppSocket>) -> Result<()> {
+        (self.host.rings, self.host.sockets) = (rings, sockets);
+        self.host.running = RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
         self.start_apps()
     }
 
@@ -87,26 +87,26 @@ impl Daemon {
     pub(super) fn succeed_apps(
         &mut self,
         rings: Vec<Ring>,
-        outlets: Vec<Option<Outlet>>,
+        sockets: Vec<Option<AppSocket>>,
         order: &[usize],
     ) -> Result<()> {
-        let mut former = std::mem::replace(&mut self.stage.rings, rings);
-        let gone = self.succeed_outlets(outlets);
-        let before = std::mem::take(&mut self.stage.running);
-        self.stage.running = RunningApps::new(self.plan.apps.running(), before, &self.plan.program);
+        let mut former = std::mem::replace(&mut self.host.rings, rings);
+        let gone = self.succeed_sockets(sockets);
+        let before = std::mem::take(&mut self.host.running);
+        self.host.running = RunningApps::new(self.plan.apps.running(), before, &self.plan.program);
         self.start_apps()?;
         for (app, client) in gone {
-            if let Some(at) = self.stage.running.named(&app) {
-                self.happen(at, Event::Client { client, what: Heard::Went });
+            if let Some(at) = self.host.running.named(&app) {
+                self.deliver(at, Event::Client { client, what: ClientEvent::Disconnected });
             }
         }
         for ring in &mut former {
             while let Some(carrier) = ring.receiver.receive() {
                 let input = order.iter().position(|&old| old == carrier.input.index()).unwrap_or_default();
                 let app = self.plan.program.apps.iter().position(|name| **name == *ring.name);
-                if let Some(at) = app.and_then(|app| self.stage.running.owner(AppId(app as u16))) {
+                if let Some(at) = app.and_then(|app| self.host.running.owner(AppId(app as u16))) {
                     let input = PortId(input as u16);
-                    self.happen(at, Event::Frame { app: &ring.name, input, bytes: carrier.bytes() });
+                    self.deliver(at, Event::Frame { app: &ring.name, input, bytes: carrier.bytes() });
                 }
                 ring.receiver.done(carrier);
             }
@@ -115,119 +115,122 @@ impl Daemon {
     }
 
     /// Sockets that stay keep their clients; those that do not are closed, and their clients are gone.
-    fn succeed_outlets(&mut self, new: Vec<Option<Outlet>>) -> Vec<(String, ClientId)> {
-        let mut old = std::mem::take(&mut self.stage.outlets);
+    fn succeed_sockets(&mut self, new: Vec<Option<AppSocket>>) -> Vec<(String, ClientId)> {
+        let mut old = std::mem::take(&mut self.host.sockets);
         let wanted = self.plan.apps.running();
         let wanted = wanted.iter().filter_map(|app| Some((app.name(), app.socket()?)));
         for ((name, path), new) in wanted.zip(new) {
             let mut kept = || old.iter().position(|one| one.is(name, path)).map(|at| old.swap_remove(at));
-            self.stage.outlets.extend(new.or_else(&mut kept));
+            self.host.sockets.extend(new.or_else(&mut kept));
         }
-        let gone = |outlet: &Outlet| outlet.clients().into_iter().map(|client| (outlet.app.clone(), client)).collect();
-        old.iter().flat_map(|outlet| -> Vec<_> { gone(outlet) }).collect()
+        let gone =
+            |socket: &AppSocket| socket.clients().into_iter().map(|client| (socket.app.clone(), client)).collect();
+        old.iter().flat_map(|socket| -> Vec<_> { gone(socket) }).collect()
     }
 
     pub(super) fn start_apps(&mut self) -> Result<()> {
-        let watched: Vec<Vec<PortId>> = self.each_app().map(|at| self.stage.running.app(at).watches()).collect();
-        self.stage.links = Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
+        let watched: Vec<Vec<PortId>> = self.each_app().map(|at| self.host.running.app(at).watches()).collect();
+        self.host.links = Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
         for at in self.each_app() {
-            self.happen(at, Event::Start);
+            self.deliver(at, Event::Start);
         }
-        for news in self.stage.links.all() {
+        for news in self.host.links.all() {
             self.tell_of_link(&news);
         }
         Ok(())
     }
 
     fn each_app(&self) -> std::ops::Range<usize> {
-        0..self.stage.running.len()
+        0..self.host.running.len()
     }
 
     /// When something is to be done for an app at the latest.
     pub(super) fn apps_wake_ns(&self) -> Option<u64> {
-        self.stage.running.wake_ns().into_iter().chain(self.stage.links.wake_ns()).min()
+        self.host.running.wake_ns().into_iter().chain(self.host.links.wake_ns()).min()
     }
 
     /// Sockets of apps that have something to say.
-    pub(super) fn outlets(&self) -> impl Iterator<Item = (&Outlet, bool)> {
-        let has_room = |outlet: &Outlet| {
-            let at = self.stage.running.named(&outlet.app);
-            at.is_none_or(|at| self.stage.running.has_room(at))
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (&AppSocket, bool)> {
+        let has_room = |socket: &AppSocket| {
+            let at = self.host.running.named(&socket.app);
+            at.is_none_or(|at| self.host.running.has_room(at))
         };
-        self.stage.outlets.iter().map(move |outlet| (outlet, has_room(outlet)))
+        self.host.sockets.iter().map(move |socket| (socket, has_room(socket)))
     }
 
     /// Tells the apps of all that has happened; true when frames are left for another turn.
     pub(super) fn drive_apps(&mut self) -> bool {
-        self.stage.running.collect();
+        self.host.running.collect();
         let now_ns = self.clock.now_ns();
-        for news in self.stage.links.look(now_ns) {
+        for news in self.host.links.look(now_ns) {
             self.tell_of_link(&news);
         }
         for _ in self.each_app() {
-            let Some(at) = self.stage.running.due(now_ns) else { break };
-            self.happen(at, Event::Tick);
+            let Some(at) = self.host.running.due(now_ns) else { break };
+            self.deliver(at, Event::Tick);
         }
-        for at in 0..self.stage.outlets.len() {
-            self.hear_clients(at);
+        for at in 0..self.host.sockets.len() {
+            self.receive_from_clients(at);
         }
         self.take_frames()
     }
 
     fn tell_of_link(&mut self, news: &News) {
         let (port, up, speed_bps) = (news.port, news.state.up, news.state.speed_bps);
-        self.happen(news.app, Event::Link { port, up, speed_bps });
+        self.deliver(news.app, Event::Link { port, up, speed_bps });
     }
 
     /// Takes a batch of frames off every ring; true when there may be more.
     pub(super) fn take_frames(&mut self) -> bool {
         let mut more = false;
-        for at in 0..self.stage.rings.len() {
+        for at in 0..self.host.rings.len() {
             let mut taken = 0;
             while taken < BATCH
-                && let Some(carrier) = self.stage.rings[at].receiver.receive()
+                && let Some(carrier) = self.host.rings[at].receiver.receive()
             {
                 taken += 1;
-                let Ring { app, name, .. } = &self.stage.rings[at];
+                let Ring { app, name, .. } = &self.host.rings[at];
                 let name = name.clone();
-                if let Some(owner) = self.stage.running.owner(*app) {
-                    self.happen(owner, Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() });
+                if let Some(owner) = self.host.running.owner(*app) {
+                    self.deliver(owner, Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() });
                 }
-                self.stage.rings[at].receiver.done(carrier);
+                self.host.rings[at].receiver.done(carrier);
             }
             more |= taken == BATCH;
         }
         more
     }
 
-    fn hear_clients(&mut self, outlet: usize) {
-        let Some(at) = self.stage.running.named(&self.stage.outlets[outlet].app) else { return };
-        while let Some(client) = self.stage.outlets[outlet].accept() {
-            self.happen(at, Event::Client { client, what: Heard::Came });
+    fn receive_from_clients(&mut self, socket: usize) {
+        let Some(at) = self.host.running.named(&self.host.sockets[socket].app) else { return };
+        while let Some(client) = self.host.sockets[socket].accept() {
+            self.deliver(at, Event::Client { client, what: ClientEvent::Connected });
         }
-        for client in self.stage.outlets[outlet].clients() {
-            if !self.stage.running.has_room(at) {
+        for client in self.host.sockets[socket].clients() {
+            if !self.host.running.has_room(at) {
                 return;
             }
-            for said in self.stage.outlets[outlet].hear(client) {
-                match said {
-                    Said::Datagram(client, bytes) => {
-                        self.happen(at, Event::Client { client, what: Heard::Said(&bytes) });
+            for received in self.host.sockets[socket].receive(client) {
+                match received {
+                    Received::Datagram(client, bytes) => {
+                        self.deliver(at, Event::Client { client, what: ClientEvent::Datagram(&bytes) });
                     }
-                    Said::Went(client) => self.happen(at, Event::Client { client, what: Heard::Went }),
+                    Received::Disconnected(client) => {
+                        self.deliver(at, Event::Client { client, what: ClientEvent::Disconnected })
+                    }
                 }
             }
         }
     }
 
     /// Tells an app of an event and carries out what it wants done.
-    fn happen(&mut self, at: usize, event: Event<'_>) {
-        let mut actions = VecDeque::from(self.stage.running.step(at, self.clock.now_ns(), event));
+    fn deliver(&mut self, at: usize, event: Event<'_>) {
+        let mut actions = VecDeque::from(self.host.running.step(at, self.clock.now_ns(), event));
         for _ in 0..ACTIONS_MAX {
             let Some(action) = actions.pop_front() else { return };
             actions.extend(self.perform(at, action));
         }
-        eprintln!("weir: app {} does not come to an end, it was cut off", self.stage.running.app(at).name());
+        eprintln!("weir: app {} does not come to an end, it was cut off", self.host.running.app(at).name());
     }
 
     /// Carries out one action; what the app wants done about its outcome.
@@ -247,20 +250,20 @@ impl Daemon {
                     return self.step(at, Event::Buckets { group, report: &buckets(group, &reports) });
                 }
             }
-            Action::Say(text) => println!("{}: {text}", self.stage.running.app(at).name()),
+            Action::Say(text) => println!("{}: {text}", self.host.running.app(at).name()),
             Action::Answer { id, answer } => {
-                if let Some(waiting) = self.stage.requests.get_mut(&id) {
+                if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);
                 }
             }
             Action::Tell { client, bytes } => {
-                if !self.outlet_of(at).is_some_and(|outlet| outlet.tell(client, &bytes)) {
-                    return self.step(at, Event::Client { client, what: Heard::Missed });
+                if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {
+                    return self.step(at, Event::Client { client, what: ClientEvent::Lost });
                 }
             }
             Action::Leave(client) => {
-                if self.outlet_of(at).is_some_and(|outlet| outlet.leave(client)) {
-                    return self.step(at, Event::Client { client, what: Heard::Went });
+                if self.socket_of(at).is_some_and(|socket| socket.disconnect(client)) {
+                    return self.step(at, Event::Client { client, what: ClientEvent::Disconnected });
                 }
             }
         }
@@ -268,17 +271,17 @@ impl Daemon {
     }
 
     fn step(&mut self, at: usize, event: Event<'_>) -> Vec<Action> {
-        self.stage.running.step(at, self.clock.now_ns(), event)
+        self.host.running.step(at, self.clock.now_ns(), event)
     }
 
-    fn outlet_of(&mut self, at: usize) -> Option<&mut Outlet> {
-        let name = self.stage.running.app(at).name();
-        self.stage.outlets.iter_mut().find(|outlet| outlet.app == name)
+    fn socket_of(&mut self, at: usize) -> Option<&mut AppSocket> {
+        let name = self.host.running.app(at).name();
+        self.host.sockets.iter_mut().find(|socket| socket.app == name)
     }
 
     fn inject_for(&mut self, at: usize, inject: Inject) {
         let fleet = &self.fleet;
-        self.stage.running.inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
+        self.host.running.inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
     }
 
     /// Applies a change on all workers, and to the plan what it says of weights.
@@ -295,39 +298,39 @@ impl Daemon {
 
     /// Puts the operator's request to an app; its answer is asked for with the id.
     pub(super) fn request(&mut self, app: &str, request: &Value) -> Result<RequestId> {
-        let names = || self.each_app().map(|at| self.stage.running.app(at).name()).collect::<Vec<_>>().join(", ");
-        let at = self.stage.running.named(app);
+        let names = || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
+        let at = self.host.running.named(app);
         let at = at.ok_or_else(|| anyhow!("no app `{app}` runs; there are: {}", names()))?;
-        let id = RequestId(self.stage.next_request);
-        self.stage.next_request += 1;
-        self.stage.requests.insert(id, None);
-        self.happen(at, Event::Request { id, request });
+        let id = RequestId(self.host.next_request);
+        self.host.next_request += 1;
+        self.host.requests.insert(id, None);
+        self.deliver(at, Event::Request { id, request });
         Ok(id)
     }
 
     /// The answer to a request, once it is there.
     pub(super) fn take_answer(&mut self, id: RequestId) -> Option<Result<Value>> {
-        let answer = self.stage.requests.get_mut(&id)?.take()?;
-        self.stage.requests.remove(&id);
+        let answer = self.host.requests.get_mut(&id)?.take()?;
+        self.host.requests.remove(&id);
         Some(answer.map_err(|why| anyhow!("{why}")))
     }
 
     /// Requests to apps that somebody waits for.
     #[cfg(test)]
     pub(super) fn waiting_requests(&self) -> usize {
-        self.stage.requests.len()
+        self.host.requests.len()
     }
 
     /// Nobody waits for this answer any more.
     pub(super) fn forget(&mut self, id: RequestId) {
-        self.stage.requests.remove(&id);
+        self.host.requests.remove(&id);
     }
 
     /// The apps' counters as families of the metrics.
     pub(super) fn app_families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
-            let (app, account) = (self.stage.running.app(at), self.stage.running.account(at));
+            let (app, account) = (self.host.running.app(at), self.host.running.account(at));
             let own = app.counts().into_iter().map(|(name, count)| (name, "A counter of the app's own", count));
             let all = [
                 ("punted", "Frames forwarded to the app", account.punted),
@@ -348,7 +351,7 @@ impl Daemon {
     /// What `weir show apps` tells.
     pub(super) fn apps_json(&self) -> Value {
         let one = |at: usize| {
-            let (app, account) = (self.stage.running.app(at), self.stage.running.account(at));
+            let (app, account) = (self.host.running.app(at), self.host.running.account(at));
             let mut json = json!({
                 "name": app.name(), "kind": app.kind(), "punted": account.punted, "injected": account.injected,
                 "refused": account.refused,

@@ -6,6 +6,7 @@
 //! serves all of them as far as they have come, and waits for none. Nothing here is on the way of a packet.
 
 mod answer;
+mod app_socket;
 mod apps;
 mod claim;
 mod clock;
@@ -17,7 +18,6 @@ mod links;
 mod live;
 mod metrics;
 mod open;
-mod outlet;
 mod privileges;
 mod signals;
 mod socket;
@@ -29,7 +29,7 @@ pub use open::{recording, wrap};
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, bail};
-use apps::Stage;
+use apps::AppHost;
 use clock::Clock;
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
@@ -63,7 +63,7 @@ pub struct Daemon {
     interfaces: Interfaces,
     /// Links of DPDK ports, by the port's place in the program.
     dpdk_links: Vec<Option<DpdkLink>>,
-    stage: Stage,
+    host: AppHost,
     doorbell: Doorbell,
     clock: Clock,
     generation: u64,
@@ -114,15 +114,15 @@ impl Daemon {
             fleet: Fleet::default(),
             interfaces,
             dpdk_links,
-            stage: Stage::default(),
+            host: AppHost::default(),
             doorbell: Doorbell::new()?,
             clock,
             generation: 1,
         };
         // While the daemon still may make sockets wherever it was told to.
-        let outlets = apps::outlets(&daemon.plan, &[])?;
+        let sockets = apps::sockets(&daemon.plan, &[])?;
         let rings = daemon.start_workers()?;
-        daemon.begin_apps(rings, outlets.into_iter().flatten().collect())?;
+        daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
         Ok(daemon)
     }
 
@@ -169,7 +169,7 @@ impl Daemon {
         }
         // The sockets of apps and what the interfaces take come first: they can still be refused, and then nothing has
         // changed.
-        let outlets = apps::outlets(&plan, &self.stage.outlets)?;
+        let sockets = apps::sockets(&plan, &self.host.sockets)?;
         self.set_take(&plan, &order)?;
         let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
         let new: Vec<Option<_>> = engines.into_iter().zip(punts).map(Some).collect();
@@ -181,7 +181,7 @@ impl Daemon {
         self.dpdk_links = reorder(std::mem::take(&mut self.dpdk_links), &order);
         self.plan = plan;
         self.generation += 1;
-        self.succeed_apps(rings, outlets, &order)?;
+        self.succeed_apps(rings, sockets, &order)?;
         Ok(answer::swap_summary(self.generation, &reports))
     }
 
@@ -228,8 +228,8 @@ impl Daemon {
     /// Sleeps until there is something to do.
     fn wait(&self, control: &Control, signals: BorrowedFd<'_>) {
         let bells = [signals, self.doorbell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        let outlets = self.outlets().flat_map(|(outlet, has_room)| outlet.waits(has_room));
-        let mut waits: Vec<PollFd<'_>> = bells.into_iter().chain(control.waits()).chain(outlets).collect();
+        let sockets = self.sockets().flat_map(|(socket, has_room)| socket.waits(has_room));
+        let mut waits: Vec<PollFd<'_>> = bells.into_iter().chain(control.waits()).chain(sockets).collect();
         let now_ns = self.clock.now_ns();
         let app = self.apps_wake_ns().map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
         let client = control.deadline().map(|until| until.saturating_duration_since(Instant::now()));

@@ -5,8 +5,8 @@
 
 use super::Daemon;
 use super::answer::{Later, Reply};
+use super::app_socket::hung_up;
 use super::claim::claim;
-use super::outlet::hung_up;
 use crate::config::Plan;
 use anyhow::{Context, Result, anyhow};
 use rustix::event::{PollFd, PollFlags};

@@ -121,7 +121,7 @@ impl Bench {
         let mut daemon = Daemon::start("t".into(), plan).unwrap();
         let notes = Arc::new(Mutex::new(Notes::default()));
         let probe = Probe { notes: notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
-        daemon.stage.running = RunningApps::new(vec![Box::new(probe)], RunningApps::default(), &daemon.plan.program);
+        daemon.host.running = RunningApps::new(vec![Box::new(probe)], RunningApps::default(), &daemon.plan.program);
         daemon.start_apps().unwrap();
         Bench { daemon, control, folder, notes }
     }

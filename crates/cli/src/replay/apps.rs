@@ -65,9 +65,9 @@ impl Acting {
     /// The apps begin, at time 0.
     pub fn begin(&mut self, worker: &mut Worker) -> Result<()> {
         for at in 0..self.running.len() {
-            self.happen(at, 0, Event::Start, worker);
+            self.deliver(at, 0, Event::Start, worker);
             for port in self.running.app(at).watches() {
-                self.happen(at, 0, Event::Link { port, up: true, speed_bps: None }, worker);
+                self.deliver(at, 0, Event::Link { port, up: true, speed_bps: None }, worker);
             }
         }
         Ok(())
@@ -83,7 +83,7 @@ impl Acting {
         let mut anything = self.running.collect() > 0;
         while let Some(at) = self.running.due(now_ns) {
             anything = true;
-            self.happen(at, now_ns, Event::Tick, worker);
+            self.deliver(at, now_ns, Event::Tick, worker);
         }
         for at in 0..self.rings.len() {
             while let Some(carrier) = self.rings[at].receiver.receive() {
@@ -97,7 +97,7 @@ impl Acting {
                 }
                 if let Some(owner) = self.running.owner(app) {
                     let frame = Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() };
-                    self.happen(owner, now_ns, frame, worker);
+                    self.deliver(owner, now_ns, frame, worker);
                 }
                 self.rings[at].receiver.done(carrier);
             }
@@ -118,7 +118,7 @@ impl Acting {
     }
 
     /// Tells an app of an event and carries out what it wants done.
-    fn happen(&mut self, at: usize, now_ns: u64, event: Event<'_>, worker: &mut Worker) {
+    fn deliver(&mut self, at: usize, now_ns: u64, event: Event<'_>, worker: &mut Worker) {
         let mut actions = VecDeque::from(self.running.step(at, now_ns, event));
         while let Some(action) = actions.pop_front() {
             actions.extend(self.perform(at, now_ns, action, worker));

@@ -254,7 +254,7 @@ fn probes_are_sent_and_missed() {
     let asked = [Output::Probe(1, 0), Output::Probe(1, 1)];
     assert_eq!(outputs, asked);
     assert_eq!(links.step(0, Event::Tick), []);
-    assert_eq!(links.step(MS, Event::Heard(1)), [], "not an answer");
+    assert_eq!(links.step(MS, Event::Received(1)), [], "not an answer");
     assert_eq!(links.step(2 * MS, Event::Answer(1, 1)), [Output::Enabled(1), active(None, Some(1))]);
     assert_eq!(links.wake_ns(), Some(100 * MS));
     assert_eq!(links.step(100 * MS, Event::Tick), asked);
@@ -287,7 +287,7 @@ fn all_targets_may_be_needed() {
 fn what_is_heard_counts_unless_answers_are_validated() {
     let mut links = Links::new(0, probing(Need::All, false), None, &[link(1, true)]).0;
     links.step(0, Event::Tick);
-    assert_eq!(links.step(MS, Event::Heard(1)).len(), 2);
+    assert_eq!(links.step(MS, Event::Received(1)).len(), 2);
 }
 
 /// Without carrier nothing is asked, nothing is heard, and nothing heard before counts after.
@@ -297,8 +297,8 @@ fn probes_start_anew_with_carrier() {
     let (mut links, outputs) = Links::new(0, probing(Need::Any, false), None, &[link(1, true), link(2, false)]);
     assert_eq!(outputs, asked);
     assert_eq!(links.step(0, Event::Answer(2, 0)), []);
-    assert_eq!(links.step(MS, Event::Heard(2)), []);
-    links.step(MS, Event::Heard(1));
+    assert_eq!(links.step(MS, Event::Received(2)), []);
+    links.step(MS, Event::Received(1));
     links.step(50 * MS, Event::Carrier(1, false));
     assert_eq!(links.wake_ns(), None);
     assert_eq!(links.step(60 * MS, Event::Carrier(1, true)), asked);

@@ -105,9 +105,9 @@ impl Overload {
             punted: BTreeMap::new(),
             said: Vec::new(),
         };
-        overload.happen(Event::Start);
+        overload.deliver(Event::Start);
         for port in 1..=MEMBERS {
-            overload.happen(Event::Link { port: PortId(port), up: true, speed_bps: None });
+            overload.deliver(Event::Link { port: PortId(port), up: true, speed_bps: None });
             let number = port.try_into().unwrap();
             let settings = Settings { mac: [2, 9, 9, 0, 0, port as u8], port: number, priority: 0x8000, key: None };
             overload.partner_event(lacp::Event::Add { member: port, settings });
@@ -117,7 +117,7 @@ impl Overload {
     }
 
     /// Tells the app of an event, and carries out what it wants done.
-    fn happen(&mut self, event: Event<'_>) {
+    fn deliver(&mut self, event: Event<'_>) {
         let mut actions = VecDeque::from(self.apps.step(0, self.now_ns, event));
         while let Some(action) = actions.pop_front() {
             match action {
@@ -200,13 +200,13 @@ impl Overload {
     fn turn(&mut self) {
         self.apps.collect();
         if self.apps.due(self.now_ns).is_some() {
-            self.happen(Event::Tick);
+            self.deliver(Event::Tick);
         }
         for at in 0..self.rings.len() {
             for _ in 0..TAKEN {
                 let Some(carrier) = self.rings[at].receive() else { break };
                 let name = self.apps.name(AppId(at as u16)).to_string();
-                self.happen(Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() });
+                self.deliver(Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() });
                 *self.punted.entry(name).or_default() += 1;
                 self.rings[at].done(carrier);
             }

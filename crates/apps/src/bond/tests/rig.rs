@@ -238,7 +238,7 @@ impl Rig {
 
     fn begin(&mut self) {
         self.app.bind(&self.program);
-        self.happen(Event::Start);
+        self.deliver(Event::Start);
         for port in self.app.watches() {
             self.tell_link(port.0);
         }
@@ -269,7 +269,7 @@ impl Rig {
     }
 
     /// Tells the app of an event, and does what it wants done.
-    pub fn happen(&mut self, event: Event<'_>) {
+    pub fn deliver(&mut self, event: Event<'_>) {
         let mut actions = Vec::new();
         self.app.step(self.now_ns, event, &mut actions);
         let mut actions = VecDeque::from(actions);
@@ -337,7 +337,7 @@ impl Rig {
             self.ledger.to_app += 1;
             let name = self.program.apps[app].clone();
             assert!(self.app.punts().contains(&name), "nobody listens to {name}");
-            self.happen(Event::Frame { app: &name, input: PortId(port), bytes: &bytes });
+            self.deliver(Event::Frame { app: &name, input: PortId(port), bytes: &bytes });
         }
     }
 
@@ -399,7 +399,7 @@ impl Rig {
         let Wire { carrier, speed_bps, .. } = self.wires[&port];
         if self.app.watches().contains(&PortId(port)) {
             let speed_bps = speed_bps.filter(|_| carrier);
-            self.happen(Event::Link { port: PortId(port), up: carrier, speed_bps });
+            self.deliver(Event::Link { port: PortId(port), up: carrier, speed_bps });
         }
     }
 
@@ -414,13 +414,13 @@ impl Rig {
         while let Some(next) = self.next_ns().filter(|next| *next <= until) {
             self.now_ns = self.now_ns.max(next);
             self.engine.tick(self.now_ns);
-            self.deliver();
+            self.carry_frames();
             if self.partner.as_ref().and_then(|one| one.lacp.wake_ns()).is_some_and(|wake| wake <= self.now_ns) {
                 self.partner_event(lacp::Event::Tick);
             }
             if self.tick_ns().is_some_and(|wake| wake <= self.now_ns) {
                 self.last_tick_ns = Some(self.now_ns);
-                self.happen(Event::Tick);
+                self.deliver(Event::Tick);
             }
         }
         self.now_ns = until;
@@ -439,7 +439,7 @@ impl Rig {
         self.app.wake_ns().map(|wake_ns| wake_ns.max(least))
     }
 
-    fn deliver(&mut self) {
+    fn carry_frames(&mut self) {
         let now_ns = self.now_ns;
         let (mut due, later): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.flying).into_iter().partition(|one| one.0 <= now_ns);
@@ -473,7 +473,7 @@ impl Rig {
     pub fn ask_json(&mut self, request: &Value) -> Result<Value, String> {
         self.next_request += 1;
         let (id, before) = (RequestId(self.next_request), self.answers.len());
-        self.happen(Event::Request { id, request });
+        self.deliver(Event::Request { id, request });
         assert_eq!(self.answers.len(), before + 1, "{request} is answered once");
         let (answered, answer) = self.answers.last().unwrap().clone();
         assert_eq!(answered, id);

@@ -29,7 +29,7 @@ const DATAGRAMS_PER_TURN: usize = 64;
 const DATAGRAM_MAX: usize = 16 * 1024;
 
 /// An app's socket and its clients; the path is removed when dropped.
-pub struct Outlet {
+pub struct AppSocket {
     /// Whose it is.
     pub app: String,
     path: PathBuf,
@@ -38,26 +38,26 @@ pub struct Outlet {
     next: u32,
 }
 
-/// What a client of an outlet has done.
-pub enum Said {
+/// What was received from a client.
+pub enum Received {
     /// It has sent this.
     Datagram(ClientId, Vec<u8>),
-    /// It has gone.
-    Went(ClientId),
+    /// It has disconnected.
+    Disconnected(ClientId),
 }
 
-impl Outlet {
+impl AppSocket {
     /// Listens on `path` for the app.
-    pub fn bind(app: &str, path: &Path) -> Result<Outlet> {
+    pub fn bind(app: &str, path: &Path) -> Result<AppSocket> {
         let told = || format!("app `{app}`: cannot listen on {}", path.display());
         claim(path, answers, "`socket`").with_context(|| format!("app `{app}`"))?;
         let listener = socket().with_context(told)?;
         bind(&listener, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
-        let outlet = Outlet { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
+        let socket = AppSocket { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
         // Nobody can connect before it listens.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
-        listen(&outlet.listener, BACKLOG).with_context(told)?;
-        Ok(outlet)
+        listen(&socket.listener, BACKLOG).with_context(told)?;
+        Ok(socket)
     }
 
     /// Is it this app's, on this path?
@@ -90,19 +90,19 @@ impl Outlet {
     }
 
     /// What a client says, a few datagrams at most.
-    pub fn hear(&mut self, client: ClientId) -> Vec<Said> {
+    pub fn receive(&mut self, client: ClientId) -> Vec<Received> {
         let Some((_, fd)) = self.clients.iter().find(|(one, _)| *one == client) else { return Vec::new() };
         let mut said = Vec::new();
         let mut buffer = vec![0; DATAGRAM_MAX];
         for _ in 0..DATAGRAMS_PER_TURN {
             match recv(fd, &mut buffer[..], RecvFlags::DONTWAIT) {
                 // An empty datagram looks like the end.
-                Ok((_, 0)) if !hung_up(fd) => said.push(Said::Datagram(client, Vec::new())),
-                Ok((_, length)) if length > 0 => said.push(Said::Datagram(client, buffer[..length].to_vec())),
+                Ok((_, 0)) if !hung_up(fd) => said.push(Received::Datagram(client, Vec::new())),
+                Ok((_, length)) if length > 0 => said.push(Received::Datagram(client, buffer[..length].to_vec())),
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Ok(_) | Err(_) => {
-                    said.push(Said::Went(client));
-                    self.leave(client);
+                    said.push(Received::Disconnected(client));
+                    self.disconnect(client);
                     break;
                 }
             }
@@ -110,21 +110,21 @@ impl Outlet {
         said
     }
 
-    /// Sends a client a datagram; false when it has no room for it, or is gone, which [`Outlet::hear`] will say.
-    pub fn tell(&self, client: ClientId, bytes: &[u8]) -> bool {
+    /// Sends a client a datagram; false when it has no room for it, or is gone, which [`AppSocket::receive`] will say.
+    pub fn send(&self, client: ClientId, bytes: &[u8]) -> bool {
         let fd = self.clients.iter().find(|(one, _)| *one == client);
         fd.is_some_and(|(_, fd)| send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok())
     }
 
     /// Sends a client away; false when it is gone already.
-    pub fn leave(&mut self, client: ClientId) -> bool {
+    pub fn disconnect(&mut self, client: ClientId) -> bool {
         let before = self.clients.len();
         self.clients.retain(|(one, _)| *one != client);
         self.clients.len() < before
     }
 }
 
-impl Drop for Outlet {
+impl Drop for AppSocket {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
     }
