@@ -1,5 +1,6 @@
-//! The apps of a program as whoever drives them holds them: which app a frame is for, what was sent for it and what came
-//! of it, when the next one is to be woken. The daemon and replay share it; how actions are carried out is theirs.
+//! The apps of a running program, for their driver: which app a frame is for, what became of the frames it
+//! sent, and when to wake the next app. The daemon and replay share this; each carries out actions in its own
+//! way.
 
 use crate::app::{Action, App, Event};
 use engine::program::{AppId, GroupId, Program};
@@ -9,23 +10,25 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 #[cfg(test)]
 mod tests;
 
-/// Frames of one app that may be on their way to a worker or wait there; more are refused.
+/// The largest number of an app's frames that may be on their way to a worker or waiting there; further ones
+/// are refused.
 pub const INJECTS_MAX: usize = 1024;
 
-/// With so many on their way, clients of the app's socket are not listened to: half of a worker's room for commands.
+/// With this many frames in flight, clients of the app's socket are not read: half of a worker's room for
+/// commands.
 const LISTENS_MAX: usize = 128;
 
-/// How soon after a tick an app may be woken again, in nanoseconds.
+/// The shortest time between two ticks of an app, in nanoseconds.
 const TICK_LEAST_NS: u64 = 1_000_000;
 
-/// What an app has done with frames.
+/// Counts of an app's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
     /// Frames that were forwarded to it.
     pub punted: u64,
-    /// Frames it sent, out of ports or through the program.
+    /// Frames that it sent, through ports or the program.
     pub injected: u64,
-    /// Frames it wanted to send and could not; weir's drops say why, unless too many were on their way.
+    /// Frames that it could not send. The ledger has the reason, unless too many were in flight.
     pub refused: u64,
 }
 
@@ -33,9 +36,9 @@ pub struct Account {
 struct Running {
     app: Box<dyn App>,
     account: Account,
-    /// Where workers say what became of its frames.
+    /// Where workers report what became of its frames.
     answers: (SyncSender<Injected>, Receiver<Injected>),
-    /// Frames of which nothing was heard yet.
+    /// Frames without a report yet.
     outstanding: usize,
     last_tick_ns: Option<u64>,
 }
@@ -44,15 +47,15 @@ struct Running {
 #[derive(Default)]
 pub struct RunningApps {
     apps: Vec<Running>,
-    /// For each app name of the program whose it is.
+    /// For each app name of the program, the app that owns it.
     owners: Vec<Option<usize>>,
-    /// The names themselves.
+    /// The app names of the program.
     names: Vec<String>,
 }
 
 impl RunningApps {
-    /// The apps of `program`, bound to it. Those that ran `before` under the same name and kind are inherited from, and
-    /// their accounts go on.
+    /// Binds apps to `program`. An app inherits from the one in `before` with the same name and kind, and its
+    /// counts continue.
     #[must_use]
     pub fn new(apps: Vec<Box<dyn App>>, before: RunningApps, program: &Program) -> RunningApps {
         let mut before = before.apps;
@@ -67,49 +70,49 @@ impl RunningApps {
         running
     }
 
-    /// How many apps run.
+    /// Returns the number of apps.
     #[must_use]
     pub fn len(&self) -> usize {
         self.apps.len()
     }
 
-    /// None runs.
+    /// Returns true if there are no apps.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.apps.is_empty()
     }
 
-    /// An app.
+    /// Returns an app.
     #[must_use]
     pub fn app(&self, at: usize) -> &dyn App {
         &*self.apps[at].app
     }
 
-    /// Where the app of this name is.
+    /// Returns the index of the app with this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<usize> {
         self.apps.iter().position(|one| one.app.name() == name)
     }
 
-    /// What an app has done with frames.
+    /// Returns the counts of an app's frames.
     #[must_use]
     pub fn account(&self, at: usize) -> Account {
         self.apps[at].account
     }
 
-    /// Whose frames those for `app` of the program are.
+    /// Returns the app that frames for `app` of the program belong to.
     #[must_use]
     pub fn owner(&self, app: AppId) -> Option<usize> {
         self.owners.get(app.index()).copied().flatten()
     }
 
-    /// The name under which a frame for `app` is forwarded.
+    /// Returns the name under which frames for `app` are forwarded.
     #[must_use]
     pub fn name(&self, app: AppId) -> &str {
         self.names.get(app.index()).map_or("", String::as_str)
     }
 
-    /// Tells an app of an event; what it wants done.
+    /// Passes an event to an app. Returns the actions that it wants.
     #[must_use]
     pub fn step(&mut self, at: usize, now_ns: u64, event: Event<'_>) -> Vec<Action> {
         let one = &mut self.apps[at];
@@ -123,25 +126,25 @@ impl RunningApps {
         actions
     }
 
-    /// When the next app is to be woken.
+    /// Returns when the next app must be woken.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         self.apps.iter().filter_map(Running::wake_ns).min()
     }
 
-    /// The first app whose time has come.
+    /// Returns the first app that is due.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> Option<usize> {
         self.apps.iter().position(|one| one.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))
     }
 
-    /// False while so many of an app's frames are on their way that its clients had better wait.
+    /// Returns false while so many of an app's frames are in flight that its clients should wait.
     #[must_use]
     pub fn has_room(&self, at: usize) -> bool {
         self.apps[at].outstanding < LISTENS_MAX
     }
 
-    /// Sends a frame for an app; `send` gives it to a worker, and says whether that took it.
+    /// Sends a frame for an app; `send` passes it to a worker and returns whether that accepted it.
     pub fn inject(&mut self, at: usize, inject: Inject, send: impl FnOnce(Inject, SyncSender<Injected>) -> bool) {
         let one = &mut self.apps[at];
         if one.outstanding < INJECTS_MAX && send(inject, one.answers.0.clone()) {
@@ -151,7 +154,7 @@ impl RunningApps {
         }
     }
 
-    /// Takes what workers said of frames; of how many.
+    /// Collects the workers' reports about frames. Returns how many there were.
     pub fn collect(&mut self) -> usize {
         let mut collected = 0;
         for one in &mut self.apps {
@@ -168,7 +171,7 @@ impl RunningApps {
     }
 }
 
-/// The buckets of a group, summed over the workers' accounts.
+/// Returns the buckets of a group, summed over the workers' reports.
 #[must_use]
 pub fn buckets(group: GroupId, reports: &[Report]) -> BucketReport {
     let mut all = reports.iter().filter_map(|report| report.buckets.get(group.index()));

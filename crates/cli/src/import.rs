@@ -1,5 +1,5 @@
-//! Other systems' configurations. XenoFlow's `backends.json` becomes the same YAML that `weir import` prints, and is
-//! read from there: what is imported and what is run cannot differ.
+//! Configurations of other systems. XenoFlow's `backends.json` is converted to the YAML that `weir import`
+//! prints, and read from that, so that import and run cannot differ.
 
 use crate::config::{self, Loaded, Report};
 use anyhow::{Context, Result};
@@ -9,22 +9,23 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
-/// What XenoFlow has hard-coded or takes from elsewhere; of no meaning for a configuration of our own.
+/// What XenoFlow hard-codes or takes from elsewhere; not used with weir's own configurations.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Options {
-    /// backends.json: interface where packets arrive.
+    /// backends.json: the interface on which packets arrive.
     #[arg(long = "in", value_name = "INTERFACE", default_value = "eth0")]
     pub input: String,
-    /// backends.json: interface where the back ends are; without it, the one a packet came in by.
+    /// backends.json: the interface to the back ends; by default the one on which a packet arrived.
     #[arg(long = "out", value_name = "INTERFACE")]
     pub output: Option<String>,
-    /// backends.json: how packets find their back end: 5-tuple, source, or bits of the source address.
+    /// backends.json: how packets are assigned to back ends: 5-tuple, source, or bits of the source address.
     #[arg(long, default_value = "src/0.0.0.1")]
     pub by: By,
-    /// backends.json: only packets to this address; without it, all IPv4 packets.
+    /// backends.json: only packets to this address; by default all IPv4 packets.
     #[arg(long)]
     pub vip: Option<Ipv4Addr>,
-    /// backends.json: source MAC address of what is sent on; without it, the address that a packet was sent to.
+    /// backends.json: source MAC address of forwarded packets; by default the address to which a packet was
+    /// sent.
     #[arg(long, value_parser = mac)]
     pub source_mac: Option<u128>,
 }
@@ -40,19 +41,19 @@ fn mac(text: &str) -> Result<u128, String> {
     mac.map(Number::number).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
 }
 
-/// The text of a file.
+/// Returns the text of a file.
 ///
 /// # Errors
-/// It cannot be read.
+/// The file cannot be read.
 pub fn text(file: &Path) -> Result<String> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     String::from_utf8(bytes).with_context(|| format!("{} is not text (UTF-8)", file.display()))
 }
 
-/// Reads a configuration file: ours, or a `backends.json`.
+/// Reads a configuration file: weir's own, or a `backends.json`.
 ///
 /// # Errors
-/// It cannot be read. What is wrong inside is in the report.
+/// The file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
     let text = text(file)?;
     if !is_xenoflow(&text) {
@@ -64,15 +65,15 @@ pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
     })
 }
 
-/// A JSON object: our files are YAML that starts with a key.
+/// Returns true for a JSON object of XenoFlow's; weir's files are YAML that starts with a key.
 fn is_xenoflow(text: &str) -> bool {
     text.trim_start().starts_with('{') && text.contains("\"backends\"")
 }
 
-/// XenoFlow's file as our YAML.
+/// Converts XenoFlow's file to YAML.
 ///
 /// # Errors
-/// Everything wrong with it.
+/// Returns everything that is wrong with it.
 pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Report> {
     let mut report = Report::new(&file.display().to_string(), text);
     let back_ends = apps::lb::xenoflow(text, &mut report);
@@ -145,7 +146,7 @@ fn pipe(hashed: bool, options: &Options) -> String {
     yaml
 }
 
-/// What each entry matches, and who gets it: every value of the masked bits in turn, or the targets.
+/// Returns what each entry matches, and its back end: every value of the masked bits in turn, or the targets.
 fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a BackEnd)> {
     match options.by {
         By::SourceBits(mask) => {
@@ -175,7 +176,7 @@ mod tests {
                 let options = Options { by, output, vip, source_mac, ..Options::default() };
                 let yaml = xenoflow(Path::new("x/backends.json"), FILE, &options).unwrap();
                 let loaded = config::read("imported", &yaml);
-                // Without a VIP all IPv4 packets are taken from the host, which is warned about.
+                // Without a VIP, all IPv4 packets are taken from the host, which causes a warning.
                 assert_eq!(loaded.report.errors(), 0, "{yaml}{}", loaded.report);
                 assert_eq!(loaded.report.warnings(), usize::from(options.vip.is_none()), "{}", loaded.report);
                 let program = loaded.plan.unwrap().program;

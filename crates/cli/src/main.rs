@@ -1,4 +1,4 @@
-//! The binary `weir`; all of it is in the library beside it.
+//! The binary `weir`; everything is in the library beside it.
 
 fn main() -> std::process::ExitCode {
     cli::main()

@@ -1,7 +1,9 @@
-//! `weir replay`: a program over recordings, on a virtual clock. Equal inputs give equal outputs, to the byte.
+//! `weir replay`: runs a program on recordings, with a virtual clock. Equal inputs give equal outputs, to the
+//! byte.
 //!
-//! Time is the recording's: the clock jumps from one frame's arrival to the next, and in between, at most a tick at a
-//! time, to where ages end and apps want to be woken. One worker, one pool, a fixed secret: nothing of the machine enters.
+//! Time is that of the recordings: the clock jumps from one frame's arrival to the next, and between them, at
+//! most a tick at a time, to when ages end and apps want to be woken. There is one worker, one pool and a
+//! fixed secret, so nothing depends on the machine.
 
 mod apps;
 
@@ -20,61 +22,63 @@ use std::path::{Path, PathBuf};
 /// Frames in the pool: batches, and what a fault port holds back.
 const CHUNKS: u32 = 8192;
 
-/// The table secret of every replay: a recording cannot aim at a secret that is drawn after it was made, but a replay
-/// must give the same twice.
+/// The table secret of every replay. A recording cannot exploit a secret drawn after it was made, but a
+/// replay must be repeatable.
 const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
 
-/// How far the clock goes after the last frame, in steps of a tick, for what is late to arrive.
+/// How far the clock advances after the last frame, in steps of a tick, for frames that are late. In
+/// nanoseconds.
 const AFTER_NS: u64 = 1_000_000_000;
 
-/// Breaths at one moment at most: apps that answer each other for ever do not stop the clock.
+/// The largest number of breaths at one point in time: apps that answer each other for ever do not stop the
+/// clock.
 const BREATHS_MAX: usize = 1 << 20;
 
-/// The longest step of the clock.
+/// The longest step of the clock, in nanoseconds.
 const TICK_NS: u64 = 10_000_000;
 
-/// What a replay did.
+/// The results of a replay.
 pub struct Replayed {
-    /// The worker's account.
+    /// The worker's report.
     pub report: Report,
-    /// What every entry and flow counted.
+    /// The counts of every entry and flow.
     pub snapshot: Snapshot,
-    /// Why a recording ended before its end.
+    /// The error that ended a recording early.
     pub read_error: Option<String>,
-    /// The apps that ran.
+    /// Reports about the apps that ran.
     pub apps: Vec<AppReport>,
-    /// What they said.
+    /// The messages of apps.
     pub said: Sayings,
 }
 
-/// Lines of apps, and when they were said, in nanoseconds.
+/// Messages of apps with their times in nanoseconds.
 pub type Sayings = Vec<(u64, String)>;
 
-/// What became of an app.
+/// Report about an app.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AppReport {
     /// Its name.
     pub name: String,
-    /// What it has done with frames.
+    /// Counts of its frames.
     pub account: Account,
     /// Its own counters.
     pub counts: Vec<(&'static str, u64)>,
 }
 
-/// Where a port's frames come from and go to.
+/// The recordings of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct Recordings {
     /// What is received, by port.
     pub input: Vec<(String, PathBuf)>,
     /// What is transmitted, by port.
     pub output: Vec<(String, PathBuf)>,
-    /// What is given to the host's stack, by port.
+    /// What is passed to the host's stack, by port.
     pub kernel: Vec<(String, PathBuf)>,
-    /// What is forwarded to apps, by the name it is forwarded to.
+    /// What is forwarded to apps, by the name used in `forward`.
     pub apps: Vec<(String, PathBuf)>,
 }
 
-/// Runs the recordings through the plan's program.
+/// Runs the plan's program on the recordings.
 pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     let mut pools = Pools::new();
     let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, CHUNK_MIN)));
@@ -87,7 +91,7 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
         let pcap = recording(&port.name, pool, &input, &output, &kernel);
         pcaps.push(pcap.with_context(|| format!("port `{}`", port.name))?);
     }
-    // All recordings share one clock: the earliest frame's time is 0.
+    // All recordings share one clock: time 0 is that of the earliest frame.
     let base_ns = pcaps.iter().filter_map(PcapPort::first_ns).min();
     if let Some(base_ns) = base_ns {
         pcaps.iter_mut().for_each(|pcap| pcap.set_base(base_ns));
@@ -128,7 +132,8 @@ fn run(worker: &mut Worker, acting: &mut Acting) -> Result<()> {
     }
 }
 
-/// Everything that happens at one moment: breaths until none finds anything, and the apps after each.
+/// Processes everything at one point in time: breathes until nothing is left to do, running the apps after
+/// each breath.
 fn now(worker: &mut Worker, acting: &mut Acting, now_ns: u64) -> Result<()> {
     for _ in 0..BREATHS_MAX {
         let handled = worker.breathe(now_ns);
@@ -150,7 +155,8 @@ fn configured(port: &PortConfig) -> (Option<PathBuf>, Option<PathBuf>, Option<Pa
     }
 }
 
-/// `IN.pcap` or `PORT=IN.pcap`: without a port, the program's first for input and the port `first` names for output.
+/// Parses `IN.pcap` or `PORT=IN.pcap`. Without a port, the first one of the program is meant for input, and
+/// the port `first` for output.
 pub fn assign(plan: &Plan, list: &[PathBuf], first: usize) -> Result<Vec<(String, PathBuf)>> {
     let mut all = Vec::new();
     for (at, path) in list.iter().enumerate() {
@@ -168,13 +174,13 @@ pub fn assign(plan: &Plan, list: &[PathBuf], first: usize) -> Result<Vec<(String
     Ok(all)
 }
 
-/// All frames of a recording, one after the other.
+/// Iterates over the frames of a recording.
 pub fn frames(path: &Path) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use<>> {
     let (reader, path) = (reader(path)?, path.to_path_buf());
     Ok(reader.map(move |record| Ok(record.with_context(|| format!("{}", path.display()))?.bytes)))
 }
 
-/// `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
+/// Parses `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
 pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf)>> {
     let mut all: Vec<(String, PathBuf)> = Vec::new();
     for path in list {
@@ -191,7 +197,7 @@ pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf
     Ok(all)
 }
 
-/// The frame number `number` (from 1, as Wireshark counts) of a recording.
+/// Returns frame number `number` (from 1, as in Wireshark) of a recording.
 pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
     let (mut reader, mut record) = (reader(path)?, port::pcap::Record::default());
     for at in 1.. {

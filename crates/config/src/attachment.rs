@@ -1,9 +1,10 @@
-//! What apps stand on: a port, or what an app makes of several ports, such as a bond.
+//! What apps attach to: a port, or what another app makes of several ports, such as a bond.
 //!
-//! An app that is told `port: NAME` or `out: NAME` looks up an [`Attachment`], and needs not know whether that is a port:
-//! it forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts [`Attachment::macs`], and has what comes in
-//! sent to its own pipe with [`Attachment::lead`]. An app offers one by [`Attachments::add`] when it is read, so kinds of
-//! apps that offer attachments are read before kinds that use them.
+//! An app with `port: NAME` or `out: NAME` looks up an [`Attachment`] and need not know whether that is a
+//! port. It forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts [`Attachment::macs`], and
+//! directs received frames to its own pipe with [`Attachment::lead`]. Apps offer attachments by
+//! [`Attachments::add`] when they are read, so kinds of apps that offer attachments are read before kinds
+//! that use them.
 
 use crate::ports::PortConfig;
 use engine::builder::ProgramBuilder;
@@ -16,32 +17,32 @@ pub type Mac = [u8; 6];
 /// The kind of an attachment that is a port.
 const PORT: &str = "port";
 
-/// Something to send by and to receive from.
+/// Something to send through and to receive from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attachment {
-    /// What the configuration calls it.
+    /// Its name in the configuration.
     pub name: String,
-    /// What it is: `port`, or the key of the app that offers it.
+    /// `port`, or the key of the app that offers it.
     pub kind: &'static str,
-    /// Where a frame is forwarded to leave by it.
+    /// The forward that sends a frame through it.
     pub to: Forward,
-    /// The ports where its frames come in. None if it had an error, which is reported.
+    /// The ports on which its frames arrive. Empty if it has an error, which is in the report.
     pub ports: Vec<PortId>,
-    /// The port that stands for all where only one is possible.
+    /// The port that represents it where only one is possible.
     pub lead: PortId,
-    /// The source address of frames that leave by it, where that is known.
+    /// The source address of frames sent through it, if known.
     pub mac: Option<Mac>,
-    /// The destination addresses that frames for the host may have, whichever port they come in by.
+    /// The destination addresses of frames for the host, on whichever port they arrive.
     pub macs: Vec<Mac>,
-    /// The places in the program that say where its frames go.
+    /// The places in the program that determine where its frames go.
     pub inlets: Vec<Inlet>,
-    /// Why another app cannot receive from it, if that is so.
+    /// Why other apps cannot receive from it, if so.
     pub closed: Option<Closed>,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// A place in the program that says where frames go which come in by an attachment.
+/// A place in the program that determines where frames from an attachment go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Inlet {
     /// The root of a port.
@@ -52,7 +53,7 @@ pub enum Inlet {
     Miss(PipeId),
 }
 
-/// Why another app cannot receive from an attachment.
+/// Why other apps cannot receive from an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
     /// Where its frames go instead, as the first half of a sentence.
@@ -62,7 +63,7 @@ pub struct Closed {
 }
 
 impl Attachment {
-    /// A port by itself.
+    /// Creates the attachment of a port.
     #[must_use]
     pub fn port(id: PortId, port: &PortConfig, origin: Origin) -> Attachment {
         Attachment {
@@ -79,7 +80,8 @@ impl Attachment {
         }
     }
 
-    /// An attachment that has an error. Whoever names it makes no further mistake; the program is not run.
+    /// Creates an attachment that has an error, so that references to it cause no further errors; the program
+    /// is never run.
     #[must_use]
     pub fn unusable(name: &str, kind: &'static str, pipe: PipeId, origin: Origin) -> Attachment {
         Attachment {
@@ -96,13 +98,13 @@ impl Attachment {
         }
     }
 
-    /// Whether it can be used: it has no error.
+    /// Returns true if it has no error.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.ports.is_empty()
     }
 
-    /// Sends what comes in by it into `pipe`.
+    /// Directs frames from it into `pipe`.
     pub fn lead(&self, program: &mut ProgramBuilder, pipe: PipeId) {
         for inlet in &self.inlets {
             match *inlet {
@@ -114,36 +116,36 @@ impl Attachment {
     }
 }
 
-/// All attachments of a configuration: first the ports, in the order of the program, then what apps offer.
+/// All attachments of a configuration: the ports in the program's order, then those offered by apps.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attachments(Vec<Attachment>);
 
 impl Attachments {
-    /// Adds one.
+    /// Adds an attachment.
     pub fn add(&mut self, attachment: Attachment) {
         self.0.push(attachment);
     }
 
-    /// The attachment of a name.
+    /// Returns the attachment with this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Attachment> {
         self.0.iter().find(|one| one.name == name)
     }
 
-    /// All names.
+    /// Returns all names.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|one| one.name.as_str()).collect()
     }
 
-    /// The attachment that has the frames of a port: what an app made of it, or the port itself.
+    /// Returns the attachment that owns the frames of a port: one offered by an app, or the port itself.
     #[must_use]
     pub fn with(&self, port: PortId) -> Option<&Attachment> {
         self.0.iter().rev().find(|one| one.ports.contains(&port))
     }
 
-    /// The addresses that frames which come in by a port may have: its own, if that is known, and those of what it is a
-    /// member of.
+    /// Returns the destination addresses that frames on a port may have: its own, if known, and those of the
+    /// attachment it belongs to.
     #[must_use]
     pub fn macs(&self, port: PortId) -> Option<Vec<Mac>> {
         let own = self.0.get(port.index())?.mac?;
@@ -151,22 +153,22 @@ impl Attachments {
         Some(std::iter::once(own).chain(others).collect())
     }
 
-    /// The attachment that a value of a match field names, if it stands for several ports.
+    /// Returns the attachment named by a value of a match field, if it stands for several ports.
     #[must_use]
     pub fn several(&self, field: Field, text: &str) -> Option<&Attachment> {
         self.named(text).filter(|one| field == Field::InputPort && one.kind != PORT)
     }
 
-    /// The names of an attachment's ports.
+    /// Returns the names of an attachment's ports.
     #[must_use]
     pub fn port_names(&self, of: &Attachment) -> Vec<&str> {
         of.ports.iter().filter_map(|port| self.0.get(port.index())).map(|port| port.name.as_str()).collect()
     }
 
-    /// Checks that a value of a match field does not stand for several ports where there is room for one.
+    /// Checks that a value of a match field does not stand for several ports where only one is possible.
     ///
     /// # Errors
-    /// A sentence.
+    /// Returns the message.
     pub fn is_one(&self, field: Field, text: &str) -> Result<(), String> {
         let Some(several) = self.several(field, text) else { return Ok(()) };
         let (kind, ports) = (several.kind, self.port_names(several).join(", "));

@@ -1,39 +1,40 @@
-//! What is wrong with a configuration, and where: all of it at once, each with the line and a caret under the culprit.
+//! What is wrong with a configuration, and where: all errors at once, each with its line and a caret.
 
 use engine::check::Severity;
 use engine::program::Origin;
 use std::fmt::Write;
 
-/// Diagnostics printed at most: who made more mistakes than this made one mistake many times.
+/// The largest number of diagnostics printed; more are usually one mistake repeated.
 const PRINTED_MAX: usize = 100;
 /// Characters of a source line shown on each side of the caret.
 const AROUND: usize = 80;
 
-/// A run of characters in the text; lines and columns count from 1, columns in characters. Line 0: nowhere.
+/// A run of characters in the text. Lines and columns count from 1, columns in characters; line 0 means no
+/// place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
     /// Line.
     pub line: u32,
     /// Column of the first character.
     pub column: u32,
-    /// Characters.
+    /// Number of characters.
     pub length: u32,
 }
 
-/// One thing that is wrong.
+/// An error or warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// How bad it is.
+    /// Error or warning.
     pub severity: Severity,
-    /// Where.
+    /// Its place.
     pub span: Span,
-    /// What.
+    /// What is wrong.
     pub message: String,
-    /// What to do.
+    /// What to do about it.
     pub help: Option<String>,
 }
 
-/// Everything that is wrong with one text.
+/// Everything that is wrong with a text.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     file: String,
@@ -43,23 +44,23 @@ pub struct Report {
 }
 
 impl Report {
-    /// Nothing wrong so far with `text`, which came from `file`.
+    /// Creates an empty report about `text`, which was read from `file`.
     #[must_use]
     pub fn new(file: &str, text: &str) -> Report {
         Report { file: file.to_string(), text: text.to_string(), ..Report::default() }
     }
 
-    /// Something that must be mended.
+    /// Adds an error.
     pub fn error(&mut self, span: Span, message: impl Into<String>) {
         self.push(Severity::Error, span, message.into(), None);
     }
 
-    /// Something that must be mended, and how.
+    /// Adds an error and what to do about it.
     pub fn error_help(&mut self, span: Span, message: impl Into<String>, help: impl Into<String>) {
         self.push(Severity::Error, span, message.into(), Some(help.into()));
     }
 
-    /// Something odd.
+    /// Adds a warning.
     pub fn warning(&mut self, span: Span, message: impl Into<String>) {
         self.push(Severity::Warning, span, message.into(), None);
     }
@@ -71,44 +72,44 @@ impl Report {
         }
     }
 
-    /// A mark that leads back to `span`.
+    /// Creates a mark that refers to `span`.
     pub fn origin(&mut self, span: Span) -> Origin {
         self.origins.push(span);
         Origin(self.origins.len() as u32)
     }
 
-    /// The next mark that [`Report::origin`] will give.
+    /// Returns the mark that [`Report::origin`] will create next.
     #[must_use]
     pub fn next_origin(&self) -> Origin {
         Origin(self.origins.len() as u32 + 1)
     }
 
-    /// Where a mark leads.
+    /// Returns the place of a mark.
     #[must_use]
     pub fn span_of(&self, origin: Origin) -> Span {
         let at = (origin.0 as usize).checked_sub(1);
         at.and_then(|at| self.origins.get(at)).copied().unwrap_or_default()
     }
 
-    /// Where a mark leads, as `file:line`.
+    /// Returns the place of a mark as `file:line`.
     #[must_use]
     pub fn place(&self, origin: Origin) -> String {
         format!("{}:{}", self.file, self.span_of(origin).line)
     }
 
-    /// Errors so far.
+    /// Returns the number of errors.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.diagnostics.iter().filter(|one| one.severity == Severity::Error).count()
     }
 
-    /// Warnings so far.
+    /// Returns the number of warnings.
     #[must_use]
     pub fn warnings(&self) -> usize {
         self.diagnostics.len() - self.errors()
     }
 
-    /// All of it, in the order of the text.
+    /// Returns all diagnostics, in the order of the text.
     #[must_use]
     pub fn diagnostics(&self) -> Vec<&Diagnostic> {
         let mut list: Vec<&Diagnostic> = self.diagnostics.iter().collect();
@@ -116,7 +117,7 @@ impl Report {
         list
     }
 
-    /// As one JSON array.
+    /// Returns the diagnostics as a JSON array.
     #[must_use]
     pub fn json(&self) -> serde_json::Value {
         let one = |one: &Diagnostic| {
@@ -194,7 +195,7 @@ impl Window {
     }
 }
 
-/// The nearest of `known` to what was typed, if it is near enough to be meant.
+/// Returns the one of `known` that is nearest to what was typed, if it is near enough to be meant.
 #[must_use]
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (typed.chars().count() / 3).max(1);
@@ -202,7 +203,7 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
-/// `did you mean ...`, or the list of what there is.
+/// Returns `did you mean ...`, or a list of the known names.
 #[must_use]
 pub fn suggestion<'a>(typed: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     if let Some(name) = nearest(typed, known.clone()) {
@@ -216,7 +217,7 @@ pub fn suggestion<'a>(typed: &str, known: impl IntoIterator<Item = &'a str> + Cl
     }
 }
 
-/// Damerau-Levenshtein distance without repeated edits: swapped letters are one mistake.
+/// Damerau-Levenshtein distance without repeated edits: two swapped letters are one mistake.
 fn distance(one: &str, other: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
     let mut rows = vec![vec![0; b.len() + 1]; a.len() + 1];

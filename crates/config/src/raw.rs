@@ -1,42 +1,42 @@
-//! Exactly what the user typed: the YAML document as a tree in which every node knows its place.
+//! The YAML document exactly as the user typed it: a tree in which every node knows its place.
 //!
-//! It is a tree and not a set of structs with `deny_unknown_fields`, because serde stops at the first thing that does
-//! not fit, and because values with several shapes (`untagged`) lose their places: all errors at once, each with a
-//! caret, is worth more than derived structs. Keys and shapes are checked by [`crate::section`].
+//! It is a tree rather than structs with `deny_unknown_fields`, because serde stops at the first error, and
+//! values with several shapes (`untagged`) lose their places. Reporting all errors at once, each with a
+//! caret, is worth more than derived structs. [`crate::section`] checks keys and shapes.
 
 use crate::diagnostic::{Report, Span};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
 
-/// Levels of nesting at most: the deepest the format has is nine.
+/// The largest depth of nesting; the format itself needs nine levels.
 const DEPTH_MAX: usize = 64;
-/// Nodes at most: about three million entries.
+/// The largest number of nodes: about three million entries.
 const NODES_MAX: usize = 1 << 26;
 
 /// A node of the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// Where it stands.
+    /// Its place.
     pub span: Span,
-    /// What it is.
+    /// Its contents.
     pub kind: Kind,
 }
 
-/// What a node is.
+/// Contents of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Nothing: `key:` without a value, `~`, `null`.
+    /// No value: `key:` alone, `~`, `null`.
     Null,
-    /// A word or number as it was spelt, without quotes.
+    /// A word or number as spelt, without quotes.
     Scalar(String),
     /// A list.
     List(Vec<Node>),
-    /// Keys and values in the order in which they were written, keys that are written twice included.
+    /// Keys and values in the order in which they were written, including duplicate keys.
     Map(Vec<(Node, Node)>),
 }
 
 impl Node {
-    /// What the node is, for error messages.
+    /// Names the kind of node, for error messages.
     #[must_use]
     pub fn what(&self) -> &'static str {
         match self.kind {
@@ -47,14 +47,14 @@ impl Node {
         }
     }
 
-    /// Is it this word?
+    /// Returns true if the node is this word.
     #[must_use]
     pub fn is(&self, word: &str) -> bool {
         matches!(&self.kind, Kind::Scalar(text) if text == word)
     }
 }
 
-/// Reads a text (YAML; JSON is YAML). `None`: it is not YAML, which the report says.
+/// Parses YAML (which includes JSON). `None` if it is not YAML; the report then has the error.
 #[must_use]
 pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
     let budget = serde_saphyr::budget! {
@@ -68,7 +68,7 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
         Err(error) => {
             let span = error.location().map(|at| span(&at)).unwrap_or_default();
             let message = error.without_snippet().to_string();
-            // The place is told by the report.
+            // The report states the place, so remove it from the message.
             let message = message.split(" at line ").next().unwrap_or_default();
             report.error(span, format!("this is not YAML: {message}"));
             None
@@ -76,7 +76,7 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
     }
 }
 
-/// What serde sees: numbers and booleans are resolved already, their spelling is in the text.
+/// What serde sees: numbers and booleans are resolved already; their spelling is taken from the text.
 enum Typed {
     Null,
     Spelt,
@@ -116,7 +116,7 @@ impl<'de> Deserialize<'de> for Typed {
 
 struct Whatever;
 
-/// Visits of values whose spelling is taken from the text.
+/// Visits values whose spelling is taken from the text.
 macro_rules! spelt {
     ($($name:ident $type:ty),*) => {$(
         fn $name<E>(self, _: $type) -> Result<Typed, E> {

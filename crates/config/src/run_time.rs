@@ -1,4 +1,4 @@
-//! Entries that come at run time, over the control socket, in the syntax of a pipe's `entries`.
+//! Entries added at run time over the control socket, in the syntax of a pipe's `entries`.
 
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span, suggestion};
@@ -7,10 +7,11 @@ use crate::raw::{self, Node};
 use engine::change::EntryKey;
 use engine::program::{Entry, PipeId, Program};
 
-/// Reads an entry and checks that it fits its pipe; whether the graph admits it, `engine::check::Shape` says.
+/// Reads an entry and checks that it fits its pipe. Whether the graph of pipes admits it is checked by
+/// `engine::check::Shape`.
 ///
 /// # Errors
-/// Everything wrong with it.
+/// Returns everything that is wrong with it.
 pub fn entry(program: &Program, attachments: &Attachments, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
     run_time((program, attachments), pipe, text, |reader, node| {
         let entry = reader.read(node)?;
@@ -24,10 +25,10 @@ pub fn entry(program: &Program, attachments: &Attachments, pipe: &str, text: &st
     })
 }
 
-/// Reads what tells an entry from the others of its pipe: `{ match: { ... } }`, for ACL with its `priority`.
+/// Reads what identifies an entry in its pipe: `{ match: { ... } }`, for ACL with its `priority`.
 ///
 /// # Errors
-/// Everything wrong with it.
+/// Returns everything that is wrong with it.
 pub fn entry_key(
     program: &Program,
     attachments: &Attachments,

@@ -1,24 +1,24 @@
-//! Which frames a port takes from the kernel's stack. The port decides it in XDP, before a frame is weir's: what no rule
-//! names stays the kernel's.
+//! Which frames a port takes from the kernel's stack. XDP decides this before a frame reaches weir; frames
+//! that match no rule stay with the kernel.
 
 use engine::program::PortId;
 use std::net::IpAddr;
 
-/// Frames that a port takes.
+/// A rule: frames that a port takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TakeRule {
     /// The port.
     pub port: PortId,
-    /// Which frames.
+    /// The frames.
     pub frames: Frames,
 }
 
 /// Which frames a rule takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Frames {
-    /// All, also those addressed to other stations: the port is bridged.
+    /// All frames, including those for other stations: the port is bridged.
     All,
-    /// Those of an EtherType that are addressed to a group.
+    /// Frames of this EtherType to a group address.
     Group(u16),
     /// IP packets.
     Ip(IpRule),
@@ -27,15 +27,15 @@ pub enum Frames {
 /// IP packets that a port takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct IpRule {
-    /// Destination address; its family is the rule's.
+    /// Destination address, which also determines the address family.
     pub dst: IpAddr,
-    /// Bits of `dst` that are compared.
+    /// Number of leading bits of `dst` that are compared.
     pub prefix: u8,
-    /// Transport protocol; `None`: any.
+    /// Transport protocol; `None` means any.
     pub protocol: Option<u8>,
-    /// Destination port; `None`: any.
+    /// Destination port; `None` means any.
     pub dport: Option<u16>,
-    /// True: fragments only, which have no ports. False: unfragmented packets, and fragments too if neither port nor
-    /// protocol is named.
+    /// If true, only fragments, which have no ports. If false, whole packets, and also fragments if neither
+    /// port nor protocol is given.
     pub fragments: bool,
 }

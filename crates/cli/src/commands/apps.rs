@@ -1,5 +1,5 @@
-//! What kinds of apps bring to the command line: `weir show KEY [VIEW] [NAME]` and `weir KEY VERB NAME ...`. Both put
-//! requests to apps that run; which words there are, and how answers look, is the kind's ([`Kind`]).
+//! Commands defined by kinds of apps: `weir show KEY [VIEW] [NAME]` and `weir KEY VERB NAME ...`. Both send
+//! requests to running apps; the words and the output are defined by the kind ([`Kind`]).
 
 use super::bad_input;
 use super::show::Connection;
@@ -10,10 +10,10 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
-/// The first argument of every verb, as the help calls it.
+/// Name of every subcommand's first argument in the help.
 const NAME: &str = "NAME";
 
-/// The subcommands that kinds of apps have.
+/// Returns the subcommands of all kinds of apps.
 pub fn commands() -> impl Iterator<Item = Command> {
     let command = |kind: &Kind| {
         let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
@@ -37,10 +37,10 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
     Connection::augment_args(Command::new(verb.name).about(verb.about).arg(name).args(arguments).args(flags))
 }
 
-/// Runs one of [`commands`]. `None`: `key` is none of theirs.
+/// Runs one of [`commands`]. `None` if `key` is not one of them.
 ///
 /// # Errors
-/// No daemon, no such app, or the app cannot do it.
+/// There is no daemon or no such app, or the app refuses.
 pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key)?;
     let (name, matches) = matches.subcommand()?;
@@ -69,10 +69,10 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs `weir show KEY ...`. `None`: `key` is no kind that can be shown.
+/// Runs `weir show KEY ...`. `None` if `key` is not a kind with views.
 ///
 /// # Errors
-/// No daemon, or no such app.
+/// There is no daemon or no such app.
 pub fn show(key: &str, connection: &Connection, of: &[String]) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key && !kind.views.is_empty())?;
     Some(view(kind, connection, of))
@@ -97,7 +97,7 @@ fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode>
     Ok(ExitCode::SUCCESS)
 }
 
-/// What can be shown: each view of all apps of the kind, or of one.
+/// Describes what can be shown: each view, of all apps of the kind or of one.
 fn usage(kind: &Kind) -> String {
     let head =
         |word: &str| if word.is_empty() { format!("show {}", kind.key) } else { format!("show {} {word}", kind.key) };
@@ -111,7 +111,7 @@ fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
     connection.answer(&json!({ "command": "app", "app": app, "request": words }))
 }
 
-/// The apps of a kind that run: all, or the one that is asked for.
+/// Returns the names of the running apps of a kind, or only the name asked for.
 fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec<String>> {
     let answer = connection.answer(&json!({ "command": "show", "what": "apps" }))?;
     let apps = answer["apps"].as_array().map(Vec::as_slice).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `weir check FILE`: everything that is wrong with a configuration, each with its line and a caret.
+//! `weir check FILE`: everything that is wrong with a configuration, each error with its line and a caret.
 
 use super::bad_input;
 use crate::config::{Loaded, Plan};
@@ -10,14 +10,14 @@ use std::process::ExitCode;
 /// Arguments of `weir check`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The configuration.
+    /// The configuration file.
     file: PathBuf,
-    /// End with one JSON object: `ok, errors, warnings, diagnostics[]`.
+    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -1,4 +1,4 @@
-//! `weir explain`: what becomes of a packet and why, on a file's program or, with `--live`, on the daemon's own.
+//! `weir explain`: what happens to a packet and why, in a file's program or, with `--live`, in the daemon's.
 
 use super::bad_input;
 use super::show::Connection;
@@ -14,32 +14,32 @@ use std::process::ExitCode;
 /// Arguments of `weir explain`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The configuration; with `--live` the daemon's own is used.
+    /// The configuration file; not used with `--live`.
     #[arg(required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
-    /// Ask the running daemon: its program, entries, buckets and flows.
+    /// Ask the running daemon, with its program, entries, buckets and flows.
     #[arg(long)]
     live: bool,
     /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'.
     #[arg(long, conflicts_with = "pcap", required_unless_present = "pcap")]
     packet: Option<String>,
-    /// A recording...
+    /// A recording; see `--frame`.
     #[arg(long)]
     pcap: Option<PathBuf>,
-    /// ...and the number of the frame in it, from 1.
+    /// The number of the frame in the recording, counted from 1.
     #[arg(long, default_value_t = 1)]
     frame: u64,
-    /// The port where it comes in: the program's first without it.
+    /// The port on which it arrives; by default the program's first.
     #[arg(long)]
     port: Option<String>,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Bad input, or no daemon.
+/// The input is invalid, or there is no daemon.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let frame = bytes(arguments)?;
     if arguments.live {

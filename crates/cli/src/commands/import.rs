@@ -1,4 +1,4 @@
-//! `weir import xenoflow FILE`: XenoFlow's `backends.json` as our YAML, on stdout.
+//! `weir import xenoflow FILE`: prints XenoFlow's `backends.json` as a configuration in YAML.
 
 use super::bad_input;
 use crate::import;
@@ -6,19 +6,19 @@ use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Which system's.
+/// The system to import from.
 #[derive(clap::Subcommand)]
 pub enum Source {
     /// XenoFlow: `{"backends": [{"name": ..., "mac_address": ...}]}`.
     Xenoflow {
-        /// Its `backends.json`.
+        /// The file `backends.json`.
         file: PathBuf,
         #[command(flatten)]
         options: import::Options,
     },
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// The file cannot be read.

@@ -1,4 +1,5 @@
-//! `weir inject`: frames out of a port of the running daemon, or through its program, one after the other.
+//! `weir inject`: sends frames through a port of the running daemon, or through its program, one after the
+//! other.
 
 use super::show::Connection;
 use crate::replay;
@@ -11,28 +12,28 @@ use std::process::ExitCode;
 /// Arguments of `weir inject`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The port where they go out; with `--through`, where they come in.
+    /// The port to send through; with `--through`, the port on which the frames seem to arrive.
     port: String,
-    /// A recording: all of its frames.
+    /// A recording, all of whose frames are sent.
     #[arg(required_unless_present = "packet", conflicts_with = "packet")]
     pcap: Option<PathBuf>,
-    /// Only this frame of it, counted from 1.
+    /// Send only this frame of the recording, counted from 1.
     #[arg(long, conflicts_with = "packet")]
     frame: Option<u64>,
     /// A packet in words: 'src=10.0.0.1 dst=10.0.0.53 proto=udp sport=5000 dport=53'.
     #[arg(long)]
     packet: Option<String>,
-    /// Through the program, as if they had come in by the port.
+    /// Send through the program, as if the frames had arrived on the port.
     #[arg(long)]
     through: bool,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Bad input, no daemon, or a frame that was not sent.
+/// The input is invalid, there is no daemon, or a frame was not sent.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = if arguments.through { "input" } else { "output" };
     let mut many = 0;

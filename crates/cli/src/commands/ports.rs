@@ -1,4 +1,4 @@
-//! `weir ports`: the interfaces there are, what they can do, and what stands in the way.
+//! `weir ports`: the interfaces, what they support, and obstacles to using them.
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -7,15 +7,15 @@ use std::process::ExitCode;
 /// Arguments of `weir ports`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// End with one JSON object.
+    /// Print a JSON object.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// The kernel cannot be asked.
+/// The kernel could not be asked.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let all = port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
     if arguments.json {

@@ -1,4 +1,4 @@
-//! `weir replay FILE IN.pcap -o OUT.pcap`: a program over recordings, without root and without a clock.
+//! `weir replay FILE IN.pcap -o OUT.pcap`: runs a program on recordings, without root and without a clock.
 
 use super::bad_input;
 use crate::replay::{AppReport, Recordings, assign, assign_apps, replay};
@@ -13,25 +13,25 @@ use std::process::ExitCode;
 /// Arguments of `weir replay`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The configuration.
+    /// The configuration file.
     file: PathBuf,
-    /// What the ports receive: `IN.pcap` for the first, `PORT=IN.pcap` for any.
+    /// What ports receive: `IN.pcap` for the first port, `PORT=IN.pcap` for any.
     input: Vec<PathBuf>,
-    /// What they transmit: `OUT.pcap` for the last, `PORT=OUT.pcap` for any.
+    /// Where to record what ports transmit: `OUT.pcap` for the last port, `PORT=OUT.pcap` for any.
     #[arg(short, long)]
     output: Vec<PathBuf>,
-    /// What goes to the host's stack: `OUT.pcap` at the first port, `PORT=OUT.pcap` at any.
+    /// Where to record frames for the host's stack: `OUT.pcap` for the first port, `PORT=OUT.pcap` for any.
     #[arg(short, long)]
     kernel: Vec<PathBuf>,
-    /// What is forwarded to apps: `APP=OUT.pcap`.
+    /// Where to record frames forwarded to apps: `APP=OUT.pcap`.
     #[arg(short, long)]
     app: Vec<PathBuf>,
-    /// End with one JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`.
+    /// Print a JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`.
     #[arg(long)]
     json: bool,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
 /// A file cannot be read or written, or the ledger does not balance.

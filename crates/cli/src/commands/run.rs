@@ -1,4 +1,5 @@
-//! `weir run FILE`: the daemon in the foreground. SIGHUP or `weir reload` swaps the program, SIGTERM stops.
+//! `weir run FILE`: the daemon in the foreground. SIGHUP or `weir reload` swaps the program, SIGTERM stops
+//! it.
 
 use super::{bad_input, socket};
 use crate::config::SOCKET;
@@ -10,19 +11,19 @@ use std::process::ExitCode;
 /// Arguments of `weir run`.
 #[derive(clap::Args)]
 pub struct Arguments {
-    /// The configuration, or XenoFlow's `backends.json`.
+    /// The configuration file, or XenoFlow's `backends.json`.
     file: PathBuf,
     #[command(flatten)]
     import: import::Options,
-    /// The control socket, instead of the configuration's.
+    /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
 }
 
-/// Runs it.
+/// Runs the command.
 ///
 /// # Errors
-/// Whatever keeps the daemon from running.
+/// Says why the daemon cannot run.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let load = || {
         let loaded = import::load(&arguments.file, &arguments.import)?;

@@ -1,4 +1,5 @@
-//! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: questions to the daemon over its socket, answers as tables or JSON.
+//! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: requests to the daemon over its socket, with
+//! answers as tables or JSON.
 
 use super::{apps, bad_input, socket};
 use crate::daemon::shown;
@@ -10,29 +11,29 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Where the daemon listens, and how it should answer.
+/// How to reach the daemon, and how to print its answer.
 #[derive(clap::Args)]
 pub struct Connection {
-    /// The daemon's control socket.
+    /// Path of the daemon's control socket.
     #[arg(long)]
     socket: Option<PathBuf>,
-    /// Print the answer as one JSON object.
+    /// Print the answer as a JSON object.
     #[arg(long)]
     json: bool,
 }
 
 impl Connection {
-    /// Is JSON wanted?
+    /// Returns true if JSON was asked for.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Asks.
+    /// Sends a request and returns the answer.
     pub fn answer(&self, request: &Value) -> Result<Value> {
         ask(&socket(self.socket.clone(), None), request)
     }
 
-    /// Asks; `print` writes the answer for a person.
+    /// Sends a request; `print` prints the answer for a person.
     pub fn ask(&self, request: &Value, print: impl FnOnce(&Value)) -> Result<ExitCode> {
         let answer = self.answer(request)?;
         if self.json {
@@ -47,23 +48,23 @@ impl Connection {
 /// Arguments of `weir show`.
 #[derive(clap::Args)]
 pub struct Show {
-    /// What: everything without it.
+    /// What to show; by default everything.
     #[arg(value_parser = PossibleValuesParser::new(words()), default_value = "all")]
     what: String,
-    /// Of a kind of app: one of its views, the name of an app for that one only, or both.
+    /// For a kind of app: one of its views, the name of an app, or both.
     #[arg(num_args = 0..=2)]
     of: Vec<String>,
-    /// Entries: of this pipe only.
+    /// For entries: only those of this pipe.
     #[arg(long)]
     pipe: Option<String>,
-    /// Flows: so many at most.
+    /// For flows: at most this many.
     #[arg(long)]
     limit: Option<usize>,
     #[command(flatten)]
     connection: Connection,
 }
 
-/// What can be shown: what the daemon tells, and the kinds of apps that have views.
+/// Returns what can be shown: the daemon's sections, and the kinds of apps with views.
 fn words() -> impl Iterator<Item = &'static str> {
     shown().chain(KINDS.iter().filter(|kind| !kind.views.is_empty()).map(|kind| kind.key))
 }
@@ -90,7 +91,7 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
     })
 }
 
-/// The rows without what is a list or an object in them: `show KEY` has that, and a table has no room for it.
+/// Returns the rows without nested lists and objects, which `show KEY` prints and a table has no room for.
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {
@@ -102,7 +103,7 @@ fn flat(rows: &Value) -> Value {
     rows.as_array().map_or_else(|| rows.clone(), |rows| rows.iter().map(flat).collect())
 }
 
-/// A list of objects as a table, an object as lines, anything else as one line.
+/// Prints a list of objects as a table, an object as lines, and anything else as one line.
 fn section(name: &str, value: &Value) {
     match value {
         Value::Array(rows) if rows.iter().all(Value::is_object) => {
@@ -122,7 +123,7 @@ fn table(rows: &[Value]) {
         println!("  none");
         return;
     };
-    // Apps of different kinds tell different things.
+    // Apps of different kinds have different columns.
     let mut columns: Vec<&String> = first.keys().collect();
     for key in rows.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
         if !columns.contains(&key) {
@@ -148,7 +149,7 @@ fn plain(value: &Value) -> String {
         Value::Null => "-".into(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(" "),
         Value::Object(fields) => {
-            // Counters of what never happened are noise; a weight of 0 is not.
+            // Counters at 0 are omitted; a weight of 0 is not.
             let some = fields.iter().filter(|(key, value)| **value != json!(0) || *key == "weight");
             some.map(|(key, value)| format!("{key}={}", plain(value))).collect::<Vec<_>>().join(" ")
         }
@@ -176,10 +177,10 @@ pub fn stop(arguments: &Plain) -> Result<ExitCode> {
 /// Arguments of `weir entry`.
 #[derive(clap::Args)]
 pub struct Entry {
-    /// What to do.
+    /// What to do with the entry.
     #[arg(value_parser = ["add", "update", "remove"])]
     verb: String,
-    /// The pipe.
+    /// The name of the pipe.
     pipe: String,
     /// The entry as in a pipe's `entries`; to remove one, its `match` (and `priority`).
     entry: String,
@@ -196,9 +197,9 @@ pub fn entry(arguments: &Entry) -> Result<ExitCode> {
 /// Arguments of `weir app`.
 #[derive(clap::Args)]
 pub struct App {
-    /// The app's name.
+    /// The name of the app.
     name: String,
-    /// What is asked of it: JSON, or words.
+    /// The request: JSON, or words.
     #[arg(required = true)]
     request: Vec<String>,
     #[command(flatten)]
@@ -219,9 +220,9 @@ pub fn app(arguments: &App) -> Result<ExitCode> {
 /// Arguments of `weir weight`.
 #[derive(clap::Args)]
 pub struct Weight {
-    /// The group.
+    /// The name of the group.
     group: String,
-    /// Its target.
+    /// The name of the target.
     target: String,
     /// The new weight; 0 takes all buckets away.
     weight: u32,

@@ -1,10 +1,12 @@
-//! Paths of unix sockets: a live daemon's is left to it, a dead one's is taken over, and what is no socket is left alone.
+//! Paths of unix sockets: the socket of a live daemon is respected, that of a dead one taken over, and other
+//! files are never removed.
 
 use anyhow::{Context, Result, bail};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Makes `path` free for a socket; `answers` says whether somebody listens there, `other` what to do then.
+/// Makes `path` available for a socket. `answers` tells whether somebody listens there, `other` how to use
+/// another path.
 pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;

@@ -1,5 +1,5 @@
-//! The worker's clock: CLOCK_MONOTONIC, counted from the daemon's start, so that times fit where they are kept in
-//! milliseconds.
+//! The workers' clock: CLOCK_MONOTONIC, counted from the daemon's start, so that times fit where they are
+//! stored in milliseconds.
 
 use std::time::Instant;
 
@@ -8,12 +8,12 @@ use std::time::Instant;
 pub struct Clock(Instant);
 
 impl Clock {
-    /// A clock that starts now.
+    /// Creates a clock that starts now.
     pub fn start() -> Clock {
         Clock(Instant::now())
     }
 
-    /// Nanoseconds since the start.
+    /// Returns the nanoseconds since the start.
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }

@@ -1,8 +1,8 @@
-//! The plan's DPDK ports: DPDK is started when there are some, once; they share one pool, and every worker has one queue
-//! of each.
+//! The plan's DPDK ports. If there are any, DPDK is started once; the ports share one pool, and every worker
+//! has one queue of each port.
 //!
-//! Huge pages are taken when enough of them are free; else DPDK runs on ordinary memory, and says so. Of PCI devices
-//! only those are touched that the plan names. Nothing of this changes in a reload: ports stay as they are.
+//! Huge pages are used if enough of them are free; otherwise DPDK runs on ordinary memory, and says so. Only
+//! PCI devices that the plan names are used. A reload changes none of this: ports stay as they are.
 
 use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
@@ -12,29 +12,29 @@ use port::dpdk::{DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, 
 use port::huge_pages;
 use std::vec::IntoIter;
 
-/// Frames of a worker besides what its ports have away: its cache, batches, hand-over, a burst of apps.
+/// Frames per worker in addition to those in its ports: its cache, batches, hand-over, a burst of apps.
 const FRAMES_SPARE: usize = 2048;
 
-/// A pool at least: a driver may want more descriptors than it is asked for.
+/// The smallest pool: a driver may want more descriptors than requested.
 const FRAMES_MIN: usize = 8192;
 
-/// KiB that a frame takes: of ordinary memory a page, of huge pages its own size.
+/// Memory per frame in KiB: a page of ordinary memory, or its own size in huge pages.
 const FRAME_KIB: usize = 4;
 const FRAME_KIB_HUGE: usize = 3;
 
-/// MiB that DPDK takes besides frames: rings, device tables.
+/// Memory of DPDK besides frames in MiB: rings, device tables.
 const OTHER_MIB: usize = 64;
 
-/// DPDK and its ports, before the workers have them.
+/// DPDK and its ports, before the workers get them.
 pub struct Dpdk {
     eal: Eal,
     pool: MbufPool,
-    /// For each port of the plan the queues that no worker has yet; none for ports of other kinds.
+    /// For each port of the plan, the queues that no worker has yet; empty for ports of other kinds.
     queues: Vec<IntoIter<DpdkPort>>,
 }
 
 impl Dpdk {
-    /// Starts DPDK and opens its ports; `None` when the plan has none.
+    /// Starts DPDK and opens its ports; `None` if the plan has none.
     pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
         let devices: Vec<&str> = plan.ports.iter().filter_map(|port| Some(device(port)?.devargs)).collect();
         if devices.is_empty() {
@@ -50,30 +50,30 @@ impl Dpdk {
         Ok(Some(Dpdk { eal, pool, queues }))
     }
 
-    /// A share of the ports' pool.
+    /// Returns a share of the ports' pool.
     pub fn pool(&self) -> Pool {
         self.pool.share()
     }
 
-    /// For each port of the plan, before a worker has it, something to ask about its link with; none for ports of other
-    /// kinds.
+    /// Returns, for each port of the plan before a worker has it, a handle to query its link; none for ports
+    /// of other kinds.
     pub fn links(&self) -> Vec<Option<DpdkLink>> {
         self.queues.iter().map(|queues| queues.as_slice().first().map(DpdkPort::link)).collect()
     }
 
-    /// The next worker's queue of the plan's port number `at`.
+    /// Returns the next worker's queue of the plan's port number `at`.
     pub fn queue(&mut self, at: usize) -> Result<Box<dyn Port>> {
         Ok(Box::new(self.queues[at].next().context("every worker has one queue")?))
     }
 
-    /// What a worker's thread calls first; the answer is to live as long as the worker.
+    /// Returns what a worker's thread must call first; the result must live as long as the worker.
     pub fn register(&self) -> impl FnOnce() -> Result<EalThread> + Send + use<> {
         let eal = self.eal;
         move || Ok(eal.register_thread()?)
     }
 }
 
-/// A DPDK port as configured.
+/// A configured DPDK port.
 #[derive(Clone, Copy)]
 struct Device<'a> {
     devargs: &'a str,
@@ -88,7 +88,8 @@ fn device(port: &PortConfig) -> Option<Device<'_>> {
     }
 }
 
-/// `0000:01:00.0` or `01:00.0`, with or without arguments: a PCI address, not the name of a virtual device.
+/// Returns true for a PCI address such as `0000:01:00.0` or `01:00.0`, with or without arguments, and false
+/// for a virtual device.
 fn is_pci(devargs: &str) -> bool {
     let address = devargs.split(',').next().unwrap_or_default();
     let parts: Vec<&str> = address.trim_start_matches("pci:").split([':', '.']).collect();
@@ -97,8 +98,8 @@ fn is_pci(devargs: &str) -> bool {
     hexadecimal && matches!(lengths[..], [4, 2, 2, 1] | [2, 2, 1])
 }
 
-/// Enough for every descriptor of every queue, each way, for the workers, and for what devices keep; a power of two less
-/// one, as mempools like.
+/// Returns the size of the pool: enough for every descriptor of every queue, for the workers, and for what
+/// devices keep; a power of two minus one, as mempools prefer.
 fn frames(plan: &Plan) -> usize {
     let devices = || plan.ports.iter().filter_map(device);
     let queues: usize = devices().map(|device| 1 + usize::from(device.tap.is_some())).sum();

@@ -1,4 +1,4 @@
-//! The workers as the control plane sees them: threads that take commands between breaths.
+//! The workers, as the control plane sees them: threads that execute commands between breaths.
 
 use super::clock::Clock;
 use super::doorbell::Doorbell;
@@ -12,26 +12,27 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Commands that may wait for a worker, frames of apps among them.
+/// The largest number of commands waiting for a worker, including frames of apps.
 pub const COMMANDS: usize = 256;
 
-/// How long a worker may take to answer: a swap of a million entries takes a fraction of it.
+/// How long a worker may take to answer; a swap of a million entries takes a fraction of this.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Breaths without a frame before a worker sleeps: the next frame of a burst is cheaper awake.
+/// Breaths without a frame before a worker sleeps: while it is awake, the next frame of a burst costs less.
 const BREATHS_AWAKE: u32 = 32;
 
-/// How long a worker sleeps at most: it still ticks (ages, refills) a hundred times a second.
+/// The longest sleep of a worker: it still ticks (ages, refills) a hundred times per second.
 const SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
-/// The same with a port that cannot wake it, and while an app's frame waits for room in one.
+/// The longest sleep with a port that cannot wake the worker, or while an app's frame waits for room in a
+/// port.
 const SHORT_SLEEP: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 
-/// Where a worker's commands come from, and the file descriptor that wakes it.
+/// The receiving end of a worker's commands, and the file descriptor that wakes it.
 pub struct Mailbox {
-    /// Commands.
+    /// The commands.
     pub commands: Receiver<Command>,
-    /// Written to when there are some.
+    /// Written to when there are commands.
     pub wake: Arc<OwnedFd>,
 }
 
@@ -48,7 +49,7 @@ pub struct Fleet {
     workers: Vec<Running>,
 }
 
-/// The two ends of a worker's mail.
+/// Creates the two ends of a worker's command channel.
 pub fn mailbox() -> Result<(SyncSender<Command>, Mailbox)> {
     let (sender, commands) = sync_channel(COMMANDS);
     let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).context("eventfd")?;
@@ -56,8 +57,9 @@ pub fn mailbox() -> Result<(SyncSender<Command>, Mailbox)> {
 }
 
 impl Fleet {
-    /// Starts a worker on its own thread; `make` runs there, so that what is bound to a thread is bound to the right one.
-    /// What it returns beside the worker lives on that thread, and longer than the worker.
+    /// Starts a worker on its own thread. `make` runs on that thread, so that whatever is bound to a thread
+    /// is bound to the right one. What it returns besides the worker lives on that thread, longer than the
+    /// worker.
     pub fn start<Kept>(
         &mut self,
         core: Option<u16>,
@@ -89,19 +91,20 @@ impl Fleet {
         Ok(())
     }
 
-    /// How many workers there are.
+    /// Returns the number of workers.
     pub fn len(&self) -> usize {
         self.workers.len()
     }
 
-    /// Asks one worker.
+    /// Sends a command to one worker and returns the answer.
     pub fn ask<T>(&self, worker: usize, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T> {
         let (answer, receive) = sync_channel(1);
         self.send(worker, command(answer))?;
         receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
-    /// Asks all workers the same; answers in their order. All have been asked before the first answer is waited for.
+    /// Sends a command to all workers and returns the answers, in the order of workers. All are sent before
+    /// the first answer is awaited.
     pub fn ask_all<T>(&self, command: impl Fn(usize, SyncSender<T>) -> Command) -> Result<Vec<T>> {
         let mut answers = Vec::new();
         for worker in 0..self.workers.len() {
@@ -115,13 +118,13 @@ impl Fleet {
         answers.into_iter().enumerate().map(wait).collect()
     }
 
-    /// Applies a change on all workers; done when all have it. Replicas are alike, so all refuse or none.
+    /// Applies a change on all workers and waits for all. Replicas are equal, so either all refuse or none.
     pub fn change(&self, change: &Change) -> Result<Result<(), ChangeError>> {
         let answers = self.ask_all(|_, answer| Command::Change(Box::new(change.clone()), answer))?;
         Ok(answers.into_iter().find(Result::is_err).unwrap_or(Ok(())))
     }
 
-    /// Gives a worker a command if it has room for one; says whether it has.
+    /// Sends a worker a command if it has room for one. Returns true if it has.
     pub fn offer(&self, worker: usize, command: Command) -> bool {
         let Some(running) = self.workers.get(worker) else { return false };
         let taken = running.commands.try_send(command).is_ok();
@@ -129,8 +132,8 @@ impl Fleet {
         taken
     }
 
-    /// Stops all workers; their last accounts. First none of them receives or hands over any more: what lies between two is
-    /// then dropped by the one it was for, and counted once.
+    /// Stops all workers and returns their last reports. First, all of them stop receiving and handing over,
+    /// so that frames between two workers are dropped by the receiver and counted once.
     pub fn stop(self) -> Result<Vec<Report>> {
         self.ask_all(|_, answer| Command::Quiesce(answer))?;
         let reports = self.ask_all(|_, answer| Command::Stop(answer))?;
@@ -150,12 +153,13 @@ impl Fleet {
 
 impl Running {
     fn wake(&self) {
-        // A full counter wakes as well.
+        // A full counter wakes the reader, too.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-/// Breathes until it is told to stop; sleeps when there is nothing to do. Rings when it has done something for apps.
+/// Breathes until it is told to stop, and sleeps when there is nothing to do. Rings the doorbell when it has
+/// done something for apps.
 fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: &Doorbell) {
     let mut quiet = 0;
     while !worker.is_stopped() {
@@ -174,10 +178,10 @@ fn sleep(worker: &Worker, wake: &OwnedFd) {
     let mut waits: Vec<PollFd<'_>> = vec![PollFd::from_borrowed_fd(wake.as_fd(), PollFlags::IN)];
     let ready = ports.iter().filter_map(|port| port.readiness());
     waits.extend(ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-    // Nothing comes any more from a port that is exhausted.
+    // A port that is exhausted will never wake the worker.
     let all_wake = ports.iter().all(|port| port.readiness().is_some() || port.exhausted()) && !worker.is_waiting();
     let timeout = if all_wake { SLEEP } else { SHORT_SLEEP };
-    // Interrupted or not: the next breath looks.
+    // Whether or not poll was interrupted, the next breath looks.
     let _ = poll(&mut waits, Some(&timeout));
     let mut count = [0; 8];
     let _ = rustix::io::read(wake, &mut count);

@@ -1,5 +1,6 @@
-//! The links that apps watch: looked at every 2 ms, and only while an app watches one that can change. An interface is
-//! asked by the kernel's ethtool ioctl, a DPDK port by its driver; recordings and memory are always up.
+//! The links that apps watch: checked every 2 ms, and only while an app watches one that can change. For an
+//! interface, the kernel's ethtool ioctl is used, for a DPDK port its driver; recordings and memory ports are
+//! always up.
 
 use super::dpdk::DpdkLink;
 use crate::config::{Plan, PortKind};
@@ -7,29 +8,29 @@ use engine::program::PortId;
 use port::LinkState;
 use port::xdp::Carrier;
 
-/// How often links are looked at, in nanoseconds.
+/// Interval of checks, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000;
 
-/// Where a link's state is known.
+/// Where the state of a link comes from.
 enum Source {
-    /// Nowhere: a port without carrier, always up.
+    /// A port without carrier, which is always up.
     None,
-    /// In the kernel, by the interface's name.
+    /// The kernel, by the interface's name.
     Interface(String),
-    /// In a DPDK driver.
+    /// A DPDK driver.
     Dpdk(DpdkLink),
 }
 
-/// One that is watched.
+/// A watched link.
 struct Link {
     port: PortId,
     source: Source,
-    /// By the numbers of the running apps.
+    /// Indices of the running apps that watch it.
     apps: Vec<usize>,
     state: LinkState,
 }
 
-/// All that are watched.
+/// All watched links.
 #[derive(Default)]
 pub struct Links {
     links: Vec<Link>,
@@ -37,19 +38,19 @@ pub struct Links {
     next_ns: u64,
 }
 
-/// An app to be told of a link.
+/// A change of a link that an app must be told.
 pub struct News {
-    /// Which app.
+    /// Index of the app.
     pub app: usize,
-    /// Which link.
+    /// The port.
     pub port: PortId,
-    /// How it is.
+    /// The new state.
     pub state: LinkState,
 }
 
 impl Links {
-    /// The ports that each app watches, as they are at this moment. `dpdk` are the links of DPDK ports, by the port's
-    /// place in the plan.
+    /// Watches the ports that each app asks for, from their present state. `dpdk` has the links of DPDK
+    /// ports, by position in the plan.
     pub fn watch(plan: &Plan, dpdk: &[Option<DpdkLink>], watched: &[Vec<PortId>]) -> std::io::Result<Links> {
         let mut links = Links::default();
         for (app, ports) in watched.iter().enumerate() {
@@ -69,18 +70,18 @@ impl Links {
         Ok(links)
     }
 
-    /// The state of every link, for every app that watches it.
+    /// Returns the state of every link, for every app that watches it.
     pub fn all(&self) -> Vec<News> {
         self.links.iter().flat_map(Link::news).collect()
     }
 
-    /// When to look again.
+    /// Returns when to check again.
     pub fn wake_ns(&self) -> Option<u64> {
         let changes = self.links.iter().any(|link| !matches!(link.source, Source::None));
         changes.then_some(self.next_ns)
     }
 
-    /// Looks, if it is time; what has changed.
+    /// Checks the links if it is time. Returns what has changed.
     pub fn look(&mut self, now_ns: u64) -> Vec<News> {
         if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
             return Vec::new();
@@ -99,8 +100,8 @@ impl Links {
 }
 
 impl Source {
-    /// How it is now. What was known `before` spares an interface the question for its speed, which takes longer, as long
-    /// as it has not gone down or come up.
+    /// Returns the present state. The state `before` saves asking an interface for its speed, which takes
+    /// longer, as long as it has not gone down or up.
     fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
         match (self, carrier) {
             (Source::Interface(interface), Some(carrier)) => {

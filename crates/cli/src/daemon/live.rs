@@ -1,5 +1,5 @@
-//! `explain --live`: the daemon's own program, entries, buckets and flows, walked by the interpreter here and by the engine
-//! in a worker, neither of which counts anything.
+//! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here and the
+//! engine in a worker; neither counts anything.
 
 use super::Daemon;
 use crate::explain::{Explanation, Names};
@@ -12,7 +12,7 @@ use packet::craft::Recipe;
 use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
 
-/// Flows are asked of the workers, wherever they live.
+/// Looks flows up in the workers that own them.
 struct LiveFlows<'a>(&'a Daemon);
 
 impl FlowSource for LiveFlows<'_> {
@@ -28,7 +28,7 @@ impl FlowSource for LiveFlows<'_> {
     }
 }
 
-/// The packet that a request names: `packet` (a recipe) or `hex`.
+/// Returns the packet in a request: `packet` (a recipe) or `hex`.
 pub fn packet(request: &Value) -> Result<Vec<u8>> {
     if let Some(recipe) = request["packet"].as_str() {
         let recipe: Recipe = recipe.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
@@ -42,7 +42,7 @@ pub fn packet(request: &Value) -> Result<Vec<u8>> {
     }
 }
 
-/// Explains a packet on the running program.
+/// Explains a packet in the running program.
 pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
     let frame = packet(request)?;
     let mut program = daemon.plan.program.clone();
@@ -64,7 +64,7 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
     let buckets = buckets.into_iter().map(|group| group.slots).collect();
     let mut interpreter = Interpreter::new(&program, buckets);
     let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
-    // Turns are taken all the time: the walk is that of the packet that was probed.
+    // Turns are taken all the time, so use those of the packet that was probed.
     for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
         interpreter.set_turns(PipeId(at as u16), *turns);
     }

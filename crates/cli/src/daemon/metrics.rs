@@ -1,6 +1,7 @@
-//! Prometheus `/metrics`: the workers keep plain counters, a scrape sums them. Opt-in by address.
+//! Prometheus metrics at `/metrics`, enabled by an address: workers keep plain counters, and a scrape sums
+//! them.
 //!
-//! The server runs on a thread of its own and asks the main thread, which alone speaks to the workers.
+//! The server runs on a separate thread and asks the main thread, which alone communicates with the workers.
 
 use super::Daemon;
 use super::answer::total;
@@ -16,28 +17,28 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-/// A request's head at most.
+/// The largest size of a request's head, in bytes.
 const REQUEST_MAX: u64 = 8192;
 
-/// A client that is slower is left.
+/// How long a client may take.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The server's end in the main thread.
+/// The main thread's end of the server.
 pub struct Server {
     scrapes: Receiver<SyncSender<String>>,
 }
 
-/// One label: what the family is about, and which.
+/// A label: the name of the dimension, and its value.
 type Labels = Vec<(&'static str, String)>;
 
 impl Server {
-    /// Listens on `address`.
+    /// Starts listening on `address`.
     pub fn start(address: SocketAddr, doorbell: Doorbell) -> Result<Server> {
         let listener = TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
         let (ask, scrapes) = sync_channel::<SyncSender<String>>(4);
         std::thread::Builder::new().name("weir-metrics".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
-                // A scraper's trouble is its own.
+                // Errors of a scraper are not ours.
                 let _ = serve(&stream, &ask, &doorbell);
             }
         })?;
@@ -58,7 +59,7 @@ fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>, doorbell: &Do
     let mut head = BufReader::new(stream.take(REQUEST_MAX));
     let mut line = String::new();
     head.read_line(&mut line)?;
-    // To the end of the head: closing with bytes unread would reset the connection and lose the answer.
+    // Read to the end of the head: closing with unread bytes would reset the connection and lose the answer.
     let mut rest = String::new();
     while head.read_line(&mut rest)? > 2 {
         rest.clear();
@@ -81,7 +82,7 @@ fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>, doorbell: &Do
     Ok(())
 }
 
-/// All metrics as OpenMetrics text, made anew for each scrape.
+/// Returns all metrics as OpenMetrics text.
 fn text(daemon: &Daemon) -> Result<String> {
     let reports = daemon.reports()?;
     let ledger = total(&reports);

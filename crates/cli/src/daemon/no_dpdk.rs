@@ -1,14 +1,14 @@
-//! What takes the place of `dpdk.rs` in a weir built without DPDK: a sentence.
+//! Replaces `dpdk.rs` in a weir built without DPDK, where a DPDK port is an error.
 
 use crate::config::{Plan, PortKind};
 use anyhow::{Result, bail};
 use packet::{Pool, Port};
 use port::LinkState;
 
-/// There is none.
+/// Never exists.
 pub enum Dpdk {}
 
-/// Nor has one a link.
+/// Never exists.
 #[derive(Clone)]
 pub enum DpdkLink {}
 
@@ -19,7 +19,7 @@ impl DpdkLink {
 }
 
 impl Dpdk {
-    /// `None`, unless the plan has DPDK ports.
+    /// Returns `None`. Fails if the plan has DPDK ports.
     pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
         match plan.ports.iter().find(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
             Some(port) => {

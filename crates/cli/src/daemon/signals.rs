@@ -8,7 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What the daemon was told by signals.
+/// The signals received.
 pub struct Signals {
     reload: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
@@ -16,31 +16,31 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes them from now on.
+    /// Installs the handlers.
     pub fn take() -> Result<Signals> {
         let (pipe, end) = UnixStream::pair()?;
         pipe.set_nonblocking(true)?;
         let signals = Signals { reload: Arc::default(), stop: Arc::default(), pipe };
         for (signal, flag) in [(SIGHUP, &signals.reload), (SIGTERM, &signals.stop), (SIGINT, &signals.stop)] {
-            // The flag first: who is woken finds it set.
+            // The flag is set first, so that a thread that is woken finds it set.
             signal_hook::flag::register(signal, flag.clone())?;
             signal_hook::low_level::pipe::register(signal, end.try_clone()?)?;
         }
         Ok(signals)
     }
 
-    /// The daemon is to stop.
+    /// Returns true if the daemon is to stop.
     pub fn stop(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// The daemon is to read its configuration anew; asked once, it is forgotten.
+    /// Returns true if the daemon is to read its configuration again, and clears the flag.
     pub fn take_reload(&self) -> bool {
         while (&self.pipe).read(&mut [0; 64]).is_ok_and(|count| count > 0) {}
         self.reload.swap(false, Ordering::Relaxed)
     }
 
-    /// Readable when there is one.
+    /// Returns a descriptor that is readable when a signal was received.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.pipe.as_fd()
     }

@@ -1,5 +1,6 @@
-//! `weir explain`: every pipe a packet meets, what was compared with what, what was done to it and why it went where it
-//! went. The reference interpreter walks the packet; the batch engine walks it too, and a difference is a bug to report.
+//! `weir explain`: every pipe that a packet meets, what was compared, what was done, and why the packet went
+//! where it did. Both the reference interpreter and the batch engine run the packet; a difference is a bug to
+//! report.
 
 mod render;
 
@@ -13,16 +14,16 @@ use engine::worker::Probe;
 use packet::{Batch, HEADROOM, Pools, TableHash};
 use serde_json::{Value, json};
 
-/// A packet's walk, explained.
+/// The explanation of a packet's walk.
 pub struct Explanation {
-    /// What the interpreter says.
+    /// The result of the interpreter.
     pub walk: Walk,
-    /// What the engine says; `None` when it could not be asked.
+    /// The result of the engine; `None` if it could not be asked.
     pub probe: Option<Probe>,
 }
 
 impl Explanation {
-    /// Walks a packet through a program that does not run, as its configuration has it.
+    /// Explains a packet in a program that is not running, from its configuration.
     pub fn offline(plan: &Plan, input: PortId, frame: &[u8]) -> anyhow::Result<Explanation> {
         let mut engine = Engine::new(&plan.program, TableHash::random())?;
         let interpreter = Interpreter::new(&plan.program, engine.buckets());
@@ -30,7 +31,7 @@ impl Explanation {
         Ok(Explanation { walk, probe: probe(&mut engine, input, frame) })
     }
 
-    /// Do both executors agree?
+    /// Returns true if both executors agree.
     pub fn agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };
         let dropped = matches!(self.walk.verdict, engine::Verdict::Drop(_));
@@ -38,7 +39,7 @@ impl Explanation {
         ends_alike && probe.copies == self.walk.copies
     }
 
-    /// For a person.
+    /// Returns the explanation as text.
     pub fn text(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> String {
         let mut text = render::walk(names, &self.walk, input, frame);
         if !self.agrees() {
@@ -47,7 +48,7 @@ impl Explanation {
         text
     }
 
-    /// For a program.
+    /// Returns the explanation as JSON.
     pub fn json(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> Value {
         let mut json = render::json(names, &self.walk, input, frame);
         json["agrees"] = json!(self.agrees());
