@@ -9,8 +9,8 @@ use crate::{forward, value};
 use engine::change::EntryKey;
 use engine::operation::{Line, OPERATIONS, Place};
 use engine::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, MeterId, Pipe, PipeKind, Program,
-    SharedUse, Template,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Match, MeterId, Pipe, PipeKind, Program, SharedUse,
+    Template,
 };
 use packet::Field;
 use std::collections::HashMap;
@@ -105,8 +105,7 @@ impl EntryReader<'_> {
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
         let several = self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
-        let varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
-        let (place, one) = varying.enumerate().find(|(_, one)| one.field == Field::InputPort)?;
+        let (place, one) = self.pipe.varying().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
         let ports = self.attachments.port_names(several).into_iter();
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
@@ -142,7 +141,7 @@ impl EntryReader<'_> {
 
     fn key(&mut self, section: &Section) -> (Vec<EntryMatch>, u32) {
         let priority = match section.get("priority") {
-            Some(node) if self.pipe.kind == PipeKind::Acl => {
+            Some(node) if self.pipe.kind.of_type().priorities => {
                 number(node, "a priority", 0..=u64::from(u32::MAX), self.report).unwrap_or_default() as u32
             }
             Some(node) => {
@@ -157,11 +156,8 @@ impl EntryReader<'_> {
     fn matches(&mut self, section: &Section) -> Vec<EntryMatch> {
         match self.pipe.kind {
             PipeKind::Hash { group, .. } => self.row(section, Some(group), false),
-            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => {
-                self.row(section, Some(group), true)
-            }
-            PipeKind::Flow { .. } => self.row(section, None, true),
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => self.fields(section),
+            PipeKind::Flow { learn, .. } => self.row(section, learn.group(), true),
+            _ => self.fields(section),
         }
     }
 
@@ -222,8 +218,9 @@ impl EntryReader<'_> {
         for (name, span, _) in &given {
             self.known(name, *span);
         }
-        let varying = self.pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
-        let values: Vec<(&Match, Option<&Node>)> = varying
+        let values: Vec<(&Match, Option<&Node>)> = self
+            .pipe
+            .varying()
             .map(|one| (one, given.iter().find(|(name, ..)| *name == one.field.name()).map(|(_, _, node)| *node)))
             .collect();
         values.into_iter().filter_map(|(one, value)| self.field(one, value, node.span)).collect()
@@ -438,13 +435,7 @@ pub fn write_key(program: &Program, pipe: &Pipe, key: &EntryKey) -> String {
 }
 
 fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String {
-    let varying = pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }));
-    let group = match pipe.kind {
-        PipeKind::Hash { group, .. } | PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => {
-            Some(group)
-        }
-        _ => None,
-    };
+    let group = pipe.kind.group();
     let row = match matches {
         [EntryMatch::Default] => Some("default".to_string()),
         [EntryMatch::Flow(key)] => Some(format!("{{ flow: \"{key}\" }}")),
@@ -455,7 +446,8 @@ fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String
         _ => None,
     };
     let fields = || {
-        let named: Vec<String> = varying.zip(matches).map(|(one, given)| write_field(program, one, *given)).collect();
+        let named: Vec<String> =
+            pipe.varying().zip(matches).map(|(one, given)| write_field(program, one, *given)).collect();
         if named.is_empty() { "{}".to_string() } else { format!("{{ {} }}", named.join(", ")) }
     };
     format!("match: {}", row.unwrap_or_else(fields))

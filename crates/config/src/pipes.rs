@@ -8,20 +8,15 @@ use crate::raw::{Kind, Node};
 use crate::section::{Section, boolean, choice, duration, list, number, pairs, text};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
+use engine::pipes::Type;
 use engine::program::{
     Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program, SharedUse, Template,
 };
 use packet::{Field, KeySource};
 
-/// Entries that a pipe has room for at least, unless it says otherwise.
-const CAPACITY_LEAST: usize = 1024;
-/// Flows that a FLOW pipe has room for, unless it says otherwise.
-const FLOWS: usize = 65_536;
-
-const KEYS: &[&str] = &[
-    "type", "match", "hash", "group", "key", "learn", "monitor", "action", "actions", "forward", "miss", "rehash",
-    "capacity", "entries",
-];
+/// Keys of every pipe; each type has [more](engine::pipes::Type::keys).
+const KEYS: &[&str] =
+    &["type", "match", "monitor", "action", "actions", "forward", "miss", "rehash", "capacity", "entries"];
 
 /// Reads the contents of a pipe that the program knows by name. What cannot be used is reported and left out.
 #[must_use]
@@ -34,7 +29,9 @@ pub fn read(
 ) -> Pipe {
     let before = report.errors();
     let mut pipe = program.pipes[id.index()].clone();
-    let section = Section::of(node, KEYS, report).at(report.span_of(pipe.origin));
+    let own = PipeKind::BLANK.iter().flat_map(|kind| kind.of_type().keys);
+    let keys: Vec<&str> = KEYS.iter().chain(own).copied().collect();
+    let section = Section::of(node, &keys, report).at(report.span_of(pipe.origin));
     let reader = Reader { section: &section, program, attachments };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
@@ -62,41 +59,30 @@ struct Reader<'a> {
     attachments: &'a Attachments,
 }
 
-/// A pipe's type, before the rest of it is known.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Type {
-    Basic,
-    Hash,
-    Flow,
-    Lpm,
-    Acl,
-}
-
-const TYPES: &[(&str, Type)] =
-    &[("basic", Type::Basic), ("hash", Type::Hash), ("flow", Type::Flow), ("lpm", Type::Lpm), ("acl", Type::Acl)];
-
 impl Reader<'_> {
     fn kind(&self, report: &mut Report) -> PipeKind {
-        let node = self.section.need("type", "basic, hash, flow, lpm or acl", report);
-        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", TYPES, report)) else {
+        let types: Vec<(&str, &PipeKind)> = PipeKind::BLANK.iter().map(|kind| (kind.word(), kind)).collect();
+        let words: Vec<&str> = types.iter().map(|(word, _)| *word).collect();
+        let node = self.section.need("type", &format!("one of {}", words.join(", ")), report);
+        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", &types, report)) else {
             return PipeKind::Basic;
         };
-        self.only(&["hash", "group"], kind == Type::Hash, "hash", report);
-        self.only(&["key", "learn"], kind == Type::Flow, "flow", report);
+        self.no_others(kind.of_type(), report);
         match kind {
-            Type::Basic => PipeKind::Basic,
-            Type::Lpm => PipeKind::Lpm,
-            Type::Acl => PipeKind::Acl,
-            Type::Hash => PipeKind::Hash { input: self.hash(report), group: self.group(report) },
-            Type::Flow => PipeKind::Flow { key: self.key(report), learn: self.learn(report), idle_timeout_ns: 0 },
+            PipeKind::Hash { .. } => PipeKind::Hash { input: self.hash(report), group: self.group(report) },
+            PipeKind::Flow { .. } => {
+                PipeKind::Flow { key: self.key(report), learn: self.learn(report), idle_timeout_ns: 0 }
+            }
+            same => same.clone(),
         }
     }
 
-    /// Keys that only one type of pipe has.
-    fn only(&self, keys: &[&str], allowed: bool, kind: &str, report: &mut Report) {
-        for key in keys {
-            if let Some(node) = self.section.get(key).filter(|_| !allowed) {
-                report.error(node.span, format!("only {kind} pipes have `{key}`"));
+    /// Keys that only pipes of another type have.
+    fn no_others(&self, own: &Type, report: &mut Report) {
+        let others = PipeKind::BLANK.iter().map(PipeKind::of_type).filter(|other| other.word != own.word);
+        for (other, key) in others.flat_map(|other| other.keys.iter().map(move |key| (other, key))) {
+            if let Some(node) = self.section.get(key) {
+                report.error(node.span, format!("only {} pipes have `{key}`", other.word));
             }
         }
     }
@@ -191,8 +177,8 @@ impl Reader<'_> {
         matches
     }
 
-    /// `per_entry`, `prefix`, `masked`, `range`, `ignore`, a value; `value/mask` and `per_entry/mask`, or the same as
-    /// mappings: `{ const: value, mask: mask }`, `{ per_entry: mask }`.
+    /// `per_entry`, `prefix`, `masked`, `range`, `ignore`, a value; `value/mask` and `per_entry/mask`, or the
+    /// same as mappings: `{ const: value, mask: mask }`, `{ per_entry: mask }`.
     fn criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
         if let Kind::Map(_) = node.kind {
             return self.long_criterion(field, node, report);
@@ -311,14 +297,6 @@ impl Reader<'_> {
             let capacity = number(node, "a capacity", 1..=u64::from(CAPACITY_MAX), report);
             return capacity.map_or(CAPACITY_MAX, |capacity| capacity as u32);
         }
-        let roomy = (written + written / 4).next_power_of_two();
-        match &pipe.kind {
-            PipeKind::Flow { .. } => FLOWS.max(roomy) as u32,
-            PipeKind::Hash { group, .. } => {
-                let targets = self.program.groups.get(group.index()).map_or(0, |group| group.targets.len());
-                written.max(targets).max(1) as u32
-            }
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => CAPACITY_LEAST.max(roomy) as u32,
-        }
+        pipe.kind.capacity(self.program, written)
     }
 }

@@ -68,6 +68,12 @@ impl EntryKey {
     pub fn of(entry: &Entry) -> EntryKey {
         EntryKey { matches: entry.matches.clone(), priority: entry.priority }
     }
+
+    /// The key of an entry with one match.
+    #[must_use]
+    pub fn one(given: EntryMatch) -> EntryKey {
+        EntryKey { matches: vec![given], priority: 0 }
+    }
 }
 
 /// Why a change was refused; nothing has changed then.

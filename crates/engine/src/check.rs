@@ -6,7 +6,7 @@
 //!
 //! Costs: linear in entries, but for the pairs of ACL entries up to [`SHADOW_MAX`].
 
-mod entries;
+pub(crate) mod entries;
 mod finding;
 mod operations;
 mod pipes;
@@ -15,10 +15,12 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use entries::found;
 pub use finding::{Finding, FindingKind, Severity};
+pub(crate) use pipes::{lost, too_large};
 pub use shape::Shape;
 
-use crate::program::{Entry, GroupId, Learn, PipeId, Program};
+use crate::program::{Entry, PipeId, Program};
 
 /// Pipes of a program at most: a walk of more cannot be meant, and the engine keeps a list of packets per pipe.
 pub const PIPES_MAX: usize = 256;
@@ -89,12 +91,5 @@ fn limits(program: &Program, findings: &mut Vec<Finding>) {
 fn too_many(what: &'static str, count: usize, max: usize, kinds: &mut Vec<FindingKind>) {
     if count > max {
         kinds.push(FindingKind::TooMany { what, count, max });
-    }
-}
-
-fn learn_group(learn: Learn) -> Option<GroupId> {
-    match learn {
-        Learn::Pin(group) | Learn::Follow(group) => Some(group),
-        Learn::Nothing | Learn::Default => None,
     }
 }

@@ -8,6 +8,7 @@ pub mod change;
 pub mod check;
 pub mod interpreter;
 pub mod operation;
+pub mod pipes;
 pub mod program;
 pub mod ring;
 pub mod snapshot;

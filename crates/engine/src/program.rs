@@ -5,6 +5,7 @@
 //! an entry, a counter or a target that keeps its name keeps its state.
 
 pub use crate::operation::{Encap, Operation, Place, Value};
+pub use crate::pipes::{HashInput, Learn, PipeKind};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 
 macro_rules! ids {
@@ -116,60 +117,6 @@ pub struct Pipe {
     pub origin: Origin,
 }
 
-/// How a pipe looks packets up.
-#[derive(Clone, Debug, PartialEq)]
-pub enum PipeKind {
-    /// Exact match under one mask: a hash table.
-    Basic,
-    /// Hash to bucket to target; entries are the targets' actions.
-    Hash {
-        /// What is hashed.
-        input: HashInput,
-        /// The group whose bucket table is used.
-        group: GroupId,
-    },
-    /// Exact match on the flow key; entries are written by packets.
-    Flow {
-        /// Which headers the key is made of.
-        key: KeySource,
-        /// What a packet of a new flow writes.
-        learn: Learn,
-        /// Flows idle for so long are removed; 0: never.
-        idle_timeout_ns: u64,
-    },
-    /// Longest prefix match on one field.
-    Lpm,
-    /// Masks, ranges and priorities per entry.
-    Acl,
-}
-
-/// What a HASH pipe hashes.
-#[derive(Clone, Debug, PartialEq)]
-pub enum HashInput {
-    /// The packet's select hash (5-tuple, as received or since the last `rehash`).
-    Select(KeySource),
-    /// The select hash function over the values of these fields under these masks, in this order.
-    Fields(Vec<(Field, u128)>),
-    /// The hash that the NIC delivered with the frame, whatever was rewritten since; of a frame that came without, the
-    /// select hash of the outer headers.
-    Rss,
-    /// Nothing: the pipe's packets take the buckets in turn, each worker's for themselves.
-    RoundRobin,
-}
-
-/// What the first packet of a flow writes into a FLOW pipe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Learn {
-    /// Nothing: only entries given by configuration or at run time hit.
-    Nothing,
-    /// The pipe's default entry ([`EntryMatch::Default`]): flows are counted and tracked.
-    Default,
-    /// The target that the group's buckets give: pinned, the flow stays with it whatever becomes of the buckets.
-    Pin(GroupId),
-    /// The group: the flow follows its buckets.
-    Follow(GroupId),
-}
-
 /// One field a pipe matches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Match {
@@ -202,6 +149,26 @@ pub enum Criterion {
     Masked,
     /// The entry gives a range of ports (ACL): [`EntryMatch::Range`], [`EntryMatch::Any`].
     Range,
+}
+
+impl Criterion {
+    /// Its word in YAML; a constant has none.
+    #[must_use]
+    pub fn word(self) -> Option<&'static str> {
+        match self {
+            Criterion::Const { .. } => None,
+            Criterion::PerEntry { .. } => Some("per_entry"),
+            Criterion::Prefix => Some("prefix"),
+            Criterion::Masked => Some("masked"),
+            Criterion::Range => Some("range"),
+        }
+    }
+
+    /// May an entry match whatever the field is, also when the packet does not have it?
+    #[must_use]
+    pub fn has_any(self) -> bool {
+        matches!(self, Criterion::Masked | Criterion::Range)
+    }
 }
 
 /// What is counted and metered when a pipe is hit. Every entry counts packets and bytes besides.
@@ -485,26 +452,18 @@ impl Pipe {
         }
     }
 
+    /// The matches that entries fill in: entries' matches are in this order.
+    pub fn varying(&self) -> impl Iterator<Item = &Match> {
+        self.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }))
+    }
+
     /// How deep this pipe reads: its matches, its hash input, its actions.
     #[must_use]
     fn depth(&self, groups: bool) -> Depth {
         let matches = self.matches.iter().map(|one| one.field.depth());
-        let kind = match &self.kind {
-            PipeKind::Hash { input: HashInput::Fields(fields), .. } => {
-                fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default()
-            }
-            PipeKind::Hash { input: HashInput::Select(source), .. } | PipeKind::Flow { key: source, .. } => {
-                key_depth(*source)
-            }
-            // Not every frame has a NIC's hash.
-            PipeKind::Hash { input: HashInput::Rss, .. } => key_depth(KeySource::Outer),
-            PipeKind::Hash { input: HashInput::RoundRobin, .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => {
-                Depth::L2
-            }
-        };
         let actions = self.templates.iter().flat_map(|template| &template.operations).map(Operation::depth);
         let forward = if groups && self.forwards_by_hash() { Depth::L4 } else { Depth::L2 };
-        matches.chain(actions).max().unwrap_or_default().max(kind).max(forward)
+        matches.chain(actions).max().unwrap_or_default().max(self.kind.depth()).max(forward)
     }
 
     fn forwards_by_hash(&self) -> bool {
@@ -517,18 +476,7 @@ impl Pipe {
     }
 
     fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {
-        let own = match &self.kind {
-            PipeKind::Flow { key, learn, .. } if *key == wanted => {
-                KeyUse { table: true, select: matches!(learn, Learn::Pin(_) | Learn::Follow(_)), ..KeyUse::default() }
-            }
-            PipeKind::Hash { input: HashInput::Select(source), .. } => {
-                KeyUse { select: *source == wanted, ..KeyUse::default() }
-            }
-            PipeKind::Hash { input: HashInput::Rss, .. } => {
-                KeyUse { select_unhashed: wanted == KeySource::Outer, ..KeyUse::default() }
-            }
-            _ => KeyUse::default(),
-        };
+        let own = self.kind.key_use(wanted);
         let mut operations = self.templates.iter().flat_map(|template| &template.operations);
         // Groups and tunnels go by the outer headers.
         let outer =
@@ -548,12 +496,5 @@ impl Template {
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
         crate::operation::places(&self.operations)
-    }
-}
-
-fn key_depth(source: KeySource) -> Depth {
-    match source {
-        KeySource::Outer => Depth::L4,
-        KeySource::Inner => Depth::Inner,
     }
 }

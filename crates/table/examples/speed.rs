@@ -93,7 +93,7 @@ fn exact<const W: usize>(entries: usize) {
     for (percent, range) in [(100, entries), (50, 2 * entries)] {
         time_batches(&format!("exact W={W} {entries}: lookup, {percent}% hit"), range, key, |keys, hashes| {
             hashes.iter().for_each(|&hash| table.prefetch_bucket(hash));
-            black_box(table.lookup_batch(keys, hashes, u64::MAX, &mut rows));
+            black_box(table.lookup_batch(keys, hashes, u64::MAX, &mut rows, |_| {}));
         });
     }
     time(&format!("exact W={W} {entries}: remove one, insert one"), || {

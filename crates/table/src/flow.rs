@@ -264,7 +264,7 @@ impl FlowTable {
         for i in Bits(mask) {
             self.store.prefetch(hashes[i]);
         }
-        self.store.lookup_batch(keys, hashes, mask, rows)
+        self.store.lookup_batch(keys, hashes, mask, rows, |_| {})
     }
 
     /// Returns the row of a key.

@@ -194,7 +194,7 @@ impl Daemon {
                 sum.unflowed_full += report.unflowed_full;
             }
             let mut json = json!({
-                "name": pipe.name, "type": type_name(&pipe.kind), "entries": sum.entries, "capacity": pipe.capacity,
+                "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries, "capacity": pipe.capacity,
                 "hits": sum.hits, "misses": sum.misses.packets, "forward": config::write_forward(pipe.forward, &self.plan.program),
                 "miss": config::write_forward(pipe.miss, &self.plan.program),
             });
@@ -401,17 +401,6 @@ pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
         text += &format!("; pipe {pipe}: {entries} entries and {flows} flows removed");
     }
     text
-}
-
-/// A pipe type's word.
-pub fn type_name(kind: &PipeKind) -> &'static str {
-    match kind {
-        PipeKind::Basic => "basic",
-        PipeKind::Hash { .. } => "hash",
-        PipeKind::Flow { .. } => "flow",
-        PipeKind::Lpm => "lpm",
-        PipeKind::Acl => "acl",
-    }
 }
 
 fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {

@@ -6,7 +6,7 @@ use engine::interpreter::Walk;
 use engine::interpreter::trace::{
     Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
-use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PipeKind, PortId, Program};
+use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PortId, Program};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
 use packet::craft::describe_short;
@@ -112,14 +112,7 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
 }
 
 fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
-    match names.program.pipes.get(pipe.index()).map(|pipe| &pipe.kind) {
-        Some(PipeKind::Basic) => "basic",
-        Some(PipeKind::Hash { .. }) => "hash",
-        Some(PipeKind::Flow { .. }) => "flow",
-        Some(PipeKind::Lpm) => "lpm",
-        Some(PipeKind::Acl) => "acl",
-        None => "?",
-    }
+    names.program.pipes.get(pipe.index()).map_or("?", |pipe| pipe.kind.word())
 }
 
 fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {

@@ -211,7 +211,7 @@ impl Coverage {
             Lookup::Miss(_) => "miss",
             Lookup::NoTarget => "no_target",
         };
-        self.meet(&format!("pipe:{}:{result}", kind(pipe)));
+        self.meet(&format!("pipe:{}:{result}", pipe.kind.word()));
         self.matched(pipe, step);
         if let Some(flow) = &step.flow {
             self.flow(pipe, flow, &step.lookup);
@@ -339,16 +339,6 @@ impl Coverage {
         // Awareness shows when the packet comes with another colour than green.
         let aware = if config.colour_aware && met.before > Color::Green { "aware" } else { "blind" };
         self.meet(&format!("meter:{marker}:{aware}:{}", met.after));
-    }
-}
-
-fn kind(pipe: &Pipe) -> &'static str {
-    match pipe.kind {
-        PipeKind::Basic => "basic",
-        PipeKind::Hash { .. } => "hash",
-        PipeKind::Flow { .. } => "flow",
-        PipeKind::Lpm => "lpm",
-        PipeKind::Acl => "acl",
     }
 }
 

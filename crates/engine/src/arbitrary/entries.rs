@@ -57,7 +57,7 @@ pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usi
     let meter = pipe.monitor.meter == Some(SharedUse::PerEntry);
     Entry {
         matches: keys(random, program, pipe),
-        priority: if pipe.kind == PipeKind::Acl { random.below(3) as u32 } else { 0 },
+        priority: if pipe.kind.of_type().priorities { random.below(3) as u32 } else { 0 },
         template: template as u16,
         values: places.into_iter().map(|place| value(random, place.field)).collect(),
         forward: (pipe.forward == Forward::PerEntry).then(|| forward(random, program, at, pipes)),

@@ -1,21 +1,16 @@
-//! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its entries.
+//! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its
+//! entries.
 
-use crate::batch::DELTAS_MAX;
-use crate::batch::acl::AclTable;
-use crate::batch::basic::BasicTable;
-use crate::batch::load::{Guards, KEY_WORDS_MAX, KeyPlan};
+use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
-use crate::batch::table::{FlowPipe, HashTable, LpmTable, NO_ROW, Table};
 use crate::change::ChangeError;
 use crate::check::Shape;
-use crate::program::{
-    Criterion, Forward, HashInput, Learn, MeterConfig, MeterSecond, MeterUnit, Pipe, PipeKind, Program,
-};
+use crate::pipes::Making;
+use crate::pipes::table::Table;
+use crate::program::{Criterion, Forward, MeterConfig, MeterSecond, MeterUnit, Pipe, Program};
 use crate::snapshot::Count;
-use packet::{Field, KeySource, TableHash};
-use std::collections::HashMap;
-use table::{FlowTable, Lpm};
+use packet::Field;
 use thiserror::Error;
 
 /// Why a program cannot be compiled. The check says most of this better, with a place; this is the last line.
@@ -65,6 +60,8 @@ pub struct CompiledPipe {
     pub shape: Pipe,
     pub guards: Guards,
     pub table: Table,
+    /// The rows that the table's keys lead to.
+    pub slab: Slab,
     pub wide: PipeWide,
     pub plans: Vec<Plan>,
     pub actions: Actions,
@@ -84,14 +81,15 @@ pub struct CompiledPipe {
 }
 
 /// Compiles a pipe without its entries.
-pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result<CompiledPipe, CompileError> {
-    let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &program.tunnels)).collect();
+pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileError> {
+    let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &making.program.tunnels)).collect();
     let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     Ok(CompiledPipe {
         shape: pipe.without_entries(),
         guards: guards(pipe),
-        table: table(pipe, program, hash, secret)?,
+        table: pipe.kind.table(pipe, making)?,
+        slab: Slab::with_capacity(pipe.capacity as usize),
         wide,
         plans,
         actions: Actions::new(stride),
@@ -110,7 +108,7 @@ pub fn pipe(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Res
 }
 
 /// Ages are kept in milliseconds; a timeout below one is one.
-fn milliseconds(ns: u64) -> u32 {
+pub fn milliseconds(ns: u64) -> u32 {
     if ns == 0 { 0 } else { u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX / 4).max(1) }
 }
 
@@ -122,101 +120,14 @@ fn guards(pipe: &Pipe) -> Guards {
     Guards::new(&pipe.matches.iter().filter_map(constant).collect::<Vec<_>>())
 }
 
-fn table(pipe: &Pipe, program: &Program, hash: TableHash, secret: u64) -> Result<Table, CompileError> {
-    let capacity = pipe.capacity as usize;
-    match &pipe.kind {
-        PipeKind::Basic => {
-            let plan = KeyPlan::new(&fields(pipe, |criterion| match criterion {
-                Criterion::PerEntry { mask } => Some(mask),
-                _ => None,
-            })?);
-            let table = BasicTable::new(plan, hash, capacity);
-            table.map(|table| Table::Basic(Box::new(table))).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
-        }
-        PipeKind::Hash { input, group } => {
-            fields(pipe, |_| None)?;
-            let plan = match input {
-                HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin => KeyPlan::default(),
-                HashInput::Fields(fields) => KeyPlan::unpacked(fields),
-            };
-            if plan.words > KEY_WORDS_MAX {
-                return Err(CompileError::KeyTooWide(pipe.name.clone()));
-            }
-            let targets = program.groups[group.index()].targets.len();
-            let row_of = vec![NO_ROW; targets];
-            Ok(Table::Hash(HashTable {
-                input: input.clone(),
-                plan,
-                group: group.index(),
-                slab: Slab::default(),
-                row_of,
-                turns: 0,
-            }))
-        }
-        PipeKind::Flow { key, learn, idle_timeout_ns } => {
-            fields(pipe, |_| None)?;
-            Ok(Table::Flow(Box::new(flow(pipe, program, (*key, *learn, *idle_timeout_ns), hash))))
-        }
-        PipeKind::Lpm => lpm(pipe, capacity),
-        PipeKind::Acl => acl(pipe, capacity, secret),
-    }
-}
-
 /// The matched fields that are not constant, with their masks.
-fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<Vec<(Field, u128)>, CompileError> {
+pub fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<Vec<(Field, u128)>, CompileError> {
     let mut fields = Vec::new();
-    for one in &pipe.matches {
-        if matches!(one.criterion, Criterion::Const { .. }) {
-            continue;
-        }
+    for one in pipe.varying() {
         let refused = || CompileError::Criterion { pipe: pipe.name.clone(), field: one.field };
         fields.push((one.field, mask(one.criterion).ok_or_else(refused)?));
     }
     Ok(fields)
-}
-
-fn flow(pipe: &Pipe, program: &Program, kind: (KeySource, Learn, u64), hash: TableHash) -> FlowPipe {
-    let (source, learn, idle_timeout_ns) = kind;
-    let targets = match learn {
-        Learn::Pin(group) | Learn::Follow(group) => program.groups[group.index()].targets.len(),
-        Learn::Nothing | Learn::Default => 0,
-    };
-    FlowPipe {
-        source,
-        learn,
-        timeout_ms: milliseconds(idle_timeout_ns),
-        table: FlowTable::with_capacity(pipe.capacity as usize),
-        hash,
-        slab: Slab::default(),
-        default_row: NO_ROW,
-        row_of: vec![NO_ROW; targets],
-        own: HashMap::new(),
-        unflowed_full: 0,
-        deltas: Vec::with_capacity(DELTAS_MAX),
-    }
-}
-
-fn lpm(pipe: &Pipe, capacity: usize) -> Result<Table, CompileError> {
-    let fields = fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
-    let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
-    let width = match field.spec().bits {
-        32 => table::lpm::Width::V4,
-        128 => table::lpm::Width::V6,
-        _ => return Err(CompileError::Criterion { pipe: pipe.name.clone(), field }),
-    };
-    let plan = KeyPlan::unpacked(&[(field, u128::MAX)]);
-    Ok(Table::Lpm(LpmTable { plan, lpm: Lpm::with_capacity(width, capacity), slab: Slab::default() }))
-}
-
-fn acl(pipe: &Pipe, capacity: usize, secret: u64) -> Result<Table, CompileError> {
-    let fields = fields(pipe, |criterion| match criterion {
-        Criterion::Masked => Some(0),
-        Criterion::Range => Some(16),
-        _ => None,
-    })?;
-    let fields: Vec<(Field, u32)> = fields.into_iter().map(|(field, least)| (field, least as u32)).collect();
-    let table = AclTable::new(&fields, capacity, secret);
-    table.map(|table| Table::Acl(Box::new(table))).ok_or_else(|| CompileError::KeyTooWide(pipe.name.clone()))
 }
 
 /// An entry of the program was refused.
@@ -243,7 +154,8 @@ pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileEr
     table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
-/// The order of pipes: every forward points onward, and of several that could be next the one written first is.
+/// The order of pipes: every forward points onward, and of several that could be next the one written first
+/// is.
 pub fn order(program: &Program) -> Result<Vec<usize>, CompileError> {
     let order: Vec<usize> = Shape::of(program).order.iter().map(|pipe| pipe.index()).collect();
     match (0..program.pipes.len()).find(|at| !order.contains(at)) {
@@ -272,8 +184,8 @@ pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16>
     }
 }
 
-/// A target's name as a number that every node of a fleet agrees on: the select hash, seed 0, of its bytes, eight to
-/// a word, behind their count.
+/// A target's name as a number that every node of a fleet agrees on: the select hash, seed 0, of its bytes,
+/// eight to a word, behind their count.
 #[must_use]
 pub fn name_hash(name: &str) -> u64 {
     let mut words = vec![name.len() as u64];

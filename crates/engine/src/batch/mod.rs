@@ -7,28 +7,26 @@
 //! Promises: no allocation, lock, log or system call while a batch is processed. The same results as
 //! [`crate::interpreter`], which shares none of this code.
 
-mod acl;
-mod basic;
 pub(crate) mod compile;
 mod entries;
-mod group;
-mod load;
+pub(crate) mod group;
+pub(crate) mod load;
 mod mend;
-mod packets;
+pub(crate) mod packets;
 mod pipe;
-mod rows;
+pub(crate) mod rows;
 mod steps;
 mod swap;
-mod table;
 mod tees;
 mod tunnel;
 
 use crate::change::{Change, ChangeError};
 use crate::check::check_entry;
+use crate::pipes::Making;
 use crate::program::{CounterId, Entry, Forward, Group, PipeId, PortId, Program};
-use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
 use crate::verdict::{Copied, Verdict};
-use ::table::{Decision, FlowDelta, Meter, Patience};
+use ::table::{FlowDelta, Meter, Patience};
 pub use compile::CompileError;
 use compile::CompiledPipe;
 use group::{GroupTable, Meeting};
@@ -44,7 +42,7 @@ const AGE_SWEEP_MS: u64 = 1_000;
 const AGE_ROWS_MAX: u64 = 16_384;
 
 /// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
-const DELTAS_MAX: usize = 4096;
+pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// Moves of a group's buckets looked at in one breath at most: a packet that meets a bucket looks for itself.
 const MOVES_PER_TICK: usize = 1024;
@@ -98,7 +96,7 @@ impl Outcome {
     }
 
     #[inline(always)]
-    fn drop(&mut self, slot: usize, reason: DropReason) {
+    pub(crate) fn drop(&mut self, slot: usize, reason: DropReason) {
         self.dropped |= 1 << slot;
         self.reasons[slot & 63] = reason;
     }
@@ -173,13 +171,12 @@ impl Engine {
     /// # Errors
     /// What the check would have said; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
-        let secret = hash.hash(&[0]);
-        let pipes: Result<Vec<_>, _> =
-            program.pipes.iter().map(|one| compile::pipe(one, program, hash, secret)).collect();
+        let making = Making { program, hash, secret: hash.hash(&[0]) };
+        let pipes: Result<Vec<_>, _> = program.pipes.iter().map(|one| compile::pipe(one, making)).collect();
         let shape = program.without_entries();
         let (walk, order) = (walk(program, hash)?, compile::order(program)?);
         let pipes = pipes?;
-        let flows = order.iter().copied().find(|&at| matches!(pipes[at].table, table::Table::Flow(_)));
+        let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
         let mut engine = Engine { program: shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
@@ -200,7 +197,7 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn has_flows(&self) -> bool {
-        self.pipes.iter().any(|pipe| matches!(pipe.table, table::Table::Flow(_)))
+        self.pipes.iter().any(|pipe| pipe.table.flows().is_some())
     }
 
     /// Carries the packets of `list`, which came in by `input`, through the program. The frames stay in the batch, rewritten; the outcome
@@ -225,13 +222,10 @@ impl Engine {
         };
         let outcome = &mut walk.outcome;
         // The flow table's lines come while keys are made and other pipes run.
-        let flows = self.flows.and_then(|at| match &self.pipes[at].table {
-            table::Table::Flow(flow) => Some(flow),
-            _ => None,
-        });
+        let flows = self.flows.and_then(|at| self.pipes[at].table.flows());
         let ahead = |source, hash| {
-            if let Some(flow) = flows.filter(|flow| flow.source == source) {
-                flow.table.prefetch_bucket(hash);
+            if let Some(flows) = flows.filter(|flows| flows.source == source) {
+                flows.table.prefetch_bucket(hash);
             }
         };
         let good = walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
@@ -351,9 +345,9 @@ impl Engine {
         let gone = self.departed.iter().take_while(|(pipe, delta)| sink(*pipe, *delta)).count();
         self.departed.drain(..gone);
         for (at, pipe) in self.pipes.iter_mut().enumerate() {
-            let table::Table::Flow(flow) = &mut pipe.table else { continue };
-            let taken = flow.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
-            flow.deltas.drain(..taken);
+            let Some(flows) = pipe.table.flows_mut() else { continue };
+            let taken = flows.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
+            flows.deltas.drain(..taken);
         }
     }
 
@@ -390,19 +384,14 @@ impl Engine {
     /// One live flow of a FLOW pipe.
     #[must_use]
     pub fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        let table::Table::Flow(flow) = &self.pipes.get(pipe.index())?.table else { return None };
-        let at = flow.table.get(flow.hash.hash(&key.0), key)?;
-        flow.table.flow(at).map(|one| flow_snapshot(flow, one))
+        self.pipes.get(pipe.index())?.table.flows()?.snapshot(key)
     }
 
     /// Up to `limit` live flows of a FLOW pipe, and how many there are.
     #[must_use]
     pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
-        let Some(table::Table::Flow(flow)) = self.pipes.get(pipe.index()).map(|pipe| &pipe.table) else {
-            return (Vec::new(), 0);
-        };
-        let some = flow.table.iter().take(limit).map(|(_, one)| flow_snapshot(flow, one));
-        (some.collect(), flow.table.len())
+        let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
+        flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.table.len()))
     }
 
     /// The buckets of every group, targets by their position.
@@ -414,8 +403,7 @@ impl Engine {
     /// How many packets each pipe has dealt out in turn.
     #[must_use]
     pub fn turns(&self) -> Vec<u64> {
-        let turns = |pipe: &CompiledPipe| if let table::Table::Hash(hash) = &pipe.table { hash.turns } else { 0 };
-        self.pipes.iter().map(turns).collect()
+        self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
     }
 
     /// The same, with what those that are given have counted.
@@ -552,35 +540,12 @@ fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
         hits: Count { packets: row.packets, bytes: row.bytes },
         last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
     });
-    let turns = if let table::Table::Hash(hash) = &pipe.table { hash.turns } else { 0 };
-    let (flows, unflowed_full) = match &pipe.table {
-        table::Table::Flow(flow) => {
-            (flow.table.iter().map(|(_, one)| flow_snapshot(flow, one)).collect(), flow.unflowed_full)
-        }
-        _ => (Vec::new(), 0),
-    };
-    PipeSnapshot { misses: pipe.misses, entries: entries.collect(), flows, unflowed_full, turns }
-}
-
-fn flow_snapshot(pipe: &table::FlowPipe, flow: &::table::Flow) -> FlowSnapshot {
-    use crate::program::{GroupId, Learn};
-    let decision = match flow.decision() {
-        _ if pipe.own.contains_key(flow.key()) => FlowDecision::Own,
-        Decision::Pinned(row) if row == pipe.default_row => FlowDecision::Default,
-        Decision::Pinned(row) => {
-            let target = pipe.row_of.iter().position(|&of| of == row);
-            target.map_or(FlowDecision::Own, |target| FlowDecision::Pinned(target as u16))
-        }
-        Decision::Group(_) | Decision::Cached(_) => match pipe.learn {
-            Learn::Pin(group) | Learn::Follow(group) => FlowDecision::Follow(group),
-            Learn::Nothing | Learn::Default => FlowDecision::Follow(GroupId(0)),
-        },
-    };
-    FlowSnapshot {
-        key: *flow.key(),
-        decision,
-        hits: Count { packets: flow.packets(), bytes: flow.bytes() },
-        first_ms: flow.first(),
-        last_ms: flow.last(),
+    let flows = pipe.table.flows();
+    PipeSnapshot {
+        misses: pipe.misses,
+        entries: entries.collect(),
+        flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
+        unflowed_full: flows.map_or(0, |flows| flows.unflowed_full),
+        turns: pipe.table.turns(),
     }
 }

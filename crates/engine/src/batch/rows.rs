@@ -1,9 +1,10 @@
-//! Entries as the data path keeps them: a 24-byte row that is written on every hit, and the action row it points to,
-//! which is only read.
+//! Entries as the data path keeps them: a 24-byte row that is written on every hit, and the action row it
+//! points to, which is only read.
 //!
-//! Many entries say the same (a million prefixes, eight next hops), so action rows are shared by content: what is read
-//! stays in the first cache level, and an entry costs its key and 24 bytes. Values are laid out as the steps of the
-//! template want them, an encapsulation as the finished outer header, so that carrying out an action is copying.
+//! Many entries say the same (a million prefixes, eight next hops), so action rows are shared by content:
+//! what is read stays in the first cache level, and an entry costs its key and 24 bytes. Values are laid out
+//! as the steps of the template want them, an encapsulation as the finished outer header, so that carrying
+//! out an action is copying.
 
 use crate::batch::steps::Plan;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
@@ -26,18 +27,9 @@ pub struct EntryRow {
 }
 
 impl EntryRow {
-    /// Counts a packet; the action to carry out.
+    /// Counts packets; the action to carry out.
     #[inline(always)]
-    pub fn hit(&mut self, bytes: usize, now_ms: u32) -> u32 {
-        self.packets += 1;
-        self.bytes += bytes as u64;
-        self.last = now_ms;
-        self.action & !RUN_TIME
-    }
-
-    /// Counts the packets of a list.
-    #[inline(always)]
-    pub fn hit_all(&mut self, count: Count, now_ms: u32) -> u32 {
+    pub fn hit(&mut self, count: Count, now_ms: u32) -> u32 {
         self.packets += count.packets;
         self.bytes += count.bytes;
         self.last = now_ms;
@@ -228,7 +220,7 @@ impl Actions {
     }
 }
 
-/// Rows that are reached by number: targets of a group, prefixes, rules, own flows.
+/// The rows of a pipe, which its table leads to by number.
 #[derive(Debug, Default)]
 pub struct Slab {
     pub rows: Vec<EntryRow>,
@@ -236,17 +228,25 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// Puts a row somewhere and says where.
-    pub fn insert(&mut self, row: EntryRow) -> u32 {
+    /// No rows, and memory for so many, resident as used.
+    #[must_use]
+    pub fn with_capacity(rows: usize) -> Slab {
+        let rows = Vec::with_capacity(rows);
+        packet::advise_huge(&rows);
+        Slab { rows, free: Vec::new() }
+    }
+
+    /// The number that the next row gets: that of the row removed last, or one more than ever before.
+    #[must_use]
+    pub fn next(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.rows.len() as u32)
+    }
+
+    /// Puts a row where [`Slab::next`] said.
+    pub fn insert(&mut self, row: EntryRow) {
         match self.free.pop() {
-            Some(at) => {
-                self.rows[at as usize] = row;
-                at
-            }
-            None => {
-                self.rows.push(row);
-                (self.rows.len() - 1) as u32
-            }
+            Some(at) => self.rows[at as usize] = row,
+            None => self.rows.push(row),
         }
     }
 
@@ -254,5 +254,13 @@ impl Slab {
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
         std::mem::take(&mut self.rows[at as usize])
+    }
+
+    /// Asks for a row that is likely to be hit.
+    #[inline(always)]
+    pub fn prefetch(&self, at: u32) {
+        if let Some(row) = self.rows.get(at as usize) {
+            packet::prefetch(row);
+        }
     }
 }

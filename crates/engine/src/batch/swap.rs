@@ -1,21 +1,18 @@
 //! A new program takes over the state of the old one: shape is swapped, entries are state.
 //!
-//! The new engine is compiled elsewhere, with the entries its configuration names. Here it inherits: counts of entries
-//! with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, counters by name. Whatever
-//! does not survive is counted per pipe, and removed flows leave their deltas.
+//! The new engine is compiled elsewhere, with the entries its configuration names. Here it inherits: counts
+//! of entries with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, counters
+//! by name. Whatever does not survive is counted per pipe, and removed flows leave their deltas.
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::{GroupTable, Held};
 use crate::batch::rows::EntryRow;
-use crate::batch::table::{FlowPipe, NO_ROW, Table};
 use crate::batch::{Engine, GONE, leads_back};
 use crate::change::EntryKey;
+use crate::pipes::flow::Flows;
 use crate::program::{
-    CounterId, Entry, EntryMatch, Fill, Forward, GroupId, HashInput, Learn, MeterDeclaration, MeterId, Operation, Pipe,
-    PipeId, PipeKind, Program,
+    CounterId, Entry, EntryMatch, Fill, Forward, MeterDeclaration, MeterId, Operation, Pipe, PipeId, Program,
 };
-use packet::KeySource;
-use table::{Decision, DeltaReason, Flow};
 
 /// What a swap kept and what it removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,9 +44,9 @@ impl Engine {
             if lost != (0, 0) {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
-            if let Table::Flow(flow) = &mut from.table {
+            if let Some(flows) = from.table.flows_mut() {
                 let pipe = renumber(PipeId(at as u16));
-                departed.extend(flow.deltas.drain(..).map(|delta| (pipe, delta)));
+                departed.extend(flows.deltas.drain(..).map(|delta| (pipe, delta)));
             }
         }
         report
@@ -99,11 +96,7 @@ impl Engine {
 /// Everything in a pipe that has no heir: entries and flows.
 fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
     let entries = from.entries().len();
-    let flows = match &mut from.table {
-        Table::Flow(flow) => flow.forget_all(),
-        _ => 0,
-    };
-    (entries, flows)
+    (entries, from.table.flows_mut().map_or(0, Flows::forget_all))
 }
 
 fn inherit_pipe(
@@ -126,15 +119,8 @@ fn inherit_pipe(
             lost += 1;
         }
     }
-    if let (Table::Hash(new), Table::Hash(old)) = (&mut heir.table, &from.table) {
-        new.turns = old.turns;
-    }
-    let mut flows_lost = 0;
-    if let (Table::Flow(new), Table::Flow(old)) = (&mut heir.table, &mut from.table) {
-        new.unflowed_full = old.unflowed_full;
-        flows_lost = inherit_flows(new, old, (names, &from.shape), now_ms);
-        report.flows_kept += new.table.len();
-    }
+    let flows_lost = heir.table.inherit(&mut from.table, &|target| names.target(&from.shape, target), now_ms);
+    report.flows_kept += heir.table.flows().map_or(0, |flows| flows.table.len());
     (lost, flows_lost)
 }
 
@@ -151,89 +137,9 @@ fn enter_again(
     translated.is_some_and(|entry| heir.enter(&entry, now_ms).is_ok()) && heir.inherit(&key, row)
 }
 
-/// Moves the flows and points their decisions at the heir's rows. Those whose target is gone are removed; how many.
-fn inherit_flows(new: &mut FlowPipe, old: &mut FlowPipe, (names, shape): (&Names<'_>, &Pipe), now_ms: u32) -> usize {
-    let mut gone = move_flows(new, old);
-    let mut row_now = vec![NO_ROW; old.slab.rows.len()];
-    if old.default_row != NO_ROW {
-        row_now[old.default_row as usize] = new.default_row;
-    }
-    for (target, &row) in old.row_of.iter().enumerate().filter(|(_, row)| **row != NO_ROW) {
-        let place = names.target(shape, target as u16).and_then(|target| new.row_of.get(usize::from(target)));
-        row_now[row as usize] = place.copied().unwrap_or(NO_ROW);
-    }
-    for (key, &row) in &old.own {
-        row_now[row as usize] = new.own.get(key).copied().unwrap_or(NO_ROW);
-    }
-    let hash = new.hash;
-    let all: Vec<(u32, Decision)> = new.table.iter().map(|(at, flow)| (at, flow.decision())).collect();
-    for (at, decision) in all {
-        let Decision::Pinned(row) = decision else { continue };
-        match row_now.get(row as usize) {
-            Some(&now) if now != NO_ROW => {
-                new.table.pin(at, Decision::Pinned(now));
-            }
-            _ => {
-                let delta = new.table.remove(at, DeltaReason::Removed, |key| hash.hash(&key.0));
-                new.deltas.extend(delta);
-                gone += 1;
-            }
-        }
-    }
-    gone + enter_own(new, now_ms)
-}
-
-/// Moves the flow table as it is or, into one of another capacity, flow by flow; how many found no room.
-fn move_flows(new: &mut FlowPipe, old: &mut FlowPipe) -> usize {
-    if old.table.capacity() == new.table.capacity() {
-        std::mem::swap(&mut new.table, &mut old.table);
-        return 0;
-    }
-    let hash = new.hash;
-    // What the heir has are flows of its own entries, and none has counted anything.
-    new.table.flush(DeltaReason::Removed, |key| hash.hash(&key.0), |_| true);
-    let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
-    for (at, flow) in all {
-        if new.table.adopt(hash.hash(&flow.key().0), &flow).is_ok() {
-            let _moved = old.table.remove(at, DeltaReason::Removed, |key| hash.hash(&key.0));
-        }
-    }
-    old.forget_all()
-}
-
-/// Own flows of the heir's that were no flows before; how many others made room for them.
-fn enter_own(new: &mut FlowPipe, now_ms: u32) -> usize {
-    let (hash, mut gone) = (new.hash, 0);
-    for (key, &row) in &new.own {
-        loop {
-            if let Ok(at) = new.table.learn(hash.hash(&key.0), key, Decision::Pinned(row), now_ms) {
-                new.table.pin(at, Decision::Pinned(row));
-                break;
-            }
-            let other = new.table.iter().find(|(_, flow)| !new.own.contains_key(flow.key())).map(|(at, _)| at);
-            let Some(other) = other else { break };
-            new.deltas.extend(new.table.remove(other, DeltaReason::Evicted, |key| hash.hash(&key.0)));
-            gone += 1;
-        }
-    }
-    gone
-}
-
-impl FlowPipe {
-    /// Removes every flow, leaving its delta; how many.
-    fn forget_all(&mut self) -> usize {
-        let (hash, count) = (self.hash, self.table.len());
-        let deltas = &mut self.deltas;
-        self.table.flush(
-            DeltaReason::Removed,
-            |key| hash.hash(&key.0),
-            |delta| {
-                deltas.push(delta);
-                true
-            },
-        );
-        count
-    }
+/// The name of the group whose targets a pipe has entries for.
+fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
+    Some(&program.groups[pipe.kind.group()?.index()].name)
 }
 
 /// Two programs side by side: names are what lasts.
@@ -253,27 +159,11 @@ impl Names<'_> {
         };
         let matches = |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
         old.name == new.name
-            && self.kind(self.old, &old.kind) == self.kind(self.new, &new.kind)
+            && old.kind.shape() == new.kind.shape()
+            && group_of(self.old, old) == group_of(self.new, new)
             && matches(old) == matches(new)
             && operations(old) == operations(new)
             && (old.forward == Forward::PerEntry) == (new.forward == Forward::PerEntry)
-    }
-
-    /// A pipe's type with groups by name.
-    fn kind<'p>(&self, program: &'p Program, kind: &'p PipeKind) -> Kind<'p> {
-        let group = |id: GroupId| program.groups[id.index()].name.as_str();
-        match kind {
-            PipeKind::Basic => Kind::Basic,
-            PipeKind::Lpm => Kind::Lpm,
-            PipeKind::Acl => Kind::Acl,
-            PipeKind::Hash { input, group: id } => Kind::Hash(input, group(*id)),
-            PipeKind::Flow { key, learn, .. } => match learn {
-                Learn::Nothing => Kind::Flow(*key, 0, ""),
-                Learn::Default => Kind::Flow(*key, 1, ""),
-                Learn::Pin(id) => Kind::Flow(*key, 2, group(*id)),
-                Learn::Follow(id) => Kind::Flow(*key, 3, group(*id)),
-            },
-        }
     }
 
     /// What an old entry matches, targets by their new numbers; `None` when its target is gone.
@@ -285,7 +175,8 @@ impl Names<'_> {
         matches.iter().map(renumber).collect()
     }
 
-    /// An old entry with the new program's numbers; `None` when something it names is gone, or comes before its pipe now.
+    /// An old entry with the new program's numbers; `None` when something it names is gone, or comes before
+    /// its pipe now.
     fn entry(&self, entry: &Entry, key: EntryKey, heir: PipeId) -> Option<Entry> {
         let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {
@@ -305,11 +196,7 @@ impl Names<'_> {
     }
 
     fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
-        let group = match shape.kind {
-            PipeKind::Hash { group, .. } => group,
-            PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => group,
-            _ => return None,
-        };
+        let group = shape.kind.group()?;
         let old = &self.old.groups[group.index()];
         let new = &self.new.groups[self.new.group_named(&old.name)?.index()];
         let name = &old.targets.get(usize::from(target))?.name;
@@ -343,14 +230,4 @@ impl Names<'_> {
         let name = &self.old.meters[id.index()].name;
         self.new.meters.iter().position(|one| one.name == *name).map(|at| MeterId(at as u16))
     }
-}
-
-/// What two pipes' types are compared by.
-#[derive(PartialEq)]
-enum Kind<'a> {
-    Basic,
-    Lpm,
-    Acl,
-    Hash(&'a HashInput, &'a str),
-    Flow(KeySource, u8, &'a str),
 }

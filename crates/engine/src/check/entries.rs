@@ -2,10 +2,7 @@
 
 use super::finding::{Finding, FindingKind};
 use super::pipes::{contradiction, dangling, layers_of, layers_of_value, lost, masked_value, too_large};
-use super::{SHADOW_MAX, learn_group};
-use crate::program::{
-    Criterion, Entry, EntryMatch, Forward, GroupId, Learn, Match, Pipe, PipeKind, Program, SharedUse,
-};
+use crate::program::{Criterion, Entry, EntryMatch, Forward, Match, Pipe, Program, SharedUse};
 use packet::Field;
 use std::collections::HashMap;
 
@@ -16,22 +13,13 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
         findings.extend(kinds.drain(..).map(|kind| Finding::new(entry.origin, kind)));
     }
     twice(pipe, findings);
-    match pipe.kind {
-        PipeKind::Acl => shadowed(pipe, findings),
-        PipeKind::Hash { group, .. } => targets(program, pipe, group, findings),
-        PipeKind::Flow { learn, .. } => learnt(program, pipe, learn, findings),
-        PipeKind::Basic | PipeKind::Lpm => {}
-    }
+    pipe.kind.check_entries(program, pipe, findings);
 }
 
 /// All that an entry gives that its pipe does not want, and the other way round.
 pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    match pipe.kind {
-        PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => fields(pipe, entry, kinds),
-        PipeKind::Hash { group, .. } => row(program, pipe, entry, Some(group), kinds),
-        PipeKind::Flow { learn, .. } => row(program, pipe, entry, learn_group(learn), kinds),
-    }
-    if entry.priority != 0 && pipe.kind != PipeKind::Acl {
+    pipe.kind.fit(program, pipe, entry, kinds);
+    if entry.priority != 0 && !pipe.kind.of_type().priorities {
         kinds.push(FindingKind::PriorityUnexpected);
     }
     values(pipe, entry, kinds);
@@ -39,8 +27,9 @@ pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec
     forward(program, pipe, entry, kinds);
 }
 
-fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    let wanted: Vec<&Match> = varying(pipe).collect();
+/// Does an entry give what the criteria of its pipe's fields want?
+pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+    let wanted: Vec<&Match> = pipe.varying().collect();
     if wanted.len() != entry.matches.len() {
         let (pipe, wanted, found) = (pipe.name.clone(), wanted.len(), entry.matches.len());
         kinds.push(FindingKind::MatchCount { pipe, wanted, found });
@@ -49,15 +38,9 @@ fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     for (one, given) in wanted.iter().zip(&entry.matches) {
         kinds.extend(field(one, *given));
     }
-    if pipe.kind == PipeKind::Acl {
-        let layers = wanted.iter().zip(&entry.matches).filter_map(|(one, given)| layers(one.field, *given));
-        contradiction(layers, kinds);
-    }
-}
-
-/// The matches of a pipe that its entries fill in.
-pub(super) fn varying(pipe: &Pipe) -> impl Iterator<Item = &Match> {
-    pipe.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }))
+    // Where an entry may say `any`, the fields that it does give must go together; others are the pipe's own.
+    let given = wanted.iter().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
+    contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
 }
 
 fn layers(field: Field, given: EntryMatch) -> Option<(Field, u32)> {
@@ -95,7 +78,8 @@ fn field(one: &Match, given: EntryMatch) -> Option<FindingKind> {
     }
 }
 
-fn found(given: EntryMatch) -> &'static str {
+/// What a match of an entry is called.
+pub(crate) fn found(given: EntryMatch) -> &'static str {
     match given {
         EntryMatch::Value(_) => "a value",
         EntryMatch::Prefix { .. } => "a prefix",
@@ -120,31 +104,6 @@ fn prefix(field: Field, value: u128, length: u8) -> Option<FindingKind> {
 pub(super) fn prefix_mask(field: Field, length: u8) -> u128 {
     let rest = field.spec().bits.saturating_sub(length);
     if rest >= 128 { 0 } else { field.max() >> rest << rest }
-}
-
-/// The one match of an entry of a HASH or FLOW pipe.
-fn row(program: &Program, pipe: &Pipe, entry: &Entry, group: Option<GroupId>, kinds: &mut Vec<FindingKind>) {
-    let &[given] = entry.matches.as_slice() else {
-        let (pipe, found) = (pipe.name.clone(), entry.matches.len());
-        kinds.push(FindingKind::MatchCount { pipe, wanted: 1, found });
-        return;
-    };
-    let flow = matches!(pipe.kind, PipeKind::Flow { .. });
-    match given {
-        EntryMatch::Target(target) if group.is_some() => {
-            let targets = group.and_then(|id| program.groups.get(id.index())).map_or(0, |group| group.targets.len());
-            kinds.extend(lost("target", usize::from(target), targets));
-        }
-        EntryMatch::Flow(_) | EntryMatch::Default if flow => {}
-        other => {
-            let (place, wanted) = match (flow, group) {
-                (false, _) => ("the row of a HASH pipe", "a target"),
-                (true, Some(_)) => ("the row of a FLOW pipe", "a flow, a target, or `default`"),
-                (true, None) => ("the row of a FLOW pipe", "a flow, or `default`"),
-            };
-            kinds.push(FindingKind::MatchKind { place: place.to_string(), wanted, found: found(other) });
-        }
-    }
 }
 
 fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
@@ -198,62 +157,5 @@ fn twice(pipe: &Pipe, findings: &mut Vec<Finding>) {
         if seen.insert((entry.matches.as_slice(), entry.priority), ()).is_some() {
             findings.push(Finding::new(entry.origin, FindingKind::EntryTwice { pipe: pipe.name.clone() }));
         }
-    }
-}
-
-/// ACL entries that a better one covers. Every pair is compared, so pipes above [`SHADOW_MAX`] entries are not looked at.
-fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
-    if pipe.entries.len() > SHADOW_MAX {
-        return;
-    }
-    let mut order: Vec<usize> = (0..pipe.entries.len()).collect();
-    order.sort_by_key(|&at| pipe.entries[at].priority);
-    for (rank, &at) in order.iter().enumerate() {
-        let entry = &pipe.entries[at];
-        let better = order[..rank].iter().find(|&&better| covers(&pipe.entries[better], entry));
-        let Some(&by) = better else { continue };
-        let priority = pipe.entries[by].priority;
-        // Equal keys are told as such.
-        if pipe.entries[by].matches != entry.matches || priority != entry.priority {
-            findings.push(Finding::new(entry.origin, FindingKind::Shadowed { by: by + 1, priority }));
-        }
-    }
-}
-
-fn covers(better: &Entry, entry: &Entry) -> bool {
-    better.matches.len() == entry.matches.len()
-        && better.matches.iter().zip(&entry.matches).all(|(wide, narrow)| covers_field(*wide, *narrow))
-}
-
-fn covers_field(wide: EntryMatch, narrow: EntryMatch) -> bool {
-    match (wide, narrow) {
-        (EntryMatch::Any, _) => true,
-        (EntryMatch::Masked { value, mask }, EntryMatch::Masked { value: inner, mask: finer }) => {
-            mask & !finer == 0 && inner & mask == value
-        }
-        (EntryMatch::Range { first, last }, EntryMatch::Range { first: from, last: to }) => first <= from && to <= last,
-        _ => false,
-    }
-}
-
-/// Each target of the group needs its entry.
-fn targets(program: &Program, pipe: &Pipe, group: GroupId, findings: &mut Vec<Finding>) {
-    let Some(group) = program.groups.get(group.index()) else { return };
-    for (at, target) in group.targets.iter().enumerate() {
-        if !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Target(at as u16)]) {
-            let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
-            let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };
-            findings.push(Finding::new(pipe.origin, kind));
-        }
-    }
-}
-
-fn learnt(program: &Program, pipe: &Pipe, learn: Learn, findings: &mut Vec<Finding>) {
-    match learn {
-        Learn::Pin(group) | Learn::Follow(group) => targets(program, pipe, group, findings),
-        Learn::Default if !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Default]) => {
-            findings.push(Finding::new(pipe.origin, FindingKind::NoDefaultEntry));
-        }
-        Learn::Default | Learn::Nothing => {}
     }
 }

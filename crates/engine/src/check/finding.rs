@@ -56,8 +56,8 @@ pub enum FindingKind {
     MetadataUnwritten { field: Field, path: Vec<String> },
     #[error("`meter.color` is always green here: no meter is met on the way {}", path.join(" -> "))]
     ColorUnmetered { path: Vec<String> },
-    #[error("a {pipe_kind} pipe cannot match `{field}` by {criterion}: {instead}")]
-    CriterionNotAllowed { pipe_kind: &'static str, field: Field, criterion: &'static str, instead: &'static str },
+    #[error("a {} pipe cannot match `{field}` by {criterion}: {instead}", kind.to_uppercase())]
+    CriterionNotAllowed { kind: &'static str, field: Field, criterion: &'static str, instead: &'static str },
     #[error("an LPM pipe matches exactly one field by `prefix`, this one {count}")]
     PrefixCount { count: usize },
     #[error("`{field}` has {bits} bits; a range is for fields of 16 bits at most")]

@@ -2,7 +2,7 @@
 
 use super::finding::{Finding, FindingKind};
 use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, operations, too_many};
-use crate::program::{Criterion, Fill, Forward, HashInput, Match, Origin, Pipe, PipeKind, Program, SharedUse};
+use crate::program::{Criterion, Forward, Match, Origin, Pipe, Program, SharedUse};
 use packet::{Field, Layer};
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
@@ -14,7 +14,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     }
     capacity(pipe, &mut kinds);
     names(program, pipe, &mut kinds);
-    kind(program, pipe, &mut kinds);
+    pipe.kind.check(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(layers_of_match), &mut kinds);
     for template in &pipe.templates {
         operations::check(template, &mut kinds);
@@ -64,46 +64,13 @@ pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKin
     }
 }
 
-pub(super) fn lost(what: &'static str, index: usize, count: usize) -> Option<FindingKind> {
+/// An index that leads nowhere.
+pub(crate) fn lost(what: &'static str, index: usize, count: usize) -> Option<FindingKind> {
     (index >= count).then_some(FindingKind::Dangling { what, index })
 }
 
-fn kind(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
-    match &pipe.kind {
-        PipeKind::Hash { input, group } => {
-            kinds.extend(lost("group", group.index(), program.groups.len()));
-            if let HashInput::Fields(fields) = input {
-                hashed(fields, kinds);
-            }
-        }
-        PipeKind::Flow { learn, .. } => {
-            if let Some(group) = super::learn_group(*learn) {
-                kinds.extend(lost("group", group.index(), program.groups.len()));
-                let named = program.groups.get(group.index()).filter(|group| group.fill == Fill::Given);
-                kinds.extend(named.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
-            }
-        }
-        PipeKind::Lpm => {
-            let count = pipe.matches.iter().filter(|one| one.criterion == Criterion::Prefix).count();
-            if count != 1 {
-                kinds.push(FindingKind::PrefixCount { count });
-            }
-        }
-        PipeKind::Basic | PipeKind::Acl => {}
-    }
-}
-
-fn hashed(fields: &[(Field, u128)], kinds: &mut Vec<FindingKind>) {
-    if fields.is_empty() {
-        kinds.push(FindingKind::NothingHashed);
-    }
-    for (field, mask) in fields {
-        kinds.extend(too_large(format!("the mask of {field}"), *mask, (*field).max()));
-    }
-}
-
 /// `value` if it is above `max`.
-pub(super) fn too_large(name: String, value: u128, max: u128) -> Option<FindingKind> {
+pub(crate) fn too_large(name: String, value: u128, max: u128) -> Option<FindingKind> {
     (value > max).then_some(FindingKind::OutOfRange { name, value, max })
 }
 
@@ -134,21 +101,9 @@ pub(super) fn masked_value(field: Field, value: u128, mask: u128) -> Option<Find
 }
 
 fn not_allowed(pipe: &Pipe, one: &Match) -> Option<FindingKind> {
-    let (pipe_kind, instead) = match pipe.kind {
-        PipeKind::Basic => ("BASIC", "a value or `per_entry`; LPM pipes have `prefix`, ACL pipes `masked` and `range`"),
-        PipeKind::Lpm => ("LPM", "a value, and `prefix` for one field"),
-        PipeKind::Acl => ("ACL", "a value, `masked` or `range`"),
-        PipeKind::Hash { .. } => ("HASH", "a value; its entries are the group's targets"),
-        PipeKind::Flow { .. } => ("FLOW", "a value; its key is the flow key"),
-    };
-    let (criterion, allowed) = match one.criterion {
-        Criterion::Const { .. } => return None,
-        Criterion::PerEntry { .. } => ("per_entry", matches!(pipe.kind, PipeKind::Basic)),
-        Criterion::Prefix => ("prefix", matches!(pipe.kind, PipeKind::Lpm)),
-        Criterion::Masked => ("masked", matches!(pipe.kind, PipeKind::Acl)),
-        Criterion::Range => ("range", matches!(pipe.kind, PipeKind::Acl)),
-    };
-    (!allowed).then_some(FindingKind::CriterionNotAllowed { pipe_kind, field: one.field, criterion, instead })
+    let kind = pipe.kind.of_type();
+    let criterion = one.criterion.word().filter(|word| !kind.criteria.contains(word))?;
+    Some(FindingKind::CriterionNotAllowed { kind: kind.word, field: one.field, criterion, instead: kind.matches })
 }
 
 /// A protocol number that is meant, by `ip.protocol` or by a layer; unlike the layer, a fragment has it too.

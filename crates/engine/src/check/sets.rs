@@ -3,7 +3,7 @@
 use super::finding::{Finding, FindingKind};
 use super::pipes::{dangling, meters_of};
 use super::{MAGLEV_MAX, WANTS_MAX};
-use crate::program::{Fill, Forward, Group, MeterConfig, MeterSecond, Origin, Pipe, PipeKind, Program, SharedUse};
+use crate::program::{Fill, Forward, Group, MeterConfig, MeterSecond, Origin, Pipe, Program, SharedUse};
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
@@ -173,12 +173,7 @@ fn used_counters(program: &Program) -> HashSet<usize> {
 fn used_groups(program: &Program) -> HashSet<usize> {
     let mut used = HashSet::new();
     for pipe in &program.pipes {
-        let kind = match pipe.kind {
-            PipeKind::Hash { group, .. } => Some(group),
-            PipeKind::Flow { learn, .. } => super::learn_group(learn),
-            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => None,
-        };
-        used.extend(kind.map(|group| group.index()));
+        used.extend(pipe.kind.group().map(|group| group.index()));
         let forwards = pipe.entries.iter().filter_map(|entry| entry.forward).chain([pipe.forward, pipe.miss]);
         used.extend(forwards.filter_map(|forward| match forward {
             Forward::Group(group) | Forward::Flood(group) => Some(group.index()),

@@ -1,10 +1,8 @@
-//! The graph that forwards make of a program: its order, its loops, and what holds on every way to a pipe. It is kept
-//! beside a running program, because an entry that comes at run time must not break any of it.
+//! The graph that forwards make of a program: its order, its loops, and what holds on every way to a pipe. It
+//! is kept beside a running program, because an entry that comes at run time must not break any of it.
 
 use super::finding::{Finding, FindingKind};
-use crate::program::{
-    Criterion, Entry, Forward, GroupId, HashInput, Operation, Origin, Pipe, PipeId, PipeKind, PortId, Program, Template,
-};
+use crate::program::{Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, Template};
 use packet::Field;
 use std::collections::BTreeSet;
 
@@ -102,7 +100,8 @@ impl Shape {
         }
     }
 
-    /// May an entry with this template and forward come to a running pipe? What was proven of the program stays true.
+    /// May an entry with this template and forward come to a running pipe? What was proven of the program
+    /// stays true.
     ///
     /// # Errors
     /// What it would break.
@@ -330,9 +329,7 @@ fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
     let criterion = |one: &crate::program::Match| !matches!(one.criterion, Criterion::Const { mask: 0, .. });
     let mut list: Vec<_> =
         pipe.matches.iter().filter(|one| criterion(one)).map(|one| (one.field, 0, one.origin)).collect();
-    if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = &pipe.kind {
-        list.extend(fields.iter().map(|(field, _)| (*field, 0, pipe.origin)));
-    }
+    list.extend(pipe.kind.hashed().iter().map(|(field, _)| (*field, 0, pipe.origin)));
     for template in &pipe.templates {
         let mut known = metered(pipe);
         for operation in &template.operations {

@@ -122,7 +122,7 @@ finds!(metadata_added_to_before_it_is_set: acts(vec![
 finds!(a_colour_without_a_meter: only(good().constant(Field::MeterColor, 2))
     => FindingKind::ColorUnmetered { .. });
 finds!(a_prefix_in_a_basic_pipe: only(pipe("a").matching(Field::Ipv4Src, Criterion::Prefix))
-    => FindingKind::CriterionNotAllowed { pipe_kind: "BASIC", criterion: "prefix", .. });
+    => FindingKind::CriterionNotAllowed { kind: "basic", criterion: "prefix", .. });
 finds!(two_prefixes: only(Pipe::lpm("a", Field::Ipv4Src).matching(Field::Ipv4Src, Criterion::Prefix))
     => FindingKind::PrefixCount { count: 2 });
 finds!(a_range_of_addresses: only(Pipe::acl("a").matching(Field::Ipv4Src, Criterion::Range))

@@ -253,11 +253,12 @@ impl<const W: usize> Acl<W> {
         for i in Bits(maybe) {
             self.entries.prefetch(hashes[i]);
         }
-        let found = self.entries.find_batch(&hashes, maybe, &mut rows, |i, entry| {
+        let is_it = |i: usize, entry: &Entry<W>| {
             let words =
                 (0..W).fold(0, |differs, word| differs | ((keys[i][word] & tuple.mask[word]) ^ entry.key.words[word]));
             words == 0 && entry.key.tuple == number
-        });
+        };
+        let found = self.entries.find_batch(&hashes, maybe, &mut rows, is_it, |_| {});
         for i in Bits(found) {
             if let Some(entry) = self.entries.row(rows[i]) {
                 best[i] = best[i].min(entry.best);

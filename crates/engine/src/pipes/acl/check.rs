@@ -1,0 +1,40 @@
+//! Rules that no packet can hit.
+
+use crate::check::{Finding, FindingKind, SHADOW_MAX};
+use crate::program::{Entry, EntryMatch, Pipe};
+
+/// Reports entries that a better one covers. Every pair is compared, so pipes above [`SHADOW_MAX`] entries
+/// are not looked at.
+pub fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
+    if pipe.entries.len() > SHADOW_MAX {
+        return;
+    }
+    let mut order: Vec<usize> = (0..pipe.entries.len()).collect();
+    order.sort_by_key(|&at| pipe.entries[at].priority);
+    for (rank, &at) in order.iter().enumerate() {
+        let entry = &pipe.entries[at];
+        let better = order[..rank].iter().find(|&&better| covers(&pipe.entries[better], entry));
+        let Some(&by) = better else { continue };
+        let priority = pipe.entries[by].priority;
+        // Equal keys are told as such.
+        if pipe.entries[by].matches != entry.matches || priority != entry.priority {
+            findings.push(Finding::new(entry.origin, FindingKind::Shadowed { by: by + 1, priority }));
+        }
+    }
+}
+
+fn covers(better: &Entry, entry: &Entry) -> bool {
+    better.matches.len() == entry.matches.len()
+        && better.matches.iter().zip(&entry.matches).all(|(wide, narrow)| covers_field(*wide, *narrow))
+}
+
+fn covers_field(wide: EntryMatch, narrow: EntryMatch) -> bool {
+    match (wide, narrow) {
+        (EntryMatch::Any, _) => true,
+        (EntryMatch::Masked { value, mask }, EntryMatch::Masked { value: inner, mask: finer }) => {
+            mask & !finer == 0 && inner & mask == value
+        }
+        (EntryMatch::Range { first, last }, EntryMatch::Range { first: from, last: to }) => first <= from && to <= last,
+        _ => false,
+    }
+}

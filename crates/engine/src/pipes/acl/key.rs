@@ -1,0 +1,93 @@
+//! Keys of packets and rules.
+//!
+//! A packet may lack a field, and only a rule's `any` matches that. So a key has, besides the fields, one bit
+//! for each set of layers that fields need: a rule that asks for the field asks for the bit.
+
+use crate::batch::load::{KeyPlan, Place, pack};
+use crate::batch::packets::Packets;
+use crate::program::EntryMatch;
+use packet::{Batch, Bits, Field, Layers};
+use table::{PortRange, Rule};
+
+/// How keys are put together.
+#[derive(Debug)]
+pub struct Keys {
+    /// Fields that need the same layers, gathered together.
+    groups: Vec<(KeyPlan, Option<Place>)>,
+    /// Each field's place, and that of its presence bit, in the pipe's order.
+    fields: Vec<(Field, Place, Option<Place>)>,
+    pub words: usize,
+}
+
+impl Keys {
+    /// `fields` with the least bits each must have: the table cuts ranges of 16 bits, so a narrower field
+    /// that is matched by range has as many to itself.
+    pub fn new(fields: &[(Field, u32)]) -> Keys {
+        let mut needs: Vec<Layers> = Vec::new();
+        for wanted in fields.iter().map(|(field, _)| field.spec().needs).filter(|needs| needs.0 != 0) {
+            if !needs.contains(&wanted) {
+                needs.push(wanted);
+            }
+        }
+        let bits = fields.iter().map(|&(field, least)| u32::from(field.spec().bits).max(least));
+        let bits: Vec<u32> = bits.chain(needs.iter().map(|_| 1)).collect();
+        let (places, words) = pack(&bits);
+        let (places, presence) = places.split_at(fields.len());
+        let present = |field: Field| needs.iter().position(|one| *one == field.spec().needs).map(|at| presence[at]);
+        let mut keys = Keys { groups: Vec::new(), fields: Vec::new(), words };
+        for (&(field, _), &place) in fields.iter().zip(places) {
+            let layers = field.spec().needs;
+            let at = keys.groups.iter().position(|(plan, _)| plan.needs == layers).unwrap_or_else(|| {
+                keys.groups.push((KeyPlan { needs: layers, ..KeyPlan::default() }, present(field)));
+                keys.groups.len() - 1
+            });
+            keys.groups[at].0.push(field, u128::MAX, place);
+            keys.fields.push((field, place, present(field)));
+        }
+        keys
+    }
+
+    /// The keys of the packets of `list`.
+    pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64) -> [[u64; W]; 64] {
+        let mut keys = [[0; W]; 64];
+        for (plan, present) in &self.groups {
+            let able = plan.able(packets, list);
+            if let Some(Place { word, left, .. }) = *present {
+                for slot in Bits(able) {
+                    keys[slot][word % W] |= 1 << left;
+                }
+            }
+            plan.add(batch, packets, able, &mut keys);
+        }
+        keys
+    }
+
+    /// The rule that an entry is.
+    pub fn rule<const W: usize>(&self, id: u32, priority: u32, matches: &[EntryMatch]) -> Rule<W> {
+        let mut rule = Rule { id, priority, ..Rule::default() };
+        for (&(field, place, present), &one) in self.fields.iter().zip(matches) {
+            match one {
+                EntryMatch::Masked { value, mask } => {
+                    place.put(value, &mut rule.key);
+                    place.put(mask, &mut rule.mask);
+                }
+                EntryMatch::Value(value) => {
+                    place.put(value, &mut rule.key);
+                    place.put(field.max(), &mut rule.mask);
+                }
+                EntryMatch::Range { first, last } => {
+                    let range = PortRange { word: place.word, shift: place.left, low: first, high: last };
+                    if let Some(free) = rule.ranges.iter_mut().find(|range| range.is_none()) {
+                        *free = Some(range);
+                    }
+                }
+                _ => continue,
+            }
+            if let Some(present) = present {
+                present.put(1, &mut rule.key);
+                present.put(1, &mut rule.mask);
+            }
+        }
+        rule
+    }
+}

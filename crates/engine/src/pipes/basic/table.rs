@@ -1,0 +1,186 @@
+//! Exact match: keys of one to eight words, each width its own code.
+//!
+//! A handful of entries is compared with each; more are found by hash. Which one it is changes with the
+//! number of entries and nothing else notices.
+
+use crate::batch::compile::{self, CompileError};
+use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
+use crate::change::EntryKey;
+use crate::pipes::table::{FEW_MAX, Hits, Lookup, Refusal};
+use crate::program::{Criterion, Entry, EntryMatch, Pipe};
+use packet::{Bits, TableHash};
+use table::{Exact, InsertError, Small};
+
+/// Entries with keys of `W` words.
+#[derive(Debug)]
+pub struct Basic<const W: usize> {
+    plan: KeyPlan,
+    hash: TableHash,
+    /// Numbers its rows as the pipe's slab does: the one freed last is the next, else one more than ever
+    /// before.
+    exact: Exact<W, ()>,
+    /// A copy of the keys while they are few, and their rows.
+    small: Option<(Small<W>, [u32; FEW_MAX])>,
+    /// The packets' keys; words that no field lies in are zero from the start.
+    keys: Box<[[u64; W]; 64]>,
+}
+
+impl<const W: usize> Basic<W> {
+    fn new(plan: KeyPlan, hash: TableHash, capacity: usize) -> Basic<W> {
+        let small = Some((Small::new(), [0; FEW_MAX]));
+        Basic { plan, hash, exact: Exact::with_capacity(capacity), small, keys: Box::new([[0; W]; 64]) }
+    }
+
+    fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        let list = self.plan.able(look.packets, look.list);
+        self.plan.gather(look.batch, look.packets, list, &mut self.keys);
+        if let Some((small, row_of)) = &self.small {
+            let hits = small.lookup_batch(&self.keys, list);
+            return Hits::Few(std::array::from_fn(|at| (row_of[at], hits[at])));
+        }
+        let mut hashes = [0; 64];
+        for slot in Bits(list) {
+            hashes[slot] = self.hash.hash(&self.keys[slot]);
+            // The first bucket comes while the other keys are hashed.
+            self.exact.prefetch_bucket(hashes[slot]);
+        }
+        // What a hit counts in comes while keys are compared.
+        let slab = look.slab;
+        Hits::Each(self.exact.lookup_batch(&self.keys, &hashes, list, look.rows, |row| slab.prefetch(row)))
+    }
+
+    fn key(&self, matches: &[EntryMatch]) -> [u64; W] {
+        let mut key = [0; W];
+        for (at, one) in matches.iter().enumerate() {
+            if let EntryMatch::Value(value) = one {
+                self.plan.put(at, *value, &mut key);
+            }
+        }
+        key
+    }
+
+    fn matches(&self, key: &[u64; W]) -> Vec<EntryMatch> {
+        (0..self.plan.places.len()).map(|at| EntryMatch::Value(self.plan.get(at, key))).collect()
+    }
+
+    fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
+        let key = self.key(matches);
+        let given = self.exact.insert(self.hash.hash(&key), key, ()).map_err(|error| match error {
+            InsertError::Full => Refusal::Full,
+            InsertError::Exists(_) => Refusal::Exists,
+        })?;
+        assert_eq!(given, row, "the table and the slab number rows alike");
+        self.mirror();
+        Ok(())
+    }
+
+    fn find(&self, matches: &[EntryMatch]) -> Option<u32> {
+        let key = self.key(matches);
+        self.exact.get(self.hash.hash(&key), &key)
+    }
+
+    fn remove(&mut self, matches: &[EntryMatch]) -> Option<u32> {
+        let key = self.key(matches);
+        let (row, ()) = self.exact.remove(self.hash.hash(&key), &key)?;
+        self.mirror();
+        Some(row)
+    }
+
+    fn keys(&self) -> Vec<(EntryKey, u32)> {
+        let key = |key: &[u64; W]| EntryKey { matches: self.matches(key), priority: 0 };
+        self.exact.iter().map(|(row, words, ())| (key(words), row)).collect()
+    }
+
+    /// Copies the keys to the small table while they are few.
+    fn mirror(&mut self) {
+        if self.exact.len() > FEW_MAX {
+            self.small = None;
+            return;
+        }
+        let (mut small, mut row_of) = (Small::new(), [0; FEW_MAX]);
+        for (row, key, ()) in self.exact.iter() {
+            if let Ok(at) = small.insert(*key) {
+                row_of[at as usize] = row;
+            }
+        }
+        self.small = Some((small, row_of));
+    }
+}
+
+/// A BASIC table of any width.
+#[derive(Debug)]
+pub enum BasicTable {
+    One(Basic<1>),
+    Two(Basic<2>),
+    Three(Basic<3>),
+    Five(Basic<5>),
+    Eight(Basic<KEY_WORDS_MAX>),
+}
+
+macro_rules! each_width {
+    ($table:expr, $one:ident => $body:expr) => {
+        match $table {
+            BasicTable::One($one) => $body,
+            BasicTable::Two($one) => $body,
+            BasicTable::Three($one) => $body,
+            BasicTable::Five($one) => $body,
+            BasicTable::Eight($one) => $body,
+        }
+    };
+}
+
+impl BasicTable {
+    /// An empty table for the entries of a pipe.
+    ///
+    /// # Errors
+    /// The pipe's keys are too wide, or one of its criteria is not for this type.
+    pub fn new(pipe: &Pipe, hash: TableHash) -> Result<BasicTable, CompileError> {
+        let plan = KeyPlan::new(&compile::fields(pipe, |criterion| match criterion {
+            Criterion::PerEntry { mask } => Some(mask),
+            _ => None,
+        })?);
+        let capacity = pipe.capacity as usize;
+        Ok(match plan.words {
+            0 | 1 => BasicTable::One(Basic::new(plan, hash, capacity)),
+            2 => BasicTable::Two(Basic::new(plan, hash, capacity)),
+            3 => BasicTable::Three(Basic::new(plan, hash, capacity)),
+            4 | 5 => BasicTable::Five(Basic::new(plan, hash, capacity)),
+            6..=KEY_WORDS_MAX => BasicTable::Eight(Basic::new(plan, hash, capacity)),
+            _ => return Err(CompileError::KeyTooWide(pipe.name.clone())),
+        })
+    }
+
+    /// Enters an entry that has `row`.
+    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+        each_width!(self, table => table.insert(&entry.matches, row))
+    }
+
+    /// The row of an entry.
+    #[must_use]
+    pub fn find(&self, key: &EntryKey) -> Option<u32> {
+        each_width!(self, table => table.find(&key.matches))
+    }
+
+    /// Takes an entry out; its row.
+    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
+        each_width!(self, table => table.remove(&key.matches))
+    }
+
+    /// All entries and their rows.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+        each_width!(self, table => table.keys())
+    }
+
+    /// Entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        each_width!(self, table => table.exact.len())
+    }
+
+    /// The packets that have an entry.
+    #[inline]
+    pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        each_width!(self, table => table.lookup(look))
+    }
+}

@@ -1,0 +1,43 @@
+//! Idle flows go, a slice of the table at a time.
+
+use super::Flows;
+use table::Decision;
+
+impl Flows {
+    /// Removes idle flows among the next `rows` rows of the flow table, while no more than `room` deltas
+    /// wait. Of flows that are entries of their own, those whose row `stays` begin anew; the rows of the
+    /// others are the answer.
+    pub fn age(&mut self, rows: u32, now_ms: u32, room: usize, stays: impl Fn(u32) -> bool) -> Vec<u32> {
+        let mut gone = Vec::new();
+        if self.timeout_ms == 0 {
+            return gone;
+        }
+        let first_new = self.deltas.len();
+        self.age_slice(rows, now_ms, room);
+        for at in first_new..self.deltas.len() {
+            let key = self.deltas[at].key;
+            let Some(&row) = self.own.get(&key) else { continue };
+            if stays(row) {
+                // There is room: it was taken out a moment ago.
+                let _ = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms);
+            } else {
+                self.own.remove(&key);
+                gone.push(row);
+            }
+        }
+        gone
+    }
+
+    fn age_slice(&mut self, rows: u32, now_ms: u32, room: usize) {
+        let (hash, deltas) = (self.hash, &mut self.deltas);
+        let accept = |delta| {
+            let accepted = deltas.len() < room;
+            if accepted {
+                deltas.push(delta);
+            }
+            accepted
+        };
+        // The table's timeout is met when reached, the pipe's when passed.
+        self.table.age(rows, now_ms, self.timeout_ms + 1, |key| hash.hash(&key.0), accept);
+    }
+}

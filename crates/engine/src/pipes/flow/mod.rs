@@ -1,0 +1,67 @@
+//! FLOW: exact match on the flow key; packets write the entries, from what the pipe's own entries say.
+
+mod age;
+mod check;
+mod lookup;
+mod swap;
+mod table;
+
+pub use check::{all_there, check, fit};
+pub use table::Flows;
+
+use super::{PipeKind, Type};
+use crate::program::{GroupId, KeyUse};
+use packet::KeySource;
+
+pub const TYPE: Type = Type {
+    word: "flow",
+    keys: &["key", "learn"],
+    criteria: &[],
+    matches: "a value; its key is the flow key",
+    priorities: false,
+};
+
+pub const BLANK: PipeKind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
+
+/// Flows that a pipe has room for, unless it says otherwise.
+pub const FLOWS: usize = 65_536;
+
+/// What the first packet of a flow writes into a FLOW pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learn {
+    /// Nothing: only entries given by configuration or at run time hit.
+    Nothing,
+    /// The pipe's default entry ([`crate::program::EntryMatch::Default`]): flows are counted and tracked.
+    Default,
+    /// The target that the group's buckets give: pinned, the flow stays with it whatever becomes of the
+    /// buckets.
+    Pin(GroupId),
+    /// The group: the flow follows its buckets.
+    Follow(GroupId),
+}
+
+impl Learn {
+    /// The group it learns from.
+    #[must_use]
+    pub fn group(self) -> Option<GroupId> {
+        match self {
+            Learn::Pin(group) | Learn::Follow(group) => Some(group),
+            Learn::Nothing | Learn::Default => None,
+        }
+    }
+
+    /// The same from another group.
+    #[must_use]
+    pub fn of(self, group: GroupId) -> Learn {
+        match self {
+            Learn::Pin(_) => Learn::Pin(group),
+            Learn::Follow(_) => Learn::Follow(group),
+            Learn::Nothing | Learn::Default => self,
+        }
+    }
+
+    /// What it does with the flow keys of its pipe.
+    pub(super) fn key_use(self) -> KeyUse {
+        KeyUse { table: true, select: self.group().is_some(), ..KeyUse::default() }
+    }
+}

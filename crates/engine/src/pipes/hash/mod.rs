@@ -1,0 +1,77 @@
+//! HASH: a hash picks a bucket of a group, the bucket a target, and the target has an entry.
+
+mod table;
+
+pub use table::HashTable;
+
+use super::{PipeKind, Type, key_depth, targets};
+use crate::check::{FindingKind, lost, too_large};
+use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
+use packet::{Depth, Field, KeySource};
+
+pub const TYPE: Type = Type {
+    word: "hash",
+    keys: &["hash", "group"],
+    criteria: &[],
+    matches: "a value; its entries are the group's targets",
+    priorities: false,
+};
+
+pub const BLANK: PipeKind = PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) };
+
+/// What a HASH pipe hashes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum HashInput {
+    /// The packet's select hash (5-tuple, as received or since the last `rehash`).
+    Select(KeySource),
+    /// The select hash function over the values of these fields under these masks, in this order.
+    Fields(Vec<(Field, u128)>),
+    /// The hash that the NIC delivered with the frame, whatever was rewritten since; of a frame that came
+    /// without, the select hash of the outer headers.
+    Rss,
+    /// Nothing: the pipe's packets take the buckets in turn, each worker's for themselves.
+    RoundRobin,
+}
+
+impl HashInput {
+    /// How deep it reads.
+    pub fn depth(&self) -> Depth {
+        match self {
+            HashInput::Fields(fields) => fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default(),
+            HashInput::Select(source) => key_depth(*source),
+            // Not every frame has a NIC's hash.
+            HashInput::Rss => key_depth(KeySource::Outer),
+            HashInput::RoundRobin => Depth::L2,
+        }
+    }
+
+    /// What it does with the flow keys of `wanted`.
+    pub fn key_use(&self, wanted: KeySource) -> KeyUse {
+        match self {
+            HashInput::Select(source) => KeyUse { select: *source == wanted, ..KeyUse::default() },
+            HashInput::Rss => KeyUse { select_unhashed: wanted == KeySource::Outer, ..KeyUse::default() },
+            HashInput::Fields(_) | HashInput::RoundRobin => KeyUse::default(),
+        }
+    }
+}
+
+/// Room for every target of the group.
+pub fn capacity(program: &Program, group: GroupId, written: usize) -> usize {
+    let targets = program.groups.get(group.index()).map_or(0, |group| group.targets.len());
+    written.max(targets).max(1)
+}
+
+pub fn check(program: &Program, input: &HashInput, group: GroupId, kinds: &mut Vec<FindingKind>) {
+    kinds.extend(lost("group", group.index(), program.groups.len()));
+    let HashInput::Fields(fields) = input else { return };
+    if fields.is_empty() {
+        kinds.push(FindingKind::NothingHashed);
+    }
+    for (field, mask) in fields {
+        kinds.extend(too_large(format!("the mask of {field}"), *mask, (*field).max()));
+    }
+}
+
+pub fn fit(program: &Program, group: GroupId, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+    targets::fit(program, Some(group), pipe, entry, ("the row of a HASH pipe", "a target"), kinds);
+}

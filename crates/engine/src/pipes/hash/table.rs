@@ -1,0 +1,165 @@
+//! Hash to bucket to target to row.
+
+use super::HashInput;
+use crate::batch::compile::{self, CompileError};
+use crate::batch::group::Meeting;
+use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
+use crate::batch::packets::Packets;
+use crate::change::EntryKey;
+use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
+use crate::pipes::targets::Targets;
+use crate::program::{Entry, GroupId, Pipe, Program};
+use packet::{Batch, Bits, KeySource, select_hash, widest};
+use table::{seeded, spread};
+
+/// What is hashed, whose buckets are picked, and the row of each target.
+#[derive(Debug)]
+pub struct HashTable {
+    input: HashInput,
+    plan: KeyPlan,
+    group: usize,
+    targets: Targets,
+    /// Packets dealt out in turn.
+    pub turns: u64,
+}
+
+impl HashTable {
+    /// A table without entries.
+    ///
+    /// # Errors
+    /// The hashed fields are too wide, or the pipe matches something per entry.
+    pub fn new(pipe: &Pipe, program: &Program, input: &HashInput, group: GroupId) -> Result<HashTable, CompileError> {
+        compile::fields(pipe, |_| None)?;
+        let plan = match input {
+            HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin => KeyPlan::default(),
+            HashInput::Fields(fields) => KeyPlan::unpacked(fields),
+        };
+        if plan.words > KEY_WORDS_MAX {
+            return Err(CompileError::KeyTooWide(pipe.name.clone()));
+        }
+        let targets = Targets::new(program.groups[group.index()].targets.len());
+        Ok(HashTable { input: input.clone(), plan, group: group.index(), targets, turns: 0 })
+    }
+
+    /// Enters an entry that has `row`.
+    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+        self.targets.insert(&entry.matches, row)
+    }
+
+    /// The row of an entry.
+    #[must_use]
+    pub fn find(&self, key: &EntryKey) -> Option<u32> {
+        self.targets.find(&key.matches)
+    }
+
+    /// Takes an entry out; its row.
+    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
+        self.targets.remove(&key.matches)
+    }
+
+    /// All entries and their rows.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+        self.targets.keys()
+    }
+
+    /// Entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.targets.iter().count()
+    }
+
+    /// Deals on from where the predecessor stopped.
+    pub fn inherit(&mut self, old: &HashTable) {
+        self.turns = old.turns;
+    }
+
+    /// The packets whose bucket has a target with an entry. Those without the hashed fields miss.
+    #[inline(never)]
+    pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        let able = self.plan.able(look.packets, look.list);
+        let (batch, packets) = (look.batch, look.packets);
+        let mut made = [0; 64];
+        let hashes = match &self.input {
+            HashInput::Select(source) => &packets.keys(*source).select,
+            HashInput::Fields(_) => {
+                self.hash_fields(batch, packets, able, look.seed, &mut made);
+                &made
+            }
+            HashInput::Rss => {
+                received_hashes(batch, packets, able, &mut made);
+                &made
+            }
+            HashInput::RoundRobin => return self.deal(able, look),
+        };
+        let (now_ns, live) = (look.now_ns, look.live);
+        let (group, targets) = (&mut look.groups[self.group], &self.targets);
+        let (rows, mut lost) = (&mut *look.rows, 0);
+        let mut give = |slot: usize, target: u16| {
+            rows[slot] = targets.row(target);
+            if rows[slot] == NO_ROW {
+                lost |= 1 << slot;
+            }
+        };
+        if let Some(buckets) = group.plain() {
+            Bits(able).for_each(|slot| give(slot, buckets.pick(hashes[slot])));
+        } else if let Some((given, seed)) = group.given().filter(|_| live) {
+            // What kind of group it is has been asked once; a packet costs a hash, one of 64 side by side,
+            // and two loads.
+            let mut own = [0; 64];
+            widest(|| {
+                for (own, hash) in own.iter_mut().zip(hashes) {
+                    *own = seeded(*hash, seed);
+                }
+            });
+            for slot in Bits(able) {
+                let bucket = given.buckets().bucket(own[slot]);
+                give(slot, given.meet(bucket, batch.frame(slot).len(), now_ns));
+            }
+        } else {
+            for slot in Bits(able) {
+                let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns, live };
+                give(slot, group.meet(hashes[slot], meeting));
+            }
+        }
+        look.without_target(lost);
+        Hits::Each(able & !lost)
+    }
+
+    /// The packets of `list` take the buckets in turn.
+    fn deal(&mut self, list: u64, look: &mut Lookup<'_>) -> Hits {
+        let (now_ns, live) = (look.now_ns, look.live);
+        let held = &mut look.groups[self.group].held;
+        let size = held.buckets().slots().len().max(1) as u64;
+        let (mut turn, mut lost) = (self.turns, 0);
+        for slot in Bits(list) {
+            let meeting = Meeting { bytes: look.batch.frame(slot).len(), now_ns, live };
+            look.rows[slot] = self.targets.row(held.meet((turn % size) as usize, meeting));
+            lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
+            turn += 1;
+        }
+        if live {
+            self.turns = turn;
+        }
+        look.without_target(lost);
+        Hits::Each(list & !lost)
+    }
+
+    fn hash_fields(&self, batch: &Batch, packets: &Packets, list: u64, seed: u64, hashes: &mut [u64; 64]) {
+        let mut keys = [[0; KEY_WORDS_MAX]; 64];
+        self.plan.gather(batch, packets, list, &mut keys);
+        for slot in Bits(list) {
+            hashes[slot] = select_hash(seed, &keys[slot][..self.plan.words]);
+        }
+    }
+}
+
+/// The hashes that the NIC delivered with the frames of `list`, and the select hashes of those that came
+/// without.
+fn received_hashes(batch: &Batch, packets: &Packets, list: u64, hashes: &mut [u64; 64]) {
+    let select = &packets.keys(KeySource::Outer).select;
+    for slot in Bits(list) {
+        let hash = batch.frame(slot).hash();
+        hashes[slot] = if hash == 0 { select[slot] } else { spread(hash) };
+    }
+}

@@ -1,0 +1,25 @@
+//! LPM: longest prefix match on one field.
+
+mod table;
+
+pub use table::LpmTable;
+
+use super::Type;
+use crate::check::FindingKind;
+use crate::program::{Criterion, Pipe};
+
+pub const TYPE: Type = Type {
+    word: "lpm",
+    keys: &[],
+    criteria: &["prefix"],
+    matches: "a value, and `prefix` for one field",
+    priorities: false,
+};
+
+/// One field is matched by prefix.
+pub fn check(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+    let count = pipe.matches.iter().filter(|one| one.criterion == Criterion::Prefix).count();
+    if count != 1 {
+        kinds.push(FindingKind::PrefixCount { count });
+    }
+}

@@ -1,0 +1,95 @@
+//! Prefix to row.
+
+use crate::batch::compile::{self, CompileError};
+use crate::batch::load::KeyPlan;
+use crate::change::EntryKey;
+use crate::pipes::table::{Hits, Lookup, Refusal};
+use crate::program::{Criterion, Entry, EntryMatch, Pipe};
+use packet::Bits;
+use table::{Lpm, LpmError, Width};
+
+/// The prefixes of a pipe.
+#[derive(Debug)]
+pub struct LpmTable {
+    plan: KeyPlan,
+    lpm: Lpm,
+}
+
+impl LpmTable {
+    /// A table without entries.
+    ///
+    /// # Errors
+    /// The pipe matches no field, several, or one that is no address by prefix.
+    pub fn new(pipe: &Pipe) -> Result<LpmTable, CompileError> {
+        let fields = compile::fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
+        let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
+        let width = match field.spec().bits {
+            32 => Width::V4,
+            128 => Width::V6,
+            _ => return Err(CompileError::Criterion { pipe: pipe.name.clone(), field }),
+        };
+        let plan = KeyPlan::unpacked(&[(field, u128::MAX)]);
+        Ok(LpmTable { plan, lpm: Lpm::with_capacity(width, pipe.capacity as usize) })
+    }
+
+    /// Enters an entry that has `row`.
+    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+        let EntryMatch::Prefix { value, length } = entry.matches[0] else {
+            return Err(Refusal::Unfit("an lpm entry matches a prefix".into()));
+        };
+        if self.lpm.get(value, length).is_some() {
+            return Err(Refusal::Exists);
+        }
+        self.lpm.insert(value, length, row).map(|_| ()).map_err(|error| match error {
+            LpmError::Full => Refusal::Full,
+            LpmError::Length(_) => Refusal::Unfit(error.to_string()),
+        })
+    }
+
+    /// The row of an entry.
+    #[must_use]
+    pub fn find(&self, key: &EntryKey) -> Option<u32> {
+        let EntryMatch::Prefix { value, length } = *key.matches.first()? else { return None };
+        self.lpm.get(value, length)
+    }
+
+    /// Takes an entry out; its row.
+    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
+        let EntryMatch::Prefix { value, length } = *key.matches.first()? else { return None };
+        self.lpm.remove(value, length)
+    }
+
+    /// All entries and their rows.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+        let key = |(value, length, row)| (EntryKey::one(EntryMatch::Prefix { value, length }), row);
+        self.lpm.iter().map(key).collect()
+    }
+
+    /// Entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.lpm.len()
+    }
+
+    /// The packets that a prefix matches.
+    #[inline(never)]
+    pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        let able = self.plan.able(look.packets, look.list);
+        let mut addresses = [0u128; 64];
+        if self.plan.words == 1 {
+            let mut keys = [[0; 1]; 64];
+            self.plan.gather(look.batch, look.packets, able, &mut keys);
+            for slot in Bits(able) {
+                addresses[slot] = u128::from(keys[slot][0]);
+            }
+        } else {
+            let mut keys = [[0; 2]; 64];
+            self.plan.gather(look.batch, look.packets, able, &mut keys);
+            for slot in Bits(able) {
+                addresses[slot] = u128::from(keys[slot][0]) << 64 | u128::from(keys[slot][1]);
+            }
+        }
+        Hits::Each(self.lpm.lookup_batch(&addresses, able, look.rows))
+    }
+}

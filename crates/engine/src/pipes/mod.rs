@@ -1,0 +1,206 @@
+//! Pipe types, a folder each: what the type is, what the check says of it, its table and its look-up, and
+//! what outlives a swap. What differs by type is asked here and in `table.rs`, by exhaustive matches; the
+//! rest of the engine and the configuration take a type's word, keys and criteria from its [`Type`].
+//!
+//! The interpreter's twin of a look-up is in `interpreter/lookup.rs`, which shares none of this code.
+
+pub(crate) mod acl;
+pub(crate) mod basic;
+pub(crate) mod flow;
+pub(crate) mod hash;
+pub(crate) mod lpm;
+pub(crate) mod table;
+mod targets;
+
+pub use flow::Learn;
+pub use hash::HashInput;
+
+use crate::batch::compile::CompileError;
+use crate::check::{Finding, FindingKind, entries};
+use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
+use packet::{Depth, Field, KeySource, TableHash};
+use table::Table;
+
+/// How a pipe looks packets up.
+#[derive(Clone, Debug, PartialEq)]
+pub enum PipeKind {
+    /// Exact match under one mask: a hash table.
+    Basic,
+    /// Hash to bucket to target; entries are the targets' actions.
+    Hash {
+        /// What is hashed.
+        input: HashInput,
+        /// The group whose bucket table is used.
+        group: GroupId,
+    },
+    /// Exact match on the flow key; entries are written by packets.
+    Flow {
+        /// Which headers the key is made of.
+        key: KeySource,
+        /// What a packet of a new flow writes.
+        learn: Learn,
+        /// Flows idle for so long are removed; 0: never.
+        idle_timeout_ns: u64,
+    },
+    /// Longest prefix match on one field.
+    Lpm,
+    /// Masks, ranges and priorities per entry.
+    Acl,
+}
+
+/// What all pipes of a type have in common.
+#[derive(Debug)]
+pub struct Type {
+    /// Its word in YAML.
+    pub word: &'static str,
+    /// Keys of YAML that only pipes of this type have.
+    pub keys: &'static [&'static str],
+    /// Words of the criteria that its matches may have besides a constant.
+    pub criteria: &'static [&'static str],
+    /// What its matches may be, for the message about another criterion.
+    pub matches: &'static str,
+    /// Its entries have priorities.
+    pub priorities: bool,
+}
+
+/// What tables are made with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Making<'a> {
+    pub program: &'a Program,
+    pub hash: TableHash,
+    pub secret: u64,
+}
+
+/// Entries that a pipe has room for at least, unless it says otherwise.
+const CAPACITY_LEAST: usize = 1024;
+
+impl PipeKind {
+    /// One kind of each type, with nothing said yet.
+    pub const BLANK: [PipeKind; 5] = [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
+
+    /// Its type.
+    #[must_use]
+    pub fn of_type(&self) -> &'static Type {
+        match self {
+            PipeKind::Basic => &basic::TYPE,
+            PipeKind::Hash { .. } => &hash::TYPE,
+            PipeKind::Flow { .. } => &flow::TYPE,
+            PipeKind::Lpm => &lpm::TYPE,
+            PipeKind::Acl => &acl::TYPE,
+        }
+    }
+
+    /// The word of its type.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        self.of_type().word
+    }
+
+    /// The group whose targets have entries in the pipe.
+    #[must_use]
+    pub fn group(&self) -> Option<GroupId> {
+        match self {
+            PipeKind::Hash { group, .. } => Some(*group),
+            PipeKind::Flow { learn, .. } => learn.group(),
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => None,
+        }
+    }
+
+    /// Fields it reads besides those that the pipe matches.
+    #[must_use]
+    pub fn hashed(&self) -> &[(Field, u128)] {
+        if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = self { fields } else { &[] }
+    }
+
+    /// The number of entries that a pipe with `written` entries has room for, unless it says otherwise.
+    #[must_use]
+    pub fn capacity(&self, program: &Program, written: usize) -> u32 {
+        let roomy = (written + written / 4).next_power_of_two();
+        let room = match self {
+            PipeKind::Hash { group, .. } => hash::capacity(program, *group, written),
+            PipeKind::Flow { .. } => flow::FLOWS.max(roomy),
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => CAPACITY_LEAST.max(roomy),
+        };
+        room as u32
+    }
+
+    /// How deep it reads besides the pipe's matches.
+    pub(crate) fn depth(&self) -> Depth {
+        match self {
+            PipeKind::Hash { input, .. } => input.depth(),
+            PipeKind::Flow { key, .. } => key_depth(*key),
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => Depth::L2,
+        }
+    }
+
+    /// What it does with the flow keys of `wanted`.
+    pub(crate) fn key_use(&self, wanted: KeySource) -> KeyUse {
+        match self {
+            PipeKind::Hash { input, .. } => input.key_use(wanted),
+            PipeKind::Flow { key, learn, .. } if *key == wanted => learn.key_use(),
+            PipeKind::Flow { .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => KeyUse::default(),
+        }
+    }
+
+    /// What is wrong with the kind itself.
+    pub(crate) fn check(&self, program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+        match self {
+            PipeKind::Hash { input, group } => hash::check(program, input, *group, kinds),
+            PipeKind::Flow { learn, .. } => flow::check(program, *learn, kinds),
+            PipeKind::Lpm => lpm::check(pipe, kinds),
+            PipeKind::Basic | PipeKind::Acl => {}
+        }
+    }
+
+    /// What is wrong with the key of an entry.
+    pub(crate) fn fit(&self, program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+        match self {
+            PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => entries::fields(pipe, entry, kinds),
+            PipeKind::Hash { group, .. } => hash::fit(program, *group, pipe, entry, kinds),
+            PipeKind::Flow { learn, .. } => flow::fit(program, *learn, pipe, entry, kinds),
+        }
+    }
+
+    /// What is wrong with the entries of a pipe beside each other.
+    pub(crate) fn check_entries(&self, program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
+        match self {
+            PipeKind::Acl => acl::shadowed(pipe, findings),
+            PipeKind::Hash { group, .. } => targets::all_there(program, pipe, *group, findings),
+            PipeKind::Flow { learn, .. } => flow::all_there(program, pipe, *learn, findings),
+            PipeKind::Basic | PipeKind::Lpm => {}
+        }
+    }
+
+    /// What must stay the same for entries to outlive a swap; the group is compared by its name.
+    pub(crate) fn shape(&self) -> PipeKind {
+        match self {
+            PipeKind::Hash { input, .. } => PipeKind::Hash { input: input.clone(), group: GroupId(0) },
+            PipeKind::Flow { key, learn, .. } => {
+                PipeKind::Flow { key: *key, learn: learn.of(GroupId(0)), idle_timeout_ns: 0 }
+            }
+            same => same.clone(),
+        }
+    }
+
+    /// The table of a pipe, without entries.
+    pub(crate) fn table(&self, pipe: &Pipe, making: Making<'_>) -> Result<Table, CompileError> {
+        let Making { program, hash, secret } = making;
+        Ok(match self {
+            PipeKind::Basic => Table::Basic(Box::new(basic::BasicTable::new(pipe, hash)?)),
+            PipeKind::Hash { input, group } => Table::Hash(hash::HashTable::new(pipe, program, input, *group)?),
+            PipeKind::Flow { key, learn, idle_timeout_ns } => {
+                Table::Flow(Box::new(flow::Flows::new(pipe, program, (*key, *learn, *idle_timeout_ns), hash)?))
+            }
+            PipeKind::Lpm => Table::Lpm(lpm::LpmTable::new(pipe)?),
+            PipeKind::Acl => Table::Acl(Box::new(acl::AclTable::new(pipe, secret)?)),
+        })
+    }
+}
+
+/// How deep the flow key of these headers is.
+fn key_depth(source: KeySource) -> Depth {
+    match source {
+        KeySource::Outer => Depth::L4,
+        KeySource::Inner => Depth::Inner,
+    }
+}

@@ -1,0 +1,209 @@
+//! The tables behind one face: a key leads to the number of a row, and the compiled pipe has the rows.
+//!
+//! A number is dealt by the pipe's slab when an entry is entered and is given back when it is removed, so a
+//! table keeps no counts, ages or actions. What a type must offer is what [`each_type`] calls: `insert`,
+//! `find`, `remove`, `keys`, `len` and `lookup`.
+
+use super::acl::AclTable;
+use super::basic::BasicTable;
+use super::flow::Flows;
+use super::hash::HashTable;
+use super::lpm::LpmTable;
+use crate::batch::Outcome;
+use crate::batch::group::GroupTable;
+use crate::batch::packets::Packets;
+use crate::batch::rows::Slab;
+use crate::change::EntryKey;
+use crate::program::Entry;
+use packet::{Batch, Bits, DropReason};
+
+/// No row.
+pub const NO_ROW: u32 = u32::MAX;
+
+/// Up to so many entries share a list's packets out: what each says is then found once, not once a packet.
+pub const FEW_MAX: usize = 4;
+
+/// The packets that hit each of a few entries: a row and its list.
+pub type Few = [(u32, u64); FEW_MAX];
+
+/// A pipe's table.
+#[derive(Debug)]
+pub enum Table {
+    Basic(Box<BasicTable>),
+    Hash(HashTable),
+    Flow(Box<Flows>),
+    Lpm(LpmTable),
+    Acl(Box<AclTable>),
+}
+
+macro_rules! each_type {
+    ($table:expr, $one:ident => $body:expr) => {
+        match $table {
+            Table::Basic($one) => $body,
+            Table::Hash($one) => $body,
+            Table::Flow($one) => $body,
+            Table::Lpm($one) => $body,
+            Table::Acl($one) => $body,
+        }
+    };
+}
+
+/// Why an entry was not entered, before the pipe's name is put to it.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Refusal {
+    Full,
+    Exists,
+    Unfit(String),
+}
+
+/// A look-up: the packets, what a table may know of the rest of the program, and what became of them.
+pub struct Lookup<'a> {
+    pub batch: &'a Batch,
+    pub packets: &'a Packets,
+    /// The packets to look up.
+    pub list: u64,
+    /// The pipe's rows, to be asked for as soon as a number is likely.
+    pub slab: &'a Slab,
+    pub groups: &'a mut [GroupTable],
+    pub seed: u64,
+    pub now_ms: u32,
+    pub now_ns: u64,
+    /// False while explaining: nothing is learnt or counted, and buckets that are given are not met.
+    pub live: bool,
+    pub outcome: &'a mut Outcome,
+    /// The row that each packet hit, where the answer says so.
+    pub rows: &'a mut [u32; 64],
+    /// Packets dropped on the way.
+    pub failed: u64,
+}
+
+/// Which packets hit.
+#[derive(Clone, Copy, Debug)]
+pub enum Hits {
+    /// These; their rows are in [`Lookup::rows`].
+    Each(u64),
+    /// These, by the row they hit.
+    Few(Few),
+}
+
+impl Table {
+    /// Enters an entry that has `row`.
+    ///
+    /// # Errors
+    /// Nothing has changed then.
+    pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
+        each_type!(self, table => table.insert(entry, row, now_ms))
+    }
+
+    /// The row of an entry.
+    #[must_use]
+    pub fn find(&self, key: &EntryKey) -> Option<u32> {
+        each_type!(self, table => table.find(key))
+    }
+
+    /// Takes an entry out; its row.
+    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
+        each_type!(self, table => table.remove(key))
+    }
+
+    /// All entries and their rows.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+        each_type!(self, table => table.keys())
+    }
+
+    /// Entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        each_type!(self, table => table.len())
+    }
+
+    /// Looks the packets of a list up.
+    #[inline]
+    pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        each_type!(self, table => table.lookup(look))
+    }
+
+    /// Takes over from the table of the pipe's predecessor what is neither entry nor count. `target` is the
+    /// number that a target of the predecessor's has now. How many flows were lost.
+    pub fn inherit(&mut self, old: &mut Table, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
+        match (self, old) {
+            (Table::Hash(new), Table::Hash(old)) => new.inherit(old),
+            (Table::Flow(new), Table::Flow(old)) => return new.inherit(old, target, now_ms),
+            _ => {}
+        }
+        0
+    }
+
+    /// The flows of a FLOW pipe.
+    #[inline]
+    #[must_use]
+    pub fn flows(&self) -> Option<&Flows> {
+        if let Table::Flow(flows) = self { Some(flows) } else { None }
+    }
+
+    /// The flows of a FLOW pipe, to be changed.
+    #[inline]
+    pub fn flows_mut(&mut self) -> Option<&mut Flows> {
+        if let Table::Flow(flows) = self { Some(flows) } else { None }
+    }
+
+    /// How many packets a HASH pipe has dealt out in turn.
+    #[must_use]
+    pub fn turns(&self) -> u64 {
+        if let Table::Hash(table) = self { table.turns } else { 0 }
+    }
+}
+
+impl Lookup<'_> {
+    /// Drops packets whose group has no target for them, or one without an entry.
+    #[inline]
+    pub fn without_target(&mut self, list: u64) {
+        self.failed |= list;
+        Bits(list).for_each(|slot| self.outcome.drop(slot, DropReason::NoTarget));
+    }
+}
+
+impl Hits {
+    /// All of them.
+    #[inline]
+    #[must_use]
+    pub fn all(&self) -> u64 {
+        match self {
+            Hits::Each(hits) => *hits,
+            Hits::Few(few) => few.iter().fold(0, |all, (_, hits)| all | hits),
+        }
+    }
+
+    /// The same by row, where a pipe of `count` rows has few.
+    #[inline]
+    #[must_use]
+    pub fn by_row(self, rows: &[u32; 64], count: usize) -> Hits {
+        let Hits::Each(hits) = self else { return self };
+        if count > FEW_MAX {
+            return self;
+        }
+        Hits::Few(std::array::from_fn(
+            |row| {
+                if row < count { (row as u32, having(rows, row as u32) & hits) } else { (0, 0) }
+            },
+        ))
+    }
+
+    /// The same by packet.
+    #[inline]
+    pub fn by_packet(self, rows: &mut [u32; 64]) -> u64 {
+        if let Hits::Few(few) = self {
+            for (row, hits) in few {
+                Bits(hits).for_each(|slot| rows[slot] = row);
+            }
+        }
+        self.all()
+    }
+}
+
+/// The slots that have this row.
+#[inline(always)]
+fn having(rows: &[u32; 64], row: u32) -> u64 {
+    rows.iter().rev().fold(0, |mask, &one| mask << 1 | u64::from(one == row))
+}

@@ -1,0 +1,109 @@
+//! Rows by target: what HASH pipes, and FLOW pipes that learn from a group, have an entry for.
+
+use super::table::{NO_ROW, Refusal};
+use crate::change::EntryKey;
+use crate::check::{Finding, FindingKind, found, lost};
+use crate::program::{Entry, EntryMatch, GroupId, Pipe, Program};
+
+/// The row of each target of a group.
+#[derive(Debug)]
+pub struct Targets {
+    rows: Vec<u32>,
+}
+
+impl Targets {
+    /// No rows yet, for so many targets.
+    #[must_use]
+    pub fn new(count: usize) -> Targets {
+        Targets { rows: vec![NO_ROW; count] }
+    }
+
+    /// The row of a target, or [`NO_ROW`].
+    #[inline(always)]
+    #[must_use]
+    pub fn row(&self, target: u16) -> u32 {
+        self.rows.get(usize::from(target)).copied().unwrap_or(NO_ROW)
+    }
+
+    /// The target that has a row.
+    #[must_use]
+    pub fn target(&self, row: u32) -> Option<u16> {
+        self.rows.iter().position(|&of| of == row).map(|target| target as u16)
+    }
+
+    /// Gives the target that `matches` names a row.
+    pub fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
+        let place = target_of(matches).and_then(|target| self.rows.get_mut(target));
+        let place = place.ok_or_else(|| Refusal::Unfit("it names no target of the pipe's group".into()))?;
+        if *place != NO_ROW {
+            return Err(Refusal::Exists);
+        }
+        *place = row;
+        Ok(())
+    }
+
+    /// The row of the target that `matches` names.
+    #[must_use]
+    pub fn find(&self, matches: &[EntryMatch]) -> Option<u32> {
+        self.rows.get(target_of(matches)?).copied().filter(|&row| row != NO_ROW)
+    }
+
+    /// Takes it from the target.
+    pub fn remove(&mut self, matches: &[EntryMatch]) -> Option<u32> {
+        let row = std::mem::replace(self.rows.get_mut(target_of(matches)?)?, NO_ROW);
+        (row != NO_ROW).then_some(row)
+    }
+
+    /// Targets that have a row, with it.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> {
+        (0..).zip(self.rows.iter().copied()).filter(|&(_, row)| row != NO_ROW)
+    }
+
+    /// The keys of their entries.
+    #[must_use]
+    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+        self.iter().map(|(target, row)| (EntryKey::one(EntryMatch::Target(target)), row)).collect()
+    }
+}
+
+fn target_of(matches: &[EntryMatch]) -> Option<usize> {
+    match matches.first()? {
+        EntryMatch::Target(target) => Some(usize::from(*target)),
+        _ => None,
+    }
+}
+
+/// Checks that an entry's one match is a target of `group`; otherwise it is not what is `wanted` in that
+/// `place`.
+pub fn fit(
+    program: &Program,
+    group: Option<GroupId>,
+    pipe: &Pipe,
+    entry: &Entry,
+    (place, wanted): (&str, &'static str),
+    kinds: &mut Vec<FindingKind>,
+) {
+    match (entry.matches.as_slice(), group) {
+        ([EntryMatch::Target(target)], Some(group)) => {
+            let targets = program.groups.get(group.index()).map_or(0, |group| group.targets.len());
+            kinds.extend(lost("target", usize::from(*target), targets));
+        }
+        ([other], _) => kinds.push(FindingKind::MatchKind { place: place.into(), wanted, found: found(*other) }),
+        (all, _) => {
+            let (pipe, found) = (pipe.name.clone(), all.len());
+            kinds.push(FindingKind::MatchCount { pipe, wanted: 1, found });
+        }
+    }
+}
+
+/// Reports targets of the group that have no entry.
+pub fn all_there(program: &Program, pipe: &Pipe, group: GroupId, findings: &mut Vec<Finding>) {
+    let Some(group) = program.groups.get(group.index()) else { return };
+    for (at, target) in group.targets.iter().enumerate() {
+        if !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Target(at as u16)]) {
+            let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
+            let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };
+            findings.push(Finding::new(pipe.origin, kind));
+        }
+    }
+}
