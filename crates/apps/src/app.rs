@@ -1,13 +1,15 @@
-//! What an app is while it runs: it is told what happens, one event at a time, and answers with what is to be done.
+//! The interface of a running app: it receives events, one at a time, and returns actions.
 //!
-//! An app has no thread, does not sleep, reads no clock and opens nothing. The daemon's main thread drives it, or replay
-//! with its virtual clock; given the same events at the same times it does the same, and so replays to the byte. What an
-//! app wrote into the program it may change while it runs ([`Action::Change`]); it knows pipes, groups and ports by name
-//! and looks their numbers up in [`App::bind`].
+//! An app has no thread, does not sleep, reads no clock and opens nothing. The daemon's main thread drives
+//! it, or replay with its virtual clock; given the same events at the same times it does the same, so replays
+//! are repeatable to the byte. While it runs, an app may change what it wrote into the program
+//! ([`Action::Change`]). It knows pipes, groups and ports by name and looks up their numbers in
+//! [`App::bind`].
 //!
-//! The life of one: made from its configuration, [`App::inherit`] after a reload that kept its name and kind,
-//! [`App::bind`], [`Event::Start`], a [`Event::Link`] for every port it watches, then whatever happens. At the next reload
-//! its successor gets the same, and the app itself as predecessor.
+//! The life of an app: it is created from its configuration, followed by [`App::inherit`] after a reload that
+//! kept its name and kind, [`App::bind`], [`Event::Start`], an [`Event::Link`] for every port it watches, and
+//! then further events. After the next reload its successor goes through the same, with this app as its
+//! predecessor.
 
 use engine::change::Change;
 use engine::program::{GroupId, PortId, Program};
@@ -16,152 +18,154 @@ use serde_json::Value;
 use std::any::Any;
 use std::path::Path;
 
-/// One who waits for the answer to a request.
+/// Identifies a request whose answer somebody waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
-/// A client of an app's socket; never used twice for one app's socket.
+/// Identifies a client of an app's socket; never reused for the same socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
 
-/// What happens to an app.
+/// An event for an app.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// It begins: the first event of every instance, also of one that inherited.
+    /// The app starts: the first event of every instance, even of one that inherited.
     Start,
     /// A frame was forwarded to it.
     Frame {
-        /// Under which of the names it listens to ([`App::punts`]).
+        /// The name under which it was forwarded, one of [`App::punts`].
         app: &'a str,
-        /// Where it came in.
+        /// The port on which it arrived.
         input: PortId,
-        /// From the Ethernet header on, without FCS.
+        /// The frame, without FCS.
         bytes: &'a [u8],
     },
-    /// The time it asked for has come ([`App::wake_ns`]), by 2 ms late if nothing heavier is going on.
+    /// The time the app asked for has come ([`App::wake_ns`]). It may be up to 2 ms late, or more under heavy
+    /// load.
     Tick,
-    /// The state of a port that it watches ([`App::watches`]): at its start, and then when it changes. Looked at every
-    /// 2 ms; a port that has no carrier (pcap, mem, some of DPDK's virtual devices) is always up.
+    /// The state of a port that it watches ([`App::watches`]): at its start, and then whenever it changes.
+    /// Checked every 2 ms; a port without carrier (pcap, mem, some of DPDK's virtual devices) is always up.
     Link {
-        /// Which.
+        /// The port.
         port: PortId,
-        /// It has carrier.
+        /// Whether it has carrier.
         up: bool,
-        /// Bits per second, each way; `None`: not known, or down.
+        /// Bits per second in each direction; `None` if unknown or down.
         speed_bps: Option<u64>,
     },
-    /// The operator asks; to be answered once by [`Action::Answer`], now or later.
+    /// A request of an operator, to be answered once by [`Action::Answer`], now or later.
     Request {
-        /// Who waits.
+        /// Identifies the request.
         id: RequestId,
-        /// What `weir app NAME REQUEST` was given: JSON if it is JSON, otherwise the words as one string.
+        /// The REQUEST of `weir app NAME REQUEST`: JSON if it is valid JSON, otherwise the words as one
+        /// string.
         request: &'a Value,
     },
-    /// A group's buckets, asked for by [`Action::ReadBuckets`].
+    /// A group's buckets, requested by [`Action::ReadBuckets`].
     Buckets {
         /// The group.
         group: GroupId,
-        /// Its buckets: counts, moves and what waits are sums over the workers, targets those of the first, from which
-        /// another differs only while a move waits.
+        /// Its buckets. Counts, moves and pending moves are sums over the workers; targets are those of the
+        /// first worker, from which others differ only while moves are pending.
         report: &'a BucketReport,
     },
-    /// A change it asked for was refused, and nothing has changed.
+    /// A change that it asked for was refused, and nothing has changed.
     Refused {
         /// The change.
         change: &'a Change,
-        /// Why.
+        /// The reason.
         why: &'a str,
     },
-    /// Something happened on its socket ([`App::socket`]).
+    /// An event on its socket ([`App::socket`]).
     Client {
-        /// Whose end.
+        /// The client.
         client: ClientId,
-        /// What.
+        /// The event.
         what: ClientEvent<'a>,
     },
 }
 
-/// What happens on an app's socket.
+/// An event on an app's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientEvent<'a> {
     /// A client has connected.
     Connected,
     /// It has sent this datagram.
     Datagram(&'a [u8]),
-    /// A datagram to it is lost: it was too slow to receive.
+    /// A datagram to the client was lost, because it was too slow to receive.
     Lost,
     /// It has disconnected, or was disconnected.
     Disconnected,
 }
 
-/// What an app wants done. Actions are carried out in their order, before the next event.
+/// An action that an app wants. Actions are carried out in order, before the next event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Send a frame out of a port. If its transmit ring is full it waits there, in front of data.
+    /// Send a frame through a port. If its transmit ring is full, the frame waits there, ahead of data.
     Inject {
         /// The frame, without FCS.
         bytes: Vec<u8>,
         /// The port.
         output: PortId,
     },
-    /// Send a frame through the program, as if it had come in by a port.
+    /// Send a frame through the program, as if it had arrived on a port.
     InjectThrough {
         /// The frame, without FCS.
         bytes: Vec<u8>,
         /// The port.
         input: PortId,
     },
-    /// Change entries, weights, buckets. It counts when all workers have it, and that is before the next event; refused,
-    /// [`Event::Refused`] comes.
+    /// Change entries, weights or buckets. All workers have applied it before the next event. If it is
+    /// refused, [`Event::Refused`] follows.
     Change(Change),
-    /// Have [`Event::Buckets`] come.
+    /// Request [`Event::Buckets`].
     ReadBuckets(GroupId),
-    /// A line for the operator, in the daemon's output with the app's name in front.
+    /// A line for the operator, in the daemon's output after the app's name.
     Say(String),
-    /// The answer to a request.
+    /// Answer a request.
     Answer {
-        /// Who waits.
+        /// Identifies the request.
         id: RequestId,
-        /// What to tell; an error is one sentence.
+        /// The answer; an error is one sentence.
         answer: Result<Value, String>,
     },
     /// Send a datagram to a client of the app's socket.
     Tell {
-        /// To whom.
+        /// The client.
         client: ClientId,
         /// The datagram.
         bytes: Vec<u8>,
     },
-    /// Send a client away.
+    /// Disconnect a client.
     Leave(ClientId),
 }
 
-/// A function of weir that runs.
+/// A running app.
 pub trait App: Any + Send {
-    /// What the configuration calls it; no two apps of one configuration have the same name.
+    /// Returns its name in the configuration, which is unique.
     fn name(&self) -> &str;
 
-    /// What it is: its key under `apps`.
+    /// Returns its kind: its key under `apps`.
     fn kind(&self) -> &'static str;
 
-    /// The names under which frames are forwarded to it: those of [`Program::apps`] that are its own. Each has a ring
-    /// to itself in every worker, so that a flood on one leaves the others' frames alone.
+    /// Returns the names under which frames are forwarded to it: those of [`Program::apps`] that it owns.
+    /// Each has its own ring in every worker, so that a flood of one does not affect the others.
     fn punts(&self) -> Vec<String> {
         vec![self.name().to_string()]
     }
 
-    /// The ports whose links it wants to hear of, by the numbers of the program it was bound to last.
+    /// Returns the ports whose links it wants to watch, by their numbers in the program it was bound to last.
     fn watches(&self) -> Vec<PortId> {
         Vec::new()
     }
 
-    /// The unix socket (SOCK_SEQPACKET) on which it wants to be reached by other programs.
+    /// Returns the path of the unix socket (SOCK_SEQPACKET) on which other programs can reach it.
     fn socket(&self) -> Option<&Path> {
         None
     }
 
-    /// Takes over from the app of the same name and kind that ran before the reload; what it knows by number must be
-    /// kept by name.
+    /// Takes over from the app of the same name and kind that ran before the reload; what it knows by number
+    /// must be kept by name.
     ///
     /// ```
     /// # use std::any::Any;
@@ -184,22 +188,24 @@ pub trait App: Any + Send {
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
-    /// Something happened at `now_ns` (since the daemon's start, or on replay's clock; never going back). What is to be
-    /// done is appended to `actions`.
+    /// Processes an event at `now_ns` (since the daemon's start, or on replay's clock; never going back), and
+    /// appends the actions it wants to `actions`.
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>);
 
-    /// When it wants to be woken by [`Event::Tick`], on the clock of `step`; `None`: it waits for other events. Asked
-    /// after every step. A time that has passed means at once, but an app ticks once a millisecond at most.
+    /// Returns when it wants to be woken by [`Event::Tick`], on the clock of `step`; `None` if it waits for
+    /// other events. Called after every step. A time in the past means at once, but an app ticks at most once
+    /// per millisecond.
     fn wake_ns(&self) -> Option<u64> {
         None
     }
 
-    /// Counters of its own, monotone, each a family of the metrics: `weir_app_NAME_total`.
+    /// Returns its own counters, which never decrease; each is a family of the metrics:
+    /// `weir_app_NAME_total`.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// What `weir show apps` tells of it besides its counters: an object.
+    /// Returns what `weir show apps` prints about it besides its counters, as an object.
     fn report(&self, now_ns: u64) -> Value {
         let _ = now_ns;
         Value::Object(serde_json::Map::new())

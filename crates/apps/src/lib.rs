@@ -1,6 +1,6 @@
-//! The functions of weir. Each is an app: code that writes pipes, groups, entries and counters into a program, and says
-//! which frames its ports take from the kernel. An app that goes on while the program runs is an [`App`]: it is told what
-//! happens and says what to do. An app has no thread and never sleeps.
+//! The functions of weir as apps: code that writes pipes, groups, entries and counters into a program, and
+//! declares which frames its ports take from the kernel. An app that acts while the program runs is an
+//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps.
 
 mod app;
 pub mod bond;
@@ -14,5 +14,5 @@ pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;
 
-/// The kinds of apps there are, in the order in which they are read: those that offer attachments first.
+/// All kinds of apps, in the order in which they are read: those that offer attachments first.
 pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND];

@@ -1,47 +1,48 @@
-//! What a pipe's action can do: one table, so that the configuration, the check, random programs, their coverage,
-//! `explain` and the swap of programs read an operation's word, place in the order and arguments from one line.
+//! The operations of actions, as one table: the configuration, the check, random programs and their coverage,
+//! `explain` and the swap of programs all take an operation's word, its place in the order and its arguments
+//! from one line here.
 //!
-//! What an operation does to a packet is written twice, and on purpose not here: `batch/steps.rs` and its independent
-//! twin `interpreter/action.rs`.
+//! What an operation does to a packet is deliberately not here but in two independent places:
+//! `batch/steps.rs` and `interpreter/action.rs`.
 
 use packet::tunnel::OuterShape;
 use packet::{Depth, ETHER_QINQ, ETHER_VLAN, Field, TunnelKind};
 use std::sync::LazyLock;
 
-/// Where an operation stands in the fixed order of an action (docs/pipes.md A1).
+/// The stage of an operation in the fixed order of an action (docs/pipes.md A1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
-    /// Outer headers are removed.
+    /// Removes outer headers.
     Decap,
-    /// VLAN tags are removed.
+    /// Removes VLAN tags.
     PopVlan,
-    /// Fields are written, in the order of the configuration.
+    /// Writes fields, in the order of the configuration.
     Rewrite,
-    /// VLAN tags are added.
+    /// Adds VLAN tags.
     PushVlan,
-    /// Outer headers are added.
+    /// Adds outer headers.
     Encap,
 }
 
 /// How an operation is written in YAML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// The word alone.
+    /// Only the word.
     Alone,
-    /// `word: { field: value, ... }`: one operation for each field.
+    /// `word: { field: value, ... }`, one operation for each field.
     Fields,
-    /// `word: { key: value, ... }`: one operation.
+    /// `word: { key: value, ... }`, one operation.
     Keys,
 }
 
-/// What an operation does to the place of the headers.
+/// What an operation does to the position of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// They stay where they are.
+    /// It does not change.
     Stay,
-    /// Bytes in front of them are removed: they are found again before the next operation.
+    /// Bytes in front of the headers are removed; they are found again before the next operation.
     Removed,
-    /// Bytes are added in front of them: they are found again before the next pipe.
+    /// Bytes are added in front of the headers; they are found again before the next pipe.
     Added,
 }
 
@@ -50,33 +51,34 @@ pub enum Headers {
 pub enum Value {
     /// The same for all entries.
     Const(u128),
-    /// The entry's own: the next of [`crate::program::Entry::values`], in the order of [`Operation::arguments`].
+    /// Given by each entry: the next of [`crate::program::Entry::values`], in the order of
+    /// [`Operation::arguments`].
     PerEntry,
 }
 
-/// One argument of an operation.
+/// An argument of an operation.
 #[derive(Debug)]
 pub struct Argument<'a> {
     /// Its key in the configuration.
     pub key: &'static str,
-    /// What it is.
+    /// A description.
     pub help: &'static str,
-    /// Must the configuration give it? If not, its value in [`Line::blank`] is the default.
+    /// Whether the configuration must give it. Otherwise its default is the value in [`Line::blank`].
     pub needed: bool,
-    /// Its kind, and where the operation keeps it.
+    /// Its type, and where the operation stores it.
     pub slot: Slot<'a>,
 }
 
-/// Where an operation keeps an argument, and what the argument may be.
+/// Where an operation stores an argument, and the argument's type.
 #[derive(Debug)]
 pub enum Slot<'a> {
-    /// A number, or `per_entry`, as wide and as written as the values of a field.
+    /// A number or `per_entry`, with the width and notation of a field.
     Number(&'a mut Value, Field),
-    /// The same, or none.
+    /// Like `Number`, or absent.
     Optional(&'a mut Option<Value>, Field),
-    /// The same; if it is not given, the select hash decides.
+    /// Like `Number`; if absent, it is taken from the select hash.
     Hashed(&'a mut Option<Value>, Field),
-    /// A number that is the same for all entries, or `copy`: that of the packet.
+    /// A number that is the same for all entries, or `copy` for that of the packet.
     Copied(&'a mut Option<u8>, Field),
     /// A field that is read.
     Read(&'a mut Field),
@@ -86,18 +88,18 @@ pub enum Slot<'a> {
     Changed(&'a mut Field),
     /// One of a few numbers.
     OneOf(&'a mut u16, &'static [u16]),
-    /// One of two words, the second if it is true.
+    /// One of two words; the second means true.
     Either(&'a mut bool, [&'static str; 2]),
-    /// Are the addresses IPv6? If it is not given, they tell.
+    /// Whether the addresses are IPv6. If absent, it follows from the addresses.
     Ipv6(&'a mut bool),
 }
 
-/// One operation of the table.
+/// An operation of the table.
 #[derive(Debug)]
 pub struct Line {
     /// Its word in the configuration.
     pub word: &'static str,
-    /// What it does.
+    /// A description.
     pub help: &'static str,
     /// The operation with the defaults of its arguments.
     pub blank: Operation,
@@ -110,14 +112,14 @@ macro_rules! operations {
             = $word:expr, $stage:ident $form:ident $depth:ident $headers:ident
             $blanks:expr => $arguments:expr;
     )*) => {
-        /// One operation of an action.
+        /// An operation of an action.
         #[derive(Clone, Copy, Debug, PartialEq)]
         pub enum Operation {$(
             #[doc = $help]
             $id $(($($place_type),*))? $({$(#[doc = concat!("`", stringify!($name), "`.")] $name: $type),*})?,
         )*}
 
-        /// Every operation, in the order of an action.
+        /// All operations, in the order of an action.
         pub static OPERATIONS: LazyLock<Vec<Line>> = LazyLock::new(|| {
             let line = |help: &'static str, blank: Operation| Line { word: blank.word(), help: help.trim_ascii(), blank };
             let mut lines = Vec::new();
@@ -126,37 +128,37 @@ macro_rules! operations {
         });
 
         impl Operation {
-            /// Its word in the configuration.
+            /// Returns its word in the configuration.
             #[must_use]
             #[allow(unused_variables, reason = "only the words of tunnels depend on the arguments")]
             pub fn word(&self) -> &'static str {
                 match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $word,)* }
             }
 
-            /// Its place in the fixed order.
+            /// Returns its stage in the fixed order.
             #[must_use]
             pub fn stage(&self) -> Stage {
                 match self { $(Operation::$id { .. } => Stage::$stage,)* }
             }
 
-            /// How it is written.
+            /// Returns how it is written.
             #[must_use]
             pub fn form(&self) -> Form {
                 match self { $(Operation::$id { .. } => Form::$form,)* }
             }
 
-            /// What it does to the place of the headers.
+            /// Returns what it does to the position of the headers.
             #[must_use]
             pub fn headers(&self) -> Headers {
                 match self { $(Operation::$id { .. } => Headers::$headers,)* }
             }
 
-            /// How deep it reads besides the fields among its arguments.
+            /// Returns how deep it reads besides the fields among its arguments.
             fn own_depth(&self) -> Depth {
                 match self { $(Operation::$id { .. } => Depth::$depth,)* }
             }
 
-            /// Its arguments, in the order of an entry's values.
+            /// Returns its arguments, in the order of an entry's values.
             #[allow(unused_variables, reason = "a tunnel's kind is in the word")]
             pub fn arguments(&mut self) -> Vec<Argument<'_>> {
                 match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $arguments,)* }
@@ -166,7 +168,7 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Removes the outer headers of a tunnel; the ECN field of what was inside follows RFC 6040 §4.2.
+    /// Removes the outer headers of a tunnel; the ECN field inside is set according to RFC 6040 §4.2.
     Decap(kind: TunnelKind) = &tunnel_words(*kind)[0], Decap Alone Inner Removed
         TunnelKind::ALL.iter().map(|kind| Operation::Decap(*kind)) => vec![];
 
@@ -187,7 +189,7 @@ operations! {
             needed("from", "the field that is read", Slot::Read(from)),
             needed("to", "the field that is written", Slot::Written(to))];
 
-    /// IPv4 TTL or IPv6 hop limit less one; 0 or 1 drops the packet.
+    /// Decrements the IPv4 TTL or IPv6 hop limit; 0 or 1 drops the packet.
     DecrementTtl = "decrement_ttl", Rewrite Alone L3 Stay [Operation::DecrementTtl] => vec![];
 
     /// Adds a VLAN tag in front of the others.
@@ -202,7 +204,7 @@ operations! {
         TunnelKind::ALL.iter().map(|kind| Operation::Encap(Encap::new(*kind))) => encap.arguments();
 }
 
-/// `decap_KIND` and `encap_KIND`.
+/// Returns `decap_KIND` and `encap_KIND`.
 fn tunnel_words(kind: TunnelKind) -> &'static [String; 2] {
     static WORDS: LazyLock<Vec<[String; 2]>> = LazyLock::new(|| {
         TunnelKind::ALL.iter().map(|kind| [format!("decap_{kind}"), format!("encap_{kind}")]).collect()
@@ -219,7 +221,7 @@ pub struct Encap {
     pub eth_dst: Value,
     /// Outer Ethernet source.
     pub eth_src: Value,
-    /// Outer addresses are IPv6 (else IPv4).
+    /// Whether the outer addresses are IPv6 rather than IPv4.
     pub ipv6: bool,
     /// Outer source address.
     pub src: Value,
@@ -229,21 +231,22 @@ pub struct Encap {
     pub id: Option<Value>,
     /// Outer TTL or hop limit.
     pub ttl: Value,
-    /// Outer DSCP; `None`: that of the packet, 0 if it is not IP.
+    /// Outer DSCP; `None` means that of the packet, or 0 if it is not IP.
     pub dscp: Option<u8>,
-    /// Outer UDP source port; `None`: from the select hash, 49152..=65535 (RFC 7348 §5).
+    /// Outer UDP source port; `None` means from the select hash, 49152..=65535 (RFC 7348 §5).
     pub sport: Option<Value>,
-    /// Compute the outer UDP checksum (else it is 0).
+    /// Whether to compute the outer UDP checksum; otherwise it is 0.
     pub udp_checksum: bool,
-    /// Carry the whole frame (else its IP packet).
+    /// Whether to carry the whole frame rather than its IP packet.
     pub ethernet: bool,
 }
 
-/// TTL of outer headers (the value that RFC 1700 recommends).
+/// Default TTL of outer headers, as recommended by RFC 1700.
 const TTL: u128 = 64;
 
 impl Encap {
-    /// The defaults of a kind. What can carry both carries Ethernet in UDP, and IP right behind IP.
+    /// Returns the defaults of a kind. Kinds that can carry both carry Ethernet in UDP, and IP directly
+    /// behind IP.
     #[must_use]
     pub fn new(kind: TunnelKind) -> Encap {
         let (zero, spec) = (Value::Const(0), kind.spec());
@@ -263,7 +266,7 @@ impl Encap {
         }
     }
 
-    /// What decides how long the outer headers are.
+    /// Returns what determines the length of the outer headers.
     #[must_use]
     pub fn shape(&self) -> OuterShape {
         OuterShape { kind: self.kind, is_ipv6: self.ipv6, has_id: self.id.is_some() }
@@ -298,7 +301,7 @@ impl Encap {
     }
 }
 
-/// The field of a kind's id: `vxlan.vni`.
+/// Returns the field of a kind's id, such as `vxlan.vni`.
 fn id_field(kind: TunnelKind) -> Option<Field> {
     static FIELDS: LazyLock<Vec<Option<Field>>> = LazyLock::new(|| {
         let field = |kind: &TunnelKind| {
@@ -319,7 +322,7 @@ fn optional<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argume
     Argument { key, help, needed: false, slot }
 }
 
-/// `field: value`: the field is the key.
+/// Returns the arguments of `field: value`, where the field is the key.
 fn assign<'a>(slot: fn(&'a mut Field) -> Slot<'a>, field: &'a mut Field, value: &'a mut Value) -> Vec<Argument<'a>> {
     let of = *field;
     let field = Argument { key: "field", help: "the field that is written", needed: true, slot: slot(field) };
@@ -328,7 +331,7 @@ fn assign<'a>(slot: fn(&'a mut Field) -> Slot<'a>, field: &'a mut Field, value: 
 }
 
 impl Slot<'_> {
-    /// The number in it, with the field that it reads like.
+    /// Returns the number in the slot, with the field whose notation it uses.
     #[must_use]
     pub fn number(&self) -> Option<(Value, Field)> {
         match self {
@@ -342,17 +345,17 @@ impl Slot<'_> {
 /// A number that each entry gives to an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The operation: the key under which an entry gives the number.
+    /// Word of the operation: the key under which an entry gives the number.
     pub word: &'static str,
-    /// Which of several operations of this word, of those with numbers that entries give.
+    /// Which operation of this word, among those with per-entry numbers.
     pub occurrence: usize,
-    /// The key of the number.
+    /// Key of the number.
     pub key: &'static str,
-    /// The field whose values it reads like.
+    /// The field whose notation it uses.
     pub field: Field,
 }
 
-/// The numbers that entries give to `operations`, in the order of an entry's values.
+/// Returns the numbers that entries give to `operations`, in the order of an entry's values.
 #[must_use]
 pub fn places(operations: &[Operation]) -> Vec<Place> {
     let mut list: Vec<Place> = Vec::new();
@@ -367,13 +370,13 @@ pub fn places(operations: &[Operation]) -> Vec<Place> {
 }
 
 impl Operation {
-    /// Key and value of each number among its arguments, and the field that the number reads like.
+    /// Iterates over the numbers among its arguments: key, value, and the field whose notation it uses.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, Value, Field)> {
         let named = |one: &Argument<'_>| one.slot.number().map(|(value, like)| (one.key, value, like));
         { *self }.arguments().iter().filter_map(named).collect::<Vec<_>>().into_iter()
     }
 
-    /// Fields among its arguments that it reads.
+    /// Returns the field among its arguments that it reads.
     #[must_use]
     pub fn reads(&self) -> Option<Field> {
         { *self }.arguments().iter().find_map(|one| match &one.slot {
@@ -382,7 +385,7 @@ impl Operation {
         })
     }
 
-    /// The field among its arguments that it writes.
+    /// Returns the field among its arguments that it writes.
     #[must_use]
     pub fn writes(&self) -> Option<Field> {
         { *self }.arguments().iter().find_map(|one| match &one.slot {
@@ -391,13 +394,13 @@ impl Operation {
         })
     }
 
-    /// Does it take a number from the select hash?
+    /// Returns true if it takes a number from the select hash.
     #[must_use]
     pub fn uses_hash(&self) -> bool {
         { *self }.arguments().iter().any(|one| matches!(one.slot, Slot::Hashed(None, _)))
     }
 
-    /// The tunnel whose headers it adds or removes.
+    /// Returns the tunnel whose headers it adds or removes.
     #[must_use]
     pub fn tunnel(&self) -> Option<TunnelKind> {
         match self {
@@ -407,7 +410,8 @@ impl Operation {
         }
     }
 
-    /// How deep a frame must be parsed for this operation to find its place and the checksums it must mend.
+    /// Returns how deep a frame must be parsed for this operation to find its place and the checksums that it
+    /// must update.
     #[must_use]
     pub fn depth(&self) -> Depth {
         let hash = if self.uses_hash() { Depth::L4 } else { Depth::L2 };
@@ -416,7 +420,7 @@ impl Operation {
         self.own_depth().max(hash).max(read).max(written)
     }
 
-    /// Its shape: constants are zero, numbers that entries give stay.
+    /// Returns its shape: constants are zero, per-entry numbers stay.
     #[must_use]
     pub fn without_constants(&self) -> Operation {
         let mut operation = *self;
@@ -435,7 +439,7 @@ impl Operation {
     }
 }
 
-/// Its word and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
+/// Prints its word and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
 impl std::fmt::Display for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.word())?;
@@ -450,7 +454,8 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// Addresses sit in the L4 checksum's pseudo header: L4 must have been found to mend it.
+/// Returns the depth needed to write a field. Addresses are part of the L4 checksum's pseudo header, so L4
+/// must have been found.
 fn write_depth(field: Field) -> Depth {
     match field {
         Field::Ipv4Src | Field::Ipv4Dst | Field::Ipv6Src | Field::Ipv6Dst => Depth::L4,
@@ -458,12 +463,12 @@ fn write_depth(field: Field) -> Depth {
     }
 }
 
-/// The fixed order as a sentence: operations of one stage beside each other, stages in their order.
+/// Describes the fixed order in a sentence: the operations of each stage, stages in their order.
 #[must_use]
 pub fn order() -> String {
     let mut text = String::new();
     let mut before = Stage::Decap;
-    // One word stands for those of all tunnels.
+    // The words of one tunnel represent those of all.
     let all = OPERATIONS.iter().filter(|line| line.blank.tunnel().is_none_or(|kind| kind == TunnelKind::ALL[0]));
     for line in all {
         let stage = line.blank.stage();

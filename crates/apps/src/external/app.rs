@@ -1,5 +1,5 @@
-//! The app: frames for it go to every client, frames of clients go out of a port or through the program. What a client
-//! does wrong is told to it and counted, and touches no other.
+//! The app: frames for it go to every client; frames from clients go through a port or the program. Errors of
+//! a client are reported to it and counted, and affect no other client.
 
 use super::datagram::{Datagram, Kind, Problem};
 use crate::app::{Action, App, ClientEvent, ClientId, Event};
@@ -8,23 +8,23 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::path::{Path, PathBuf};
 
-/// Clients at most: each gets a copy of every frame.
+/// The largest number of clients; each gets a copy of every frame.
 pub const CLIENTS_MAX: usize = 8;
 
-/// An app outside weir.
+/// An app whose logic is outside weir.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct External {
-    /// What frames are forwarded to.
+    /// The name used in `forward`.
     pub name: String,
-    /// Where clients connect.
+    /// The path on which clients connect.
     pub socket: PathBuf,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
     state: State,
     ports: Vec<String>,
 }
 
-/// What outlives a reload.
+/// State that outlives a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     clients: Vec<ClientId>,
@@ -35,7 +35,7 @@ struct State {
 }
 
 impl External {
-    /// An app that clients reach by `socket`.
+    /// Creates an app whose clients connect to `socket`.
     #[must_use]
     pub fn new(name: String, socket: PathBuf, origin: Origin) -> External {
         External { name, socket, origin, state: State::default(), ports: Vec::new() }
@@ -61,7 +61,7 @@ impl External {
             }
             ClientEvent::Connected => self.state.clients.push(client),
             ClientEvent::Disconnected => self.state.clients.retain(|one| *one != client),
-            // Of those sent away, or told why not, nothing is counted.
+            // Nothing is counted for clients that are being disconnected.
             ClientEvent::Lost if self.state.clients.contains(&client) => {
                 self.state.delivered = self.state.delivered.saturating_sub(1);
                 self.state.missed += 1;

@@ -1,5 +1,5 @@
-//! What passes between weir and a client, a frame each: eight bytes, the name of a port, the frame. Numbers are in network
-//! byte order.
+//! The datagrams between weir and a client, one frame each: eight bytes, the name of a port, the frame.
+//! Numbers are in network byte order.
 //!
 //! ```text
 //!   0        1        2             3       4..8           8..8+n       8+n..8+n+length
@@ -8,47 +8,48 @@
 
 use thiserror::Error;
 
-/// The version of the header.
+/// Version of the header.
 pub const VERSION: u8 = 1;
 
 /// Bytes in front of the port's name.
 pub const HEADER_BYTES: usize = 8;
 
-/// What a datagram is.
+/// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// From weir: a frame for the app; the port is where it came in.
+    /// From weir: a frame for the app, with the port on which it arrived.
     Punted = 1,
-    /// To weir: send the frame out of the port.
+    /// To weir: send the frame through the port.
     Out = 2,
-    /// To weir: carry the frame through the program, as if it had come in by the port.
+    /// To weir: pass the frame through the program, as if it had arrived on the port.
     Through = 3,
-    /// From weir: a datagram was refused, or the client is; no port, and in place of the frame a sentence that says why.
+    /// From weir: a datagram or the client was refused; no port, and a sentence with the reason in place of
+    /// the frame.
     Refused = 4,
 }
 
-/// A datagram taken apart.
+/// A parsed datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// What it is.
     pub kind: Kind,
     /// The port's name.
     pub port: &'a str,
-    /// The frame from the Ethernet header on, without FCS.
+    /// The frame, without FCS.
     pub frame: &'a [u8],
 }
 
 /// Why a client's datagram is refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Problem {
-    /// It is shorter than its header.
+    /// It is shorter than the header.
     #[error("the datagram has {0} bytes and the header has {HEADER_BYTES}")]
     Short(usize),
-    /// Another version.
+    /// It has another version.
     #[error("version {0} of the header is not known here, {VERSION} is")]
     Version(u8),
-    /// Nothing that a client may say.
+    /// It is not of a kind that clients may send.
     #[error("kind {0} is not for clients: 2 (out of a port) and 3 (through the program) are")]
     Kind(u8),
     /// The byte that must be zero is not.
@@ -57,24 +58,24 @@ pub enum Problem {
     /// The lengths do not add up.
     #[error("the header says {said} bytes in all and the datagram has {has}")]
     Length {
-        /// By its header.
+        /// Length according to its header.
         said: u64,
-        /// By itself.
+        /// Its actual length.
         has: usize,
     },
     /// The port's name is not UTF-8.
     #[error("the port's name is not UTF-8")]
     Name,
-    /// No such port.
+    /// There is no such port.
     #[error("there is no port `{0}`")]
     Port(String),
-    /// Not a frame.
+    /// It is too short for a frame.
     #[error("the frame has {0} bytes: an Ethernet header alone has 14")]
     Frame(usize),
 }
 
 impl<'a> Datagram<'a> {
-    /// As it goes over the socket. The name of a port has 64 bytes at most.
+    /// Encodes the datagram. The name of a port has at most 64 bytes.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.port.len() + self.frame.len());
@@ -85,10 +86,10 @@ impl<'a> Datagram<'a> {
         bytes
     }
 
-    /// What a client says.
+    /// Parses a datagram from a client.
     ///
     /// # Errors
-    /// Why it is refused.
+    /// Says why it is refused.
     pub fn of_client(bytes: &'a [u8]) -> Result<Datagram<'a>, Problem> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(Problem::Short(bytes.len()))?;
         let [version, kind, name, reserved, length @ ..] = *head;

@@ -1,7 +1,7 @@
-//! The socket of an app: a unix socket of type SOCK_SEQPACKET on which programs outside weir are its clients.
+//! The socket of an app: a unix socket of type SOCK_SEQPACKET whose clients are programs outside weir.
 //!
-//! Nothing here waits: a client that has no room for a datagram misses it, one that says nothing is not asked again
-//! before it does. The socket's mode lets its owner in and nobody else.
+//! Nothing here waits: a client without room for a datagram misses it, and a client is read only when it has
+//! sent something. The socket's mode admits only its owner.
 
 use super::claim::claim;
 use anyhow::{Context, Result};
@@ -16,21 +16,22 @@ use rustix::net::{
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Clients that may wait to be accepted.
+/// The largest number of clients waiting to be accepted.
 const BACKLOG: i32 = 16;
 
-/// Connections at most, those that the app will send away included.
+/// The largest number of connections, including those that the app will close.
 const CONNECTIONS_MAX: usize = 64;
 
-/// Datagrams taken from one client before others have their turn.
+/// Datagrams read from one client before others have their turn.
 const DATAGRAMS_PER_TURN: usize = 64;
 
-/// The longest datagram: the longest frame weir can carry, and a header. A longer one is cut, which its header shows.
+/// The longest datagram: the longest frame that weir can carry, and a header. A longer one is truncated,
+/// which its header reveals.
 const DATAGRAM_MAX: usize = 16 * 1024;
 
-/// An app's socket and its clients; the path is removed when dropped.
+/// An app's socket and its clients; the path is removed when this is dropped.
 pub struct AppSocket {
-    /// Whose it is.
+    /// Name of the app.
     pub app: String,
     path: PathBuf,
     listener: OwnedFd,
@@ -47,32 +48,32 @@ pub enum Received {
 }
 
 impl AppSocket {
-    /// Listens on `path` for the app.
+    /// Starts listening on `path` for the app.
     pub fn bind(app: &str, path: &Path) -> Result<AppSocket> {
         let told = || format!("app `{app}`: cannot listen on {}", path.display());
         claim(path, answers, "`socket`").with_context(|| format!("app `{app}`"))?;
         let listener = socket().with_context(told)?;
         bind(&listener, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
         let socket = AppSocket { app: app.into(), path: path.into(), listener, clients: Vec::new(), next: 0 };
-        // Nobody can connect before it listens.
+        // Nobody can connect before the socket listens.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
         listen(&socket.listener, BACKLOG).with_context(told)?;
         Ok(socket)
     }
 
-    /// Is it this app's, on this path?
+    /// Returns true if this is the socket of this app on this path.
     pub fn is(&self, app: &str, path: &Path) -> bool {
         self.app == app && self.path == path
     }
 
-    /// What to wait for; clients only while the app has room for what they may say.
+    /// Returns what to wait for; this includes clients only while the app has room for what they send.
     pub fn waits<'a>(&'a self, has_room: bool) -> impl Iterator<Item = PollFd<'a>> {
         let accepting = (self.clients.len() < CONNECTIONS_MAX).then_some(&self.listener);
         let talking = self.clients.iter().map(|(_, fd)| fd).filter(move |_| has_room);
         accepting.into_iter().chain(talking).map(|fd| PollFd::new(fd, PollFlags::IN))
     }
 
-    /// The next client that has connected, if there is one.
+    /// Accepts the next client, if there is one.
     pub fn accept(&mut self) -> Option<ClientId> {
         if self.clients.len() >= CONNECTIONS_MAX {
             return None;
@@ -84,19 +85,19 @@ impl AppSocket {
         Some(client)
     }
 
-    /// All clients, oldest first.
+    /// Returns all clients, oldest first.
     pub fn clients(&self) -> Vec<ClientId> {
         self.clients.iter().map(|(client, _)| *client).collect()
     }
 
-    /// What a client says, a few datagrams at most.
+    /// Receives from a client, a few datagrams at most.
     pub fn receive(&mut self, client: ClientId) -> Vec<Received> {
         let Some((_, fd)) = self.clients.iter().find(|(one, _)| *one == client) else { return Vec::new() };
         let mut said = Vec::new();
         let mut buffer = vec![0; DATAGRAM_MAX];
         for _ in 0..DATAGRAMS_PER_TURN {
             match recv(fd, &mut buffer[..], RecvFlags::DONTWAIT) {
-                // An empty datagram looks like the end.
+                // An empty datagram looks like the end of the connection.
                 Ok((_, 0)) if !hung_up(fd) => said.push(Received::Datagram(client, Vec::new())),
                 Ok((_, length)) if length > 0 => said.push(Received::Datagram(client, buffer[..length].to_vec())),
                 Err(Errno::AGAIN | Errno::INTR) => break,
@@ -110,13 +111,14 @@ impl AppSocket {
         said
     }
 
-    /// Sends a client a datagram; false when it has no room for it, or is gone, which [`AppSocket::receive`] will say.
+    /// Sends a datagram to a client. Returns false if it has no room for it or is gone, which
+    /// [`AppSocket::receive`] will report.
     pub fn send(&self, client: ClientId, bytes: &[u8]) -> bool {
         let fd = self.clients.iter().find(|(one, _)| *one == client);
         fd.is_some_and(|(_, fd)| send(fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL).is_ok())
     }
 
-    /// Sends a client away; false when it is gone already.
+    /// Disconnects a client. Returns false if it is gone already.
     pub fn disconnect(&mut self, client: ClientId) -> bool {
         let before = self.clients.len();
         self.clients.retain(|(one, _)| *one != client);
@@ -134,13 +136,14 @@ fn socket() -> rustix::io::Result<OwnedFd> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
 }
 
-/// Does somebody listen there? A socket of another type counts as somebody, and so does one that is too busy to say.
+/// Returns true if somebody listens on the path. A socket of another type counts, and so does one that is too
+/// busy to accept.
 fn answers(path: &Path) -> bool {
     let tried = socket().and_then(|socket| connect(&socket, &SocketAddrUnix::new(path)?));
     !matches!(tried, Err(Errno::CONNREFUSED | Errno::NOENT))
 }
 
-/// Is nobody there any more?
+/// Returns true if the other end is gone.
 pub fn hung_up(fd: &impl AsFd) -> bool {
     let mut wait = [PollFd::new(fd, PollFlags::empty())];
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,5 +1,6 @@
-//! Apps that run, driven by the main thread: events to them, their actions carried out. Nothing here waits for anything but
-//! a worker that is asked for a change or its account; an app that has nothing to do costs nothing.
+//! Running apps, driven by the main thread: it passes events to them and carries out their actions. It waits
+//! for nothing except a worker that is asked for a change or a report; an app that has nothing to do costs
+//! nothing.
 
 use super::app_socket::{AppSocket, Received};
 use super::links::{Links, News};
@@ -16,17 +17,18 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Actions carried out for one event, those that follow from them included; an app that never ends is cut off.
+/// The largest number of actions carried out for one event, including those that follow from them; an app
+/// that does not stop is cut off.
 const ACTIONS_MAX: usize = 65_536;
 
-/// The apps and what they stand on.
+/// The apps with their rings, sockets and links.
 #[derive(Default)]
 pub struct AppHost {
     pub running: RunningApps,
     rings: Vec<Ring>,
     pub sockets: Vec<AppSocket>,
     links: Links,
-    /// Who waits for an app's answer, and the answer when it has come.
+    /// Requests whose answer somebody waits for, with the answer once it has come.
     requests: HashMap<RequestId, Option<Result<Value, String>>>,
     next_request: u64,
 }
@@ -44,11 +46,11 @@ pub struct Family {
     pub name: &'static str,
     /// What it counts.
     pub help: &'static str,
-    /// By app.
+    /// Its values, by app.
     pub counts: Vec<(String, u64)>,
 }
 
-/// Rings for every app from every worker: the ends of each worker, and ours.
+/// Creates a ring from every worker to every app. Returns each worker's ends, and ours.
 pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec<Ring>) {
     let (mut senders, mut rings) = (Vec::new(), Vec::new());
     for _ in 0..workers {
@@ -63,7 +65,8 @@ pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec
     (senders, rings)
 }
 
-/// The sockets that the apps of `plan` want: `old` ones that stay, at their places, and new ones. An error leaves the old.
+/// Returns the sockets that the apps of `plan` need: `None` in place of those in `old` that stay, and new
+/// ones. An error leaves the old ones in place.
 pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>> {
     let mut new = Vec::new();
     for app in plan.apps.running() {
@@ -75,15 +78,15 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
 }
 
 impl Daemon {
-    /// Puts the apps of the first plan to run; workers have been given the rings' other ends.
+    /// Starts the apps of the first plan; workers have been given the other ends of the rings.
     pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, sockets: Vec<AppSocket>) -> Result<()> {
         (self.host.rings, self.host.sockets) = (rings, sockets);
         self.host.running = RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
         self.start_apps()
     }
 
-    /// The apps of the new plan take over from those before. `order[n]` is which of the former ports is port `n` now;
-    /// frames that came before are theirs, by name.
+    /// Lets the apps of the new plan take over from the previous ones. `order[n]` is the previous number of
+    /// port `n`; earlier frames belong to the new apps, by name.
     pub(super) fn succeed_apps(
         &mut self,
         rings: Vec<Ring>,
@@ -114,7 +117,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Sockets that stay keep their clients; those that do not are closed, and their clients are gone.
+    /// Keeps sockets that stay, with their clients; closes the others, whose clients are gone.
     fn succeed_sockets(&mut self, new: Vec<Option<AppSocket>>) -> Vec<(String, ClientId)> {
         let mut old = std::mem::take(&mut self.host.sockets);
         let wanted = self.plan.apps.running();
@@ -144,12 +147,12 @@ impl Daemon {
         0..self.host.running.len()
     }
 
-    /// When something is to be done for an app at the latest.
+    /// Returns when something must be done for an app at the latest.
     pub(super) fn apps_wake_ns(&self) -> Option<u64> {
         self.host.running.wake_ns().into_iter().chain(self.host.links.wake_ns()).min()
     }
 
-    /// Sockets of apps that have something to say.
+    /// Returns the sockets of apps, with whether the app has room for what clients send.
     pub(super) fn sockets(&self) -> impl Iterator<Item = (&AppSocket, bool)> {
         let has_room = |socket: &AppSocket| {
             let at = self.host.running.named(&socket.app);
@@ -158,7 +161,7 @@ impl Daemon {
         self.host.sockets.iter().map(move |socket| (socket, has_room(socket)))
     }
 
-    /// Tells the apps of all that has happened; true when frames are left for another turn.
+    /// Passes everything that has happened to the apps. Returns true if frames are left for another turn.
     pub(super) fn drive_apps(&mut self) -> bool {
         self.host.running.collect();
         let now_ns = self.clock.now_ns();
@@ -180,7 +183,7 @@ impl Daemon {
         self.deliver(news.app, Event::Link { port, up, speed_bps });
     }
 
-    /// Takes a batch of frames off every ring; true when there may be more.
+    /// Takes a batch of frames from every ring. Returns true if there may be more.
     pub(super) fn take_frames(&mut self) -> bool {
         let mut more = false;
         for at in 0..self.host.rings.len() {
@@ -223,7 +226,7 @@ impl Daemon {
         }
     }
 
-    /// Tells an app of an event and carries out what it wants done.
+    /// Passes an event to an app and carries out the actions that it wants.
     fn deliver(&mut self, at: usize, event: Event<'_>) {
         let mut actions = VecDeque::from(self.host.running.step(at, self.clock.now_ns(), event));
         for _ in 0..ACTIONS_MAX {
@@ -233,7 +236,7 @@ impl Daemon {
         eprintln!("weir: app {} does not come to an end, it was cut off", self.host.running.app(at).name());
     }
 
-    /// Carries out one action; what the app wants done about its outcome.
+    /// Carries out an action. Returns the further actions that the app wants because of its outcome.
     fn perform(&mut self, at: usize, action: Action) -> Vec<Action> {
         match action {
             Action::Inject { bytes, output } => {
@@ -284,7 +287,7 @@ impl Daemon {
         self.host.running.inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
     }
 
-    /// Applies a change on all workers, and to the plan what it says of weights.
+    /// Applies a change on all workers, and changes of weights to the plan, too.
     pub(super) fn change(&mut self, change: &Change) -> Result<()> {
         self.fleet.change(change)??;
         if let Change::SetWeight { group, target, weight } = *change
@@ -296,7 +299,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Puts the operator's request to an app; its answer is asked for with the id.
+    /// Passes an operator's request to an app. Returns the id with which to ask for the answer.
     pub(super) fn request(&mut self, app: &str, request: &Value) -> Result<RequestId> {
         let names = || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
         let at = self.host.running.named(app);
@@ -308,25 +311,25 @@ impl Daemon {
         Ok(id)
     }
 
-    /// The answer to a request, once it is there.
+    /// Takes the answer to a request, if it has come.
     pub(super) fn take_answer(&mut self, id: RequestId) -> Option<Result<Value>> {
         let answer = self.host.requests.get_mut(&id)?.take()?;
         self.host.requests.remove(&id);
         Some(answer.map_err(|why| anyhow!("{why}")))
     }
 
-    /// Requests to apps that somebody waits for.
+    /// Returns the number of requests to apps that somebody waits for.
     #[cfg(test)]
     pub(super) fn waiting_requests(&self) -> usize {
         self.host.requests.len()
     }
 
-    /// Nobody waits for this answer any more.
+    /// Discards a request because nobody waits for the answer any more.
     pub(super) fn forget(&mut self, id: RequestId) {
         self.host.requests.remove(&id);
     }
 
-    /// The apps' counters as families of the metrics.
+    /// Returns the apps' counters as families of the metrics.
     pub(super) fn app_families(&self) -> Vec<Family> {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
@@ -348,7 +351,7 @@ impl Daemon {
         families
     }
 
-    /// What `weir show apps` tells.
+    /// Returns what `weir show apps` prints.
     pub(super) fn apps_json(&self) -> Value {
         let one = |at: usize| {
             let (app, account) = (self.host.running.app(at), self.host.running.account(at));

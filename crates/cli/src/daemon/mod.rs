@@ -1,9 +1,10 @@
-//! The daemon: ports opened, workers started, questions answered, signals obeyed.
+//! The daemon: it opens ports, starts workers, answers requests and obeys signals.
 //!
-//! One thread per worker carries frames. The main thread does everything else, in turns of one loop ([`run`]): it waits,
-//! in one poll(), for requests on the control socket, for SIGHUP (reload) and SIGTERM or SIGINT (stop), for workers that
-//! ring because they have frames for apps, for clients of apps, and for the time an app wants to be woken; then it
-//! serves all of them as far as they have come, and waits for none. Nothing here is on the way of a packet.
+//! One thread per worker carries frames. The main thread does everything else in one loop ([`run`]). In a
+//! single poll() it waits for requests on the control socket, for SIGHUP (reload) and SIGTERM or SIGINT
+//! (stop), for workers that have frames for apps, for clients of apps, and for the time at which an app wants
+//! to be woken. Then it serves all of them as far as possible, without waiting for any. Nothing here is on
+//! the packet path.
 
 mod answer;
 mod app_socket;
@@ -45,23 +46,24 @@ use socket::Control;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Frames that may wait for an app, and for another worker: two batches and room for a pause of the taker.
+/// Frames that may wait for an app or another worker: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
 
-/// How often accounts that do not add up are taken anew.
+/// How often reports that do not add up are taken again.
 const ACCOUNTS_TAKEN_MAX: usize = 8;
 
-/// Shared counters at most, those of former programs included: what is kept must not grow for ever.
+/// The largest number of shared counters, including those of former programs, because what is kept must not
+/// grow for ever.
 const COUNTERS_MAX: usize = 4096;
 
-/// A running weir.
+/// A running daemon.
 pub struct Daemon {
     file: PathBuf,
     plan: Plan,
     hash: TableHash,
     fleet: Fleet,
     interfaces: Interfaces,
-    /// Links of DPDK ports, by the port's place in the program.
+    /// Links of DPDK ports, by the port's position in the program.
     dpdk_links: Vec<Option<DpdkLink>>,
     host: AppHost,
     doorbell: Doorbell,
@@ -69,7 +71,7 @@ pub struct Daemon {
     generation: u64,
 }
 
-/// Runs until told to stop. `load` reads the configuration anew for a reload.
+/// Runs until told to stop. `load` reads the configuration again for a reload.
 pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result<()> {
     let mut control = Control::bind(&plan.socket)?;
     let signals = Signals::take()?;
@@ -119,14 +121,14 @@ impl Daemon {
             clock,
             generation: 1,
         };
-        // While the daemon still may make sockets wherever it was told to.
+        // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&daemon.plan, &[])?;
         let rings = daemon.start_workers()?;
         daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
         Ok(daemon)
     }
 
-    /// Starts the workers; gives our ends of their rings to the apps.
+    /// Starts the workers, and returns our ends of their rings for the apps.
     fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
         let mut rings = HandOver::between(count, RING);
@@ -158,8 +160,8 @@ impl Daemon {
         Ok(ours)
     }
 
-    /// Compiles `plan` for every worker and has them take over between two breaths; the old program goes on if anything is
-    /// wrong. Says what the swap kept and removed.
+    /// Compiles `plan` for every worker and lets them take over between two breaths; if anything is wrong,
+    /// the old program continues. Returns what the swap kept and removed.
     fn reload(&mut self, mut plan: Plan) -> Result<String> {
         self.keep_counters(&mut plan.program.counters);
         let order = self.same_ports(&plan)?;
@@ -167,8 +169,8 @@ impl Daemon {
         for _ in 0..self.fleet.len() {
             engines.push(Box::new(Engine::new(&plan.program, self.hash)?));
         }
-        // The sockets of apps and what the interfaces take come first: they can still be refused, and then nothing has
-        // changed.
+        // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
+        // has changed.
         let sockets = apps::sockets(&plan, &self.host.sockets)?;
         self.set_take(&plan, &order)?;
         let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
@@ -185,8 +187,8 @@ impl Daemon {
         Ok(answer::swap_summary(self.generation, &reports))
     }
 
-    /// Has the interfaces, in the order of the new plan's ports from now on, take what it says; what they took before if
-    /// one refuses.
+    /// Sets the rules of the interfaces, in the order of the new plan's ports; restores the old rules if one
+    /// is refused.
     fn set_take(&mut self, plan: &Plan, order: &[usize]) -> Result<()> {
         self.interfaces = reorder(std::mem::take(&mut self.interfaces), order);
         let refused = open::set_take(plan, &self.interfaces);
@@ -199,8 +201,8 @@ impl Daemon {
         refused
     }
 
-    /// Counters that the new program does not name go on being shown: a back end that comes back later goes on from where
-    /// it was, and a sum over all of them never shrinks.
+    /// Keeps counters that the new program does not name: a back end that returns later continues from its
+    /// counts, and a sum over all counters never decreases.
     fn keep_counters(&self, counters: &mut Vec<String>) {
         let room = COUNTERS_MAX.saturating_sub(counters.len());
         let old = self.plan.program.counters.iter().filter(|name| !counters.contains(name));
@@ -208,7 +210,8 @@ impl Daemon {
         counters.extend(kept);
     }
 
-    /// Where each port of `plan` is among the present ones: a reload changes pipes, entries and services, not ports.
+    /// Returns the present position of each port of `plan`: a reload changes pipes, entries and services, but
+    /// not ports.
     fn same_ports(&self, plan: &Plan) -> Result<Vec<usize>> {
         let place = |port: &crate::config::PortConfig| {
             let same = |old: &&crate::config::PortConfig| old.name == port.name && kind_of(old) == kind_of(port);
@@ -238,12 +241,12 @@ impl Daemon {
             tv_sec: pause.as_secs().min(3600) as i64,
             tv_nsec: i64::from(pause.subsec_nanos()),
         });
-        // Interrupted or not: the next turn looks at everything.
+        // Whether or not poll was interrupted, the next turn checks everything.
         let _ = poll(&mut waits, timeout.as_ref());
     }
 
-    /// Every worker's account. Accounts are taken one after the other, and a frame that passes from one worker to another
-    /// meanwhile is in both or in neither: then they are taken anew.
+    /// Collects the reports of all workers. They are taken one after the other, so a frame that passes
+    /// between workers meanwhile may be in both or in neither; then they are taken again.
     fn reports(&self) -> Result<Vec<Report>> {
         let mut reports = self.fleet.ask_all(|_, answer| Command::Report(answer))?;
         for _ in 0..ACCOUNTS_TAKEN_MAX {
@@ -273,7 +276,7 @@ impl Daemon {
         for report in fleet.stop()? {
             ledger.add(&report.ledger);
         }
-        // What workers gave last.
+        // Frames that workers passed on last.
         while self.take_frames() {}
         let balanced = ledger.balances();
         Ok((ledger, balanced))
@@ -287,7 +290,7 @@ fn kind_of(port: &crate::config::PortConfig) -> String {
     }
 }
 
-/// What there is for some ports, by their new places: `order[n]` is where the one of place `n` was.
+/// Reorders values of ports to their new positions: `order[n]` is the previous position of port `n`.
 fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
     let mut old = of_ports;
     order.iter().map(|&at| old[at].take()).collect()

@@ -1,4 +1,4 @@
-//! Ports as configured become ports that are open: one queue of each for every worker.
+//! Opens the configured ports: one queue of each for every worker.
 
 use super::dpdk::Dpdk;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
@@ -12,13 +12,13 @@ use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, 
 use std::fs::File;
 use std::path::Path;
 
-/// Chunks of a worker's pool besides what its ports have away: batches, hand-over, a burst of apps.
+/// Chunks of a worker's pool in addition to those in its ports: batches, hand-over, a burst of apps.
 const CHUNKS_SPARE: u32 = 1024;
 
-/// Bytes a `trace` may write, each direction: a disk is not filled by a forgotten tap.
+/// The largest size of a `trace` in each direction, in bytes, so that a forgotten one does not fill the disk.
 const TRACE_BYTES: u64 = 1 << 30;
 
-/// Interfaces with weir's program on them, by the port's place in the program.
+/// Interfaces with weir's program attached, by the port's position in the program.
 pub type Interfaces = Vec<Option<XdpInterface>>;
 
 /// Attaches weir's program to the interfaces of all XDP ports.
@@ -43,7 +43,7 @@ pub fn attach(plan: &Plan) -> Result<Interfaces> {
         .collect()
 }
 
-/// Changes what the interfaces take to what `plan` says.
+/// Changes the rules of the interfaces to those of `plan`.
 pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
     for (at, (port, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
         if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
@@ -53,7 +53,7 @@ pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
     Ok(())
 }
 
-/// A worker's pools and its queue of every port.
+/// Returns a worker's pools and its queue of every port.
 pub fn ports(
     plan: &Plan,
     interfaces: &Interfaces,
@@ -73,7 +73,8 @@ pub fn ports(
     Ok((pools, open))
 }
 
-/// A pool for each kind of memory that the ports have. Frames that weir makes itself are of the first.
+/// Creates a pool for each kind of memory that the ports need. Frames that weir itself creates come from the
+/// first.
 fn pools(plan: &Plan, interfaces: &Interfaces, dpdk: Option<&Dpdk>) -> Pools {
     let mut pools = Pools::new();
     let xdp_ports = interfaces.iter().flatten().count() as u32;
@@ -128,7 +129,8 @@ pub fn recording(
             .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
             .transpose()?,
         output: output.as_deref().map(create).transpose()?,
-        // What nobody records is counted and let go: the check has promised that recordings have a kernel path.
+        // Frames that are not recorded are counted and freed, because the check assumes that recordings have
+        // a kernel path.
         kernel: Some(kernel.as_deref().map_or_else(|| Ok(Box::new(std::io::sink()) as _), create)?),
     };
     let read = input.as_ref().map_or_else(|| "its output".to_string(), |path| path.display().to_string());
@@ -144,7 +146,7 @@ fn create(path: &Path) -> Result<Box<dyn std::io::Write + Send>> {
     Ok(Box::new(std::io::BufWriter::new(file)))
 }
 
-/// Worker `n` has the `n`th of the port's queues: every worker needs one to send on.
+/// Returns the queue of a worker, the `n`th for worker `n`: every worker needs one to send on.
 fn queue(xdp: &Xdp, interface: &XdpInterface, worker: usize, workers: usize) -> Result<u32> {
     let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.queues()).collect());
     if queues.len() != workers {
@@ -169,7 +171,7 @@ fn mode(mode: XdpMode) -> Option<Mode> {
     }
 }
 
-/// What the interface of port `at` takes: what its configuration says and what the apps need there.
+/// Returns what the interface of port `at` takes: what its configuration says and what the apps need.
 fn take(plan: &Plan, at: usize) -> bpf::Take {
     let port = PortId(at as u16);
     match plan.take(port) {
@@ -194,7 +196,7 @@ fn rule(frames: &Frames) -> bpf::TakeRule {
     }
 }
 
-/// Faults and taps around a port, as configured.
+/// Wraps a port with faults and traces, as configured.
 pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<Box<dyn Port>> {
     let mut port = inner;
     if let Some(fault) = &config.fault {
@@ -215,13 +217,14 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<
     Ok(port)
 }
 
-/// `trace.pcap` becomes `trace.in.pcap`, and `trace.1.in.pcap` for the second worker.
+/// Returns the file of a trace: `trace.pcap` becomes `trace.in.pcap`, and `trace.1.in.pcap` for the second
+/// worker.
 fn traced(path: &Path, direction: &str, worker: usize) -> std::path::PathBuf {
     let ending = if worker == 0 { format!("{direction}.pcap") } else { format!("{worker}.{direction}.pcap") };
     path.with_extension(ending)
 }
 
-/// The configuration speaks of shares, the port of frames in a million; faults happen to frames that arrive.
+/// Converts the configuration's fractions to parts per million; faults affect received frames.
 fn faults(fault: &Fault) -> Faults {
     let ppm = |share: f64| (share * 1e6).round() as u32;
     let receive = Rates {

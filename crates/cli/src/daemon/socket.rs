@@ -1,7 +1,8 @@
-//! The control socket: a request is one line of JSON, its answer another. The socket's mode lets its owner in and nobody
-//! else; a second daemon on the same socket is refused, a dead one's socket is taken over.
+//! The control socket: a request is one line of JSON, and so is its answer. The socket's mode admits only its
+//! owner. A second daemon on the same socket is refused; a dead one's socket is taken over.
 //!
-//! Clients are served as far as they have come, and nobody waits for them: neither other clients nor apps.
+//! Clients are served as far as possible without waiting for any of them, so they delay neither each other
+//! nor apps.
 
 use super::Daemon;
 use super::answer::{Later, Reply};
@@ -17,48 +18,48 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A request at most: an entry with many values, a packet in hex.
+/// The largest size of a request in bytes: an entry with many values, or a packet in hex.
 const REQUEST_MAX: usize = 1 << 20;
 
-/// A client that neither writes nor reads for so long is left.
+/// How long a client may neither write nor read before it is disconnected.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long the answer to a request may be awaited.
+/// How long a request may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Clients served at a time; others wait to be accepted.
+/// The largest number of clients served at a time; others wait to be accepted.
 const CLIENTS_MAX: usize = 64;
 
-/// The socket, removed when dropped, and who is connected.
+/// The socket, which is removed when dropped, and its clients.
 pub struct Control {
     listener: UnixListener,
     path: PathBuf,
     clients: Vec<Client>,
 }
 
-/// Somebody who asks.
+/// A client.
 struct Client {
     stream: UnixStream,
     state: State,
-    /// When it is left, unless something happens before.
+    /// When it is disconnected, unless something happens before.
     until: Instant,
-    /// Once it has its answer, the daemon stops.
+    /// Whether the daemon stops once the client has its answer.
     last: bool,
 }
 
-/// How far a client has come.
+/// State of a client.
 enum State {
-    /// It has written so much of its request.
+    /// This much of its request has been read.
     Asking(Vec<u8>),
-    /// The answer is being made.
+    /// The answer is not there yet.
     Waiting(Later),
-    /// So many bytes of the answer have been written.
+    /// This many bytes of the answer have been written.
     Told(Vec<u8>, usize),
     Done,
 }
 
 impl Control {
-    /// Listens on `path`.
+    /// Starts listening on `path`.
     pub fn bind(path: &Path) -> Result<Control> {
         claim(path, |path| UnixStream::connect(path).is_ok(), "--socket")?;
         let listener = UnixListener::bind(path).with_context(|| {
@@ -69,23 +70,23 @@ impl Control {
         Ok(Control { listener, path: path.into(), clients: Vec::new() })
     }
 
-    /// What to wait for.
+    /// Returns what to wait for.
     pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
         let accepting = (self.clients.len() < CLIENTS_MAX).then(|| PollFd::new(&self.listener, PollFlags::IN));
         accepting.into_iter().chain(self.clients.iter().map(Client::wait))
     }
 
-    /// When the next client is left.
+    /// Returns when the next client is to be disconnected.
     pub fn deadline(&self) -> Option<Instant> {
         self.clients.iter().map(|client| client.until).min()
     }
 
-    /// Serves everybody as far as they have come; false when somebody asked the daemon to stop.
+    /// Serves all clients as far as possible. Returns false if one asked the daemon to stop.
     pub fn serve(&mut self, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> bool {
         while self.clients.len() < CLIENTS_MAX
             && let Ok((stream, _)) = self.listener.accept()
         {
-            // A client's trouble is its own.
+            // Errors of a client concern nobody else.
             if stream.set_nonblocking(true).is_ok() {
                 self.clients.push(Client::new(stream));
             }
@@ -114,13 +115,13 @@ impl Client {
         let flags = match self.state {
             State::Asking(_) => PollFlags::IN,
             State::Told(..) => PollFlags::OUT,
-            // It is woken when the answer is there; that the client has gone is told unasked.
+            // The client is served when the answer is there; poll reports a hang-up in any case.
             State::Waiting(_) | State::Done => PollFlags::empty(),
         };
         PollFd::new(&self.stream, flags)
     }
 
-    /// Goes on from where it is until there is something to wait for.
+    /// Continues until there is something to wait for.
     fn serve(&mut self, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) {
         let mut goes_on = true;
         while goes_on {
@@ -137,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Reads on; a whole line is answered.
+    /// Reads more of the request, and answers it once the line is complete.
     fn read(&mut self, mut line: Vec<u8>, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> (State, bool) {
         let mut buffer = [0; 4096];
         match self.stream.read(&mut buffer) {
@@ -170,7 +171,7 @@ impl Client {
         }
     }
 
-    /// Is the answer there?
+    /// Checks whether the answer is there.
     fn look(&mut self, later: Later, daemon: &mut Daemon) -> (State, bool) {
         match later.take(daemon) {
             Some(answer) => {

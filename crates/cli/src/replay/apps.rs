@@ -1,5 +1,5 @@
-//! Apps on the virtual clock: the same apps as in the daemon, with a worker that is at hand. Their clients and operators
-//! are not there; what is forwarded to them can be recorded.
+//! Apps on the virtual clock: the same apps as in the daemon, with a worker in the same thread. They have no
+//! clients and operators; frames forwarded to them can be recorded.
 
 use super::{AppReport, Sayings};
 use crate::config::Plan;
@@ -16,7 +16,7 @@ use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// Frames of apps that may wait for a breath.
+/// The largest number of apps' frames that wait for a breath.
 const COMMANDS: usize = 4096;
 
 /// The apps of a replay.
@@ -24,7 +24,7 @@ pub struct Acting {
     running: RunningApps,
     rings: Vec<Ring>,
     commands: SyncSender<Command>,
-    /// The recording's time at virtual time 0.
+    /// The recordings' time at virtual time 0.
     base_ns: u64,
     said: Sayings,
 }
@@ -37,19 +37,19 @@ struct Ring {
     record: Option<(PathBuf, Writer<BufWriter<File>>)>,
 }
 
-/// The worker's ends.
+/// The worker's ends of channels and rings.
 pub struct Wiring {
     pub commands: Receiver<Command>,
     pub punts: Vec<CarrierSender>,
 }
 
 impl Acting {
-    /// The apps of a plan; `records` are the files into which frames for them go.
+    /// Creates the apps of a plan; `records` are the files in which frames for them are recorded.
     pub fn new(plan: &Plan, records: &[(String, PathBuf)], base_ns: u64) -> Result<(Acting, Wiring)> {
         let running = RunningApps::new(plan.apps.running(), RunningApps::default(), &plan.program);
         let (commands, receiver) = sync_channel(COMMANDS);
         let (mut rings, mut punts) = (Vec::new(), Vec::new());
-        // The apps look after every breath: nothing can be lost for want of room.
+        // The apps run after every breath, so this is always enough.
         let room = (plan.ports.len() + 1) * BATCH;
         for (at, name) in plan.program.apps.iter().enumerate() {
             let (sender, receiver) = carriers(room);
@@ -62,7 +62,7 @@ impl Acting {
         Ok((acting, Wiring { commands: receiver, punts }))
     }
 
-    /// The apps begin, at time 0.
+    /// Starts the apps, at time 0.
     pub fn begin(&mut self, worker: &mut Worker) -> Result<()> {
         for at in 0..self.running.len() {
             self.deliver(at, 0, Event::Start, worker);
@@ -73,12 +73,12 @@ impl Acting {
         Ok(())
     }
 
-    /// When an app is to be woken.
+    /// Returns when an app must be woken.
     pub fn wake_ns(&self) -> Option<u64> {
         self.running.wake_ns()
     }
 
-    /// Tells the apps of all that has happened; true when there was anything.
+    /// Passes everything that has happened to the apps. Returns true if there was anything.
     pub fn drive(&mut self, worker: &mut Worker, now_ns: u64) -> Result<bool> {
         let mut anything = self.running.collect() > 0;
         while let Some(at) = self.running.due(now_ns) {
@@ -105,7 +105,7 @@ impl Acting {
         Ok(anything)
     }
 
-    /// Writes the records out; what became of the apps.
+    /// Completes the recordings, and returns reports about the apps.
     pub fn end(self) -> Result<(Vec<AppReport>, Sayings)> {
         for (path, mut writer) in self.rings.into_iter().filter_map(|ring| ring.record) {
             writer.flush().with_context(|| format!("{} cannot be written", path.display()))?;
@@ -117,7 +117,7 @@ impl Acting {
         Ok(((0..self.running.len()).map(report).collect(), self.said))
     }
 
-    /// Tells an app of an event and carries out what it wants done.
+    /// Passes an event to an app and carries out the actions that it wants.
     fn deliver(&mut self, at: usize, now_ns: u64, event: Event<'_>, worker: &mut Worker) {
         let mut actions = VecDeque::from(self.running.step(at, now_ns, event));
         while let Some(action) = actions.pop_front() {
