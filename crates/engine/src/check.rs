@@ -2,7 +2,7 @@
 //!
 //! The executors trust a checked program: indices lead somewhere, entries fit their pipes, forwards make no loop. What
 //! only looks odd (a pipe that nothing leads to, an ACL entry behind a wider one) is a warning. An entry that comes at
-//! run time passes [`check_entry`] and [`Shape::admits`] before it reaches a worker.
+//! run time is admitted by [`Shape::admits`].
 //!
 //! Costs: linear in entries, but for the pairs of ACL entries up to [`SHADOW_MAX`].
 

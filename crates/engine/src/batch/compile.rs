@@ -154,10 +154,9 @@ pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileEr
     table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
-/// The order of pipes: every forward points onward, and of several that could be next the one written first
-/// is.
-pub fn order(program: &Program) -> Result<Vec<usize>, CompileError> {
-    let order: Vec<usize> = Shape::of(program).order.iter().map(|pipe| pipe.index()).collect();
+/// The order of pipes: every forward points onward, and of several that could be next the one written first is.
+pub fn order(program: &Program, shape: &Shape) -> Result<Vec<usize>, CompileError> {
+    let order: Vec<usize> = shape.order.iter().map(|pipe| pipe.index()).collect();
     match (0..program.pipes.len()).find(|at| !order.contains(at)) {
         Some(at) => Err(CompileError::Loop(program.pipes[at].name.clone())),
         None => Ok(order),

@@ -21,7 +21,7 @@ mod tees;
 mod tunnel;
 
 use crate::change::{Change, ChangeError};
-use crate::check::check_entry;
+use crate::check::Shape;
 use crate::pipes::Making;
 use crate::program::{CounterId, Entry, Forward, Group, PipeId, PortId, Program};
 use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
@@ -155,6 +155,8 @@ struct Walk {
 pub struct Engine {
     /// The program without its entries: names, shapes, groups.
     program: Program,
+    /// What entries at run time must not break.
+    shape: Shape,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
     /// The first pipe of type FLOW: a batch's keys are looked up ahead of it.
@@ -173,11 +175,13 @@ impl Engine {
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         let making = Making { program, hash, secret: hash.hash(&[0]) };
         let pipes: Result<Vec<_>, _> = program.pipes.iter().map(|one| compile::pipe(one, making)).collect();
-        let shape = program.without_entries();
-        let (walk, order) = (walk(program, hash)?, compile::order(program)?);
+        let shape = Shape::of(program);
+        let (walk, order) = (walk(program, hash)?, compile::order(program, &shape)?);
         let pipes = pipes?;
         let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
-        let mut engine = Engine { program: shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
+        let names = program.without_entries();
+        let mut engine =
+            Engine { program: names, shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
                 let change = engine.enter(PipeId(at as u16), entry, 0);
@@ -266,7 +270,7 @@ impl Engine {
         match change {
             Change::Add { pipe, entry } => self.enter(*pipe, entry, now_ms),
             Change::Update { pipe, entry } => {
-                self.admits(*pipe, entry)?;
+                self.shape.admits(&self.program, *pipe, entry)?;
                 self.pipe_mut(*pipe)?.update(entry)
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
@@ -288,26 +292,12 @@ impl Engine {
     }
 
     fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
-        self.admits(pipe, entry)?;
+        self.shape.admits(&self.program, pipe, entry)?;
         self.pipe_mut(pipe)?.enter(entry, now_ms)
     }
 
     fn pipe_mut(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
         self.pipes.get_mut(pipe.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".into() })
-    }
-
-    /// Does an entry have what its pipe's entries must have, and lead onward? Pipes run in one order.
-    fn admits(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        let unknown = || ChangeError::Unknown { what: "pipe".into() };
-        let pipe = self.program.pipes.get(id.index()).ok_or_else(unknown)?;
-        let unfit = |why: String| Err(ChangeError::Unfit { pipe: pipe.name.clone(), why });
-        if let Some(finding) = check_entry(&self.program, id, entry).first() {
-            return unfit(finding.to_string());
-        }
-        if entry.forward.is_some_and(|forward| leads_back(&self.program, &self.order, id, forward)) {
-            return unfit("its forward leads back to a pipe that runs earlier".into());
-        }
-        Ok(())
     }
 
     /// Ages a slice in proportion to the time since the last one: part of every breath, at most once a millisecond.
@@ -410,16 +400,6 @@ impl Engine {
     #[must_use]
     pub fn bucket_reports(&self) -> Vec<BucketReport> {
         self.walk.groups.iter().map(GroupTable::report).collect()
-    }
-}
-
-/// Does a forward of this pipe lead to one that does not run later?
-fn leads_back(program: &Program, order: &[usize], from: PipeId, forward: Forward) -> bool {
-    let place = |pipe: PipeId| order.iter().position(|&at| at == pipe.index());
-    let back = |forward: &Forward| matches!(*forward, Forward::Pipe(to) if place(to) <= place(from));
-    match forward {
-        Forward::Group(group) => program.groups[group.index()].targets.iter().any(|one| back(&one.forward)),
-        other => back(&other),
     }
 }
 

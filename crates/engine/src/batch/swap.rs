@@ -7,8 +7,9 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::{GroupTable, Held};
 use crate::batch::rows::EntryRow;
-use crate::batch::{Engine, GONE, leads_back};
+use crate::batch::{Engine, GONE};
 use crate::change::EntryKey;
+use crate::check::Shape;
 use crate::pipes::flow::Flows;
 use crate::program::{
     CounterId, Entry, EntryMatch, Fill, Forward, MeterDeclaration, MeterId, Operation, Pipe, PipeId, Program,
@@ -31,8 +32,8 @@ impl Engine {
         let mut report = SwapReport::default();
         self.inherit_shared(old);
         self.inherit_buckets(old);
-        let Engine { program, pipes, order, departed, .. } = self;
-        let names = Names { old: &old.program, new: program, order };
+        let Engine { program, pipes, shape, departed, .. } = self;
+        let names = Names { old: &old.program, new: program, shape };
         let renumber = |pipe: PipeId| names.pipe(pipe).unwrap_or(GONE);
         departed.extend(old.departed.drain(..).map(|(pipe, delta)| (renumber(pipe), delta)));
         for (at, from) in old.pipes.iter_mut().enumerate() {
@@ -146,8 +147,8 @@ fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
 struct Names<'a> {
     old: &'a Program,
     new: &'a Program,
-    /// The order of the new program's pipes.
-    order: &'a [usize],
+    /// What entries of the new program must not break.
+    shape: &'a Shape,
 }
 
 impl Names<'_> {
@@ -175,16 +176,12 @@ impl Names<'_> {
         matches.iter().map(renumber).collect()
     }
 
-    /// An old entry with the new program's numbers; `None` when something it names is gone, or comes before
-    /// its pipe now.
+    /// An old entry with the new program's numbers; `None` when something it names is gone, or the new program does not
+    /// admit it.
     fn entry(&self, entry: &Entry, key: EntryKey, heir: PipeId) -> Option<Entry> {
         let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {
-            let forward = self.forward(forward)?;
-            if leads_back(self.new, self.order, heir, forward) {
-                return None;
-            }
-            entry.forward = Some(forward);
+            entry.forward = Some(self.forward(forward)?);
         }
         if let Some(counter) = entry.counter {
             entry.counter = Some(self.counter(counter)?);
@@ -192,7 +189,7 @@ impl Names<'_> {
         if let Some(meter) = entry.meter {
             entry.meter = Some(self.meter(meter)?);
         }
-        Some(entry)
+        self.shape.admits(self.new, heir, &entry).is_ok().then_some(entry)
     }
 
     fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {

@@ -1,7 +1,9 @@
 //! The graph that forwards make of a program: its order, its loops, and what holds on every way to a pipe. It
 //! is kept beside a running program, because an entry that comes at run time must not break any of it.
 
+use super::check_entry;
 use super::finding::{Finding, FindingKind};
+use crate::change::ChangeError;
 use crate::program::{Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, Template};
 use packet::Field;
 use std::collections::BTreeSet;
@@ -100,15 +102,22 @@ impl Shape {
         }
     }
 
-    /// May an entry with this template and forward come to a running pipe? What was proven of the program
-    /// stays true.
+    /// May an entry come to a running pipe? It has what the pipe's entries must have, and what was proven of the program
+    /// stays true. The program may come without its entries.
     ///
     /// # Errors
-    /// What it would break.
-    pub fn admits(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), FindingKind> {
-        let Some(from) = program.pipes.get(pipe.index()) else {
-            return Err(FindingKind::Dangling { what: "pipe", index: pipe.index() });
-        };
+    /// What is wrong with it, or what it would break.
+    pub fn admits(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        let unknown = || ChangeError::Unknown { what: "pipe".to_string() };
+        let name = &program.pipes.get(pipe.index()).ok_or_else(unknown)?.name;
+        let unfit = check_entry(program, pipe, entry).into_iter().next();
+        let wrong = unfit.or_else(|| self.leads(program, pipe, entry).err());
+        wrong.map_or(Ok(()), |why| Err(ChangeError::Unfit { pipe: name.clone(), why: why.to_string() }))
+    }
+
+    /// An entry leads onward, past no pipe that reads what it has not written, and to no kernel that is not there.
+    fn leads(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), FindingKind> {
+        let from = &program.pipes[pipe.index()];
         let Some(forward) = entry.forward else { return Ok(()) };
         let Some(template) = from.templates.get(usize::from(entry.template)) else { return Ok(()) };
         let given = self.facts[pipe.index()] | writes(template) | metered(from);

@@ -17,7 +17,6 @@ mod given;
 mod lookup;
 mod meter;
 mod near;
-mod order;
 mod packet;
 mod state;
 pub mod trace;
@@ -33,6 +32,7 @@ use self::packet::Packet;
 use self::state::{PipeState, Row};
 use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
 use crate::change::EntryKey;
+use crate::check::Shape;
 use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse, Target};
 use crate::snapshot::{Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
@@ -44,8 +44,8 @@ use std::collections::BTreeSet;
 pub struct Interpreter {
     program: Program,
     depth: Depth,
-    /// Each pipe's place in the order of pipes.
-    places: Vec<usize>,
+    /// What entries at run time must not break.
+    shape: Shape,
     buckets: Vec<Vec<u16>>,
     /// What the buckets of groups that are filled by hand have seen.
     given: Vec<GivenState>,
@@ -101,13 +101,13 @@ impl Interpreter {
     pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> Interpreter {
         assert_eq!(buckets.len(), program.groups.len(), "every group has buckets");
         let mut program = program.clone();
-        let (depth, places) = (program.depth(), order::places(&program));
+        let (depth, shape) = (program.depth(), Shape::of(&program));
         // Entries live in the state from here on.
         let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];
-        Interpreter { program, depth, places, buckets, given, pipes, counters, meters, clock_ns: 0 }
+        Interpreter { program, depth, shape, buckets, given, pipes, counters, meters, clock_ns: 0 }
     }
 
     /// New buckets for a group that is filled by weights.

@@ -2,10 +2,8 @@
 //! them.
 
 use super::meter::MeterState;
-use super::order::pipes_behind;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
-use crate::check::check_entry;
 use crate::program::{CounterId, Entry, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind};
 use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::FlowKey;
@@ -296,7 +294,7 @@ impl Interpreter {
     }
 
     fn add(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.check_fit(id, entry)?;
+        self.shape.admits(&self.program, id, entry)?;
         let (pipe, state) = (&self.program.pipes[id.index()], &mut self.pipes[id.index()]);
         let name = || pipe.name.clone();
         if state.row_at(&EntryKey::of(entry)).is_some() {
@@ -310,7 +308,7 @@ impl Interpreter {
     }
 
     fn update(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.check_fit(id, entry)?;
+        self.shape.admits(&self.program, id, entry)?;
         let at = self.find(id, &EntryKey::of(entry))?;
         let row = &mut self.pipes[id.index()].rows[at];
         row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
@@ -353,19 +351,6 @@ impl Interpreter {
 
     fn pipe(&self, id: PipeId) -> Result<&Pipe, ChangeError> {
         self.program.pipes.get(id.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".to_string() })
-    }
-
-    fn check_fit(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        let pipe = self.pipe(id)?;
-        let unfit = |why: String| Err(ChangeError::Unfit { pipe: pipe.name.clone(), why });
-        if let Some(finding) = check_entry(&self.program, id, entry).first() {
-            return unfit(finding.to_string());
-        }
-        let next = entry.forward.map(|forward| pipes_behind(&self.program, forward)).unwrap_or_default();
-        if next.iter().any(|next| self.places[next.index()] <= self.places[id.index()]) {
-            return unfit("its forward leads to a pipe that comes earlier".to_string());
-        }
-        Ok(())
     }
 
     /// Removes whatever no packet has hit for longer than its pipe's idle timeout, and returns the flows
