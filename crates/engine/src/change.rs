@@ -1,59 +1,60 @@
-//! Changes of a running program's entries, and what came of them. Every worker applies the same changes in the same
-//! order between breaths; a change counts as done when all have.
+//! Changes of a running program's entries. Every worker applies the same changes in the same order between
+//! breaths; a change is complete when all workers have applied it.
 
 use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Program};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// One change.
+/// A change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// A new entry; an equal key is refused.
+    /// Adds an entry. Refused if there is one with an equal key.
     Add {
         /// The pipe.
         pipe: PipeId,
         /// The entry.
         entry: Entry,
     },
-    /// New template, values, forward, counter and meter for the entry with the same key; its counts go on.
+    /// Replaces template, values, forward, counter and meter of the entry with the same key, whose counts
+    /// continue.
     Update {
         /// The pipe.
         pipe: PipeId,
         /// The entry.
         entry: Entry,
     },
-    /// Takes an entry out.
+    /// Removes an entry.
     Remove {
         /// The pipe.
         pipe: PipeId,
         /// The key of the entry.
         key: EntryKey,
     },
-    /// A target's new share of its group's buckets; 0 takes all of them.
+    /// Changes a target's share of its group's buckets; 0 takes all of them.
     SetWeight {
         /// The group.
         group: GroupId,
-        /// The target's position in it.
+        /// The target's position in the group.
         target: u16,
         /// The weight.
         weight: u32,
     },
-    /// New targets for buckets of a group that is filled by hand ([`Fill::Given`]); later moves of a bucket replace one
-    /// that still waits. A bucket without a target, and one that was never used, moves at once. Every worker carries
-    /// out its own moves, looking when a packet meets the bucket, before it is sent, and about every millisecond.
+    /// Assigns targets to given buckets ([`Fill::Given`]); a later move of a bucket replaces a pending one. A
+    /// bucket that has no target or was never used moves at once. Every worker carries out its own moves:
+    /// before it sends a packet that meets the bucket, and about every millisecond.
     MoveBuckets {
         /// The group.
         group: GroupId,
-        /// Bucket and target; [`table::NO_TARGET`] takes the target away.
+        /// Buckets and their targets; [`table::NO_TARGET`] takes the target away.
         moves: Arc<[(u32, u16)]>,
-        /// A bucket moves as soon as nothing has used it for so long, nanoseconds; 0: at once.
+        /// A bucket moves once it has been unused this long, in nanoseconds; 0 means at once.
         idle_gap_ns: u64,
-        /// At the latest after so long, nanoseconds; then it counts as moved busy.
+        /// A bucket moves after this long even if it is in use (and counts as moved busy), in nanoseconds.
         wait_max_ns: u64,
     },
 }
 
-/// What tells an entry from the others of its pipe.
+/// Identifies an entry in its pipe.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct EntryKey {
     /// Its matches.
@@ -63,13 +64,13 @@ pub struct EntryKey {
 }
 
 impl EntryKey {
-    /// The key of an entry.
+    /// Returns the key of an entry.
     #[must_use]
     pub fn of(entry: &Entry) -> EntryKey {
         EntryKey { matches: entry.matches.clone(), priority: entry.priority }
     }
 
-    /// The key of an entry with one match.
+    /// Returns the key of an entry with a single match.
     #[must_use]
     pub fn one(given: EntryMatch) -> EntryKey {
         EntryKey { matches: vec![given], priority: 0 }
@@ -79,7 +80,7 @@ impl EntryKey {
 /// Why a change was refused; nothing has changed then.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ChangeError {
-    /// The pipe holds as many entries as it was made for.
+    /// The pipe has as many entries as it has capacity for.
     #[error("pipe `{pipe}` is full ({capacity} entries): raise its `capacity` or remove entries")]
     Full {
         /// The pipe's name.
@@ -93,7 +94,7 @@ pub enum ChangeError {
         /// The pipe's name.
         pipe: String,
     },
-    /// There is none.
+    /// There is no entry with this key.
     #[error("pipe `{pipe}` has no entry with this key")]
     NotFound {
         /// The pipe's name.
@@ -107,7 +108,7 @@ pub enum ChangeError {
         /// What is wrong with it.
         why: String,
     },
-    /// The group's buckets are not filled like that.
+    /// The group's buckets are filled in another way.
     #[error("the buckets of group `{group}` {why}")]
     Filled {
         /// The group's name.
@@ -115,7 +116,7 @@ pub enum ChangeError {
         /// How they are filled, and what to do instead.
         why: &'static str,
     },
-    /// No such pipe, group or target.
+    /// There is no such pipe, group or target.
     #[error("no such {what}")]
     Unknown {
         /// What was looked for.
@@ -124,10 +125,10 @@ pub enum ChangeError {
 }
 
 impl Change {
-    /// Why the program's groups refuse the change; entries are not looked at.
+    /// Checks the change against the program's groups, but not its entries.
     ///
     /// # Errors
-    /// Unknown groups, buckets and targets, and buckets that are filled in another way.
+    /// Groups, buckets or targets are unknown, or the buckets are filled in another way.
     pub(crate) fn fits_groups(&self, program: &Program) -> Result<(), ChangeError> {
         let unknown = |what: String| Err(ChangeError::Unknown { what });
         let (Change::SetWeight { group, .. } | Change::MoveBuckets { group, .. }) = self else { return Ok(()) };

@@ -1,7 +1,7 @@
-//! A program as it was written: ports, pipes, groups, counters and meters, with names resolved to indices and nothing
-//! compiled yet. The check, the interpreter, the compiler and the control plane all read this one form.
+//! A program as written: ports, pipes, groups, counters and meters, with names resolved to indices and
+//! nothing compiled yet. The check, the interpreter, the compiler and the control plane all read this form.
 //!
-//! Indices (`PipeId`, ...) are positions in the program's own lists. Names are what lasts from one program to the next:
+//! Indices (`PipeId`, ...) are positions in the program's own lists. Names identify things across programs:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
 pub use crate::operation::{Encap, Operation, Place, Value};
@@ -15,7 +15,7 @@ macro_rules! ids {
         pub struct $name(pub u16);
 
         impl $name {
-            /// As a position in the program's list.
+            /// Returns the position in the program's list.
             #[inline(always)]
             #[must_use]
             pub const fn index(self) -> usize {
@@ -26,33 +26,33 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A port: position in [`Program::ports`], and the value of the match field `port`.
+    /// Identifies a port: its position in [`Program::ports`], and the value of the match field `port`.
     PortId;
-    /// A pipe: position in [`Program::pipes`].
+    /// Identifies a pipe: its position in [`Program::pipes`].
     PipeId;
-    /// A group: position in [`Program::groups`].
+    /// Identifies a group: its position in [`Program::groups`].
     GroupId;
-    /// A shared counter: position in [`Program::counters`].
+    /// Identifies a shared counter: its position in [`Program::counters`].
     CounterId;
-    /// A meter: position in [`Program::meters`].
+    /// Identifies a meter: its position in [`Program::meters`].
     MeterId;
-    /// An app that takes frames: position in [`Program::apps`].
+    /// Identifies an app that receives frames: its position in [`Program::apps`].
     AppId;
 }
 
-/// Where in the configuration something was written: a key the configuration reader can turn into file, line and
-/// column. 0: nowhere (made by an app or at run time).
+/// A place in the configuration, which its reader can convert to file, line and column. 0 means none (created
+/// by an app or at run time).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Origin(pub u32);
 
 /// A whole program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Program {
-    /// Where frames come from and go to.
+    /// The ports.
     pub ports: Vec<PortDeclaration>,
-    /// The tables, in the order they were written; forwards make the graph.
+    /// The tables, in the order in which they were written; their forwards form a graph.
     pub pipes: Vec<Pipe>,
-    /// Sets of targets with their bucket tables.
+    /// Groups of targets with their buckets.
     pub groups: Vec<Group>,
     /// Names of shared counters.
     pub counters: Vec<String>,
@@ -60,71 +60,72 @@ pub struct Program {
     pub meters: Vec<MeterDeclaration>,
     /// Names of apps that frames can be forwarded to.
     pub apps: Vec<String>,
-    /// Seed of the select hash; equal over a fleet.
+    /// Seed of the select hash; equal on all nodes of a fleet.
     pub select_seed: u64,
     /// UDP ports by which tunnels are recognised and to which they are sent.
     pub tunnels: TunnelPorts,
 }
 
-/// What a program does with flow keys of one kind: what nobody reads is not computed.
+/// How a program uses flow keys of one kind, so that nothing unused is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
-    /// Looks flows up.
+    /// To look up flows.
     pub table: bool,
-    /// Picks buckets or source ports.
+    /// To pick buckets or source ports.
     pub select: bool,
-    /// Picks buckets of frames that came without a NIC's hash.
+    /// To pick buckets for frames without a NIC's hash.
     pub select_unhashed: bool,
 }
 
-/// A port as the program knows it.
+/// A port, as the program knows it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortDeclaration {
     /// Its name.
     pub name: String,
-    /// The pipe its frames enter; `None`: what it receives is dropped (`policy`).
+    /// The pipe that its frames enter; if `None`, they are dropped (`policy`).
     pub root: Option<PipeId>,
-    /// Can a frame be given to the host's stack from here (`forward: kernel`)?
+    /// Whether frames can be passed to the host's stack here (`forward: kernel`).
     pub kernel_path: bool,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// One table: match, monitor, action, forward.
+/// A table: match, monitor, action, forward.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pipe {
     /// Its name.
     pub name: String,
     /// How it looks packets up.
     pub kind: PipeKind,
-    /// Fields that must match, all of them.
+    /// Fields that must all match.
     pub matches: Vec<Match>,
     /// What is counted and metered on a hit.
     pub monitor: Monitor,
-    /// Action templates; an entry names one of them. Never empty: no action is one template without operations.
+    /// Action templates, of which an entry names one. Never empty: no action is one template without
+    /// operations.
     pub templates: Vec<Template>,
-    /// Where a hit goes.
+    /// Where hits go.
     pub forward: Forward,
-    /// Where a miss goes.
+    /// Where misses go.
     pub miss: Forward,
-    /// Compute flow key and select hash anew from the bytes after the actions.
+    /// Whether to recompute flow key and select hash from the bytes after the actions.
     pub rehash: bool,
-    /// Entries (flows of a FLOW pipe) it can hold.
+    /// The largest number of entries, or of flows for a FLOW pipe.
     pub capacity: u32,
-    /// Entries the configuration or an app wrote.
+    /// Entries written by the configuration or an app.
     pub entries: Vec<Entry>,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
-/// One field a pipe matches.
+/// A field that a pipe matches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Match {
     /// The field.
     pub field: Field,
     /// What it is compared with.
     pub criterion: Criterion,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
@@ -135,12 +136,12 @@ pub enum Criterion {
     Const {
         /// Value, within the mask.
         value: u128,
-        /// Bits compared.
+        /// The bits to compare.
         mask: u128,
     },
     /// The entry gives the value (BASIC): [`EntryMatch::Value`].
     PerEntry {
-        /// Bits compared.
+        /// The bits to compare.
         mask: u128,
     },
     /// The entry gives a prefix (LPM): [`EntryMatch::Prefix`].
@@ -152,7 +153,7 @@ pub enum Criterion {
 }
 
 impl Criterion {
-    /// Its word in YAML; a constant has none.
+    /// Returns its word in YAML; a constant has none.
     #[must_use]
     pub fn word(self) -> Option<&'static str> {
         match self {
@@ -164,27 +165,28 @@ impl Criterion {
         }
     }
 
-    /// May an entry match whatever the field is, also when the packet does not have it?
+    /// Returns true if an entry may match any value, even if the packet lacks the field.
     #[must_use]
     pub fn has_any(self) -> bool {
         matches!(self, Criterion::Masked | Criterion::Range)
     }
 }
 
-/// What is counted and metered when a pipe is hit. Every entry counts packets and bytes besides.
+/// What is counted and metered when a pipe is hit, besides the packets and bytes of every entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Monitor {
-    /// A counter shared by name.
+    /// A shared counter.
     pub counter: Option<SharedUse<CounterId>>,
     /// A meter.
     pub meter: Option<SharedUse<MeterId>>,
-    /// What becomes of a packet that the meter colours red.
+    /// Whether packets that the meter colours red are dropped.
     pub drop_red: bool,
-    /// Run-time entries without a hit for so long are removed; 0: never. Configured entries stay.
+    /// Run-time entries without a hit for longer are removed, in nanoseconds; 0 means never. Configured
+    /// entries stay.
     pub idle_timeout_ns: u64,
 }
 
-/// A shared counter or meter: the same for the pipe, or named by each entry.
+/// A shared counter or meter: one for the pipe, or named by each entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SharedUse<Id> {
     /// One for the pipe.
@@ -193,67 +195,69 @@ pub enum SharedUse<Id> {
     PerEntry,
 }
 
-/// An action template: operations in the order in which they are carried out.
+/// An action template: operations in the order in which they are performed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
-    /// The name entries use.
+    /// The name that entries use.
     pub name: String,
-    /// Operations, already in the fixed order (decap, pop VLAN, set/add/copy/TTL as written, push VLAN, encap).
+    /// The operations, already in the fixed order (decap, pop VLAN, set/add/copy/TTL as written, push VLAN,
+    /// encap).
     pub operations: Vec<Operation>,
 }
 
 /// Where a packet goes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Forward {
-    /// Out of a port.
+    /// Through a port.
     Port(PortId),
-    /// Back out of the port it came in by.
+    /// Back through the port on which it arrived.
     InputPort,
     /// Into another pipe.
     Pipe(PipeId),
-    /// To the target of a group that the select hash picks, and where that target goes.
+    /// To the target of a group that the select hash picks, and on to where that target leads.
     Group(GroupId),
     /// To an app.
     App(AppId),
-    /// Into another pipe, and a copy to an app if its ring has room. Only a pipe's forward or miss.
+    /// Into another pipe, with a copy to an app if its ring has room. Only for a pipe's own forward or miss.
     Tee {
-        /// Gets the copy.
+        /// The app that gets the copy.
         app: AppId,
-        /// Gets the packet.
+        /// The pipe that gets the packet.
         next: PipeId,
     },
-    /// Out of every port that a target of the group leads to which holds a bucket; dropped if there is none.
+    /// Through every port that a target with a bucket leads to; dropped if there is none.
     Flood(GroupId),
-    /// To the host's stack, at the port it came in by.
+    /// To the host's stack, at the port on which it arrived.
     Kernel,
-    /// Nowhere.
+    /// Dropped.
     #[default]
     Drop,
-    /// Each entry says ([`Entry::forward`]); not allowed as a miss.
+    /// Given by each entry ([`Entry::forward`]); not allowed for misses.
     PerEntry,
 }
 
-/// One row of a pipe.
+/// A row of a pipe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// What it matches: one per match that is not constant, in the pipe's order; for HASH one [`EntryMatch::Target`];
-    /// for FLOW one [`EntryMatch::Flow`], [`EntryMatch::Target`] or [`EntryMatch::Default`].
+    /// What it matches: one for each match that is not constant, in the pipe's order; for HASH one
+    /// [`EntryMatch::Target`]; for FLOW one [`EntryMatch::Flow`], [`EntryMatch::Target`] or
+    /// [`EntryMatch::Default`].
     pub matches: Vec<EntryMatch>,
-    /// ACL: the lowest number wins.
+    /// For ACL, the priority, of which the lowest number wins.
     pub priority: u32,
-    /// Which of the pipe's templates.
+    /// Index of the pipe's template.
     pub template: u16,
-    /// Values of that template's `PerEntry` places, in order.
+    /// Values for the template's `PerEntry` places, in order.
     pub values: Vec<u128>,
-    /// Where it goes, when the pipe's forward is `PerEntry`.
+    /// Where it leads, if the pipe's forward is `PerEntry`.
     pub forward: Option<Forward>,
-    /// Its counter, when the pipe's monitor says per entry.
+    /// Its counter, if the pipe has counters per entry.
     pub counter: Option<CounterId>,
-    /// Its meter, when the pipe's monitor says per entry.
+    /// Its meter, if the pipe has meters per entry.
     pub meter: Option<MeterId>,
-    /// Added while running: it ages, and it outlives a program swap that keeps its pipe's shape.
+    /// Whether it was added at run time: it ages, and survives a swap that keeps its pipe's shape.
     pub run_time: bool,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
@@ -262,18 +266,18 @@ pub struct Entry {
 pub enum EntryMatch {
     /// `field & mask == value` under the pipe's mask.
     Value(u128),
-    /// The first `length` bits are those of `value`.
+    /// The first `length` bits equal those of `value`.
     Prefix {
-        /// Value; bits behind the prefix are zero.
+        /// The value; bits beyond the prefix are zero.
         value: u128,
-        /// Bits of the prefix.
+        /// Number of bits in the prefix.
         length: u8,
     },
     /// `field & mask == value` under the entry's own mask.
     Masked {
         /// Value, within the mask.
         value: u128,
-        /// Bits compared.
+        /// The bits to compare.
         mask: u128,
     },
     /// `first <= field <= last`.
@@ -283,54 +287,55 @@ pub enum EntryMatch {
         /// Highest port.
         last: u16,
     },
-    /// Whatever the field is, also when the packet does not have it.
+    /// Any value, even if the packet lacks the field.
     Any,
     /// The actions of a target (HASH; FLOW that pins or follows).
     Target(u16),
-    /// One flow (FLOW).
+    /// A flow (FLOW).
     Flow(FlowKey),
-    /// The entry of flows that `learn: default` writes (FLOW).
+    /// The entry for flows written by `learn: default` (FLOW).
     Default,
 }
 
-/// A set of targets and how buckets are filled with them.
+/// Targets, and how buckets are filled with them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Group {
     /// Its name.
     pub name: String,
     /// How buckets are filled.
     pub fill: Fill,
-    /// Buckets: a power of two up to 65536 (wants, given), a prime (Maglev).
+    /// Number of buckets: a power of two up to 65536 (wants, given), or a prime (Maglev).
     pub size: u32,
-    /// Mixed into the hash before it picks a bucket, so that groups one behind the other do not pick alike.
+    /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
     pub seed: Option<u64>,
-    /// Who may get them. A target's id is its position here.
+    /// The targets. A target's id is its position here.
     pub targets: Vec<Target>,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
 /// How a group's buckets are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// A pure function of the set (Maglev, NSDI'16 §3.4): every node of a fleet builds the same.
+    /// A pure function of the set (Maglev, NSDI'16 §3.4): every node of a fleet computes the same.
     Maglev,
-    /// Wants-count: history counts, the fewest buckets move.
+    /// Wants-count: depends on history, and moves as few buckets as possible.
     Wants,
-    /// By hand: a bucket has no target until [`crate::change::Change::MoveBuckets`] gives it one. Weights mean nothing.
+    /// Assigned from outside: a bucket has no target until [`crate::change::Change::MoveBuckets`] gives it
+    /// one. Weights have no effect.
     Given,
 }
 
-/// One target of a group.
+/// A target of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
     /// Its name.
     pub name: String,
-    /// Its share relative to the others; 0 takes no buckets.
+    /// Its share relative to the others; with 0 it gets no buckets.
     pub weight: u32,
-    /// Where `forward: group` sends what it gets.
+    /// Where `forward: group` sends packets for this target.
     pub forward: Forward,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
@@ -339,20 +344,20 @@ pub struct Target {
 pub struct MeterConfig {
     /// Bytes or packets.
     pub unit: MeterUnit,
-    /// Committed rate, units per second.
+    /// Committed rate, in units per second.
     pub cir: u64,
-    /// Committed burst, units.
+    /// Committed burst, in units.
     pub cbs: u64,
     /// The second bucket.
     pub second: MeterSecond,
-    /// Take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
+    /// Whether to take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
     pub colour_aware: bool,
 }
 
 /// What a meter counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeterUnit {
-    /// Frame bytes without FCS.
+    /// Bytes of the frame, without FCS.
     Bytes,
     /// Frames.
     Packets,
@@ -361,39 +366,39 @@ pub enum MeterUnit {
 /// The second token bucket of a meter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MeterSecond {
-    /// RFC 2697: an excess burst filled from what the committed one cannot hold.
+    /// RFC 2697: an excess burst, filled by the overflow of the committed one.
     Excess {
-        /// Excess burst, units.
+        /// Excess burst, in units.
         ebs: u64,
     },
-    /// RFC 2698: a peak rate of its own.
+    /// RFC 2698: a separate peak rate.
     Peak {
-        /// Peak rate, units per second.
+        /// Peak rate, in units per second.
         pir: u64,
-        /// Peak burst, units.
+        /// Peak burst, in units.
         pbs: u64,
     },
 }
 
-/// A meter with its name. Used by one pipe only: two pipes would see a batch in different orders.
+/// A meter with its name. Used by one pipe only, because two pipes would see a batch in different orders.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeterDeclaration {
     /// Its name.
     pub name: String,
     /// Its rates.
     pub config: MeterConfig,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
 }
 
 impl Program {
-    /// How deep frames must be parsed: as deep as anything in the program reads.
+    /// Returns how deep frames must be parsed: as deep as anything in the program reads.
     #[must_use]
     pub fn depth(&self) -> Depth {
         self.pipes.iter().map(|pipe| pipe.depth(!self.groups.is_empty())).max().unwrap_or_default()
     }
 
-    /// What is done with the flow keys of received frames, outer or inner.
+    /// Returns how the flow keys of received frames, outer or inner, are used.
     #[must_use]
     pub fn key_use(&self, source: KeySource) -> KeyUse {
         let uses = self.pipes.iter().map(|pipe| pipe.key_use(source, !self.groups.is_empty()));
@@ -404,7 +409,8 @@ impl Program {
         })
     }
 
-    /// Names, shapes and groups. Entries may be a million: they are left where they are, not copied and thrown away.
+    /// Returns the program without entries. There may be a million of them, so they are not copied in the
+    /// first place.
     #[must_use]
     pub fn without_entries(&self) -> Program {
         Program {
@@ -419,19 +425,19 @@ impl Program {
         }
     }
 
-    /// Looks a pipe up by name.
+    /// Returns the pipe with this name.
     #[must_use]
     pub fn pipe_named(&self, name: &str) -> Option<PipeId> {
         self.pipes.iter().position(|pipe| pipe.name == name).map(|at| PipeId(at as u16))
     }
 
-    /// Looks a port up by name.
+    /// Returns the port with this name.
     #[must_use]
     pub fn port_named(&self, name: &str) -> Option<PortId> {
         self.ports.iter().position(|port| port.name == name).map(|at| PortId(at as u16))
     }
 
-    /// Looks a group up by name.
+    /// Returns the group with this name.
     #[must_use]
     pub fn group_named(&self, name: &str) -> Option<GroupId> {
         self.groups.iter().position(|group| group.name == name).map(|at| GroupId(at as u16))
@@ -439,7 +445,7 @@ impl Program {
 }
 
 impl Pipe {
-    /// The pipe as written, but for its entries.
+    /// Returns the pipe without its entries.
     #[must_use]
     pub fn without_entries(&self) -> Pipe {
         Pipe {
@@ -452,12 +458,12 @@ impl Pipe {
         }
     }
 
-    /// The matches that entries fill in: entries' matches are in this order.
+    /// Iterates over the matches that entries fill in, in the order of entries' matches.
     pub fn varying(&self) -> impl Iterator<Item = &Match> {
         self.matches.iter().filter(|one| !matches!(one.criterion, Criterion::Const { .. }))
     }
 
-    /// How deep this pipe reads: its matches, its hash input, its actions.
+    /// Returns how deep this pipe reads: its matches, its hash input, its actions.
     #[must_use]
     fn depth(&self, groups: bool) -> Depth {
         let matches = self.matches.iter().map(|one| one.field.depth());
@@ -471,20 +477,20 @@ impl Pipe {
         by_hash(&self.forward)
             || by_hash(&self.miss)
             || self.entries.iter().filter_map(|entry| entry.forward.as_ref()).any(by_hash)
-            // Entries that come at run time may.
+            // Run-time entries may, too.
             || self.forward == Forward::PerEntry
     }
 
     fn key_use(&self, wanted: KeySource, groups: bool) -> KeyUse {
         let own = self.kind.key_use(wanted);
         let mut operations = self.templates.iter().flat_map(|template| &template.operations);
-        // Groups and tunnels go by the outer headers.
+        // Groups and tunnels use the outer headers.
         let outer =
             wanted == KeySource::Outer && (groups && self.forwards_by_hash() || operations.any(Operation::uses_hash));
         KeyUse { select: own.select || outer, ..own }
     }
 
-    /// The entry values a template wants.
+    /// Returns the number of entry values that a template needs.
     #[must_use]
     pub fn values_wanted(&self, template: u16) -> usize {
         self.templates.get(usize::from(template)).map_or(0, |template| template.places().len())
@@ -492,7 +498,7 @@ impl Pipe {
 }
 
 impl Template {
-    /// The numbers that entries give, in the order of their values.
+    /// Returns the numbers that entries give, in the order of their values.
     #[must_use]
     pub fn places(&self) -> Vec<Place> {
         crate::operation::places(&self.operations)

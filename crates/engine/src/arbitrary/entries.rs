@@ -10,7 +10,7 @@ use crate::program::{
 };
 use packet::Field;
 
-/// The entries of a new pipe, no key twice.
+/// Generates the entries of a new pipe, without duplicate keys.
 pub(super) fn entries(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Vec<Entry> {
     let mut list = Vec::new();
     for key in fixed_keys(random, program, pipe) {
@@ -34,7 +34,7 @@ pub(super) fn entries(random: &mut Random, program: &Program, pipe: &Pipe, at: u
     list
 }
 
-/// A row for each target, sometimes all but one; the default of new flows.
+/// Generates a key for each target, sometimes for all but one, and for the default of new flows.
 fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
     let mut rows = |group: GroupId| {
         let targets = program.groups[group.index()].targets.len() as u16;
@@ -49,7 +49,7 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
     }
 }
 
-/// An entry as it might come at run time.
+/// Generates an entry as it might be added at run time.
 pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
     let template = random.below(pipe.templates.len());
     let places = pipe.templates[template].places();
@@ -68,7 +68,8 @@ pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usi
     }
 }
 
-/// A meter belongs to one pipe, and one pipe at most has meters per entry: those that no other pipe has.
+/// Picks a meter that no other pipe uses: a meter belongs to one pipe, and at most one pipe has meters per
+/// entry.
 fn own_meter(random: &mut Random, program: &Program) -> MeterId {
     let taken = |meter: &MeterId| program.pipes.iter().any(|pipe| pipe.monitor.meter == Some(SharedUse::Pipe(*meter)));
     let left: Vec<MeterId> = (0..program.meters.len() as u16).map(MeterId).filter(|meter| !taken(meter)).collect();

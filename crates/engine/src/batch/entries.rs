@@ -1,4 +1,4 @@
-//! Entries of a compiled pipe: entered, updated, taken out, aged, listed. Never on the path of a packet.
+//! Entries of a compiled pipe: inserted, updated, removed, aged, listed. Never on the packet path.
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME};
@@ -8,10 +8,10 @@ use crate::program::Entry;
 use crate::worker::PipeReport;
 
 impl CompiledPipe {
-    /// Enters an entry that fits the pipe.
+    /// Inserts an entry that fits the pipe.
     ///
     /// # Errors
-    /// Full, or there already; nothing has changed then.
+    /// The pipe is full, or has an entry with this key; nothing has changed then.
     pub fn enter(&mut self, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         let action = self.actions.intern(entry, &self.wide, &self.plans);
         let flag = if entry.run_time { RUN_TIME } else { 0 };
@@ -23,10 +23,10 @@ impl CompiledPipe {
         Ok(())
     }
 
-    /// Gives the entry with the same key another template, values, forward, counter and meter.
+    /// Replaces template, values, forward, counter and meter of the entry with the same key.
     ///
     /// # Errors
-    /// It is not there.
+    /// There is no such entry.
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
         let at = self.table.find(&EntryKey::of(entry)).ok_or_else(|| self.not_found())?;
         let action = self.actions.intern(entry, &self.wide, &self.plans);
@@ -37,17 +37,17 @@ impl CompiledPipe {
         Ok(())
     }
 
-    /// Takes an entry out.
+    /// Removes an entry.
     ///
     /// # Errors
-    /// It is not there.
+    /// There is no such entry.
     pub fn remove(&mut self, key: &EntryKey) -> Result<(), ChangeError> {
         let at = self.table.remove(key).ok_or_else(|| self.not_found())?;
         self.free(at);
         Ok(())
     }
 
-    /// Every entry with its counts.
+    /// Returns every entry with its counts.
     #[must_use]
     pub fn entries(&self) -> Vec<(Entry, EntryRow)> {
         let all = self.table.keys().into_iter().map(|(key, at)| {
@@ -58,7 +58,7 @@ impl CompiledPipe {
         all.collect()
     }
 
-    /// Totals.
+    /// Returns the totals.
     #[must_use]
     pub fn report(&self) -> PipeReport {
         let entries = self.table.len();
@@ -70,7 +70,7 @@ impl CompiledPipe {
         report
     }
 
-    /// Carries counts over from the same entry of a predecessor.
+    /// Takes over the counts of the same entry in the predecessor.
     pub fn inherit(&mut self, key: &EntryKey, from: EntryRow) -> bool {
         let Some(at) = self.table.find(key) else { return false };
         let row = &mut self.slab.rows[at as usize];
@@ -78,8 +78,8 @@ impl CompiledPipe {
         true
     }
 
-    /// Looks at the next `rows` rows for run-time entries that no packet has hit for longer than the pipe's
-    /// timeout. If there is one, it and all like it are removed.
+    /// Looks at the next `rows` rows for a run-time entry that no packet has hit for longer than the pipe's
+    /// timeout. If there is one, it and all other such entries are removed.
     pub fn age_entries(&mut self, rows: u32, now_ms: u32) {
         let timeout = self.idle_timeout_ms;
         if timeout == 0 {
@@ -89,20 +89,20 @@ impl CompiledPipe {
         let end = slab.len() as u32;
         let start = if self.aged < end { self.aged } else { 0 };
         self.aged = start.saturating_add(rows).min(end);
-        // A row that has gone looks configured.
+        // A removed row looks like a configured one.
         let idle = |row: &EntryRow| row.is_run_time() && now_ms.wrapping_sub(row.last) > timeout;
         if !slab[start as usize..self.aged as usize].iter().any(idle) {
             return;
         }
         let gone = self.table.keys().into_iter().filter(|(_, at)| idle(&slab[*at as usize])).map(|(key, _)| key);
         for key in gone.collect::<Vec<EntryKey>>() {
-            // It was there a moment ago.
+            // It existed a moment ago, so this cannot fail.
             let _ = self.remove(&key);
         }
     }
 
-    /// Removes idle flows among the next `rows` rows of the flow table; entries that are somebody's own and
-    /// configured begin anew.
+    /// Removes idle flows in the next `rows` rows of the flow table. Those with a configured entry start
+    /// anew.
     pub fn age_flows(&mut self, rows: u32, now_ms: u32, room: usize) {
         let Some(flows) = self.table.flows_mut() else { return };
         let slab = &self.slab.rows;
@@ -110,7 +110,7 @@ impl CompiledPipe {
         gone.into_iter().for_each(|at| self.free(at));
     }
 
-    /// Frees the row of an entry that has gone.
+    /// Frees the row of a removed entry.
     fn free(&mut self, at: u32) {
         let row = self.slab.remove(at);
         self.actions.release(row.action());

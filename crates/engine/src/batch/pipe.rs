@@ -1,4 +1,4 @@
-//! One pipe on one list: look up, count, act, forward.
+//! One pipe applied to one list: look up, count, act, forward.
 
 use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
@@ -11,7 +11,8 @@ use packet::{Batch, Bits, DropReason};
 use table::meter::Color;
 
 impl CompiledPipe {
-    /// Carries the packets of `list` through this pipe. Inlined, it would take registers from the parser.
+    /// Runs the packets of `list` through this pipe. Not inlined, because it would take registers from the
+    /// parser.
     #[inline(never)]
     pub(super) fn run(&mut self, walk: &mut Walk, batch: &mut Batch, list: u64) {
         let Walk { packets, outcome, reading, .. } = walk;
@@ -24,7 +25,7 @@ impl CompiledPipe {
             self.miss(walk, batch, misses);
         }
         match hits {
-            // A meter wants its packets in the order in which they came, whatever they hit.
+            // A meter must see its packets in the order of arrival, whatever they hit.
             Hits::Few(few) if !self.metered => {
                 few.iter().filter(|(_, hits)| *hits != 0).for_each(|(row, hits)| self.hit(walk, batch, *hits, row));
             }
@@ -36,7 +37,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Which packets hit, and which were dropped on the way.
+    /// Returns which packets hit, and which were dropped on the way.
     #[inline]
     fn look_up(&mut self, walk: &mut Walk, batch: &Batch, list: u64, rows: &mut [u32; 64]) -> (Hits, u64) {
         let mut look = Lookup {
@@ -57,8 +58,8 @@ impl CompiledPipe {
         (hits.by_row(look.rows, self.slab.rows.len()), look.failed)
     }
 
-    /// Counts, acts and forwards for packets that hit: all the same row, so that what its entry says is found
-    /// once, or each its own.
+    /// Counts, acts and forwards for packets that hit: either all the same row, so that its entry is looked
+    /// up once, or each its own.
     fn hit(&mut self, walk: &mut Walk, batch: &mut Batch, hits: u64, rows: &impl Numbers) {
         let actions = self.count(walk, batch, hits, rows);
         let hits = if self.metered { self.meter(walk, batch, hits, &actions) } else { hits };
@@ -67,7 +68,7 @@ impl CompiledPipe {
         self.send(walk, batch, done, &actions);
     }
 
-    /// Counts packets in their entries and in shared counters; their actions.
+    /// Counts packets in their entries and in shared counters. Returns their actions.
     #[inline(always)]
     fn count<N: Numbers>(&mut self, walk: &mut Walk, batch: &Batch, hits: u64, rows: &N) -> N {
         let (slab, does) = (&mut self.slab.rows, &self.actions.rows);
@@ -97,7 +98,7 @@ impl CompiledPipe {
         walk.forward(batch, self.miss, misses, DropReason::Miss);
     }
 
-    /// Colours packets; the mask of those that were not dropped for it.
+    /// Colours packets. Returns the mask of those that were not dropped for it.
     fn meter(&self, walk: &mut Walk, batch: &Batch, hits: u64, actions: &impl ActionOf) -> u64 {
         let mut passed = hits;
         for slot in Bits(hits) {
@@ -112,7 +113,7 @@ impl CompiledPipe {
         passed
     }
 
-    /// Carries out the actions; the mask of those that did not fail.
+    /// Performs the actions. Returns the mask of packets for which they succeeded.
     #[inline]
     fn act(&self, walk: &mut Walk, batch: &mut Batch, hits: u64, actions: &impl Numbers) -> u64 {
         let Walk { packets, outcome, reading, .. } = walk;
@@ -132,8 +133,8 @@ impl CompiledPipe {
         done
     }
 
-    /// Flow keys and hashes from the new bytes, where the pipe wants them; the mask of those whose headers
-    /// were found.
+    /// Computes flow keys and hashes from the new bytes if the pipe wants that. Returns the mask of packets
+    /// whose headers were found.
     fn make_keys(&self, walk: &mut Walk, batch: &Batch, list: u64) -> u64 {
         if !self.rehash {
             return list;
@@ -168,16 +169,16 @@ fn meter_packet(walk: &mut Walk, meter: usize, size: u32, slot: usize) -> Color 
     if walk.live { meter.color(now_ns, size, incoming) } else { meter.peek(now_ns, size, incoming) }
 }
 
-/// Row or action numbers of the packets of a list.
+/// Row or action numbers of the packets in a list.
 trait Numbers: ActionOf {
-    /// The number of all packets, if they have one.
+    /// Returns the number that all packets have, if there is one.
     fn same(&self) -> Option<u32>;
 
-    /// Calls `each` with every number and what its packets count; the numbers that it answers.
+    /// Calls `each` with every number and the counts of its packets. Returns the numbers it returns.
     fn tally(&self, batch: &Batch, list: u64, each: impl FnMut(u32, Count) -> u32) -> Self;
 }
 
-/// One for all.
+/// One number for all packets.
 impl Numbers for u32 {
     #[inline(always)]
     fn same(&self) -> Option<u32> {
@@ -191,7 +192,7 @@ impl Numbers for u32 {
     }
 }
 
-/// Each its own.
+/// A number for each packet.
 impl Numbers for [u32; 64] {
     #[inline(always)]
     fn same(&self) -> Option<u32> {

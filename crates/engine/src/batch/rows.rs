@@ -1,33 +1,33 @@
-//! Entries as the data path keeps them: a 24-byte row that is written on every hit, and the action row it
-//! points to, which is only read.
+//! Entries as stored for the data path: a 24-byte row that is written on every hit, and the action row that
+//! it points to, which is only read.
 //!
-//! Many entries say the same (a million prefixes, eight next hops), so action rows are shared by content:
-//! what is read stays in the first cache level, and an entry costs its key and 24 bytes. Values are laid out
-//! as the steps of the template want them, an encapsulation as the finished outer header, so that carrying
-//! out an action is copying.
+//! Many entries have the same action (a million prefixes, eight next hops), so action rows are shared by
+//! content: what is read stays in the first-level cache, and an entry costs its key and 24 bytes. Values are
+//! stored as the steps of the template need them, an encapsulation as the finished outer header, so that
+//! performing an action is copying.
 
 use crate::batch::steps::Plan;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
 use std::collections::HashMap;
 
-/// Bit of [`EntryRow::action`]: the entry was added while running.
+/// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
 
-/// What a hit writes: counts and the time, and where to find what to do.
+/// What a hit writes: counts and the time; and the number of the action row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EntryRow {
     pub packets: u64,
     pub bytes: u64,
-    /// Milliseconds of the worker's clock when it was last hit or, before that, entered.
+    /// When it was last hit or, before the first hit, inserted; in milliseconds of the worker's clock.
     pub last: u32,
-    /// Action row, and [`RUN_TIME`].
+    /// Number of the action row, and [`RUN_TIME`].
     pub action: u32,
 }
 
 impl EntryRow {
-    /// Counts packets; the action to carry out.
+    /// Counts packets. Returns the number of the action row.
     #[inline(always)]
     pub fn hit(&mut self, count: Count, now_ms: u32) -> u32 {
         self.packets += count.packets;
@@ -36,19 +36,19 @@ impl EntryRow {
         self.action()
     }
 
-    /// The action to carry out, counting nothing.
+    /// Returns the number of the action row, without counting.
     #[inline(always)]
     pub fn action(&self) -> u32 {
         self.action & !RUN_TIME
     }
 
-    /// Was the entry added while running?
+    /// Returns true if the entry was added at run time.
     pub fn is_run_time(&self) -> bool {
         self.action & RUN_TIME != 0
     }
 }
 
-/// What an entry does. Where a pipe has one counter, meter or forward for all, the row repeats it.
+/// The action of an entry. If a pipe has one counter, meter or forward for all entries, the row repeats it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActionRow {
     pub forward: Forward,
@@ -57,14 +57,14 @@ pub struct ActionRow {
     pub meter: Option<MeterId>,
 }
 
-/// The action rows of a pipe, shared by content, with their values.
+/// The action rows of a pipe with their values, shared by content.
 #[derive(Debug, Default)]
 pub struct Actions {
     pub rows: Vec<ActionRow>,
-    /// `stride` bytes a row.
+    /// `stride` bytes for each row.
     pub values: Vec<u8>,
     pub stride: usize,
-    /// The entries' own values as they were given.
+    /// The entries' per-entry values as given.
     own: Vec<Box<[u128]>>,
     users: Vec<u32>,
     free: Vec<u32>,
@@ -80,10 +80,10 @@ struct Content {
     own: Box<[u128]>,
 }
 
-/// [`Forward`] in a form that can be hashed.
+/// A [`Forward`] in a form that can be hashed.
 type ForwardKey = (u8, u16, u16);
 
-/// Numbers for a forward: its kind and its indices.
+/// Encodes a forward as numbers: its kind and its indices.
 #[must_use]
 pub fn forward_key(forward: Forward) -> ForwardKey {
     match forward {
@@ -100,9 +100,9 @@ pub fn forward_key(forward: Forward) -> ForwardKey {
     }
 }
 
-/// Which action row each packet of a list has.
+/// The action row of each packet in a list.
 pub trait ActionOf {
-    /// The row of the packet in a slot.
+    /// Returns the action row of the packet in a slot.
     fn of(&self, slot: usize) -> u32;
 }
 
@@ -114,7 +114,7 @@ impl ActionOf for [u32; 64] {
     }
 }
 
-/// One row for all: what depends on it is found once a list.
+/// One row for all packets: what depends on it is looked up once per list.
 impl ActionOf for u32 {
     #[inline(always)]
     fn of(&self, _slot: usize) -> u32 {
@@ -122,7 +122,7 @@ impl ActionOf for u32 {
     }
 }
 
-/// What the pipe says for all its entries.
+/// Settings of a pipe that apply to all its entries.
 #[derive(Clone, Copy, Debug)]
 pub struct PipeWide {
     pub forward: Forward,
@@ -150,13 +150,13 @@ fn resolve<Id>(pipe: Option<SharedUse<Id>>, entry: Option<Id>) -> Option<Id> {
 }
 
 impl Actions {
-    /// No rows yet, each `stride` bytes of values.
+    /// Creates an empty list of rows with `stride` bytes of values each.
     #[must_use]
     pub fn new(stride: usize) -> Actions {
         Actions { stride, ..Actions::default() }
     }
 
-    /// The row for what `entry` does, shared with the entries that do the same.
+    /// Returns the action row of `entry`, shared with entries that have the same action.
     pub fn intern(&mut self, entry: &Entry, wide: &PipeWide, plans: &[Plan]) -> u32 {
         let row = wide.resolve(entry);
         let content = Content {
@@ -188,13 +188,14 @@ impl Actions {
         self.users[at as usize] = 1;
         self.own[at as usize] = entry.values.clone().into();
         let place = &mut self.values[place];
-        // Another entry's values may have been here, and an outer header says only what is not zero.
+        // The values of another entry may be left here, and an outer header is written only where it is not
+        // zero.
         place.fill(0);
         plans[usize::from(entry.template)].materialise(&entry.values, place);
         at
     }
 
-    /// The entry that a row was made of, without its matches.
+    /// Returns the entry from which a row was made, without its matches.
     #[must_use]
     pub fn entry(&self, row: EntryRow, wide: &PipeWide) -> Entry {
         let action = self.rows[row.action() as usize];
@@ -209,7 +210,7 @@ impl Actions {
         }
     }
 
-    /// One entry less uses the row; the last one frees it.
+    /// Decrements the use count of a row, which is freed with the last entry.
     pub fn release(&mut self, at: u32) {
         let users = &mut self.users[at as usize];
         *users -= 1;
@@ -220,7 +221,7 @@ impl Actions {
     }
 }
 
-/// The rows of a pipe, which its table leads to by number.
+/// The rows of a pipe, referred to by number from its table.
 #[derive(Debug, Default)]
 pub struct Slab {
     pub rows: Vec<EntryRow>,
@@ -228,7 +229,7 @@ pub struct Slab {
 }
 
 impl Slab {
-    /// No rows, and memory for so many, resident as used.
+    /// Allocates memory for `rows` rows, which becomes resident as used.
     #[must_use]
     pub fn with_capacity(rows: usize) -> Slab {
         let rows = Vec::with_capacity(rows);
@@ -236,13 +237,13 @@ impl Slab {
         Slab { rows, free: Vec::new() }
     }
 
-    /// The number that the next row gets: that of the row removed last, or one more than ever before.
+    /// Returns the number of the next row: that of the row removed last, or one more than ever before.
     #[must_use]
     pub fn next(&self) -> u32 {
         self.free.last().copied().unwrap_or(self.rows.len() as u32)
     }
 
-    /// Puts a row where [`Slab::next`] said.
+    /// Inserts a row at [`Slab::next`].
     pub fn insert(&mut self, row: EntryRow) {
         match self.free.pop() {
             Some(at) => self.rows[at as usize] = row,
@@ -250,13 +251,13 @@ impl Slab {
         }
     }
 
-    /// Takes a row out.
+    /// Removes a row.
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
         std::mem::take(&mut self.rows[at as usize])
     }
 
-    /// Asks for a row that is likely to be hit.
+    /// Prefetches a row that is likely to be hit.
     #[inline(always)]
     pub fn prefetch(&self, at: u32) {
         if let Some(row) = self.rows.get(at as usize) {

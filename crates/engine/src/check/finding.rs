@@ -1,31 +1,31 @@
-//! What the check can find, as sentences a person can act on.
+//! The findings of the check, as sentences that a person can act on.
 
 use crate::program::Origin;
 use packet::Field;
 use thiserror::Error;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The program runs, but something in it cannot be meant.
+    /// The program runs, but this is unlikely to be intended.
     Warning,
     /// The program is refused.
     Error,
 }
 
-/// One thing the check found.
+/// A finding of the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Where it was written.
+    /// Place in the configuration.
     pub origin: Origin,
-    /// What it is.
+    /// What was found.
     pub kind: FindingKind,
 }
 
 impl Finding {
-    /// A finding at `origin`.
+    /// Creates a finding at `origin`.
     #[must_use]
     pub fn new(origin: Origin, kind: FindingKind) -> Finding {
         Finding { severity: kind.severity(), origin, kind }
@@ -143,7 +143,7 @@ fn numbers(of: &[u16]) -> String {
 }
 
 impl FindingKind {
-    /// How bad it is.
+    /// Returns the severity.
     #[must_use]
     pub fn severity(&self) -> Severity {
         match self {

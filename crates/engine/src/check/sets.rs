@@ -1,4 +1,4 @@
-//! Groups, meters, names, and what is declared but never used.
+//! Checks groups, meters and names, and finds what is declared but never used.
 
 use super::finding::{Finding, FindingKind};
 use super::pipes::{dangling, meters_of};
@@ -91,7 +91,7 @@ fn rates(config: &MeterConfig) -> Vec<FindingKind> {
         MeterSecond::Excess { .. } => Vec::new(),
         MeterSecond::Peak { pir, pbs } => vec![("pir", pir), ("pbs", pbs)],
     };
-    // RFC 2697 §2: at least one burst is above 0; without a committed one nothing is ever green.
+    // RFC 2697 §2: at least one burst must be above 0; without a committed burst nothing would ever be green.
     let rates = [("cir", config.cir), ("cbs", config.cbs)].into_iter().chain(second);
     let mut kinds: Vec<_> =
         rates.filter(|(_, rate)| *rate == 0).map(|(what, _)| FindingKind::MeterZero { what }).collect();
@@ -115,7 +115,7 @@ fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Floods that come to no port.
+/// Finds floods that reach no port.
 fn floods(program: &Program, findings: &mut Vec<Finding>) {
     for pipe in &program.pipes {
         let entries = pipe.entries.iter().filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
@@ -129,7 +129,8 @@ fn floods(program: &Program, findings: &mut Vec<Finding>) {
     }
 }
 
-/// What nothing names. Where entries name theirs, one that comes at run time may.
+/// Finds what nothing refers to. Per-entry counters and meters may be used by run-time entries, so they are
+/// exempt.
 fn unused(program: &Program, findings: &mut Vec<Finding>) {
     let per_entry = |test: fn(&Pipe) -> bool| program.pipes.iter().any(test);
     let none = Origin::default();

@@ -1,8 +1,8 @@
-//! Pipe types, a folder each: what the type is, what the check says of it, its table and its look-up, and
-//! what outlives a swap. What differs by type is asked here and in `table.rs`, by exhaustive matches; the
-//! rest of the engine and the configuration take a type's word, keys and criteria from its [`Type`].
+//! Pipe types, a directory each: properties of the type, its checks, its table and look-up, and what survives
+//! a swap. Differences between types are resolved here and in `table.rs` by exhaustive matches; the rest of
+//! the engine and the configuration take a type's word, keys and criteria from its [`Type`].
 //!
-//! The interpreter's twin of a look-up is in `interpreter/lookup.rs`, which shares none of this code.
+//! The interpreter's independent look-up is in `interpreter/lookup.rs`, which shares none of this code.
 
 pub(crate) mod acl;
 pub(crate) mod basic;
@@ -35,11 +35,11 @@ pub enum PipeKind {
     },
     /// Exact match on the flow key; entries are written by packets.
     Flow {
-        /// Which headers the key is made of.
+        /// The headers from which the key is taken.
         key: KeySource,
         /// What a packet of a new flow writes.
         learn: Learn,
-        /// Flows idle for so long are removed; 0: never.
+        /// Flows idle for longer are removed, in nanoseconds; 0 means never.
         idle_timeout_ns: u64,
     },
     /// Longest prefix match on one field.
@@ -48,22 +48,22 @@ pub enum PipeKind {
     Acl,
 }
 
-/// What all pipes of a type have in common.
+/// Properties that all pipes of a type share.
 #[derive(Debug)]
 pub struct Type {
     /// Its word in YAML.
     pub word: &'static str,
-    /// Keys of YAML that only pipes of this type have.
+    /// YAML keys that only pipes of this type have.
     pub keys: &'static [&'static str],
     /// Words of the criteria that its matches may have besides a constant.
     pub criteria: &'static [&'static str],
-    /// What its matches may be, for the message about another criterion.
+    /// Describes what its matches may be, for the error about another criterion.
     pub matches: &'static str,
-    /// Its entries have priorities.
+    /// Whether its entries have priorities.
     pub priorities: bool,
 }
 
-/// What tables are made with.
+/// Context for creating tables.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Making<'a> {
     pub program: &'a Program,
@@ -71,14 +71,14 @@ pub(crate) struct Making<'a> {
     pub secret: u64,
 }
 
-/// Entries that a pipe has room for at least, unless it says otherwise.
+/// The smallest default capacity for entries.
 const CAPACITY_LEAST: usize = 1024;
 
 impl PipeKind {
-    /// One kind of each type, with nothing said yet.
+    /// One kind of each type, with nothing configured.
     pub const BLANK: [PipeKind; 5] = [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
 
-    /// Its type.
+    /// Returns its type.
     #[must_use]
     pub fn of_type(&self) -> &'static Type {
         match self {
@@ -90,13 +90,13 @@ impl PipeKind {
         }
     }
 
-    /// The word of its type.
+    /// Returns the word of its type.
     #[must_use]
     pub fn word(&self) -> &'static str {
         self.of_type().word
     }
 
-    /// The group whose targets have entries in the pipe.
+    /// Returns the group whose targets have entries in the pipe.
     #[must_use]
     pub fn group(&self) -> Option<GroupId> {
         match self {
@@ -106,13 +106,13 @@ impl PipeKind {
         }
     }
 
-    /// Fields it reads besides those that the pipe matches.
+    /// Returns the fields that it reads besides those that the pipe matches.
     #[must_use]
     pub fn hashed(&self) -> &[(Field, u128)] {
         if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = self { fields } else { &[] }
     }
 
-    /// The number of entries that a pipe with `written` entries has room for, unless it says otherwise.
+    /// Returns the default capacity of a pipe with `written` entries.
     #[must_use]
     pub fn capacity(&self, program: &Program, written: usize) -> u32 {
         let roomy = (written + written / 4).next_power_of_two();
@@ -124,7 +124,7 @@ impl PipeKind {
         room as u32
     }
 
-    /// How deep it reads besides the pipe's matches.
+    /// Returns how deep it reads besides the pipe's matches.
     pub(crate) fn depth(&self) -> Depth {
         match self {
             PipeKind::Hash { input, .. } => input.depth(),
@@ -133,7 +133,7 @@ impl PipeKind {
         }
     }
 
-    /// What it does with the flow keys of `wanted`.
+    /// Returns how it uses the flow keys of `wanted`.
     pub(crate) fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {
             PipeKind::Hash { input, .. } => input.key_use(wanted),
@@ -142,7 +142,7 @@ impl PipeKind {
         }
     }
 
-    /// What is wrong with the kind itself.
+    /// Checks the kind itself.
     pub(crate) fn check(&self, program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
         match self {
             PipeKind::Hash { input, group } => hash::check(program, input, *group, kinds),
@@ -152,7 +152,7 @@ impl PipeKind {
         }
     }
 
-    /// What is wrong with the key of an entry.
+    /// Checks the key of an entry.
     pub(crate) fn fit(&self, program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
         match self {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => entries::fields(pipe, entry, kinds),
@@ -161,7 +161,7 @@ impl PipeKind {
         }
     }
 
-    /// What is wrong with the entries of a pipe beside each other.
+    /// Checks the entries of a pipe against each other.
     pub(crate) fn check_entries(&self, program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
         match self {
             PipeKind::Acl => acl::shadowed(pipe, findings),
@@ -171,7 +171,7 @@ impl PipeKind {
         }
     }
 
-    /// What must stay the same for entries to outlive a swap; the group is compared by its name.
+    /// Returns what must stay the same for entries to survive a swap; the group is compared by name.
     pub(crate) fn shape(&self) -> PipeKind {
         match self {
             PipeKind::Hash { input, .. } => PipeKind::Hash { input: input.clone(), group: GroupId(0) },
@@ -182,7 +182,7 @@ impl PipeKind {
         }
     }
 
-    /// The table of a pipe, without entries.
+    /// Creates an empty table for a pipe.
     pub(crate) fn table(&self, pipe: &Pipe, making: Making<'_>) -> Result<Table, CompileError> {
         let Making { program, hash, secret } = making;
         Ok(match self {
@@ -197,7 +197,7 @@ impl PipeKind {
     }
 }
 
-/// How deep the flow key of these headers is.
+/// Returns the depth of the flow key of these headers.
 fn key_depth(source: KeySource) -> Depth {
     match source {
         KeySource::Outer => Depth::L4,

@@ -1,7 +1,8 @@
-//! The tables behind one face: a key leads to the number of a row, and the compiled pipe has the rows.
+//! The tables behind a common interface: a key leads to the number of a row, and the compiled pipe has the
+//! rows.
 //!
-//! A number is dealt by the pipe's slab when an entry is entered and is given back when it is removed, so a
-//! table keeps no counts, ages or actions. What a type must offer is what [`each_type`] calls: `insert`,
+//! The pipe's slab assigns a number when an entry is inserted and takes it back when it is removed, so a
+//! table stores no counts, ages or actions. Every type must provide what [`each_type`] calls: `insert`,
 //! `find`, `remove`, `keys`, `len` and `lookup`.
 
 use super::acl::AclTable;
@@ -17,10 +18,11 @@ use crate::change::EntryKey;
 use crate::program::Entry;
 use packet::{Batch, Bits, DropReason};
 
-/// No row.
+/// Stands for no row.
 pub const NO_ROW: u32 = u32::MAX;
 
-/// Up to so many entries share a list's packets out: what each says is then found once, not once a packet.
+/// Up to this many entries, a list is divided by entry, so that each entry's action is looked up once rather
+/// than for every packet.
 pub const FEW_MAX: usize = 4;
 
 /// The packets that hit each of a few entries: a row and its list.
@@ -48,7 +50,7 @@ macro_rules! each_type {
     };
 }
 
-/// Why an entry was not entered, before the pipe's name is put to it.
+/// Why an entry was refused, before the pipe's name is added.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
     Full,
@@ -56,22 +58,22 @@ pub enum Refusal {
     Unfit(String),
 }
 
-/// A look-up: the packets, what a table may know of the rest of the program, and what became of them.
+/// A look-up: the packets, what a table may know about the rest of the program, and the results.
 pub struct Lookup<'a> {
     pub batch: &'a Batch,
     pub packets: &'a Packets,
     /// The packets to look up.
     pub list: u64,
-    /// The pipe's rows, to be asked for as soon as a number is likely.
+    /// The pipe's rows, to be prefetched as soon as a number is likely.
     pub slab: &'a Slab,
     pub groups: &'a mut [GroupTable],
     pub seed: u64,
     pub now_ms: u32,
     pub now_ns: u64,
-    /// False while explaining: nothing is learnt or counted, and buckets that are given are not met.
+    /// False while explaining: nothing is learnt or counted, and given buckets do not count.
     pub live: bool,
     pub outcome: &'a mut Outcome,
-    /// The row that each packet hit, where the answer says so.
+    /// The row hit by each packet, where the result says so.
     pub rows: &'a mut [u32; 64],
     /// Packets dropped on the way.
     pub failed: u64,
@@ -80,52 +82,52 @@ pub struct Lookup<'a> {
 /// Which packets hit.
 #[derive(Clone, Copy, Debug)]
 pub enum Hits {
-    /// These; their rows are in [`Lookup::rows`].
+    /// These packets, with their rows in [`Lookup::rows`].
     Each(u64),
-    /// These, by the row they hit.
+    /// These packets, grouped by row.
     Few(Few),
 }
 
 impl Table {
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// Says why it was refused; nothing has changed then.
     pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
         each_type!(self, table => table.insert(entry, row, now_ms))
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         each_type!(self, table => table.find(key))
     }
 
-    /// Takes an entry out; its row.
+    /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         each_type!(self, table => table.remove(key))
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         each_type!(self, table => table.keys())
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         each_type!(self, table => table.len())
     }
 
-    /// Looks the packets of a list up.
+    /// Looks up the packets of a list.
     #[inline]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         each_type!(self, table => table.lookup(look))
     }
 
-    /// Takes over from the table of the pipe's predecessor what is neither entry nor count. `target` is the
-    /// number that a target of the predecessor's has now. How many flows were lost.
+    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `target`
+    /// maps an old target number to the new one. Returns how many flows were lost.
     pub fn inherit(&mut self, old: &mut Table, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
         match (self, old) {
             (Table::Hash(new), Table::Hash(old)) => new.inherit(old),
@@ -135,20 +137,20 @@ impl Table {
         0
     }
 
-    /// The flows of a FLOW pipe.
+    /// Returns the flows of a FLOW pipe.
     #[inline]
     #[must_use]
     pub fn flows(&self) -> Option<&Flows> {
         if let Table::Flow(flows) = self { Some(flows) } else { None }
     }
 
-    /// The flows of a FLOW pipe, to be changed.
+    /// Returns the flows of a FLOW pipe for modification.
     #[inline]
     pub fn flows_mut(&mut self) -> Option<&mut Flows> {
         if let Table::Flow(flows) = self { Some(flows) } else { None }
     }
 
-    /// How many packets a HASH pipe has dealt out in turn.
+    /// Returns how many packets a HASH pipe has distributed in turn.
     #[must_use]
     pub fn turns(&self) -> u64 {
         if let Table::Hash(table) = self { table.turns } else { 0 }
@@ -156,7 +158,7 @@ impl Table {
 }
 
 impl Lookup<'_> {
-    /// Drops packets whose group has no target for them, or one without an entry.
+    /// Drops packets whose group has no target for them, or whose target has no entry.
     #[inline]
     pub fn without_target(&mut self, list: u64) {
         self.failed |= list;
@@ -165,7 +167,7 @@ impl Lookup<'_> {
 }
 
 impl Hits {
-    /// All of them.
+    /// Returns all packets that hit.
     #[inline]
     #[must_use]
     pub fn all(&self) -> u64 {
@@ -175,7 +177,7 @@ impl Hits {
         }
     }
 
-    /// The same by row, where a pipe of `count` rows has few.
+    /// Groups the packets by row if a pipe of `count` rows has few.
     #[inline]
     #[must_use]
     pub fn by_row(self, rows: &[u32; 64], count: usize) -> Hits {
@@ -190,7 +192,7 @@ impl Hits {
         ))
     }
 
-    /// The same by packet.
+    /// Converts to rows by packet. Returns the packets that hit.
     #[inline]
     pub fn by_packet(self, rows: &mut [u32; 64]) -> u64 {
         if let Hits::Few(few) = self {
@@ -202,7 +204,7 @@ impl Hits {
     }
 }
 
-/// The slots that have this row.
+/// Returns the slots that have this row.
 #[inline(always)]
 fn having(rows: &[u32; 64], row: u32) -> u64 {
     rows.iter().rev().fold(0, |mask, &one| mask << 1 | u64::from(one == row))

@@ -1,4 +1,4 @@
-//! Rows by target: what HASH pipes, and FLOW pipes that learn from a group, have an entry for.
+//! Rows by target, for HASH pipes and FLOW pipes that learn from a group.
 
 use super::table::{NO_ROW, Refusal};
 use crate::change::EntryKey;
@@ -12,26 +12,26 @@ pub struct Targets {
 }
 
 impl Targets {
-    /// No rows yet, for so many targets.
+    /// Creates an empty list for `count` targets.
     #[must_use]
     pub fn new(count: usize) -> Targets {
         Targets { rows: vec![NO_ROW; count] }
     }
 
-    /// The row of a target, or [`NO_ROW`].
+    /// Returns the row of a target, or [`NO_ROW`].
     #[inline(always)]
     #[must_use]
     pub fn row(&self, target: u16) -> u32 {
         self.rows.get(usize::from(target)).copied().unwrap_or(NO_ROW)
     }
 
-    /// The target that has a row.
+    /// Returns the target that has a row.
     #[must_use]
     pub fn target(&self, row: u32) -> Option<u16> {
         self.rows.iter().position(|&of| of == row).map(|target| target as u16)
     }
 
-    /// Gives the target that `matches` names a row.
+    /// Sets the row of the target named by `matches`.
     pub fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
         let place = target_of(matches).and_then(|target| self.rows.get_mut(target));
         let place = place.ok_or_else(|| Refusal::Unfit("it names no target of the pipe's group".into()))?;
@@ -42,24 +42,24 @@ impl Targets {
         Ok(())
     }
 
-    /// The row of the target that `matches` names.
+    /// Returns the row of the target named by `matches`.
     #[must_use]
     pub fn find(&self, matches: &[EntryMatch]) -> Option<u32> {
         self.rows.get(target_of(matches)?).copied().filter(|&row| row != NO_ROW)
     }
 
-    /// Takes it from the target.
+    /// Removes and returns the row of the target named by `matches`.
     pub fn remove(&mut self, matches: &[EntryMatch]) -> Option<u32> {
         let row = std::mem::replace(self.rows.get_mut(target_of(matches)?)?, NO_ROW);
         (row != NO_ROW).then_some(row)
     }
 
-    /// Targets that have a row, with it.
+    /// Iterates over the targets that have a row.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> {
         (0..).zip(self.rows.iter().copied()).filter(|&(_, row)| row != NO_ROW)
     }
 
-    /// The keys of their entries.
+    /// Returns the keys of their entries.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         self.iter().map(|(target, row)| (EntryKey::one(EntryMatch::Target(target)), row)).collect()
@@ -73,8 +73,8 @@ fn target_of(matches: &[EntryMatch]) -> Option<usize> {
     }
 }
 
-/// Checks that an entry's one match is a target of `group`; otherwise it is not what is `wanted` in that
-/// `place`.
+/// Checks that the single match of an entry is a target of `group`; otherwise reports that `wanted` is
+/// expected in that `place`.
 pub fn fit(
     program: &Program,
     group: Option<GroupId>,
@@ -96,7 +96,7 @@ pub fn fit(
     }
 }
 
-/// Reports targets of the group that have no entry.
+/// Reports targets of the group without an entry.
 pub fn all_there(program: &Program, pipe: &Pipe, group: GroupId, findings: &mut Vec<Finding>) {
     let Some(group) = program.groups.get(group.index()) else { return };
     for (at, target) in group.targets.iter().enumerate() {

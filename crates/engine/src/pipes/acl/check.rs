@@ -1,10 +1,10 @@
-//! Rules that no packet can hit.
+//! Finds rules that no packet can hit.
 
 use crate::check::{Finding, FindingKind, SHADOW_MAX};
 use crate::program::{Entry, EntryMatch, Pipe};
 
-/// Reports entries that a better one covers. Every pair is compared, so pipes above [`SHADOW_MAX`] entries
-/// are not looked at.
+/// Reports entries that are covered by a better one. Every pair is compared, so pipes with more than
+/// [`SHADOW_MAX`] entries are skipped.
 pub fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
     if pipe.entries.len() > SHADOW_MAX {
         return;
@@ -16,7 +16,7 @@ pub fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
         let better = order[..rank].iter().find(|&&better| covers(&pipe.entries[better], entry));
         let Some(&by) = better else { continue };
         let priority = pipe.entries[by].priority;
-        // Equal keys are told as such.
+        // Equal keys are reported elsewhere.
         if pipe.entries[by].matches != entry.matches || priority != entry.priority {
             findings.push(Finding::new(entry.origin, FindingKind::Shadowed { by: by + 1, priority }));
         }

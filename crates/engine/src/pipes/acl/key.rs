@@ -1,7 +1,8 @@
 //! Keys of packets and rules.
 //!
-//! A packet may lack a field, and only a rule's `any` matches that. So a key has, besides the fields, one bit
-//! for each set of layers that fields need: a rule that asks for the field asks for the bit.
+//! A packet may lack a field, which only the `any` of a rule matches. Therefore a key has, besides the
+//! fields, one bit for each set of layers that fields need; a rule that matches the field also matches the
+//! bit.
 
 use crate::batch::load::{KeyPlan, Place, pack};
 use crate::batch::packets::Packets;
@@ -9,19 +10,19 @@ use crate::program::EntryMatch;
 use packet::{Batch, Bits, Field, Layers};
 use table::{PortRange, Rule};
 
-/// How keys are put together.
+/// Layout of keys.
 #[derive(Debug)]
 pub struct Keys {
     /// Fields that need the same layers, gathered together.
     groups: Vec<(KeyPlan, Option<Place>)>,
-    /// Each field's place, and that of its presence bit, in the pipe's order.
+    /// Position of each field and of its presence bit, in the pipe's order.
     fields: Vec<(Field, Place, Option<Place>)>,
     pub words: usize,
 }
 
 impl Keys {
-    /// `fields` with the least bits each must have: the table cuts ranges of 16 bits, so a narrower field
-    /// that is matched by range has as many to itself.
+    /// Creates a layout of `fields`, each with the smallest number of bits it must have: the table cuts
+    /// ranges of 16 bits, so a narrower field matched by range has 16 bits to itself.
     pub fn new(fields: &[(Field, u32)]) -> Keys {
         let mut needs: Vec<Layers> = Vec::new();
         for wanted in fields.iter().map(|(field, _)| field.spec().needs).filter(|needs| needs.0 != 0) {
@@ -47,7 +48,7 @@ impl Keys {
         keys
     }
 
-    /// The keys of the packets of `list`.
+    /// Gathers the keys of the packets in `list`.
     pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64) -> [[u64; W]; 64] {
         let mut keys = [[0; W]; 64];
         for (plan, present) in &self.groups {
@@ -62,7 +63,7 @@ impl Keys {
         keys
     }
 
-    /// The rule that an entry is.
+    /// Converts an entry to a rule.
     pub fn rule<const W: usize>(&self, id: u32, priority: u32, matches: &[EntryMatch]) -> Rule<W> {
         let mut rule = Rule { id, priority, ..Rule::default() };
         for (&(field, place, present), &one) in self.fields.iter().zip(matches) {

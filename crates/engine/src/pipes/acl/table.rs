@@ -1,4 +1,4 @@
-//! Rules to rows. Keys of two, four or eight words, each width its own code.
+//! Rules to rows. Keys have two, four or eight words, with separate code for each width.
 
 use super::key::Keys;
 use crate::batch::compile::{self, CompileError};
@@ -9,16 +9,16 @@ use crate::program::{Criterion, Entry, EntryMatch, Pipe};
 use packet::{Bits, Field};
 use table::{Acl, AclError};
 
-/// Rule numbers are dealt anew when so many per entry of capacity have been used up.
+/// Rule numbers are reassigned when this many per entry of capacity have been used.
 const NUMBERS_PER_ENTRY: usize = 4;
 
-/// The rules of a pipe: rule numbers rise with age, so that of equal priorities the older one wins.
+/// The rules of a pipe. Newer rules have higher numbers, so that of equal priorities the older rule wins.
 #[derive(Debug)]
 pub struct AclTable {
     keys: Keys,
     rules: Rules,
     capacity: usize,
-    /// Rule number to row; and back to what the entry said.
+    /// Row of each rule number; and the entry of each.
     row_of: Vec<u32>,
     entries: Vec<Option<(Vec<EntryMatch>, u32)>>,
 }
@@ -41,12 +41,12 @@ macro_rules! each_width {
 }
 
 impl AclTable {
-    /// A table without entries.
+    /// Creates an empty table.
     ///
     /// # Errors
-    /// The pipe's keys are too wide, or one of its criteria is not for this type.
+    /// The pipe's keys are too wide, or this type does not support one of its criteria.
     pub fn new(pipe: &Pipe, secret: u64) -> Result<AclTable, CompileError> {
-        // Beside each field the least bits it must have: the table cuts ranges of 16.
+        // With the smallest number of bits each must have: the table cuts ranges of 16 bits.
         let fields = compile::fields(pipe, |criterion| match criterion {
             Criterion::Masked => Some(0),
             Criterion::Range => Some(16),
@@ -63,7 +63,7 @@ impl AclTable {
         Ok(AclTable { keys, rules, capacity, row_of: Vec::new(), entries: Vec::new() })
     }
 
-    /// The packets that a rule matches, with the row of the best one.
+    /// Returns the packets that a rule matches, with the row of the best rule.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let (batch, packets, list) = (look.batch, look.packets, look.list);
@@ -76,7 +76,7 @@ impl AclTable {
         Hits::Each(hits)
     }
 
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
         if self.number(&entry.matches, entry.priority).is_some() {
             return Err(Refusal::Exists);
@@ -96,13 +96,13 @@ impl AclTable {
         Ok(())
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         Some(self.row_of[self.number(&key.matches, key.priority)?])
     }
 
-    /// Takes an entry out; its row.
+    /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         let number = self.number(&key.matches, key.priority)?;
         self.remove_rule(number).then(|| {
@@ -111,7 +111,7 @@ impl AclTable {
         })
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         let live = self.entries.iter().zip(&self.row_of).filter_map(|(entry, &row)| Some((entry.as_ref()?, row)));
@@ -119,13 +119,13 @@ impl AclTable {
             .collect()
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         each_width!(&self.rules, acl => acl.len())
     }
 
-    /// The number of the rule that an entry is.
+    /// Returns the number of an entry's rule.
     fn number(&self, matches: &[EntryMatch], priority: u32) -> Option<usize> {
         let is = |entry: &Option<(Vec<EntryMatch>, u32)>| {
             entry.as_ref().is_some_and(|entry| entry.0 == matches && entry.1 == priority)
@@ -133,7 +133,7 @@ impl AclTable {
         self.entries.iter().position(is)
     }
 
-    /// Enters a rule under the next number.
+    /// Inserts a rule with the next number.
     fn insert_rule(&mut self, priority: u32, matches: &[EntryMatch]) -> Result<(), AclError> {
         let number = self.entries.len() as u32;
         each_width!(&mut self.rules, acl => acl.insert(self.keys.rule(number, priority, matches)))
@@ -143,7 +143,7 @@ impl AclTable {
         each_width!(&mut self.rules, acl => acl.remove(number as u32).is_some())
     }
 
-    /// Deals rule numbers anew, in the order of the old ones. Every rule fitted before and fits again.
+    /// Reassigns rule numbers in the order of the old ones. All rules fitted before, so they fit again.
     fn renumber(&mut self) {
         let (entries, row_of) = (std::mem::take(&mut self.entries), std::mem::take(&mut self.row_of));
         for number in 0..entries.len() {

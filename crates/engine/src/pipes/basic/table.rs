@@ -1,7 +1,7 @@
-//! Exact match: keys of one to eight words, each width its own code.
+//! Exact match: keys have one to eight words, with separate code for each width.
 //!
-//! A handful of entries is compared with each; more are found by hash. Which one it is changes with the
-//! number of entries and nothing else notices.
+//! A handful of entries is found by comparing with each, more are found by hash. The switch depends on the
+//! number of entries and is not visible outside.
 
 use crate::batch::compile::{self, CompileError};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
@@ -16,12 +16,12 @@ use table::{Exact, InsertError, Small};
 pub struct Basic<const W: usize> {
     plan: KeyPlan,
     hash: TableHash,
-    /// Numbers its rows as the pipe's slab does: the one freed last is the next, else one more than ever
+    /// Numbers its rows like the pipe's slab: the one freed last is the next, or else one more than ever
     /// before.
     exact: Exact<W, ()>,
     /// A copy of the keys while they are few, and their rows.
     small: Option<(Small<W>, [u32; FEW_MAX])>,
-    /// The packets' keys; words that no field lies in are zero from the start.
+    /// The packets' keys; words without a field stay zero.
     keys: Box<[[u64; W]; 64]>,
 }
 
@@ -41,10 +41,10 @@ impl<const W: usize> Basic<W> {
         let mut hashes = [0; 64];
         for slot in Bits(list) {
             hashes[slot] = self.hash.hash(&self.keys[slot]);
-            // The first bucket comes while the other keys are hashed.
+            // The first bucket is prefetched while the other keys are hashed.
             self.exact.prefetch_bucket(hashes[slot]);
         }
-        // What a hit counts in comes while keys are compared.
+        // Rows are prefetched while keys are compared.
         let slab = look.slab;
         Hits::Each(self.exact.lookup_batch(&self.keys, &hashes, list, look.rows, |row| slab.prefetch(row)))
     }
@@ -130,10 +130,10 @@ macro_rules! each_width {
 }
 
 impl BasicTable {
-    /// An empty table for the entries of a pipe.
+    /// Creates an empty table for the entries of a pipe.
     ///
     /// # Errors
-    /// The pipe's keys are too wide, or one of its criteria is not for this type.
+    /// The pipe's keys are too wide, or this type does not support one of its criteria.
     pub fn new(pipe: &Pipe, hash: TableHash) -> Result<BasicTable, CompileError> {
         let plan = KeyPlan::new(&compile::fields(pipe, |criterion| match criterion {
             Criterion::PerEntry { mask } => Some(mask),
@@ -150,35 +150,35 @@ impl BasicTable {
         })
     }
 
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
         each_width!(self, table => table.insert(&entry.matches, row))
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         each_width!(self, table => table.find(&key.matches))
     }
 
-    /// Takes an entry out; its row.
+    /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         each_width!(self, table => table.remove(&key.matches))
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         each_width!(self, table => table.keys())
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         each_width!(self, table => table.exact.len())
     }
 
-    /// The packets that have an entry.
+    /// Returns the packets that have an entry.
     #[inline]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         each_width!(self, table => table.lookup(look))

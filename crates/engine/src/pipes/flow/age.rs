@@ -1,12 +1,12 @@
-//! Idle flows go, a slice of the table at a time.
+//! Removes idle flows, a slice of the table at a time.
 
 use super::Flows;
 use table::Decision;
 
 impl Flows {
-    /// Removes idle flows among the next `rows` rows of the flow table, while no more than `room` deltas
-    /// wait. Of flows that are entries of their own, those whose row `stays` begin anew; the rows of the
-    /// others are the answer.
+    /// Removes idle flows in the next `rows` rows of the flow table, as long as no more than `room` deltas
+    /// wait. Flows with an entry of their own start anew if `stays` holds for their row; the rows of the
+    /// others are returned.
     pub fn age(&mut self, rows: u32, now_ms: u32, room: usize, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         let mut gone = Vec::new();
         if self.timeout_ms == 0 {
@@ -18,7 +18,7 @@ impl Flows {
             let key = self.deltas[at].key;
             let Some(&row) = self.own.get(&key) else { continue };
             if stays(row) {
-                // There is room: it was taken out a moment ago.
+                // There is room, because it was removed a moment ago.
                 let _ = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms);
             } else {
                 self.own.remove(&key);
@@ -37,7 +37,7 @@ impl Flows {
             }
             accepted
         };
-        // The table's timeout is met when reached, the pipe's when passed.
+        // The table's timeout expires when reached, the pipe's when exceeded.
         self.table.age(rows, now_ms, self.timeout_ms + 1, |key| hash.hash(&key.0), accept);
     }
 }

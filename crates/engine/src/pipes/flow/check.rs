@@ -1,11 +1,11 @@
-//! What the check says of a FLOW pipe.
+//! Checks of FLOW pipes.
 
 use super::Learn;
 use crate::check::{Finding, FindingKind, lost};
 use crate::pipes::targets;
 use crate::program::{Entry, EntryMatch, Fill, Pipe, Program};
 
-/// A group to learn from must be there, and its buckets must not move with time.
+/// Checks that the group to learn from exists, and that its buckets do not move with time.
 pub fn check(program: &Program, learn: Learn, kinds: &mut Vec<FindingKind>) {
     let Some(group) = learn.group() else { return };
     kinds.extend(lost("group", group.index(), program.groups.len()));
@@ -13,7 +13,7 @@ pub fn check(program: &Program, learn: Learn, kinds: &mut Vec<FindingKind>) {
     kinds.extend(given.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
 }
 
-/// An entry is a flow, what new flows get, or a target that they learn.
+/// Checks that an entry is a flow, the default for new flows, or a target that they learn.
 pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     if let [EntryMatch::Flow(_) | EntryMatch::Default] = entry.matches.as_slice() {
         return;
@@ -23,7 +23,7 @@ pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &
     targets::fit(program, group, pipe, entry, ("the row of a FLOW pipe", wanted), kinds);
 }
 
-/// What flows learn must be there.
+/// Checks that there are entries for everything that flows learn.
 pub fn all_there(program: &Program, pipe: &Pipe, learn: Learn, findings: &mut Vec<Finding>) {
     match learn {
         Learn::Pin(group) | Learn::Follow(group) => targets::all_there(program, pipe, group, findings),

@@ -1,4 +1,4 @@
-//! Which flow does each packet belong to, what does a new one learn, and which row does that mean?
+//! Finds the flow of each packet, learns new flows, and finds the row of each flow's decision.
 
 use super::{Flows, Learn};
 use crate::batch::packets::Packets;
@@ -8,7 +8,7 @@ use packet::Bits;
 use table::{Decision, Flow, NO_TARGET};
 
 impl Flows {
-    /// The packets of known flows and of those learnt now; counts them in their flows.
+    /// Returns the packets of known flows and of those learnt now, and counts them in their flows.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         if !look.live {
@@ -21,7 +21,7 @@ impl Flows {
         let mut hits = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
         let known = hits;
         if self.learn != Learn::Nothing {
-            // In arrival order: what one packet learns, the next one finds.
+            // In arrival order, so that what one packet learns is found by the next.
             for slot in Bits(able & !known) {
                 hits |= u64::from(self.learn_one(slot, look, &mut flows)) << slot;
             }
@@ -41,7 +41,7 @@ impl Flows {
         Hits::Each(hits)
     }
 
-    /// The same without learning or counting.
+    /// Like `lookup`, without learning or counting.
     fn peek(&self, look: &mut Lookup<'_>) -> Hits {
         let (packets, mut hits) = (look.packets, 0);
         let keys = packets.keys(self.source);
@@ -65,7 +65,7 @@ impl Flows {
     fn row_of_flow(&self, flow: u32, packets: &Packets, slot: usize, look: &Lookup<'_>) -> u32 {
         match self.table.flow(flow).map(Flow::decision) {
             Some(Decision::Pinned(row)) => row,
-            // The one group a FLOW pipe has, whatever its number in the program.
+            // A FLOW pipe has a single group, whatever its number in the program.
             Some(Decision::Group(_)) => {
                 self.learn.group().map_or(NO_ROW, |group| self.pick(group, packets, slot, look))
             }
@@ -73,14 +73,14 @@ impl Flows {
         }
     }
 
-    /// The row of the target that the group's buckets give a packet.
+    /// Returns the row of the target that the group's buckets give a packet.
     #[inline]
     fn pick(&self, group: GroupId, packets: &Packets, slot: usize, look: &Lookup<'_>) -> u32 {
         let hash = packets.keys(self.source).select[slot];
         self.targets.row(look.groups.get(group.index()).map_or(NO_TARGET, |group| group.pick(hash)))
     }
 
-    /// What a packet of a new flow decides, and the row it means now.
+    /// Returns the decision for a packet of a new flow, and the row it selects now.
     fn decide(&self, packets: &Packets, slot: usize, look: &Lookup<'_>) -> Option<(Decision, u32)> {
         let (decision, row) = match self.learn {
             Learn::Nothing => return None,

@@ -23,25 +23,25 @@ pub const TYPE: Type = Type {
 
 pub const BLANK: PipeKind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
 
-/// Flows that a pipe has room for, unless it says otherwise.
+/// Default capacity for flows.
 pub const FLOWS: usize = 65_536;
 
 /// What the first packet of a flow writes into a FLOW pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learn {
-    /// Nothing: only entries given by configuration or at run time hit.
+    /// Nothing: only entries that were configured or added at run time hit.
     Nothing,
-    /// The pipe's default entry ([`crate::program::EntryMatch::Default`]): flows are counted and tracked.
+    /// A reference to the pipe's default entry ([`crate::program::EntryMatch::Default`]): flows are counted
+    /// and tracked.
     Default,
-    /// The target that the group's buckets give: pinned, the flow stays with it whatever becomes of the
-    /// buckets.
+    /// The target given by the group's buckets: the flow is pinned to it, whatever happens to the buckets.
     Pin(GroupId),
     /// The group: the flow follows its buckets.
     Follow(GroupId),
 }
 
 impl Learn {
-    /// The group it learns from.
+    /// Returns the group it learns from.
     #[must_use]
     pub fn group(self) -> Option<GroupId> {
         match self {
@@ -50,7 +50,7 @@ impl Learn {
         }
     }
 
-    /// The same from another group.
+    /// Returns the same with another group.
     #[must_use]
     pub fn of(self, group: GroupId) -> Learn {
         match self {
@@ -60,7 +60,7 @@ impl Learn {
         }
     }
 
-    /// What it does with the flow keys of its pipe.
+    /// Returns which of its pipe's flow keys and hashes it uses.
     pub(super) fn key_use(self) -> KeyUse {
         KeyUse { table: true, select: self.group().is_some(), ..KeyUse::default() }
     }

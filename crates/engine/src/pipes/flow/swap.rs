@@ -1,4 +1,4 @@
-//! Flows outlive a swap of the program, those whose target is still there.
+//! Flows survive a swap of the program if their target does.
 
 use super::Flows;
 use crate::pipes::table::NO_ROW;
@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use table::{Decision, DeltaReason, Flow};
 
 impl Flows {
-    /// Takes the flows of the predecessor over and points their decisions at rows of this pipe. Those whose
-    /// target is gone are removed; how many.
+    /// Takes over the flows of the predecessor and maps their decisions to rows of this pipe. Flows whose
+    /// target is gone are removed; returns how many.
     pub fn inherit(&mut self, old: &mut Flows, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
         self.unflowed_full = old.unflowed_full;
         let mut gone = self.move_flows(old);
@@ -29,7 +29,7 @@ impl Flows {
         gone + self.enter_own(now_ms)
     }
 
-    /// The row that each row of the predecessor's is now, where there is one.
+    /// Maps the rows of the predecessor to present rows, as far as they exist.
     fn rows_now(&self, old: &Flows, target: &dyn Fn(u16) -> Option<u16>) -> HashMap<u32, u32> {
         let targets = old.targets.iter().filter_map(|(at, row)| Some((row, self.targets.row(target(at)?))));
         let own = old.own.iter().filter_map(|(key, &row)| Some((row, *self.own.get(key)?)));
@@ -37,14 +37,15 @@ impl Flows {
         all.filter(|&(before, now)| before != NO_ROW && now != NO_ROW).collect()
     }
 
-    /// Moves the flow table as it is or, into one of another capacity, flow by flow; how many found no room.
+    /// Moves the flow table as a whole or, into one of another capacity, flow by flow. Returns how many found
+    /// no room.
     fn move_flows(&mut self, old: &mut Flows) -> usize {
         if old.table.capacity() == self.table.capacity() {
             std::mem::swap(&mut self.table, &mut old.table);
             return 0;
         }
         let hash = self.hash;
-        // What the heir has are flows of its own entries, and none has counted anything.
+        // The new table has only flows of its own entries, which have counted nothing yet.
         self.table.flush(DeltaReason::Removed, |key| hash.hash(&key.0), |_| true);
         let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
         for (at, flow) in all {
@@ -55,7 +56,7 @@ impl Flows {
         old.forget_all()
     }
 
-    /// Own flows that were no flows before; how many others made room for them.
+    /// Inserts own flows that were not flows before. Returns how many others were removed to make room.
     fn enter_own(&mut self, now_ms: u32) -> usize {
         let own: Vec<(FlowKey, u32)> = self.own.iter().map(|(key, row)| (*key, *row)).collect();
         let mut gone = 0;
@@ -74,7 +75,7 @@ impl Flows {
         gone
     }
 
-    /// Removes every flow, leaving its delta; how many.
+    /// Removes every flow, leaving its delta. Returns how many there were.
     pub fn forget_all(&mut self) -> usize {
         let (hash, count, deltas) = (self.hash, self.table.len(), &mut self.deltas);
         let keep = |delta| {

@@ -1,4 +1,4 @@
-//! The flow table and the rows its decisions name.
+//! The flow table, and the rows that its decisions refer to.
 
 use super::Learn;
 use crate::batch::DELTAS_MAX;
@@ -22,17 +22,17 @@ pub struct Flows {
     pub(super) hash: TableHash,
     pub(super) default_row: u32,
     pub(super) targets: Targets,
-    /// Flows given by configuration or at run time: their rows.
+    /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
     pub unflowed_full: u64,
     pub deltas: Vec<FlowDelta>,
 }
 
 impl Flows {
-    /// A table without flows.
+    /// Creates a table without flows.
     ///
     /// # Errors
-    /// The pipe matches something per entry.
+    /// The pipe has per-entry matches.
     pub fn new(
         pipe: &Pipe,
         program: &Program,
@@ -55,13 +55,13 @@ impl Flows {
         })
     }
 
-    /// The hash that a flow is found by.
+    /// Returns the hash of a flow.
     #[must_use]
     pub fn hash(&self, key: &FlowKey) -> u64 {
         self.hash.hash(&key.0)
     }
 
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
         match entry.matches[0] {
             EntryMatch::Default if self.default_row == NO_ROW => self.default_row = row,
@@ -70,7 +70,7 @@ impl Flows {
             EntryMatch::Flow(key) => {
                 let learnt = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms);
                 let flow = learnt.map_err(|table::Full| Refusal::Full)?;
-                // A flow learnt before is taken over with what it has counted.
+                // A flow learnt earlier is taken over with its counts.
                 self.table.pin(flow, Decision::Pinned(row));
                 self.own.insert(key, row);
             }
@@ -79,7 +79,7 @@ impl Flows {
         Ok(())
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         match key.matches.first()? {
@@ -89,7 +89,7 @@ impl Flows {
         }
     }
 
-    /// Takes an entry out, and the flows whose decision names it; its row.
+    /// Removes an entry, and the flows whose decision refers to it. Returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         let row = self.find(key)?;
         match key.matches.first()? {
@@ -111,7 +111,7 @@ impl Flows {
         Some(row)
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         let mut all = self.targets.keys();
@@ -122,13 +122,13 @@ impl Flows {
         all
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.targets.iter().count() + self.own.len() + usize::from(self.default_row != NO_ROW)
     }
 
-    /// Removes the flows whose decision names a row that is about to go.
+    /// Removes the flows whose decision refers to a row that is about to be removed.
     fn forget_flows_of(&mut self, row: u32) {
         let named = |flow: &Flow| flow.decision() == Decision::Pinned(row);
         let gone: Vec<u32> = self.table.iter().filter(|(_, flow)| named(flow)).map(|(at, _)| at).collect();
@@ -141,14 +141,14 @@ impl Flows {
         self.deltas.extend(self.table.remove(at, reason, |key| hash.hash(&key.0)));
     }
 
-    /// One live flow.
+    /// Returns one live flow.
     #[must_use]
     pub fn snapshot(&self, key: &FlowKey) -> Option<FlowSnapshot> {
         let at = self.table.get(self.hash(key), key)?;
         self.table.flow(at).map(|flow| self.seen(flow))
     }
 
-    /// All live flows.
+    /// Iterates over all live flows.
     pub fn snapshots(&self) -> impl Iterator<Item = FlowSnapshot> {
         self.table.iter().map(|(_, flow)| self.seen(flow))
     }

@@ -22,19 +22,19 @@ pub const BLANK: PipeKind = PipeKind::Hash { input: HashInput::Select(KeySource:
 /// What a HASH pipe hashes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum HashInput {
-    /// The packet's select hash (5-tuple, as received or since the last `rehash`).
+    /// The packet's select hash (5-tuple, as received or as of the last `rehash`).
     Select(KeySource),
-    /// The select hash function over the values of these fields under these masks, in this order.
+    /// The values of these fields under these masks, in this order, with the select hash function.
     Fields(Vec<(Field, u128)>),
-    /// The hash that the NIC delivered with the frame, whatever was rewritten since; of a frame that came
-    /// without, the select hash of the outer headers.
+    /// The hash delivered by the NIC with the frame, whatever was rewritten since; for a frame without one,
+    /// the select hash of the outer headers.
     Rss,
-    /// Nothing: the pipe's packets take the buckets in turn, each worker's for themselves.
+    /// Nothing: packets take the buckets in turn, in each worker separately.
     RoundRobin,
 }
 
 impl HashInput {
-    /// How deep it reads.
+    /// Returns how deep it reads.
     pub fn depth(&self) -> Depth {
         match self {
             HashInput::Fields(fields) => fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default(),
@@ -45,7 +45,7 @@ impl HashInput {
         }
     }
 
-    /// What it does with the flow keys of `wanted`.
+    /// Returns how it uses the flow keys of `wanted`.
     pub fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {
             HashInput::Select(source) => KeyUse { select: *source == wanted, ..KeyUse::default() },
@@ -55,7 +55,7 @@ impl HashInput {
     }
 }
 
-/// Room for every target of the group.
+/// Returns the capacity: room for every target of the group.
 pub fn capacity(program: &Program, group: GroupId, written: usize) -> usize {
     let targets = program.groups.get(group.index()).map_or(0, |group| group.targets.len());
     written.max(targets).max(1)

@@ -12,22 +12,22 @@ use crate::program::{Entry, GroupId, Pipe, Program};
 use packet::{Batch, Bits, KeySource, select_hash, widest};
 use table::{seeded, spread};
 
-/// What is hashed, whose buckets are picked, and the row of each target.
+/// What is hashed, the group whose buckets are picked, and the row of each target.
 #[derive(Debug)]
 pub struct HashTable {
     input: HashInput,
     plan: KeyPlan,
     group: usize,
     targets: Targets,
-    /// Packets dealt out in turn.
+    /// Packets distributed in turn.
     pub turns: u64,
 }
 
 impl HashTable {
-    /// A table without entries.
+    /// Creates an empty table.
     ///
     /// # Errors
-    /// The hashed fields are too wide, or the pipe matches something per entry.
+    /// The hashed fields are too wide, or the pipe has per-entry matches.
     pub fn new(pipe: &Pipe, program: &Program, input: &HashInput, group: GroupId) -> Result<HashTable, CompileError> {
         compile::fields(pipe, |_| None)?;
         let plan = match input {
@@ -41,40 +41,40 @@ impl HashTable {
         Ok(HashTable { input: input.clone(), plan, group: group.index(), targets, turns: 0 })
     }
 
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
         self.targets.insert(&entry.matches, row)
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         self.targets.find(&key.matches)
     }
 
-    /// Takes an entry out; its row.
+    /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         self.targets.remove(&key.matches)
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         self.targets.keys()
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.targets.iter().count()
     }
 
-    /// Deals on from where the predecessor stopped.
+    /// Continues the turn where the predecessor stopped.
     pub fn inherit(&mut self, old: &HashTable) {
         self.turns = old.turns;
     }
 
-    /// The packets whose bucket has a target with an entry. Those without the hashed fields miss.
+    /// Returns the packets whose bucket has a target with an entry. Packets without the hashed fields miss.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = self.plan.able(look.packets, look.list);
@@ -104,8 +104,8 @@ impl HashTable {
         if let Some(buckets) = group.plain() {
             Bits(able).for_each(|slot| give(slot, buckets.pick(hashes[slot])));
         } else if let Some((given, seed)) = group.given().filter(|_| live) {
-            // What kind of group it is has been asked once; a packet costs a hash, one of 64 side by side,
-            // and two loads.
+            // The kind of group is checked once per list; a packet then costs a hash, computed side by side
+            // with 63 others, and two loads.
             let mut own = [0; 64];
             widest(|| {
                 for (own, hash) in own.iter_mut().zip(hashes) {
@@ -126,7 +126,7 @@ impl HashTable {
         Hits::Each(able & !lost)
     }
 
-    /// The packets of `list` take the buckets in turn.
+    /// Gives the packets of `list` the buckets in turn.
     fn deal(&mut self, list: u64, look: &mut Lookup<'_>) -> Hits {
         let (now_ns, live) = (look.now_ns, look.live);
         let held = &mut look.groups[self.group].held;
@@ -154,8 +154,8 @@ impl HashTable {
     }
 }
 
-/// The hashes that the NIC delivered with the frames of `list`, and the select hashes of those that came
-/// without.
+/// Fills in the hashes delivered by the NIC with the frames of `list`, and the select hashes of frames
+/// without one.
 fn received_hashes(batch: &Batch, packets: &Packets, list: u64, hashes: &mut [u64; 64]) {
     let select = &packets.keys(KeySource::Outer).select;
     for slot in Bits(list) {

@@ -16,7 +16,7 @@ pub const TYPE: Type = Type {
     priorities: false,
 };
 
-/// One field is matched by prefix.
+/// Checks that exactly one field is matched by prefix.
 pub fn check(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let count = pipe.matches.iter().filter(|one| one.criterion == Criterion::Prefix).count();
     if count != 1 {

@@ -16,10 +16,10 @@ pub struct LpmTable {
 }
 
 impl LpmTable {
-    /// A table without entries.
+    /// Creates an empty table.
     ///
     /// # Errors
-    /// The pipe matches no field, several, or one that is no address by prefix.
+    /// The pipe matches no field, several fields, or one that is not an address matched by prefix.
     pub fn new(pipe: &Pipe) -> Result<LpmTable, CompileError> {
         let fields = compile::fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
         let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
@@ -32,7 +32,7 @@ impl LpmTable {
         Ok(LpmTable { plan, lpm: Lpm::with_capacity(width, pipe.capacity as usize) })
     }
 
-    /// Enters an entry that has `row`.
+    /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
         let EntryMatch::Prefix { value, length } = entry.matches[0] else {
             return Err(Refusal::Unfit("an lpm entry matches a prefix".into()));
@@ -46,33 +46,33 @@ impl LpmTable {
         })
     }
 
-    /// The row of an entry.
+    /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
         let EntryMatch::Prefix { value, length } = *key.matches.first()? else { return None };
         self.lpm.get(value, length)
     }
 
-    /// Takes an entry out; its row.
+    /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         let EntryMatch::Prefix { value, length } = *key.matches.first()? else { return None };
         self.lpm.remove(value, length)
     }
 
-    /// All entries and their rows.
+    /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
         let key = |(value, length, row)| (EntryKey::one(EntryMatch::Prefix { value, length }), row);
         self.lpm.iter().map(key).collect()
     }
 
-    /// Entries there are.
+    /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.lpm.len()
     }
 
-    /// The packets that a prefix matches.
+    /// Returns the packets that a prefix matches.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = self.plan.able(look.packets, look.list);
