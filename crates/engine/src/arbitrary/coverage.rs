@@ -40,10 +40,9 @@ const REASONS: &[DropReason] = &[
     DropReason::Metered,
 ];
 
-/// Everything else there is, apart from operations and the fields that are matched and written.
+/// Everything else there is, apart from pipe types, operations and the fields that are matched and written.
 const KINDS: &str = "
-    pipe:basic:hit pipe:basic:miss pipe:hash:hit pipe:hash:miss pipe:hash:no_target
-    pipe:flow:hit pipe:flow:miss pipe:flow:no_target pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss
+    pipe:hash:no_target pipe:flow:no_target
     match:const:hit match:const:miss match:per_entry match:masked match:range match:prefix match:prefix:0
     match:any match:any:absent hash:select hash:fields hash:rss:taken hash:rss:absent
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
@@ -173,9 +172,12 @@ impl Coverage {
         let read = |line: &&Line| !matches!(line.blank, Operation::Decap(kind) if kind != TunnelKind::Vxlan);
         let done = OPERATIONS.iter().filter(read).map(|line| format!("do:{}", line.word));
         let operations = done.chain(OPERATIONS.iter().map(|line| format!("fail:{}", line.word)));
+        let results = |kind: &PipeKind| ["hit", "miss"].map(|result| format!("pipe:{}:{result}", kind.word()));
+        let types = PipeKind::BLANK.iter().flat_map(results);
         KINDS
             .split_whitespace()
             .map(String::from)
+            .chain(types)
             .chain(operations)
             .chain(matched)
             .chain(written)
