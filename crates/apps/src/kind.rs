@@ -6,12 +6,13 @@ use crate::{App, KINDS};
 use config::attachment::{Attachment, Attachments};
 use config::ports::PortConfig;
 use config::raw::{Kind as Shape, Node};
+use config::schema::Schema;
 use config::section::{Section, list, name, pairs, text};
-use config::{Frames, Report, Span, TakeRule, suggestion};
+use config::{Frames, Key, Report, Span, TakeRule, suggestion};
 use engine::builder::ProgramBuilder;
 use engine::program::PortId;
 use engine::snapshot::Count;
-use serde_json::Value;
+use serde_json::{Map, Value, json};
 use std::any::Any;
 use std::fmt::Debug;
 use std::path::Path;
@@ -21,6 +22,10 @@ use std::sync::Arc;
 pub struct Kind {
     /// Its key under `apps`.
     pub key: &'static str,
+    /// What it is, in a line that an editor shows.
+    pub help: &'static str,
+    /// The keys of its section.
+    pub keys: &'static [Key],
     /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
     pub pipes: &'static [(&'static str, &'static str)],
     /// Reads all its sections and writes them into the program. Errors go into the report.
@@ -112,6 +117,17 @@ pub struct Scope<'a> {
     pub report: &'a mut Report,
 }
 
+/// The schema of an item of `apps`.
+pub fn schema(schema: &mut Schema) -> Value {
+    let mut app = |kind: &Kind| {
+        let mut keys = schema.map(kind.keys);
+        keys["description"] = json!(kind.help);
+        (kind.key.to_string(), keys)
+    };
+    let apps: Map<_, _> = KINDS.iter().map(&mut app).collect();
+    json!({ "type": "object", "properties": apps, "additionalProperties": false })
+}
+
 /// All apps of a configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Apps(Vec<Arc<dyn Configured>>);
@@ -166,7 +182,7 @@ impl Apps {
 impl Scope<'_> {
     /// Reads the name in a section.
     pub fn name(&mut self, section: &Section<'_>) -> Option<String> {
-        let node = section.need("name", "what it is called", self.report)?;
+        let node = section.needed("name", self.report)?;
         name(text(node, "a name", self.report)?, node.span, self.report).map(str::to_string)
     }
 

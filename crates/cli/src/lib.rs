@@ -24,6 +24,8 @@ struct Arguments {
 enum Command {
     /// Say everything that is wrong with a configuration.
     Check(commands::check::Arguments),
+    /// Print the JSON Schema of configurations, for editors.
+    Schema,
     /// Turn another system's configuration into ours.
     #[command(subcommand)]
     Import(commands::import::Source),
@@ -76,6 +78,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Schema => commands::schema::run(),
         Command::Import(source) => commands::import::run(&source),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Show(arguments) => commands::show::show(&arguments),

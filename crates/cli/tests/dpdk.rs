@@ -1,6 +1,9 @@
 //! `weir run` on DPDK's virtual devices: no NIC, no huge pages, no root.
 #![cfg(feature = "dpdk")]
 
+mod folder;
+
+use folder::Folder;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -16,29 +19,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Frames of the recording.
 const FRAMES: u64 = 100;
 
-/// A folder of a test's own, removed at its end.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path = std::env::temp_dir().join(format!("weir-run-dpdk-{}-{name}", std::process::id()));
-        std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
-    }
-
-    fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
-        let path = self.0.join(name);
-        std::fs::write(&path, content).unwrap();
-        path
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// A daemon on a configuration; killed if the test fails.
 struct Daemon {
     child: Child,
@@ -47,7 +27,7 @@ struct Daemon {
 
 impl Daemon {
     fn start(folder: &Folder, configuration: &str) -> Daemon {
-        let (file, socket) = (folder.file("weir.yaml", configuration), folder.0.join("socket"));
+        let (file, socket) = (folder.write("weir.yaml", configuration), folder.file("socket"));
         let child = run(&file, &socket).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut daemon = Daemon { child, socket };
         let start = Instant::now();
@@ -134,8 +114,8 @@ fn run(file: &Path, socket: &Path) -> Command {
 
 /// What a configuration that cannot run is answered with.
 fn refusal(folder: &Folder, configuration: &str) -> String {
-    let file = folder.file("wrong.yaml", configuration);
-    let Output { status, stderr, .. } = run(&file, &folder.0.join("socket")).output().unwrap();
+    let file = folder.write("wrong.yaml", configuration);
+    let Output { status, stderr, .. } = run(&file, &folder.file("socket")).output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
     // Besides what is said about memory there is one sentence, on one line.
@@ -191,8 +171,8 @@ const INJECTED: &str =
 
 #[test]
 fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
-    let folder = Folder::new("ports");
-    let recording = folder.file("in.pcap", recording());
+    let folder = Folder::new();
+    let recording = folder.write("in.pcap", recording());
     let daemon = Daemon::start(&folder, &configuration(&recording, "net_null0,no-rx=1", ""));
     daemon.wait_for("ports", |ports| ports[0]["received"] == FRAMES);
     let injected = json!({"command": "inject", "packet": INJECTED, "output": "loop"});
@@ -213,7 +193,7 @@ fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
 
 #[test]
 fn every_worker_has_a_queue_and_other_ports_may_stand_beside() {
-    let folder = Folder::new("workers");
+    let folder = Folder::new();
     let configuration = "
 workers: 2
 ports:
@@ -240,9 +220,9 @@ pipes:
 /// Two daemons on the two ends of a wire; beside it a member that is always up.
 #[test]
 fn a_bond_uses_a_member_while_its_link_is_up() {
-    let (folder, other) = (Folder::new("links"), Folder::new("links-other"));
+    let (folder, other) = (Folder::new(), Folder::new());
     let wire = |role: &str| {
-        let socket = folder.0.join("memif");
+        let socket = folder.file("memif");
         format!("net_memif0,role={role},socket-abstract=no,socket={}", socket.display())
     };
     let bonded = format!(
@@ -276,8 +256,8 @@ apps:
 
 #[test]
 fn what_cannot_be_opened_is_answered_in_a_sentence() {
-    let folder = Folder::new("wrong");
-    let recording = folder.file("in.pcap", recording());
+    let folder = Folder::new();
+    let recording = folder.write("in.pcap", recording());
     let misspelt = refusal(&folder, &configuration(&recording, "net_nul0", ""));
     assert!(misspelt.starts_with("weir: port `sink`: no DPDK driver supports device `net_nul0`: check its name"));
     assert_eq!(misspelt.lines().count(), 1, "{misspelt}");

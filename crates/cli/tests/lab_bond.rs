@@ -3,17 +3,10 @@
 //! Needs root and Open vSwitch. Without root the tests do nothing, except in CI, where they fail: a skipped test proves
 //! nothing.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+mod lab;
 
-use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
-
-/// Labs measure: one at a time.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+use lab::{Lab, may_run};
+use rustix::process::Signal;
 
 /// Every phase, in order.
 const PHASES: [&str; 17] = [
@@ -36,28 +29,10 @@ const PHASES: [&str; 17] = [
     "weir restarts",
 ];
 
-fn may_run() -> Option<MutexGuard<'static, ()>> {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "labs need root, and CI does not skip them");
-        eprintln!("skipped: labs need root");
-        return None;
-    }
-    Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-fn lab(arguments: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
-    command.args(["lab", "bond"]).args(arguments).stdin(Stdio::null());
-    command
-}
-
 #[test]
 fn links_come_and_go_and_both_ends_restart() {
     let Some(_alone) = may_run() else { return };
-    let output = lab(&["--seconds", "2", "--cuts", "5", "--json"]).output().expect("the lab runs");
-    let (text, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    let last = text.lines().last().unwrap_or_else(|| panic!("{}: nothing printed; {told}", output.status));
-    let result: Value = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}; {told}"));
+    let (result, told, _) = lab::run(&["bond", "--seconds", "2", "--cuts", "5"]);
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().expect("a name")).collect();
     assert_eq!(names, PHASES, "{told}");
@@ -72,52 +47,10 @@ fn links_come_and_go_and_both_ends_restart() {
     }
 }
 
-/// A lab in its first phase, and the processes it has started.
-fn lab_at_work() -> (Child, Vec<u32>) {
-    let mut command = lab(&["--seconds", "60"]);
-    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while Instant::now() < deadline {
-        // The lab itself, then database, switch, weir, receiver, sender.
-        if let [_, started @ ..] = recorded(child.id()).as_slice()
-            && started.len() >= 5
-        {
-            return (child, started.to_vec());
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    send(&child, Signal::TERM);
-    panic!("the lab did not start its stream: {:?}", child.wait());
-}
-
-fn folder(id: u32) -> String {
-    format!("/run/weir/lab/{id}")
-}
-
-fn recorded(id: u32) -> Vec<u32> {
-    let text = fs::read_to_string(format!("{}/processes", folder(id))).unwrap_or_default();
-    text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
-}
-
-fn send(child: &Child, signal: Signal) {
-    kill_process(Pid::from_child(child), signal).expect("the lab is there");
-}
-
 #[test]
 fn an_interrupted_lab_leaves_nothing_behind() {
     let Some(_alone) = may_run() else { return };
-    let (mut child, processes) = lab_at_work();
-    send(&child, Signal::INT);
-    let status = child.wait().expect("the lab ends");
-    assert_eq!(status.code(), Some(130));
-    let prefix = format!("weir-{}-", child.id());
-    let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = namespaces.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
-    assert!(left.is_empty(), "namespaces are left: {left:?}");
-    assert!(!Path::new(&folder(child.id())).exists(), "its folder is left");
-    for pid in processes {
-        // Whoever adopted an ended process may not have waited for it yet: state Z.
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        assert!(stat.is_empty() || stat.contains(") Z "), "a process is left: {stat}");
-    }
+    let mut lab = Lab::start(&["bond", "--seconds", "60"]);
+    assert_eq!(lab.end(Signal::INT).code(), Some(130));
+    lab.assert_nothing_is_left();
 }

@@ -1,13 +1,20 @@
 //! Actions: the operations of a pipe's templates, and the places in them that entries fill in.
 
 use crate::diagnostic::{Report, suggestion};
+use crate::key::Shape;
+use crate::pipes::fields;
 use crate::raw::{Kind, Node};
+use crate::schema::{Schema, typed};
 use crate::section::{Section, boolean, choice, list, pairs, text};
 use crate::value;
 use engine::operation::{Argument, Form, Line, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
 use packet::Field;
+use serde_json::{Map, json};
 use std::net::Ipv6Addr;
+
+/// What an action is.
+pub const SHAPE: Shape = Shape::Defined("action", schema);
 
 /// Reads a list of operations.
 #[must_use]
@@ -167,4 +174,74 @@ pub fn field_named(name: &str, span: crate::diagnostic::Span, report: &mut Repor
 pub fn constant(field: Field, node: &Node, program: &Program, report: &mut Report) -> Option<u128> {
     let text = text(node, "a value", report)?;
     value::field(field, text, program).map_err(|why| report.error(node.span, why)).ok()
+}
+
+fn schema(schema: &mut Schema) -> serde_json::Value {
+    let is_alone = |line: &&Line| line.blank.form() == Form::Alone;
+    let alone = OPERATIONS.iter().filter(is_alone).map(|line| json!({ "const": line.word, "description": line.help }));
+    let mut shapes: Vec<serde_json::Value> = alone.collect();
+    let told = OPERATIONS.iter().filter(|line| !is_alone(line));
+    let told: Map<_, _> = told.map(|line| (line.word.to_string(), operation_schema(line, schema))).collect();
+    shapes.push(json!({ "type": "object", "properties": told, "additionalProperties": false }));
+    json!({ "type": "array", "items": { "anyOf": shapes } })
+}
+
+fn operation_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
+    let mut operation = match line.blank.form() {
+        Form::Alone => json!({ "type": "null" }),
+        Form::Fields => {
+            let writable = |field: &Field| field.spec().access == packet::Access::Writable;
+            fields(Field::ALL.iter().copied().filter(writable), schema, number_schema)
+        }
+        Form::Keys => arguments(line, schema),
+    };
+    operation["description"] = json!(line.help);
+    operation
+}
+
+/// What an entry gives an operation: numbers; of several operations of a word a list.
+pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
+    let one = schema.define(&format!("entry_{}", line.word), |schema| {
+        let mut one = operation_schema(line, schema);
+        one.as_object_mut().map(|one| one.remove("required"));
+        one
+    });
+    json!({ "anyOf": [one, { "type": "array", "items": one }] })
+}
+
+/// A value of a field, or `per_entry`.
+fn number_schema(field: Field, schema: &mut Schema) -> serde_json::Value {
+    json!({ "anyOf": [value::schema(field, schema), { "enum": ["per_entry"] }] })
+}
+
+fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
+    let mut operation = line.blank;
+    let (mut properties, mut needed) = (Map::new(), Vec::new());
+    for argument in operation.arguments() {
+        let mut value = match &argument.slot {
+            // Whether an address is IPv4 or IPv6, the other arguments decide.
+            Slot::Number(_, like) if matches!(like.spec().bits, 32 | 128) => {
+                let both = [Field::Ipv4Src, Field::Ipv6Src].map(|field| value::schema(field, schema));
+                json!({ "anyOf": [both[0], both[1], { "enum": ["per_entry"] }] })
+            }
+            Slot::Number(_, like) | Slot::Optional(_, like) | Slot::Hashed(_, like) => number_schema(*like, schema),
+            Slot::Copied(_, like) => json!({ "anyOf": [value::schema(*like, schema), { "enum": ["copy"] }] }),
+            Slot::Either(_, words) => json!({ "enum": words.map(typed) }),
+            Slot::Read(_) | Slot::Written(_) | Slot::Changed(_) => field_schema(schema),
+            Slot::OneOf(_, of) => schema.shape(&Shape::Numbers(of)),
+            Slot::Ipv6(_) => schema.shape(&Shape::Boolean),
+        };
+        value["description"] = json!(argument.help);
+        if argument.needed {
+            needed.push(argument.key);
+        }
+        properties.insert(argument.key.to_string(), value);
+    }
+    json!({ "type": "object", "properties": properties, "required": needed, "additionalProperties": false })
+}
+
+/// The name of a field.
+fn field_schema(schema: &mut Schema) -> serde_json::Value {
+    let names: Vec<String> = Field::ALL.iter().map(|field| field.to_string()).collect();
+    schema.define("field", |_| json!({ "enum": names }))
 }

@@ -3,9 +3,11 @@
 use crate::action::constant;
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span, suggestion};
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, number, pairs, text};
-use crate::{forward, value};
+use crate::schema::Schema;
+use crate::section::{Section, pairs, text};
+use crate::{action, forward, pipes, value};
 use engine::change::EntryKey;
 use engine::operation::{Line, OPERATIONS, Place};
 use engine::program::{
@@ -73,7 +75,30 @@ pub struct EntryReader<'a> {
 }
 
 /// Keys of an entry besides the words of operations that take numbers from it.
-const KEYS: &[&str] = &["match", "action", "counter", "meter", "forward", "priority"];
+const KEYS: &[Key] = &[
+    Key::new("match", Shape::Defined("entry_match", matches), "what packets must have to meet this entry"),
+    Key::new("priority", Shape::Number(0, u32::MAX as u64), "acl: of the entries that match, the lowest wins").or("0"),
+    Key::new("action", Shape::Name, "which of the pipe's `actions`"),
+    Key::new("counter", Shape::Name, "the shared counter, where the pipe says `per_entry`"),
+    Key::new("meter", Shape::Name, "the meter, where the pipe says `per_entry`"),
+    Key::new("forward", forward::SHAPE, "where packets go, where the pipe says `per_entry`"),
+];
+const TARGET: &[Key] = &[Key::needed("target", Shape::Name, "hash, flow: the target of the group")];
+const FLOW: &[Key] = &[Key::needed("flow", Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`")];
+
+/// The schema of an entry.
+pub fn schema(schema: &mut Schema) -> serde_json::Value {
+    let mut entry = schema.map(KEYS);
+    for line in OPERATIONS.iter().filter(|line| WORDS.contains(&line.word)) {
+        entry["properties"][line.word] = action::entry_schema(line, schema);
+    }
+    entry
+}
+
+fn matches(schema: &mut Schema) -> serde_json::Value {
+    let fields = pipes::fields(Field::ALL.iter().copied(), schema, value::entry_schema);
+    serde_json::json!({ "anyOf": [fields, schema.map(TARGET), schema.map(FLOW), { "enum": ["default"] }] })
+}
 
 /// Words of operations that can take numbers from an entry.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
@@ -81,8 +106,8 @@ static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     OPERATIONS.iter().filter(numbers).map(|line| line.word).collect()
 });
 
-fn keys() -> Vec<&'static str> {
-    [KEYS, WORDS.as_slice()].concat()
+fn known() -> Vec<&'static str> {
+    KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect()
 }
 
 impl EntryReader<'_> {
@@ -101,7 +126,7 @@ impl EntryReader<'_> {
 
     /// Where an entry of several ports gives its port, and what it gives there for each of them.
     fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
-        let section = Section::of(node, &keys(), &mut Report::default());
+        let section = Section::of(node, &known(), &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
         let several = self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
@@ -113,7 +138,7 @@ impl EntryReader<'_> {
     /// One entry, of several ports that of the first; `None` if it cannot be used, which the report says.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
-        let section = Section::of(node, &keys(), self.report);
+        let section = Section::of(node, &known(), self.report);
         let (matches, priority) = self.key(&section);
         let template = self.template(&section);
         let values = self.values(&section, template);
@@ -134,7 +159,7 @@ impl EntryReader<'_> {
     /// What tells the entry from others.
     pub fn read_key(&mut self, node: &Node) -> Option<EntryKey> {
         let before = self.report.errors();
-        let section = Section::of(node, &keys(), self.report);
+        let section = Section::of(node, &known(), self.report);
         let (matches, priority) = self.key(&section);
         (self.report.errors() == before).then_some(EntryKey { matches, priority })
     }
@@ -142,7 +167,8 @@ impl EntryReader<'_> {
     fn key(&mut self, section: &Section) -> (Vec<EntryMatch>, u32) {
         let priority = match section.get("priority") {
             Some(node) if self.pipe.kind.of_type().priorities => {
-                number(node, "a priority", 0..=u64::from(u32::MAX), self.report).unwrap_or_default() as u32
+                crate::section::number(node, "`priority`", 0..=u64::from(u32::MAX), self.report).unwrap_or_default()
+                    as u32
             }
             Some(node) => {
                 self.report.error(node.span, "only entries of acl pipes have a priority");

@@ -1,12 +1,39 @@
 //! Where packets go: `forward:` and `miss:`, read and written.
 
 use crate::diagnostic::{Report, Span, suggestion};
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, pairs, text};
+use crate::schema::Schema;
+use crate::section::{Section, pairs, text, words};
 use engine::program::{AppId, Forward, Program};
+use serde_json::{Value, json};
 
 /// Words of the language that cannot be names.
 pub const RESERVED: &[&str] = &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
+
+/// What a forward is.
+pub const SHAPE: Shape = Shape::Defined("forward", schema);
+
+const TEE: &[Key] = &[
+    Key::needed("copy", Shape::Name, "the app that gets a copy"),
+    Key::needed("then", Shape::Name, "the pipe where the packet itself goes"),
+];
+
+/// Words that are forwards, and what they mean.
+const WORDS: [(&str, Forward); 4] = [
+    ("drop", Forward::Drop),
+    ("kernel", Forward::Kernel),
+    ("in_port", Forward::InputPort),
+    ("per_entry", Forward::PerEntry),
+];
+
+fn schema(schema: &mut Schema) -> Value {
+    let mut shapes = vec![json!({ "enum": words(&WORDS) }), schema.shape(&Shape::Name), schema.map(TEE)];
+    for (kind, help) in KINDS.into_iter().zip(KINDS_HELP).chain([FLOOD]) {
+        shapes.push(schema.map(&[Key::needed(kind, Shape::Name, help)]));
+    }
+    json!({ "anyOf": shapes })
+}
 
 /// Reads a forward: a word, a name, `{ port | pipe | group | app: name }`, `{ flood: group }` or `{ copy: app, then: pipe }`.
 #[must_use]
@@ -15,17 +42,17 @@ pub fn read(node: &Node, program: &Program, report: &mut Report) -> Option<Forwa
         return one_kind(node, program, report);
     }
     let name = text(node, "a port, a pipe, a group, an app, `kernel`, `in_port` or `drop`", report)?;
-    match name {
-        "drop" => Some(Forward::Drop),
-        "kernel" => Some(Forward::Kernel),
-        "in_port" => Some(Forward::InputPort),
-        "per_entry" => Some(Forward::PerEntry),
-        _ => any_kind(name, node.span, program, report),
+    match WORDS.iter().find(|(word, _)| *word == name) {
+        Some((_, forward)) => Some(*forward),
+        None => any_kind(name, node.span, program, report),
     }
 }
 
 /// What can be forwarded to by name.
 const KINDS: [&str; 4] = ["port", "pipe", "group", "app"];
+const KINDS_HELP: [&str; 4] =
+    ["the port of this name", "the pipe of this name", "the group of this name", "the app of this name"];
+const FLOOD: (&str, &str) = ("flood", "the group whose targets each get a copy");
 
 fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let pairs = pairs(node, report);
@@ -36,7 +63,7 @@ fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forwa
         report.error(node.span, "one of `port`, `pipe`, `group`, `app` or `flood` is wanted here");
         return None;
     };
-    if *kind == "flood" {
+    if *kind == FLOOD.0 {
         let Some(Forward::Group(group)) = named("group", value, program, report) else { return None };
         return Some(Forward::Flood(group));
     }
@@ -61,10 +88,10 @@ fn named(kind: &str, node: &Node, program: &Program, report: &mut Report) -> Opt
 
 /// `{ copy: app, then: pipe }`.
 fn tee(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
-    let section = Section::of(node, &["copy", "then"], report);
-    let app = section.need("copy", "the app that gets a copy", report);
+    let section = Section::read(node, TEE, report);
+    let app = section.needed("copy", report);
     let app = app.and_then(|node| named("app", node, program, report));
-    let next = section.need("then", "the pipe where the packet itself goes", report);
+    let next = section.needed("then", report);
     let next = next.and_then(|node| named("pipe", node, program, report));
     match (app, next) {
         (Some(Forward::App(app)), Some(Forward::Pipe(next))) => Some(Forward::Tee { app, next }),

@@ -1,22 +1,108 @@
 //! Pipes: what they match, count, do, and where they lead.
 
-use crate::action::{field_named, template};
+use crate::action::{self, field_named, template};
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, suggestion};
-use crate::entry::{Counters, EntryReader, meter_named};
+use crate::entry::{self, Counters, EntryReader, meter_named};
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, boolean, choice, duration, list, number, pairs, text};
+use crate::schema::Schema;
+use crate::section::{Section, choice, list, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
-use engine::pipes::Type;
 use engine::program::{
     Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program, SharedUse, Template,
 };
 use packet::{Field, KeySource};
+use serde_json::{Map, Value, json};
 
-/// Keys of every pipe; each type has [more](engine::pipes::Type::keys).
-const KEYS: &[&str] =
-    &["type", "match", "monitor", "action", "actions", "forward", "miss", "rehash", "capacity", "entries"];
+/// Keys of pipes; some are those of one type.
+const KEYS: &[Key] = &[
+    Key::needed("type", Shape::Words(types), "how packets are looked up"),
+    Key::new("match", Shape::Defined("match", matches), "the fields that packets are looked up by"),
+    Key::needed(
+        "hash",
+        Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
+        "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields",
+    )
+    .only("hash"),
+    Key::needed("group", Shape::Name, "the group whose buckets are used").only("hash"),
+    Key::new("key", Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart").or("outer").only("flow"),
+    Key::needed(
+        "learn",
+        Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
+        "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`",
+    )
+    .only("flow"),
+    Key::new("monitor", Shape::Map(MONITOR), "what is counted and metered"),
+    Key::new("action", action::SHAPE, "what is done to packets: a list of operations"),
+    Key::new("actions", Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one"),
+    Key::needed("forward", forward::SHAPE, "where hits go"),
+    Key::needed("miss", forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`"),
+    Key::new("rehash", Shape::Boolean, "whether flow key and select hash are made anew after the action").or("false"),
+    Key::new("capacity", Shape::Number(1, CAPACITY_MAX as u64), "entries or flows that the pipe has room for"),
+    Key::new("entries", Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries"),
+];
+const LEARN: &[Key] = &[
+    Key::new("pin", Shape::Name, "the group of which a flow keeps the target that it got first"),
+    Key::new("follow", Shape::Name, "the group whose buckets a flow follows"),
+];
+const LEARNT: [(&str, Learn); 2] = [("nothing", Learn::Nothing), ("default", Learn::Default)];
+const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
+const HASHES: [&str; 4] = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
+const MONITOR: &[Key] = &[
+    Key::new("counter", Shape::Name, "the shared counter that counts hits, or `per_entry`"),
+    Key::new("meter", Shape::Name, "the meter that colours hits, or `per_entry`"),
+    Key::new("red", Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red").or("pass"),
+    Key::new("idle_timeout", Shape::Time, "how long an entry of the run time, or a flow, stays without a packet")
+        .or("never"),
+];
+const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];
+const LONG: &[Key] = &[
+    Key::new("const", Shape::Text, "the value that the field must have"),
+    Key::new("mask", Shape::Text, "the bits of the value that count"),
+    Key::new("per_entry", Shape::Text, "the bits that entries give a value for"),
+];
+
+/// The schema of a pipe: its type decides on some of the keys.
+pub fn schema(schema: &mut Schema) -> Value {
+    let mut pipe = schema.map(KEYS);
+    let rules = types().into_iter().map(|of| {
+        let others = KEYS.iter().filter(|key| key.only.is_some_and(|only| only != of));
+        let others: Map<_, _> = others.map(|key| (key.word.to_string(), json!(false))).collect();
+        let own = KEYS.iter().filter(|key| key.needed && key.only == Some(of)).map(|key| key.word);
+        let own: Vec<&str> = own.collect();
+        json!({
+            "if": { "properties": { "type": { "const": of } }, "required": ["type"] },
+            "then": { "required": own, "properties": others },
+        })
+    });
+    pipe["allOf"] = rules.collect();
+    pipe
+}
+
+fn matches(schema: &mut Schema) -> Value {
+    fields(Field::ALL.iter().copied(), schema, value::criterion_schema)
+}
+
+/// A mapping of fields to what `of` makes of each.
+pub(crate) fn fields(
+    fields: impl Iterator<Item = Field>,
+    schema: &mut Schema,
+    of: fn(Field, &mut Schema) -> Value,
+) -> Value {
+    let field = |field: Field| {
+        let mut value = of(field, schema);
+        value["description"] = json!(format!("{} bits.", field.spec().bits));
+        (field.to_string(), value)
+    };
+    let properties: Map<_, _> = fields.map(field).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+fn types() -> Vec<&'static str> {
+    PipeKind::BLANK.iter().map(PipeKind::word).collect()
+}
 
 /// Reads the contents of a pipe that the program knows by name. What cannot be used is reported and left out.
 #[must_use]
@@ -29,17 +115,15 @@ pub fn read(
 ) -> Pipe {
     let before = report.errors();
     let mut pipe = program.pipes[id.index()].clone();
-    let own = PipeKind::BLANK.iter().flat_map(|kind| kind.of_type().keys);
-    let keys: Vec<&str> = KEYS.iter().chain(own).copied().collect();
-    let section = Section::of(node, &keys, report).at(report.span_of(pipe.origin));
+    let section = Section::read(node, KEYS, report).at(report.span_of(pipe.origin));
     let reader = Reader { section: &section, program, attachments };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
     pipe.monitor = reader.monitor(&mut pipe.kind, counters, report);
     pipe.templates = reader.templates(report);
-    pipe.forward = reader.forward("forward", "where hits go", report);
-    pipe.miss = reader.forward("miss", "where packets go that match nothing: a pipe, a port, `kernel`, `drop`", report);
-    pipe.rehash = section.get("rehash").and_then(|node| boolean(node, "`rehash`", report)).unwrap_or_default();
+    pipe.forward = reader.forward("forward", report);
+    pipe.miss = reader.forward("miss", report);
+    pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();
         let sure = report.errors() == before;
@@ -61,13 +145,10 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn kind(&self, report: &mut Report) -> PipeKind {
+        let _ = self.section.need("type", &format!("one of {}", types().join(", ")), report);
         let types: Vec<(&str, &PipeKind)> = PipeKind::BLANK.iter().map(|kind| (kind.word(), kind)).collect();
-        let words: Vec<&str> = types.iter().map(|(word, _)| *word).collect();
-        let node = self.section.need("type", &format!("one of {}", words.join(", ")), report);
-        let Some(kind) = node.and_then(|node| choice(node, "a pipe's type", &types, report)) else {
-            return PipeKind::Basic;
-        };
-        self.no_others(kind.of_type(), report);
+        let Some(kind) = self.section.choice("type", &types, report) else { return PipeKind::Basic };
+        self.no_others(kind.word(), report);
         match kind {
             PipeKind::Hash { .. } => PipeKind::Hash { input: self.hash(report), group: self.group(report) },
             PipeKind::Flow { .. } => {
@@ -78,22 +159,17 @@ impl Reader<'_> {
     }
 
     /// Keys that only pipes of another type have.
-    fn no_others(&self, own: &Type, report: &mut Report) {
-        let others = PipeKind::BLANK.iter().map(PipeKind::of_type).filter(|other| other.word != own.word);
-        for (other, key) in others.flat_map(|other| other.keys.iter().map(move |key| (other, key))) {
-            if let Some(node) = self.section.get(key) {
-                report.error(node.span, format!("only {} pipes have `{key}`", other.word));
+    fn no_others(&self, own: &str, report: &mut Report) {
+        for (key, only) in KEYS.iter().filter_map(|key| Some((key.word, key.only?))) {
+            if let Some(node) = self.section.get(key).filter(|_| only != own) {
+                report.error(node.span, format!("only {only} pipes have `{key}`"));
             }
         }
     }
 
     /// `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
-        let Some(node) =
-            self.section.need("hash", "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields", report)
-        else {
-            return HashInput::Select(KeySource::Outer);
-        };
+        let Some(node) = self.section.needed("hash", report) else { return HashInput::Select(KeySource::Outer) };
         if let Kind::Scalar(_) = node.kind {
             // An input cannot be copied, as it may be a list of fields.
             let inputs = [
@@ -102,8 +178,7 @@ impl Reader<'_> {
                 HashInput::Rss,
                 HashInput::RoundRobin,
             ];
-            let words = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
-            let words: Vec<(&str, &HashInput)> = words.into_iter().zip(&inputs).collect();
+            let words: Vec<(&str, &HashInput)> = HASHES.into_iter().zip(&inputs).collect();
             return choice(node, "`hash`", &words, report).unwrap_or(&inputs[0]).clone();
         }
         HashInput::Fields(list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect())
@@ -125,7 +200,7 @@ impl Reader<'_> {
     }
 
     fn group(&self, report: &mut Report) -> GroupId {
-        let node = self.section.need("group", "the group whose buckets are used", report);
+        let node = self.section.needed("group", report);
         node.and_then(|node| self.group_named(node, report)).unwrap_or_default()
     }
 
@@ -140,19 +215,16 @@ impl Reader<'_> {
     }
 
     fn key(&self, report: &mut Report) -> KeySource {
-        let words = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
-        self.section.get("key").and_then(|node| choice(node, "`key`", &words, report)).unwrap_or_default()
+        self.section.choice("key", &SOURCES, report).unwrap_or_default()
     }
 
     /// `nothing`, `default`, `{ pin: group }` or `{ follow: group }`.
     fn learn(&self, report: &mut Report) -> Learn {
-        let what = "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`";
-        let Some(node) = self.section.need("learn", what, report) else { return Learn::Nothing };
+        let Some(node) = self.section.needed("learn", report) else { return Learn::Nothing };
         if let Kind::Scalar(_) = node.kind {
-            let words = [("nothing", Learn::Nothing), ("default", Learn::Default)];
-            return choice(node, "`learn`", &words, report).unwrap_or(Learn::Nothing);
+            return choice(node, "`learn`", &LEARNT, report).unwrap_or(Learn::Nothing);
         }
-        let section = Section::of(node, &["pin", "follow"], report);
+        let section = Section::read(node, LEARN, report);
         let mut group = |key: &str| section.get(key).and_then(|node| self.group_named(node, report));
         match (group("pin"), group("follow")) {
             (Some(group), None) => Learn::Pin(group),
@@ -206,7 +278,7 @@ impl Reader<'_> {
     }
 
     fn long_criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
-        let section = Section::of(node, &["const", "mask", "per_entry"], report);
+        let section = Section::read(node, LONG, report);
         let mut given = |key: &str| section.get(key).and_then(|node| Some((node, text(node, "a value", report)?)));
         let (constant, mask, per_entry) = (given("const"), given("mask"), given("per_entry"));
         let told = |at: &Node, result: Result<u128, String>, report: &mut Report| {
@@ -236,7 +308,7 @@ impl Reader<'_> {
     fn monitor(&self, kind: &mut PipeKind, counters: &mut Counters, report: &mut Report) -> Monitor {
         let mut monitor = Monitor::default();
         let Some(node) = self.section.get("monitor") else { return monitor };
-        let section = Section::of(node, &["counter", "meter", "red", "idle_timeout"], report);
+        let section = Section::read(node, MONITOR, report);
         let per_entry = |node: &Node| matches!(&node.kind, Kind::Scalar(text) if text == "per_entry");
         monitor.counter = section.get("counter").and_then(|node| match per_entry(node) {
             true => Some(SharedUse::PerEntry),
@@ -247,7 +319,7 @@ impl Reader<'_> {
             false => meter_named(node, self.program, report).map(SharedUse::Pipe),
         });
         if let Some(node) = section.get("red") {
-            monitor.drop_red = choice(node, "`red`", &[("drop", true), ("pass", false)], report).unwrap_or_default();
+            monitor.drop_red = section.choice("red", &RED, report).unwrap_or_default();
             if section.get("meter").is_none() {
                 report.error(
                     node.span,
@@ -255,8 +327,7 @@ impl Reader<'_> {
                 );
             }
         }
-        let timeout =
-            section.get("idle_timeout").and_then(|node| duration(node, "a timeout", report)).unwrap_or_default();
+        let timeout = section.time("idle_timeout", report);
         match kind {
             PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout,
             _ => monitor.idle_timeout_ns = timeout,
@@ -281,8 +352,8 @@ impl Reader<'_> {
         }
     }
 
-    fn forward(&self, key: &str, what: &str, report: &mut Report) -> Forward {
-        let Some(node) = self.section.need(key, what, report) else { return Forward::Drop };
+    fn forward(&self, key: &str, report: &mut Report) -> Forward {
+        let Some(node) = self.section.needed(key, report) else { return Forward::Drop };
         let forward = forward::read(node, self.program, report).unwrap_or_default();
         if key == "miss" && forward == Forward::PerEntry {
             report.error(node.span, "a miss cannot be `per_entry`: where nothing matched, there is no entry");
@@ -293,9 +364,8 @@ impl Reader<'_> {
 
     fn capacity(&self, pipe: &Pipe, report: &mut Report) -> u32 {
         let written = pipe.entries.len();
-        if let Some(node) = self.section.get("capacity") {
-            let capacity = number(node, "a capacity", 1..=u64::from(CAPACITY_MAX), report);
-            return capacity.map_or(CAPACITY_MAX, |capacity| capacity as u32);
+        if self.section.get("capacity").is_some() {
+            return self.section.number("capacity", report).map_or(CAPACITY_MAX, |capacity| capacity as u32);
         }
         pipe.kind.capacity(self.program, written)
     }

@@ -1,11 +1,14 @@
 //! Ports: where frames come from and go to. What is read here is what the user wants; opening them is the daemon's.
 
-use crate::diagnostic::{Report, Span, suggestion};
+use crate::diagnostic::{Report, Span};
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, choice, duration, list, number, pairs, parsed, text};
+use crate::schema::Schema;
+use crate::section::{Section, list, number, parsed, text, words};
 use crate::value;
 use crate::{Frames, IpRule, TakeRule};
 use engine::program::PortId;
+use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -119,13 +122,76 @@ impl PortConfig {
 }
 
 const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
-const KEYS: &[&str] =
-    &["xdp", "pcap", "mem", "dpdk", "queues", "mode", "take", "tap", "frames", "mac", "root", "fault", "trace"];
+
+/// A port: one of the first four says what it is.
+const KEYS: &[Key] = &[
+    Key::new("xdp", Shape::Text, "the interface that AF_XDP receives from and sends to"),
+    Key::new("pcap", Shape::Map(PCAP), "recordings, each of which may be left out"),
+    Key::new("mem", Shape::Either(&[Shape::Nothing, Shape::Map(&[])]), "memory, for tests and benches"),
+    Key::new("dpdk", Shape::Text, "devargs of a DPDK device, such as net_pcap0,iface=eth0"),
+    Key::new(
+        "queues",
+        Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Number(0, QUEUE_MAX))]),
+        "queues of the interface that are used",
+    )
+    .or("all")
+    .only("xdp"),
+    Key::new("mode", Shape::Words(|| words(&MODES)), "how the kernel hands frames over; `auto` is the best that works")
+        .or("auto")
+        .only("xdp"),
+    Key::new(
+        "take",
+        Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
+        "what is taken from the kernel, besides what apps name: all, or rules",
+    )
+    .only("xdp"),
+    Key::new("tap", Shape::Text, "the TAP interface that frames for the kernel go to").only("dpdk"),
+    Key::new("frames", Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself").or("0").only("dpdk"),
+    Key::new("mac", Shape::Mac, "the port's own MAC address, by default the interface's"),
+    Key::new("root", Shape::Name, "the pipe that the port's frames enter, before that of an app or of the file"),
+    Key::new("fault", Shape::Map(FAULT), "mishaps that are made to happen to the port's frames"),
+    Key::new("trace", Shape::Text, "a pcap file that all frames of the port are written to"),
+];
+const PCAP: &[Key] = &[
+    Key::new("in", Shape::Text, "the recording that is received"),
+    Key::new("out", Shape::Text, "the recording of what is sent"),
+    Key::new("kernel", Shape::Text, "the recording of what goes to the kernel"),
+];
+const TAKE: &[Key] = &[
+    Key::needed("dst", Shape::Prefix, "the destination address or prefix"),
+    Key::new("protocol", Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written"),
+    Key::new("dport", Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written"),
+    Key::new("fragments", Shape::Boolean, "take fragments, and only them: they have no ports").or("false"),
+];
+const FAULT: &[Key] = &[
+    Key::new("seed", Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer").or("0"),
+    Key::new("loss", Shape::Share, "the share of frames that is lost").or("0"),
+    Key::new("duplicate", Shape::Share, "the share that is sent twice").or("0"),
+    Key::new("truncate", Shape::Share, "the share that is cut short").or("0"),
+    Key::new("corrupt", Shape::Share, "the share in which a bit is flipped").or("0"),
+    Key::new("reorder", Shape::Share, "the share that is overtaken by the next frame").or("0"),
+    Key::new("delay", Shape::Time, "how long every frame is held back"),
+];
+const MODES: [(&str, XdpMode); 4] =
+    [("auto", XdpMode::Auto), ("zero_copy", XdpMode::ZeroCopy), ("copy", XdpMode::Copy), ("generic", XdpMode::Generic)];
+
+/// The schema of a port.
+pub fn schema(schema: &mut Schema) -> Value {
+    let mut port = schema.map(KEYS);
+    port["oneOf"] = KINDS.iter().map(|kind| json!({ "required": [kind] })).collect();
+    let only = KEYS.iter().filter_map(|key| Some((key.word.to_string(), json!([key.only?]))));
+    port["dependentRequired"] = Value::Object(only.collect());
+    port
+}
+
+fn protocols(schema: &mut Schema) -> Value {
+    value::schema(packet::Field::IpProtocol, schema)
+}
 
 /// Reads a port. `id` is its place in the program.
 #[must_use]
 pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
-    let section = Section::of(node, KEYS, report).at(span);
+    let section = Section::read(node, KEYS, report).at(span);
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| section.get(kind).is_some()).collect();
     let kind = match kinds.as_slice() {
         [one] => kind(one, &section, id, report),
@@ -153,7 +219,7 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
         "dpdk" => {
             let tap = section.get("tap").and_then(|node| text(node, "the name of a TAP interface", report));
             let devargs = text(node, "the device's devargs", report).unwrap_or_default();
-            let frames = section.get("frames").and_then(|node| number(node, "`frames`", 0..=FRAMES_MAX, report));
+            let frames = section.number("frames", report);
             PortKind::Dpdk {
                 devargs: devargs.to_string(),
                 tap: tap.map(str::to_string),
@@ -166,7 +232,7 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
 
 /// Keys that belong to another kind of port.
 fn misplaced(section: &Section, kinds: &[&str], report: &mut Report) {
-    for (key, kind) in [("queues", "xdp"), ("mode", "xdp"), ("take", "xdp"), ("tap", "dpdk"), ("frames", "dpdk")] {
+    for (key, kind) in KEYS.iter().filter_map(|key| Some((key.word, key.only?))) {
         if let Some(node) = section.get(key).filter(|_| !kinds.is_empty() && !kinds.contains(&kind)) {
             report.error(node.span, format!("only {kind} ports have `{key}`"));
         }
@@ -181,13 +247,7 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
             format!("`{interface}` cannot be an interface: {INTERFACE_MAX} characters at most, no `/`"),
         );
     }
-    let modes = [
-        ("auto", XdpMode::Auto),
-        ("zero_copy", XdpMode::ZeroCopy),
-        ("copy", XdpMode::Copy),
-        ("generic", XdpMode::Generic),
-    ];
-    let mode = section.get("mode").and_then(|node| choice(node, "`mode`", &modes, report)).unwrap_or_default();
+    let mode = section.choice("mode", &MODES, report).unwrap_or_default();
     let queues = section.get("queues").and_then(|node| queues(node, report));
     let take = section.get("take").map_or(Take::Rules(Vec::new()), |node| take(node, id, report));
     Xdp { interface: interface.to_string(), queues, mode, take }
@@ -219,23 +279,23 @@ fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
 }
 
 fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule> {
-    let section = Section::of(node, &["dst", "protocol", "dport", "fragments"], report);
-    let (dst, prefix) = address_prefix(section.need("dst", "the destination address or prefix", report)?, report)?;
+    let section = Section::read(node, TAKE, report);
+    let (dst, prefix) = address_prefix(section.needed("dst", report)?, report)?;
     let protocol = section.get("protocol").and_then(|node| protocol(node, report));
-    let dport = section.get("dport").and_then(|node| number(node, "a port", 1..=65535, report)).map(|port| port as u16);
-    let fragments = section.get("fragments").and_then(|node| crate::section::boolean(node, "`fragments`", report));
+    let dport = section.number("dport", report).map(|port| port as u16);
+    let fragments = section.boolean("fragments", report);
     if dport.is_some() && section.get("protocol").is_none() {
         report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
     }
-    if let Some(node) = section.get("dport").filter(|_| fragments == Some(true)) {
+    if let Some(node) = section.get("dport").filter(|_| fragments) {
         report.error(node.span, "fragments have no ports (docs/pipes.md F5)");
     }
-    if prefix == 0 && protocol.is_none() && fragments != Some(true) {
+    if prefix == 0 && protocol.is_none() && !fragments {
         let family = if dst.is_ipv4() { "IPv4" } else { "IPv6" };
         report
             .warning(section.span, format!("this takes all {family}: the host gets none of it any more, SSH included"));
     }
-    let rule = IpRule { dst, prefix, protocol, dport, fragments: fragments.unwrap_or_default() };
+    let rule = IpRule { dst, prefix, protocol, dport, fragments };
     Some(TakeRule { port, frames: Frames::Ip(rule) })
 }
 
@@ -262,7 +322,7 @@ pub fn protocol(node: &Node, report: &mut Report) -> Option<u8> {
 }
 
 fn pcap(node: &Node, report: &mut Report) -> PortKind {
-    let section = Section::of(node, &["in", "out", "kernel"], report);
+    let section = Section::read(node, PCAP, report);
     let mut file = |key: &str| section.get(key).and_then(|node| path(node, report));
     PortKind::Pcap { input: file("in"), output: file("out"), kernel: file("kernel") }
 }
@@ -301,25 +361,17 @@ fn interface_mac(kind: &PortKind) -> Option<[u8; 6]> {
 }
 
 fn fault(node: &Node, report: &mut Report) -> Fault {
-    let mut fault = Fault::default();
-    for (key, span, node) in pairs(node, report) {
-        match key {
-            "seed" => fault.seed = number(node, "a seed", 0..=u64::MAX, report).unwrap_or_default(),
-            "loss" => fault.loss = share(node, report),
-            "duplicate" => fault.duplicate = share(node, report),
-            "truncate" => fault.truncate = share(node, report),
-            "corrupt" => fault.corrupt = share(node, report),
-            "reorder" => fault.reorder = share(node, report),
-            "delay" => fault.delay_ns = duration(node, "a delay", report).unwrap_or_default(),
-            _ => unknown_fault(key, span, report),
-        }
+    let section = Section::read(node, FAULT, report);
+    let mut share = |key: &str| section.get(key).map(|node| share(node, report)).unwrap_or_default();
+    Fault {
+        loss: share("loss"),
+        duplicate: share("duplicate"),
+        truncate: share("truncate"),
+        corrupt: share("corrupt"),
+        reorder: share("reorder"),
+        seed: section.number("seed", report).unwrap_or_default(),
+        delay_ns: section.time("delay", report),
     }
-    fault
-}
-
-fn unknown_fault(key: &str, span: Span, report: &mut Report) {
-    let known = ["seed", "loss", "duplicate", "truncate", "corrupt", "reorder", "delay"];
-    report.error_help(span, format!("there is no fault `{key}`"), suggestion(key, known));
 }
 
 /// A share of frames: `0.01` or `1%`.

@@ -1,6 +1,7 @@
 //! Mappings, lists and simple values of the raw tree: their shapes, their keys, their ranges.
 
 use crate::diagnostic::{Report, Span, suggestion};
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -9,14 +10,22 @@ use std::str::FromStr;
 pub struct Section<'a> {
     /// Where it stands.
     pub span: Span,
+    keys: &'a [Key],
     entries: Vec<(&'a str, &'a Node)>,
 }
 
 impl<'a> Section<'a> {
-    /// The mapping `node`, with the keys `known` and no others. What it is not is told; what is left can be used.
+    /// The mapping `node` with the keys of a table and no others: other keys are reported and left out.
+    #[must_use]
+    pub fn read(node: &'a Node, keys: &'a [Key], report: &mut Report) -> Section<'a> {
+        let words: Vec<&str> = keys.iter().map(|key| key.word).collect();
+        Section { keys, ..Section::of(node, &words, report) }
+    }
+
+    /// The same for keys that another table knows, such as those of operations.
     #[must_use]
     pub fn of(node: &'a Node, known: &[&str], report: &mut Report) -> Section<'a> {
-        let mut section = Section { span: node.span, entries: Vec::new() };
+        let mut section = Section { span: node.span, keys: &[], entries: Vec::new() };
         for (key, span, value) in pairs(node, report) {
             if known.contains(&key) {
                 section.entries.push((key, value));
@@ -31,7 +40,7 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// The same, told of at the name of what it describes.
+    /// The same section; errors about the whole of it are shown at `span`.
     #[must_use]
     pub fn at(self, span: Span) -> Section<'a> {
         Section { span, ..self }
@@ -43,7 +52,7 @@ impl<'a> Section<'a> {
         self.entries.iter().find(|(name, _)| *name == key).map(|(_, node)| *node)
     }
 
-    /// The value of a key that must be there.
+    /// The value of a key that must be there; if it is missing, `what` says what it is.
     #[must_use]
     pub fn need(&self, key: &str, what: &str, report: &mut Report) -> Option<&'a Node> {
         let node = self.get(key);
@@ -51,6 +60,49 @@ impl<'a> Section<'a> {
             report.error(self.span, format!("`{key}` is missing: {what}"));
         }
         node
+    }
+
+    /// The value of a key that must be there; if it is missing, the table says what it is.
+    #[must_use]
+    pub fn needed(&self, key: &str, report: &mut Report) -> Option<&'a Node> {
+        self.need(key, self.key(key).help, report)
+    }
+
+    /// A whole number in the range that the table gives, or its default; `None` if what is written is reported.
+    #[must_use]
+    pub fn number(&self, key: &str, report: &mut Report) -> Option<u64> {
+        let known = self.key(key);
+        let Shape::Number(least, most) = known.shape else { panic!("`{key}` is no number") };
+        match self.get(key) {
+            Some(node) => number(node, &format!("`{key}`"), least..=most, report),
+            None => known.default.and_then(crate::value::number).map(|number| number as u64),
+        }
+    }
+
+    /// One of a few words, or the default of the table; `None` if what is written is reported.
+    #[must_use]
+    pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
+        match self.get(key) {
+            Some(node) => choice(node, &format!("`{key}`"), choices, report),
+            None => choices.iter().find(|(word, _)| self.key(key).default == Some(word)).map(|(_, value)| *value),
+        }
+    }
+
+    /// `true` or `false`; `false` if it is not written.
+    #[must_use]
+    pub fn boolean(&self, key: &str, report: &mut Report) -> bool {
+        self.get(key).and_then(|node| boolean(node, &format!("`{key}`"), report)).unwrap_or_default()
+    }
+
+    /// A time in nanoseconds, or the default of the table, or none.
+    #[must_use]
+    pub fn time(&self, key: &str, report: &mut Report) -> u64 {
+        let default = self.key(key).default.and_then(crate::value::duration).unwrap_or_default();
+        self.get(key).map_or(Some(default), |node| duration(node, &format!("`{key}`"), report)).unwrap_or(default)
+    }
+
+    fn key(&self, word: &str) -> &'a Key {
+        self.keys.iter().find(|key| key.word == word).unwrap_or_else(|| panic!("no table has `{word}`"))
     }
 }
 
@@ -124,6 +176,12 @@ pub fn choice<T: Copy>(node: &Node, what: &str, choices: &[(&str, T)], report: &
     chosen
 }
 
+/// The words of a choice.
+#[must_use]
+pub fn words<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
+    choices.iter().map(|(word, _)| *word).collect()
+}
+
 /// `true` or `false`.
 #[must_use]
 pub fn boolean(node: &Node, what: &str, report: &mut Report) -> Option<bool> {
@@ -156,12 +214,15 @@ pub fn duration(node: &Node, what: &str, report: &mut Report) -> Option<u64> {
     nanoseconds
 }
 
+/// Bytes of a name at most.
+pub const NAME_MAX: usize = 64;
+
 /// A name that somebody gives to something.
 #[must_use]
 pub fn name<'a>(name: &'a str, span: Span, report: &mut Report) -> Option<&'a str> {
     let good = |one: char| one.is_ascii_alphanumeric() || "_-.".contains(one);
     let help = "letters, digits, `_`, `-` and `.`, a letter or digit first, 64 at most";
-    if name.is_empty() || name.len() > 64 || !name.chars().all(good) || name.starts_with(['-', '.']) {
+    if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(good) || name.starts_with(['-', '.']) {
         report.error_help(span, format!("`{name}` cannot be a name"), help);
         return None;
     }

@@ -2,8 +2,9 @@
 
 use crate::diagnostic::{Report, Span};
 use crate::forward;
+use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
-use crate::section::{Section, boolean, choice, name, number, pairs};
+use crate::section::{Section, name, number, pairs, words};
 use engine::check::{MAGLEV_MAX, WANTS_MAX};
 use engine::program::{
     Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
@@ -15,22 +16,49 @@ pub const MAGLEV_SIZE: u32 = 65_537;
 /// Buckets of a group filled by wants, unless it says otherwise: what Open vSwitch's bonds have.
 const WANTS_SIZE: u32 = 256;
 
+/// A group.
+pub const GROUP: &[Key] = &[
+    Key::new("fill", Shape::Words(|| words(&FILLS)), "how targets get their buckets").or("maglev"),
+    Key::new(
+        "size",
+        Shape::Number(1, MAGLEV_MAX as u64),
+        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256)",
+    ),
+    Key::new("seed", Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket"),
+    Key::needed("targets", Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])), "who gets the buckets"),
+];
+const TARGET: &[Key] = &[
+    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none").or("1"),
+    Key::new("forward", forward::SHAPE, "where the target's packets go").or("drop"),
+];
+const FILLS: [(&str, Fill); 3] = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
+
+/// A meter (RFC 2697, or RFC 2698 with a peak rate).
+pub const METER: &[Key] = &[
+    Key::new("unit", Shape::Words(|| words(&UNITS)), "what rates and bursts count").or("bytes"),
+    Key::needed("cir", Shape::Number(1, RATE_MAX), "the committed rate per second"),
+    Key::needed("cbs", Shape::Number(1, RATE_MAX), "the committed burst"),
+    Key::new("ebs", Shape::Number(0, RATE_MAX), "the excess burst (RFC 2697)").or("0"),
+    Key::new("pir", Shape::Number(1, RATE_MAX), "the peak rate per second (RFC 2698), at least `cir`"),
+    Key::new("pbs", Shape::Number(1, RATE_MAX), "the peak burst (RFC 2698)"),
+    Key::new("colour_aware", Shape::Boolean, "whether the colour that a packet already has counts").or("false"),
+];
+const UNITS: [(&str, MeterUnit); 2] = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
+
 /// Reads the contents of a group that the program knows by name.
 #[must_use]
 pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -> Group {
     let blank = program.groups[id.index()].clone();
-    let section = Section::of(node, &["fill", "size", "seed", "targets"], report).at(report.span_of(blank.origin));
-    let fills = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
-    let fill = section.get("fill").and_then(|node| choice(node, "`fill`", &fills, report)).unwrap_or(Fill::Maglev);
+    let section = Section::read(node, GROUP, report).at(report.span_of(blank.origin));
+    let fill = section.choice("fill", &FILLS, report).unwrap_or(Fill::Maglev);
     let (default, max) = match fill {
         Fill::Maglev => (MAGLEV_SIZE, MAGLEV_MAX),
         Fill::Wants | Fill::Given => (WANTS_SIZE, WANTS_MAX),
     };
-    let size = section
-        .get("size")
-        .map_or(Some(u64::from(default)), |node| number(node, "a group's size", 1..=u64::from(max), report));
-    let seed = section.get("seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
-    let targets = section.need("targets", "who gets the buckets", report);
+    let size =
+        section.get("size").map_or(Some(u64::from(default)), |node| number(node, "`size`", 1..=u64::from(max), report));
+    let seed = section.number("seed", report);
+    let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
     let targets =
         targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, fill, program, report)).collect();
@@ -45,11 +73,11 @@ fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, 
         let forward = forward::read(node, program, report).unwrap_or_default();
         return Some(Target { name, weight: 1, forward, origin });
     }
-    let section = Section::of(node, &["weight", "forward"], report);
+    let section = Section::read(node, TARGET, report);
     if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
         report.error(node.span, "a weight has no part in a group whose buckets are given");
     }
-    let weight = section.get("weight").map_or(Some(1), |node| number(node, "a weight", 0..=WEIGHT_MAX, report));
+    let weight = section.number("weight", report);
     let forward = section.get("forward").map_or(Some(Forward::Drop), |node| forward::read(node, program, report));
     Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })
 }
@@ -60,18 +88,16 @@ pub const WEIGHT_MAX: u64 = 65_535;
 /// Reads a meter.
 #[must_use]
 pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Option<MeterDeclaration> {
-    let section = Section::of(node, &["unit", "cir", "cbs", "ebs", "pir", "pbs", "colour_aware"], report).at(span);
+    let section = Section::read(node, METER, report).at(span);
     let name = name(called, span, report)?.to_string();
-    let units = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
-    let unit = section.get("unit").and_then(|node| choice(node, "`unit`", &units, report)).unwrap_or(MeterUnit::Bytes);
-    let mut need = |key: &str, what: &str| {
-        section.need(key, what, report).and_then(|node| number(node, what, 1..=RATE_MAX, report)).unwrap_or(1)
+    let unit = section.choice("unit", &UNITS, report).unwrap_or(MeterUnit::Bytes);
+    let mut need = |key: &str| {
+        let _ = section.needed(key, report);
+        section.number(key, report).unwrap_or(1)
     };
-    let (cir, cbs) = (need("cir", "the committed rate per second"), need("cbs", "the committed burst"));
+    let (cir, cbs) = (need("cir"), need("cbs"));
     let second = second(&section, cir, report);
-    let aware =
-        section.get("colour_aware").and_then(|node| boolean(node, "`colour_aware`", report)).unwrap_or_default();
-    let config = MeterConfig { unit, cir, cbs, second, colour_aware: aware };
+    let config = MeterConfig { unit, cir, cbs, second, colour_aware: section.boolean("colour_aware", report) };
     Some(MeterDeclaration { name, config, origin: report.origin(span) })
 }
 
@@ -80,11 +106,8 @@ const RATE_MAX: u64 = 1 << 40;
 
 /// RFC 2698 if there is a peak rate, else RFC 2697.
 fn second(section: &Section, cir: u64, report: &mut Report) -> MeterSecond {
-    let mut given = |key: &str, what: &str, least: u64| {
-        section.get(key).and_then(|node| number(node, what, least..=RATE_MAX, report))
-    };
-    let ebs = given("ebs", "the excess burst", 0);
-    let (pir, pbs) = (given("pir", "the peak rate per second", 1), given("pbs", "the peak burst", 1));
+    let ebs = section.number("ebs", report);
+    let (pir, pbs) = (section.number("pir", report), section.number("pbs", report));
     let has = |key: &str| section.get(key).is_some();
     if has("ebs") && (has("pir") || has("pbs")) {
         report.error(section.span, "`ebs` (RFC 2697) or `pir` and `pbs` (RFC 2698), not both");

@@ -1,9 +1,14 @@
 //! Tunnels: the UDP ports by which they are recognised and to which they are sent.
 
 use crate::diagnostic::{Report, suggestion};
+use crate::key::{Key, Shape};
 use crate::raw::Node;
-use crate::section::{Section, number, pairs};
+use crate::schema::Schema;
+use crate::section::{Section, pairs};
 use packet::{TunnelKind, TunnelPorts};
+use serde_json::{Map, Value, json};
+
+const KEYS: &[Key] = &[Key::needed("port", Shape::Number(1, 65535), "the UDP destination port")];
 
 /// Reads `tunnels: { vxlan: { port: 4789 } }`; kinds that are not named keep the ports that IANA assigned.
 #[must_use]
@@ -17,9 +22,9 @@ pub fn read(node: &Node, report: &mut Report) -> TunnelPorts {
             report.error_help(span, format!("there is no UDP tunnel `{word}`"), suggestion(word, kinds));
             continue;
         };
-        let section = Section::of(node, &["port"], report);
-        let Some(node) = section.need("port", "the UDP destination port", report) else { continue };
-        let Some(port) = number(node, "a UDP port", 1..=65535, report) else { continue };
+        let section = Section::read(node, KEYS, report);
+        let Some(node) = section.needed("port", report) else { continue };
+        let Some(port) = section.number("port", report) else { continue };
         ports.set(kind, port as u16);
         given.push((kind, node.span));
     }
@@ -32,4 +37,11 @@ pub fn read(node: &Node, report: &mut Report) -> TunnelPorts {
         }
     }
     ports
+}
+
+/// The schema of `tunnels`.
+pub fn schema(schema: &mut Schema) -> Value {
+    let kinds = TunnelKind::ALL.iter().filter(|kind| kind.is_udp());
+    let properties: Map<_, _> = kinds.map(|kind| (kind.word().to_string(), schema.map(KEYS))).collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
 }

@@ -1,9 +1,12 @@
 //! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
 //! reader here has its writer beside it, and reads what that wrote.
 
+use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use engine::builder::Number;
-use engine::program::Program;
+use engine::program::{PipeKind, Program};
 use packet::{Base, Field, FlowKey};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Names of values, where a field has them.
@@ -84,8 +87,7 @@ fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
     if field == Field::InputPort {
         return program.port_named(text).map(|port| u128::from(port.0));
     }
-    let names = NAMES.iter().find(|(one, _)| *one == field)?.1;
-    names.iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
+    names(field).iter().find(|(name, _)| *name == text).map(|(_, value)| *value)
 }
 
 fn spelt(field: Field, text: &str) -> Option<u128> {
@@ -110,13 +112,11 @@ fn example(field: Field, program: &Program) -> String {
         48 => "write a MAC address such as 02:00:00:00:00:01".to_string(),
         128 => "write an IPv6 address such as 2001:db8::1".to_string(),
         32 if is_address(field) => "write an IPv4 address such as 10.0.0.1".to_string(),
-        _ => match NAMES.iter().find(|(one, _)| *one == field) {
-            Some((_, names)) => {
-                let names: Vec<&str> = names.iter().map(|(name, _)| *name).collect();
-                format!("write a number or one of {}", names.join(", "))
-            }
-            None => "write a number, decimal or 0x".to_string(),
-        },
+        _ if names(field).is_empty() => "write a number, decimal or 0x".to_string(),
+        _ => {
+            let names: Vec<&str> = names(field).iter().map(|(name, _)| *name).collect();
+            format!("write a number or one of {}", names.join(", "))
+        }
     }
 }
 
@@ -124,6 +124,88 @@ fn example(field: Field, program: &Program) -> String {
 fn is_address(field: Field) -> bool {
     let spec = field.spec();
     spec.bits == 128 || (spec.bits == 32 && spec.base != Base::Metadata)
+}
+
+/// The schema of a value of `field`.
+pub fn schema(field: Field, schema: &mut Schema) -> Value {
+    spelt_as(field, &kind(field), &spelling(field), schema)
+}
+
+/// The schema of what a pipe matches a field with: a criterion's word, a value and perhaps a mask, or the long form.
+pub fn criterion_schema(field: Field, schema: &mut Schema) -> Value {
+    let (kind, spelling) = (kind(field), spelling(field));
+    let one = spelt_as(field, &kind, &spelling, schema);
+    schema.define(&format!("match_{kind}"), |_| {
+        let mask = format!("/({spelling}|all)|/?[0-9]+");
+        let single = json!({ "type": ["string", "number"] });
+        json!({ "anyOf": [
+            { "enum": criteria() },
+            one,
+            text(&format!("(per_entry|{spelling})({mask})")),
+            { "type": "object", "properties": { "const": one, "mask": single }, "required": ["const"],
+              "additionalProperties": false },
+            { "type": "object", "properties": { "per_entry": single }, "required": ["per_entry"],
+              "additionalProperties": false },
+        ] })
+    })
+}
+
+/// The schema of what an entry gives for a field: a value, a prefix, a value and its mask, a range, or `any`.
+pub fn entry_schema(field: Field, schema: &mut Schema) -> Value {
+    let (kind, spelling) = (kind(field), spelling(field));
+    let one = spelt_as(field, &kind, &spelling, schema);
+    schema.define(&format!("entry_{kind}"), |_| {
+        let more = format!("any|({spelling})/({spelling}|[0-9]+)|({spelling}) *- *({spelling})");
+        json!({ "anyOf": [{ "enum": ["any"] }, one, text(&more)] })
+    })
+}
+
+/// Words of a criterion besides a value: those of all types of pipes.
+fn criteria() -> BTreeSet<&'static str> {
+    let types = PipeKind::BLANK.iter().flat_map(|kind| kind.of_type().criteria);
+    types.copied().chain(["ignore"]).collect()
+}
+
+/// Fields whose values are spelt alike have one definition.
+fn spelt_as(field: Field, kind: &str, spelling: &str, schema: &mut Schema) -> Value {
+    schema.define(&format!("value_{kind}"), |_| {
+        let names: Vec<&str> = names(field).iter().map(|(name, _)| *name).collect();
+        let mut shapes = vec![text(spelling)];
+        if !names.is_empty() {
+            shapes.insert(0, json!({ "enum": names }));
+        }
+        if field != Field::InputPort {
+            let most = u64::try_from(field.max()).unwrap_or(u64::MAX);
+            shapes.push(json!({ "type": "integer", "minimum": 0, "maximum": most }));
+        }
+        json!({ "anyOf": shapes })
+    })
+}
+
+fn kind(field: Field) -> String {
+    match field.spec().bits {
+        _ if field == Field::InputPort => "port".to_string(),
+        _ if !names(field).is_empty() => names(field)[0].0.to_string() + "_or_number",
+        48 => "mac".to_string(),
+        128 => "ipv6".to_string(),
+        32 if is_address(field) => "ipv4".to_string(),
+        bits => format!("{bits}_bits"),
+    }
+}
+
+fn spelling(field: Field) -> String {
+    let own = match field.spec().bits {
+        _ if field == Field::InputPort => return "[A-Za-z0-9_][A-Za-z0-9_.-]*".to_string(),
+        48 => MAC.to_string(),
+        128 => IPV6.to_string(),
+        32 if is_address(field) => IPV4.to_string(),
+        _ => names(field).iter().map(|(name, _)| *name).collect::<Vec<_>>().join("|"),
+    };
+    if own.is_empty() { NUMBER.to_string() } else { format!("{own}|{NUMBER}") }
+}
+
+fn names(field: Field) -> &'static [(&'static str, u128)] {
+    NAMES.iter().find(|(one, _)| *one == field).map_or(&[], |(_, names)| names)
 }
 
 /// A mask of `field`: `/24` (addresses), `all`, or a value.
@@ -218,8 +300,7 @@ pub fn write(field: Field, value: u128, program: &Program) -> String {
         let port = program.ports.get(value as usize);
         return port.map_or_else(|| value.to_string(), |port| port.name.clone());
     }
-    let names = NAMES.iter().find(|(one, _)| *one == field).map_or(&[][..], |(_, names)| names);
-    if let Some((name, _)) = names.iter().find(|(_, one)| *one == value) {
+    if let Some((name, _)) = names(field).iter().find(|(_, one)| *one == value) {
         return (*name).to_string();
     }
     match field.spec().bits {

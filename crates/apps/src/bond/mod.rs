@@ -33,6 +33,8 @@ use crate::kind::Kind;
 /// The kind of app with the key `bond`.
 pub const KIND: Kind = Kind {
     key: "bond",
+    help: "Several ports that act as one.",
+    keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,
     table: None,

@@ -13,47 +13,93 @@ use crate::kind::{Configured, Item, Scope};
 use config::attachment::Attachment;
 use config::ports::{PortConfig, PortKind, mac};
 use config::raw::{Kind, Node};
-use config::section::{Section, boolean, choice, duration, list, number, parsed, text};
+use config::section::{Section, choice, list, parsed, text, words};
 use config::sets::WEIGHT_MAX;
-use config::{Frames, Report, TakeRule, suggestion};
+use config::{Frames, Key, Report, Shape, TakeRule, suggestion};
 use engine::program::Pipe;
 use packet::KeySource;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-const KEYS: &[&str] = &[
-    "name",
-    "mode",
-    "members",
-    "inside",
-    "root",
-    "buckets",
-    "hash",
-    "lacp",
-    "primary",
-    "reselect",
-    "updelay",
-    "downdelay",
-    "probe",
-    "rebalance",
-    "idle_gap",
-    "idle_gap_max",
-    "learnt_max",
-    "announce",
+pub(super) const KEYS: &[Key] = &[
+    Key::needed("name", Shape::Name, "what it is called: others forward to it as to a port"),
+    Key::needed("mode", Shape::Words(|| words(&modes())), "how frames find their member"),
+    Key::needed("members", Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])), "the ports that are one"),
+    Key::new("inside", Shape::Name, "the port that the bond extends"),
+    Key::new("root", Shape::Name, "the pipe that frames from the members enter, instead of `inside`"),
+    Key::new("buckets", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two").or("256"),
+    Key::new(
+        "hash",
+        Shape::Either(&[Shape::Words(|| vec!["rss"]), Shape::Map(HASH)]),
+        "what picks the bucket of a frame",
+    ),
+    Key::new("lacp", Shape::Map(LACP), "how the bond speaks LACP"),
+    Key::new("primary", Shape::Name, "the member that should be active"),
+    Key::new("reselect", Shape::Words(|| words(&RESELECT)), "when the primary takes over from a member that works")
+        .or("always"),
+    Key::new("updelay", Shape::Time, "how long a link must work before that counts, an hour at most"),
+    Key::new("downdelay", Shape::Time, "how long a link must fail before that counts, an hour at most"),
+    Key::new("probe", Shape::Map(PROBE), "addresses that are asked on every member"),
+    // The interval of Open vSwitch.
+    Key::new("rebalance", Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared").or("10s"),
+    // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two windows.
+    Key::new("idle_gap", Shape::Time, "how long nothing must have used a bucket that is to move").or("1ms"),
+    Key::new("idle_gap_max", Shape::Time, "how long a bucket that is to move may wait").or("1s"),
+    Key::new("learnt_max", Shape::Number(1, 65_536), "how many MAC addresses inside are remembered").or("1024"),
+    Key::new("announce", Shape::List(&Shape::Ip), "IP addresses whose new way the bond announces"),
 ];
-const MEMBER: &[&str] = &["port", "weight", "lacp_priority", "lacp_key"];
-const LACP: &[&str] = &["mode", "rate", "system_priority", "system_id", "key", "min_links", "select", "fallback"];
-const PROBE: &[&str] = &["targets", "source", "interval", "missed_max", "need"];
-const REBALANCE: &[&str] = &["interval", "by_capacity", "moves_on", "budget", "elephants"];
+const MEMBER: &[Key] = &[
+    Key::needed("port", Shape::Name, "the member's port"),
+    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "its share of the buckets, by default its speed in Mbit/s"),
+    Key::new("lacp_priority", Shape::Number(0, 0xffff), "the lower, the better").or("32768"),
+    Key::new("lacp_key", Shape::Number(0, 0xffff), "its LACP key, by default the bond's"),
+];
+const HASH: &[Key] = &[
+    Key::new("basis", Shape::Number(0, u64::MAX), "a number mixed into the hash").or("0"),
+    Key::new("headers", Shape::Words(|| words(&HEADERS)), "the headers that are hashed, or `rss`: the NIC's hash")
+        .or("outer"),
+];
+const LACP: &[Key] = &[
+    Key::new("mode", Shape::Words(|| words(&ACTIVE)), "whether the bond speaks first").or("active"),
+    Key::new("rate", Shape::Words(|| words(&RATES)), "how often the partner is asked to speak").or("slow"),
+    Key::new("system_priority", Shape::Number(0, 0xffff), "the lower, the better").or("32768"),
+    Key::new("system_id", Shape::Mac, "the system's MAC address, by default the first member's"),
+    Key::new("key", Shape::Number(0, 0xffff), "the key of the bond's links").or("1"),
+    Key::new("min_links", Shape::Number(0, 0xffff), "members in sync that are needed to use any").or("0"),
+    Key::new("select", Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several").or("stable"),
+    Key::new("fallback", Shape::Boolean, "whether one member is used while nobody speaks LACP").or("false"),
+];
+const PROBE: &[Key] = &[
+    Key::needed("targets", Shape::List(&Shape::Ip), "whom to ask"),
+    Key::new("source", Shape::Ipv4, "the IPv4 address that asks").or("0.0.0.0"),
+    Key::new("interval", Shape::Time, "how often they are asked").or("1s"),
+    Key::new("missed_max", Shape::Number(1, 100), "how many answers in a row may be missing").or("2"),
+    Key::new("need", Shape::Words(|| words(&NEEDS)), "whether any or all of them must answer").or("any"),
+];
+const REBALANCE: &[Key] = &[
+    Key::new("interval", Shape::Time, "how often loads are compared").or("10s"),
+    Key::new("by_capacity", Shape::Boolean, "whether a member's load is measured by its speed").or("false"),
+    Key::new("moves_on", Shape::Boolean, "whether a bucket may move on from a member it has just come to").or("false"),
+    Key::new("budget", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets may move at a time"),
+    Key::new("elephants", Shape::Number(0, ELEPHANTS_MAX as u64), "flows that may have a bucket of their own").or("0"),
+];
+const RESELECT: [(&str, Reselect); 3] =
+    [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
+/// Frames without a hash from their NIC use their outer headers.
+const HEADERS: [(&str, (KeySource, bool)); 3] =
+    [("outer", (KeySource::Outer, false)), ("inner", (KeySource::Inner, false)), ("rss", (KeySource::Outer, true))];
+const ACTIVE: [(&str, bool); 2] = [("active", true), ("passive", false)];
+const RATES: [(&str, Rate); 2] = [("fast", Rate::Fast), ("slow", Rate::Slow)];
+const POLICIES: [(&str, Policy); 3] =
+    [("stable", Policy::Stable), ("bandwidth", Policy::Bandwidth), ("count", Policy::Count)];
+const NEEDS: [(&str, Need); 2] = [("any", Need::Any), ("all", Need::All)];
+
+fn modes() -> Vec<(&'static str, Mode)> {
+    Mode::ALL.into_iter().map(|mode| (mode.name(), mode)).collect()
+}
 
 /// Default priority of systems and ports (802.1AX 6.3.2, 6.3.4).
 const PRIORITY: u16 = 0x8000;
-/// Open vSwitch's default interval, in nanoseconds.
-const REBALANCE_NS: u64 = 10_000_000_000;
-/// Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
-/// windows. In nanoseconds.
-const IDLE_GAP_NS: u64 = 1_000_000;
-const IDLE_GAP_MAX_NS: u64 = 1_000_000_000;
 /// The largest delay or interval: one hour, in nanoseconds.
 const DELAY_MAX_NS: u64 = 3_600_000_000_000;
 const TARGETS_MAX: usize = 16;
@@ -85,7 +131,7 @@ pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configu
     let mut bonds: Vec<Bond> = Vec::new();
     let mut called: Vec<&Node> = Vec::new();
     for item in items {
-        let section = Section::of(item.node, &["name"], &mut Report::default());
+        let section = Section::read(item.node, KEYS, &mut Report::default());
         let own = section.get("name");
         if let Some(node) = own.filter(|node| called.iter().any(|other| other.kind == node.kind)) {
             scope.report.error(node.span, "two bonds are called so");
@@ -116,22 +162,18 @@ fn unusable(node: &Node, scope: &mut Scope<'_>) {
 /// Reads a bond; `None` if it has errors, which are in the report.
 fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
     let before = scope.report.errors();
-    let section = Section::of(node, KEYS, scope.report);
+    let section = Section::read(node, KEYS, scope.report);
     let called = scope.name(&section);
-    let members = section.need("members", "the ports that are one", scope.report);
+    let members = section.needed("members", scope.report);
     let members = members.map(|node| members_of(node, scope)).unwrap_or_default();
     let inward = inward(&section, scope);
     let report = &mut *scope.report;
-    let modes: Vec<(&str, Mode)> = Mode::ALL.into_iter().map(|mode| (mode.name(), mode)).collect();
-    let mode = section.need("mode", "how frames find their member", report);
-    let mode = mode.and_then(|node| choice(node, "a mode", &modes, report));
+    let _ = section.needed("mode", report);
+    let mode = section.choice("mode", &modes(), report);
     let Hashed { basis, key, rss } = hash(section.get("hash"), report);
-    let buckets = section.get("buckets");
-    let buckets = buckets.and_then(|node| number(node, "buckets", 1..=u64::from(BUCKETS_MAX), report));
-    let reselects = [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
-    let reselect = section.get("reselect").and_then(|node| choice(node, "a policy", &reselects, report));
-    let (rule, rebalance_ms, elephants) = rebalance(section.get("rebalance"), report);
-    let learnt_max = section.get("learnt_max").and_then(|node| number(node, "addresses", 1..=65_536, report));
+    let buckets = section.number("buckets", report);
+    let (rule, rebalance_ms, elephants) = rebalance(&section, report);
+    let learnt_max = section.number("learnt_max", report);
     let announce = section.get("announce").map(|node| list(node, "addresses", report)).unwrap_or_default();
     let mut bond = Bond {
         name: called.unwrap_or_default(),
@@ -144,15 +186,15 @@ fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
         rss,
         lacp: None,
         primary: section.get("primary").and_then(|node| text(node, "a member", report)).map(str::to_string),
-        reselect: reselect.unwrap_or_default(),
-        updelay_ms: milliseconds(section.get("updelay"), 0, report),
-        downdelay_ms: milliseconds(section.get("downdelay"), 0, report),
+        reselect: section.choice("reselect", &RESELECT, report).unwrap_or_default(),
+        updelay_ms: milliseconds(&section, "updelay", report),
+        downdelay_ms: milliseconds(&section, "downdelay", report),
         probe: section.get("probe").and_then(|node| probe(node, report)),
         rule,
         rebalance_ms,
         elephants,
-        idle_gap_ns: time(section.get("idle_gap"), IDLE_GAP_NS, report),
-        idle_gap_max_ns: time(section.get("idle_gap_max"), IDLE_GAP_MAX_NS, report),
+        idle_gap_ns: time(&section, "idle_gap", report),
+        idle_gap_max_ns: time(&section, "idle_gap_max", report),
         learnt_max: learnt_max.map_or(LEARNT_MAX, |most| most as u32),
         announce: announce.iter().filter_map(|node| parsed(node, "an IP address", report)).collect(),
         origin: report.origin(section.get("name").unwrap_or(node).span),
@@ -178,14 +220,10 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
         let chosen = choice(node, "`hash` (`rss`, or a mapping of `basis` and `headers`)", &[("rss", ())], report);
         return Hashed { rss: chosen.is_some(), ..default };
     }
-    let section = Section::of(node, &["basis", "headers"], report);
-    let basis = section.get("basis").and_then(|node| number(node, "a basis", 0..=u64::MAX, report));
-    // Frames without a hash from their NIC use their outer headers.
-    let headers =
-        [("outer", (KeySource::Outer, false)), ("inner", (KeySource::Inner, false)), ("rss", (KeySource::Outer, true))];
-    let headers = section.get("headers").and_then(|node| choice(node, "the headers that are hashed", &headers, report));
-    let (key, rss) = headers.unwrap_or((default.key, default.rss));
-    Hashed { basis: basis.unwrap_or(default.basis), key, rss }
+    let section = Section::read(node, HASH, report);
+    let basis = section.number("basis", report).unwrap_or(default.basis);
+    let (key, rss) = section.choice("headers", &HEADERS, report).unwrap_or((default.key, default.rss));
+    Hashed { basis, key, rss }
 }
 
 fn members_of(node: &Node, scope: &mut Scope<'_>) -> Vec<Member> {
@@ -199,18 +237,13 @@ fn members_of(node: &Node, scope: &mut Scope<'_>) -> Vec<Member> {
 /// Reads a port's name, or a mapping with it.
 fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
     let plain = matches!(node.kind, Kind::Scalar(_));
-    let section = if plain { None } else { Some(Section::of(node, MEMBER, scope.report)) };
+    let section = if plain { None } else { Some(Section::read(node, MEMBER, scope.report)) };
     let named = match &section {
         None => Some(node),
-        Some(section) => section.need("port", "the member's port", scope.report),
+        Some(section) => section.needed("port", scope.report),
     }?;
-    let mut given = |key: &str, what: &str, most: u64| {
-        let node = section.as_ref().and_then(|section| section.get(key));
-        node.and_then(|node| number(node, what, 0..=most, scope.report))
-    };
-    let weight = given("weight", "a weight", WEIGHT_MAX);
-    let priority = given("lacp_priority", "a priority", 0xffff);
-    let key = given("lacp_key", "a key", 0xffff);
+    let mut given = |key: &str| section.as_ref().and_then(|section| section.number(key, scope.report));
+    let (weight, priority, key) = (given("weight"), given("lacp_priority"), given("lacp_key"));
     let port = scope.port(named)?;
     let config = scope.ports.get(port.index())?;
     Some(Member {
@@ -249,22 +282,13 @@ fn inward(section: &Section<'_>, scope: &mut Scope<'_>) -> Inward {
 }
 
 fn lacp(node: &Node, own: [u8; 6], report: &mut Report) -> Option<Config> {
-    let section = Section::of(node, LACP, report);
-    let active = [("active", true), ("passive", false)];
-    let active = section.get("mode").map_or(Some(true), |node| choice(node, "`active` or `passive`", &active, report));
-    let rates = [("fast", Rate::Fast), ("slow", Rate::Slow)];
-    let rate = section.get("rate").and_then(|node| choice(node, "`fast` or `slow`", &rates, report));
-    let policies = [("stable", Policy::Stable), ("bandwidth", Policy::Bandwidth), ("count", Policy::Count)];
-    let policy = section.get("select").and_then(|node| choice(node, "a policy", &policies, report));
-    let mut sixteen = |key: &str, what: &str, default: u16| {
-        let given = section.get(key).and_then(|node| number(node, what, 0..=0xffff, report));
-        given.map_or(default, |given| given as u16)
-    };
-    let priority = sixteen("system_priority", "a priority", PRIORITY);
-    let key = sixteen("key", "a key", 1);
-    let min_links = sixteen("min_links", "a number of links", 0);
+    let section = Section::read(node, LACP, report);
+    let active = section.choice("mode", &ACTIVE, report);
+    let rate = section.choice("rate", &RATES, report);
+    let policy = section.choice("select", &POLICIES, report);
+    let mut sixteen = |key: &str| section.number(key, report).unwrap_or_default() as u16;
+    let (priority, key, min_links) = (sixteen("system_priority"), sixteen("key"), sixteen("min_links"));
     let system = section.get("system_id").and_then(|node| mac(node, report)).unwrap_or(own);
-    let fallback = section.get("fallback").and_then(|node| boolean(node, "`fallback`", report));
     Some(Config {
         system: System { priority, mac: system },
         key,
@@ -272,56 +296,47 @@ fn lacp(node: &Node, own: [u8; 6], report: &mut Report) -> Option<Config> {
         rate: rate.unwrap_or_default(),
         min_links,
         policy: policy.unwrap_or_default(),
-        fallback: fallback.unwrap_or(false),
+        fallback: section.boolean("fallback", report),
     })
 }
 
 fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
-    let section = Section::of(node, PROBE, report);
-    let targets = section.need("targets", "whom to ask", report).map(|node| (node, list(node, "addresses", report)));
+    let section = Section::read(node, PROBE, report);
+    let targets = section.needed("targets", report).map(|node| (node, list(node, "addresses", report)));
     let (at, nodes) = targets?;
     if nodes.is_empty() || nodes.len() > TARGETS_MAX {
         report.error(at.span, format!("1 to {TARGETS_MAX} addresses can be asked"));
     }
-    let needs = [("any", Need::Any), ("all", Need::All)];
-    let need = section.get("need").and_then(|node| choice(node, "`any` or `all`", &needs, report));
-    let missed = section.get("missed_max").and_then(|node| number(node, "probes", 1..=100, report));
+    let missed = section.number("missed_max", report);
     let source = section.get("source").and_then(|node| parsed(node, "an IPv4 address", report));
     Some(Probe {
         targets: nodes.iter().filter_map(|node| parsed(node, "an IP address", report)).collect(),
         source: source.unwrap_or(Ipv4Addr::UNSPECIFIED),
-        interval_ms: milliseconds(section.get("interval"), 1000, report).max(1),
+        interval_ms: milliseconds(&section, "interval", report).max(1),
         missed_max: missed.map_or(2, |missed| missed as u32),
-        need: need.unwrap_or_default(),
+        need: section.choice("need", &NEEDS, report).unwrap_or_default(),
     })
 }
 
 /// Reads `never`, an interval, or a mapping.
-fn rebalance(node: Option<&Node>, report: &mut Report) -> (Rule, u32, u32) {
-    let default = (REBALANCE_NS / 1_000_000) as u32;
-    let Some(node) = node else { return (Rule::default(), default, 0) };
-    if matches!(node.kind, Kind::Scalar(_)) {
-        return (Rule::default(), milliseconds(Some(node), default, report), 0);
-    }
-    let section = Section::of(node, REBALANCE, report);
-    let mut flag =
-        |key: &str| section.get(key).and_then(|node| boolean(node, "`true` or `false`", report)).unwrap_or(false);
-    let (by_capacity, moves_on) = (flag("by_capacity"), flag("moves_on"));
-    let budget = section.get("budget").and_then(|node| number(node, "moves", 1..=u64::from(BUCKETS_MAX), report));
-    let rule = Rule { by_capacity, moves_on, budget: budget.map(|budget| budget as usize) };
-    let elephants = section.get("elephants");
-    let elephants = elephants.and_then(|node| number(node, "elephants", 0..=u64::from(ELEPHANTS_MAX), report));
-    (rule, milliseconds(section.get("interval"), default, report), elephants.map_or(0, |most| most as u32))
+fn rebalance(bond: &Section<'_>, report: &mut Report) -> (Rule, u32, u32) {
+    let Some(node) = bond.get("rebalance").filter(|node| !matches!(node.kind, Kind::Scalar(_))) else {
+        return (Rule::default(), milliseconds(bond, "rebalance", report), 0);
+    };
+    let section = Section::read(node, REBALANCE, report);
+    let (by_capacity, moves_on) = (section.boolean("by_capacity", report), section.boolean("moves_on", report));
+    let budget = section.number("budget", report).map(|budget| budget as usize);
+    let elephants = section.number("elephants", report).unwrap_or_default() as u32;
+    (Rule { by_capacity, moves_on, budget }, milliseconds(&section, "interval", report), elephants)
 }
 
-fn milliseconds(node: Option<&Node>, default: u32, report: &mut Report) -> u32 {
-    (time(node, u64::from(default) * 1_000_000, report) / 1_000_000) as u32
+fn milliseconds(section: &Section<'_>, key: &str, report: &mut Report) -> u32 {
+    (time(section, key, report) / 1_000_000) as u32
 }
 
-fn time(node: Option<&Node>, default: u64, report: &mut Report) -> u64 {
-    let Some(node) = node else { return default };
-    let Some(time) = duration(node, "a time", report) else { return default };
-    if time > DELAY_MAX_NS {
+fn time(section: &Section<'_>, key: &str, report: &mut Report) -> u64 {
+    let time = section.time(key, report);
+    if let Some(node) = section.get(key).filter(|_| time > DELAY_MAX_NS) {
         report.error(node.span, "an hour at most");
     }
     time

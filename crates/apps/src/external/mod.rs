@@ -12,5 +12,14 @@ pub use datagram::{Datagram, HEADER_BYTES, Kind, Problem, VERSION};
 use crate::kind::Kind as AppKind;
 
 /// `external` under `apps`.
-pub const KIND: AppKind =
-    AppKind { key: "external", pipes: &[], read: yaml::read, table: None, views: &[], about: "", verbs: &[] };
+pub const KIND: AppKind = AppKind {
+    key: "external",
+    help: "Packets for a program outside weir, and from it.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    table: None,
+    views: &[],
+    about: "",
+    verbs: &[],
+};

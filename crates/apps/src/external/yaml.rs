@@ -3,14 +3,19 @@
 use super::External;
 use crate::App;
 use crate::kind::{Configured, Item, Scope};
-use config::Report;
 use config::raw::Node;
 use config::section::{Section, text};
+use config::{Key, Report, Shape};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
 const SOCKET_PATH_MAX: usize = 107;
+
+pub(super) const KEYS: &[Key] = &[
+    Key::needed("name", Shape::Name, "what it is called: pipes forward to it by this name"),
+    Key::needed("socket", Shape::Text, "the unix socket where its clients connect"),
+];
 
 /// The apps outside weir, none of which has a client yet.
 #[derive(Debug)]
@@ -39,9 +44,9 @@ pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configu
 
 /// One; `None` if it cannot be used, which the report says.
 fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
-    let section = Section::of(node, &["name", "socket"], scope.report);
+    let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
-    let socket = section.need("socket", "the unix socket where its clients connect", scope.report);
+    let socket = section.needed("socket", scope.report);
     let socket = socket.and_then(|node| socket_path(node, scope.report));
     let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
     Some(External::new(name?, socket?.into(), origin))
@@ -50,7 +55,7 @@ fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
 /// A socket is one app's.
 fn alone(external: External, node: &Node, taken: &[(&Path, String)], report: &mut Report) -> Option<External> {
     let Some((_, who)) = taken.iter().find(|(path, _)| *path == external.socket) else { return Some(external) };
-    let section = Section::of(node, &["name", "socket"], &mut Report::default());
+    let section = Section::read(node, KEYS, &mut Report::default());
     let span = section.get("socket").unwrap_or(node).span;
     report.error(span, format!("this is the socket of {who} already: every app has one of its own"));
     None

@@ -15,6 +15,8 @@ use crate::kind::Kind;
 /// The kind of app with the key `lb`.
 pub const KIND: Kind = Kind {
     key: "lb",
+    help: "A service that is balanced over back ends.",
+    keys: yaml::SERVICE,
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,
     table: Some("backends"),

@@ -2,19 +2,51 @@
 
 use super::{BackEnd, By, Lb, Problem, Service, SourceMac};
 use crate::kind::{Configured, Item, Scope};
-use config::Report;
 use config::attachment::Attachment;
 use config::ports::{PortKind, mac, protocol};
 use config::raw::{self, Kind, Node};
-use config::section::{Section, list, name, number, parsed, text};
+use config::section::{Section, list, name, parsed, text};
 use config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
+use config::{Key, Report, Shape};
 use engine::check::MAGLEV_MAX;
 use engine::program::{Forward, PortId};
 use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-const SERVICE: &[&str] = &["name", "port", "out", "service", "by", "size", "back_ends", "source_mac"];
+pub(super) const SERVICE: &[Key] = &[
+    Key::needed("name", Shape::Name, "what it is called"),
+    Key::needed(
+        "port",
+        Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the port (or list of ports) where its packets arrive",
+    ),
+    Key::new("out", Shape::Name, "the port where the back ends are, by default that which a packet came in by"),
+    Key::needed("service", Shape::Map(ADDRESS), "`{ vip, protocol, port }`"),
+    Key::needed("by", Shape::Text, "`5-tuple`, `source` or `src/MASK`"),
+    Key::new("size", Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime").or("65537"),
+    Key::needed("back_ends", Shape::List(&Shape::Map(BACK_END)), "who answers"),
+    Key::new(
+        "source_mac",
+        Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
+        "the source MAC address of packets to back ends",
+    )
+    .or("auto"),
+];
+const ADDRESS: &[Key] = &[
+    Key::needed("vip", Shape::Ip, "the address clients know"),
+    Key::needed("protocol", Shape::Words(|| vec!["tcp", "udp"]), "tcp or udp"),
+    Key::needed("port", Shape::Number(1, 65535), "the port clients know"),
+];
+const BACK_END: &[Key] = &[
+    Key::needed("name", Shape::Name, "what it is called"),
+    Key::needed("mac", Shape::Mac, "its MAC address"),
+    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "its share of the buckets; 0 gets none").or("1"),
+];
+const XENOFLOW: &[Key] =
+    &[Key::needed("backends", Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends")];
+const XENOFLOW_BACK_END: &[Key] =
+    &[Key::needed("name", Shape::Name, "what it is called"), Key::needed("mac_address", Shape::Mac, "its MAC address")];
 
 /// Reads the services; writes them if nothing is wrong.
 pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
@@ -72,26 +104,26 @@ fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
 /// A service; `None` if it cannot be used, which the report says.
 fn service(node: &Node, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
-    let section = Section::of(node, SERVICE, scope.report);
+    let section = Section::read(node, SERVICE, scope.report);
     let called = scope.name(&section);
-    let ports = section.need("port", "the port (or list of ports) where its packets arrive", scope.report);
+    let ports = section.needed("port", scope.report);
     let ports = ports.and_then(|node| ports_named(node, scope));
     let out = match section.get("out") {
         Some(node) => scope.attachment(node),
         None => back_out(ports.as_deref(), scope),
     };
     let report = &mut *scope.report;
-    let address = section.need("service", "`{ vip, protocol, port }`", report).and_then(|node| address(node, report));
-    let by = section.need("by", "`5-tuple`, `source` or `src/MASK`", report).and_then(|node| by(node, report));
-    let size = section.get("size").map(|node| number(node, "a group's size", 1..=u64::from(MAGLEV_MAX), report));
-    let back_ends = section.need("back_ends", "who answers", report).map(|node| back_ends(node, report));
+    let address = section.needed("service", report).and_then(|node| address(node, report));
+    let by = section.needed("by", report).and_then(|node| by(node, report));
+    let size = section.number("size", report);
+    let back_ends = section.needed("back_ends", report).map(|node| back_ends(node, report));
     let source_mac = section.get("source_mac").map_or(Some(SourceMac::Auto), |node| source_mac(node, report));
     let origin = report.origin(section.get("name").unwrap_or(node).span);
     if report.errors() > before || out.as_ref().is_some_and(|out| !out.is_usable()) {
         return None;
     }
     let (vip, protocol, dport) = address?;
-    let size = size.flatten().map_or(MAGLEV_SIZE, |size| size as u32);
+    let size = size.map_or(MAGLEV_SIZE, |size| size as u32);
     let (ports, back_ends, source_mac) = (ports?, back_ends?, source_mac?);
     Some(Service { name: called?, ports, out, vip, protocol, dport, by: by?, size, back_ends, source_mac, origin })
 }
@@ -120,12 +152,11 @@ fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
 }
 
 fn address(node: &Node, report: &mut Report) -> Option<(IpAddr, u8, u16)> {
-    let section = Section::of(node, &["vip", "protocol", "port"], report);
-    let vip = section.need("vip", "the address clients know", report);
+    let section = Section::read(node, ADDRESS, report);
+    let vip = section.needed("vip", report);
     let vip = vip.and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
-    let protocol = section.need("protocol", "tcp or udp", report).and_then(|node| protocol(node, report));
-    let port = section.need("port", "the port clients know", report);
-    let port = port.and_then(|node| number(node, "a port", 1..=65535, report));
+    let protocol = section.needed("protocol", report).and_then(|node| protocol(node, report));
+    let port = section.needed("port", report).and_then(|_| section.number("port", report));
     Some((vip?, protocol?, port? as u16))
 }
 
@@ -140,10 +171,10 @@ fn back_ends(node: &Node, report: &mut Report) -> Vec<BackEnd> {
 }
 
 fn back_end(node: &Node, report: &mut Report) -> Option<BackEnd> {
-    let section = Section::of(node, &["name", "mac", "weight"], report);
+    let section = Section::read(node, BACK_END, report);
     let name = named(&section, report);
-    let mac = section.need("mac", "its MAC address", report).and_then(|node| mac(node, report));
-    let weight = section.get("weight").map_or(Some(1), |node| number(node, "a weight", 0..=WEIGHT_MAX, report));
+    let mac = section.needed("mac", report).and_then(|node| mac(node, report));
+    let weight = section.number("weight", report);
     let span = section.get("name").unwrap_or(node).span;
     Some(BackEnd { name: name?, mac: mac?, weight: weight? as u32, origin: report.origin(span) })
 }
@@ -156,7 +187,7 @@ fn source_mac(node: &Node, report: &mut Report) -> Option<SourceMac> {
 }
 
 fn named(section: &Section, report: &mut Report) -> Option<String> {
-    let node = section.need("name", "what it is called", report)?;
+    let node = section.needed("name", report)?;
     name(text(node, "a name", report)?, node.span, report).map(str::to_string)
 }
 
@@ -164,13 +195,13 @@ fn named(section: &Section, report: &mut Report) -> Option<String> {
 #[must_use]
 pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
     let Some(document) = raw::parse(text, report) else { return Vec::new() };
-    let section = Section::of(&document, &["backends"], report);
-    let Some(node) = section.need("backends", "the list of back ends", report) else { return Vec::new() };
+    let section = Section::read(&document, XENOFLOW, report);
+    let Some(node) = section.needed("backends", report) else { return Vec::new() };
     let (mut back_ends, mut names) = (Vec::new(), HashSet::new());
     for node in list(node, "back ends", report) {
-        let section = Section::of(node, &["name", "mac_address"], report);
+        let section = Section::read(node, XENOFLOW_BACK_END, report);
         let name = named(&section, report);
-        let mac = section.need("mac_address", "its MAC address", report).and_then(|node| mac(node, report));
+        let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
         let Some(name) = name else { continue };
         if !names.insert(name.clone()) {
             report.error(section.get("name").unwrap_or(node).span, format!("two back ends are called `{name}`"));

@@ -8,6 +8,7 @@ pub mod inject;
 pub mod ports;
 pub mod replay;
 pub mod run;
+pub mod schema;
 pub mod show;
 
 use crate::config::SOCKET;

@@ -33,3 +33,9 @@ pub fn read(file: &str, text: &str) -> Loaded {
     let plan = raw::parse(text, &mut report).and_then(|document| plan::plan(&document, &mut report));
     Loaded { plan, report }
 }
+
+/// The JSON Schema (draft 2020-12) of a configuration.
+#[must_use]
+pub fn schema() -> serde_json::Value {
+    ::config::schema::document(plan::KEYS)
+}

@@ -5,11 +5,11 @@ use ::config::entry::Counters;
 use ::config::pipes;
 use ::config::ports::{self, PortConfig, PortKind, Take, Xdp};
 use ::config::raw::Node;
-use ::config::section::{Section, boolean, list, name, number, pairs, parsed, text};
+use ::config::section::{Section, list, name, number, pairs, parsed, text};
 use ::config::sets;
 use ::config::tunnels;
-use ::config::{Frames, Report, Span};
-use apps::kind::{Apps, Scope};
+use ::config::{Frames, Key, Report, Shape, Span};
+use apps::kind::{self, Apps, Scope};
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check};
 use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
@@ -65,31 +65,37 @@ impl Workers {
     }
 }
 
-const KEYS: &[&str] = &[
-    "workers",
-    "busy",
-    "hash_seed",
-    "socket",
-    "metrics",
-    "tunnels",
-    "ports",
-    "root",
-    "counters",
-    "meters",
-    "groups",
-    "pipes",
-    "apps",
+/// The top level of the file.
+pub const KEYS: &[Key] = &[
+    Key::new(
+        "workers",
+        Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
+        "how many threads carry frames, or a list of cores with one on each",
+    )
+    .or("1"),
+    Key::new("busy", Shape::Boolean, "whether workers never sleep").or("false"),
+    Key::new("hash_seed", Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet").or("0"),
+    Key::new("socket", Shape::Text, "path of the daemon's control socket").or(SOCKET),
+    Key::new("metrics", Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105"),
+    Key::new("tunnels", Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels"),
+    Key::needed("ports", Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to"),
+    Key::new("root", Shape::Name, "the pipe that frames enter from ports without a `root` of their own"),
+    Key::new("counters", Shape::List(&Shape::Name), "names of shared counters; then no others can be used"),
+    Key::new("meters", Shape::Named(&Shape::Map(sets::METER)), "meters by name"),
+    Key::new("groups", Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name"),
+    Key::new("pipes", Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name"),
+    Key::new("apps", Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames"),
 ];
 
 /// Makes a plan of a document. What is wrong is told; `None` if it cannot be run.
 #[must_use]
 pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
-    let section = Section::of(document, KEYS, report);
+    let section = Section::read(document, KEYS, report);
     let plan = Plan {
         program: Program::default(),
         ports: Vec::new(),
         workers: workers(&section, report),
-        busy: section.get("busy").and_then(|node| boolean(node, "`busy`", report)).unwrap_or_default(),
+        busy: section.boolean("busy", report),
         apps: Apps::default(),
         attachments: Attachments::default(),
         socket: section.get("socket").and_then(|node| text(node, "a path", report)).unwrap_or(SOCKET).into(),
@@ -98,8 +104,7 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
     };
     let mut program = ProgramBuilder::new();
-    let seed = section.get("hash_seed").and_then(|node| number(node, "a seed", 0..=u64::MAX, report));
-    program.select_seed(seed.unwrap_or_default());
+    program.select_seed(section.number("hash_seed", report).unwrap_or_default());
     if let Some(node) = section.get("tunnels") {
         program.tunnels(tunnels::read(node, report));
     }

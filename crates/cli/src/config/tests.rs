@@ -124,7 +124,7 @@ fn tunnels_have_ports() {
     for (tunnels, expected) in [
         ("{ gre: { port: 5 } }", "4:12: error: there is no UDP tunnel `gre`"),
         ("{ gue: {} }", "4:17: error: `port` is missing: the UDP destination port"),
-        ("{ gue: { port: 0 } }", "4:25: error: a UDP port is a whole number from 1 to 65535, not `0`"),
+        ("{ gue: { port: 0 } }", "4:25: error: `port` is a whole number from 1 to 65535, not `0`"),
         ("{ gue: { port: 4789 } }", "4:25: error: port 4789 means `vxlan` too"),
     ] {
         assert_eq!(wrong(&format!("{file}tunnels: {tunnels}\n"))[0].split("; ").next(), Some(expected));
@@ -309,7 +309,7 @@ fn each_error_of_a_bond_has_its_place() {
         ("name: b, mode: static, members: [{ port: p1, wieght: 1 }]", "wieght", "there is no key `wieght` here"),
         ("name: b, mode: static, members: []", "b, mode", "bond `b` has no members"),
         ("name: b, mode: static, members: p1", "p1 }", "a list of ports is wanted here"),
-        ("name: b, mode: ballance_slb, members: [p1]", "ballance_slb", "a mode cannot be `ballance_slb`"),
+        ("name: b, mode: ballance_slb, members: [p1]", "ballance_slb", "`mode` cannot be `ballance_slb`"),
         (
             "name: b, mode: static, members: [{ port: p1, weight: 0 }, { port: p2, weight: 0 }]",
             "b, mode",
@@ -318,7 +318,7 @@ fn each_error_of_a_bond_has_its_place() {
         (
             "name: b, mode: static, members: [{ port: p1, weight: 65536 }]",
             "65536",
-            "a weight is a whole number from 0 to 65535",
+            "`weight` is a whole number from 0 to 65535",
         ),
         ("name: b, mode: balance_tcp, members: [p1]", "b, mode", "bond `b` needs `lacp`"),
         ("GOOD, lacp: {}", "b, mode", "`mode: static` is without LACP"),
@@ -328,11 +328,11 @@ fn each_error_of_a_bond_has_its_place() {
         ("GOOD, root: c", "c }", "there is no pipe `c`"),
         ("GOOD, buckets: 100", "b, mode", "100 buckets for 2 members: write a power of two"),
         ("GOOD, buckets: 1", "b, mode", "1 buckets for 2 members"),
-        ("GOOD, buckets: 131072", "131072", "buckets is a whole number from 1 to 65536"),
+        ("GOOD, buckets: 131072", "131072", "`buckets` is a whole number from 1 to 65536"),
         ("GOOD, primary: p0", "b, mode", "`primary: p0` is no member"),
-        ("GOOD, reselect: alwys", "alwys", "a policy cannot be `alwys`"),
-        ("GOOD, hash: { basis: x }", "x }", "a basis is a whole number from 0"),
-        ("GOOD, hash: { headers: both }", "both", "the headers that are hashed cannot be `both`"),
+        ("GOOD, reselect: alwys", "alwys", "`reselect` cannot be `alwys`"),
+        ("GOOD, hash: { basis: x }", "x }", "`basis` is a whole number from 0"),
+        ("GOOD, hash: { headers: both }", "both", "`headers` cannot be `both`"),
         ("GOOD, hash: rrs", "rrs", "`hash` (`rss`, or a mapping of `basis` and `headers`) cannot be `rrs`"),
         (
             "name: b, mode: balance_slb, members: [p1], hash: rss",
@@ -340,11 +340,11 @@ fn each_error_of_a_bond_has_its_place() {
             "`hash: rss` has no part in `mode: balance_slb`",
         ),
         ("GOOD, updelay: 2h", "2h", "an hour at most"),
-        ("GOOD, downdelay: 5", "5 }", "a time cannot be `5`"),
+        ("GOOD, downdelay: 5", "5 }", "`downdelay` cannot be `5`"),
         ("GOOD, rebalance: { every: 1s }", "every", "there is no key `every` here"),
-        ("GOOD, rebalance: { budget: 0 }", "0 }", "moves is a whole number from 1 to 65536"),
-        ("GOOD, rebalance: { elephants: 65 }", "65 }", "elephants is a whole number from 0 to 64"),
-        ("GOOD, rebalance: { elephants: some }", "some", "elephants is a whole number from 0 to 64"),
+        ("GOOD, rebalance: { budget: 0 }", "0 }", "`budget` is a whole number from 1 to 65536"),
+        ("GOOD, rebalance: { elephants: 65 }", "65 }", "`elephants` is a whole number from 0 to 64"),
+        ("GOOD, rebalance: { elephants: some }", "some", "`elephants` is a whole number from 0 to 64"),
         (
             "GOOD, rebalance: { elephants: 1, interval: never }",
             "b, mode",
@@ -375,11 +375,11 @@ fn each_error_of_a_bond_has_its_place() {
         ("GOOD, probe: { targets: [] }", "[] }", "1 to 16 addresses can be asked"),
         ("GOOD, probe: { targets: [eth0] }", "eth0", "`eth0` is not an IP address"),
         ("GOOD, probe: { targets: [192.0.2.1], source: \"::1\" }", "\"::1\"", "`::1` is not an IPv4 address"),
-        ("GOOD, learnt_max: 0", "0 }", "addresses is a whole number from 1 to 65536"),
+        ("GOOD, learnt_max: 0", "0 }", "`learnt_max` is a whole number from 1 to 65536"),
         ("GOOD, announce: [x]", "x]", "`x` is not an IP address"),
         ("GOOD, primry: p1", "primry", "there is no key `primry` here"),
-        ("TCP, lacp: { mode: on }", "on }", "`active` or `passive` cannot be `on`"),
-        ("TCP, lacp: { rate: quick }", "quick", "`fast` or `slow` cannot be `quick`"),
+        ("TCP, lacp: { mode: on }", "on }", "`mode` cannot be `on`"),
+        ("TCP, lacp: { rate: quick }", "quick", "`rate` cannot be `quick`"),
         ("TCP, lacp: { system_id: 02:00:00 }", "02:00:00", "`02:00:00` is not a MAC address"),
         (
             "TCP, lacp: { system_id: 01:00:00:00:00:01 }",
@@ -391,7 +391,7 @@ fn each_error_of_a_bond_has_its_place() {
             "00:00:00:00:00:00",
             "`00:00:00:00:00:00` is not the address of a station",
         ),
-        ("TCP, lacp: { key: 65536 }", "65536", "a key is a whole number from 0 to 65535"),
+        ("TCP, lacp: { key: 65536 }", "65536", "`key` is a whole number from 0 to 65535"),
         ("TCP, lacp: { min_link: 1 }", "min_link", "there is no key `min_link` here"),
     ] {
         let bond = bond.replace("GOOD", good).replace("TCP", "name: b, mode: balance_tcp, members: [p1, p2]");
@@ -521,7 +521,7 @@ fn all_errors_are_told_at_once() {
 fn each_error_has_its_place() {
     let good = "type: basic, forward: p0, miss: drop";
     for (pipe, culprit, expected) in [
-        ("type: basik, forward: p0, miss: drop", "basik", "a pipe's type cannot be `basik`"),
+        ("type: basik, forward: p0, miss: drop", "basik", "`type` cannot be `basik`"),
         ("GOOD, learn: default", "default", "only flow pipes have `learn`"),
         ("GOOD, miss: p0", "miss: p0", "`miss` is here twice"),
         ("GOOD, match: { eth.dst: 1.2.3.4 }", "1.2.3.4", "`1.2.3.4` is not a value of `eth.dst`: "),
@@ -538,7 +538,7 @@ fn each_error_has_its_place() {
         ("GOOD, action: [dorp]", "dorp", "there is no operation `dorp`"),
         ("GOOD, monitor: { meter: m }", "m }", "there is no meter `m`"),
         ("GOOD, monitor: { red: pass }", "pass", "`red` says what becomes"),
-        ("GOOD, capacity: 0", "0 }", "a capacity is a whole number from 1 to "),
+        ("GOOD, capacity: 0", "0 }", "`capacity` is a whole number from 1 to "),
         ("type: basic, forward: p0, miss: per_entry", "per_entry", "a miss cannot be `per_entry`"),
         ("type: basic, forward: a, miss: drop", "a: {", "pipes must not lead back to where they came from: a -> a"),
         ("type: hash, hash: 5-tuple, group: g, forward: p0, miss: drop", "g,", "there is no group `g`"),

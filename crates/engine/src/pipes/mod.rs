@@ -53,8 +53,6 @@ pub enum PipeKind {
 pub struct Type {
     /// Its word in YAML.
     pub word: &'static str,
-    /// YAML keys that only pipes of this type have.
-    pub keys: &'static [&'static str],
     /// Words of the criteria that its matches may have besides a constant.
     pub criteria: &'static [&'static str],
     /// Describes what its matches may be, for the error about another criterion.

@@ -8,7 +8,6 @@ use super::Type;
 
 pub const TYPE: Type = Type {
     word: "basic",
-    keys: &[],
     criteria: &["per_entry"],
     matches: "a value or `per_entry`; LPM pipes have `prefix`, ACL pipes `masked` and `range`",
     priorities: false,

@@ -13,13 +13,8 @@ use super::{PipeKind, Type};
 use crate::program::{GroupId, KeyUse};
 use packet::KeySource;
 
-pub const TYPE: Type = Type {
-    word: "flow",
-    keys: &["key", "learn"],
-    criteria: &[],
-    matches: "a value; its key is the flow key",
-    priorities: false,
-};
+pub const TYPE: Type =
+    Type { word: "flow", criteria: &[], matches: "a value; its key is the flow key", priorities: false };
 
 pub const BLANK: PipeKind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
 

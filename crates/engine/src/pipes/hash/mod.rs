@@ -9,13 +9,8 @@ use crate::check::{FindingKind, lost, too_large};
 use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
 use packet::{Depth, Field, KeySource};
 
-pub const TYPE: Type = Type {
-    word: "hash",
-    keys: &["hash", "group"],
-    criteria: &[],
-    matches: "a value; its entries are the group's targets",
-    priorities: false,
-};
+pub const TYPE: Type =
+    Type { word: "hash", criteria: &[], matches: "a value; its entries are the group's targets", priorities: false };
 
 pub const BLANK: PipeKind = PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) };
 

@@ -1,0 +1,107 @@
+//! A lab as a process: started, looked at while it works, ended, and gone without a trace.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// How long a lab may take to start what it needs.
+const START: Duration = Duration::from_secs(30);
+
+/// Labs measure: one at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A turn of this test's own; `None` without root, but in CI that fails: a skipped test proves nothing.
+pub fn may_run() -> Option<MutexGuard<'static, ()>> {
+    if !rustix::process::geteuid().is_root() {
+        assert!(std::env::var_os("CI").is_none(), "labs need root, and CI does not skip them");
+        eprintln!("skipped: labs need root");
+        return None;
+    }
+    Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Runs a lab to its end; the JSON object on its last line, what it said besides, and how it ended.
+pub fn run(arguments: &[&str]) -> (Value, String, ExitStatus) {
+    let Output { stdout, stderr, status } = command(arguments).arg("--json").output().expect("the lab runs");
+    let (text, told) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr).into_owned());
+    let last = text.lines().last().unwrap_or_else(|| panic!("{status}: nothing printed; {told}"));
+    let result = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}; {told}"));
+    (result, told, status)
+}
+
+fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.arg("lab").args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A lab in the middle of its work.
+pub struct Lab {
+    child: Child,
+    /// The processes that it has started.
+    processes: Vec<u32>,
+}
+
+impl Lab {
+    /// Starts one and waits until it has started five processes: by then it is at its first load.
+    pub fn start(arguments: &[&str]) -> Lab {
+        let child = command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");
+        let mut lab = Lab { child, processes: Vec::new() };
+        let deadline = Instant::now() + START;
+        while Instant::now() < deadline {
+            // The lab itself comes first.
+            if let [_, started @ ..] = lab.recorded().as_slice()
+                && started.len() >= 5
+            {
+                lab.processes = started.to_vec();
+                return lab;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        lab.send(Signal::TERM);
+        panic!("the lab did not start its load: {:?}", lab.child.wait());
+    }
+
+    /// Sends a signal and waits for the end.
+    pub fn end(&mut self, signal: Signal) -> ExitStatus {
+        self.send(signal);
+        self.child.wait().expect("the lab ends")
+    }
+
+    fn send(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("the lab is there");
+    }
+
+    /// Is its folder there?
+    pub fn has_folder(&self) -> bool {
+        Path::new(&self.folder()).exists()
+    }
+
+    fn folder(&self) -> String {
+        format!("/run/weir/lab/{}", self.child.id())
+    }
+
+    fn recorded(&self) -> Vec<u32> {
+        let text = fs::read_to_string(format!("{}/processes", self.folder())).unwrap_or_default();
+        text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
+    }
+
+    /// Asserts that it has left no namespace, no folder and no process.
+    pub fn assert_nothing_is_left(&self) {
+        let prefix = format!("weir-{}-", self.child.id());
+        let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let left: Vec<_> = namespaces.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
+        assert!(left.is_empty(), "namespaces are left: {left:?}");
+        assert!(!self.has_folder(), "{} is left", self.folder());
+        for pid in &self.processes {
+            // Whoever adopted an ended process may not have waited for it yet: state Z.
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            assert!(stat.is_empty() || stat.contains(") Z "), "a process is left: {stat}");
+        }
+    }
+}
