@@ -1,4 +1,5 @@
-//! What the daemon answers: one function per kind of question, JSON in and JSON out. Text for people is the client's work.
+//! The daemon's answers: one function per kind of request, JSON in and JSON out. The client converts them to
+//! text.
 
 use super::{Daemon, live};
 use crate::config::{self, Plan};
@@ -17,32 +18,32 @@ use std::sync::mpsc::{Receiver, sync_channel};
 const SHOWN: [&str; 10] =
     ["all", "ports", "pipes", "entries", "flows", "groups", "apps", "counters", "drops", "ledger"];
 
-/// What can be shown.
+/// Returns everything that can be shown.
 pub fn shown() -> impl Iterator<Item = &'static str> {
     SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
 }
 
-/// Flows shown when nobody says how many.
+/// The default number of flows shown.
 const FLOWS: usize = 100;
 
 /// The answer to a request.
 pub enum Reply {
-    /// It is there.
+    /// The answer is there.
     Now(Value),
-    /// It will come.
+    /// The answer will come.
     Later(Later),
 }
 
-/// An answer that somebody else gives.
+/// An answer that another part of weir gives.
 pub enum Later {
-    /// A worker, when the frame has been sent.
+    /// A worker answers when the frame has been sent.
     Injected(Receiver<Injected>),
-    /// An app.
+    /// An app answers.
     App(RequestId),
 }
 
 impl Later {
-    /// The answer, if it is there.
+    /// Returns the answer if it is there.
     pub fn take(&self, daemon: &mut Daemon) -> Option<Result<Value>> {
         match self {
             Later::App(id) => daemon.take_answer(*id),
@@ -53,14 +54,14 @@ impl Later {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Discards the request, because nobody waits for the answer any more.
     pub fn forget(&self, daemon: &mut Daemon) {
         if let Later::App(id) = self {
             daemon.forget(*id);
         }
     }
 
-    /// Why nobody waits any longer.
+    /// Explains why the answer took too long.
     pub fn too_late(&self) -> &'static str {
         match self {
             Later::Injected(_) => "the port's transmit queue is full: the frame waits for room there",
@@ -70,7 +71,7 @@ impl Later {
 }
 
 impl Daemon {
-    /// Answers one request.
+    /// Answers a request.
     pub fn answer(&mut self, request: &Value, load: &impl Fn() -> Result<Plan>) -> Result<Reply> {
         let now = match text(request, "command")? {
             "inject" => return self.inject(request).map(Reply::Later),
@@ -207,7 +208,7 @@ impl Daemon {
         self.plan.program.pipes.iter().enumerate().map(pipe).collect()
     }
 
-    /// Shared counters summed over workers, in the program's order.
+    /// Returns shared counters summed over workers, in the program's order.
     fn counts(&self, reports: &[Report]) -> Vec<Count> {
         let mut sums = vec![Count::default(); self.plan.program.counters.len()];
         for report in reports {
@@ -227,7 +228,7 @@ impl Daemon {
         let groups = self.plan.program.groups.iter().enumerate();
         let group = |(at, group): (usize, &engine::program::Group)| {
             let all = || reports.iter().filter_map(|report| report.buckets.get(at));
-            // While moves wait, workers may differ in a few buckets: the first one speaks for all.
+            // While moves are pending, workers may differ in a few buckets; show those of the first worker.
             let slots = all().next().map(|one| &one.slots[..]).unwrap_or_default();
             let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
             let target = |(at, target): (usize, &engine::program::Target)| json!({ "name": target.name, "weight": target.weight, "buckets": held(at) });
@@ -253,7 +254,7 @@ impl Daemon {
         self.plan.program.pipe_named(name).ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
     }
 
-    /// Entries with their counts, summed over the workers' replicas.
+    /// Returns the entries of a pipe with their counts, summed over the workers' replicas.
     pub(super) fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Count)>> {
         let mut replicas = self.fleet.ask_all(|_, answer| Command::Entries(pipe, answer))?.into_iter();
         let mut all = replicas.next().unwrap_or_default();
@@ -330,7 +331,7 @@ impl Daemon {
         Ok(json!({ "done": true }))
     }
 
-    /// What the check says of configured entries holds for those that come later.
+    /// Applies the check of configured entries to a change at run time.
     fn check_kernel_path(&self, change: &Change) -> Result<()> {
         let (Change::Add { entry, .. } | Change::Update { entry, .. }) = change else { return Ok(()) };
         let without = self.plan.program.ports.iter().find(|port| !port.kernel_path);
@@ -368,14 +369,14 @@ impl Daemon {
     }
 }
 
-/// All workers' ledgers in one.
+/// Sums the ledgers of all workers.
 pub fn total(reports: &[Report]) -> Ledger {
     let mut ledger = Ledger::default();
     reports.iter().for_each(|report| ledger.add(&report.ledger));
     ledger
 }
 
-/// A ledger as the stable outputs have it.
+/// Returns a ledger in the stable output format.
 pub fn ledger_json(ledger: &Ledger) -> Value {
     let dropped: Map<String, Value> =
         ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect();
@@ -391,7 +392,7 @@ fn drops_json(ledger: &Ledger) -> Value {
     ledger.drops().map(one).collect()
 }
 
-/// What a swap kept and removed, for the log and for whoever asked.
+/// Describes what a swap kept and removed, for the log and for the client.
 pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
     let Some(report) = reports.first() else { return String::new() };
     let flows: usize = reports.iter().map(|report| report.flows_kept).sum();

@@ -7,6 +7,9 @@ use super::Daemon;
 use super::answer::total;
 use super::doorbell::Doorbell;
 use anyhow::{Context, Result};
+use engine::snapshot::Count;
+use engine::worker::{PipeReport, Report};
+use packet::{Ledger, PortStatistics};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -88,58 +91,10 @@ fn text(daemon: &Daemon) -> Result<String> {
     let ledger = total(&reports);
     let mut registry = Registry::with_prefix("weir");
     let mut totals = Totals { registry: &mut registry };
-    let frames = [
-        ("received", ledger.received),
-        ("originated", ledger.originated),
-        ("copied", ledger.copied),
-        ("transmitted", ledger.transmitted),
-        ("to_kernel", ledger.to_kernel),
-        ("to_app", ledger.to_app),
-    ];
-    totals.family(
-        ("frames", "fate"),
-        "Frames by what became of them",
-        frames.map(|(name, count)| (name.to_string(), count)),
-    );
-    let drops = packet::DropReason::ALL.iter().map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
-    totals.family(("dropped", "reason"), "Frames dropped, by reason", drops);
-    let program = &daemon.plan.program;
-    let counters = || program.counters.iter().enumerate();
-    let sum = |at: usize, of: fn(&engine::snapshot::Count) -> u64| -> u64 {
-        reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum()
-    };
-    let packets = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.packets)));
-    totals.family(("counter_packets", "counter"), "Packets of shared counters", packets);
-    let bytes = counters().map(|(at, name)| (name.clone(), sum(at, |count| count.bytes)));
-    totals.family(("counter_bytes", "counter"), "Bytes of shared counters", bytes);
-    let pipes = |of: fn(&engine::worker::PipeReport) -> u64| {
-        let reports = &reports;
-        program.pipes.iter().enumerate().map(move |(at, pipe)| {
-            (pipe.name.clone(), reports.iter().filter_map(|report| report.pipes.get(at)).map(of).sum::<u64>())
-        })
-    };
-    totals.family(("pipe_hits", "pipe"), "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
-    totals.family(("pipe_misses", "pipe"), "Packets that missed the pipe", pipes(|pipe| pipe.misses.packets));
-    totals.family(
-        ("pipe_unflowed", "pipe"),
-        "Packets without a flow entry, the table being full",
-        pipes(|pipe| pipe.unflowed_full),
-    );
-    let ports = |of: fn(&packet::PortStatistics) -> u64| {
-        let reports = &reports;
-        daemon.plan.ports.iter().enumerate().map(move |(at, port)| {
-            let all = reports.iter().filter_map(|report| report.ports.get(at));
-            (port.name.clone(), all.map(|port| of(&port.statistics)).sum::<u64>())
-        })
-    };
-    totals.family(("port_received", "port"), "Frames received by port", ports(|port| port.received));
-    totals.family(("port_transmitted", "port"), "Frames transmitted by port", ports(|port| port.transmitted));
-    totals.family(
-        ("port_lost_before", "port"),
-        "Frames lost before the worker saw them",
-        ports(|port| port.lost_before),
-    );
-    totals.family(("port_starved", "port"), "Times without a free frame to receive into", ports(|port| port.starved));
+    totals.frames(&ledger);
+    totals.counters(daemon, &reports);
+    totals.pipes(daemon, &reports);
+    totals.ports(daemon, &reports);
     for family in daemon.app_families() {
         totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts);
     }
@@ -157,6 +112,64 @@ struct Totals<'a> {
 }
 
 impl Totals<'_> {
+    fn frames(&mut self, ledger: &Ledger) {
+        let frames = [
+            ("received", ledger.received),
+            ("originated", ledger.originated),
+            ("copied", ledger.copied),
+            ("transmitted", ledger.transmitted),
+            ("to_kernel", ledger.to_kernel),
+            ("to_app", ledger.to_app),
+        ];
+        let frames = frames.map(|(name, count)| (name.to_string(), count));
+        self.family(("frames", "fate"), "Frames by what became of them", frames);
+        let reasons = packet::DropReason::ALL.iter();
+        let drops = reasons.map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
+        self.family(("dropped", "reason"), "Frames dropped, by reason", drops);
+    }
+
+    fn counters(&mut self, daemon: &Daemon, reports: &[Report]) {
+        let counters = |of: fn(&Count) -> u64| {
+            let names = daemon.plan.program.counters.iter().enumerate();
+            names.map(move |(at, name)| {
+                (name.clone(), reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum::<u64>())
+            })
+        };
+        let packets = counters(|count| count.packets);
+        self.family(("counter_packets", "counter"), "Packets of shared counters", packets);
+        self.family(("counter_bytes", "counter"), "Bytes of shared counters", counters(|count| count.bytes));
+    }
+
+    fn pipes(&mut self, daemon: &Daemon, reports: &[Report]) {
+        let pipes = |of: fn(&PipeReport) -> u64| {
+            let pipes = daemon.plan.program.pipes.iter().enumerate();
+            pipes.map(move |(at, pipe)| {
+                let all = reports.iter().filter_map(|report| report.pipes.get(at));
+                (pipe.name.clone(), all.map(of).sum::<u64>())
+            })
+        };
+        self.family(("pipe_hits", "pipe"), "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
+        let misses = pipes(|pipe| pipe.misses.packets);
+        self.family(("pipe_misses", "pipe"), "Packets that missed the pipe", misses);
+        let unflowed = pipes(|pipe| pipe.unflowed_full);
+        self.family(("pipe_unflowed", "pipe"), "Packets without a flow entry, the table being full", unflowed);
+    }
+
+    fn ports(&mut self, daemon: &Daemon, reports: &[Report]) {
+        let ports = |of: fn(&PortStatistics) -> u64| {
+            daemon.plan.ports.iter().enumerate().map(move |(at, port)| {
+                let all = reports.iter().filter_map(|report| report.ports.get(at));
+                (port.name.clone(), all.map(|port| of(&port.statistics)).sum::<u64>())
+            })
+        };
+        self.family(("port_received", "port"), "Frames received by port", ports(|port| port.received));
+        self.family(("port_transmitted", "port"), "Frames transmitted by port", ports(|port| port.transmitted));
+        let lost = ports(|port| port.lost_before);
+        self.family(("port_lost_before", "port"), "Frames lost before the worker saw them", lost);
+        let starved = ports(|port| port.starved);
+        self.family(("port_starved", "port"), "Times without a free frame to receive into", starved);
+    }
+
     fn family(
         &mut self,
         (name, label): (&str, &'static str),

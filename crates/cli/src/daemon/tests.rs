@@ -1,4 +1,5 @@
-//! The main loop with an app made for it: is it woken in time, told of what happens, and is done what it wants.
+//! The main loop with an app for tests: it is woken in time, receives events, and its actions are carried
+//! out.
 
 use super::links::Links;
 use super::*;
@@ -11,7 +12,7 @@ use serde_json::{Value, json};
 use std::process::Command as Process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What the app was told, in words, and when it was late.
+/// The events of the app in words, and how late it was woken.
 #[derive(Default)]
 struct Notes {
     events: Vec<String>,
@@ -19,7 +20,7 @@ struct Notes {
     echoed: Vec<Vec<u8>>,
 }
 
-/// Wakes every 5 ms, notes everything, does what it is asked to.
+/// Wakes every 5 ms, records everything, and does what it is asked.
 struct Probe {
     notes: Arc<Mutex<Notes>>,
     wake_ns: Option<u64>,
@@ -102,7 +103,7 @@ pipes:
 apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 ";
 
-/// A daemon on recordings, with the probe in place of the external app of its name.
+/// A daemon on recordings, with the probe in place of the external app with its name.
 struct Bench {
     daemon: Daemon,
     control: Control,
@@ -126,7 +127,7 @@ impl Bench {
         Bench { daemon, control, folder, notes }
     }
 
-    /// Turns of the main loop until something is so.
+    /// Runs the main loop until a condition holds.
     fn until(&mut self, mut is_so: impl FnMut(&mut Bench) -> bool) {
         let start = Instant::now();
         let (quiet, _end) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -200,7 +201,7 @@ fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
     assert_eq!(bench.control.deadline(), None);
 }
 
-/// On a veth, whose carrier goes with its other end.
+/// Uses a veth, whose carrier depends on its other end.
 #[test]
 fn links_that_are_watched_go_down_and_up() {
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! A walk for a person's eyes, and for programs.
+//! Prints a walk as text for people, and as JSON for programs.
 
 use crate::config::{self, Report, write_value};
 use engine::change::EntryKey;
@@ -13,11 +13,11 @@ use packet::craft::describe_short;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// What numbers are called, and where things were written.
+/// The names of numbers, and the places of parts in the configuration.
 pub struct Names<'a> {
     /// The program.
     pub program: &'a Program,
-    /// Where its parts were written, when it was read from a file.
+    /// The places, if the program was read from a file.
     pub report: Option<&'a Report>,
 }
 
@@ -55,7 +55,7 @@ impl Names<'_> {
     }
 }
 
-/// A walk as text.
+/// Returns a walk as text.
 pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
@@ -216,7 +216,7 @@ fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
     }
 }
 
-/// A walk as JSON.
+/// Returns a walk as JSON.
 pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Value {
     let verdict = |verdict: Verdict| match verdict {
         Verdict::Transmit(port) => json!({ "transmit": names.port(port) }),
