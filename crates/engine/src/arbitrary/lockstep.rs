@@ -225,14 +225,13 @@ impl Cutter {
         for (frames, walks) in frames.chunks(self.size).zip(walks.chunks(self.size)) {
             self.load(frames);
             let list = self.batch.mask();
-            self.engine.process(&mut self.batch, list, input, now_ns);
-            let outcome = self.engine.take_outcome();
+            let outcome = self.engine.process(&mut self.batch, list, input, now_ns);
             for (slot, walk) in walks.iter().enumerate() {
-                same_end(walk, &outcome, slot, input, self.batch.frame(slot).bytes()).map_err(|what| {
-                    format!("{self:?}, slot {slot}: {what} of {}", packet::craft::describe(&frames[slot].bytes))
+                same_end(walk, outcome, slot, input, self.batch.frame(slot).bytes()).map_err(|what| {
+                    let frame = packet::craft::describe(&frames[slot].bytes);
+                    format!("batches of {}, slot {slot}: {what} of {frame}", self.size)
                 })?;
             }
-            self.engine.give_outcome(outcome);
             self.unload();
         }
         Ok(())
@@ -242,11 +241,9 @@ impl Cutter {
     fn probe(&mut self, input: PortId, frame: &Arriving, now_ns: u64, explained: &Walk) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
-        self.engine.probe(&mut self.batch, input, now_ns);
-        let outcome = self.engine.take_outcome();
-        same_end(explained, &outcome, 0, input, self.batch.frame(0).bytes())
-            .map_err(|what| format!("{self:?}: probe: {what}"))?;
-        self.engine.give_outcome(outcome);
+        let outcome = self.engine.probe(&mut self.batch, input, now_ns);
+        same_end(explained, outcome, 0, input, self.batch.frame(0).bytes())
+            .map_err(|what| format!("batches of {}: probe: {what}", self.size))?;
         self.unload();
         if self.engine.snapshot() == before { Ok(()) } else { Err(format!("{self:?}: a probe changed something")) }
     }

@@ -7,7 +7,7 @@ use crate::program::{AppId, Forward, Program};
 use crate::ring::CARRIER_BYTES;
 
 /// The copies of one batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Tees {
     list: Vec<Tee>,
     bytes: Vec<u8>,

@@ -166,10 +166,8 @@ impl Worker {
 
     /// Runs the packets of `list` through the program and sends them.
     fn walk(&mut self, input: PortId, list: u64, now_ns: u64) {
-        self.engine.process(&mut self.batch, list, input, now_ns);
-        let mut outcome = self.engine.take_outcome();
-        self.outbox.deliver(&mut self.batch, input, &mut outcome);
-        self.engine.give_outcome(outcome);
+        let outcome = self.engine.process(&mut self.batch, list, input, now_ns);
+        self.outbox.deliver(&mut self.batch, input, outcome);
     }
 
     /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay. A program

@@ -1,0 +1,63 @@
+//! What happens between batches: flows and run-time entries age, moves of buckets settle, flow deltas are taken.
+
+use super::{DELTAS_MAX, Engine};
+use crate::program::PipeId;
+use table::FlowDelta;
+
+/// Milliseconds in which the age of every flow and run-time entry is looked at about once, whatever the table's size
+/// and the pace of breaths.
+const AGE_SWEEP_MS: u64 = 1_000;
+
+/// Rows looked at in one breath at most: 50 microseconds of a worker that has slept.
+const AGE_ROWS_MAX: u64 = 16_384;
+
+/// Moves of a group's buckets looked at in one breath at most: a packet that meets a bucket looks for itself.
+const MOVES_PER_TICK: usize = 1024;
+
+impl Engine {
+    /// Ages a slice in proportion to the time since the last one: part of every breath, at most once a millisecond.
+    pub fn tick(&mut self, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        let elapsed_ms = now_ms.wrapping_sub(self.ticked_ms);
+        if elapsed_ms == 0 {
+            return;
+        }
+        self.ticked_ms = now_ms;
+        self.walk.groups.iter_mut().for_each(|group| group.settle(MOVES_PER_TICK, now_ns));
+        for pipe in &mut self.pipes {
+            let rows = age_rows(pipe.capacity, elapsed_ms);
+            pipe.age_flows(rows, now_ms, DELTAS_MAX);
+            pipe.age_entries(rows, now_ms);
+        }
+    }
+
+    /// Ages everything at once.
+    pub fn age(&mut self, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        self.walk.groups.iter_mut().for_each(|group| group.settle(usize::MAX, now_ns));
+        for pipe in &mut self.pipes {
+            // To the last row from where the last breath stopped, and then from the first.
+            for _ in 0..2 {
+                pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+                pipe.age_entries(u32::MAX, now_ms);
+            }
+        }
+    }
+
+    /// Takes the flow deltas that wait, with the pipe each came from ([`GONE`]: one of an earlier program), while `sink`
+    /// accepts them.
+    pub fn take_deltas(&mut self, mut sink: impl FnMut(PipeId, FlowDelta) -> bool) {
+        let gone = self.departed.iter().take_while(|(pipe, delta)| sink(*pipe, *delta)).count();
+        self.departed.drain(..gone);
+        for (at, pipe) in self.pipes.iter_mut().enumerate() {
+            let Some(flows) = pipe.table.flows_mut() else { continue };
+            let taken = flows.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
+            flows.deltas.drain(..taken);
+        }
+    }
+}
+
+/// Rows of a table of `capacity` flows to look at after `elapsed_ms`.
+fn age_rows(capacity: u32, elapsed_ms: u32) -> u32 {
+    (u64::from(capacity) * u64::from(elapsed_ms)).div_ceil(AGE_SWEEP_MS).min(AGE_ROWS_MAX) as u32
+}

@@ -1,0 +1,95 @@
+//! What the engine has counted and holds.
+
+use super::Engine;
+use super::compile::CompiledPipe;
+use super::group::GroupTable;
+use crate::program::{CounterId, Entry, PipeId};
+use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::worker::PipeReport;
+use packet::FlowKey;
+
+impl Engine {
+    /// Totals of every pipe.
+    #[must_use]
+    pub fn pipe_reports(&self) -> Vec<PipeReport> {
+        self.pipes.iter().map(CompiledPipe::report).collect()
+    }
+
+    /// Everything that was counted.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            pipes: self.pipes.iter().map(pipe_snapshot).collect(),
+            counters: self.walk.counters.clone(),
+            buckets: self.bucket_reports(),
+        }
+    }
+
+    /// What was counted without listing entries and flows: cheap whatever the tables' sizes.
+    #[must_use]
+    pub fn counters(&self) -> Vec<Count> {
+        self.walk.counters.clone()
+    }
+
+    /// A shared counter.
+    #[must_use]
+    pub fn counter(&self, id: CounterId) -> Count {
+        self.walk.counters.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// Entries of a pipe as they could be written again, with their counts.
+    #[must_use]
+    pub fn entries(&self, pipe: PipeId) -> Vec<(Entry, Count)> {
+        let pipe = self.pipes.get(pipe.index());
+        let all = pipe.map(CompiledPipe::entries).unwrap_or_default().into_iter();
+        all.map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes })).collect()
+    }
+
+    /// One live flow of a FLOW pipe.
+    #[must_use]
+    pub fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        self.pipes.get(pipe.index())?.table.flows()?.snapshot(key)
+    }
+
+    /// Up to `limit` live flows of a FLOW pipe, and how many there are.
+    #[must_use]
+    pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
+        let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
+        flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.table.len()))
+    }
+
+    /// The buckets of every group, targets by their position.
+    #[must_use]
+    pub fn buckets(&self) -> Vec<Vec<u16>> {
+        self.walk.groups.iter().map(|group| group.slots().to_vec()).collect()
+    }
+
+    /// How many packets each pipe has dealt out in turn.
+    #[must_use]
+    pub fn turns(&self) -> Vec<u64> {
+        self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
+    }
+
+    /// The same, with what those that are given have counted.
+    #[must_use]
+    pub fn bucket_reports(&self) -> Vec<BucketReport> {
+        self.walk.groups.iter().map(GroupTable::report).collect()
+    }
+}
+
+fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
+    let entries = pipe.entries().into_iter().map(|(entry, row)| EntrySnapshot {
+        key: crate::change::EntryKey::of(&entry),
+        run_time: row.is_run_time(),
+        hits: Count { packets: row.packets, bytes: row.bytes },
+        last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
+    });
+    let flows = pipe.table.flows();
+    PipeSnapshot {
+        misses: pipe.misses,
+        entries: entries.collect(),
+        flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
+        unflowed_full: flows.map_or(0, |flows| flows.unflowed_full),
+        turns: pipe.table.turns(),
+    }
+}

@@ -1,0 +1,134 @@
+//! What pipes share while a batch goes through them, and how a list leaves a pipe.
+
+use super::compile::{self, CompileError};
+use super::group::{GroupTable, Meeting};
+use super::outcome::Outcome;
+use super::packets::{Packets, Reading};
+use crate::program::{Forward, Group, PortId, Program};
+use crate::snapshot::Count;
+use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
+use table::Meter;
+
+/// What pipes share while a batch goes through them.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    pub packets: Box<Packets>,
+    pub reading: Reading,
+    pub groups: Vec<GroupTable>,
+    /// Where the targets of each group go.
+    pub targets: Vec<Vec<Forward>>,
+    pub counters: Vec<Count>,
+    pub meters: Vec<Meter>,
+    /// Packets that wait for each pipe.
+    pub lists: Vec<u64>,
+    pub outcome: Outcome,
+    pub now_ns: u64,
+    pub now_ms: u32,
+    /// False while explaining: nothing is counted, learnt or metered.
+    pub live: bool,
+}
+
+impl Walk {
+    pub(super) fn new(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
+        let meters: Result<Vec<Meter>, CompileError> =
+            program.meters.iter().map(|meter| compile::meter(&meter.name, &meter.config)).collect();
+        let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
+        let reading = Reading {
+            depth: program.depth(),
+            seed: program.select_seed,
+            select: SelectIpv4::new(program.select_seed),
+            hash,
+            uses_meta: uses_metadata(program),
+        };
+        Ok(Walk {
+            packets: Box::new(Packets::new(program.key_use(KeySource::Outer), program.key_use(KeySource::Inner))),
+            reading,
+            groups: program.groups.iter().map(|group| GroupTable::new(group, None)).collect(),
+            targets: program.groups.iter().map(forwards).collect(),
+            counters: vec![Count::default(); program.counters.len()],
+            meters: meters?,
+            lists: vec![0; program.pipes.len()],
+            outcome: Outcome::new(program),
+            now_ns: 0,
+            now_ms: 0,
+            live: true,
+        })
+    }
+
+    pub(super) fn start(&mut self, now_ns: u64, input: PortId) {
+        self.outcome.clear();
+        self.packets.input = input;
+        self.now_ns = now_ns;
+        self.now_ms = (now_ns / 1_000_000) as u32;
+    }
+
+    #[inline]
+    pub(crate) fn drop_list(&mut self, list: u64, reason: DropReason) {
+        for slot in Bits(list) {
+            self.outcome.drop(slot, reason);
+        }
+    }
+
+    /// Sends a list on its way; `reason` is that of a `drop`.
+    #[inline]
+    pub(crate) fn forward(&mut self, batch: &Batch, forward: Forward, list: u64, reason: DropReason) {
+        match forward {
+            Forward::Port(port) => self.outcome.transmit[port.index()] |= list,
+            Forward::InputPort => self.outcome.transmit[self.packets.input.index()] |= list,
+            Forward::Pipe(pipe) => self.lists[pipe.index()] |= list,
+            Forward::App(app) => self.outcome.apps[app.index()] |= list,
+            Forward::Tee { app, next } => {
+                for slot in Bits(list) {
+                    self.outcome.tees.push(slot, app, batch.frame(slot).bytes());
+                }
+                self.lists[next.index()] |= list;
+            }
+            Forward::Flood(group) => self.flood(group.index(), list),
+            Forward::Kernel => self.outcome.kernel |= list,
+            Forward::Group(group) => self.forward_by_bucket(batch, group.index(), list, reason),
+            Forward::Drop | Forward::PerEntry => self.drop_list(list, reason),
+        }
+    }
+
+    /// Sends a list out of every port that a target with a bucket leads to.
+    fn flood(&mut self, group: usize, list: u64) {
+        if list == 0 {
+            // Nobody looks at the buckets.
+            return;
+        }
+        let ports = self.groups[group].flood(&self.targets[group], self.now_ns, self.live);
+        if ports == 0 {
+            return self.drop_list(list, DropReason::NoTarget);
+        }
+        for port in Bits(ports) {
+            self.outcome.transmit[port] |= list;
+        }
+        if !ports.is_power_of_two() {
+            self.outcome.flooded |= list;
+        }
+    }
+
+    fn forward_by_bucket(&mut self, batch: &Batch, group: usize, list: u64, reason: DropReason) {
+        for slot in Bits(list) {
+            let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns: self.now_ns, live: self.live };
+            let target = self.groups[group].meet(self.packets.outer.select[slot], meeting);
+            match self.targets[group].get(usize::from(target)) {
+                None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
+                Some(&forward) => self.forward(batch, forward, 1 << slot, reason),
+            }
+        }
+    }
+}
+
+/// Does anything write or colour metadata? If not it need not be cleared.
+fn uses_metadata(program: &Program) -> bool {
+    use crate::program::Operation;
+    let written = |operation: &Operation| match operation {
+        Operation::Set(field, _) | Operation::Add(field, _) | Operation::Copy { to: field, .. } => {
+            field.meta_word().is_some()
+        }
+        _ => false,
+    };
+    let templates = || program.pipes.iter().flat_map(|pipe| &pipe.templates);
+    !program.meters.is_empty() || templates().flat_map(|template| &template.operations).any(written)
+}
