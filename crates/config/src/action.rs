@@ -1,4 +1,4 @@
-//! Actions: the operations of a pipe's templates, and the places in them that entries fill in.
+//! Actions: the operations of a pipe's templates, and the values in them that entries supply.
 
 use crate::diagnostic::{Report, suggestion};
 use crate::key::Shape;
@@ -13,7 +13,7 @@ use packet::Field;
 use serde_json::{Map, json};
 use std::net::Ipv6Addr;
 
-/// What an action is.
+/// The shape of an action.
 pub const SHAPE: Shape = Shape::Defined("action", schema);
 
 /// Reads a list of operations.
@@ -29,12 +29,12 @@ pub fn template(name: &str, node: &Node, program: &Program, report: &mut Report)
 struct Reader<'a> {
     program: &'a Program,
     operations: Vec<Operation>,
-    /// Of those read, the one of the highest stage.
+    /// Of the operations read so far, the one of the latest stage.
     last: Option<&'static Line>,
 }
 
 impl Reader<'_> {
-    /// One item of the list: a word, or a mapping from an operation to what it is told.
+    /// Reads an item of the list: a word, or a mapping from an operation to its arguments.
     fn item(&mut self, item: &Node, report: &mut Report) {
         match &item.kind {
             Kind::Scalar(name) => self.operation(name, item, None, report),
@@ -72,7 +72,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `field: value` for each operation.
+    /// Reads `field: value` for each operation.
     fn fields(&mut self, blank: Operation, told: &Node, report: &mut Report) {
         for (name, span, node) in pairs(told, report) {
             let mut operation = blank;
@@ -85,7 +85,7 @@ impl Reader<'_> {
         }
     }
 
-    /// `key: value` for each argument. An argument may say what those behind it read like.
+    /// Reads `key: value` for each argument. An argument may determine the notation of later ones.
     fn keys(&mut self, blank: Operation, told: &Node, report: &mut Report) {
         let mut operation = blank;
         let known: Vec<&str> = operation.arguments().iter().map(|one| one.key).collect();
@@ -105,7 +105,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads one argument; `None` if it cannot be used, which the report says.
+    /// Reads one argument; `None` if it has errors, which are in the report.
     fn slot(&self, argument: &mut Argument<'_>, node: &Node, report: &mut Report) -> Option<()> {
         match &mut argument.slot {
             Slot::Number(value, like) => **value = self.value(*like, node, report)?,
@@ -158,7 +158,7 @@ fn writable(node: &Node, report: &mut Report) -> Option<Field> {
     Some(field)
 }
 
-/// The field of a name; an unknown name is reported.
+/// Returns the field with this name; an unknown name is reported.
 #[must_use]
 pub fn field_named(name: &str, span: crate::diagnostic::Span, report: &mut Report) -> Option<Field> {
     let field = Field::from_name(name);
@@ -169,7 +169,7 @@ pub fn field_named(name: &str, span: crate::diagnostic::Span, report: &mut Repor
     field
 }
 
-/// A constant value of a field.
+/// Reads a constant value of a field.
 #[must_use]
 pub fn constant(field: Field, node: &Node, program: &Program, report: &mut Report) -> Option<u128> {
     let text = text(node, "a value", report)?;
@@ -199,7 +199,8 @@ fn operation_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     operation
 }
 
-/// What an entry gives an operation: numbers; of several operations of a word a list.
+/// Returns the schema of what an entry gives an operation: numbers, or a list of them for several operations
+/// of a word.
 pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     let one = schema.define(&format!("entry_{}", line.word), |schema| {
         let mut one = operation_schema(line, schema);
@@ -209,7 +210,7 @@ pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     json!({ "anyOf": [one, { "type": "array", "items": one }] })
 }
 
-/// A value of a field, or `per_entry`.
+/// Returns the schema of a value of a field, or `per_entry`.
 fn number_schema(field: Field, schema: &mut Schema) -> serde_json::Value {
     json!({ "anyOf": [value::schema(field, schema), { "enum": ["per_entry"] }] })
 }
@@ -219,7 +220,7 @@ fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
     let (mut properties, mut needed) = (Map::new(), Vec::new());
     for argument in operation.arguments() {
         let mut value = match &argument.slot {
-            // Whether an address is IPv4 or IPv6, the other arguments decide.
+            // The other arguments determine whether an address is IPv4 or IPv6.
             Slot::Number(_, like) if matches!(like.spec().bits, 32 | 128) => {
                 let both = [Field::Ipv4Src, Field::Ipv6Src].map(|field| value::schema(field, schema));
                 json!({ "anyOf": [both[0], both[1], { "enum": ["per_entry"] }] })
@@ -240,7 +241,7 @@ fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
     json!({ "type": "object", "properties": properties, "required": needed, "additionalProperties": false })
 }
 
-/// The name of a field.
+/// Returns the schema of a field's name.
 fn field_schema(schema: &mut Schema) -> serde_json::Value {
     let names: Vec<String> = Field::ALL.iter().map(|field| field.to_string()).collect();
     schema.define("field", |_| json!({ "enum": names }))

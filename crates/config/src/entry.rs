@@ -1,4 +1,5 @@
-//! Entries: one row of a pipe, read from YAML (a configuration, or a line typed at run time) and written again.
+//! Entries: rows of a pipe, read from YAML (a configuration, or a line typed at run time) and written as
+//! YAML.
 
 use crate::action::constant;
 use crate::attachment::Attachments;
@@ -21,22 +22,22 @@ use std::sync::LazyLock;
 /// Names of shared counters.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    /// The names, in the order of their numbers.
+    /// The names, ordered by number.
     pub names: Vec<String>,
     numbers: HashMap<String, u16>,
-    /// May a new name be used?
+    /// Whether new names may be used.
     open: bool,
 }
 
 impl Counters {
-    /// Those of a program.
+    /// Takes the counters of a program.
     #[must_use]
     pub fn new(names: Vec<String>, open: bool) -> Counters {
         let numbers = names.iter().enumerate().map(|(at, name)| (name.clone(), at as u16)).collect();
         Counters { names, numbers, open }
     }
 
-    /// The counter that `node` names.
+    /// Returns the counter that `node` names.
     pub fn named(&mut self, node: &Node, report: &mut Report) -> Option<CounterId> {
         let name = text(node, "the name of a counter", report)?;
         if let Some(number) = self.numbers.get(name) {
@@ -48,7 +49,7 @@ impl Counters {
             return None;
         }
         let name = crate::section::name(name, node.span, report)?;
-        // One too many is told by the check.
+        // If there are too many, the check reports it.
         let number = u16::try_from(self.names.len()).ok()?;
         self.numbers.insert(name.to_string(), number);
         self.names.push(name.to_string());
@@ -56,25 +57,25 @@ impl Counters {
     }
 }
 
-/// Reads the entries of one pipe.
+/// Reads the entries of a pipe.
 pub struct EntryReader<'a> {
-    /// Names of everything else.
+    /// The names of everything else.
     pub program: &'a Program,
     /// What a port's name may stand for.
     pub attachments: &'a Attachments,
-    /// The pipe, but for its entries.
+    /// The pipe, without its entries.
     pub pipe: &'a Pipe,
-    /// Names of counters.
+    /// The names of counters.
     pub counters: &'a mut Counters,
-    /// The pipe was read without errors: what does not fit it is the entry's fault.
+    /// Whether the pipe was read without errors, so that any mismatch is the entry's fault.
     pub sure: bool,
-    /// The entry comes while the program runs.
+    /// Whether the entry is added at run time.
     pub run_time: bool,
-    /// What is wrong.
+    /// Collects errors.
     pub report: &'a mut Report,
 }
 
-/// Keys of an entry besides the words of operations that take numbers from it.
+/// Keys of an entry, besides the words of operations that take numbers from it.
 const KEYS: &[Key] = &[
     Key::new("match", Shape::Defined("entry_match", matches), "what packets must have to meet this entry"),
     Key::new("priority", Shape::Number(0, u32::MAX as u64), "acl: of the entries that match, the lowest wins").or("0"),
@@ -86,7 +87,7 @@ const KEYS: &[Key] = &[
 const TARGET: &[Key] = &[Key::needed("target", Shape::Name, "hash, flow: the target of the group")];
 const FLOW: &[Key] = &[Key::needed("flow", Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`")];
 
-/// The schema of an entry.
+/// Returns the schema of an entry.
 pub fn schema(schema: &mut Schema) -> serde_json::Value {
     let mut entry = schema.map(KEYS);
     for line in OPERATIONS.iter().filter(|line| WORDS.contains(&line.word)) {
@@ -100,7 +101,7 @@ fn matches(schema: &mut Schema) -> serde_json::Value {
     serde_json::json!({ "anyOf": [fields, schema.map(TARGET), schema.map(FLOW), { "enum": ["default"] }] })
 }
 
-/// Words of operations that can take numbers from an entry.
+/// The words of operations that can take numbers from an entry.
 static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     let numbers = |line: &&Line| line.blank.numbers().next().is_some();
     OPERATIONS.iter().filter(numbers).map(|line| line.word).collect()
@@ -111,8 +112,8 @@ fn known() -> Vec<&'static str> {
 }
 
 impl EntryReader<'_> {
-    /// The entries that one text stands for: one, or one for each port of the attachment that it names as its port. None
-    /// if it cannot be used, which the report says.
+    /// Reads the entries that a text stands for: one, or one for each port of the attachment that it names as
+    /// its port. None if it has errors, which are in the report.
     pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
         let Some(entry) = self.read(node) else { return Vec::new() };
         let Some((place, members)) = self.each_port(node) else { return vec![entry] };
@@ -124,7 +125,8 @@ impl EntryReader<'_> {
         members.into_iter().map(one).collect()
     }
 
-    /// Where an entry of several ports gives its port, and what it gives there for each of them.
+    /// If an entry stands for several ports, returns the position of its port match, and the match for each
+    /// port.
     fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
         let section = Section::of(node, &known(), &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
@@ -135,7 +137,8 @@ impl EntryReader<'_> {
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
 
-    /// One entry, of several ports that of the first; `None` if it cannot be used, which the report says.
+    /// Reads one entry, for several ports that of the first; `None` if it has errors, which are in the
+    /// report.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, &known(), self.report);
@@ -156,7 +159,7 @@ impl EntryReader<'_> {
         (self.report.errors() == before).then_some(entry)
     }
 
-    /// What tells the entry from others.
+    /// Reads what identifies the entry.
     pub fn read_key(&mut self, node: &Node) -> Option<EntryKey> {
         let before = self.report.errors();
         let section = Section::of(node, &known(), self.report);
@@ -187,7 +190,8 @@ impl EntryReader<'_> {
         }
     }
 
-    /// The match of an entry of a HASH or FLOW pipe: `{ target: name }`, `{ flow: "..." }` or `default`.
+    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, `{ flow: "..." }` or
+    /// `default`.
     fn row(&mut self, section: &Section, group: Option<GroupId>, flow: bool) -> Vec<EntryMatch> {
         let what = match (group, flow) {
             (Some(_), false) => "`{ target: name }`",
@@ -252,7 +256,7 @@ impl EntryReader<'_> {
         values.into_iter().filter_map(|(one, value)| self.field(one, value, node.span)).collect()
     }
 
-    /// A field that the entry gives must be one that the pipe leaves to it.
+    /// Checks that a field in an entry's match is a per-entry field of the pipe.
     fn known(&mut self, name: &str, span: Span) {
         let matched = self.pipe.matches.iter().find(|one| one.field.name() == name);
         match matched.map(|one| one.criterion) {
@@ -290,7 +294,7 @@ impl EntryReader<'_> {
         read.map_err(|why| self.report.error(node.span, why)).ok().flatten()
     }
 
-    /// What `text` says for one of the pipe's fields; `None` for a constant, which entries do not give.
+    /// Reads `text` as a match of one of the pipe's fields; `None` for a constant, which entries do not give.
     fn value(&self, one: &Match, text: &str) -> Result<Option<EntryMatch>, String> {
         let (of, program) = (one.field, self.program);
         let given = match one.criterion {
@@ -363,7 +367,7 @@ impl EntryReader<'_> {
         map.iter().find(|(key, _)| matches!(&key.kind, Kind::Scalar(name) if name == place.key)).map(|(_, value)| value)
     }
 
-    /// What an entry gives must be something that its action takes.
+    /// Checks that the action takes everything that an entry gives.
     fn only_places(&mut self, operation: &str, node: &Node, places: &[Place]) {
         for (occurrence, told) in occurrences(node).into_iter().enumerate() {
             for (key, span, _) in pairs(told, self.report) {
@@ -396,7 +400,7 @@ impl EntryReader<'_> {
         meter_named(node, self.program, self.report)
     }
 
-    /// The value of a key that must be there if and only if the pipe leaves it to its entries.
+    /// Returns the value of a key that must be present if and only if the pipe leaves it to its entries.
     fn per_entry<'n>(&mut self, section: &Section<'n>, key: &str, wanted: bool) -> Option<&'n Node> {
         match section.get(key) {
             None if wanted => {
@@ -413,7 +417,7 @@ impl EntryReader<'_> {
     }
 }
 
-/// `{ ... }` or `[{ ... }, { ... }]`: what each of several operations of a name is told.
+/// Reads `{ ... }` or `[{ ... }, { ... }]`: the values for each of several operations of the same word.
 fn occurrences(node: &Node) -> Vec<&Node> {
     match &node.kind {
         Kind::List(list) => list.iter().collect(),
@@ -421,7 +425,7 @@ fn occurrences(node: &Node) -> Vec<&Node> {
     }
 }
 
-/// The meter that `node` names.
+/// Returns the meter that `node` names.
 pub fn meter_named(node: &Node, program: &Program, report: &mut Report) -> Option<MeterId> {
     let name = text(node, "the name of a meter", report)?;
     let at = program.meters.iter().position(|meter| meter.name == name);
@@ -432,7 +436,7 @@ pub fn meter_named(node: &Node, program: &Program, report: &mut Report) -> Optio
     at.map(|at| MeterId(at as u16))
 }
 
-/// An entry as one line of YAML that reads back as the same entry.
+/// Writes an entry as one line of YAML that reads back as the same entry.
 #[must_use]
 pub fn write(program: &Program, pipe: &Pipe, entry: &Entry) -> String {
     let mut parts = vec![write_match(program, pipe, &entry.matches)];
@@ -453,7 +457,7 @@ pub fn write(program: &Program, pipe: &Pipe, entry: &Entry) -> String {
     format!("{{ {} }}", parts.join(", "))
 }
 
-/// What tells an entry from others, as YAML.
+/// Writes what identifies an entry, as YAML.
 #[must_use]
 pub fn write_key(program: &Program, pipe: &Pipe, key: &EntryKey) -> String {
     let priority = if key.priority == 0 { String::new() } else { format!(", priority: {}", key.priority) };
@@ -492,7 +496,7 @@ fn write_field(program: &Program, one: &Match, given: EntryMatch) -> String {
     format!("{of}: {}", quoted(value))
 }
 
-/// In quotes if YAML would take its colons for its own.
+/// Quotes a value if YAML would interpret its colons.
 fn quoted(value: String) -> String {
     if value.contains("::") { format!("\"{value}\"") } else { value }
 }

@@ -8,10 +8,10 @@ use crate::section::{Section, pairs, text, words};
 use engine::program::{AppId, Forward, Program};
 use serde_json::{Value, json};
 
-/// Words of the language that cannot be names.
+/// Words of the language, which cannot be names.
 pub const RESERVED: &[&str] = &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
 
-/// What a forward is.
+/// The shape of a forward.
 pub const SHAPE: Shape = Shape::Defined("forward", schema);
 
 const TEE: &[Key] = &[
@@ -19,7 +19,7 @@ const TEE: &[Key] = &[
     Key::needed("then", Shape::Name, "the pipe where the packet itself goes"),
 ];
 
-/// Words that are forwards, and what they mean.
+/// Words that are forwards, and their meanings.
 const WORDS: [(&str, Forward); 4] = [
     ("drop", Forward::Drop),
     ("kernel", Forward::Kernel),
@@ -35,7 +35,8 @@ fn schema(schema: &mut Schema) -> Value {
     json!({ "anyOf": shapes })
 }
 
-/// Reads a forward: a word, a name, `{ port | pipe | group | app: name }`, `{ flood: group }` or `{ copy: app, then: pipe }`.
+/// Reads a forward: a word, a name, `{ port | pipe | group | app: name }`, `{ flood: group }` or `{ copy:
+/// app, then: pipe }`.
 #[must_use]
 pub fn read(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     if let Kind::Map(_) = node.kind {
@@ -48,7 +49,7 @@ pub fn read(node: &Node, program: &Program, report: &mut Report) -> Option<Forwa
     }
 }
 
-/// What can be forwarded to by name.
+/// Kinds of things that can be forwarded to by name.
 const KINDS: [&str; 4] = ["port", "pipe", "group", "app"];
 const KINDS_HELP: [&str; 4] =
     ["the port of this name", "the pipe of this name", "the group of this name", "the app of this name"];
@@ -75,7 +76,7 @@ fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forwa
     named(kind, value, program, report)
 }
 
-/// A name of one kind.
+/// Reads a name of one kind.
 fn named(kind: &str, node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let name = text(node, "a name", report)?;
     let found = find(kind, name, program);
@@ -86,7 +87,7 @@ fn named(kind: &str, node: &Node, program: &Program, report: &mut Report) -> Opt
     found
 }
 
-/// `{ copy: app, then: pipe }`.
+/// Reads `{ copy: app, then: pipe }`.
 fn tee(node: &Node, program: &Program, report: &mut Report) -> Option<Forward> {
     let section = Section::read(node, TEE, report);
     let app = section.needed("copy", report);
@@ -138,7 +139,7 @@ fn names<'a>(kind: &str, program: &'a Program) -> Box<dyn Iterator<Item = &'a st
     }
 }
 
-/// A forward as [`read`] reads it.
+/// Writes a forward as [`read`] reads it.
 #[must_use]
 pub fn write(forward: Forward, program: &Program) -> String {
     let (kind, name) = match forward {

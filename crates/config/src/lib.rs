@@ -1,9 +1,9 @@
-//! The configuration's text: YAML read into a tree that knows its places ([`raw`]), its shapes and values checked, and
-//! the ports, pipes, groups, entries and forwards it declares read into an [`engine::program::Program`]. Every error goes
-//! into a [`Report`], all of them at once, each with a line and a caret.
+//! The text of the configuration: YAML is read into a tree with places ([`raw`]), its shapes and values are
+//! checked, and ports, pipes, groups, entries and forwards are read into an [`engine::program::Program`]. All
+//! errors go into a [`Report`], each with a line and a caret.
 //!
-//! No app is known here: an app reads its own section with [`section`] and [`value`]. `docs/configuration.md` describes
-//! every key.
+//! No app is known here: an app reads its own section with [`section`] and [`value`]. `docs/configuration.md`
+//! describes every key.
 
 mod action;
 pub mod attachment;

@@ -1,4 +1,4 @@
-//! Pipes: what they match, count, do, and where they lead.
+//! Pipes: what they match, count and do, and where they lead.
 
 use crate::action::{self, field_named, template};
 use crate::attachment::Attachments;
@@ -16,7 +16,7 @@ use engine::program::{
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
 
-/// Keys of pipes; some are those of one type.
+/// Keys of pipes; some exist only for one type.
 const KEYS: &[Key] = &[
     Key::needed("type", Shape::Words(types), "how packets are looked up"),
     Key::new("match", Shape::Defined("match", matches), "the fields that packets are looked up by"),
@@ -64,7 +64,7 @@ const LONG: &[Key] = &[
     Key::new("per_entry", Shape::Text, "the bits that entries give a value for"),
 ];
 
-/// The schema of a pipe: its type decides on some of the keys.
+/// Returns the schema of a pipe, whose type determines some of the keys.
 pub fn schema(schema: &mut Schema) -> Value {
     let mut pipe = schema.map(KEYS);
     let rules = types().into_iter().map(|of| {
@@ -85,7 +85,7 @@ fn matches(schema: &mut Schema) -> Value {
     fields(Field::ALL.iter().copied(), schema, value::criterion_schema)
 }
 
-/// A mapping of fields to what `of` makes of each.
+/// Returns the schema of a mapping from fields to what `of` returns for each.
 pub(crate) fn fields(
     fields: impl Iterator<Item = Field>,
     schema: &mut Schema,
@@ -104,7 +104,8 @@ fn types() -> Vec<&'static str> {
     PipeKind::BLANK.iter().map(PipeKind::word).collect()
 }
 
-/// Reads the contents of a pipe that the program knows by name. What cannot be used is reported and left out.
+/// Reads the contents of a pipe whose name the program knows. Errors are reported, and the parts that have
+/// them left out.
 #[must_use]
 pub fn read(
     id: PipeId,
@@ -158,7 +159,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Keys that only pipes of another type have.
+    /// Reports keys of other types.
     fn no_others(&self, own: &str, report: &mut Report) {
         for (key, only) in KEYS.iter().filter_map(|key| Some((key.word, key.only?))) {
             if let Some(node) = self.section.get(key).filter(|_| only != own) {
@@ -167,11 +168,11 @@ impl Reader<'_> {
         }
     }
 
-    /// `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
+    /// Reads `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
         let Some(node) = self.section.needed("hash", report) else { return HashInput::Select(KeySource::Outer) };
         if let Kind::Scalar(_) = node.kind {
-            // An input cannot be copied, as it may be a list of fields.
+            // An input may be a list of fields, so it cannot be copied.
             let inputs = [
                 HashInput::Select(KeySource::Outer),
                 HashInput::Select(KeySource::Inner),
@@ -192,7 +193,7 @@ impl Reader<'_> {
         mask.map(|mask| (field, mask)).map_err(|why| report.error(node.span, why)).ok()
     }
 
-    /// The mask behind a slash: a prefix length for addresses, otherwise a value.
+    /// Reads the mask behind a slash: a prefix length for addresses, otherwise a value.
     fn mask(&self, field: Field, text: &str) -> Result<u128, String> {
         let prefix = format!("/{text}");
         let length = text.bytes().all(|digit| digit.is_ascii_digit()) && matches!(field.spec().bits, 32 | 128);
@@ -218,7 +219,7 @@ impl Reader<'_> {
         self.section.choice("key", &SOURCES, report).unwrap_or_default()
     }
 
-    /// `nothing`, `default`, `{ pin: group }` or `{ follow: group }`.
+    /// Reads `nothing`, `default`, `{ pin: group }` or `{ follow: group }`.
     fn learn(&self, report: &mut Report) -> Learn {
         let Some(node) = self.section.needed("learn", report) else { return Learn::Nothing };
         if let Kind::Scalar(_) = node.kind {
@@ -249,8 +250,8 @@ impl Reader<'_> {
         matches
     }
 
-    /// `per_entry`, `prefix`, `masked`, `range`, `ignore`, a value; `value/mask` and `per_entry/mask`, or the
-    /// same as mappings: `{ const: value, mask: mask }`, `{ per_entry: mask }`.
+    /// Reads `per_entry`, `prefix`, `masked`, `range`, `ignore` or a value; `value/mask` and
+    /// `per_entry/mask`; or the same as mappings: `{ const: value, mask: mask }`, `{ per_entry: mask }`.
     fn criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
         if let Kind::Map(_) = node.kind {
             return self.long_criterion(field, node, report);
@@ -270,7 +271,7 @@ impl Reader<'_> {
         criterion.map_err(|why| report.error(node.span, why)).ok()
     }
 
-    /// A constant, of which a port's name must be one.
+    /// Reads a constant; an attachment must stand for a single port here.
     fn constant(&self, field: Field, text: &str) -> Result<Criterion, String> {
         self.attachments.is_one(field, text)?;
         let (value, mask) = value::masked(field, text, self.program)?;

@@ -1,4 +1,4 @@
-//! Ports: where frames come from and go to. What is read here is what the user wants; opening them is the daemon's.
+//! The configuration of ports. Opening them is the daemon's task.
 
 use crate::diagnostic::{Report, Span};
 use crate::key::{Key, Shape};
@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-/// A port as configured; its position is that of `Program::ports`.
+/// A configured port; its position is that in `Program::ports`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: PortKind,
-    /// Its MAC address: as written, or the interface's where that is known.
+    /// Its MAC address: as configured, or the interface's if known.
     pub mac: Option<[u8; 6]>,
-    /// Mishaps that are made to happen to its frames.
+    /// Faults to simulate.
     pub fault: Option<Fault>,
-    /// A pcap file into which all its frames are written.
+    /// A pcap file in which all its frames are recorded.
     pub trace: Option<PathBuf>,
 }
 
@@ -32,24 +32,24 @@ pub struct PortConfig {
 pub enum PortKind {
     /// AF_XDP on an interface.
     Xdp(Xdp),
-    /// Files.
+    /// Recordings.
     Pcap {
-        /// Frames come from here.
+        /// The file to receive.
         input: Option<PathBuf>,
-        /// Frames go here.
+        /// The file in which transmitted frames are recorded.
         output: Option<PathBuf>,
-        /// Frames for the kernel go here.
+        /// The file in which frames for the kernel are recorded.
         kernel: Option<PathBuf>,
     },
-    /// Memory: tests and benchmarks.
+    /// Memory, for tests and benches.
     Mem,
     /// DPDK.
     Dpdk {
-        /// What rte_eal is told to probe.
+        /// Device arguments for DPDK.
         devargs: String,
-        /// A TAP interface to which frames for the kernel go.
+        /// A TAP interface for frames to the kernel.
         tap: Option<String>,
-        /// Frames that the device keeps for itself, as `net_pcap` does with a recording in a loop.
+        /// Frames that the device keeps, as `net_pcap` does with a looped recording.
         frames: u32,
     },
 }
@@ -59,15 +59,15 @@ pub enum PortKind {
 pub struct Xdp {
     /// The interface.
     pub interface: String,
-    /// Its queues; `None`: all.
+    /// The queues to use; `None` means all.
     pub queues: Option<Vec<u32>>,
-    /// How the kernel hands frames over.
+    /// How the kernel passes frames.
     pub mode: XdpMode,
-    /// What is taken from the kernel's stack.
+    /// The frames to take from the kernel's stack.
     pub take: Take,
 }
 
-/// How AF_XDP is bound.
+/// Mode of AF_XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
     /// The best that works.
@@ -81,36 +81,36 @@ pub enum XdpMode {
     Generic,
 }
 
-/// What a port takes; all else stays the kernel's.
+/// The frames that a port takes; all others stay with the kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Take {
-    /// Everything.
+    /// All frames.
     All,
-    /// What the apps name, and these.
+    /// The frames that apps need, and those that match these rules.
     Rules(Vec<TakeRule>),
 }
 
-/// Mishaps, each for a share of the frames between 0 and 1.
+/// Faults, each for a share of the frames between 0 and 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Fault {
-    /// Equal seeds make the same frames suffer.
+    /// Equal seeds affect the same frames.
     pub seed: u64,
-    /// Lost.
+    /// Share of frames lost.
     pub loss: f64,
-    /// Sent twice.
+    /// Share of frames duplicated.
     pub duplicate: f64,
-    /// Cut short.
+    /// Share of frames truncated.
     pub truncate: f64,
-    /// A bit flipped.
+    /// Share of frames with a flipped bit.
     pub corrupt: f64,
-    /// Overtaken by the next.
+    /// Share of frames overtaken by the next one.
     pub reorder: f64,
-    /// All held back for so long.
+    /// Delay of all frames, in nanoseconds.
     pub delay_ns: u64,
 }
 
 impl PortConfig {
-    /// Can a frame be given to the host's stack from here? AF_XDP cannot give back what it has taken.
+    /// Returns true if frames can be passed to the host's stack here. AF_XDP cannot return what it has taken.
     #[must_use]
     pub fn kernel_path(&self) -> bool {
         match &self.kind {
@@ -123,7 +123,7 @@ impl PortConfig {
 
 const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
 
-/// A port: one of the first four says what it is.
+/// Keys of a port, of which one of the first four determines the kind.
 const KEYS: &[Key] = &[
     Key::new("xdp", Shape::Text, "the interface that AF_XDP receives from and sends to"),
     Key::new("pcap", Shape::Map(PCAP), "recordings, each of which may be left out"),
@@ -175,7 +175,7 @@ const FAULT: &[Key] = &[
 const MODES: [(&str, XdpMode); 4] =
     [("auto", XdpMode::Auto), ("zero_copy", XdpMode::ZeroCopy), ("copy", XdpMode::Copy), ("generic", XdpMode::Generic)];
 
-/// The schema of a port.
+/// Returns the schema of a port.
 pub fn schema(schema: &mut Schema) -> Value {
     let mut port = schema.map(KEYS);
     port["oneOf"] = KINDS.iter().map(|kind| json!({ "required": [kind] })).collect();
@@ -188,7 +188,7 @@ fn protocols(schema: &mut Schema) -> Value {
     value::schema(packet::Field::IpProtocol, schema)
 }
 
-/// Reads a port. `id` is its place in the program.
+/// Reads a port. `id` is its position in the program.
 #[must_use]
 pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
     let section = Section::read(node, KEYS, report).at(span);
@@ -230,7 +230,7 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
     }
 }
 
-/// Keys that belong to another kind of port.
+/// Reports keys of other kinds of ports.
 fn misplaced(section: &Section, kinds: &[&str], report: &mut Report) {
     for (key, kind) in KEYS.iter().filter_map(|key| Some((key.word, key.only?))) {
         if let Some(node) = section.get(key).filter(|_| !kinds.is_empty() && !kinds.contains(&kind)) {
@@ -253,11 +253,11 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     Xdp { interface: interface.to_string(), queues, mode, take }
 }
 
-/// Frames that a device may keep: 10 GiB of them.
+/// The largest number of frames that a device may keep: 10 GiB of them.
 const FRAMES_MAX: u64 = 1 << 22;
-/// `IFNAMSIZ` less its zero byte.
+/// `IFNAMSIZ` without the terminating zero.
 const INTERFACE_MAX: usize = 15;
-/// Queues of an interface at most.
+/// The highest queue number of an interface.
 const QUEUE_MAX: u64 = 1023;
 
 fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
@@ -299,7 +299,7 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     Some(TakeRule { port, frames: Frames::Ip(rule) })
 }
 
-/// `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
+/// Reads an address or prefix: `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
 fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
     let text = text(node, "an address or prefix", report)?;
     let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
@@ -314,7 +314,7 @@ fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
     parsed
 }
 
-/// The protocol of a service or a rule: by name or number.
+/// Reads the protocol of a service or rule, by name or number.
 pub fn protocol(node: &Node, report: &mut Report) -> Option<u8> {
     let text = text(node, "a protocol", report)?;
     let value = value::field(packet::Field::IpProtocol, text, &engine::program::Program::default());
@@ -331,7 +331,7 @@ fn path(node: &Node, report: &mut Report) -> Option<PathBuf> {
     text(node, "a file name", report).map(PathBuf::from)
 }
 
-/// A MAC address of one station.
+/// Reads the MAC address of a station.
 pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     let text = text(node, "a MAC address", report)?;
     let Some(mac) = value::mac(text) else {
@@ -350,7 +350,7 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     Some(mac)
 }
 
-/// The address of an interface that exists here.
+/// Returns the MAC address of an existing interface.
 fn interface_mac(kind: &PortKind) -> Option<[u8; 6]> {
     let PortKind::Xdp(xdp) = kind else { return None };
     if xdp.interface.is_empty() || xdp.interface.contains('/') {
@@ -374,7 +374,7 @@ fn fault(node: &Node, report: &mut Report) -> Fault {
     }
 }
 
-/// A share of frames: `0.01` or `1%`.
+/// Reads a share of frames: `0.01` or `1%`.
 fn share(node: &Node, report: &mut Report) -> f64 {
     let share = match &node.kind {
         Kind::Scalar(text) if text.ends_with('%') => {

@@ -1,4 +1,4 @@
-//! Mappings, lists and simple values of the raw tree: their shapes, their keys, their ranges.
+//! Mappings, lists and simple values of the raw tree: checks their shapes, keys and ranges.
 
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::key::{Key, Shape};
@@ -6,23 +6,23 @@ use crate::raw::{Kind, Node};
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-/// A mapping whose keys are known.
+/// A mapping with known keys.
 pub struct Section<'a> {
-    /// Where it stands.
+    /// Its place.
     pub span: Span,
     keys: &'a [Key],
     entries: Vec<(&'a str, &'a Node)>,
 }
 
 impl<'a> Section<'a> {
-    /// The mapping `node` with the keys of a table and no others: other keys are reported and left out.
+    /// Reads the mapping `node` with the keys of a table; other keys are reported and left out.
     #[must_use]
     pub fn read(node: &'a Node, keys: &'a [Key], report: &mut Report) -> Section<'a> {
         let words: Vec<&str> = keys.iter().map(|key| key.word).collect();
         Section { keys, ..Section::of(node, &words, report) }
     }
 
-    /// The same for keys that another table knows, such as those of operations.
+    /// Like [`Section::read`], for keys from another table, such as those of operations.
     #[must_use]
     pub fn of(node: &'a Node, known: &[&str], report: &mut Report) -> Section<'a> {
         let mut section = Section { span: node.span, keys: &[], entries: Vec::new() };
@@ -40,19 +40,19 @@ impl<'a> Section<'a> {
         section
     }
 
-    /// The same section; errors about the whole of it are shown at `span`.
+    /// Returns the same section; errors about the whole section are shown at `span`.
     #[must_use]
     pub fn at(self, span: Span) -> Section<'a> {
         Section { span, ..self }
     }
 
-    /// The value of a key.
+    /// Returns the value of a key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&'a Node> {
         self.entries.iter().find(|(name, _)| *name == key).map(|(_, node)| *node)
     }
 
-    /// The value of a key that must be there; if it is missing, `what` says what it is.
+    /// Returns the value of a required key; `what` describes it in the error if it is missing.
     #[must_use]
     pub fn need(&self, key: &str, what: &str, report: &mut Report) -> Option<&'a Node> {
         let node = self.get(key);
@@ -62,13 +62,14 @@ impl<'a> Section<'a> {
         node
     }
 
-    /// The value of a key that must be there; if it is missing, the table says what it is.
+    /// Returns the value of a required key; the table describes it in the error if it is missing.
     #[must_use]
     pub fn needed(&self, key: &str, report: &mut Report) -> Option<&'a Node> {
         self.need(key, self.key(key).help, report)
     }
 
-    /// A whole number in the range that the table gives, or its default; `None` if what is written is reported.
+    /// Returns a whole number in the range given by the table, or its default; `None` if there is an error,
+    /// which is reported.
     #[must_use]
     pub fn number(&self, key: &str, report: &mut Report) -> Option<u64> {
         let known = self.key(key);
@@ -79,7 +80,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// One of a few words, or the default of the table; `None` if what is written is reported.
+    /// Returns one of a few words, or the default of the table; `None` if there is an error, which is
+    /// reported.
     #[must_use]
     pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
         match self.get(key) {
@@ -88,13 +90,13 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// `true` or `false`; `false` if it is not written.
+    /// Returns `true` or `false`, by default `false`.
     #[must_use]
     pub fn boolean(&self, key: &str, report: &mut Report) -> bool {
         self.get(key).and_then(|node| boolean(node, &format!("`{key}`"), report)).unwrap_or_default()
     }
 
-    /// A time in nanoseconds, or the default of the table, or none.
+    /// Returns a time in nanoseconds, or the default of the table, or 0.
     #[must_use]
     pub fn time(&self, key: &str, report: &mut Report) -> u64 {
         let default = self.key(key).default.and_then(crate::value::duration).unwrap_or_default();
@@ -106,7 +108,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Keys and values of a mapping; keys that are no words, and keys that are there twice, are told.
+/// Returns the keys and values of a mapping. Keys that are not words, and duplicate keys, are reported.
 #[must_use]
 pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
     let Kind::Map(map) = &node.kind else {
@@ -125,7 +127,7 @@ pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a
     list
 }
 
-/// The nodes of a list; `what` is what it lists.
+/// Returns the nodes of a list; `what` describes its elements in errors.
 #[must_use]
 pub fn list<'a>(node: &'a Node, what: &str, report: &mut Report) -> &'a [Node] {
     match &node.kind {
@@ -137,7 +139,7 @@ pub fn list<'a>(node: &'a Node, what: &str, report: &mut Report) -> &'a [Node] {
     }
 }
 
-/// A single value, as it was spelt.
+/// Returns a single value as it was spelt.
 #[must_use]
 pub fn text<'a>(node: &'a Node, what: &str, report: &mut Report) -> Option<&'a str> {
     match &node.kind {
@@ -149,7 +151,7 @@ pub fn text<'a>(node: &'a Node, what: &str, report: &mut Report) -> Option<&'a s
     }
 }
 
-/// A whole number within a range.
+/// Reads a whole number within a range.
 #[must_use]
 pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut Report) -> Option<u64> {
     let text = text(node, what, report)?;
@@ -164,7 +166,7 @@ pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut 
     }
 }
 
-/// One of a few words.
+/// Reads one of a few words.
 #[must_use]
 pub fn choice<T: Copy>(node: &Node, what: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
     let text = text(node, what, report)?;
@@ -176,19 +178,19 @@ pub fn choice<T: Copy>(node: &Node, what: &str, choices: &[(&str, T)], report: &
     chosen
 }
 
-/// The words of a choice.
+/// Returns the words of a choice.
 #[must_use]
 pub fn words<T>(choices: &[(&'static str, T)]) -> Vec<&'static str> {
     choices.iter().map(|(word, _)| *word).collect()
 }
 
-/// `true` or `false`.
+/// Reads `true` or `false`.
 #[must_use]
 pub fn boolean(node: &Node, what: &str, report: &mut Report) -> Option<bool> {
     choice(node, what, &[("true", true), ("false", false)], report)
 }
 
-/// Anything that reads itself from text, such as an address.
+/// Reads a value of any type that parses itself from text, such as an address.
 #[must_use]
 pub fn parsed<T: FromStr>(node: &Node, what: &str, report: &mut Report) -> Option<T> {
     let text = text(node, what, report)?;
@@ -199,7 +201,7 @@ pub fn parsed<T: FromStr>(node: &Node, what: &str, report: &mut Report) -> Optio
     parsed
 }
 
-/// A time with its unit, in nanoseconds: `500ms`, `30s`, `5m`, `2h`, `1d`; `never` is 0.
+/// Reads a time with its unit, in nanoseconds: `500ms`, `30s`, `5m`, `2h`, `1d`; `never` is 0.
 #[must_use]
 pub fn duration(node: &Node, what: &str, report: &mut Report) -> Option<u64> {
     let text = text(node, what, report)?;
@@ -214,10 +216,10 @@ pub fn duration(node: &Node, what: &str, report: &mut Report) -> Option<u64> {
     nanoseconds
 }
 
-/// Bytes of a name at most.
+/// The largest length of a name in bytes.
 pub const NAME_MAX: usize = 64;
 
-/// A name that somebody gives to something.
+/// Checks a name given by the user.
 #[must_use]
 pub fn name<'a>(name: &'a str, span: Span, report: &mut Report) -> Option<&'a str> {
     let good = |one: char| one.is_ascii_alphanumeric() || "_-.".contains(one);

@@ -10,13 +10,13 @@ use engine::program::{
     Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
 };
 
-/// Buckets of a Maglev group, unless it says otherwise: the smaller size of the paper (NSDI'16 §5.3), where a change
-/// of 1000 targets disturbs little.
+/// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which a
+/// change of 1000 targets disturbs little.
 pub const MAGLEV_SIZE: u32 = 65_537;
-/// Buckets of a group filled by wants, unless it says otherwise: what Open vSwitch's bonds have.
+/// Default number of buckets of a group filled by wants, as in Open vSwitch's bonds.
 const WANTS_SIZE: u32 = 256;
 
-/// A group.
+/// Keys of a group.
 pub const GROUP: &[Key] = &[
     Key::new("fill", Shape::Words(|| words(&FILLS)), "how targets get their buckets").or("maglev"),
     Key::new(
@@ -33,7 +33,7 @@ const TARGET: &[Key] = &[
 ];
 const FILLS: [(&str, Fill); 3] = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
 
-/// A meter (RFC 2697, or RFC 2698 with a peak rate).
+/// Keys of a meter (RFC 2697, or RFC 2698 with a peak rate).
 pub const METER: &[Key] = &[
     Key::new("unit", Shape::Words(|| words(&UNITS)), "what rates and bursts count").or("bytes"),
     Key::needed("cir", Shape::Number(1, RATE_MAX), "the committed rate per second"),
@@ -45,7 +45,7 @@ pub const METER: &[Key] = &[
 ];
 const UNITS: [(&str, MeterUnit); 2] = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
 
-/// Reads the contents of a group that the program knows by name.
+/// Reads the contents of a group whose name the program knows.
 #[must_use]
 pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -> Group {
     let blank = program.groups[id.index()].clone();
@@ -68,7 +68,7 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
 fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, report: &mut Report) -> Option<Target> {
     let name = name(called, span, report)?.to_string();
     let origin = report.origin(span);
-    // `b1: p1` is `b1: { forward: p1 }`.
+    // `b1: p1` means `b1: { forward: p1 }`.
     if let Kind::Scalar(_) = node.kind {
         let forward = forward::read(node, program, report).unwrap_or_default();
         return Some(Target { name, weight: 1, forward, origin });
@@ -82,7 +82,7 @@ fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, 
     Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })
 }
 
-/// A weight at most: 65535 targets of it do not overflow a sum of 32 bits.
+/// The largest weight: with 65535 targets, the sum fits into 32 bits.
 pub const WEIGHT_MAX: u64 = 65_535;
 
 /// Reads a meter.
@@ -101,10 +101,10 @@ pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Opti
     Some(MeterDeclaration { name, config, origin: report.origin(span) })
 }
 
-/// A rate or burst at most: a terabyte, so that rate times nanoseconds fits 128 bits by far.
+/// The largest rate or burst: a terabyte, so that rate times nanoseconds fits into 128 bits.
 const RATE_MAX: u64 = 1 << 40;
 
-/// RFC 2698 if there is a peak rate, else RFC 2697.
+/// Reads the second bucket: of RFC 2698 if there is a peak rate, otherwise of RFC 2697.
 fn second(section: &Section, cir: u64, report: &mut Report) -> MeterSecond {
     let ebs = section.number("ebs", report);
     let (pir, pbs) = (section.number("pir", report), section.number("pbs", report));

@@ -1,5 +1,5 @@
-//! Values of fields, as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of protocols. Every
-//! reader here has its writer beside it, and reads what that wrote.
+//! Values of fields as people write them: numbers, MAC and IP addresses, prefixes, ranges, names of
+//! protocols. Every reader here has a writer beside it, and reads what that wrote.
 
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use engine::builder::Number;
@@ -21,7 +21,7 @@ const ETHER_TYPES: &[(&str, u128)] = &[("ipv4", 0x0800), ("arp", 0x0806), ("ipv6
 const PROTOCOLS: &[(&str, u128)] =
     &[("icmp", 1), ("tcp", 6), ("udp", 17), ("gre", 47), ("esp", 50), ("icmpv6", 58), ("sctp", 132)];
 
-/// A number: decimal or 0x hexadecimal, with underscores where they please.
+/// Reads a number: decimal or 0x hexadecimal, with underscores anywhere.
 #[must_use]
 pub fn number(text: &str) -> Option<u128> {
     let text = text.replace('_', "");
@@ -33,7 +33,7 @@ pub fn number(text: &str) -> Option<u128> {
     }
 }
 
-/// A time in nanoseconds.
+/// Reads a time, in nanoseconds.
 #[must_use]
 pub fn duration(text: &str) -> Option<u64> {
     if text == "never" {
@@ -54,7 +54,7 @@ pub fn duration(text: &str) -> Option<u64> {
     u64::try_from(number(count)?).ok()?.checked_mul(nanoseconds)
 }
 
-/// A MAC address: six pairs of hexadecimal digits.
+/// Reads a MAC address: six pairs of hexadecimal digits.
 #[must_use]
 pub fn mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
@@ -67,10 +67,10 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     parts.next().is_none().then_some(bytes)
 }
 
-/// A value of `field`.
+/// Reads a value of `field`.
 ///
 /// # Errors
-/// A sentence.
+/// Returns the message.
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
     let value = match named(field, text, program) {
         Some(value) => value,
@@ -120,18 +120,19 @@ fn example(field: Field, program: &Program) -> String {
     }
 }
 
-/// Is the field an IP address? Then a mask may be the length of a prefix.
+/// Returns true if the field is an IP address, whose mask may be a prefix length.
 fn is_address(field: Field) -> bool {
     let spec = field.spec();
     spec.bits == 128 || (spec.bits == 32 && spec.base != Base::Metadata)
 }
 
-/// The schema of a value of `field`.
+/// Returns the schema of a value of `field`.
 pub fn schema(field: Field, schema: &mut Schema) -> Value {
     spelt_as(field, &kind(field), &spelling(field), schema)
 }
 
-/// The schema of what a pipe matches a field with: a criterion's word, a value and perhaps a mask, or the long form.
+/// Returns the schema of what a pipe matches a field with: a criterion's word, a value and perhaps a mask, or
+/// the long form.
 pub fn criterion_schema(field: Field, schema: &mut Schema) -> Value {
     let (kind, spelling) = (kind(field), spelling(field));
     let one = spelt_as(field, &kind, &spelling, schema);
@@ -150,7 +151,8 @@ pub fn criterion_schema(field: Field, schema: &mut Schema) -> Value {
     })
 }
 
-/// The schema of what an entry gives for a field: a value, a prefix, a value and its mask, a range, or `any`.
+/// Returns the schema of what an entry gives for a field: a value, a prefix, a value and its mask, a range,
+/// or `any`.
 pub fn entry_schema(field: Field, schema: &mut Schema) -> Value {
     let (kind, spelling) = (kind(field), spelling(field));
     let one = spelt_as(field, &kind, &spelling, schema);
@@ -160,13 +162,13 @@ pub fn entry_schema(field: Field, schema: &mut Schema) -> Value {
     })
 }
 
-/// Words of a criterion besides a value: those of all types of pipes.
+/// Returns the words of criteria besides values, of all types of pipes.
 fn criteria() -> BTreeSet<&'static str> {
     let types = PipeKind::BLANK.iter().flat_map(|kind| kind.of_type().criteria);
     types.copied().chain(["ignore"]).collect()
 }
 
-/// Fields whose values are spelt alike have one definition.
+/// Returns the definition of a notation, which fields with the same notation share.
 fn spelt_as(field: Field, kind: &str, spelling: &str, schema: &mut Schema) -> Value {
     schema.define(&format!("value_{kind}"), |_| {
         let names: Vec<&str> = names(field).iter().map(|(name, _)| *name).collect();
@@ -208,10 +210,10 @@ fn names(field: Field) -> &'static [(&'static str, u128)] {
     NAMES.iter().find(|(one, _)| *one == field).map_or(&[], |(_, names)| names)
 }
 
-/// A mask of `field`: `/24` (addresses), `all`, or a value.
+/// Reads a mask of `field`: `/24` (addresses), `all`, or a value.
 ///
 /// # Errors
-/// A sentence.
+/// Returns the message.
 pub fn mask(of: Field, text: &str, program: &Program) -> Result<u128, String> {
     if text == "all" {
         return Ok(of.max());
@@ -228,17 +230,18 @@ fn prefix_length(field: Field, text: &str) -> Result<u8, String> {
     length.ok_or_else(|| format!("a prefix of `{field}` has 0 to {bits} bits, not `{text}`"))
 }
 
-/// The mask of a prefix.
+/// Returns the mask of a prefix.
 #[must_use]
 pub fn prefix_mask(field: Field, length: u8) -> u128 {
     let rest = field.spec().bits.saturating_sub(length);
     if rest >= 128 { 0 } else { field.max() >> rest << rest }
 }
 
-/// A value and the mask behind its slash: `10.0.0.0/8`, `10.0.0.1/255.0.0.255`, `0x02/0x12`; all bits without one.
+/// Reads a value and the mask behind its slash: `10.0.0.0/8`, `10.0.0.1/255.0.0.255`, `0x02/0x12`; without a
+/// slash, all bits.
 ///
 /// # Errors
-/// A sentence.
+/// Returns the message.
 pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), String> {
     let Some((value, behind)) = text.split_once('/') else { return Ok((field(of, text, program)?, of.max())) };
     let mask = if !behind.bytes().all(|digit| digit.is_ascii_digit()) {
@@ -253,10 +256,10 @@ pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), 
     Ok((value, mask))
 }
 
-/// A value must lie within its mask.
+/// Checks that a value lies within its mask.
 ///
 /// # Errors
-/// A sentence that says which value would.
+/// Returns a message that suggests a value.
 pub fn within(field: Field, value: u128, mask: u128, program: &Program) -> Result<(), String> {
     if value & !mask == 0 {
         return Ok(());
@@ -265,10 +268,10 @@ pub fn within(field: Field, value: u128, mask: u128, program: &Program) -> Resul
     Err(format!("`{value}` has bits outside the mask {}: did you mean `{meant}`?", write_mask(field, mask)))
 }
 
-/// A prefix: `10.0.0.0/8`; the whole value without a slash.
+/// Reads a prefix: `10.0.0.0/8`; without a slash, the whole value.
 ///
 /// # Errors
-/// A sentence.
+/// Returns the message.
 pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), String> {
     let (value, length) = match text.split_once('/') {
         Some((value, length)) => (value, prefix_length(of, length)?),
@@ -279,10 +282,10 @@ pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), St
     Ok((value, length))
 }
 
-/// A range: `1000-2000`, or one value.
+/// Reads a range: `1000-2000`, or one value.
 ///
 /// # Errors
-/// A sentence.
+/// Returns the message.
 pub fn range(of: Field, text: &str, program: &Program) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let end = |text: &str| -> Result<u16, String> {
@@ -293,7 +296,7 @@ pub fn range(of: Field, text: &str, program: &Program) -> Result<(u16, u16), Str
     if first > last { Err(format!("the range `{text}` is empty")) } else { Ok((first, last)) }
 }
 
-/// A value of `field` as [`field`] reads it.
+/// Writes a value of `field` as [`field`] reads it.
 #[must_use]
 pub fn write(field: Field, value: u128, program: &Program) -> String {
     if field == Field::InputPort {
@@ -314,14 +317,14 @@ pub fn write(field: Field, value: u128, program: &Program) -> String {
     }
 }
 
-/// A MAC address.
+/// Writes a MAC address.
 #[must_use]
 pub fn write_mac(value: u128) -> String {
     let bytes: Vec<String> = (0..6).rev().map(|at| format!("{:02x}", value >> (8 * at) & 0xff)).collect();
     bytes.join(":")
 }
 
-/// A mask as [`mask`] reads it.
+/// Writes a mask as [`mask`] reads it.
 #[must_use]
 pub fn write_mask(field: Field, mask: u128) -> String {
     if is_address(field) {
@@ -339,7 +342,7 @@ fn write_address(field: Field, value: u128) -> String {
     }
 }
 
-/// A value and its mask as [`masked`] reads them.
+/// Writes a value and its mask as [`masked`] reads them.
 #[must_use]
 pub fn write_masked(field: Field, value: u128, mask: u128, program: &Program) -> String {
     let value = write(field, value, program);
@@ -349,8 +352,8 @@ pub fn write_masked(field: Field, value: u128, mask: u128, program: &Program) ->
     format!("{value}/{}", write_mask(field, mask).trim_start_matches('/'))
 }
 
-/// A flow key as its `Display` writes it: `udp 10.0.0.1:53 > 10.0.0.2:4000`, `protocol 47 10.0.0.1:0 > 10.0.0.2:0`,
-/// `tcp [2001:db8::1]:1 > [2001:db8::2]:2 vni 7`.
+/// Reads a flow key as its `Display` writes it: `udp 10.0.0.1:53 > 10.0.0.2:4000`, `protocol 47 10.0.0.1:0 >
+/// 10.0.0.2:0`, `tcp [2001:db8::1]:1 > [2001:db8::2]:2 vni 7`.
 #[must_use]
 pub fn flow(text: &str) -> Option<FlowKey> {
     let mut words = text.split_whitespace();
@@ -433,7 +436,7 @@ mod tests {
             let address = |bits: u128| -> IpAddr {
                 if v6 { Ipv6Addr::from_bits(bits).into() } else { Ipv4Addr::from_bits(bits as u32).into() }
             };
-            // An IPv6 source that is multicast would be the mark of IPv4 keys.
+            // A multicast IPv6 source address would be the mark of IPv4 keys.
             let src = if v6 { src >> 8 } else { src };
             let key = FlowKey::new(address(src), address(dst), protocol, ports, vni);
             prop_assert_eq!(flow(&key.to_string()), Some(key));

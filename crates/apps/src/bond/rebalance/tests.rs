@@ -236,16 +236,44 @@ fn the_largest_loads_are_only_numbers() {
     planned(OURS, &[u64::MAX; 512], &[1; 512], &carriers);
 }
 
-/// The rule of section 2.4 once more, as its steps read: everything is looked for anew each time, nothing is kept
-/// sorted, and all is done on one list of (bucket, load, member, moved).
-fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
-    #[derive(Clone, Copy)]
-    struct Entry {
-        bucket: u32,
-        load: u64,
-        member: u16,
-        moved: bool,
+/// A bucket, as the twin knows it.
+#[derive(Clone, Copy)]
+struct Entry {
+    bucket: u32,
+    load: u64,
+    member: u16,
+    moved: bool,
+}
+
+fn sum(entries: &[Entry]) -> u64 {
+    entries.iter().map(|entry| entry.load).sum()
+}
+
+/// Picks buckets of `from` that fit into `ideal`, big to small; the smallest if none fits.
+fn pick(entries: &[Entry], from: u16, ideal: u64) -> Vec<Entry> {
+    let mut candidates: Vec<Entry> =
+        entries.iter().copied().filter(|entry| entry.member == from && !entry.moved).collect();
+    candidates.sort_by(|a, b| b.load.cmp(&a.load).then(a.bucket.cmp(&b.bucket)));
+    let mut picked: Vec<Entry> = Vec::new();
+    if candidates.len() > 1 {
+        for candidate in &candidates {
+            if sum(&picked) + candidate.load <= ideal {
+                picked.push(*candidate);
+            }
+            if ideal - sum(&picked) < ideal / 10 {
+                break;
+            }
+        }
+        if picked.is_empty() {
+            picked.push(candidates[candidates.len() - 1]);
+        }
     }
+    picked
+}
+
+/// Open vSwitch's rule, step by step as it reads: everything is searched for each time, and nothing is kept
+/// sorted.
+fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
     let mut entries: Vec<Entry> = Vec::new();
     for (at, (&load, &member)) in loads.iter().zip(slots).enumerate() {
         if load > 0 && member < members {
@@ -272,24 +300,7 @@ fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
             return moves;
         }
         let ideal = (high + low) / 2 - low;
-        let mut candidates: Vec<Entry> =
-            entries.iter().copied().filter(|entry| entry.member == from && !entry.moved).collect();
-        candidates.sort_by(|a, b| b.load.cmp(&a.load).then(a.bucket.cmp(&b.bucket)));
-        let mut picked: Vec<Entry> = Vec::new();
-        let sum = |picked: &[Entry]| picked.iter().map(|entry| entry.load).sum::<u64>();
-        if candidates.len() > 1 {
-            for candidate in &candidates {
-                if sum(&picked) + candidate.load <= ideal {
-                    picked.push(*candidate);
-                }
-                if ideal - sum(&picked) < ideal / 10 {
-                    break;
-                }
-            }
-            if picked.is_empty() {
-                picked.push(candidates[candidates.len() - 1]);
-            }
-        }
+        let picked = pick(&entries, from, ideal);
         let new_low = u64::min(high - sum(&picked), low + sum(&picked));
         if picked.is_empty() || new_low <= low || new_low - low < ideal / 10 {
             given_up[usize::from(from)] = true;
@@ -319,7 +330,8 @@ proptest! {
         prop_assert_eq!(moves(&plan), twin(&loads, &holders[..loads.len()], members));
     }
 
-    /// Whatever the options: the sums are right, a bucket moves once at most, and nobody ends fuller than the fullest was.
+    /// Whatever the options: the sums are right, a bucket moves once at most, and nobody ends fuller than the
+    /// fullest was.
     #[test]
     fn every_plan_adds_up(
         loads in loads(),
@@ -391,8 +403,8 @@ mod simulation {
         buckets
     }
 
-    /// The fullest member's load over the mean: at first and after each of `runs`; and the moves of the first. Means of
-    /// all seeds.
+    /// The fullest member's load over the mean: at first and after each of `runs`; and the moves of the
+    /// first. Means of all seeds.
     fn simulate(rule: Rule, all_on_one: bool, members: u16, flows: Flows, runs: usize) -> (Vec<f64>, f64) {
         let (mut ratios, mut moved) = (vec![0.0; runs + 1], 0.0);
         for seed in 0..SEEDS {
@@ -473,7 +485,8 @@ mod simulation {
         }
     }
 
-    /// 1 and 3 of 10 Gbit/s: by bytes the slow one is three times over its part, by capacity all are equally full.
+    /// 1 and 3 of 10 Gbit/s: by bytes the slow one is three times over its part, by capacity all are equally
+    /// full.
     #[test]
     fn a_mix_of_speeds_is_even_by_capacity_only() {
         let capacities = [1000, 10_000, 10_000, 10_000];
