@@ -1,4 +1,5 @@
-//! The flow-pipe engine: programs, their check, two executors, workers. It knows the `Port` trait and no driver.
+//! The flow-pipe engine: programs, their check, two executors, workers. It knows only the `Port` trait, no
+//! driver.
 
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;

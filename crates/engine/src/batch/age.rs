@@ -1,21 +1,24 @@
-//! What happens between batches: flows and run-time entries age, moves of buckets settle, flow deltas are taken.
+//! Work between batches: ages flows and run-time entries, carries out moves of buckets, hands over flow
+//! deltas.
 
 use super::{DELTAS_MAX, Engine};
 use crate::program::PipeId;
 use table::FlowDelta;
 
-/// Milliseconds in which the age of every flow and run-time entry is looked at about once, whatever the table's size
-/// and the pace of breaths.
+/// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
+/// whatever the table's size and the pace of breaths.
 const AGE_SWEEP_MS: u64 = 1_000;
 
-/// Rows looked at in one breath at most: 50 microseconds of a worker that has slept.
+/// The largest number of rows checked in one breath: 50 microseconds for a worker that has slept.
 const AGE_ROWS_MAX: u64 = 16_384;
 
-/// Moves of a group's buckets looked at in one breath at most: a packet that meets a bucket looks for itself.
+/// The largest number of moves checked per group in one breath; a packet that meets a bucket checks its move
+/// anyway.
 const MOVES_PER_TICK: usize = 1024;
 
 impl Engine {
-    /// Ages a slice in proportion to the time since the last one: part of every breath, at most once a millisecond.
+    /// Ages a slice in proportion to the time since the last one. Part of every breath, at most once per
+    /// millisecond.
     pub fn tick(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
         let elapsed_ms = now_ms.wrapping_sub(self.ticked_ms);
@@ -36,7 +39,7 @@ impl Engine {
         let now_ms = (now_ns / 1_000_000) as u32;
         self.walk.groups.iter_mut().for_each(|group| group.settle(usize::MAX, now_ns));
         for pipe in &mut self.pipes {
-            // To the last row from where the last breath stopped, and then from the first.
+            // From where the last breath stopped to the last row, and then from the first.
             for _ in 0..2 {
                 pipe.age_flows(u32::MAX, now_ms, usize::MAX);
                 pipe.age_entries(u32::MAX, now_ms);
@@ -44,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// Takes the flow deltas that wait, with the pipe each came from ([`GONE`]: one of an earlier program), while `sink`
-    /// accepts them.
+    /// Passes the waiting flow deltas to `sink`, as long as it accepts them, with the pipe of each ([`GONE`]
+    /// for a pipe of an earlier program).
     pub fn take_deltas(&mut self, mut sink: impl FnMut(PipeId, FlowDelta) -> bool) {
         let gone = self.departed.iter().take_while(|(pipe, delta)| sink(*pipe, *delta)).count();
         self.departed.drain(..gone);
@@ -57,7 +60,7 @@ impl Engine {
     }
 }
 
-/// Rows of a table of `capacity` flows to look at after `elapsed_ms`.
+/// Returns how many rows of a table of `capacity` flows to check after `elapsed_ms`.
 fn age_rows(capacity: u32, elapsed_ms: u32) -> u32 {
     (u64::from(capacity) * u64::from(elapsed_ms)).div_ceil(AGE_SWEEP_MS).min(AGE_ROWS_MAX) as u32
 }

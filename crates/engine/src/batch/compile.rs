@@ -1,5 +1,4 @@
-//! From a pipe as written to a pipe as run: guards, a table of the right kind, plans for its actions, its
-//! entries.
+//! Compiles a pipe: guards, a table of the right type, plans for its actions, and its entries.
 
 use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
@@ -13,16 +12,17 @@ use crate::snapshot::Count;
 use packet::Field;
 use thiserror::Error;
 
-/// Why a program cannot be compiled. The check says most of this better, with a place; this is the last line.
+/// Why a program cannot be compiled. The check reports most of this better, with a place; this is the last
+/// resort.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum CompileError {
-    /// Pipes forward in a circle.
+    /// The pipes form a loop.
     #[error("pipes forward in a circle through `{0}`")]
     Loop(String),
-    /// The matched fields need more than the widest key.
+    /// The matched fields need more bits than the widest key.
     #[error("pipe `{0}` matches too many bits: at most {KEY_WORDS_MAX} words of 64 bits")]
     KeyTooWide(String),
-    /// A criterion the pipe's type does not have.
+    /// The pipe's type does not support a criterion.
     #[error("pipe `{pipe}`: {field} cannot be matched like this in a pipe of this type")]
     Criterion {
         /// The pipe.
@@ -30,15 +30,15 @@ pub enum CompileError {
         /// The field.
         field: Field,
     },
-    /// An LPM pipe without, or with more than one, prefix field.
+    /// An LPM pipe has no prefix field, or several.
     #[error("pipe `{0}`: an lpm pipe matches one field by prefix")]
     Prefix(String),
-    /// A meter's numbers are impossible.
+    /// The numbers of a meter are invalid.
     #[error("meter `{meter}`: {why}")]
     Meter {
         /// The meter.
         meter: String,
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// An entry was refused.
@@ -46,14 +46,14 @@ pub enum CompileError {
     Entry {
         /// The pipe.
         pipe: String,
-        /// Its place in the list, from 1.
+        /// Its position in the list, counted from 1.
         entry: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// A pipe ready to run.
+/// A pipe that is ready to run.
 #[derive(Debug)]
 pub struct CompiledPipe {
     /// The pipe as written, without its entries.
@@ -72,10 +72,10 @@ pub struct CompiledPipe {
     pub counted: bool,
     pub rehash: bool,
     pub idle_timeout_ms: u32,
-    /// Where the next look at ages begins.
+    /// Where the next check of ages starts.
     pub aged: u32,
     pub capacity: u32,
-    /// Packets that hit an entry, of those now present or gone.
+    /// Packets that hit entries, including removed ones.
     pub hits: u64,
     pub misses: Count,
 }
@@ -107,7 +107,7 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
     })
 }
 
-/// Ages are kept in milliseconds; a timeout below one is one.
+/// Converts an age limit to milliseconds; a limit below one counts as one.
 pub fn milliseconds(ns: u64) -> u32 {
     if ns == 0 { 0 } else { u32::try_from(ns / 1_000_000).unwrap_or(u32::MAX / 4).max(1) }
 }
@@ -120,7 +120,7 @@ fn guards(pipe: &Pipe) -> Guards {
     Guards::new(&pipe.matches.iter().filter_map(constant).collect::<Vec<_>>())
 }
 
-/// The matched fields that are not constant, with their masks.
+/// Returns the matched fields that are not constant, with their masks.
 pub fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<Vec<(Field, u128)>, CompileError> {
     let mut fields = Vec::new();
     for one in pipe.varying() {
@@ -130,12 +130,12 @@ pub fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<V
     Ok(fields)
 }
 
-/// An entry of the program was refused.
+/// Returns the error for a refused entry of the program.
 pub fn refused(pipe: &Pipe, entry: usize, why: &ChangeError) -> CompileError {
     CompileError::Entry { pipe: pipe.name.clone(), entry: entry + 1, why: why.to_string() }
 }
 
-/// A meter with full buckets.
+/// Creates a meter with full buckets.
 pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileError> {
     let rates = match config.second {
         MeterSecond::Excess { ebs } => {
@@ -154,7 +154,8 @@ pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileEr
     table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
-/// The order of pipes: every forward points onward, and of several that could be next the one written first is.
+/// Returns the order of pipes: every forward leads onward, and of several candidates the one written first is
+/// next.
 pub fn order(program: &Program, shape: &Shape) -> Result<Vec<usize>, CompileError> {
     let order: Vec<usize> = shape.order.iter().map(|pipe| pipe.index()).collect();
     match (0..program.pipes.len()).find(|at| !order.contains(at)) {
@@ -163,7 +164,7 @@ pub fn order(program: &Program, shape: &Shape) -> Result<Vec<usize>, CompileErro
     }
 }
 
-/// A group's buckets, from the ones before where history counts.
+/// Fills a group's buckets, from the previous ones where history counts.
 #[must_use]
 pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16> {
     let size = group.size as usize;
@@ -183,8 +184,8 @@ pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16>
     }
 }
 
-/// A target's name as a number that every node of a fleet agrees on: the select hash, seed 0, of its bytes,
-/// eight to a word, behind their count.
+/// Converts a target's name to a number on which every node of a fleet agrees: the select hash, with seed 0,
+/// of the number of its bytes and the bytes themselves, eight per word.
 #[must_use]
 pub fn name_hash(name: &str) -> u64 {
     let mut words = vec![name.len() as u64];

@@ -1,24 +1,26 @@
-//! What became of a batch: one mask per way out, so that the worker sends each way's frames together and in order.
+//! The outcome of a batch: one mask per way out, so that the worker sends the frames of each way together and
+//! in order.
 
 use super::Tees;
 use crate::program::{AppId, PortId, Program};
 use crate::verdict::{Copied, Verdict};
 use packet::DropReason;
 
-/// What became of a batch: one mask per way out.
+/// The outcome of a batch: one mask per way out.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Packets for each port, by its number.
+    /// Packets for each port, by port number.
     pub transmit: Vec<u64>,
-    /// Packets for the host's stack at the port they came in by.
+    /// Packets for the host's stack, at the port on which they arrived.
     pub kernel: u64,
-    /// Packets for each app, by its number.
+    /// Packets for each app, by app number.
     pub apps: Vec<u64>,
-    /// Packets that were dropped; `reasons` says why.
+    /// Packets that were dropped; `reasons` has the reason of each.
     pub dropped: u64,
-    /// Reasons of the dropped.
+    /// The reason of each dropped packet.
     pub reasons: Vec<DropReason>,
-    /// Packets in the masks of several ports: a copy for each, and the frame itself for the last.
+    /// Packets in the masks of several ports: all but the last port send a copy, the last sends the frame
+    /// itself.
     pub flooded: u64,
     /// Copies for apps of packets that went on.
     pub tees: Tees,
@@ -39,8 +41,8 @@ impl Outcome {
 
     pub(super) fn clear(&mut self) {
         self.transmit.fill(0);
-        // glibc fills nothing by a store under an empty mask, and where an empty list points to that is an assist of
-        // hundreds of cycles.
+        // With an empty list, glibc would store under an empty mask; where the list's pointer leads, that
+        // causes an assist of hundreds of cycles.
         if !self.apps.is_empty() {
             self.apps.fill(0);
         }
@@ -56,7 +58,7 @@ impl Outcome {
         self.reasons[slot & 63] = reason;
     }
 
-    /// What became of one packet; `input` is where it came in.
+    /// Returns the outcome of one packet, which arrived on `input`.
     #[must_use]
     pub fn verdict(&self, slot: usize, input: PortId) -> Verdict {
         let bit = 1 << slot;
@@ -70,7 +72,7 @@ impl Outcome {
         }
     }
 
-    /// Copies of one packet, whose bytes are these now.
+    /// Returns the copies of one packet, whose bytes are now these.
     #[must_use]
     pub fn copies(&self, slot: usize, bytes: &[u8]) -> Vec<Copied> {
         let tees = self.tees.of(slot).map(|(app, bytes)| Copied { to: Verdict::App(app), bytes: bytes.to_vec() });

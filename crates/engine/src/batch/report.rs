@@ -1,4 +1,4 @@
-//! What the engine has counted and holds.
+//! Reports what the engine has counted and holds.
 
 use super::Engine;
 use super::compile::CompiledPipe;
@@ -9,13 +9,13 @@ use crate::worker::PipeReport;
 use packet::FlowKey;
 
 impl Engine {
-    /// Totals of every pipe.
+    /// Returns the totals of every pipe.
     #[must_use]
     pub fn pipe_reports(&self) -> Vec<PipeReport> {
         self.pipes.iter().map(CompiledPipe::report).collect()
     }
 
-    /// Everything that was counted.
+    /// Returns all counts.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
@@ -25,19 +25,19 @@ impl Engine {
         }
     }
 
-    /// What was counted without listing entries and flows: cheap whatever the tables' sizes.
+    /// Returns the shared counters, at a cost that does not depend on the tables' sizes.
     #[must_use]
     pub fn counters(&self) -> Vec<Count> {
         self.walk.counters.clone()
     }
 
-    /// A shared counter.
+    /// Returns a shared counter.
     #[must_use]
     pub fn counter(&self, id: CounterId) -> Count {
         self.walk.counters.get(id.index()).copied().unwrap_or_default()
     }
 
-    /// Entries of a pipe as they could be written again, with their counts.
+    /// Returns the entries of a pipe, as they could be written again, with their counts.
     #[must_use]
     pub fn entries(&self, pipe: PipeId) -> Vec<(Entry, Count)> {
         let pipe = self.pipes.get(pipe.index());
@@ -45,32 +45,32 @@ impl Engine {
         all.map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes })).collect()
     }
 
-    /// One live flow of a FLOW pipe.
+    /// Returns one live flow of a FLOW pipe.
     #[must_use]
     pub fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         self.pipes.get(pipe.index())?.table.flows()?.snapshot(key)
     }
 
-    /// Up to `limit` live flows of a FLOW pipe, and how many there are.
+    /// Returns up to `limit` live flows of a FLOW pipe, and how many there are.
     #[must_use]
     pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
         flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.table.len()))
     }
 
-    /// The buckets of every group, targets by their position.
+    /// Returns the buckets of every group, with targets by position.
     #[must_use]
     pub fn buckets(&self) -> Vec<Vec<u16>> {
         self.walk.groups.iter().map(|group| group.slots().to_vec()).collect()
     }
 
-    /// How many packets each pipe has dealt out in turn.
+    /// Returns how many packets each pipe has distributed in turn.
     #[must_use]
     pub fn turns(&self) -> Vec<u64> {
         self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
     }
 
-    /// The same, with what those that are given have counted.
+    /// Returns the buckets of every group, with the counts of given buckets.
     #[must_use]
     pub fn bucket_reports(&self) -> Vec<BucketReport> {
         self.walk.groups.iter().map(GroupTable::report).collect()

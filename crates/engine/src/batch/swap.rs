@@ -1,8 +1,8 @@
 //! A new program takes over the state of the old one: shape is swapped, entries are state.
 //!
-//! The new engine is compiled elsewhere, with the entries its configuration names. Here it inherits: counts
-//! of entries with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, counters
-//! by name. Whatever does not survive is counted per pipe, and removed flows leave their deltas.
+//! The new engine is compiled elsewhere, with the entries of its configuration. Here it inherits: counts of
+//! entries with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, and counters
+//! by name. What does not survive is counted per pipe, and removed flows leave their deltas.
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::{GroupTable, Held};
@@ -15,19 +15,19 @@ use crate::program::{
     CounterId, Entry, EntryMatch, Fill, Forward, MeterDeclaration, MeterId, Operation, Pipe, PipeId, Program,
 };
 
-/// What a swap kept and what it removed.
+/// What a swap kept and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SwapReport {
     /// Pipes of the old program that lost something: name, entries removed, flows removed.
     pub removed: Vec<(String, usize, usize)>,
-    /// Entries whose counts went on.
+    /// Entries whose counts continue.
     pub entries_kept: usize,
-    /// Flows that went on.
+    /// Flows that continue.
     pub flows_kept: usize,
 }
 
 impl Engine {
-    /// Takes over from `old`. Both must have been made with the same secret.
+    /// Takes over the state of `old`. Both must have been created with the same secret.
     pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
         let mut report = SwapReport::default();
         self.inherit_shared(old);
@@ -53,7 +53,7 @@ impl Engine {
         report
     }
 
-    /// Shared counters go on by name; meters too, while their numbers stay.
+    /// Takes over shared counters by name, and meters by name if their numbers are unchanged.
     fn inherit_shared(&mut self, old: &Engine) {
         for (name, count) in old.program.counters.iter().zip(&old.walk.counters) {
             if let Some(at) = self.program.counters.iter().position(|one| one == name) {
@@ -68,7 +68,7 @@ impl Engine {
         }
     }
 
-    /// Groups filled by wants-count go on from the buckets they had, and those filled by hand with them.
+    /// Takes over the buckets of groups filled by wants-count, and given buckets.
     fn inherit_buckets(&mut self, old: &Engine) {
         for (at, group) in self.program.groups.iter().enumerate() {
             let Some(from) = old.program.group_named(&group.name) else { continue };
@@ -94,7 +94,7 @@ impl Engine {
     }
 }
 
-/// Everything in a pipe that has no heir: entries and flows.
+/// Counts the entries and removes the flows of a pipe without an heir.
 fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
     let entries = from.entries().len();
     (entries, from.table.flows_mut().map_or(0, Flows::forget_all))
@@ -125,7 +125,7 @@ fn inherit_pipe(
     (lost, flows_lost)
 }
 
-/// Enters a run-time entry with the counts it had; false if it cannot be.
+/// Inserts a run-time entry with its counts. Returns false if that is impossible.
 fn enter_again(
     (id, heir): (PipeId, &mut CompiledPipe),
     entry: &Entry,
@@ -138,21 +138,22 @@ fn enter_again(
     translated.is_some_and(|entry| heir.enter(&entry, now_ms).is_ok()) && heir.inherit(&key, row)
 }
 
-/// The name of the group whose targets a pipe has entries for.
+/// Returns the name of the group whose targets a pipe has entries for.
 fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
     Some(&program.groups[pipe.kind.group()?.index()].name)
 }
 
-/// Two programs side by side: names are what lasts.
+/// Two programs, matched by name.
 struct Names<'a> {
     old: &'a Program,
     new: &'a Program,
-    /// What entries of the new program must not break.
+    /// The shape of the new program, which entries must not break.
     shape: &'a Shape,
 }
 
 impl Names<'_> {
-    /// Does an entry of `old` mean the same in `new`: name, type, match fields, masks and action shape?
+    /// Returns true if an entry of `old` means the same in `new`: equal name, type, match fields, masks and
+    /// action shape.
     fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
         let operations = |pipe: &Pipe| -> Vec<(String, Vec<Operation>)> {
             let bare = Operation::without_constants;
@@ -167,7 +168,7 @@ impl Names<'_> {
             && (old.forward == Forward::PerEntry) == (new.forward == Forward::PerEntry)
     }
 
-    /// What an old entry matches, targets by their new numbers; `None` when its target is gone.
+    /// Returns what an old entry matches, with the new numbers of targets; `None` if its target is gone.
     fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
         let renumber = |one: &EntryMatch| match *one {
             EntryMatch::Target(target) => self.target(shape, target).map(EntryMatch::Target),
@@ -176,8 +177,8 @@ impl Names<'_> {
         matches.iter().map(renumber).collect()
     }
 
-    /// An old entry with the new program's numbers; `None` when something it names is gone, or the new program does not
-    /// admit it.
+    /// Returns an old entry with the numbers of the new program; `None` if something it names is gone, or the
+    /// new program does not admit it.
     fn entry(&self, entry: &Entry, key: EntryKey, heir: PipeId) -> Option<Entry> {
         let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {

@@ -1,5 +1,5 @@
-//! The graph that forwards make of a program: its order, its loops, and what holds on every way to a pipe. It
-//! is kept beside a running program, because an entry that comes at run time must not break any of it.
+//! The graph formed by a program's forwards: its order, its loops, and what holds on every path to a pipe. It
+//! is kept beside a running program, because an entry added at run time must not break any of it.
 
 use super::check_entry;
 use super::finding::{Finding, FindingKind};
@@ -8,31 +8,32 @@ use crate::program::{Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe
 use packet::Field;
 use std::collections::BTreeSet;
 
-/// What a way has done before it comes to a pipe: bit N = `meta.N` is written, [`METERED`] = a meter was met.
+/// What a path has done before it reaches a pipe: bit N means that `meta.N` is written, [`METERED`] that a
+/// meter was met.
 type Facts = u8;
 const METERED: Facts = 1 << 4;
 const ALL: Facts = METERED | 0xf;
 
-/// What follows from the graph.
+/// Properties of the graph.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Pipes in an order in which forwards only lead onwards; those on a loop are absent.
+    /// Pipes in an order in which forwards only lead onward; those on a loop are missing.
     pub order: Vec<PipeId>,
-    /// The place of each pipe in `order`.
+    /// The position of each pipe in `order`.
     position: Vec<usize>,
     edges: Vec<Vec<Edge>>,
-    /// True on every way to the pipe.
+    /// What holds on every path to the pipe.
     facts: Vec<Facts>,
-    /// A port without a kernel path whose frames come to the pipe.
+    /// A port without a kernel path whose frames reach the pipe.
     kernelless: Vec<Option<PortId>>,
     reachable: Vec<bool>,
-    /// A frame in the pipe may go to the kernel.
+    /// Whether a frame in the pipe may go to the kernel.
     to_kernel: Vec<bool>,
-    /// The pipe before this one on a shortest way.
+    /// The previous pipe on a shortest path.
     parent: Vec<Option<PipeId>>,
 }
 
-/// One way out of a pipe.
+/// A way out of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Edge {
     to: PipeId,
@@ -40,7 +41,7 @@ struct Edge {
 }
 
 impl Shape {
-    /// The shape of a program. Dangling forwards are passed over: they are findings of their own.
+    /// Computes the shape of a program. Dangling forwards are ignored; they are reported separately.
     #[must_use]
     pub fn of(program: &Program) -> Shape {
         let count = program.pipes.len();
@@ -102,11 +103,11 @@ impl Shape {
         }
     }
 
-    /// May an entry come to a running pipe? It has what the pipe's entries must have, and what was proven of the program
-    /// stays true. The program may come without its entries.
+    /// Checks whether an entry may be added to a running pipe: it must fit the pipe, and what was proven
+    /// about the program must remain true. The program may be given without its entries.
     ///
     /// # Errors
-    /// What is wrong with it, or what it would break.
+    /// Says what is wrong with it, or what it would break.
     pub fn admits(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
         let unknown = || ChangeError::Unknown { what: "pipe".to_string() };
         let name = &program.pipes.get(pipe.index()).ok_or_else(unknown)?.name;
@@ -115,7 +116,8 @@ impl Shape {
         wrong.map_or(Ok(()), |why| Err(ChangeError::Unfit { pipe: name.clone(), why: why.to_string() }))
     }
 
-    /// An entry leads onward, past no pipe that reads what it has not written, and to no kernel that is not there.
+    /// Checks that an entry leads onward, not to a pipe that reads what is not written, and not to a missing
+    /// kernel path.
     fn leads(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), FindingKind> {
         let from = &program.pipes[pipe.index()];
         let Some(forward) = entry.forward else { return Ok(()) };
@@ -155,7 +157,7 @@ impl Shape {
         }
     }
 
-    /// Everything wrong with the graph.
+    /// Reports everything that is wrong with the graph.
     pub(super) fn findings(&self, program: &Program, findings: &mut Vec<Finding>) {
         self.loops(program, findings);
         if program.ports.iter().all(|port| port.root.is_none()) && !program.ports.is_empty() {
@@ -178,7 +180,8 @@ impl Shape {
         }
     }
 
-    /// Metadata that the pipe reads and not every way has written; the colour of a meter that no way has met.
+    /// Reports metadata that the pipe reads although not every path has written it, and the colour of a meter
+    /// that no path has met.
     fn unwritten(&self, program: &Program, id: PipeId, findings: &mut Vec<Finding>) {
         let pipe = &program.pipes[id.index()];
         let mut seen = BTreeSet::new();
@@ -209,7 +212,8 @@ impl Shape {
         path
     }
 
-    /// One finding for each loop, found by walking from each pipe that has no place in the order.
+    /// Reports one finding for each loop, found by following forwards from each pipe without a position in
+    /// the order.
     fn loops(&self, program: &Program, findings: &mut Vec<Finding>) {
         let mut told = vec![false; self.edges.len()];
         for start in (0..self.edges.len()).filter(|&at| self.position[at] == usize::MAX) {
@@ -226,7 +230,7 @@ impl Shape {
         }
     }
 
-    /// A shortest way from a pipe to itself: breadth first.
+    /// Finds a shortest path from a pipe back to itself, breadth first.
     fn way_back(&self, start: usize) -> Option<Vec<usize>> {
         let mut before = vec![usize::MAX; self.edges.len()];
         let mut queue = std::collections::VecDeque::from([start]);
@@ -259,7 +263,7 @@ fn trail(before: &[usize], start: usize, end: usize) -> Vec<usize> {
 
 const META: [Field; 4] = [Field::Meta0, Field::Meta1, Field::Meta2, Field::Meta3];
 
-/// Kahn's order; of several possible ones the one nearest to the order in which the pipes were written.
+/// Kahn's algorithm; of several possible orders, the one closest to how the pipes were written.
 fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
     let mut incoming = vec![0_usize; edges.len()];
     for edge in edges.iter().flatten() {
@@ -279,7 +283,7 @@ fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
     order
 }
 
-/// The ways out of a pipe, each once.
+/// Returns the ways out of a pipe, each once.
 fn edges(program: &Program, pipe: &Pipe) -> Vec<Edge> {
     let every = pipe.templates.iter().map(writes).fold(ALL, |common, one| common & one) | metered(pipe);
     let mut list = BTreeSet::new();
@@ -302,13 +306,13 @@ fn edges(program: &Program, pipe: &Pipe) -> Vec<Edge> {
     list.into_iter().collect()
 }
 
-/// Everything a pipe's forwards come to, groups taken apart.
+/// Iterates over everything that a pipe's forwards lead to, with groups resolved.
 fn forwards<'a>(program: &'a Program, pipe: &'a Pipe) -> impl Iterator<Item = Forward> + 'a {
     let entries = pipe.entries.iter().filter_map(|entry| entry.forward);
     [pipe.miss, pipe.forward].into_iter().chain(entries).flat_map(|forward| ends(program, forward))
 }
 
-/// What a forward comes to: itself, or what a group's targets lead to.
+/// Returns what a forward leads to: itself, or what a group's targets lead to.
 fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
     match forward {
         Forward::Group(GroupId(group)) => {
@@ -332,9 +336,10 @@ fn written(operation: &Operation) -> Option<usize> {
     operation.writes()?.meta_word()
 }
 
-/// What a pipe reads: the field, what its own action has done before, and where it is written.
+/// Returns what a pipe reads: the field, what its own action has done before, and the place in the
+/// configuration.
 fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
-    // A field that is set per ACL entry to `any` is not read by it, but run-time entries may.
+    // A field that an ACL entry sets to `any` is not read by it, but run-time entries may read it.
     let criterion = |one: &crate::program::Match| !matches!(one.criterion, Criterion::Const { mask: 0, .. });
     let mut list: Vec<_> =
         pipe.matches.iter().filter(|one| criterion(one)).map(|one| (one.field, 0, one.origin)).collect();

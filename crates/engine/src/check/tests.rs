@@ -1,11 +1,11 @@
-//! One bad program for each kind of finding, and none for a good one.
+//! One bad program for each kind of finding, and no finding for a good one.
 
 use super::*;
 use crate::builder::ProgramBuilder;
 use crate::program::*;
 use packet::{Field, KeySource};
 
-/// A blank pipe whose hits leave by the second port.
+/// A blank pipe whose hits leave through the second port.
 fn pipe(name: &str) -> Pipe {
     Pipe::basic(name).forward(PortId(1))
 }
@@ -19,13 +19,13 @@ fn meter(name: &str, cir: u64, second: MeterSecond) -> MeterDeclaration {
     MeterDeclaration::new(name, MeterConfig { unit: MeterUnit::Bytes, cir, cbs: 1, second, colour_aware: false })
 }
 
-/// Two ports, the second of which has no kernel path; both send what they receive to the first pipe.
+/// Two ports, of which the second has no kernel path; the first pipe is the root of both.
 fn program(pipes: Vec<Pipe>) -> Program {
     let mut program = ProgramBuilder::new();
     program.port(PortDeclaration::new("p0").kernel_path(true));
     program.port("p1");
     program.root_of_all(PipeId(0));
-    // Not by the builder: it refuses what is tested here.
+    // Not with the builder, which refuses what is tested here.
     Program { pipes, ..program.build() }
 }
 
@@ -33,7 +33,7 @@ fn good() -> Pipe {
     pipe("a").per_entry(Field::Ipv4Src).entries([1, 2]).capacity(16)
 }
 
-/// A program of the good pipe after a change.
+/// A program with the good pipe after a change.
 fn changed(change: impl FnOnce(&mut Pipe)) -> Program {
     let mut pipe = good();
     change(&mut pipe);
@@ -44,7 +44,7 @@ fn acts(operations: Vec<Operation>) -> Program {
     changed(|pipe| pipe.templates[0].operations = operations)
 }
 
-/// A program of one pipe that is what it is tested for.
+/// A program that consists of the pipe under test.
 fn only(pipe: Pipe) -> Program {
     program(vec![pipe.forward(PortId(1))])
 }
@@ -75,7 +75,7 @@ fn a_good_program_has_no_findings() {
     assert_eq!(check(&program(vec![good()])), []);
     let group = group(Fill::Wants, 256, &[1, 2]);
     assert_eq!(check(&with_group(group)), []);
-    // An active-backup bond: fewer buckets than targets, and weights say nothing.
+    // An active-backup bond has fewer buckets than targets, and its weights have no effect.
     assert_eq!(check(&with_group(self::group(Fill::Given, 1, &[0, 0]))), []);
 }
 
@@ -271,7 +271,8 @@ fn metadata_written_on_every_way_may_be_read() {
     assert_eq!(kinds(&program(vec![set("a").miss(PipeId(1)), set("b"), reads])), []);
 }
 
-/// An entry that comes at run time, in a program where pipe `a` leads per entry, `b` reads metadata, `c` asks the kernel.
+/// Entries added at run time, in a program where pipe `a` has forwards per entry, `b` reads metadata, and `c`
+/// forwards to the kernel.
 #[test]
 fn entries_at_run_time_break_nothing_that_was_proven() {
     let mark = Template::new("mark", [Operation::Set(Field::Meta0, Value::Const(1))]);
