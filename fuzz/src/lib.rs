@@ -20,9 +20,9 @@ pub fn parse(frame: &[u8]) {
     for depth in [Depth::L2, Depth::L3, Depth::L4, Depth::Inner] {
         let Ok(headers) = parse_headers(frame, depth) else { break };
         if let Some(before) = before {
-            assert_eq!(headers.layers.0 & before, before, "a deeper parse loses layers");
+            assert_eq!(headers.outer().layers.0 & before, before, "a deeper parse loses layers");
         }
-        before = Some(headers.layers.0);
+        before = Some(headers.outer().layers.0);
         for source in [KeySource::Outer, KeySource::Inner] {
             if let Some(key) = FlowKey::of(frame, &headers, source) {
                 assert!(key.to_string().contains(" > "));

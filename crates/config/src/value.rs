@@ -4,18 +4,16 @@
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use engine::builder::Number;
 use engine::program::{PipeKind, Program};
-use packet::{Base, Field, FlowKey};
+use packet::{Base, Field, FieldKind, FlowKey, Source};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Names of values, where a field has them.
-const NAMES: &[(Field, &[(&str, u128)])] = &[
-    (Field::EthType, ETHER_TYPES),
-    (Field::InnerEthType, ETHER_TYPES),
-    (Field::IpProtocol, PROTOCOLS),
-    (Field::InnerIpProtocol, PROTOCOLS),
-    (Field::MeterColor, &[("green", 0), ("yellow", 1), ("red", 2)]),
+const NAMES: &[(FieldKind, &[(&str, u128)])] = &[
+    (FieldKind::EthType, ETHER_TYPES),
+    (FieldKind::IpProtocol, PROTOCOLS),
+    (FieldKind::MeterColor, &[("green", 0), ("yellow", 1), ("red", 2)]),
 ];
 const ETHER_TYPES: &[(&str, u128)] = &[("ipv4", 0x0800), ("arp", 0x0806), ("ipv6", 0x86dd)];
 const PROTOCOLS: &[(&str, u128)] =
@@ -123,7 +121,7 @@ fn example(field: Field, program: &Program) -> String {
 /// Returns true if the field is an IP address, whose mask may be a prefix length.
 fn is_address(field: Field) -> bool {
     let spec = field.spec();
-    spec.bits == 128 || (spec.bits == 32 && spec.base != Base::Metadata)
+    matches!(spec.bits, 32 | 128) && spec.source == Source::Frame(Base::L3)
 }
 
 /// Returns the schema of a value of `field`.
@@ -207,7 +205,7 @@ fn spelling(field: Field) -> String {
 }
 
 fn names(field: Field) -> &'static [(&'static str, u128)] {
-    NAMES.iter().find(|(one, _)| *one == field).map_or(&[], |(_, names)| names)
+    NAMES.iter().find(|(one, _)| *one == field.kind).map_or(&[], |(_, names)| names)
 }
 
 /// Reads a mask of `field`: `/24` (addresses), `all`, or a value.
@@ -310,9 +308,7 @@ pub fn write(field: Field, value: u128, program: &Program) -> String {
         48 => write_mac(value),
         128 => Ipv6Addr::from_bits(value).to_string(),
         32 if is_address(field) => Ipv4Addr::from_bits(value as u32).to_string(),
-        _ if matches!(field, Field::EthType | Field::InnerEthType | Field::TcpFlags | Field::InnerTcpFlags) => {
-            format!("{value:#x}")
-        }
+        _ if matches!(field.kind, FieldKind::EthType | FieldKind::TcpFlags) => format!("{value:#x}"),
         _ => value.to_string(),
     }
 }

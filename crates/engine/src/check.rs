@@ -6,6 +6,7 @@
 //!
 //! Costs: linear in entries, but for the pairs of ACL entries up to [`SHADOW_MAX`].
 
+mod contradiction;
 pub(crate) mod entries;
 mod finding;
 mod operations;

@@ -16,9 +16,11 @@
 
 mod build;
 mod describe;
+mod tunnel;
 mod words;
 
 pub use describe::{describe, describe_short};
+pub use tunnel::Tunnel;
 pub use words::{KEYS, Problem, RecipeError};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -148,12 +150,14 @@ pub enum Extension {
 /// What IP leads to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// UDP, and perhaps VXLAN in it.
+    /// UDP, and perhaps a tunnel in it.
     Udp(Udp),
     /// TCP.
     Tcp(Tcp),
     /// ICMP over IPv4, ICMPv6 over IPv6.
     Icmp(Icmp),
+    /// A tunnel that follows IP.
+    Tunnel(Tunnel),
     /// The payload follows the IP header: any protocol number, or a fragment other than the first.
     Other(u8),
 }
@@ -167,17 +171,8 @@ pub struct Udp {
     pub dport: u16,
     /// Checksum.
     pub checksum: Checksum,
-    /// VXLAN in front of the payload.
-    pub vxlan: Option<Vxlan>,
-}
-
-/// A VXLAN header and the frame it carries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Vxlan {
-    /// Network identifier, 24 bits.
-    pub vni: u32,
-    /// The inner frame; the payload follows it.
-    pub inner: Option<Box<Recipe>>,
+    /// A tunnel in front of the payload.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// A TCP header.
@@ -266,7 +261,7 @@ impl Default for Ip {
             options: 0,
             extensions: Vec::new(),
             checksum: Checksum::Good,
-            transport: Transport::Udp(Udp { sport: 1000, dport: 2000, checksum: Checksum::Good, vxlan: None }),
+            transport: Transport::Udp(Udp { sport: 1000, dport: 2000, checksum: Checksum::Good, tunnel: None }),
         }
     }
 }
@@ -286,6 +281,7 @@ impl Transport {
             Transport::Tcp(_) => crate::PROTOCOL_TCP,
             Transport::Icmp(_) if is_ipv4 => crate::PROTOCOL_ICMP,
             Transport::Icmp(_) => crate::PROTOCOL_ICMPV6,
+            Transport::Tunnel(tunnel) => tunnel.kind.protocol(tunnel.inside()),
             Transport::Other(protocol) => *protocol,
         }
     }

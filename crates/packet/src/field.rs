@@ -2,32 +2,21 @@
 //! engine, the interpreter and the documentation speak of the same things by the same names.
 //!
 //! A field is a run of bits at a fixed place behind a header that parsing has found. Its value is the number those bits
-//! spell in network order.
+//! spell in network order. The table lists the fields of one level; each is at the outer level and, as `inner.NAME`, inside
+//! a tunnel.
 
-use crate::parse::{Layer, Layers};
+use crate::TunnelKind;
+use crate::headers::{Base, Layer, Layers, LevelId, LevelLayers};
 
-/// Where a field's place is counted from: an index into [`crate::Headers::offsets`], or no frame bytes at all.
+/// Where a field's value comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Base {
-    /// Start of the frame.
-    L2 = 0,
-    /// First VLAN tag (its TPID).
-    Vlan = 1,
-    /// IPv4, IPv6 or ARP header.
-    L3 = 2,
-    /// TCP, UDP, ICMP or ICMPv6 header.
-    L4 = 3,
-    /// VXLAN header.
-    Tunnel = 4,
-    /// Ethernet header inside VXLAN.
-    InnerL2 = 5,
-    /// IPv4 or IPv6 header inside VXLAN.
-    InnerL3 = 6,
-    /// TCP, UDP, ICMP or ICMPv6 header inside VXLAN.
-    InnerL4 = 7,
-    /// Not in the frame: what parsing found, or metadata of the packet.
-    Metadata = 8,
+pub enum Source {
+    /// Bits of the frame, counted from a header of the field's level.
+    Frame(Base),
+    /// What parsing found at the field's level.
+    Found,
+    /// Something known of the packet as a whole: there is no inner twin of it.
+    Packet,
 }
 
 /// What may be done to a field besides matching it.
@@ -39,13 +28,11 @@ pub enum Access {
     Writable,
 }
 
-/// Where a field lies and what it needs.
+/// Where a field lies and what it needs, at whichever level.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
-    /// The name in configurations, output and documentation.
-    pub name: &'static str,
-    /// Header that `offset` counts from.
-    pub base: Base,
+    /// Where its value comes from.
+    pub source: Source,
     /// Bytes from there to the first byte with a bit of the field.
     pub offset: i8,
     /// Bytes that hold the field.
@@ -54,31 +41,71 @@ pub struct FieldSpec {
     pub bits: u8,
     /// Bits below the field in its last byte.
     pub shift: u8,
-    /// Layers that must be present, all of them; a packet without them does not have the field.
+    /// Layers that its level must have, all of them; a packet without them does not have the field.
     pub needs: Layers,
+    /// The kind of tunnel whose id it is.
+    pub tunnel: Option<TunnelKind>,
     /// May it be written?
     pub access: Access,
 }
 
+macro_rules! source {
+    (Found) => {
+        Source::Found
+    };
+    (Packet) => {
+        Source::Packet
+    };
+    ($base:ident) => {
+        Source::Frame(Base::$base)
+    };
+}
+
+macro_rules! tunnel {
+    () => {
+        None
+    };
+    ($kind:ident) => {
+        Some(TunnelKind::$kind)
+    };
+}
+
 macro_rules! fields {
-    ($($id:ident $name:literal $base:ident $offset:literal $bytes:literal $bits:literal $shift:literal $access:ident [$($layer:ident)*];)*) => {
-        /// A field that a program can name. See [`Field::spec`] for its place.
+    ($($id:ident $name:literal $source:ident $offset:literal $bytes:literal $bits:literal $shift:literal $access:ident
+       [$($layer:ident)*] $(of $tunnel:ident)?;)*) => {
+        /// A field of one level. See [`FieldKind::spec`] for its place.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum Field { $(#[doc = concat!("`", $name, "`, ", stringify!($bits), " bits.")] $id,)* }
+        pub enum FieldKind { $(#[doc = concat!("`", $name, "`, ", stringify!($bits), " bits.")] $id,)* }
 
-        impl Field {
-            /// Every field.
-            pub const ALL: &[Field] = &[$(Field::$id,)*];
+        impl FieldKind {
+            /// Every kind.
+            pub const ALL: &[FieldKind] = &[$(FieldKind::$id,)*];
 
             /// Where the field lies.
             #[must_use]
             pub const fn spec(self) -> FieldSpec {
                 match self {
-                    $(Field::$id => FieldSpec {
-                        name: $name, base: Base::$base, offset: $offset, bytes: $bytes, bits: $bits, shift: $shift,
-                        needs: Layers(0 $(| Layer::$layer as u32)*), access: Access::$access,
+                    $(FieldKind::$id => FieldSpec {
+                        source: source!($source), offset: $offset, bytes: $bytes, bits: $bits, shift: $shift,
+                        needs: Layers(Layer::Present as u32 $(| Layer::$layer as u32)*),
+                        tunnel: tunnel!($($tunnel)?), access: Access::$access,
                     },)*
+                }
+            }
+        }
+
+        #[allow(non_upper_case_globals, reason = "they read like the kinds they are named after")]
+        impl Field {
+            $(#[doc = concat!("`", $name, "`.")]
+              pub const $id: Field = Field { level: LevelId::Outer, kind: FieldKind::$id };)*
+
+            /// The name in configurations and output.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match (self.level, self.kind) {
+                    $((LevelId::Outer, FieldKind::$id) => $name,
+                      (LevelId::Inner, FieldKind::$id) => concat!("inner.", $name),)*
                 }
             }
         }
@@ -86,66 +113,52 @@ macro_rules! fields {
 }
 
 fields! {
-    // id            name              base  offset bytes bits shift access    layers
-    EthDst           "eth.dst"            L2  0  6 48 0 Writable [];
-    EthSrc           "eth.src"            L2  6  6 48 0 Writable [];
-    EthType          "eth.type"           Metadata 0 2 16 0 ReadOnly [];
-    VlanPcp          "vlan.pcp"           Vlan 2 1 3 5 Writable [Vlan];
-    VlanVid          "vlan.vid"           Vlan 2 2 12 0 Writable [Vlan];
-    SecondVlanPcp    "second_vlan.pcp"    Vlan 6 1 3 5 Writable [SecondVlan];
-    SecondVlanVid    "second_vlan.vid"    Vlan 6 2 12 0 Writable [SecondVlan];
-    ArpOperation     "arp.operation"      L3  6  2 16 0 ReadOnly [Arp];
-    ArpSenderIp      "arp.sender_ip"      L3 14  4 32 0 ReadOnly [Arp];
-    ArpTargetIp      "arp.target_ip"      L3 24  4 32 0 ReadOnly [Arp];
-    IpVersion        "ip.version"         Metadata 0 1 4 0 ReadOnly [];
-    IpProtocol       "ip.protocol"        Metadata 0 1 8 0 ReadOnly [];
-    IpFragment       "ip.fragment"        Metadata 0 1 1 0 ReadOnly [];
-    Ipv4Dscp         "ipv4.dscp"          L3  1  1 6 2 Writable [Ipv4];
-    Ipv4Ecn          "ipv4.ecn"           L3  1  1 2 0 Writable [Ipv4];
-    Ipv4Identification "ipv4.identification" L3 4 2 16 0 ReadOnly [Ipv4];
-    Ipv4Ttl          "ipv4.ttl"           L3  8  1 8 0 Writable [Ipv4];
-    Ipv4Src          "ipv4.src"           L3 12  4 32 0 Writable [Ipv4];
-    Ipv4Dst          "ipv4.dst"           L3 16  4 32 0 Writable [Ipv4];
-    Ipv6TrafficClass "ipv6.traffic_class" L3  0  2 8 4 Writable [Ipv6];
-    Ipv6FlowLabel    "ipv6.flow_label"    L3  1  3 20 0 Writable [Ipv6];
-    Ipv6HopLimit     "ipv6.hop_limit"     L3  7  1 8 0 Writable [Ipv6];
-    Ipv6Src          "ipv6.src"           L3  8 16 128 0 Writable [Ipv6];
-    Ipv6Dst          "ipv6.dst"           L3 24 16 128 0 Writable [Ipv6];
-    L4Sport          "l4.sport"           L4  0  2 16 0 Writable [Ports];
-    L4Dport          "l4.dport"           L4  2  2 16 0 Writable [Ports];
-    TcpSport         "tcp.sport"          L4  0  2 16 0 Writable [Tcp];
-    TcpDport         "tcp.dport"          L4  2  2 16 0 Writable [Tcp];
-    TcpFlags         "tcp.flags"          L4 13  1 8 0 ReadOnly [Tcp];
-    UdpSport         "udp.sport"          L4  0  2 16 0 Writable [Udp];
-    UdpDport         "udp.dport"          L4  2  2 16 0 Writable [Udp];
-    IcmpType         "icmp.type"          L4  0  1 8 0 ReadOnly [Icmp];
-    IcmpCode         "icmp.code"          L4  1  1 8 0 ReadOnly [Icmp];
-    Icmpv6Type       "icmpv6.type"        L4  0  1 8 0 ReadOnly [Icmpv6];
-    Icmpv6Code       "icmpv6.code"        L4  1  1 8 0 ReadOnly [Icmpv6];
-    VxlanVni         "vxlan.vni"          Tunnel 4 3 24 0 Writable [Vxlan];
-    InnerEthDst      "inner.eth.dst"      InnerL2 0 6 48 0 Writable [InnerEthernet];
-    InnerEthSrc      "inner.eth.src"      InnerL2 6 6 48 0 Writable [InnerEthernet];
-    InnerEthType     "inner.eth.type"     Metadata 0 2 16 0 ReadOnly [InnerEthernet];
-    InnerIpVersion   "inner.ip.version"   Metadata 0 1 4 0 ReadOnly [InnerEthernet];
-    InnerIpProtocol  "inner.ip.protocol"  Metadata 0 1 8 0 ReadOnly [InnerEthernet];
-    InnerIpFragment  "inner.ip.fragment"  Metadata 0 1 1 0 ReadOnly [InnerEthernet];
-    InnerIpv4Dscp    "inner.ipv4.dscp"    InnerL3 1 1 6 2 Writable [InnerIpv4];
-    InnerIpv4Ttl     "inner.ipv4.ttl"     InnerL3 8 1 8 0 Writable [InnerIpv4];
-    InnerIpv4Src     "inner.ipv4.src"     InnerL3 12 4 32 0 Writable [InnerIpv4];
-    InnerIpv4Dst     "inner.ipv4.dst"     InnerL3 16 4 32 0 Writable [InnerIpv4];
-    InnerIpv6HopLimit "inner.ipv6.hop_limit" InnerL3 7 1 8 0 Writable [InnerIpv6];
-    InnerIpv6Src     "inner.ipv6.src"     InnerL3 8 16 128 0 Writable [InnerIpv6];
-    InnerIpv6Dst     "inner.ipv6.dst"     InnerL3 24 16 128 0 Writable [InnerIpv6];
-    InnerL4Sport     "inner.l4.sport"     InnerL4 0 2 16 0 Writable [InnerPorts];
-    InnerL4Dport     "inner.l4.dport"     InnerL4 2 2 16 0 Writable [InnerPorts];
-    InnerTcpFlags    "inner.tcp.flags"    InnerL4 13 1 8 0 ReadOnly [InnerTcp];
-    InnerIcmpType    "inner.icmp.type"    InnerL4 0 1 8 0 ReadOnly [InnerIcmp];
-    InputPort        "port"               Metadata 0 2 16 0 ReadOnly [];
-    MeterColor       "meter.color"        Metadata 0 1 2 0 ReadOnly [];
-    Meta0            "meta.0"             Metadata 0 4 32 0 Writable [];
-    Meta1            "meta.1"             Metadata 4 4 32 0 Writable [];
-    Meta2            "meta.2"             Metadata 8 4 32 0 Writable [];
-    Meta3            "meta.3"             Metadata 12 4 32 0 Writable [];
+    // id               name                  source  offset bytes bits shift access   layers
+    EthDst             "eth.dst"             L2        0  6  48 0 Writable [Ethernet];
+    EthSrc             "eth.src"             L2        6  6  48 0 Writable [Ethernet];
+    EthType            "eth.type"            Found     0  2  16 0 ReadOnly [Ethernet];
+    VlanPcp            "vlan.pcp"            L2       14  1   3 5 Writable [Vlan];
+    VlanVid            "vlan.vid"            L2       14  2  12 0 Writable [Vlan];
+    SecondVlanPcp      "second_vlan.pcp"     L2       18  1   3 5 Writable [SecondVlan];
+    SecondVlanVid      "second_vlan.vid"     L2       18  2  12 0 Writable [SecondVlan];
+    ArpOperation       "arp.operation"       L3        6  2  16 0 ReadOnly [Arp];
+    ArpSenderIp        "arp.sender_ip"       L3       14  4  32 0 ReadOnly [Arp];
+    ArpTargetIp        "arp.target_ip"       L3       24  4  32 0 ReadOnly [Arp];
+    IpVersion          "ip.version"          Found     0  1   4 0 ReadOnly [];
+    IpProtocol         "ip.protocol"         Found     0  1   8 0 ReadOnly [];
+    IpFragment         "ip.fragment"         Found     0  1   1 0 ReadOnly [];
+    Ipv4Dscp           "ipv4.dscp"           L3        1  1   6 2 Writable [Ipv4];
+    Ipv4Ecn            "ipv4.ecn"            L3        1  1   2 0 Writable [Ipv4];
+    Ipv4Identification "ipv4.identification" L3        4  2  16 0 ReadOnly [Ipv4];
+    Ipv4Ttl            "ipv4.ttl"            L3        8  1   8 0 Writable [Ipv4];
+    Ipv4Src            "ipv4.src"            L3       12  4  32 0 Writable [Ipv4];
+    Ipv4Dst            "ipv4.dst"            L3       16  4  32 0 Writable [Ipv4];
+    Ipv6TrafficClass   "ipv6.traffic_class"  L3        0  2   8 4 Writable [Ipv6];
+    Ipv6FlowLabel      "ipv6.flow_label"     L3        1  3  20 0 Writable [Ipv6];
+    Ipv6HopLimit       "ipv6.hop_limit"      L3        7  1   8 0 Writable [Ipv6];
+    Ipv6Src            "ipv6.src"            L3        8 16 128 0 Writable [Ipv6];
+    Ipv6Dst            "ipv6.dst"            L3       24 16 128 0 Writable [Ipv6];
+    L4Sport            "l4.sport"            L4        0  2  16 0 Writable [Ports];
+    L4Dport            "l4.dport"            L4        2  2  16 0 Writable [Ports];
+    TcpSport           "tcp.sport"           L4        0  2  16 0 Writable [Tcp];
+    TcpDport           "tcp.dport"           L4        2  2  16 0 Writable [Tcp];
+    TcpFlags           "tcp.flags"           L4       13  1   8 0 ReadOnly [Tcp];
+    UdpSport           "udp.sport"           L4        0  2  16 0 Writable [Udp];
+    UdpDport           "udp.dport"           L4        2  2  16 0 Writable [Udp];
+    IcmpType           "icmp.type"           L4        0  1   8 0 ReadOnly [Icmp];
+    IcmpCode           "icmp.code"           L4        1  1   8 0 ReadOnly [Icmp];
+    Icmpv6Type         "icmpv6.type"         L4        0  1   8 0 ReadOnly [Icmpv6];
+    Icmpv6Code         "icmpv6.code"         L4        1  1   8 0 ReadOnly [Icmpv6];
+    VxlanVni           "vxlan.vni"           TunnelId  0  3  24 0 Writable [] of Vxlan;
+    GeneveVni          "geneve.vni"          TunnelId  0  3  24 0 Writable [] of Geneve;
+    GreKey             "gre.key"             TunnelId  0  4  32 0 Writable [TunnelId] of Gre;
+    TunnelId           "tunnel.id"           Packet    0  4  32 0 ReadOnly [Tunnel];
+    InputPort          "port"                Packet    0  2  16 0 ReadOnly [];
+    MeterColor         "meter.color"         Packet    0  1   2 0 ReadOnly [];
+    Meta0              "meta.0"              Packet    0  4  32 0 Writable [];
+    Meta1              "meta.1"              Packet    4  4  32 0 Writable [];
+    Meta2              "meta.2"              Packet    8  4  32 0 Writable [];
+    Meta3              "meta.3"              Packet   12  4  32 0 Writable [];
 }
 
 /// How deep a frame is parsed: as deep as the program reads, no deeper.
@@ -159,15 +172,82 @@ pub enum Depth {
     L3 = 1,
     /// And TCP, UDP, ICMP or ICMPv6.
     L4 = 2,
-    /// And VXLAN and what it carries.
+    /// And tunnels and what they carry.
     Inner = 3,
 }
 
-impl Field {
-    /// The name in configurations and output.
+/// A field that a program can name: one of a level's, at a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Field {
+    /// At which level.
+    pub level: LevelId,
+    /// Which field.
+    pub kind: FieldKind,
+}
+
+impl FieldKind {
+    /// Has the inner level this field too?
     #[must_use]
-    pub const fn name(self) -> &'static str {
-        self.spec().name
+    pub const fn has_inner(self) -> bool {
+        !matches!(self.spec().source, Source::Packet | Source::Frame(Base::TunnelId))
+    }
+}
+
+const COUNT: usize = {
+    let (mut count, mut at) = (0, 0);
+    while at < FieldKind::ALL.len() {
+        count += if FieldKind::ALL[at].has_inner() { 2 } else { 1 };
+        at += 1;
+    }
+    count
+};
+
+/// Every field, the inner ones behind the outer ones.
+static ALL: [Field; COUNT] = {
+    let mut all = [Field::EthDst; COUNT];
+    let (mut inner, mut at) = (FieldKind::ALL.len(), 0);
+    while at < FieldKind::ALL.len() {
+        let kind = FieldKind::ALL[at];
+        all[at] = Field { level: LevelId::Outer, kind };
+        if kind.has_inner() {
+            all[inner] = Field { level: LevelId::Inner, kind };
+            inner += 1;
+        }
+        at += 1;
+    }
+    all
+};
+
+impl Field {
+    /// Every field.
+    pub const ALL: &[Field] = &ALL;
+
+    /// The same field inside a tunnel.
+    #[must_use]
+    pub const fn inner(self) -> Field {
+        assert!(self.kind.has_inner(), "no level has this field");
+        Field { level: LevelId::Inner, kind: self.kind }
+    }
+
+    /// Where the field lies.
+    #[inline(always)]
+    #[must_use]
+    pub const fn spec(self) -> FieldSpec {
+        self.kind.spec()
+    }
+
+    /// The layers that a packet must have to have the field; none for a field that every packet has.
+    #[must_use]
+    pub fn needs(self) -> LevelLayers {
+        let mut needs = LevelLayers::default();
+        let FieldSpec { needs: own, tunnel, .. } = self.spec();
+        // Every frame has an outer level, and Ethernet there.
+        let given = if self.level == LevelId::Outer { Layer::Present as u32 | Layer::Ethernet as u32 } else { 0 };
+        needs.add(self.level, Layers(own.0 & !given));
+        if let Some(kind) = tunnel {
+            needs.add(self.level, Layers::of_tunnel(kind));
+        }
+        needs
     }
 
     /// The field of that name.
@@ -186,30 +266,23 @@ impl Field {
     /// How deep a frame must be parsed for the field to be found.
     #[must_use]
     pub const fn depth(self) -> Depth {
-        match self {
-            Field::EthType | Field::InputPort | Field::MeterColor => Depth::L2,
-            Field::Meta0 | Field::Meta1 | Field::Meta2 | Field::Meta3 => Depth::L2,
-            Field::IpVersion | Field::IpProtocol | Field::IpFragment => Depth::L3,
-            Field::InnerEthType | Field::InnerIpVersion | Field::InnerIpProtocol | Field::InnerIpFragment => {
-                Depth::Inner
-            }
-            _ => match self.spec().base {
-                Base::L2 | Base::Vlan | Base::Metadata => Depth::L2,
-                Base::L3 => Depth::L3,
-                Base::L4 => Depth::L4,
-                _ => Depth::Inner,
-            },
+        match (self.level, self.spec().source, self.kind) {
+            (LevelId::Inner, ..) | (_, Source::Frame(Base::TunnelId), _) | (.., FieldKind::TunnelId) => Depth::Inner,
+            (_, Source::Frame(Base::L4), _) => Depth::L4,
+            (_, Source::Frame(Base::L3), _) => Depth::L3,
+            (.., FieldKind::IpVersion | FieldKind::IpProtocol | FieldKind::IpFragment) => Depth::L3,
+            _ => Depth::L2,
         }
     }
 
     /// The metadata word `meta.N`, if this is one.
     #[must_use]
     pub const fn meta_word(self) -> Option<usize> {
-        match self {
-            Field::Meta0 => Some(0),
-            Field::Meta1 => Some(1),
-            Field::Meta2 => Some(2),
-            Field::Meta3 => Some(3),
+        match self.kind {
+            FieldKind::Meta0 => Some(0),
+            FieldKind::Meta1 => Some(1),
+            FieldKind::Meta2 => Some(2),
+            FieldKind::Meta3 => Some(3),
             _ => None,
         }
     }

@@ -1,10 +1,11 @@
-//! What makes two packets one flow: addresses, ports, protocol, and the VNI for flows inside VXLAN. 40 bytes, IPv4 and
+//! What makes two packets one flow: addresses, ports, protocol, and the tunnel's id for flows inside one. 40 bytes, IPv4 and
 //! IPv6 alike.
 
-use crate::parse::{Headers, Layer, PROTOCOL_TCP, PROTOCOL_UDP};
+use crate::headers::{Base, Headers, Layer, Level};
+use crate::parse::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A flow key: source (two words), destination (two words), `sport << 48 | dport << 32 | protocol << 24 | vni`.
+/// A flow key: source (two words), destination (two words), `sport << 48 | dport << 32 | protocol << 24 | id`.
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast sources
 /// (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
@@ -15,13 +16,19 @@ pub struct FlowKey(pub [u64; 5]);
 /// Upper source word of IPv4 keys: inside ff00::/8.
 pub const IPV4_MARK: u64 = 0xff00_0000_0000_0004;
 
+/// The largest tunnel id that a key has room for.
+const ID_MAX: u32 = 0xff_ffff;
+/// Either version of IP.
+const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
+
 /// Which headers a flow key is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum KeySource {
     /// The outer headers.
     #[default]
     Outer,
-    /// The headers inside VXLAN with the VNI; the outer ones for a packet without VXLAN or without IP in it.
+    /// The headers inside a tunnel with its id; the outer ones for a packet without a tunnel or without IP in it. Inside a
+    /// tunnel whose id has more than 24 bits there is no key.
     Inner,
 }
 
@@ -53,16 +60,15 @@ impl FlowKey {
     #[inline(always)]
     #[must_use]
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
-        let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
+        let outer = headers.outer();
         let usual = Layer::Ipv4 as u32 | Layer::Ports as u32;
-        let asked = usual | if source == KeySource::Inner { inner_ip } else { 0 };
-        if headers.layers.0 & asked != usual {
+        if outer.layers.0 & usual != usual || source == KeySource::Inner && headers.inner().layers.0 & IP != 0 {
             return None;
         }
-        let (l3, l4) = (usize::from(headers.offsets[2]), usize::from(headers.offsets[3]));
+        let (l3, l4) = (outer.at(Base::L3), outer.at(Base::L4));
         let addresses = u64::from_be_bytes(frame.get(l3 + 12..l3 + 20)?.try_into().ok()?);
         let ports = u32::from_be_bytes(frame.get(l4..l4 + 4)?.try_into().ok()?);
-        Some((addresses, u64::from(ports) << 32 | u64::from(headers.protocol) << 24))
+        Some((addresses, u64::from(ports) << 32 | u64::from(outer.protocol) << 24))
     }
 
     /// Becomes the key that [`FlowKey::ipv4`] gave the words of, each word stored where it belongs: a key that is built
@@ -79,21 +85,24 @@ impl FlowKey {
     /// As [`FlowKey::of`], of any frame.
     #[inline(never)]
     fn of_any(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
-        let inner_ip = Layer::InnerIpv4 as u32 | Layer::InnerIpv6 as u32;
-        if source == KeySource::Inner && headers.layers.0 & inner_ip != 0 {
-            let vni = vni_of(frame, headers)?;
-            let at = (usize::from(headers.offsets[6]), usize::from(headers.offsets[7]));
-            let has_ports = headers.layers.has(Layer::InnerPorts);
-            let addresses = addresses(frame, at.0, headers.layers.has(Layer::InnerIpv4))?;
-            return assemble(frame, addresses, at.1, (headers.inner_protocol, has_ports, vni));
+        if source == KeySource::Inner && headers.inner().layers.0 & IP != 0 {
+            return FlowKey::of_level(frame, headers.inner(), headers.tunnel_id);
         }
-        let ip = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
-        if headers.layers.0 & ip == 0 {
+        FlowKey::of_level(frame, headers.outer(), 0)
+    }
+
+    fn of_level(frame: &[u8], level: &Level, id: u32) -> Option<FlowKey> {
+        if level.layers.0 & IP == 0 || id > ID_MAX {
             return None;
         }
-        let addresses = addresses(frame, usize::from(headers.offsets[2]), headers.layers.has(Layer::Ipv4))?;
-        let has_ports = headers.layers.has(Layer::Ports);
-        assemble(frame, addresses, usize::from(headers.offsets[3]), (headers.protocol, has_ports, 0))
+        let [a, b, c, d] = addresses(frame, level.at(Base::L3), level.layers.has(Layer::Ipv4))?;
+        let l4 = level.at(Base::L4);
+        let ports = match level.layers.has(Layer::Ports) {
+            true => frame.get(l4..l4 + 4)?,
+            false => &[0; 4],
+        };
+        let ports = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));
+        Some(FlowKey([a, b, c, d, last_word(ports, level.protocol, id)]))
     }
 
     /// Source address.
@@ -134,10 +143,10 @@ impl FlowKey {
         (self.0[4] >> 24) as u8
     }
 
-    /// VXLAN network identifier, 0 for outer keys.
+    /// Tunnel id (a VNI, a key), 0 for outer keys and tunnels without one.
     #[must_use]
     pub fn vni(&self) -> u32 {
-        (self.0[4] & 0xff_ffff) as u32
+        self.0[4] as u32 & ID_MAX
     }
 }
 
@@ -163,20 +172,7 @@ fn to_v6(address: IpAddr) -> Ipv6Addr {
 
 #[inline(always)]
 fn last_word(ports: (u16, u16), protocol: u8, vni: u32) -> u64 {
-    u64::from(ports.0) << 48 | u64::from(ports.1) << 32 | u64::from(protocol) << 24 | u64::from(vni & 0xff_ffff)
-}
-
-#[inline(always)]
-fn assemble(frame: &[u8], address: [u64; 4], l4: usize, rest: (u8, bool, u32)) -> Option<FlowKey> {
-    let (protocol, has_ports, vni) = rest;
-    let ports = if has_ports {
-        let ports = frame.get(l4..l4 + 4)?;
-        (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]))
-    } else {
-        (0, 0)
-    };
-    let [a, b, c, d] = address;
-    Some(FlowKey([a, b, c, d, last_word(ports, protocol, vni)]))
+    u64::from(ports.0) << 48 | u64::from(ports.1) << 32 | u64::from(protocol) << 24 | u64::from(vni & ID_MAX)
 }
 
 #[inline(always)]
@@ -190,11 +186,4 @@ fn addresses(frame: &[u8], l3: usize, is_ipv4: bool) -> Option<[u64; 4]> {
         let word = |at: usize| pair[at..at + 8].try_into().map(u64::from_be_bytes).ok();
         Some([word(0)?, word(8)?, word(16)?, word(24)?])
     }
-}
-
-#[inline(always)]
-fn vni_of(frame: &[u8], headers: &Headers) -> Option<u32> {
-    let at = usize::from(headers.offsets[4]);
-    let vni = frame.get(at + 4..at + 7)?;
-    Some(u32::from_be_bytes([0, vni[0], vni[1], vni[2]]))
 }

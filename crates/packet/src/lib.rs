@@ -12,6 +12,7 @@ mod drop_reason;
 mod field;
 mod flow_key;
 mod hash;
+mod headers;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for a processor which was asked")]
 mod lanes;
 mod ledger;
@@ -24,17 +25,18 @@ pub mod tunnel;
 pub use batch::{BATCH, Batch, Bits};
 pub use checksum::{Sum, checksum, update, update_udp};
 pub use drop_reason::DropReason;
-pub use field::{Access, Base, Depth, Field, FieldSpec};
+pub use field::{Access, Depth, Field, FieldKind, FieldSpec, Source};
 pub use flow_key::{FlowKey, IPV4_MARK, KeySource};
 pub use hash::{SelectIpv4, TableHash, select_hash};
+pub use headers::{Base, Headers, Layer, Layers, Level, LevelId, LevelLayers, Tunnel};
 pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{
     CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, advise_huge, prefetch,
 };
 pub use parse::{
-    ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, Headers, Layer, Layers,
-    PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse, parse_into,
+    ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
+    PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,
 };
 pub use port::{Port, PortStatistics};
 pub use tunnel::{TunnelKind, TunnelPorts};

@@ -1,105 +1,14 @@
 //! One pass over a frame's headers: where they are, which they are, or why the frame is malformed.
 //!
-//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is a set of
-//! layers, eight offsets and a few numbers: 28 bytes. A fragment has no L4 layer, the first one included: ports that only some
-//! packets of a datagram carry must not decide where it goes.
+//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is [`Headers`].
+//! A fragment has no L4 layer, the first one included: ports that only some packets of a datagram carry must not decide
+//! where it goes. Nor has it a tunnel.
 
-use crate::DropReason;
 use crate::field::Depth;
+use crate::headers::{Base, Headers, Layer, Layers, Level};
+use crate::tunnel::{Inside, Unread};
+use crate::{DropReason, TunnelKind, TunnelPorts};
 
-/// A header that a frame can have; a bit of [`Layers`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Layer {
-    /// One VLAN tag at least.
-    Vlan = 1,
-    /// Two VLAN tags.
-    SecondVlan = 1 << 1,
-    /// ARP for IPv4 over Ethernet.
-    Arp = 1 << 2,
-    /// IPv4.
-    Ipv4 = 1 << 3,
-    /// IPv6.
-    Ipv6 = 1 << 4,
-    /// A fragment of an IPv4 or IPv6 datagram; then no L4 layer.
-    Fragment = 1 << 5,
-    /// TCP.
-    Tcp = 1 << 6,
-    /// UDP.
-    Udp = 1 << 7,
-    /// ICMP for IPv4.
-    Icmp = 1 << 8,
-    /// ICMP for IPv6.
-    Icmpv6 = 1 << 9,
-    /// TCP or UDP: there are ports.
-    Ports = 1 << 10,
-    /// VXLAN.
-    Vxlan = 1 << 11,
-    /// Ethernet inside VXLAN.
-    InnerEthernet = 1 << 12,
-    /// IPv4 inside VXLAN.
-    InnerIpv4 = 1 << 13,
-    /// IPv6 inside VXLAN.
-    InnerIpv6 = 1 << 14,
-    /// A fragment inside VXLAN.
-    InnerFragment = 1 << 15,
-    /// TCP inside VXLAN.
-    InnerTcp = 1 << 16,
-    /// UDP inside VXLAN.
-    InnerUdp = 1 << 17,
-    /// ICMP inside VXLAN.
-    InnerIcmp = 1 << 18,
-    /// ICMPv6 inside VXLAN.
-    InnerIcmpv6 = 1 << 19,
-    /// TCP or UDP inside VXLAN.
-    InnerPorts = 1 << 20,
-}
-
-/// A set of layers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Layers(pub u32);
-
-impl Layers {
-    /// True when `layer` is in the set.
-    #[inline(always)]
-    #[must_use]
-    pub const fn has(self, layer: Layer) -> bool {
-        self.0 & layer as u32 != 0
-    }
-
-    /// True when every layer of `needs` is in the set.
-    #[inline(always)]
-    #[must_use]
-    pub const fn has_all(self, needs: Layers) -> bool {
-        self.0 & needs.0 == needs.0
-    }
-
-    #[inline(always)]
-    fn add(&mut self, layer: Layer) {
-        self.0 |= layer as u32;
-    }
-}
-
-/// What parsing found. Offsets are bytes from the frame's start, indexed by [`crate::Base`]; those of absent layers
-/// mean nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Headers {
-    /// Which headers there are.
-    pub layers: Layers,
-    /// Where they are.
-    pub offsets: [u16; 8],
-    /// EtherType after all VLAN tags.
-    pub ether_type: u16,
-    /// Transport protocol after all extension headers; 0 without IP.
-    pub protocol: u8,
-    /// The same inside VXLAN.
-    pub inner_protocol: u8,
-    /// EtherType inside VXLAN.
-    pub inner_ether_type: u16,
-}
-
-/// UDP destination port of VXLAN (RFC 7348 §5).
-pub const VXLAN_PORT: u16 = 4789;
 /// EtherType of IPv4.
 pub const ETHER_IPV4: u16 = 0x0800;
 /// EtherType of ARP.
@@ -130,22 +39,21 @@ const IPV6: usize = 40;
 const TCP_MIN: usize = 20;
 const UDP: usize = 8;
 const ICMP: usize = 8;
-const VXLAN: usize = 8;
 
 /// Bytes of the shortest usual frame: Ethernet, IPv4, UDP.
 const USUAL: usize = ETHERNET + IPV4_MIN + UDP;
 
-/// Finds the headers of a frame as deep as `depth`.
+/// Finds the headers of a frame as deep as `depth`, tunnels by their standard ports.
 ///
 /// # Errors
 /// The drop reason of the first header that is cut short or contradicts itself.
 #[inline]
 pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
     let mut headers = Headers::default();
-    parse_into(frame, depth, &mut headers).map(|()| headers)
+    parse_into(frame, depth, &TunnelPorts::STANDARD, &mut headers).map(|()| headers)
 }
 
-/// The same, found headers being written where they are wanted.
+/// The same, tunnels by these ports, and found headers being written where they are wanted.
 ///
 /// # Errors
 /// As [`parse`]; `headers` then mean nothing.
@@ -153,19 +61,22 @@ pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
 // store-forwarding stall costs more than all the parsing. The long way is not inlined, or its stores, a field each, would
 // be shared by the short way, whose headers are almost all constants.
 #[inline(always)]
-pub fn parse_into(frame: &[u8], depth: Depth, headers: &mut Headers) -> Result<(), DropReason> {
-    match usual(frame, depth) {
+pub fn parse_into(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
+    match usual(frame, depth, ports) {
         Some(usual) => *headers = usual,
-        None => walk(frame, depth, headers)?,
+        None => walk(frame, depth, ports, headers)?,
     }
     Ok(())
 }
 
+/// The layers of a level that starts with Ethernet.
+const FRAME: u32 = Layer::Present as u32 | Layer::Ethernet as u32;
+
 /// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, whole, and where ports are read
-/// UDP or TCP, not VXLAN. `None` says nothing; [`walk`] knows. Whatever this finds, `walk` finds too (a test holds it to
+/// UDP or TCP, no tunnel. `None` says nothing; [`walk`] knows. Whatever this finds, `walk` finds too (a test holds it to
 /// that).
 #[inline(always)]
-fn usual(frame: &[u8], depth: Depth) -> Option<Headers> {
+fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     let head: &[u8; USUAL] = frame.first_chunk()?;
     let be16 = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     // EtherType, version and header length in one comparison.
@@ -176,11 +87,11 @@ fn usual(frame: &[u8], depth: Depth) -> Option<Headers> {
         return None;
     }
     let protocol = head[23];
-    let mut layers = Layer::Ipv4 as u32;
+    let mut layers = FRAME | Layer::Ipv4 as u32;
     if depth > Depth::L3 {
         let segment = total_length - IPV4_MIN;
         let (transport, fits) = match protocol {
-            PROTOCOL_UDP if depth == Depth::Inner && be16(36) == VXLAN_PORT => return None,
+            PROTOCOL_UDP if depth == Depth::Inner && ports.may_mean(be16(36)) => return None,
             PROTOCOL_UDP => (Layer::Udp as u32, (UDP..=segment).contains(&usize::from(be16(38)))),
             PROTOCOL_TCP => {
                 let data_offset = usize::from(*frame.get(46)? >> 4) * 4;
@@ -195,57 +106,57 @@ fn usual(frame: &[u8], depth: Depth) -> Option<Headers> {
     } else if depth == Depth::L2 {
         return None;
     }
-    Some(Headers {
-        layers: Layers(layers),
-        offsets: [0, 12, ETHERNET as u16, (ETHERNET + IPV4_MIN) as u16, 0, 0, 0, 0],
-        ether_type: ETHER_IPV4,
-        protocol,
-        ..Headers::default()
-    })
+    let at = [0, ETHERNET as u16, (ETHERNET + IPV4_MIN) as u16, 0];
+    let outer = Level { layers: Layers(layers), at, ether_type: ETHER_IPV4, protocol };
+    Some(Headers { levels: [outer, Level::default()], ..Headers::default() })
 }
 
 /// Any frame, header by header.
 #[inline(never)]
-fn walk(frame: &[u8], depth: Depth, found: &mut Headers) -> Result<(), DropReason> {
+fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, found: &mut Headers) -> Result<(), DropReason> {
     let mut headers = Headers::default();
-    let l3 = ethernet(frame, &mut headers)?;
-    headers.offsets[2] = l3 as u16;
+    let outer = &mut headers.levels[0];
+    let l3 = ethernet(frame, 0, outer)?;
     if depth > Depth::L2 {
         let mut payload = Payload::default();
-        network(frame, l3, headers.ether_type, &mut payload)?;
-        headers.protocol = payload.protocol;
-        headers.offsets[3] = payload.start as u16;
+        network(frame, l3, outer.ether_type, &mut payload)?;
         if depth > Depth::L3 {
             transport(frame, &mut payload)?;
         }
-        headers.layers.0 |= payload.layers.0;
-        if depth == Depth::Inner && is_vxlan(frame, &payload) {
-            let tunnel = tunnel(frame, payload.start)?;
-            headers.layers.0 |= tunnel.layers.0;
-            headers.offsets[4..].copy_from_slice(&tunnel.offsets);
-            headers.inner_protocol = tunnel.protocol;
-            headers.inner_ether_type = tunnel.ether_type;
+        outer.carries(&payload);
+        if depth == Depth::Inner {
+            tunnel(frame, &payload, ports, &mut headers)?;
         }
     }
     *found = headers;
     Ok(())
 }
 
+impl Level {
+    /// Takes over what its L3 header leads to.
+    #[inline(always)]
+    fn carries(&mut self, payload: &Payload) {
+        self.protocol = payload.protocol;
+        self.at[Base::L4 as usize] = payload.start as u16;
+        self.layers.0 |= payload.layers.0;
+    }
+}
+
 /// Ethernet and at most two VLAN tags; returns where L3 starts.
 #[inline(always)]
-fn ethernet(frame: &[u8], headers: &mut Headers) -> Result<usize, DropReason> {
-    let mut at = ETHERNET;
-    let mut ether_type = be16(frame, 12).ok_or(DropReason::MalformedEthernet)?;
-    headers.offsets[1] = 12;
+fn ethernet(frame: &[u8], start: usize, level: &mut Level) -> Result<usize, DropReason> {
+    let mut at = start + ETHERNET;
+    let mut ether_type = be16(frame, at - 2).ok_or(DropReason::MalformedEthernet)?;
+    let mut layers = Layers(FRAME);
     for layer in [Layer::Vlan, Layer::SecondVlan] {
         if ether_type != ETHER_VLAN && ether_type != ETHER_QINQ {
             break;
         }
         ether_type = be16(frame, at + 2).ok_or(DropReason::MalformedEthernet)?;
-        headers.layers.add(layer);
+        layers.add(layer);
         at += VLAN_TAG;
     }
-    headers.ether_type = ether_type;
+    *level = Level { layers, at: [start as u16, at as u16, 0, 0], ether_type, protocol: 0 };
     Ok(at)
 }
 
@@ -389,70 +300,65 @@ fn tcp_fits(segment: &[u8]) -> bool {
     (TCP_MIN..=segment.len()).contains(&(usize::from(header[12] >> 4) * 4))
 }
 
-#[inline(always)]
-fn is_vxlan(frame: &[u8], payload: &Payload) -> bool {
-    payload.layers.has(Layer::Udp) && be16(frame, payload.start + 2) == Some(VXLAN_PORT)
-}
-
-/// What a VXLAN header leads to: the part of [`Headers`] that only tunnelled frames have.
-#[derive(Default)]
-struct Tunnel {
-    layers: Layers,
-    offsets: [u16; 4],
-    protocol: u8,
-    ether_type: u16,
-}
-
-/// RFC 7348 §5, and the frame inside.
-fn tunnel(frame: &[u8], udp: usize) -> Result<Tunnel, DropReason> {
-    let udp_length = usize::from(be16(frame, udp + 4).unwrap_or(0));
-    // What UDP carries ends the inner frame.
-    let frame = &frame[..udp + udp_length];
-    let at = udp + UDP;
-    let vxlan = frame.get(at..at + VXLAN).ok_or(DropReason::MalformedVxlan)?;
-    if vxlan[0] & 0x08 == 0 {
-        return Err(DropReason::MalformedVxlan);
+/// The tunnel in a payload, if it is one.
+fn tunnel(frame: &[u8], payload: &Payload, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
+    let Some((kind, at, end)) = carrier(frame, payload, ports) else { return Ok(()) };
+    // What the carrier carries ends the inner level.
+    let frame = frame.get(..end).unwrap_or_default();
+    let header = match kind.read(frame.get(at..).unwrap_or_default(), payload.protocol) {
+        Ok(header) => header,
+        Err(Unread::Unknown) => return Ok(()),
+        Err(Unread::Malformed) => return Err(kind.spec().malformed),
+    };
+    let [outer, inner] = &mut headers.levels;
+    outer.layers.0 |= Layers::of_tunnel(kind).0;
+    headers.tunnel_at = at as u16;
+    if let Some(id) = header.id {
+        outer.layers.add(Layer::TunnelId);
+        outer.at[Base::TunnelId as usize] = (at + id.at) as u16;
+        headers.tunnel_id = id.value;
     }
-    let mut tunnel = Tunnel { layers: Layers(Layer::Vxlan as u32), ..Tunnel::default() };
-    tunnel.offsets[0] = at as u16;
-    inner(frame, at + VXLAN, &mut tunnel).map_err(|_| DropReason::MalformedInner)?;
-    Ok(tunnel)
+    let Some(inside) = header.inside else { return Ok(()) };
+    inner_level(frame, at + header.length, inside, inner).map_err(|_| DropReason::MalformedInner)
 }
 
-/// The same walk once more, its layers moved up to the inner ones.
+/// The kind of the tunnel in a payload, where its header starts, and where what it carries ends.
 #[inline(always)]
-fn inner(frame: &[u8], at: usize, tunnel: &mut Tunnel) -> Result<(), DropReason> {
-    let mut found = Headers::default();
-    let l3 = at + ethernet(frame.get(at..).unwrap_or_default(), &mut found)?;
-    tunnel.layers.add(Layer::InnerEthernet);
-    tunnel.ether_type = found.ether_type;
-    tunnel.offsets[1] = at as u16;
-    tunnel.offsets[2] = l3 as u16;
-    if found.ether_type == ETHER_ARP {
-        return Ok(());
+fn carrier(frame: &[u8], payload: &Payload, ports: &TunnelPorts) -> Option<(TunnelKind, usize, usize)> {
+    if payload.layers.has(Layer::Udp) {
+        let kind = ports.kind(be16(frame, payload.start + 2)?)?;
+        let length = usize::from(be16(frame, payload.start + 4)?);
+        return Some((kind, payload.start + UDP, payload.start + length));
     }
+    let kind = TunnelKind::of_protocol(payload.protocol).filter(|_| payload.layers.0 & IP != 0)?;
+    (!payload.layers.has(Layer::Fragment)).then_some((kind, payload.start, payload.end))
+}
+
+/// Either version of IP.
+const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
+
+/// The level inside a tunnel. A tunnel in it is payload, and so is ARP for anything but IPv4 over Ethernet.
+#[inline(always)]
+fn inner_level(frame: &[u8], start: usize, inside: Inside, level: &mut Level) -> Result<(), DropReason> {
+    let l3 = match inside {
+        Inside::Ethernet => ethernet(frame, start, level)?,
+        Inside::Ipv4 | Inside::Ipv6 => {
+            level.layers.add(Layer::Present);
+            level.ether_type = inside.ether_type();
+            level.at[Base::L3 as usize] = start as u16;
+            start
+        }
+    };
     let mut payload = Payload::default();
-    network(frame, l3, found.ether_type, &mut payload)?;
-    tunnel.protocol = payload.protocol;
-    tunnel.offsets[3] = payload.start as u16;
-    transport(frame, &mut payload)?;
-    tunnel.layers.0 |= to_inner(payload.layers);
+    if level.ether_type == ETHER_ARP {
+        arp(frame, l3, &mut payload).ok();
+    } else {
+        network(frame, l3, level.ether_type, &mut payload)?;
+        transport(frame, &mut payload)?;
+    }
+    level.carries(&payload);
     Ok(())
 }
-
-/// Outer layer bits from IPv4 on, moved to their inner twins.
-const fn to_inner(layers: Layers) -> u32 {
-    const SHIFT: u32 = (Layer::InnerIpv4 as u32).trailing_zeros() - (Layer::Ipv4 as u32).trailing_zeros();
-    const MOVED: u32 = Layer::Ports as u32 * 2 - Layer::Ipv4 as u32;
-    (layers.0 & MOVED) << SHIFT
-}
-
-const _: () = {
-    assert!(to_inner(Layers(Layer::Ipv4 as u32)) == Layer::InnerIpv4 as u32);
-    assert!(to_inner(Layers(Layer::Fragment as u32)) == Layer::InnerFragment as u32);
-    assert!(to_inner(Layers(Layer::Ports as u32)) == Layer::InnerPorts as u32);
-    assert!(to_inner(Layers(Layer::Icmpv6 as u32)) == Layer::InnerIcmpv6 as u32);
-};
 
 #[inline(always)]
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -488,9 +394,9 @@ mod tests {
             frame[17] = frame[17].min(length as u8);
             for depth in [Depth::L2, Depth::L3, Depth::L4, Depth::Inner] {
                 let frame = &frame[..length];
-                if let Some(headers) = usual(frame, depth) {
+                if let Some(headers) = usual(frame, depth, &TunnelPorts::STANDARD) {
                     let mut found = Headers::default();
-                    prop_assert_eq!(walk(frame, depth, &mut found), Ok(()));
+                    prop_assert_eq!(walk(frame, depth, &TunnelPorts::STANDARD, &mut found), Ok(()));
                     prop_assert_eq!(found, headers);
                 }
             }
@@ -500,7 +406,7 @@ mod tests {
     #[test]
     fn the_usual_way_is_taken() {
         for depth in [Depth::L3, Depth::L4, Depth::Inner] {
-            assert!(usual(&UDP_FRAME, depth).is_some(), "{depth:?}");
+            assert!(usual(&UDP_FRAME, depth, &TunnelPorts::STANDARD).is_some(), "{depth:?}");
         }
     }
 }

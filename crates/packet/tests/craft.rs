@@ -71,6 +71,11 @@ fn text_is_as_a_person_writes_it() {
         "src=10.0.0.1 dst=10.0.0.2 ip_csum=bad proto=icmp icmp_type=8 icmp_code=0 icmp_rest=0x00010002 csum=bad payload=6869",
         "src=10.0.0.1 dst=10.0.0.2 frag=8+ id=7 proto=17 payload=01",
         "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=4789 vni=5 inner(src=fd00::1 dst=fd00::2 proto=udp sport=1 dport=2)",
+        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6081 tunnel=geneve vni=5 inside=ip inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2 flags=S len=60)",
+        "src=10.0.0.1 dst=10.0.0.2 tunnel=gre key=7 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 dport=2)",
+        "src=fd00::1 dst=fd00::2 tunnel=gre header=8000655800000000 inside=ethernet inner(arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2)",
+        "src=fd00::1 dst=fd00::2 tunnel=ipip inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 dport=2)",
+        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6080 tunnel=gue inner(src=fd00::1 dst=fd00::2 proto=udp sport=1 dport=2)",
         "type=0x88cc payload=0102 trailer=00",
         "hex=0102",
         "hex=",
@@ -106,6 +111,10 @@ fn errors_say_where_and_what_to_do() {
         ("second_vlan=1", 0),
         ("type=0x88cc src=10.0.0.1", 12),
         ("hex=00 len=5", 7),
+        ("tunnel=gre proto=udp", 11),
+        ("tunnel=ipip key=5 inner()", 12),
+        ("tunnel=gue inner(vlan=1)", 17),
+        ("tunnel=gre inner(arp=request)", 17),
         ("vni=1 inner(proto=udp vlan=1 ttl=1 seq=3)", 35),
     ] {
         let found = problem(text);

@@ -1,17 +1,18 @@
 //! The table of fields: what it says is where `craft`, which knows nothing of it, has put things.
 
 use packet::craft::frame;
-use packet::{Access, Base, Depth, Field, parse};
+use packet::{Access, Depth, Field, FieldKind, LevelId, Source, parse};
 use std::collections::HashSet;
 
 /// The value of a field as its place says; `None` when the frame does not have it.
 fn read(frame: &[u8], field: Field) -> Option<u128> {
     let spec = field.spec();
     let headers = parse(frame, field.depth()).ok()?;
-    if spec.base == Base::Metadata || !headers.layers.has_all(spec.needs) {
+    let Source::Frame(base) = spec.source else { return None };
+    if !headers.has_all(field.needs()) {
         return None;
     }
-    let at = usize::from(headers.offsets[spec.base as usize]).checked_add_signed(isize::from(spec.offset))?;
+    let at = headers.level(field.level).at(base).checked_add_signed(isize::from(spec.offset))?;
     let bytes = frame.get(at..at + usize::from(spec.bytes))?;
     let value = bytes.iter().fold(0, |value: u128, &byte| value << 8 | u128::from(byte));
     Some(value >> spec.shift & field.max())
@@ -61,7 +62,17 @@ fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     ]
 }
 
-/// The same inside VXLAN, where some fields have inner twins.
+/// The ids of tunnels.
+fn tunnel_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
+    vec![
+        ("options=1 tunnel=geneve vni=0xfedcba inner()".to_string(), vec![("geneve.vni", 0xfe_dcba)]),
+        ("src=fd00::1 tunnel=gre key=0xfedcba98 inner()".to_string(), vec![("gre.key", 0xfedc_ba98)]),
+        ("tunnel=gre header=a0000800ffff000000000009 inner()".to_string(), vec![("gre.key", 9)]),
+        ("tunnel=gre inner()".to_string(), vec![]),
+    ]
+}
+
+/// The same inside VXLAN.
 fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     let inner = |(text, values): (String, Vec<(&'static str, u128)>)| {
         let twins = values
@@ -77,7 +88,8 @@ fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
 fn fields_are_where_the_recipe_has_put_them() {
     let mut seen = HashSet::new();
     let outer = cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
-    for (text, values) in outer.chain(inner_cases()) {
+    let tunnels = tunnel_cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), values));
+    for (text, values) in outer.chain(inner_cases()).chain(tunnels) {
         let bytes = frame(&text);
         for (name, value) in values {
             let field = Field::from_name(name).unwrap_or_else(|| panic!("no field {name}"));
@@ -87,11 +99,13 @@ fn fields_are_where_the_recipe_has_put_them() {
         for &field in Field::ALL {
             // What a frame has is read at the field's depth and at every greater one.
             let headers = parse(&bytes, Depth::Inner).unwrap();
-            let has = field.spec().base != Base::Metadata && headers.layers.has_all(field.spec().needs);
+            let in_frame = matches!(field.spec().source, Source::Frame(_));
+            let has = in_frame && headers.has_all(field.needs());
             assert_eq!(read(&bytes, field).is_some(), has, "{field} of {text}");
         }
     }
-    let unseen = Field::ALL.iter().filter(|field| field.spec().base != Base::Metadata && !seen.contains(field));
+    let in_frame = |field: &&Field| matches!(field.spec().source, Source::Frame(_));
+    let unseen = Field::ALL.iter().filter(in_frame).filter(|field| !seen.contains(field));
     assert_eq!(unseen.collect::<Vec<_>>(), Vec::<&Field>::new());
 }
 
@@ -101,14 +115,16 @@ fn the_table_agrees_with_itself() {
     assert_eq!(names.len(), Field::ALL.len(), "names are unique");
     for &field in Field::ALL {
         let spec = field.spec();
-        assert_eq!(Field::from_name(spec.name), Some(field));
-        assert_eq!(field.to_string(), spec.name);
+        assert_eq!(Field::from_name(field.name()), Some(field));
+        assert_eq!(field.to_string(), field.name());
         assert!(spec.bits + spec.shift <= spec.bytes * 8, "{field} fits its bytes");
         assert!(spec.bits + spec.shift > (spec.bytes - 1) * 8, "{field} has no byte too many");
         assert_eq!(field.max().count_ones(), u32::from(spec.bits), "{field}");
-        assert_eq!(field.meta_word().is_some(), spec.name.starts_with("meta.") && spec.access == Access::Writable);
-        let is_inner = spec.name.starts_with("inner.") || spec.name.starts_with("vxlan.");
+        assert_eq!(field.meta_word().is_some(), field.name().starts_with("meta.") && spec.access == Access::Writable);
+        assert_eq!(field.name().starts_with("inner."), field.level == LevelId::Inner, "{field}");
+        let is_inner = field.level == LevelId::Inner || spec.tunnel.is_some() || field == Field::TunnelId;
         assert_eq!(field.depth() == Depth::Inner, is_inner, "{field}");
-        assert_eq!(spec.needs.0 == 0, matches!(spec.base, Base::L2 | Base::Metadata) && !is_inner, "{field}");
     }
+    let twins = FieldKind::ALL.iter().filter(|kind| kind.has_inner()).count();
+    assert_eq!(Field::ALL.len(), FieldKind::ALL.len() + twins);
 }

@@ -7,7 +7,9 @@ mod recipes;
 
 use etherparse::{LinkExtSlice, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use packet::craft::{Recipe, frame};
-use packet::{Depth, DropReason, FlowKey, Headers, KeySource, Layer, parse};
+use packet::{
+    Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelKind, TunnelPorts, parse, parse_into,
+};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
@@ -18,7 +20,7 @@ fn layers_of(depth: Depth) -> u32 {
     match depth {
         Depth::L2 => Layer::Arp as u32 - 1,
         Depth::L3 => Layer::Tcp as u32 - 1,
-        Depth::L4 => Layer::Vxlan as u32 - 1,
+        Depth::L4 => Layer::Tunnel as u32 - 1,
         Depth::Inner => u32::MAX,
     }
 }
@@ -30,7 +32,8 @@ fn depth_of(reason: DropReason) -> Depth {
         DropReason::MalformedArp | DropReason::MalformedIpv4 | DropReason::MalformedIpv6 => Depth::L3,
         DropReason::TooManyExtensionHeaders => Depth::L3,
         DropReason::MalformedTcp | DropReason::MalformedUdp | DropReason::MalformedIcmp => Depth::L4,
-        DropReason::MalformedVxlan | DropReason::MalformedInner => Depth::Inner,
+        DropReason::MalformedVxlan | DropReason::MalformedGeneve => Depth::Inner,
+        DropReason::MalformedGre | DropReason::MalformedGue | DropReason::MalformedInner => Depth::Inner,
         other => panic!("{other} is no reason to refuse a header"),
     }
 }
@@ -47,6 +50,7 @@ fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
             (Ok(before), Ok(now)) => {
                 check_places(bytes, now)?;
                 let kept = if depth == Depth::L2 { 0 } else { layers_of(DEPTHS[depth as usize - 1]) };
+                let (before, now) = (before.outer(), now.outer());
                 prop_assert_eq!(now.layers.0 & kept, before.layers.0);
                 prop_assert_eq!(now.layers.0 & !layers_of(depth), 0);
                 prop_assert!(
@@ -61,27 +65,29 @@ fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
 
 fn check_places(bytes: &[u8], headers: &Headers) -> Result<(), TestCaseError> {
     let ends = [
-        (Layer::Arp as u32, 2, 28),
-        (Layer::Ipv4 as u32, 2, 20),
-        (Layer::Ipv6 as u32, 2, 40),
-        (Layer::Udp as u32 | Layer::Icmp as u32 | Layer::Icmpv6 as u32, 3, 8),
-        (Layer::Tcp as u32, 3, 20),
-        (Layer::Vxlan as u32, 4, 8),
-        (Layer::InnerEthernet as u32, 5, 14),
-        (Layer::InnerIpv4 as u32, 6, 20),
-        (Layer::InnerIpv6 as u32, 6, 40),
-        (Layer::InnerUdp as u32 | Layer::InnerIcmp as u32 | Layer::InnerIcmpv6 as u32, 7, 8),
-        (Layer::InnerTcp as u32, 7, 20),
+        (Layer::Ethernet as u32, Base::L2, 14),
+        (Layer::Arp as u32, Base::L3, 28),
+        (Layer::Ipv4 as u32, Base::L3, 20),
+        (Layer::Ipv6 as u32, Base::L3, 40),
+        (Layer::Udp as u32 | Layer::Icmp as u32 | Layer::Icmpv6 as u32, Base::L4, 8),
+        (Layer::Tcp as u32, Base::L4, 20),
+        (Layer::TunnelId as u32, Base::TunnelId, 4),
     ];
-    for (layers, offset, length) in ends {
-        if headers.layers.0 & layers != 0 {
-            prop_assert!(usize::from(headers.offsets[offset]) + length <= bytes.len());
+    for level in &headers.levels {
+        for (layers, base, length) in ends {
+            if level.layers.0 & layers != 0 {
+                prop_assert!(level.at(base) + length <= bytes.len());
+            }
         }
     }
+    prop_assert_eq!(headers.tunnel().is_some(), headers.outer().layers.has(Layer::Tunnel));
+    prop_assert!(!headers.inner().layers.has(Layer::Tunnel), "a tunnel in a tunnel is payload");
+    prop_assert!(headers.tunnel().is_some() || *headers.inner() == Level::default());
     for source in [KeySource::Outer, KeySource::Inner] {
-        let ip = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
+        let ip = |level: &Level| level.layers.has(Layer::Ipv4) || level.layers.has(Layer::Ipv6);
         let key = FlowKey::of(bytes, headers, source);
-        prop_assert_eq!(key.is_some(), headers.layers.0 & ip != 0);
+        let too_wide = source == KeySource::Inner && ip(headers.inner()) && headers.tunnel_id > 0xff_ffff;
+        prop_assert_eq!(key.is_some(), ip(headers.outer()) && !too_wide);
         if let Some(key) = key {
             let parts = FlowKey::new(key.src(), key.dst(), key.protocol(), (key.sport(), key.dport()), key.vni());
             prop_assert_eq!(key, parts);
@@ -105,17 +111,18 @@ struct Found {
 }
 
 fn ours(bytes: &[u8], headers: &Headers) -> Found {
-    let has = |layer| headers.layers.has(layer);
+    let level = headers.outer();
+    let has = |layer| level.layers.has(layer);
     let key = FlowKey::of(bytes, headers, KeySource::Outer);
     let names = [(Layer::Tcp, "tcp"), (Layer::Udp, "udp"), (Layer::Icmp, "icmp"), (Layer::Icmpv6, "icmpv6")];
     Found {
-        l3: usize::from(headers.offsets[2]),
+        l3: level.at(Base::L3),
         tags: usize::from(has(Layer::Vlan)) + usize::from(has(Layer::SecondVlan)),
         is_arp: has(Layer::Arp),
         addresses: key.map(|key| (key.src(), key.dst())),
         protocol: key.map(|key| key.protocol()),
         is_fragment: has(Layer::Fragment),
-        l4: key.map(|_| usize::from(headers.offsets[3])),
+        l4: key.map(|_| level.at(Base::L4)),
         transport: names.into_iter().find(|(layer, _)| has(*layer)).map(|(_, name)| name),
         ports: key.filter(|_| has(Layer::Ports)).map(|key| (key.sport(), key.dport())),
     }
@@ -315,7 +322,7 @@ proptest! {
     fn etherparses_own_frames_agree(bytes in built()) {
         prop_assert!(check_oracle(&bytes)?);
         let headers = parse(&bytes, Depth::Inner);
-        prop_assert!(headers.is_ok() || headers == Err(DropReason::MalformedVxlan));
+        prop_assert!(!headers.is_err_and(|reason| depth_of(reason) != Depth::Inner));
         // craft has the same idea of lengths and checksums: it need not say any.
         let printed = packet::craft::describe(&bytes);
         prop_assert!(!printed.contains("csum") && !printed.contains("hex"), "{}", printed);
@@ -329,26 +336,56 @@ proptest! {
     }
 
     #[test]
-    fn a_tunnel_shows_what_the_inner_frame_shows_alone(inner in recipes::plain()) {
-        let alone = frame(&inner);
-        let outer = frame(&format!("src=10.0.0.1 dst=10.0.0.2 options=1 vni=77 inner({inner})"));
-        let (alone_headers, headers) = (parse(&alone, Depth::L4).unwrap(), parse(&outer, Depth::Inner).unwrap());
-        let at = |place: u16| place + headers.offsets[5];
-        prop_assert_eq!(headers.inner_ether_type, alone_headers.ether_type);
-        prop_assert_eq!(headers.inner_protocol, alone_headers.protocol);
-        prop_assert_eq!(headers.offsets[6], at(alone_headers.offsets[2]));
-        let moved = (alone_headers.layers.0 >> 3 & 0xff) << 13;
-        prop_assert_eq!(headers.layers.0 >> 13 << 13, moved);
-        let key = FlowKey::of(&outer, &headers, KeySource::Inner);
-        match FlowKey::of(&alone, &alone_headers, KeySource::Outer) {
-            Some(expected) => {
-                prop_assert_eq!(headers.offsets[7], at(alone_headers.offsets[3]));
-                let ports = (expected.sport(), expected.dport());
-                prop_assert_eq!(key, Some(FlowKey::new(expected.src(), expected.dst(), expected.protocol(), ports, 77)));
-            }
-            None => prop_assert_eq!(key, FlowKey::of(&outer, &headers, KeySource::Outer)),
-        }
+    fn a_tunnel_shows_what_the_inner_frame_shows_alone(
+        inner in recipes::plain(),
+        tunnel in prop::sample::select(vec!["vni=77", "tunnel=geneve vni=77", "tunnel=gre inside=ethernet key=77"]),
+        is_ipv6: bool,
+    ) {
+        let addresses = if is_ipv6 { "src=fd00::1 ext=dst" } else { "src=10.0.0.1 options=1" };
+        check_inner(&frame(&inner), &frame(&format!("{addresses} {tunnel} inner({inner})")), 77)?;
     }
+
+    #[test]
+    fn a_tunnel_shows_what_the_inner_packet_shows_alone(
+        inner in recipes::packet(),
+        tunnel in prop::sample::select(vec![
+            "tunnel=geneve vni=0 inside=ip", "tunnel=gre", "tunnel=gre key=0", "tunnel=ipip", "tunnel=gue",
+        ]),
+        is_ipv6: bool,
+    ) {
+        let addresses = if is_ipv6 { "src=fd00::1 ext=dst" } else { "src=10.0.0.1 options=1" };
+        // A length counts Ethernet, which the packet inside goes without.
+        let packet = inner.split(' ').filter(|word| !word.starts_with("len=")).collect::<Vec<_>>().join(" ");
+        let alone = frame(&packet);
+        check_inner(&alone, &frame(&format!("{addresses} {tunnel} inner({packet})")), 0)?;
+        // GUE's variant 1 is the packet behind UDP.
+        let hex: String = alone[14..].iter().map(|byte| format!("{byte:02x}")).collect();
+        check_inner(&alone, &frame(&format!("{addresses} udp_csum=0 dport=6080 payload={hex}")), 0)?;
+    }
+}
+
+/// The inner level of `outer` shows what `alone` shows.
+fn check_inner(alone: &[u8], outer: &[u8], id: u32) -> Result<(), TestCaseError> {
+    let (alone_headers, headers) = (parse(alone, Depth::L4).unwrap(), parse(outer, Depth::Inner).unwrap());
+    let (expected, inner) = (alone_headers.outer(), headers.inner());
+    prop_assert_eq!((inner.ether_type, inner.protocol), (expected.ether_type, expected.protocol));
+    let ethernet = Layer::Ethernet as u32;
+    let start = match inner.layers.has(Layer::Ethernet) {
+        true => inner.at(Base::L2),
+        false => inner.at(Base::L3) - expected.at(Base::L3),
+    };
+    prop_assert_eq!(inner.layers.0 | ethernet, expected.layers.0);
+    prop_assert_eq!(inner.at(Base::L3), start + expected.at(Base::L3));
+    let key = FlowKey::of(outer, &headers, KeySource::Inner);
+    match FlowKey::of(alone, &alone_headers, KeySource::Outer) {
+        Some(outer) => {
+            prop_assert_eq!(inner.at(Base::L4), start + expected.at(Base::L4));
+            let ports = (outer.sport(), outer.dport());
+            prop_assert_eq!(key, Some(FlowKey::new(outer.src(), outer.dst(), outer.protocol(), ports, id)));
+        }
+        None => prop_assert_eq!(key, FlowKey::of(outer, &headers, KeySource::Outer)),
+    }
+    Ok(())
 }
 
 /// The reason for which a frame is refused at the deepest depth.
@@ -391,27 +428,32 @@ fn refused_on_purpose() {
 
 #[test]
 fn accepted_on_purpose() {
-    let layers = |text: &str| parse(&frame(text), Depth::Inner).unwrap().layers;
+    let headers = |text: &str| parse(&frame(text), Depth::Inner).unwrap();
+    let layers = |text: &str| headers(text).outer().layers;
+    let inner = |text: &str| headers(text).inner().layers;
     let ports = |text: &str| layers(text).has(Layer::Ports);
     // Fragments have no L4, the first one included; an atomic one is whole (RFC 6946).
     assert!(ports("src=fd00::1 frag=0") && !ports("src=fd00::1 frag=0+") && !ports("src=fd00::1 frag=8"));
     assert!(ports("") && !ports("frag=0+") && !ports("frag=8") && layers("frag=0+").has(Layer::Fragment));
     assert!(ports("df=1"));
-    assert!(!layers("vni=5 frag=0+ inner(proto=tcp)").has(Layer::Vxlan), "no tunnel in a fragment");
-    assert!(layers("vni=5 inner(frag=0+)").has(Layer::InnerFragment));
-    assert!(!layers("vni=5 inner(frag=0+)").has(Layer::InnerPorts));
+    assert!(!layers("vni=5 frag=0+ inner(proto=tcp)").has(Layer::Tunnel), "no tunnel in a fragment");
+    assert!(inner("vni=5 inner(frag=0+)").has(Layer::Fragment));
+    assert!(!inner("vni=5 inner(frag=0+)").has(Layer::Ports));
     // ICMP's number over IPv6 and ICMPv6's over IPv4 mean nothing.
-    assert_eq!(layers("proto=58 payload=00").0, Layer::Ipv4 as u32);
-    assert_eq!(layers("src=fd00::1 proto=1 payload=00").0, Layer::Ipv6 as u32);
+    let only = |layer: Layer| Layer::Present as u32 | Layer::Ethernet as u32 | layer as u32;
+    assert_eq!(layers("proto=58 payload=00").0, only(Layer::Ipv4));
+    assert_eq!(layers("src=fd00::1 proto=1 payload=00").0, only(Layer::Ipv6));
     // Ethernet padding, and UDP that is shorter than its IP payload.
     assert!(ports("trailer=000000000000000000000000"));
-    assert!(parse(&with("payload=0000", 39, 8), Depth::L4).unwrap().layers.has(Layer::Udp));
+    assert!(parse(&with("payload=0000", 39, 8), Depth::L4).unwrap().outer().layers.has(Layer::Udp));
     // Two tags are followed, a third is payload.
     let third = frame("vlan=1 second_vlan=2 type=0x8100 payload=00030800");
-    assert_eq!(parse(&third, Depth::Inner).unwrap().ether_type, 0x8100);
+    assert_eq!(parse(&third, Depth::Inner).unwrap().outer().ether_type, 0x8100);
     // ARP in a tunnel and tags of an inner frame.
-    assert_eq!(parse(&frame("vni=1 inner(arp=request)"), Depth::Inner).unwrap().inner_ether_type, 0x0806);
-    assert!(layers("vni=1 inner(vlan=9 proto=tcp)").has(Layer::InnerTcp));
+    assert!(inner("vni=1 inner(arp=request)").has(Layer::Arp));
+    let other_arp = "vni=1 inner(type=0x0806 payload=0002)";
+    assert!(!inner(other_arp).has(Layer::Arp), "ARP for anything but IPv4 over Ethernet is payload in a tunnel");
+    assert!(inner("vni=1 inner(vlan=9 proto=tcp)").has(Layer::Tcp));
 }
 
 #[test]
@@ -429,4 +471,59 @@ fn keys_tell_families_and_tunnels_apart() {
     assert_eq!(key("arp=request", KeySource::Outer), None);
     assert_ne!(key("src=0.0.0.1 dst=0.0.0.2", KeySource::Outer), key("src=::1 dst=::2", KeySource::Outer));
     assert_eq!(key("frag=0+ sport=5", KeySource::Outer), key("frag=8 proto=udp", KeySource::Outer));
+}
+
+#[test]
+fn tunnels_are_read_once() {
+    let headers = |text: &str| parse(&frame(text), Depth::Inner).unwrap();
+    let kind = |text: &str| headers(text).tunnel().map(|tunnel| (tunnel.kind, tunnel.at, tunnel.id));
+    assert_eq!(kind("vni=5 inner()"), Some((TunnelKind::Vxlan, 42, 5)));
+    assert_eq!(kind("src=fd00::1 vni=5 inner()"), Some((TunnelKind::Vxlan, 62, 5)));
+    assert_eq!(kind("tunnel=geneve vni=5 inner()"), Some((TunnelKind::Geneve, 42, 5)));
+    assert_eq!(kind("tunnel=gre key=0x12345678 inner()"), Some((TunnelKind::Gre, 34, 0x1234_5678)));
+    assert_eq!(kind("src=fd00::1 tunnel=gre inner()"), Some((TunnelKind::Gre, 54, 0)));
+    assert_eq!(kind("tunnel=ipip inner(src=fd00::1)"), Some((TunnelKind::Ipip, 34, 0)));
+    assert_eq!(kind("tunnel=gue inner()"), Some((TunnelKind::Gue, 42, 0)));
+    // Fragments have none, and what is inside one is payload.
+    for text in ["tunnel=gre inner()", "tunnel=ipip inner()", "tunnel=gue inner()", "tunnel=geneve inner()"] {
+        let fragment = with(text, 20, 0x20);
+        assert_eq!(parse(&fragment, Depth::Inner).unwrap().tunnel(), None, "{text}");
+        let nested = headers(&format!("tunnel=ipip inner({text})"));
+        assert_eq!(nested.tunnel().map(|tunnel| tunnel.kind), Some(TunnelKind::Ipip));
+        assert!(nested.inner().layers.has(Layer::Ipv4) && !nested.inner().layers.has(Layer::Tunnel));
+    }
+    // A source that is no IPv4 header's: the version is that of the header in front.
+    assert_eq!(refused(&with("tunnel=ipip inner()", 34, 0x65)), Some(DropReason::MalformedInner));
+    assert_eq!(refused(&frame("proto=47 payload=000008")), Some(DropReason::MalformedGre));
+    assert_eq!(refused(&frame("dport=6081 payload=00000800000007")), Some(DropReason::MalformedGeneve));
+    assert_eq!(refused(&frame("dport=6080")), Some(DropReason::MalformedGue));
+    // Other versions are payload, and so are other payloads.
+    for text in ["proto=47 payload=30010000", "dport=6081 payload=4000080000000700", "dport=6080 payload=80040000"] {
+        assert_eq!(kind(text), None, "{text}");
+    }
+    let erspan = headers("proto=47 payload=100088be00000001");
+    assert!(erspan.outer().layers.has(Layer::Tunnel) && !erspan.inner().layers.has(Layer::Present));
+}
+
+#[test]
+fn a_tunnel_is_told_by_its_configured_port() {
+    let mut ports = TunnelPorts::default();
+    ports.set(TunnelKind::Vxlan, 8472);
+    let kind = |text: &str| {
+        let mut headers = Headers::default();
+        parse_into(&frame(text), Depth::Inner, &ports, &mut headers).unwrap();
+        headers.tunnel().map(|tunnel| tunnel.kind)
+    };
+    assert_eq!(kind("vni=5 inner()"), None);
+    assert_eq!(kind("vni=5 dport=8472 inner()"), Some(TunnelKind::Vxlan));
+    assert_eq!(kind("src=fd00::1 vni=5 dport=8472 inner()"), Some(TunnelKind::Vxlan));
+    assert_eq!(kind("dport=0"), None);
+}
+
+#[test]
+fn an_id_that_no_key_has_room_for_makes_no_inner_key() {
+    let bytes = frame("tunnel=gre key=0x1000000 inner()");
+    let headers = parse(&bytes, Depth::Inner).unwrap();
+    assert_eq!(FlowKey::of(&bytes, &headers, KeySource::Inner), None);
+    assert!(FlowKey::of(&bytes, &headers, KeySource::Outer).is_some());
 }

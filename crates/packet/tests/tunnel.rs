@@ -1,6 +1,6 @@
 //! Tunnel headers as the RFCs draw them, read and written.
 
-use packet::tunnel::{Carried, Header, Inside, Outer, OuterShape, Unread};
+use packet::tunnel::{Carried, Header, Id, Inside, Outer, OuterShape, Unread};
 use packet::{Sum, TunnelKind, TunnelPorts, checksum};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +9,7 @@ fn read(kind: TunnelKind, bytes: &[u8]) -> Result<Header, Unread> {
 }
 
 fn header(length: usize, id: Option<u32>, inside: Option<Inside>) -> Result<Header, Unread> {
-    Ok(Header { length, id, inside })
+    Ok(Header { length, id: id.map(|value| Id { at: 4, value }), inside })
 }
 
 #[test]
@@ -30,7 +30,8 @@ fn gre_has_a_key_where_its_bit_says_so() {
     let key = [0x20, 0, 0x65, 0x58, 1, 2, 3, 4];
     assert_eq!(read(TunnelKind::Gre, &key), header(8, Some(0x01020304), Some(Inside::Ethernet)));
     let all = [0xb0, 0, 0x86, 0xdd, 9, 9, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1];
-    assert_eq!(read(TunnelKind::Gre, &all), header(16, Some(5), Some(Inside::Ipv6)));
+    let behind_checksum = Some(Id { at: 8, value: 5 });
+    assert_eq!(read(TunnelKind::Gre, &all).map(|header| (header.length, header.id)), Ok((16, behind_checksum)));
     assert_eq!(read(TunnelKind::Gre, &all[..15]), Err(Unread::Malformed));
     assert_eq!(read(TunnelKind::Gre, &[0, 0, 0x88, 0xbe]), header(4, None, None), "ERSPAN is not read");
     assert_eq!(read(TunnelKind::Gre, &[0x30, 1, 0x88, 0x0b]), Err(Unread::Unknown), "version 1: PPTP");

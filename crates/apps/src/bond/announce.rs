@@ -150,7 +150,7 @@ mod tests {
         let frame = address(MAC, "2001:db8::1".parse().unwrap());
         assert_eq!(frame.len(), 14 + 40 + 32);
         let headers = packet::parse(&frame, packet::Depth::L4).unwrap();
-        assert_eq!(headers.protocol, 58);
+        assert_eq!(headers.outer().protocol, 58);
         let pseudo = [&frame[22..54], &[0, 0, 0, 32, 0, 0, 0, 58]].concat();
         let sum = packet::Sum::default().bytes(&pseudo).bytes(&frame[54..]);
         assert_eq!(packet::checksum(sum), 0);

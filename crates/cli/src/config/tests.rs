@@ -11,7 +11,7 @@ use engine::change::EntryKey;
 use engine::program::{
     AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeId, PipeKind, PortId, Value,
 };
-use packet::{Field, KeySource, TunnelKind, TunnelPorts};
+use packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
 use proptest::prelude::*;
 
 /// The examples that users start from.
@@ -581,7 +581,7 @@ fn a_port_that_takes_nothing_is_warned_about() {
 fn the_documentation_knows_every_field() {
     let file = format!("{}/../../docs/configuration.md", env!("CARGO_MANIFEST_DIR"));
     let Ok(text) = std::fs::read_to_string(&file) else { panic!("{file}") };
-    for field in Field::ALL {
+    for field in Field::ALL.iter().filter(|field| field.level == LevelId::Outer) {
         let access = if field.spec().access == packet::Access::Writable { "yes" } else { "no" };
         let start = format!("| `{field}` | {} | ", field.spec().bits);
         assert!(

@@ -30,6 +30,9 @@ const REASONS: &[DropReason] = &[
     DropReason::MalformedUdp,
     DropReason::MalformedIcmp,
     DropReason::MalformedVxlan,
+    DropReason::MalformedGeneve,
+    DropReason::MalformedGre,
+    DropReason::MalformedGue,
     DropReason::MalformedInner,
     DropReason::TooManyExtensionHeaders,
     DropReason::TtlExpired,
@@ -48,7 +51,7 @@ const KINDS: &str = "
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key
-    mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp rehash malformed_again
+    mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
     forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
     forward:drop:hit forward:port:miss forward:in_port:miss forward:pipe:miss forward:group:miss forward:app:miss

@@ -1,7 +1,7 @@
 //! Random frames: recipes for `packet::craft`, most of them well formed, and then some bytes spoilt.
 
 use super::Random;
-use super::pools::{DSCPS, FLOWS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
+use super::pools::{DSCPS, FLOWS, KEYS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
 use std::net::IpAddr;
 
 /// A random frame.
@@ -54,9 +54,9 @@ fn ethernet(random: &mut Random) -> Vec<String> {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
     };
     let mut words = vec![format!("eth.src={}", mac(random.pick(MACS))), format!("eth.dst={}", mac(random.pick(MACS)))];
-    if random.percent(30) {
+    if random.percent(35) {
         words.push(format!("vlan={}.{}", random.pick(VIDS), random.below(8)));
-        if random.percent(40) {
+        if random.percent(50) {
             words.push(format!("second_vlan={}.{}", random.pick(VIDS), random.below(8)));
         }
     }
@@ -80,18 +80,67 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
     words.push(format!("dscp={}", random.pick(DSCPS)));
     words.push(format!("ecn={}", random.below(4)));
     words.extend(network(random, is_ipv4));
-    let protocol = if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 58, 47]) };
+    let protocol = if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 1, 58, 58, 47, 47, 4, 41]) };
     let fragment = random.percent(12).then(|| random.pick(&["0+", "0+", "0", "1480+", "65528"]));
     let later = fragment.is_some_and(|fragment| !fragment.starts_with('0'));
     words.extend(fragment.map(|fragment| format!("frag={fragment}")));
-    let tunnel = may_tunnel && protocol == 17 && !later && random.percent(55);
+    let tunnel = may_tunnel && !later && random.percent(55);
+    if tunnel && matches!(protocol, 4 | 41 | 47) {
+        words.push(tunnel_in_ip(random, protocol));
+        return words;
+    }
     words.push(protocol_word(protocol, is_ipv4));
     if later || !has_header(protocol, is_ipv4) {
         return words;
     }
     let ports = if usual { ports } else { (random.pick(PORTS), random.pick(PORTS)) };
-    words.extend(transport(random, protocol, ports, tunnel));
+    words.extend(transport(random, protocol, ports, tunnel && protocol == 17));
     words
+}
+
+/// GRE, or IP in IP.
+fn tunnel_in_ip(random: &mut Random, protocol: u8) -> String {
+    if protocol != 47 {
+        return format!("tunnel=ipip inner({})", packet(random));
+    }
+    let frame = random.percent(40);
+    let ether_type = if frame { "6558" } else { "0800" };
+    let header = match random.below(6) {
+        0 => String::new(),
+        1 => format!(" header=80{:02x}{ether_type}00010000", random.pick(&[0, 0, 0, 1])),
+        2 => format!(" header=b000{ether_type}ffff000000000700000001"),
+        3 => " header=000088be".to_string(),
+        _ => format!(" key={}", random.pick(KEYS)),
+    };
+    if frame {
+        format!("tunnel=gre{header} inside=ethernet inner({})", recipe(random, false))
+    } else {
+        format!("tunnel=gre{header} inner({})", packet(random))
+    }
+}
+
+/// A tunnel in UDP.
+fn tunnel_in_udp(random: &mut Random, word: &str) -> String {
+    let vni = random.pick(VNIS);
+    match word {
+        "gue" => format!("tunnel=gue inner({})", packet(random)),
+        "geneve" => match random.below(4) {
+            0 => format!("tunnel=geneve vni={vni} inside=ip inner({})", packet(random)),
+            1 => format!("tunnel=geneve header=014065580000070001028000 inner({})", recipe(random, false)),
+            2 => format!("tunnel=geneve header=0080655800000700 inner({})", recipe(random, false)),
+            _ => format!("tunnel=geneve vni={vni} inner({})", recipe(random, false)),
+        },
+        _ => format!("vni={vni} inner({})", recipe(random, false)),
+    }
+}
+
+/// An IP packet without Ethernet.
+fn packet(random: &mut Random) -> String {
+    let mut words = ip(random, false);
+    if random.percent(30) {
+        words.push(format!("payload={}", "5a".repeat(random.below(40))));
+    }
+    words.join(" ")
 }
 
 /// Does a recipe write a header for this protocol?
@@ -142,20 +191,22 @@ fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
 
 fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool) -> Vec<String> {
     let mut words = Vec::new();
+    let (word, port) = random.pick(&[("vxlan", 4789), ("vxlan", 4789), ("geneve", 6081), ("gue", 6080)]);
     if protocol == 1 || protocol == 58 {
         words.push(format!("icmp_type={}", random.below(4)));
         words.push(format!("icmp_code={}", random.below(4)));
     } else {
         words.push(format!("sport={}", ports.0));
-        let vxlan = tunnel || random.percent(5);
-        words.push(format!("dport={}", if vxlan { 4789 } else { ports.1 }));
+        // Some go by a port that only some programs know.
+        let port = if tunnel && random.percent(10) { 53 } else { port };
+        let meant = tunnel || random.percent(5);
+        words.push(format!("dport={}", if meant { port } else { ports.1 }));
     }
     if protocol == 6 {
         words.push(format!("flags={}", random.pick(&["S", "A", "SA", "FA", "none"])));
     }
     if tunnel {
-        words.push(format!("vni={}", random.pick(VNIS)));
-        words.push(format!("inner({})", recipe(random, false)));
+        words.push(tunnel_in_udp(random, word));
         words.push(format!("csum={}", random.pick(&["0", "0", "good", "bad", "65535"])));
     } else if random.percent(20) {
         words.push(format!("csum={}", random.pick(&["bad", "0", "65535"])));

@@ -1,7 +1,7 @@
 //! The values that packets and entries share.
 
 use super::Random;
-use packet::{Field, FlowKey};
+use packet::{Field, FieldKind, FlowKey};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub(super) const MACS: &[u64] =
@@ -14,7 +14,9 @@ pub(super) const RANGES: &[(u16, u16)] =
 pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
 pub(super) const DSCPS: &[u8] = &[0, 10, 46, 63];
 pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
-pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 132];
+/// Keys of GRE: one has more bits than a flow key has room for.
+pub(super) const KEYS: &[u32] = &[0, 7, 8, 0xff_ffff, 0x100_0007];
+pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 4, 41, 132];
 pub(super) const V4: &[Ipv4Addr] = &[
     Ipv4Addr::new(10, 0, 0, 1),
     Ipv4Addr::new(10, 0, 0, 2),
@@ -41,7 +43,7 @@ pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
     (IpAddr::V6(V6[2]), IpAddr::V6(V6[0]), 17, (1024, 53)),
 ];
 
-/// The key of one of these flows, outer or inside VXLAN.
+/// The key of one of these flows, outer or inside a tunnel.
 pub(super) fn flow_key(random: &mut Random) -> FlowKey {
     let (src, dst, protocol, ports) = random.pick(FLOWS);
     let vni = if random.percent(30) { random.pick(VNIS) } else { 0 };
@@ -53,32 +55,24 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
     if random.percent(4) {
         return random.wide() & field.max();
     }
-    match field {
-        Field::EthDst | Field::EthSrc | Field::InnerEthDst | Field::InnerEthSrc => u128::from(random.pick(MACS)),
-        Field::EthType | Field::InnerEthType => random.pick(&[0x0800, 0x86dd, 0x0806, 0x88cc, 0x8100]),
-        Field::VlanVid | Field::SecondVlanVid => u128::from(random.pick(VIDS)),
-        Field::ArpSenderIp | Field::ArpTargetIp => u128::from(random.pick(V4).to_bits()),
-        Field::Ipv4Src | Field::Ipv4Dst | Field::InnerIpv4Src | Field::InnerIpv4Dst => {
-            u128::from(random.pick(V4).to_bits())
-        }
-        Field::Ipv6Src | Field::Ipv6Dst | Field::InnerIpv6Src | Field::InnerIpv6Dst => random.pick(V6).to_bits(),
-        Field::L4Sport | Field::L4Dport | Field::TcpSport | Field::TcpDport | Field::UdpSport | Field::UdpDport => {
-            if random.percent(8) {
-                4789
-            } else {
-                u128::from(random.pick(PORTS))
-            }
-        }
-        Field::InnerL4Sport | Field::InnerL4Dport => u128::from(random.pick(PORTS)),
-        Field::VxlanVni => u128::from(random.pick(VNIS)),
-        Field::IpVersion | Field::InnerIpVersion => random.pick(&[4, 4, 6, 6, 0]),
-        Field::IpProtocol | Field::InnerIpProtocol => u128::from(random.pick(PROTOCOLS)),
-        Field::Ipv4Ttl | Field::InnerIpv4Ttl | Field::Ipv6HopLimit | Field::InnerIpv6HopLimit => {
-            u128::from(random.pick(TTLS))
-        }
-        Field::Ipv4Dscp | Field::InnerIpv4Dscp => u128::from(random.pick(DSCPS)),
-        Field::TcpFlags | Field::InnerTcpFlags => random.pick(&[0x02, 0x10, 0x12, 0x11, 0]),
-        Field::InputPort | Field::MeterColor => random.below(3) as u128,
+    match field.kind {
+        FieldKind::EthDst | FieldKind::EthSrc => u128::from(random.pick(MACS)),
+        FieldKind::EthType => random.pick(&[0x0800, 0x86dd, 0x0806, 0x88cc, 0x8100]),
+        FieldKind::VlanVid | FieldKind::SecondVlanVid => u128::from(random.pick(VIDS)),
+        FieldKind::ArpSenderIp | FieldKind::ArpTargetIp => u128::from(random.pick(V4).to_bits()),
+        FieldKind::Ipv4Src | FieldKind::Ipv4Dst => u128::from(random.pick(V4).to_bits()),
+        FieldKind::Ipv6Src | FieldKind::Ipv6Dst => random.pick(V6).to_bits(),
+        FieldKind::L4Sport | FieldKind::TcpSport | FieldKind::UdpSport => u128::from(random.pick(PORTS)),
+        FieldKind::L4Dport | FieldKind::TcpDport | FieldKind::UdpDport if random.percent(8) => 4789,
+        FieldKind::L4Dport | FieldKind::TcpDport | FieldKind::UdpDport => u128::from(random.pick(PORTS)),
+        FieldKind::VxlanVni | FieldKind::GeneveVni => u128::from(random.pick(VNIS)),
+        FieldKind::GreKey | FieldKind::TunnelId => u128::from(random.pick(KEYS)),
+        FieldKind::IpVersion => random.pick(&[4, 4, 6, 6, 0]),
+        FieldKind::IpProtocol => u128::from(random.pick(PROTOCOLS)),
+        FieldKind::Ipv4Ttl | FieldKind::Ipv6HopLimit => u128::from(random.pick(TTLS)),
+        FieldKind::Ipv4Dscp => u128::from(random.pick(DSCPS)),
+        FieldKind::TcpFlags => random.pick(&[0x02, 0x10, 0x12, 0x11, 0]),
+        FieldKind::InputPort | FieldKind::MeterColor => random.below(3) as u128,
         _ => random.below(4) as u128 & field.max(),
     }
 }

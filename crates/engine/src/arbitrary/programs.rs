@@ -9,7 +9,7 @@ use crate::program::{
     MeterId, MeterSecond, MeterUnit, Monitor, Origin, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
     SharedUse, Target,
 };
-use packet::{Field, KeySource};
+use packet::{Field, KeySource, TunnelKind};
 
 /// A random program that passes the check, but for metadata read before it is written.
 #[must_use]
@@ -22,6 +22,9 @@ pub fn program(random: &mut Random) -> Program {
         select_seed: random.bits(),
         ..Program::default()
     };
+    if random.percent(10) {
+        program.tunnels.set(random.pick(&[TunnelKind::Vxlan, TunnelKind::Geneve, TunnelKind::Gue]), 53);
+    }
     program.meters = (0..random.below(6)).map(|at| meter(random, at)).collect();
     program.groups = (0..random.below(4)).map(|at| group(random, &program, pipes, at)).collect();
     let mut maker = Maker { meters: (0..program.meters.len() as u16).map(MeterId).collect(), program, pipes };
@@ -223,13 +226,17 @@ pub(super) fn match_field(random: &mut Random) -> Field {
         Field::L4Sport,
         Field::L4Dport,
         Field::VxlanVni,
+        Field::TunnelId,
         Field::VlanVid,
         Field::InputPort,
         Field::MeterColor,
-        Field::InnerIpv4Dst,
-        Field::InnerIcmpType,
+        Field::Ipv4Dst.inner(),
+        Field::IcmpType.inner(),
+        Field::ArpTargetIp.inner(),
+        Field::Icmpv6Code.inner(),
+        Field::SecondVlanPcp.inner(),
     ];
-    if random.percent(60) { random.pick(COMMON) } else { random.pick(Field::ALL) }
+    if random.percent(45) { random.pick(COMMON) } else { random.pick(Field::ALL) }
 }
 
 fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
@@ -240,8 +247,8 @@ fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
         Field::Ipv6Src,
         Field::Ipv6Dst,
         Field::ArpTargetIp,
-        Field::InnerIpv4Dst,
-        Field::InnerIpv6Dst,
+        Field::Ipv4Dst.inner(),
+        Field::Ipv6Dst.inner(),
     ];
     let mut list: Vec<(Field, Criterion)> = Vec::new();
     if random.percent(25) {

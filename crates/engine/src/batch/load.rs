@@ -2,7 +2,7 @@
 //! so that what kind of field it is gets decided once a batch.
 
 use crate::batch::packets::Packets;
-use packet::{Base, Batch, Bits, Field, Layer, Layers};
+use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers};
 
 /// Words of the widest key: four IPv6 addresses.
 pub const KEY_WORDS_MAX: usize = 8;
@@ -10,7 +10,7 @@ pub const KEY_WORDS_MAX: usize = 8;
 /// Where a load reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
-    Frame(Base),
+    Frame(LevelId, Base),
     Found(Field),
 }
 
@@ -31,7 +31,7 @@ pub struct Load {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPlan {
     pub loads: Vec<Load>,
-    pub needs: Layers,
+    pub needs: LevelLayers,
     pub words: usize,
     /// Where each field's bits lie: word and left shift of its low 64 bits; a 128-bit field takes the word before too.
     pub places: Vec<Place>,
@@ -53,7 +53,7 @@ impl KeyPlan {
         let (places, words) = pack(&bits);
         let mut plan = KeyPlan { words, ..KeyPlan::default() };
         for (&(field, mask), &place) in fields.iter().zip(&places) {
-            plan.needs.0 |= field.spec().needs.0;
+            plan.needs.join(field.needs());
             plan.push(field, mask, place);
         }
         KeyPlan { places, ..plan }
@@ -65,7 +65,7 @@ impl KeyPlan {
         let mut plan = KeyPlan::default();
         for &(field, mask) in fields {
             let bits = u32::from(field.spec().bits);
-            plan.needs.0 |= field.spec().needs.0;
+            plan.needs.join(field.needs());
             plan.words += bits.div_ceil(64) as usize;
             let place = Place { word: plan.words - 1, left: 0, bits };
             plan.places.push(place);
@@ -78,16 +78,19 @@ impl KeyPlan {
     pub fn push(&mut self, field: Field, mask: u128, place: Place) {
         let spec = field.spec();
         let mask = mask & field.max();
+        let source = match spec.source {
+            packet::Source::Frame(base) => Source::Frame(field.level, base),
+            _ => Source::Found(field),
+        };
         if spec.bits == 128 {
-            let source = Source::Frame(spec.base);
             let (high, low) = ((mask >> 64) as u64, mask as u64);
             self.load(Load { source, offset: spec.offset, mask: high, ..Load::at(place.word - 1) });
             self.load(Load { source, offset: spec.offset + 8, mask: low, ..Load::at(place.word) });
             return;
         }
-        let (source, right) = match spec.base {
-            Base::Metadata => (Source::Found(field), 0),
-            base => (Source::Frame(base), 64 - 8 * spec.bytes + spec.shift),
+        let right = match source {
+            Source::Frame(..) => 64 - 8 * spec.bytes + spec.shift,
+            Source::Found(_) => 0,
         };
         let (mask, left) = (mask as u64, place.left as u8);
         self.load(Load { source, offset: spec.offset, right, mask, left, ..Load::at(place.word) });
@@ -206,10 +209,10 @@ impl Load {
     ) {
         let word = usize::from(self.word) % W;
         match self.source {
-            Source::Frame(base) => {
-                let base = base as usize & 7;
+            Source::Frame(level, base) => {
+                let (level, base) = (level as usize & 1, base as usize & 3);
                 for slot in Bits(list) {
-                    let start = i32::from(packets.headers[slot].offsets[base]) + i32::from(self.offset);
+                    let start = i32::from(packets.headers[slot].levels[level].at[base]) + i32::from(self.offset);
                     let value = load_be64(batch.frame(slot).window(), start as usize);
                     let key = &mut keys[slot][word];
                     *key = join(*key, ((value >> self.right) & self.mask) << self.left);
@@ -228,8 +231,9 @@ impl Load {
     #[inline(always)]
     fn one(&self, batch: &Batch, packets: &Packets, slot: usize) -> u64 {
         let value = match self.source {
-            Source::Frame(base) => {
-                let start = i32::from(packets.headers[slot].offsets[base as usize & 7]) + i32::from(self.offset);
+            Source::Frame(level, base) => {
+                let at = packets.headers[slot].levels[level as usize & 1].at[base as usize & 3];
+                let start = i32::from(at) + i32::from(self.offset);
                 load_be64(batch.frame(slot).window(), start as usize) >> self.right
             }
             Source::Found(field) => found(field, packets, slot),
@@ -260,27 +264,17 @@ fn load_short(window: &[u8], at: usize) -> u64 {
 #[inline(always)]
 fn found(field: Field, packets: &Packets, slot: usize) -> u64 {
     let headers = &packets.headers[slot];
-    let version = |v4: Layer, v6: Layer| {
-        if headers.layers.has(v4) {
-            4
-        } else if headers.layers.has(v6) {
-            6
-        } else {
-            0
-        }
-    };
-    match field {
-        Field::EthType => u64::from(headers.ether_type),
-        Field::IpVersion => version(Layer::Ipv4, Layer::Ipv6),
-        Field::IpProtocol => u64::from(headers.protocol),
-        Field::IpFragment => u64::from(headers.layers.has(Layer::Fragment)),
-        Field::InnerEthType => u64::from(headers.inner_ether_type),
-        Field::InnerIpVersion => version(Layer::InnerIpv4, Layer::InnerIpv6),
-        Field::InnerIpProtocol => u64::from(headers.inner_protocol),
-        Field::InnerIpFragment => u64::from(headers.layers.has(Layer::InnerFragment)),
-        Field::InputPort => u64::from(packets.input.0),
-        Field::MeterColor => u64::from(packets.color[slot]),
-        other => other.meta_word().map_or(0, |word| u64::from(packets.meta[slot][word])),
+    let level = headers.level(field.level);
+    match field.kind {
+        FieldKind::EthType => u64::from(level.ether_type),
+        FieldKind::IpVersion if level.layers.has(Layer::Ipv4) => 4,
+        FieldKind::IpVersion if level.layers.has(Layer::Ipv6) => 6,
+        FieldKind::IpProtocol => u64::from(level.protocol),
+        FieldKind::IpFragment => u64::from(level.layers.has(Layer::Fragment)),
+        FieldKind::TunnelId => u64::from(headers.tunnel_id),
+        FieldKind::InputPort => u64::from(packets.input.0),
+        FieldKind::MeterColor => u64::from(packets.color[slot]),
+        _ => field.meta_word().map_or(0, |word| u64::from(packets.meta[slot][word])),
     }
 }
 
@@ -295,7 +289,7 @@ struct Guard {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
     guards: Vec<Guard>,
-    needs: Layers,
+    needs: LevelLayers,
 }
 
 impl Guards {
@@ -307,7 +301,7 @@ impl Guards {
             let plan = KeyPlan::unpacked(&[(field, mask)]);
             let mut want = [0; 2];
             plan.put(0, value, &mut want);
-            guards.needs.0 |= plan.needs.0;
+            guards.needs.join(plan.needs);
             for load in plan.loads {
                 guards.guards.push(Guard { load, want: want[usize::from(load.word)] });
             }
@@ -333,7 +327,7 @@ impl Guards {
 #[inline]
 #[must_use]
 pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Option<u128> {
-    if !packets.headers[slot].layers.has_all(plan.needs) {
+    if !packets.headers[slot].has_all(plan.needs) {
         return None;
     }
     Some(plan.loads.iter().fold(0, |value, load| value << 64 | u128::from(load.one(batch, packets, slot))))

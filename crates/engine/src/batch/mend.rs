@@ -1,22 +1,25 @@
 //! Checksums mended for what an action changed (RFC 1624), never computed anew: a frame that arrived broken leaves
 //! just as broken, and its receiver still notices.
 //!
-//! A change inside VXLAN passes through up to three checksums, innermost first; each one's own change counts as a
+//! A change inside a tunnel passes through up to three checksums, innermost first; each one's own change counts as a
 //! change of the bytes around it.
 
-use packet::{Base, Field, Headers, Layer, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Sum, update, update_udp};
+use packet::{
+    Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Source, Sum,
+    update, update_udp,
+};
 
 /// Which checksums cover a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// The field lies inside VXLAN (or in its header): the outer UDP checksum covers it.
-    pub outer_udp: bool,
-    /// It lies in an IPv4 header.
+    /// Whose headers are meant.
+    pub level: LevelId,
+    /// The field lies in an IPv4 header.
     pub ipv4_header: bool,
     /// It is in the transport checksum: a port, or an address in the pseudo header.
     pub transport: Transport,
-    /// The headers meant are the inner ones.
-    pub inner: bool,
+    /// It lies inside a tunnel or in its header: what covers the tunnel covers it.
+    pub tunnel: bool,
 }
 
 /// How a field enters a transport checksum.
@@ -31,20 +34,20 @@ impl Cover {
     /// What covers `field`.
     #[must_use]
     pub fn of(field: Field) -> Cover {
-        let base = field.spec().base;
-        let transport = match field {
-            Field::Ipv4Src | Field::Ipv4Dst | Field::Ipv6Src | Field::Ipv6Dst => Transport::Address,
-            Field::InnerIpv4Src | Field::InnerIpv4Dst | Field::InnerIpv6Src | Field::InnerIpv6Dst => Transport::Address,
-            _ if base == Base::L4 || base == Base::InnerL4 => Transport::Port,
+        let (spec, level) = (field.spec(), field.level);
+        let transport = match field.kind {
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst => Transport::Address,
+            _ if spec.source == Source::Frame(Base::L4) => Transport::Port,
             _ => Transport::No,
         };
-        let ipv4 = Layer::Ipv4 as u32 | Layer::InnerIpv4 as u32;
-        Cover {
-            outer_udp: matches!(base, Base::Tunnel | Base::InnerL2 | Base::InnerL3 | Base::InnerL4),
-            ipv4_header: field.spec().needs.0 & ipv4 != 0,
-            transport,
-            inner: matches!(base, Base::InnerL3 | Base::InnerL4),
-        }
+        let tunnel = level == LevelId::Inner || spec.source == Source::Frame(Base::TunnelId);
+        Cover { level, ipv4_header: spec.needs.has(Layer::Ipv4), transport, tunnel }
+    }
+
+    /// What covers an outer field.
+    #[must_use]
+    pub const fn outer(ipv4_header: bool, transport: Transport) -> Cover {
+        Cover { level: LevelId::Outer, ipv4_header, transport, tunnel: false }
     }
 }
 
@@ -52,18 +55,30 @@ impl Cover {
 #[inline]
 pub fn mend(bytes: &mut [u8], headers: &Headers, cover: Cover, change: Sum) {
     let mut around = change;
+    let level = headers.level(cover.level);
     if cover.ipv4_header {
-        let l3 = usize::from(headers.offsets[if cover.inner { 6 } else { 2 }]);
-        around = rewrite(bytes, l3 + 10, change, update, around);
+        around = rewrite(bytes, level.at(Base::L3) + 10, change, update, around);
     }
     if cover.transport != Transport::No
-        && let Some((at, is_udp)) = transport_checksum(bytes, headers, cover.inner)
+        && let Some((at, is_udp)) = transport_checksum(bytes, level)
     {
         let update = if is_udp { update_udp } else { update };
         around = rewrite(bytes, at, change, update, around);
     }
-    if cover.outer_udp {
-        rewrite(bytes, usize::from(headers.offsets[3]) + 6, around, update_udp, around);
+    if cover.tunnel {
+        tunnel(bytes, headers, around);
+    }
+}
+
+/// Mends what covers a tunnel: the checksum of the UDP header around it, or its own.
+fn tunnel(bytes: &mut [u8], headers: &Headers, change: Sum) {
+    if headers.outer().layers.has(Layer::Udp) {
+        rewrite(bytes, headers.outer().at(Base::L4) + 6, change, update_udp, change);
+    } else if let Some(tunnel) = headers.tunnel()
+        && let Some((bit, offset)) = tunnel.kind.spec().checksum
+        && bytes.get(tunnel.at).is_some_and(|first| first & bit != 0)
+    {
+        rewrite(bytes, tunnel.at + offset, change, update, change);
     }
 }
 
@@ -77,24 +92,18 @@ fn rewrite(bytes: &mut [u8], at: usize, change: Sum, update: impl Fn(u16, Sum) -
     around.replace16(old, new)
 }
 
-/// Where the transport checksum lies and whether it is UDP's; `None` when this frame carries none.
+/// Where the transport checksum lies and whether it is UDP's; `None` when this level carries none.
 #[inline(always)]
-fn transport_checksum(bytes: &[u8], headers: &Headers, inner: bool) -> Option<(usize, bool)> {
-    let layers = headers.layers;
-    let l4 = usize::from(headers.offsets[if inner { 7 } else { 3 }]);
-    let (udp, tcp, icmpv6, fragment) = if inner {
-        (Layer::InnerUdp, Layer::InnerTcp, Layer::InnerIcmpv6, Layer::InnerFragment)
-    } else {
-        (Layer::Udp, Layer::Tcp, Layer::Icmpv6, Layer::Fragment)
-    };
-    if layers.has(udp) {
+fn transport_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
+    let (layers, l4) = (level.layers, level.at(Base::L4));
+    if layers.has(Layer::Udp) {
         Some((l4 + 6, true))
-    } else if layers.has(tcp) {
+    } else if layers.has(Layer::Tcp) {
         Some((l4 + 16, false))
-    } else if layers.has(icmpv6) {
+    } else if layers.has(Layer::Icmpv6) {
         Some((l4 + 2, false))
-    } else if layers.has(fragment) {
-        fragment_checksum(bytes, headers, inner)
+    } else if layers.has(Layer::Fragment) {
+        fragment_checksum(bytes, level)
     } else {
         None
     }
@@ -102,11 +111,9 @@ fn transport_checksum(bytes: &[u8], headers: &Headers, inner: bool) -> Option<(u
 
 /// The transport checksum of a first fragment, when its field lies within the fragment.
 #[cold]
-fn fragment_checksum(bytes: &[u8], headers: &Headers, inner: bool) -> Option<(usize, bool)> {
-    let l3 = usize::from(headers.offsets[if inner { 6 } else { 2 }]);
-    let l4 = usize::from(headers.offsets[if inner { 7 } else { 3 }]);
-    let protocol = if inner { headers.inner_protocol } else { headers.protocol };
-    let is_ipv4 = headers.layers.has(if inner { Layer::InnerIpv4 } else { Layer::Ipv4 });
+fn fragment_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
+    let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
+    let is_ipv4 = level.layers.has(Layer::Ipv4);
     let be16 = |at: usize| bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
     let (offset, end) = if is_ipv4 {
         (be16(l3 + 6)? & 0x1fff, l3 + usize::from(be16(l3 + 2)?))
@@ -114,11 +121,11 @@ fn fragment_checksum(bytes: &[u8], headers: &Headers, inner: bool) -> Option<(us
         // Parsing stopped right behind the fragment header (RFC 8200 §4.5), 8 bytes long.
         (be16(l4 - 6)? & 0xfff8, l3 + 40 + usize::from(be16(l3 + 4)?))
     };
-    let at = match protocol {
+    let at = match level.protocol {
         PROTOCOL_UDP => l4 + 6,
         PROTOCOL_TCP => l4 + 16,
         PROTOCOL_ICMPV6 if !is_ipv4 => l4 + 2,
         _ => return None,
     };
-    (offset == 0 && at + 2 <= end).then_some((at, protocol == PROTOCOL_UDP))
+    (offset == 0 && at + 2 <= end).then_some((at, level.protocol == PROTOCOL_UDP))
 }

@@ -2,7 +2,8 @@
 
 use crate::program::{KeyUse, PortId};
 use packet::{
-    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layers, SelectIpv4, TableHash, parse_into, select_hash,
+    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, LevelLayers, SelectIpv4, TableHash, TunnelPorts,
+    parse_into, select_hash,
 };
 
 /// Fewer packets than this are hashed one by one.
@@ -13,7 +14,7 @@ const LANES_MIN: u32 = 16;
 pub struct Packets {
     pub headers: [Headers; 64],
     /// Layers that every packet has: most batches are all of a kind, and then no packet needs to be asked.
-    all: Layers,
+    all: LevelLayers,
     pub meta: [[u32; 4]; 64],
     pub color: [u8; 64],
     pub input: PortId,
@@ -41,6 +42,7 @@ pub struct Keys {
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub depth: Depth,
+    pub tunnels: TunnelPorts,
     pub seed: u64,
     /// The select hash under that seed.
     pub select: SelectIpv4,
@@ -149,7 +151,7 @@ fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
         }
         u64::from_be_bytes(word)
     };
-    [mac(0), mac(6), u64::from(headers.ether_type)]
+    [mac(0), mac(6), u64::from(headers.outer().ether_type)]
 }
 
 impl Packets {
@@ -158,7 +160,7 @@ impl Packets {
     pub fn new(outer: KeyUse, inner: KeyUse) -> Packets {
         Packets {
             headers: [Headers::default(); 64],
-            all: Layers::default(),
+            all: LevelLayers::default(),
             meta: [[0; 4]; 64],
             color: [0; 64],
             input: PortId(0),
@@ -184,7 +186,7 @@ impl Packets {
             self.meta = [[0; 4]; 64];
             self.color = [0; 64];
         }
-        self.all = Layers(u32::MAX);
+        self.all = LevelLayers::ALL;
         let good = self.parse(batch, list, reading, &mut malformed);
         self.outer.make(batch, &self.headers, good, reading, &ahead);
         self.inner.make(batch, &self.headers, good, reading, &ahead);
@@ -237,8 +239,9 @@ impl Packets {
         let mut good = list;
         let mut all = self.all;
         for slot in Bits(list) {
-            match parse_into(batch.frame(slot).bytes(), reading.depth, &mut self.headers[slot]) {
-                Ok(()) => all.0 &= self.headers[slot].layers.0,
+            let headers = &mut self.headers[slot];
+            match parse_into(batch.frame(slot).bytes(), reading.depth, &reading.tunnels, headers) {
+                Ok(()) => all.keep(headers),
                 Err(reason) => {
                     good &= !(1 << slot);
                     malformed(slot, reason);
@@ -252,11 +255,11 @@ impl Packets {
     /// The packets of `list` that have every layer of `needs`.
     #[inline]
     #[must_use]
-    pub fn having(&self, needs: Layers, list: u64) -> u64 {
+    pub fn having(&self, needs: LevelLayers, list: u64) -> u64 {
         if self.all.has_all(needs) {
             return list;
         }
-        Bits(list).fold(0, |having, slot| having | u64::from(self.headers[slot].layers.has_all(needs)) << slot)
+        Bits(list).fold(0, |having, slot| having | u64::from(self.headers[slot].has_all(needs)) << slot)
     }
 }
 
@@ -276,6 +279,7 @@ mod tests {
         }
         let reading = Reading {
             depth: Depth::L4,
+            tunnels: TunnelPorts::default(),
             seed: 7,
             select: SelectIpv4::new(7),
             hash: TableHash::new([1, 2]),

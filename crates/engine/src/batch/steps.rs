@@ -8,7 +8,10 @@ use crate::batch::rows::{ActionOf, Actions};
 use crate::batch::tunnel::{Encapsulation, decap, write_outer};
 use crate::operation::Headers as Moved;
 use crate::program::{Encap, Operation, Template, Value};
-use packet::{Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Sum, TunnelKind, TunnelPorts};
+use packet::{
+    Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum, TunnelKind,
+    TunnelPorts,
+};
 
 /// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +27,7 @@ enum Step {
     /// IPv4 address of the outer header, 12 or 16 bytes behind its start.
     Ipv4Address(usize),
     /// Port of the outer TCP or UDP header; the layer it needs.
-    Port(usize, u32),
+    Port(usize, Layers),
     Set(Target),
     Add(Target, KeyPlan),
     Copy(Target, KeyPlan),
@@ -37,6 +40,7 @@ enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Target {
     field: Field,
+    needs: LevelLayers,
     cover: Cover,
 }
 
@@ -104,7 +108,9 @@ impl Plan {
             Field::EthSrc => (Step::Mac(6), 6),
             Field::Ipv4Src => (Step::Ipv4Address(12), 4),
             Field::Ipv4Dst => (Step::Ipv4Address(16), 4),
-            _ if spec.base == Base::L4 => (Step::Port(spec.offset as usize, spec.needs.0), 2),
+            _ if field.level == LevelId::Outer && spec.source == Source::Frame(Base::L4) => {
+                (Step::Port(spec.offset as usize, spec.needs), 2)
+            }
             _ => (Step::Set(Target::new(field)), 16),
         };
         self.with_value(step, Fill::Number { value, bytes });
@@ -307,38 +313,37 @@ fn moved(done: Result<(), DropReason>, packets: &mut Packets, slot: usize) -> Re
 
 #[inline(always)]
 fn ipv4_address(bytes: &mut [u8], headers: &Headers, at: usize, new: [u8; 4]) -> Result<(), DropReason> {
-    if !headers.layers.has(Layer::Ipv4) {
+    if !headers.outer().layers.has(Layer::Ipv4) {
         return Err(DropReason::NotApplicable);
     }
-    let start = usize::from(headers.offsets[2]) + at;
+    let start = headers.outer().at(Base::L3) + at;
     let place = bytes.get_mut(start..start + 4).ok_or(DropReason::NotApplicable)?;
     let old = u32::from_be_bytes([place[0], place[1], place[2], place[3]]);
     place.copy_from_slice(&new);
     let change = Sum::default().replace32(old, u32::from_be_bytes(new));
-    let cover = Cover { outer_udp: false, ipv4_header: true, transport: Transport::Address, inner: false };
-    mend(bytes, headers, cover, change);
+    mend(bytes, headers, Cover::outer(true, Transport::Address), change);
     Ok(())
 }
 
 #[inline(always)]
-fn port(bytes: &mut [u8], headers: &Headers, (at, needs): (usize, u32), new: [u8; 2]) -> Result<(), DropReason> {
-    if headers.layers.0 & needs != needs {
+fn port(bytes: &mut [u8], headers: &Headers, (at, needs): (usize, Layers), new: [u8; 2]) -> Result<(), DropReason> {
+    if !headers.outer().layers.has_all(needs) {
         return Err(DropReason::NotApplicable);
     }
-    let start = usize::from(headers.offsets[3]) + at;
+    let start = headers.outer().at(Base::L4) + at;
     let place = bytes.get_mut(start..start + 2).ok_or(DropReason::NotApplicable)?;
     let old = u16::from_be_bytes([place[0], place[1]]);
     place.copy_from_slice(&new);
     let change = Sum::default().replace16(old, u16::from_be_bytes(new));
-    let cover = Cover { outer_udp: false, ipv4_header: false, transport: Transport::Port, inner: false };
-    mend(bytes, headers, cover, change);
+    mend(bytes, headers, Cover::outer(false, Transport::Port), change);
     Ok(())
 }
 
 fn decrement_ttl(bytes: &mut [u8], headers: &Headers) -> Result<(), DropReason> {
-    let l3 = usize::from(headers.offsets[2]);
-    let is_ipv4 = headers.layers.has(Layer::Ipv4);
-    if !is_ipv4 && !headers.layers.has(Layer::Ipv6) {
+    let outer = headers.outer();
+    let l3 = outer.at(Base::L3);
+    let is_ipv4 = outer.layers.has(Layer::Ipv4);
+    if !is_ipv4 && !outer.layers.has(Layer::Ipv6) {
         return Err(DropReason::NotApplicable);
     }
     let ttl = bytes.get_mut(l3 + if is_ipv4 { 8 } else { 7 }).ok_or(DropReason::NotApplicable)?;
@@ -349,14 +354,13 @@ fn decrement_ttl(bytes: &mut [u8], headers: &Headers) -> Result<(), DropReason> 
     if is_ipv4 {
         // The TTL is the upper byte of its word.
         let (old, new) = (u16::from(*ttl + 1) << 8, u16::from(*ttl) << 8);
-        let cover = Cover { outer_udp: false, ipv4_header: true, transport: Transport::No, inner: false };
-        mend(bytes, headers, cover, Sum::default().replace16(old, new));
+        mend(bytes, headers, Cover::outer(true, Transport::No), Sum::default().replace16(old, new));
     }
     Ok(())
 }
 
 fn pop_vlan(frame: &mut Frame, headers: &Headers) -> Result<(), DropReason> {
-    if !headers.layers.has(Layer::Vlan) {
+    if !headers.outer().layers.has(Layer::Vlan) {
         return Err(DropReason::NotApplicable);
     }
     frame.bytes_mut().copy_within(..12, 4);
@@ -372,7 +376,7 @@ fn push_vlan(frame: &mut Frame, tag: [u8; 4]) -> Result<(), DropReason> {
 
 impl Target {
     fn new(field: Field) -> Target {
-        Target { field, cover: Cover::of(field) }
+        Target { field, needs: field.needs(), cover: Cover::of(field) }
     }
 
     /// Writes the low bits of `value` into the field and mends what covers it.
@@ -383,11 +387,15 @@ impl Target {
             return Ok(());
         }
         let spec = self.field.spec();
-        let headers = &on.packets.headers[slot];
-        if !headers.layers.has_all(spec.needs) {
+        let headers = &mut on.packets.headers[slot];
+        if !headers.has_all(self.needs) {
             return Err(DropReason::NotApplicable);
         }
-        let base = usize::from(headers.offsets[spec.base as usize & 7]);
+        let Source::Frame(base) = spec.source else { return Err(DropReason::NotApplicable) };
+        if base == Base::TunnelId {
+            headers.tunnel_id = value as u32;
+        }
+        let base = headers.level(self.field.level).at(base);
         let bytes = on.batch.frame_mut(slot).bytes_mut();
         // Checksums count in words: take the whole words that hold the field. All headers here start at even
         // distances from the start of what their checksums cover.

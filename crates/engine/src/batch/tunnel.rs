@@ -5,7 +5,7 @@
 
 use crate::program::Encap;
 use packet::tunnel::{Carried, Inside, Outer, OuterShape};
-use packet::{DropReason, Frame, Headers, Layer, Sum, TunnelKind, TunnelPorts};
+use packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKind, TunnelPorts};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Largest number that the length of an IP header can say.
@@ -28,15 +28,21 @@ struct Tunnel {
 impl Tunnel {
     /// The tunnel of a frame whose headers were found.
     fn of(bytes: &[u8], found: &Headers) -> Option<Tunnel> {
-        if !found.layers.has(Layer::InnerEthernet) {
-            return None;
-        }
-        let [_, _, _, udp, at, start, inner_ip, _] = found.offsets.map(usize::from);
-        let length = bytes.get(udp + 4..)?.first_chunk()?;
-        let is_ipv6 = found.layers.has(Layer::InnerIpv6);
-        let ip = (is_ipv6 || found.layers.has(Layer::InnerIpv4)).then_some(Ip { at: inner_ip, is_ipv6 });
-        let end = udp + usize::from(u16::from_be_bytes(*length));
-        Some(Tunnel { kind: TunnelKind::Vxlan, at, inside: Inside::Ethernet, start, end, ip })
+        let packet::Tunnel { kind, at, .. } = found.tunnel()?;
+        let inner = found.inner();
+        let ip = Ip::of(inner);
+        let (inside, start) = match ip {
+            _ if inner.layers.has(Layer::Ethernet) => (Inside::Ethernet, inner.at(Base::L2)),
+            Some(Ip { at, is_ipv6 }) => (if is_ipv6 { Inside::Ipv6 } else { Inside::Ipv4 }, at),
+            None => return None,
+        };
+        let end = if kind.is_udp() {
+            let udp = found.outer().at(Base::L4);
+            udp + usize::from(u16::from_be_bytes(*bytes.get(udp + 4..)?.first_chunk()?))
+        } else {
+            Ip::of(found.outer())?.end(bytes)?
+        };
+        Some(Tunnel { kind, at, inside, start, end, ip })
     }
 }
 
@@ -45,7 +51,7 @@ impl Tunnel {
 pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(), DropReason> {
     let bytes = frame.bytes_mut();
     let tunnel = Tunnel::of(bytes, found).filter(|tunnel| tunnel.kind == kind).ok_or(DropReason::NotApplicable)?;
-    let outer = ip(found).ok_or(DropReason::NotApplicable)?;
+    let outer = Ip::of(found.outer()).ok_or(DropReason::NotApplicable)?;
     if kind == TunnelKind::Geneve {
         geneve_options(bytes.get(tunnel.at + 8..tunnel.start).unwrap_or_default())?;
     }
@@ -141,7 +147,7 @@ impl Encapsulation {
     #[inline(always)]
     pub fn run(&self, frame: &mut Frame, found: &Headers, row: &[u8], hash: u64) -> Result<(), DropReason> {
         let shape = self.shape;
-        let class = ip(found).map_or(0, |ip| ip.class(frame.bytes()));
+        let class = Ip::of(found.outer()).map_or(0, |ip| ip.class(frame.bytes()));
         let inside = if self.ethernet { Inside::Ethernet } else { only_ip(frame, found)? };
         let length = frame.len();
         let behind_ip = shape.length() - shape.transport() + length;
@@ -175,6 +181,13 @@ struct Ip {
 }
 
 impl Ip {
+    /// The IP header of a level.
+    #[inline(always)]
+    fn of(level: &Level) -> Option<Ip> {
+        let is_ipv6 = level.layers.has(Layer::Ipv6);
+        (is_ipv6 || level.layers.has(Layer::Ipv4)).then(|| Ip { at: level.at(Base::L3), is_ipv6 })
+    }
+
     /// DSCP and ECN.
     #[inline(always)]
     fn class(self, bytes: &[u8]) -> u8 {
@@ -209,16 +222,9 @@ impl Ip {
     }
 }
 
-/// The frame's IP header.
-#[inline(always)]
-fn ip(found: &Headers) -> Option<Ip> {
-    let is_ipv6 = found.layers.has(Layer::Ipv6);
-    (is_ipv6 || found.layers.has(Layer::Ipv4)).then(|| Ip { at: usize::from(found.offsets[2]), is_ipv6 })
-}
-
 /// Cuts the frame down to its IP packet: no Ethernet, no tags, no padding.
 fn only_ip(frame: &mut Frame, found: &Headers) -> Result<Inside, DropReason> {
-    let ip = ip(found).ok_or(DropReason::NotApplicable)?;
+    let ip = Ip::of(found.outer()).ok_or(DropReason::NotApplicable)?;
     let end = ip.end(frame.bytes()).ok_or(DropReason::NotApplicable)?;
     cut(frame, ip.at, end)?;
     Ok(if ip.is_ipv6 { Inside::Ipv6 } else { Inside::Ipv4 })

@@ -35,6 +35,7 @@ impl Walk {
         let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
         let reading = Reading {
             depth: program.depth(),
+            tunnels: program.tunnels,
             seed: program.select_seed,
             select: SelectIpv4::new(program.select_seed),
             hash,

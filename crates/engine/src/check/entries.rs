@@ -1,7 +1,8 @@
 //! Entries: do they fit their pipe, is each there once, can each be hit?
 
+use super::contradiction::{Meant, contradiction, of_field, of_value};
 use super::finding::{Finding, FindingKind};
-use super::pipes::{contradiction, dangling, layers_of, layers_of_value, lost, masked_value, too_large};
+use super::pipes::{dangling, lost, masked_value, too_large};
 use crate::program::{Criterion, Entry, EntryMatch, Forward, Match, Pipe, Program, SharedUse};
 use packet::Field;
 use std::collections::HashMap;
@@ -43,11 +44,11 @@ pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
 }
 
-fn layers(field: Field, given: EntryMatch) -> Option<(Field, u32)> {
+fn layers(field: Field, given: EntryMatch) -> Option<(Field, Meant)> {
     match given {
         EntryMatch::Any => None,
-        EntryMatch::Masked { value, mask } => Some((field, layers_of_value(field, value, mask))),
-        _ => Some((field, layers_of(field))),
+        EntryMatch::Masked { value, mask } => Some((field, of_value(field, value, mask))),
+        _ => Some((field, of_field(field))),
     }
 }
 

@@ -1,13 +1,14 @@
 //! The interpreter's own walk over a frame's headers, written to be read next to the RFCs: one function per header, one
-//! struct per thing found, the frame inside VXLAN found by the same function as the frame around it.
+//! struct per thing found, what a tunnel carries found by the same functions as the frame around it.
 
-use packet::{Depth, DropReason};
+use super::tunnel_headers::{Inside, Tunnel, tunnel};
+use packet::{Depth, DropReason, TunnelPorts};
 
-/// One Ethernet frame and what it carries.
+/// One Ethernet frame, or in a tunnel one IP packet, and what it carries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headers {
     /// Where its Ethernet header starts.
-    pub ethernet: usize,
+    pub ethernet: Option<usize>,
     /// Where its VLAN tags start (each begins with its TPID); two at most.
     pub tags: Vec<usize>,
     /// EtherType after the tags.
@@ -18,8 +19,8 @@ pub(super) struct Headers {
     pub ip: Option<Ip>,
     /// What IP carries, unless it is a fragment.
     pub transport: Option<Transport>,
-    /// What UDP carries, if that is VXLAN.
-    pub vxlan: Option<Vxlan>,
+    /// What UDP or IP carries, if that is a tunnel.
+    pub tunnel: Option<Tunnel>,
 }
 
 /// An IP header with its options or extension headers.
@@ -58,58 +59,43 @@ pub(super) enum TransportKind {
     Icmpv6,
 }
 
-/// A VXLAN header and the frame in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Vxlan {
-    pub start: usize,
-    /// First byte behind the UDP datagram.
-    pub end: usize,
-    pub inner: Box<Headers>,
-}
-
 /// The 16-bit number at a place, `None` behind the end.
 pub(super) fn number16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from(*bytes.get(at)?) << 8 | u16::from(*bytes.get(at + 1)?))
 }
 
 /// Finds the headers of a frame.
-pub(super) fn headers(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
-    let mut found = ethernet(frame, 0)?;
+pub(super) fn headers(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Result<Headers, DropReason> {
+    let (mut found, network) = ethernet(frame, 0)?;
     if depth >= Depth::L3 {
-        match found.ether_type {
-            0x0800 => found.ip = Some(ipv4(frame, found.network_start())?),
-            0x86dd => found.ip = Some(ipv6(frame, found.network_start())?),
-            0x0806 => found.arp = Some(arp(frame, found.network_start())?),
-            _ => {}
-        }
+        found.ip = ip(frame, found.ether_type, network)?;
+        found.arp = if found.ether_type == 0x0806 { Some(arp(frame, network)?) } else { None };
     }
     if depth >= Depth::L4 {
         found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
     }
     if depth >= Depth::Inner {
-        found.vxlan = vxlan(frame, found.transport)?;
+        found.tunnel = tunnel(frame, &found, ports)?;
     }
     Ok(found)
 }
 
-/// The frame inside VXLAN; its ARP is not read, and it carries no further VXLAN.
-fn inner_headers(frame: &[u8], at: usize) -> Result<Headers, DropReason> {
-    let mut found = ethernet(frame, at)?;
-    match found.ether_type {
-        0x0800 => found.ip = Some(ipv4(frame, found.network_start())?),
-        0x86dd => found.ip = Some(ipv6(frame, found.network_start())?),
-        _ => {}
-    }
+/// What is inside a tunnel; it carries no further tunnel, and ARP for anything but IPv4 over Ethernet is payload.
+pub(super) fn inner_headers(frame: &[u8], at: usize, inside: Inside) -> Result<Option<Headers>, DropReason> {
+    let packet = |ether_type| (Headers { ether_type, ..Headers::default() }, at);
+    let (mut found, network) = match inside {
+        Inside::Ethernet => ethernet(frame, at)?,
+        Inside::Ipv4 => packet(0x0800),
+        Inside::Ipv6 => packet(0x86dd),
+        Inside::Unread => return Ok(None),
+    };
+    found.ip = ip(frame, found.ether_type, network)?;
+    found.arp = if found.ether_type == 0x0806 { arp(frame, network).ok() } else { None };
     found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
-    Ok(found)
+    Ok(Some(found))
 }
 
 impl Headers {
-    /// First byte behind Ethernet and VLAN tags.
-    fn network_start(&self) -> usize {
-        self.ethernet + 14 + 4 * self.tags.len()
-    }
-
     pub fn ipv4(&self) -> Option<&Ip> {
         self.ip.as_ref().filter(|ip| ip.version == 4)
     }
@@ -129,13 +115,13 @@ impl Headers {
     }
 
     pub fn inner(&self) -> Option<&Headers> {
-        self.vxlan.as_ref().map(|vxlan| &*vxlan.inner)
+        self.tunnel.as_ref()?.inner.as_deref()
     }
 }
 
-/// IEEE 802.3, 802.1Q, 802.1ad.
-fn ethernet(frame: &[u8], start: usize) -> Result<Headers, DropReason> {
-    let mut found = Headers { ethernet: start, ..Headers::default() };
+/// IEEE 802.3, 802.1Q, 802.1ad; and the first byte behind Ethernet and VLAN tags.
+fn ethernet(frame: &[u8], start: usize) -> Result<(Headers, usize), DropReason> {
+    let mut found = Headers { ethernet: Some(start), ..Headers::default() };
     let mut type_at = start + 12;
     found.ether_type = number16(frame, type_at).ok_or(DropReason::MalformedEthernet)?;
     while (found.ether_type == 0x8100 || found.ether_type == 0x88a8) && found.tags.len() < 2 {
@@ -143,7 +129,16 @@ fn ethernet(frame: &[u8], start: usize) -> Result<Headers, DropReason> {
         type_at += 4;
         found.ether_type = number16(frame, type_at).ok_or(DropReason::MalformedEthernet)?;
     }
-    Ok(found)
+    Ok((found, type_at + 2))
+}
+
+/// IP of the version that the EtherType says.
+fn ip(frame: &[u8], ether_type: u16, start: usize) -> Result<Option<Ip>, DropReason> {
+    match ether_type {
+        0x0800 => ipv4(frame, start).map(Some),
+        0x86dd => ipv6(frame, start).map(Some),
+        _ => Ok(None),
+    }
 }
 
 /// RFC 826: hardware Ethernet (1), protocol IPv4 (0x0800), addresses of 6 and 4 bytes.
@@ -276,19 +271,4 @@ fn transport(frame: &[u8], ip: &Ip) -> Result<Option<Transport>, DropReason> {
         _ => return Ok(None),
     };
     Ok(Some(Transport { kind, start }))
-}
-
-/// RFC 7348 §5.
-fn vxlan(frame: &[u8], transport: Option<Transport>) -> Result<Option<Vxlan>, DropReason> {
-    let Some(Transport { kind: TransportKind::Udp, start: udp }) = transport else { return Ok(None) };
-    if number16(frame, udp + 2) != Some(4789) {
-        return Ok(None);
-    }
-    let end = udp + usize::from(number16(frame, udp + 4).ok_or(DropReason::MalformedUdp)?);
-    let start = udp + 8;
-    if start + 8 > end || frame[start] & 0x08 == 0 {
-        return Err(DropReason::MalformedVxlan);
-    }
-    let inner = inner_headers(&frame[..end], start + 8).map_err(|_| DropReason::MalformedInner)?;
-    Ok(Some(Vxlan { start, end, inner: Box::new(inner) }))
 }

@@ -2,9 +2,8 @@
 //! taken from the checksum (RFC 1071; RFC 1624 is about the same number). Slow, and nothing to get wrong per field.
 
 use super::bytes::{Fragment, Headers, Ip, TransportKind, number16};
-use super::fields::outer_twin;
 use super::trace::Mended;
-use packet::Field;
+use packet::{Field, FieldKind, LevelId};
 use std::ops::Range;
 
 /// One checksum of a frame.
@@ -29,28 +28,36 @@ pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'stat
 
 fn checksums_over(field: Field, headers: &Headers) -> Vec<Checksum> {
     let mut all = Vec::new();
-    match (outer_twin(field), headers.inner()) {
-        (Some(twin), Some(inner)) => {
-            all.extend(own_checksums(twin, inner, ["inner ipv4", "inner l4"]));
-            all.extend(transport_checksum(headers, "udp"));
+    match (field.level, headers.inner()) {
+        (LevelId::Inner, Some(inner)) => all.extend(own_checksums(field, inner, ["inner ipv4", "inner l4"])),
+        (LevelId::Outer, _) if field.spec().tunnel.is_none() => {
+            return own_checksums(field, headers, ["ipv4", "l4"]);
         }
-        _ if field == Field::VxlanVni => all.extend(transport_checksum(headers, "udp")),
-        _ => all.extend(own_checksums(field, headers, ["ipv4", "l4"])),
+        _ => {}
     }
+    all.extend(transport_checksum(headers, "udp"));
+    all.extend(tunnel_checksum(headers));
     all
+}
+
+/// RFC 2784 §2.3: GRE's checksum is over its header and payload.
+fn tunnel_checksum(headers: &Headers) -> Option<Checksum> {
+    let tunnel = headers.tunnel.as_ref()?;
+    let at = tunnel.checksum?;
+    Some(Checksum { name: "gre", at, covers: vec![tunnel.start..at, at + 2..tunnel.end], udp: false })
 }
 
 /// The checksums of a frame, its tunnels left aside, that cover one of its fields.
 fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
     let header = headers.ipv4().map(|ip| header_checksum(ip, names[0]));
     let transport = transport_checksum(headers, names[1]);
-    let (in_header, in_transport) = match field {
-        Field::Ipv4Dscp | Field::Ipv4Ecn | Field::Ipv4Ttl => (true, false),
-        Field::Ipv4Src | Field::Ipv4Dst => (true, true),
+    let (in_header, in_transport) = match field.kind {
+        FieldKind::Ipv4Dscp | FieldKind::Ipv4Ecn | FieldKind::Ipv4Ttl => (true, false),
+        FieldKind::Ipv4Src | FieldKind::Ipv4Dst => (true, true),
         // The pseudo header has the addresses (RFC 8200 §8.1) and nothing else that can be written.
-        Field::Ipv6Src | Field::Ipv6Dst => (false, true),
-        Field::L4Sport | Field::L4Dport => (false, true),
-        Field::TcpSport | Field::TcpDport | Field::UdpSport | Field::UdpDport => (false, true),
+        FieldKind::Ipv6Src | FieldKind::Ipv6Dst => (false, true),
+        FieldKind::L4Sport | FieldKind::L4Dport => (false, true),
+        FieldKind::TcpSport | FieldKind::TcpDport | FieldKind::UdpSport | FieldKind::UdpDport => (false, true),
         _ => (false, false),
     };
     header.filter(|_| in_header).into_iter().chain(transport.filter(|_| in_transport)).collect()

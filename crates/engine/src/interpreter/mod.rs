@@ -21,6 +21,7 @@ mod packet;
 mod state;
 pub mod trace;
 mod tunnel;
+mod tunnel_headers;
 
 pub use self::meter::MeterState;
 pub use self::state::Effect;
@@ -168,7 +169,7 @@ impl Interpreter {
             effects: Vec::new(),
         };
         let Some(root) = self.program.ports[arrival.input.index()].root else { return dropped(DropReason::Policy) };
-        let mut packet = match Packet::receive(arrival, self.depth) {
+        let mut packet = match Packet::receive(arrival, self.depth, self.program.tunnels) {
             Ok(packet) => packet,
             Err(reason) => return dropped(reason),
         };

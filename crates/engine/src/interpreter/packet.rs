@@ -6,7 +6,7 @@ use super::checksum::mend;
 use super::fields::{self, Facts, Place, place};
 use super::trace::{Color, Mended};
 use crate::program::PortId;
-use packet::{Depth, DropReason, Field, FlowKey, KeySource, select_hash};
+use packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A packet on its way.
@@ -20,6 +20,8 @@ pub(super) struct Packet {
     /// Headers have moved since they were last found.
     pub moved: bool,
     depth: Depth,
+    /// Ports by which tunnels are told.
+    pub tunnels: TunnelPorts,
     pub input: PortId,
     /// What the NIC delivered; 0: nothing. No action changes it.
     pub hash: u32,
@@ -34,15 +36,16 @@ pub(super) struct Packet {
 
 impl Packet {
     /// A packet as received: headers found, keys made.
-    pub fn receive(arrival: &Arrival<'_>, depth: Depth) -> Result<Packet, DropReason> {
+    pub fn receive(arrival: &Arrival<'_>, depth: Depth, tunnels: TunnelPorts) -> Result<Packet, DropReason> {
         let Arrival { input, bytes: frame, headroom, hash } = *arrival;
-        let headers = bytes::headers(frame, depth)?;
+        let headers = bytes::headers(frame, depth, &tunnels)?;
         let mut packet = Packet {
             bytes: frame.to_vec(),
             headroom,
             headers,
             moved: false,
             depth,
+            tunnels,
             input,
             hash,
             color: Color::Green,
@@ -58,7 +61,7 @@ impl Packet {
     /// Finds the headers again if an action has moved them.
     pub fn find_headers(&mut self) -> Result<(), DropReason> {
         if self.moved {
-            self.headers = bytes::headers(&self.bytes, self.depth)?;
+            self.headers = bytes::headers(&self.bytes, self.depth, &self.tunnels)?;
             self.moved = false;
         }
         Ok(())
@@ -67,12 +70,15 @@ impl Packet {
     /// Makes both flow keys from the bytes as they are.
     pub fn make_keys(&mut self) {
         self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, 0));
-        let vxlan = self.headers.vxlan.as_ref();
-        let in_tunnel = vxlan.and_then(|vxlan| {
-            let vni = fields::read_bits(&self.bytes, 8 * vxlan.start + 32, 24) as u32;
-            vxlan.inner.ip.as_ref().map(|ip| self.key_of(&vxlan.inner, ip, vni))
-        });
-        self.inner = in_tunnel.or(self.outer);
+        let inside = self.headers.tunnel.as_ref().zip(self.headers.inner());
+        self.inner = match inside.and_then(|(tunnel, inner)| Some((tunnel, inner, inner.ip.as_ref()?))) {
+            None => self.outer,
+            Some((tunnel, inner, ip)) => {
+                let id = tunnel.id.map_or(0, |(first, count)| fields::read_bits(&self.bytes, first, count));
+                // A key has 24 bits for it.
+                (id < 1 << 24).then(|| self.key_of(inner, ip, id as u32))
+            }
+        };
         let mac = |first: usize| fields::read_bits(&self.bytes, first, 48) as u64;
         self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
     }

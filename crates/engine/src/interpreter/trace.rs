@@ -5,7 +5,7 @@ use crate::change::EntryKey;
 use crate::program::{CounterId, Criterion, Forward, GroupId, MeterId, Operation, Origin, PipeId};
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
-use packet::{DropReason, Field, FlowKey};
+use packet::{DropReason, Field, FieldKind, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -302,21 +302,21 @@ pub struct FieldValue {
 impl fmt::Display for FieldValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.value;
-        match super::fields::outer_twin(self.field).unwrap_or(self.field) {
-            Field::EthDst | Field::EthSrc => {
+        match self.field.kind {
+            FieldKind::EthDst | FieldKind::EthSrc => {
                 let [_, _, a, b, c, d, e, g] = (value as u64).to_be_bytes();
                 write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
             }
-            Field::Ipv4Src | Field::Ipv4Dst | Field::ArpSenderIp | Field::ArpTargetIp => {
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::ArpSenderIp | FieldKind::ArpTargetIp => {
                 write!(f, "{}", Ipv4Addr::from_bits(value as u32))
             }
-            Field::Ipv6Src | Field::Ipv6Dst => write!(f, "{}", Ipv6Addr::from_bits(value)),
-            Field::EthType | Field::TcpFlags | Field::Ipv4Identification | Field::Ipv6FlowLabel => {
+            FieldKind::Ipv6Src | FieldKind::Ipv6Dst => write!(f, "{}", Ipv6Addr::from_bits(value)),
+            FieldKind::EthType | FieldKind::TcpFlags | FieldKind::Ipv4Identification | FieldKind::Ipv6FlowLabel => {
                 write!(f, "{value:#x}")
             }
-            Field::Ipv4Dscp | Field::Ipv6TrafficClass => write!(f, "{value:#x}"),
-            Field::Meta0 | Field::Meta1 | Field::Meta2 | Field::Meta3 => write!(f, "{value:#x}"),
-            Field::MeterColor => match value {
+            FieldKind::Ipv4Dscp | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),
+            FieldKind::Meta0 | FieldKind::Meta1 | FieldKind::Meta2 | FieldKind::Meta3 => write!(f, "{value:#x}"),
+            FieldKind::MeterColor => match value {
                 0 => f.write_str("green"),
                 1 => f.write_str("yellow"),
                 _ => f.write_str("red"),

@@ -6,19 +6,31 @@ use super::checksum::mend_header;
 use super::fields::{read_bits, write_bits};
 use super::packet::Packet;
 use super::trace::{Change, Mended};
+use super::tunnel_headers::{Inside, critical_options, protocol, tunnel_header};
 use crate::program::{Encap, Program};
 use packet::{DropReason, KeySource, TunnelKind};
 
 /// Removes the outer headers.
 pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
-    let vxlan = packet.headers.vxlan.clone().filter(|_| kind == TunnelKind::Vxlan);
-    let vxlan = vxlan.ok_or(DropReason::NotApplicable)?;
+    let tunnel = packet.headers.tunnel.clone().filter(|tunnel| tunnel.kind == kind);
+    let tunnel = tunnel.ok_or(DropReason::NotApplicable)?;
+    let inner = tunnel.inner.ok_or(DropReason::NotApplicable)?;
     let outer = packet.headers.ip.clone().ok_or(DropReason::NotApplicable)?;
-    let mended = vxlan.inner.ip.as_ref().map_or(Ok(None), |inner| hand_on_congestion(packet, &outer, inner))?;
-    let start = vxlan.inner.ethernet;
-    packet.bytes.truncate(vxlan.end);
-    packet.take_front(start);
-    Ok((Change::Removed(start), mended.into_iter().collect()))
+    let start = inner.ethernet.or(inner.ip.as_ref().map(|ip| ip.start)).ok_or(DropReason::NotApplicable)?;
+    if kind == TunnelKind::Geneve {
+        critical_options(&packet.bytes[tunnel.start + 8..start])?;
+    }
+    let mended = inner.ip.as_ref().map_or(Ok(None), |inner| hand_on_congestion(packet, &outer, inner))?;
+    packet.bytes.truncate(tunnel.end);
+    // An IP packet gets the Ethernet header that was in front of the outer one, with its own EtherType.
+    let link = if inner.ethernet.is_some() { Vec::new() } else { packet.bytes[..outer.start].to_vec() };
+    let removed = start - link.len();
+    packet.take_front(removed);
+    packet.bytes[..link.len()].copy_from_slice(&link);
+    if inner.ethernet.is_none() {
+        packet.bytes[link.len() - 2..link.len()].copy_from_slice(&inner.ether_type.to_be_bytes());
+    }
+    Ok((Change::Removed(removed), mended.into_iter().collect()))
 }
 
 /// Gives the inner IP header the ECN field that follows from both; the checksum that was mended, if one was.
@@ -42,14 +54,10 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     let hash = packet.select_hash(KeySource::Outer, program.select_seed);
     let sport = encap.sport.map_or(49152 + (hash >> 50) as u16, |value| values.get(value) as u16);
     let class = packet.headers.ip.as_ref().map_or(0, |ip| class(&packet.bytes, ip));
-    let carried = if encap.ethernet { Carried::Ethernet } else { only_ip(packet)? };
+    let carried = if encap.ethernet { Inside::Ethernet } else { only_ip(packet)? };
 
     let mut front = tunnel_header(encap.kind, id, carried);
-    let protocol = match encap.kind {
-        TunnelKind::Vxlan | TunnelKind::Geneve | TunnelKind::Gue => 17,
-        TunnelKind::Gre => 47,
-        TunnelKind::Ipip => carried.protocol(),
-    };
+    let protocol = protocol(encap.kind, carried);
     if protocol == 17 {
         // RFC 768: ports, length, checksum.
         let length = 8 + front.len() + packet.bytes.len();
@@ -82,58 +90,12 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     Ok((Change::Added(front.len()), Vec::new()))
 }
 
-/// What an encapsulation carries.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Carried {
-    Ethernet,
-    Ipv4,
-    Ipv6,
-}
-
-impl Carried {
-    /// Protocol type of GRE and Geneve; 0x6558 is Transparent Ethernet Bridging.
-    fn ether_type(self) -> [u8; 2] {
-        match self {
-            Carried::Ethernet => [0x65, 0x58],
-            Carried::Ipv4 => [0x08, 0x00],
-            Carried::Ipv6 => [0x86, 0xdd],
-        }
-    }
-
-    /// IP protocol number: 4 is IPv4, 41 IPv6, 143 Ethernet.
-    fn protocol(self) -> u8 {
-        match self {
-            Carried::Ethernet => 143,
-            Carried::Ipv4 => 4,
-            Carried::Ipv6 => 41,
-        }
-    }
-}
-
 /// Leaves of the frame its IP packet: no Ethernet header, no tags, nothing behind.
-fn only_ip(packet: &mut Packet) -> Result<Carried, DropReason> {
+fn only_ip(packet: &mut Packet) -> Result<Inside, DropReason> {
     let ip = packet.headers.ip.clone().ok_or(DropReason::NotApplicable)?;
     packet.bytes.truncate(ip.end);
     packet.take_front(ip.start);
-    Ok(if ip.version == 4 { Carried::Ipv4 } else { Carried::Ipv6 })
-}
-
-fn tunnel_header(kind: TunnelKind, id: Option<u32>, carried: Carried) -> Vec<u8> {
-    let [high, low] = carried.ether_type();
-    let [id0, id1, id2, id3] = id.unwrap_or_default().to_be_bytes();
-    match (kind, id) {
-        // RFC 7348 §5: flags, of which I says that there is a VNI, 24 reserved bits, VNI, 8 reserved bits.
-        (TunnelKind::Vxlan, _) => vec![0x08, 0, 0, 0, id1, id2, id3, 0],
-        // RFC 8926 §3.4: version 0 without options, no flags, protocol type, VNI, 8 reserved bits.
-        (TunnelKind::Geneve, _) => vec![0, 0, high, low, id1, id2, id3, 0],
-        // RFC 2784 §2.1, RFC 2890 §2: the third bit says that there is a key.
-        (TunnelKind::Gre, None) => vec![0, 0, high, low],
-        (TunnelKind::Gre, Some(_)) => vec![0x20, 0, high, low, id0, id1, id2, id3],
-        // RFC 2003 §3, RFC 2473 §3: nothing between.
-        (TunnelKind::Ipip, _) => Vec::new(),
-        // draft-ietf-intarea-gue-09 §3: variant 0, no control, no optional fields, protocol, no flags.
-        (TunnelKind::Gue, _) => vec![0, carried.protocol(), 0, 0],
-    }
+    Ok(if ip.version == 4 { Inside::Ipv4 } else { Inside::Ipv6 })
 }
 
 /// RFC 791 §3.1: version 4, five words, class, identification 0, DF.

@@ -161,12 +161,12 @@ fn a5_right_checksums_stay_right() {
 #[test]
 fn a5_a_change_inside_vxlan_mends_the_inner_checksums_and_the_outer_one() {
     let fields = [
-        Field::InnerIpv4Src,
-        Field::InnerIpv4Dst,
-        Field::InnerIpv4Ttl,
-        Field::InnerIpv4Dscp,
-        Field::InnerL4Sport,
-        Field::InnerEthDst,
+        Field::Ipv4Src.inner(),
+        Field::Ipv4Dst.inner(),
+        Field::Ipv4Ttl.inner(),
+        Field::Ipv4Dscp.inner(),
+        Field::L4Sport.inner(),
+        Field::EthDst.inner(),
         Field::VxlanVni,
         Field::Ipv4Src,
         Field::UdpSport,
@@ -179,9 +179,23 @@ fn a5_a_change_inside_vxlan_mends_the_inner_checksums_and_the_outer_one() {
         assert!(checksums_are_right(&out[INNER..]), "the inner ones, {field}");
     }
     let none = frame(&TUNNEL.replace("csum=good", "csum=0"));
-    let out = acted(vec![set(Field::InnerIpv4Src, 9)], &none);
+    let out = acted(vec![set(Field::Ipv4Src.inner(), 9)], &none);
     assert_eq!(number(&out, 40), 0, "no outer checksum, none to mend");
     assert!(checksums_are_right(&out[INNER..]));
+}
+
+/// Over header and payload, which are everything behind the outer IP header.
+#[test]
+fn a5_a_change_inside_gre_mends_its_checksum() {
+    let text = "tunnel=gre header=a00008000000000000000007 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp payload=0102)";
+    let mut bytes = frame(text);
+    let sum = packet::checksum(packet::Sum::default().bytes(&bytes[34..]));
+    bytes[38..40].copy_from_slice(&sum.to_be_bytes());
+    for (field, value) in [(Field::Ipv4Dst.inner(), 0x0a01_0063), (Field::GreKey, 0x1234_5678)] {
+        let out = acted(vec![Operation::Set(field, Value::Const(value))], &bytes);
+        assert_ne!(out[38..40], bytes[38..40], "{field}");
+        assert_eq!(packet::checksum(packet::Sum::default().bytes(&out[34..])), 0, "{field}");
+    }
 }
 
 #[test]

@@ -178,7 +178,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
 fn values_are_shown_as_people_write_them() {
     let shown = |field, value| FieldValue { field, value }.to_string();
     assert_eq!(shown(Field::EthDst, 0x0200_0000_00ab), "02:00:00:00:00:ab");
-    assert_eq!(shown(Field::InnerIpv4Dst, 0x0a00_0001), "10.0.0.1");
+    assert_eq!(shown(Field::Ipv4Dst.inner(), 0x0a00_0001), "10.0.0.1");
     assert_eq!(shown(Field::Ipv6Src, 0x2001_0db8 << 96 | 1), "2001:db8::1");
     assert_eq!(shown(Field::EthType, 0x0800), "0x800");
     assert_eq!(shown(Field::L4Dport, 443), "443");

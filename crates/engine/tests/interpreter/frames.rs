@@ -62,7 +62,7 @@ fn f2_a_header_that_is_cut_short_drops_with_its_reason() {
         (change(50 + 14 + 20 + 12, 0x40), DropReason::MalformedInner),
     ];
     for (bytes, reason) in cases {
-        assert_eq!(meets(only(Field::InnerL4Dport, 0, 0), &bytes), dropped(reason), "{bytes:02x?}");
+        assert_eq!(meets(only(Field::L4Dport.inner(), 0, 0), &bytes), dropped(reason), "{bytes:02x?}");
     }
 }
 
@@ -139,11 +139,90 @@ fn f7_vxlan_is_udp_to_4789_with_its_i_flag() {
 }
 
 #[test]
-fn f7_arp_and_vxlan_inside_vxlan_are_not_read() {
+fn f7_vxlan_is_udp_to_the_configured_port() {
+    let mut program = program(vec![only(Field::VxlanVni, 5, 0xff_ffff)]);
+    program.tunnels.set(TunnelKind::Vxlan, 8472);
+    for addresses in ["", "src=2001:db8::1 dst=2001:db8::2 "] {
+        let verdict = |port: &str| walk(&program, &frame(&format!("{addresses}vni=5 {port} inner()"))).verdict;
+        assert_eq!([verdict("dport=8472"), verdict("dport=4789")], [HIT, MISS]);
+    }
+}
+
+#[test]
+fn f7_other_arp_and_tunnels_inside_a_tunnel_are_not_read() {
     let arp = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(type=2054 payload=00)");
-    assert_eq!(meets(only(Field::InnerEthType, 0x0806, 0xffff), &arp), HIT);
+    assert_eq!(meets(only(Field::EthType.inner(), 0x0806, 0xffff), &arp), HIT);
+    assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &arp), MISS);
+    let whole = frame("vni=5 inner(arp=request)");
+    assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &whole), HIT);
     let twice = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789)");
-    assert_eq!(meets(only(Field::InnerL4Dport, 4789, 0xffff), &twice), HIT);
+    assert_eq!(meets(only(Field::L4Dport.inner(), 4789, 0xffff), &twice), HIT);
+}
+
+/// Each kind around a TCP packet to port 9, with its own words.
+const TUNNELS: [(&str, TunnelKind); 8] = [
+    ("vni=5", TunnelKind::Vxlan),
+    ("tunnel=geneve vni=5", TunnelKind::Geneve),
+    ("tunnel=geneve header=02406558000007000102030100000000", TunnelKind::Geneve),
+    ("tunnel=gre", TunnelKind::Gre),
+    ("tunnel=gre header=b000080000000000000000070000000a", TunnelKind::Gre),
+    ("tunnel=ipip", TunnelKind::Ipip),
+    ("tunnel=gue", TunnelKind::Gue),
+    ("tunnel=gue header=0204000000000000aabbccdd", TunnelKind::Gue),
+];
+
+#[test]
+fn f9_each_tunnel_is_recognised() {
+    let inner = "inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp dport=9)";
+    for (tunnel, kind) in TUNNELS {
+        for addresses in ["src=10.0.0.1 dst=10.0.0.2", "src=2001:db8::1 dst=2001:db8::2"] {
+            let bytes = frame(&format!("{addresses} {tunnel} {inner}"));
+            assert_eq!(meets(only(Field::TcpDport.inner(), 9, 0xffff), &bytes), HIT, "{tunnel}");
+            assert_eq!(meets(act(vec![Operation::Decap(kind)]), &bytes), HIT, "{tunnel}");
+            let mut first = bytes.clone();
+            if addresses.contains('.') {
+                first[20] = 0x20;
+                assert_eq!(meets(only(Field::TcpDport.inner(), 0, 0), &first), MISS, "a fragment: {tunnel}");
+            }
+        }
+    }
+}
+
+#[test]
+fn f9_what_is_not_understood_is_payload() {
+    for text in [
+        "proto=47 payload=3001000000000000", // GRE version 1
+        "proto=47 payload=4000080000000000", // a source route
+        "dport=6081 payload=4000080000000700",
+        "dport=6080 payload=80040000",
+        "dport=6080 payload=50",
+    ] {
+        assert_eq!(meets(only(Field::TunnelId, 0, 0), &frame(text)), MISS, "{text}");
+    }
+    for text in [
+        "proto=47 payload=000088be",           // ERSPAN
+        "dport=6081 payload=0080080000000700", // a control message
+        "dport=6080 payload=20040000",         // a control message
+    ] {
+        assert_eq!(meets(only(Field::TunnelId, 0, 0), &frame(text)), HIT, "{text}");
+        assert_eq!(meets(only(Field::IpVersion.inner(), 0, 0), &frame(text)), MISS, "{text}");
+    }
+}
+
+#[test]
+fn f9_a_tunnel_header_that_is_cut_short_drops_with_its_reason() {
+    for (text, reason) in [
+        ("proto=47 payload=000008", DropReason::MalformedGre),
+        ("proto=47 payload=20000800000000", DropReason::MalformedGre),
+        ("dport=6081 payload=01000800000007", DropReason::MalformedGeneve),
+        ("dport=6081 payload=0100080000000700", DropReason::MalformedGeneve),
+        ("dport=6080", DropReason::MalformedGue),
+        ("dport=6080 payload=01040000", DropReason::MalformedGue),
+        ("proto=4 payload=45", DropReason::MalformedInner),
+        ("proto=41 payload=45", DropReason::MalformedInner),
+    ] {
+        assert_eq!(meets(only(Field::TunnelId, 0, 0), &frame(text)), dropped(reason), "{text}");
+    }
 }
 
 #[test]

@@ -297,6 +297,13 @@ fn m9_the_inner_key_has_the_vni_and_is_the_outer_one_without_a_tunnel() {
 }
 
 #[test]
+fn m9_an_id_of_more_than_24_bits_makes_no_inner_key() {
+    let program = program(vec![flow(Learn::Default, 4).key(KeySource::Inner)]);
+    let verdict = |key: u32| walk(&program, &frame(&format!("tunnel=gre key={key} inner()"))).verdict;
+    assert_eq!([verdict(0xff_ffff), verdict(0x100_0000)], [HIT, MISS]);
+}
+
+#[test]
 fn m10_an_unknown_flow_is_learnt_and_is_then_a_hit() {
     let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
     let first = interpreter.walk(PortId(0), &frame(TCP), 128, 3 * MS);
@@ -383,16 +390,41 @@ fn m12_an_entry_learnt_by_one_frame_is_seen_by_the_next() {
 }
 
 #[test]
-fn m13_facts_are_0_without_ip_and_the_inner_ones_need_vxlan() {
+fn m13_facts_are_0_without_ip_and_the_inner_ones_need_a_tunnel() {
     for (field, value) in [(Field::IpVersion, 0), (Field::IpProtocol, 0), (Field::IpFragment, 0)] {
         assert_eq!(meets(only(field, value, field.max()), &frame(ARP)), HIT, "{field}");
     }
     assert_eq!(meets(only(Field::IpVersion, 4, 15), &frame(TCP)), HIT);
     assert_eq!(meets(only(Field::InputPort, 0, 0xffff), &frame(TCP)), HIT);
-    assert_eq!(meets(only(Field::InnerIpVersion, 0, 15), &frame(TCP)), MISS);
+    assert_eq!(meets(only(Field::IpVersion.inner(), 0, 15), &frame(TCP)), MISS);
     let tunnel = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=2001:db8::1 dst=2001:db8::2 proto=tcp)");
-    assert_eq!(meets(only(Field::InnerIpVersion, 6, 15), &tunnel), HIT);
-    assert_eq!(meets(only(Field::InnerIpProtocol, 6, 255), &tunnel), HIT);
+    assert_eq!(meets(only(Field::IpVersion.inner(), 6, 15), &tunnel), HIT);
+    assert_eq!(meets(only(Field::IpProtocol.inner(), 6, 255), &tunnel), HIT);
+    assert_eq!(meets(only(Field::EthType.inner(), 0x86dd, 0xffff), &tunnel), HIT);
+    let without_ethernet = frame("tunnel=ipip inner(src=2001:db8::1 dst=2001:db8::2 proto=tcp)");
+    assert_eq!(meets(only(Field::IpVersion.inner(), 6, 15), &without_ethernet), HIT);
+    assert_eq!(meets(only(Field::EthType.inner(), 0x86dd, 0xffff), &without_ethernet), MISS);
+}
+
+#[test]
+fn m13_the_id_of_a_tunnel_is_that_of_its_kind() {
+    let ids = [Field::TunnelId, Field::VxlanVni, Field::GeneveVni, Field::GreKey];
+    for (text, expected) in [
+        ("vni=5 inner()", [HIT, HIT, MISS, MISS]),
+        ("tunnel=geneve vni=5 inner()", [HIT, MISS, HIT, MISS]),
+        ("tunnel=gre key=5 inner()", [HIT, MISS, MISS, HIT]),
+        ("tunnel=gre inner()", [MISS, MISS, MISS, MISS]),
+        ("proto=tcp", [MISS, MISS, MISS, MISS]),
+    ] {
+        assert_eq!(ids.map(|id| meets(only(id, 5, id.max()), &frame(text))), expected, "{text}");
+    }
+    for text in ["tunnel=gre inner()", "tunnel=ipip inner()", "tunnel=gue inner()"] {
+        assert_eq!(meets(only(Field::TunnelId, 0, 0xffff_ffff), &frame(text)), HIT, "{text}");
+    }
+    // A VNI that was written is the id from then on.
+    let set = act(vec![Operation::Set(Field::VxlanVni, Value::Const(9))]).forward(PipeId(1));
+    let walk = walk(&program(vec![set, only(Field::TunnelId, 9, 0xffff_ffff)]), &frame("vni=5 inner()"));
+    assert_eq!(walk.verdict, HIT);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! From a recipe to bytes: each header is a small function that appends itself to what lies in front of its payload.
 
-use super::{Addresses, Arp, Body, Checksum, Extension, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp, Vxlan};
+use super::{Addresses, Arp, Body, Checksum, Extension, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp};
 use crate::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Sum,
     checksum,
@@ -112,6 +112,7 @@ impl Ip {
             Transport::Udp(udp) => udp.build(&self.addresses, payload),
             Transport::Tcp(tcp) => tcp.build(&self.addresses, payload),
             Transport::Icmp(icmp) => icmp.build(&self.addresses, payload),
+            Transport::Tunnel(tunnel) => [&tunnel.build(), payload].concat(),
             Transport::Other(_) => payload.to_vec(),
         }
     }
@@ -123,8 +124,8 @@ impl Udp {
         let mut segment = vec![0; 8];
         put16(&mut segment, 0, self.sport);
         put16(&mut segment, 2, self.dport);
-        if let Some(vxlan) = &self.vxlan {
-            segment.extend(vxlan.build());
+        if let Some(tunnel) = &self.tunnel {
+            segment.extend(tunnel.build());
         }
         segment.extend(payload);
         let length = segment.len() as u16;
@@ -135,16 +136,6 @@ impl Udp {
         };
         put16(&mut segment, 6, self.checksum.shown(good));
         segment
-    }
-}
-
-impl Vxlan {
-    /// RFC 7348 §5.
-    fn build(&self) -> Vec<u8> {
-        let mut packet = vec![8, 0, 0, 0];
-        packet.extend((self.vni << 8).to_be_bytes());
-        packet.extend(self.inner.iter().flat_map(|inner| inner.build()));
-        packet
     }
 }
 

@@ -5,10 +5,11 @@
 
 use super::{
     Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment, Icmp, Ip,
-    NESTING_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, Vxlan, WINDOW,
+    Recipe, TTL, Tag, Tcp, Transport, Tunnel, Udp, WINDOW,
 };
 use crate::{
-    Depth, ETHER_ARP, Headers, Layer, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT, parse,
+    Base, Depth, ETHER_ARP, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind,
+    TunnelPorts, parse,
 };
 use std::fmt::{Display, Formatter, Result as Written};
 
@@ -44,7 +45,7 @@ impl Recipe {
     }
 }
 
-fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
+pub(super) fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
     for reading in [Reading::Transport, Reading::Network] {
         let exact = |recipe: &Recipe| recipe.build() == frame;
         if let Some(recipe) = read(frame, reading, nesting).filter(exact) {
@@ -86,13 +87,14 @@ fn transport_checksum(recipe: &mut Recipe) -> Option<&mut Checksum> {
         Transport::Udp(udp) => Some(&mut udp.checksum),
         Transport::Tcp(tcp) => Some(&mut tcp.checksum),
         Transport::Icmp(icmp) => Some(&mut icmp.checksum),
-        Transport::Other(_) => None,
+        Transport::Tunnel(_) | Transport::Other(_) => None,
     }
 }
 
 fn read(frame: &[u8], reading: Reading, nesting: usize) -> Option<Recipe> {
     let headers = parse(frame, Depth::L3).ok()?;
-    let l3 = usize::from(headers.offsets[2]);
+    let headers = headers.outer();
+    let l3 = headers.at(Base::L3);
     let tag = |at: usize| {
         let word = be16(frame, at)?;
         Some(Tag { vid: word & 0xfff, pcp: (word >> 13) as u8 })
@@ -106,7 +108,7 @@ fn read(frame: &[u8], reading: Reading, nesting: usize) -> Option<Recipe> {
     };
     let behind = frame.get(l3..)?;
     if headers.layers.has(Layer::Ipv4) || headers.layers.has(Layer::Ipv6) {
-        read_ip(&mut recipe, frame, (&headers, reading, nesting))?;
+        read_ip(&mut recipe, frame, (headers, reading, nesting))?;
     } else if headers.ether_type == ETHER_ARP {
         recipe.body = Body::Arp(read_arp(behind)?);
         recipe.payload = behind.get(28..)?.to_vec();
@@ -125,9 +127,9 @@ fn read_arp(packet: &[u8]) -> Option<Arp> {
     })
 }
 
-fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Headers, Reading, usize)) -> Option<()> {
+fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Level, Reading, usize)) -> Option<()> {
     let (headers, reading, nesting) = how;
-    let (l3, l4) = (usize::from(headers.offsets[2]), usize::from(headers.offsets[3]));
+    let (l3, l4) = (headers.at(Base::L3), headers.at(Base::L4));
     let (mut ip, end) = if headers.layers.has(Layer::Ipv4) {
         let header = frame.get(l3..l4)?;
         (read_ipv4(header)?, l3 + usize::from(be16(header, 2)?))
@@ -144,7 +146,10 @@ fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Headers, Reading, usize)) -
         PROTOCOL_TCP => Some(read_tcp(segment)?),
         PROTOCOL_ICMP if ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
         PROTOCOL_ICMPV6 if !ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
-        _ => None,
+        // A tunnel that cannot be said is a number and a payload.
+        protocol => TunnelKind::of_protocol(protocol)
+            .and_then(|kind| Tunnel::read(kind, protocol, segment, nesting))
+            .map(|(tunnel, length)| (Transport::Tunnel(tunnel), length)),
     };
     let (transport, header_length) = transport.unwrap_or((Transport::Other(headers.protocol), 0));
     ip.transport = transport;
@@ -202,17 +207,10 @@ fn read_ipv6(header: &[u8]) -> Option<Ip> {
 fn read_udp(segment: &[u8], nesting: usize) -> Option<(Transport, usize)> {
     let (sport, dport) = (be16(segment, 0)?, be16(segment, 2)?);
     let checksum = Checksum::Value(be16(segment, 6)?);
-    let is_vxlan = dport == VXLAN_PORT && segment.get(8..12) == Some(&[8, 0, 0, 0]) && segment.get(15) == Some(&0);
-    if !is_vxlan {
-        return Some((Transport::Udp(Udp { sport, dport, checksum, vxlan: None }), 8));
-    }
-    let behind = segment.get(16..)?;
-    // A frame inside, as deep as a text may say it.
-    let has_inner = !behind.is_empty() && nesting < NESTING_MAX;
-    let inner = has_inner.then(|| Box::new(recipe_of(behind, nesting + 1)));
-    let header_length = if has_inner { segment.len() } else { 16 };
-    let vxlan = Some(Vxlan { vni: be32(segment, 12)? >> 8, inner });
-    Some((Transport::Udp(Udp { sport, dport, checksum, vxlan }), header_length))
+    let kind = TunnelPorts::STANDARD.kind(dport);
+    let tunnel = kind.and_then(|kind| Tunnel::read(kind, PROTOCOL_UDP, segment.get(8..)?, nesting));
+    let (tunnel, length) = tunnel.map_or((None, 0), |(tunnel, length)| (Some(tunnel), length));
+    Some((Transport::Udp(Udp { sport, dport, checksum, tunnel }), 8 + length))
 }
 
 fn read_tcp(segment: &[u8]) -> Option<(Transport, usize)> {
@@ -245,13 +243,13 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Collects the words of a line. Values that are the default are not said, but for those a reader looks for.
-struct Line {
-    words: Vec<String>,
-    is_short: bool,
+pub(super) struct Line {
+    pub(super) words: Vec<String>,
+    pub(super) is_short: bool,
 }
 
 impl Line {
-    fn say(&mut self, key: &str, value: impl Display) {
+    pub(super) fn say(&mut self, key: &str, value: impl Display) {
         self.words.push(format!("{key}={value}"));
     }
 
@@ -261,7 +259,7 @@ impl Line {
         }
     }
 
-    fn bytes(&mut self, key: &str, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, key: &str, bytes: &[u8]) {
         let shown = if self.is_short { &bytes[..bytes.len().min(SHOWN)] } else { bytes };
         let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
         match bytes.len() - shown.len() {
@@ -376,23 +374,21 @@ fn say_transport(line: &mut Line, ip: &Ip) {
             line.say_unless("icmp_rest", format!("{:#010x}", icmp.rest), format!("{:#010x}", 0));
             line.checksum("csum", icmp.checksum);
         }
+        Transport::Tunnel(tunnel) => tunnel.say(line),
         Transport::Other(protocol) => line.say("proto", protocol),
     }
 }
 
 fn say_udp(line: &mut Line, udp: &Udp) {
     line.words.push(format!("proto=udp sport={} dport={}", udp.sport, udp.dport));
-    match (udp.checksum, &udp.vxlan) {
+    match (udp.checksum, &udp.tunnel) {
         (Checksum::Value(0), Some(_)) => {}
         (Checksum::Good, Some(_)) => line.say("udp_csum", "full"),
         (Checksum::Value(0), None) => line.say("udp_csum", "0"),
         (checksum, _) => line.checksum("csum", checksum),
     }
-    if let Some(vxlan) = &udp.vxlan {
-        line.say("vni", vxlan.vni);
-        if let Some(inner) = &vxlan.inner {
-            line.words.push(if line.is_short { format!("inner({inner:#})") } else { format!("inner({inner})") });
-        }
+    if let Some(tunnel) = &udp.tunnel {
+        tunnel.say(line);
     }
 }
 

@@ -3,11 +3,14 @@
 
 use super::{
     Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, FLAG_LETTERS, FRAME_MAX, Fragment, Icmp, Ip,
-    NESTING_MAX, OPTIONS_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, Vxlan, WINDOW,
+    NESTING_MAX, OPTIONS_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, WINDOW, tunnel,
 };
-use crate::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, VXLAN_PORT};
+use crate::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind, TunnelPorts};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
+
+/// Bytes of an Ethernet header.
+const ETHERNET: usize = 14;
 
 const MAC: &str = "a MAC address like 02:00:00:00:00:01";
 const IPV4: &str = "an IPv4 address";
@@ -23,19 +26,19 @@ const BITS_32: &str = "a number of 32 bits, or of 16 with IPv4";
 const HEX: &str = "an even number of hex digits";
 const CHECKSUM: &str = "good, bad or a number of 16 bits";
 const ANY: &str = "any frame but hex=";
+const FRAME: &str = "any frame but hex=, and no IP packet directly inside a tunnel";
 const IP: &str = "an IP packet (no type=, no arp=)";
 const V4: &str = "IPv4 addresses";
 const V6: &str = "IPv6 addresses";
 const PORTS: &str = "proto=udp or proto=tcp, and no frag= beyond 0";
 const IN_TCP: &str = "proto=tcp, and no frag= beyond 0";
 const IN_ICMP: &str = "proto=icmp or proto=icmpv6, and no frag= beyond 0";
-const IN_UDP: &str = "proto=udp, and no frag= beyond 0";
 
 /// Every key with what its value looks like and where it applies.
 pub const KEYS: &[(&str, &str, &str)] = &[
-    ("eth.src", MAC, ANY),
-    ("eth.dst", MAC, ANY),
-    ("vlan", TAG, ANY),
+    ("eth.src", MAC, FRAME),
+    ("eth.dst", MAC, FRAME),
+    ("vlan", TAG, FRAME),
     ("second_vlan", TAG, "a frame with vlan="),
     ("type", BITS_16, "a frame without arp= and IP"),
     ("arp", "request or reply", "a frame without type= and IP"),
@@ -66,8 +69,12 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     ("icmp_rest", "a number of 32 bits", IN_ICMP),
     ("csum", CHECKSUM, "TCP, UDP or ICMP, and no frag= beyond 0"),
     ("udp_csum", "0 or full", "proto=udp without csum="),
-    ("vni", BITS_24, IN_UDP),
-    ("inner", "a recipe in parentheses: inner(src=10.1.0.1 dst=10.1.0.2)", IN_UDP),
+    ("tunnel", "vxlan, geneve, gre, ipip or gue", "proto=udp or no proto=, and no frag= beyond 0"),
+    ("vni", BITS_24, "tunnel=vxlan or tunnel=geneve without header="),
+    ("key", "a number of 32 bits", "tunnel=gre without header="),
+    ("header", HEX, "tunnel="),
+    ("inside", "ethernet or ip", "tunnel=geneve or tunnel=gre"),
+    ("inner", "a recipe in parentheses: inner(src=10.1.0.1 dst=10.1.0.2)", "a tunnel, and no frag= beyond 0"),
     ("payload", HEX, ANY),
     ("len", BITS_16, ANY),
     ("trailer", HEX, ANY),
@@ -137,13 +144,13 @@ impl FromStr for Recipe {
     type Err = RecipeError;
 
     fn from_str(text: &str) -> Result<Recipe, RecipeError> {
-        recipe(Place { text, at: 0 }, 0)
+        recipe(Place { text, at: 0 }, 0, true)
     }
 }
 
 /// A part of the text and where it begins.
 #[derive(Clone, Copy)]
-struct Place<'t> {
+pub(super) struct Place<'t> {
     text: &'t str,
     at: usize,
 }
@@ -154,32 +161,48 @@ impl Place<'_> {
     }
 }
 
-fn recipe(place: Place<'_>, depth: usize) -> Result<Recipe, RecipeError> {
+/// Reads a recipe: of a frame, or of an IP packet without Ethernet.
+pub(super) fn recipe(place: Place<'_>, depth: usize, ethernet: bool) -> Result<Recipe, RecipeError> {
     let mut words = Words::split(place, depth)?;
-    if let Some(bytes) = words.value("hex", hex)? {
-        words.done()?;
-        return limited(Recipe { body: Body::Raw(bytes), ..Recipe::default() }, place, None);
-    }
     let mut recipe = Recipe::default();
+    if ethernet {
+        if let Some(bytes) = words.value("hex", hex)? {
+            words.done()?;
+            return limited(Recipe { body: Body::Raw(bytes), ..recipe }, place, None, 0);
+        }
+        frame(&mut recipe, &mut words)?;
+    } else {
+        recipe.body = ip(&mut words).map(Body::Ip)?;
+    }
+    recipe.payload = words.value("payload", hex)?.unwrap_or_default();
+    recipe.trailer = words.value("trailer", hex)?.unwrap_or_default();
+    let length_word = words.find("len");
+    recipe.length = words.number("len", FRAME_MAX as u64)?.map(|length| length as usize);
+    words.done()?;
+    limited(recipe, place, length_word, if ethernet { 0 } else { ETHERNET })
+}
+
+/// Ethernet and what it leads to.
+fn frame(recipe: &mut Recipe, words: &mut Words<'_>) -> Result<(), RecipeError> {
     recipe.eth_src = words.value("eth.src", mac)?.unwrap_or(recipe.eth_src);
     recipe.eth_dst = words.value("eth.dst", mac)?.unwrap_or(recipe.eth_dst);
     recipe.vlan = words.value("vlan", tag)?;
     if recipe.vlan.is_some() {
         recipe.second_vlan = words.value("second_vlan", tag)?;
     }
-    recipe.payload = words.value("payload", hex)?.unwrap_or_default();
-    recipe.trailer = words.value("trailer", hex)?.unwrap_or_default();
-    let length_word = words.find("len");
-    recipe.length = words.number("len", FRAME_MAX as u64)?.map(|length| length as usize);
-    recipe.body = body(&mut words)?;
-    words.done()?;
-    limited(recipe, place, length_word)
+    recipe.body = body(words)?;
+    Ok(())
 }
 
-/// The recipe, when its frame keeps the limits.
-fn limited(mut recipe: Recipe, place: Place<'_>, length_word: Option<Place<'_>>) -> Result<Recipe, RecipeError> {
+/// The recipe, when its frame keeps the limits; `less` of its bytes do not count.
+fn limited(
+    mut recipe: Recipe,
+    place: Place<'_>,
+    length_word: Option<Place<'_>>,
+    less: usize,
+) -> Result<Recipe, RecipeError> {
     let length = recipe.length.take();
-    let needed = recipe.build().len();
+    let needed = recipe.build().len() - less;
     recipe.length = length;
     match (length, length_word) {
         _ if needed > FRAME_MAX => Err(place.error(Problem::TooLong(needed))),
@@ -250,44 +273,36 @@ enum Protocol {
 }
 
 fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Transport, RecipeError> {
+    let kind = if is_first { tunnel::kind(words)? } else { None };
+    if let Some(kind) = kind.filter(|kind| !kind.is_udp()) {
+        return tunnel::tunnel(kind, words).map(Transport::Tunnel);
+    }
     let word = words.find("proto");
     let protocol = words.value("proto", protocol)?.unwrap_or(Protocol::Named(PROTOCOL_UDP));
     match (protocol, word) {
         (Protocol::Named(PROTOCOL_ICMP), Some(word)) if !is_ipv4 => Err(word.error(Problem::OutOfPlace(V4))),
         (Protocol::Named(PROTOCOL_ICMPV6), Some(word)) if is_ipv4 => Err(word.error(Problem::OutOfPlace(V6))),
-        (Protocol::Named(PROTOCOL_UDP), _) if is_first => udp(words).map(Transport::Udp),
+        (Protocol::Named(PROTOCOL_UDP), _) if is_first => udp(words, kind).map(Transport::Udp),
         (Protocol::Named(PROTOCOL_TCP), _) if is_first => tcp(words).map(Transport::Tcp),
         (Protocol::Named(_), _) if is_first => icmp(words, if is_ipv4 { 8 } else { 128 }).map(Transport::Icmp),
         (Protocol::Named(number) | Protocol::Number(number), _) => Ok(Transport::Other(number)),
     }
 }
 
-fn udp(words: &mut Words<'_>) -> Result<Udp, RecipeError> {
-    let vxlan = vxlan(words)?;
-    let (dport, usual) = match vxlan {
+fn udp(words: &mut Words<'_>, kind: Option<TunnelKind>) -> Result<Udp, RecipeError> {
+    let tunnel = kind.map(|kind| tunnel::tunnel(kind, words)).transpose()?;
+    let (dport, usual) = match kind {
         // RFC 7348 §5: the outer checksum should be zero.
-        Some(_) => (VXLAN_PORT, Checksum::Value(0)),
+        Some(kind) => (TunnelPorts::STANDARD.of(kind), Checksum::Value(0)),
         None => (2000, Checksum::Good),
     };
     let sport = words.number("sport", 0xffff)?.unwrap_or(1000) as u16;
     let dport = words.number("dport", 0xffff)?.map_or(dport, |port| port as u16);
     let checksum = match words.value("csum", checksum)? {
         Some(checksum) => checksum,
-        None => words
-            .value("udp_csum", |value| choice(value, &[("0", Checksum::Value(0)), ("full", Checksum::Good)]))?
-            .unwrap_or(usual),
+        None => words.choice("udp_csum", &[("0", Checksum::Value(0)), ("full", Checksum::Good)])?.unwrap_or(usual),
     };
-    Ok(Udp { sport, dport, checksum, vxlan })
-}
-
-fn vxlan(words: &mut Words<'_>) -> Result<Option<Vxlan>, RecipeError> {
-    let vni = words.number("vni", 0xff_ffff)?;
-    let depth = words.depth + 1;
-    let inner = words.take("inner").map(|word| recipe(word.value, depth)).transpose()?;
-    if vni.is_none() && inner.is_none() {
-        return Ok(None);
-    }
-    Ok(Some(Vxlan { vni: vni.unwrap_or(0) as u32, inner: inner.map(Box::new) }))
+    Ok(Udp { sport, dport, checksum, tunnel })
 }
 
 fn tcp(words: &mut Words<'_>) -> Result<Tcp, RecipeError> {
@@ -315,9 +330,9 @@ fn icmp(words: &mut Words<'_>, kind: u8) -> Result<Icmp, RecipeError> {
 
 /// A word: a key of [`KEYS`], its value, and both as they stand in the text.
 #[derive(Clone, Copy)]
-struct Word<'t> {
+pub(super) struct Word<'t> {
     key: &'static (&'static str, &'static str, &'static str),
-    value: Place<'t>,
+    pub(super) value: Place<'t>,
     place: Place<'t>,
 }
 
@@ -335,10 +350,10 @@ impl<'t> Word<'t> {
 }
 
 /// The words of a recipe that nobody has taken yet.
-struct Words<'t> {
+pub(super) struct Words<'t> {
     words: Vec<Word<'t>>,
     whole: Place<'t>,
-    depth: usize,
+    pub(super) depth: usize,
 }
 
 impl<'t> Words<'t> {
@@ -363,22 +378,26 @@ impl<'t> Words<'t> {
         }
     }
 
-    fn find(&self, key: &str) -> Option<Place<'t>> {
+    pub(super) fn find(&self, key: &str) -> Option<Place<'t>> {
         self.words.iter().find(|word| word.key.0 == key).map(|word| word.place)
     }
 
-    fn take(&mut self, key: &str) -> Option<Word<'t>> {
+    pub(super) fn take(&mut self, key: &str) -> Option<Word<'t>> {
         let index = self.words.iter().position(|word| word.key.0 == key)?;
         Some(self.words.swap_remove(index))
     }
 
     /// Takes a key's value, if it is there.
-    fn value<T>(&mut self, key: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, RecipeError> {
+    pub(super) fn value<T>(&mut self, key: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, RecipeError> {
         let Some(word) = self.take(key) else { return Ok(None) };
         read(word.value.text).map(Some).ok_or_else(|| word.place.error(Problem::Expected(word.key.1)))
     }
 
-    fn number(&mut self, key: &str, max: u64) -> Result<Option<u64>, RecipeError> {
+    pub(super) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, RecipeError> {
+        self.value(key, |value| choice(value, choices))
+    }
+
+    pub(super) fn number(&mut self, key: &str, max: u64) -> Result<Option<u64>, RecipeError> {
         self.value(key, |value| number(value).filter(|&number| number <= max))
     }
 
@@ -416,7 +435,7 @@ fn number(value: &str) -> Option<u64> {
     if all_digits { u64::from_str_radix(digits, radix).ok() } else { None }
 }
 
-fn hex(value: &str) -> Option<Vec<u8>> {
+pub(super) fn hex(value: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = value.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())

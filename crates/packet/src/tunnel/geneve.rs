@@ -1,7 +1,7 @@
 //! Geneve, RFC 8926 §3.4: version 2, option length 6 (in words), O, C, reserved 6, protocol 16, VNI 24, reserved 8; then
 //! options. They are stepped over and stay in the frame.
 
-use super::{Header, Inside, Unread};
+use super::{Header, Id, Inside, Unread};
 
 /// Bytes of the header without options.
 pub(super) const LENGTH: usize = 8;
@@ -20,7 +20,7 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     }
     let protocol = u16::from_be_bytes([header[2], header[3]]);
     let inside = if header[1] & CONTROL == 0 { Inside::of_ether_type(protocol) } else { None };
-    Ok(Header { length, id: Some(u32::from_be_bytes([0, header[4], header[5], header[6]])), inside })
+    Ok(Header { length, id: Some(Id::vni(header)), inside })
 }
 
 pub(super) const fn length(_has_id: bool) -> usize {

@@ -1,7 +1,7 @@
 //! GRE, RFC 2784 §2 and RFC 2890 §2: C, R, K, S, reserved, version 3, protocol 16; then, where its bit is set, checksum 16
 //! and reserved 16, key 32, sequence number 32.
 
-use super::{Header, Inside, Unread};
+use super::{Header, Id, Inside, Unread};
 
 /// Bytes of the header without what its bits add.
 const LENGTH: usize = 4;
@@ -19,10 +19,11 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
         return Err(Unread::Unknown);
     }
     let word = |flag: u16| if flags & flag == 0 { 0 } else { 4 };
-    let key = LENGTH + word(CHECKSUM);
-    let length = key + word(KEY) + word(SEQUENCE);
+    let at = LENGTH + word(CHECKSUM);
+    let length = at + word(KEY) + word(SEQUENCE);
     let header = bytes.get(..length).ok_or(Unread::Malformed)?;
-    let id = if flags & KEY == 0 { None } else { header[key..].first_chunk().map(|key| u32::from_be_bytes(*key)) };
+    let key = header[at..].first_chunk().filter(|_| flags & KEY != 0);
+    let id = key.map(|key| Id { at, value: u32::from_be_bytes(*key) });
     Ok(Header { length, id, inside: Inside::of_ether_type(protocol) })
 }
 

@@ -27,10 +27,14 @@ pub struct TunnelSpec {
     pub id: Option<(&'static str, u8)>,
     /// Must a header that is written have that id?
     pub id_needed: bool,
+    /// A checksum over header and payload: the bit of the first byte that says it is there, and the bytes in front of it.
+    pub checksum: Option<(u8, usize)>,
     /// Can it carry Ethernet?
     pub ethernet: bool,
     /// Can it carry IP without Ethernet?
     pub ip: bool,
+    /// Does it carry Ethernet unless told otherwise?
+    pub ethernet_first: bool,
     /// Why a frame is dropped whose tunnel header cannot be read.
     pub malformed: DropReason,
 }
@@ -91,28 +95,28 @@ macro_rules! tunnels {
 tunnels! {
     /// VXLAN (RFC 7348).
     Vxlan, vxlan: TunnelSpec {
-        word: "vxlan", carrier: Carrier::Udp(4789), id: Some(("vni", 24)), id_needed: true, ethernet: true, ip: false,
-        malformed: DropReason::MalformedVxlan,
+        word: "vxlan", carrier: Carrier::Udp(4789), id: Some(("vni", 24)), id_needed: true, checksum: None,
+        ethernet: true, ip: false, ethernet_first: true, malformed: DropReason::MalformedVxlan,
     };
     /// Geneve (RFC 8926).
     Geneve, geneve: TunnelSpec {
-        word: "geneve", carrier: Carrier::Udp(6081), id: Some(("vni", 24)), id_needed: true, ethernet: true, ip: true,
-        malformed: DropReason::MalformedGeneve,
+        word: "geneve", carrier: Carrier::Udp(6081), id: Some(("vni", 24)), id_needed: true, checksum: None,
+        ethernet: true, ip: true, ethernet_first: true, malformed: DropReason::MalformedGeneve,
     };
     /// GRE (RFC 2784, RFC 2890).
     Gre, gre: TunnelSpec {
-        word: "gre", carrier: Carrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false, ethernet: true, ip: true,
-        malformed: DropReason::MalformedGre,
+        word: "gre", carrier: Carrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false, checksum: Some((0x80, 4)),
+        ethernet: true, ip: true, ethernet_first: false, malformed: DropReason::MalformedGre,
     };
     /// IP in IP (RFC 2003, RFC 2473, RFC 4213).
     Ipip, ipip: TunnelSpec {
-        word: "ipip", carrier: Carrier::Ip(&[4, 41]), id: None, id_needed: false, ethernet: false, ip: true,
-        malformed: DropReason::MalformedInner,
+        word: "ipip", carrier: Carrier::Ip(&[4, 41]), id: None, id_needed: false, checksum: None,
+        ethernet: false, ip: true, ethernet_first: false, malformed: DropReason::MalformedInner,
     };
     /// GUE (draft-ietf-intarea-gue).
     Gue, gue: TunnelSpec {
-        word: "gue", carrier: Carrier::Udp(6080), id: None, id_needed: false, ethernet: false, ip: true,
-        malformed: DropReason::MalformedGue,
+        word: "gue", carrier: Carrier::Udp(6080), id: None, id_needed: false, checksum: None,
+        ethernet: false, ip: true, ethernet_first: false, malformed: DropReason::MalformedGue,
     };
 }
 
@@ -229,9 +233,25 @@ pub struct Header {
     /// Its bytes, with options.
     pub length: usize,
     /// Its id, if it has one.
-    pub id: Option<u32>,
+    pub id: Option<Id>,
     /// What follows; `None`: nothing that is read.
     pub inside: Option<Inside>,
+}
+
+/// The id in a tunnel header: a VNI, a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Id {
+    /// Bytes of the header in front of it.
+    pub at: usize,
+    /// Its value.
+    pub value: u32,
+}
+
+impl Id {
+    /// A VNI: 24 bits behind the first word of a header.
+    fn vni(header: &[u8; 8]) -> Id {
+        Id { at: 4, value: u32::from_be_bytes([0, header[4], header[5], header[6]]) }
+    }
 }
 
 /// Why there is no tunnel header.
@@ -273,6 +293,12 @@ impl TunnelPorts {
     pub fn set(&mut self, kind: TunnelKind, port: u16) {
         debug_assert!(kind.is_udp() && port != 0, "{kind} has no port {port}");
         self.0[kind as usize] = port;
+    }
+
+    /// False when the port means no tunnel; true also of port 0.
+    #[inline(always)]
+    pub(crate) fn may_mean(&self, port: u16) -> bool {
+        self.0.contains(&port)
     }
 
     /// The kind that a UDP destination port means.

@@ -1,6 +1,6 @@
 //! VXLAN, RFC 7348 §5: flags 8 (I is 0x08), reserved 24, VNI 24, reserved 8; behind it Ethernet.
 
-use super::{Header, Inside, Unread};
+use super::{Header, Id, Inside, Unread};
 
 /// Bytes of the header.
 pub(super) const LENGTH: usize = 8;
@@ -11,8 +11,7 @@ pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {
     if header[0] & 0x08 == 0 {
         return Err(Unread::Malformed);
     }
-    let id = u32::from_be_bytes([0, header[4], header[5], header[6]]);
-    Ok(Header { length: LENGTH, id: Some(id), inside: Some(Inside::Ethernet) })
+    Ok(Header { length: LENGTH, id: Some(Id::vni(header)), inside: Some(Inside::Ethernet) })
 }
 
 pub(super) const fn length(_has_id: bool) -> usize {

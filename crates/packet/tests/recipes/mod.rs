@@ -40,17 +40,33 @@ pub fn any_recipe() -> Text {
     prop_oneof![8 => plain(), 4 => tunnel(prop_oneof![5 => plain(), 1 => hex.clone()].boxed()), 1 => hex].boxed()
 }
 
-/// VXLAN around `inner`.
+/// IP packets without a tunnel, to go without Ethernet.
+pub fn packet() -> Text {
+    joined(vec![ip(transport), perhaps(bytes("payload", 0..64)), perhaps(number("len", 400..=700))])
+}
+
+/// Any tunnel around a frame, or around a packet.
 pub fn tunnel(inner: Text) -> Text {
-    let inner = inner.prop_map(|inner| format!("inner({inner})")).boxed();
+    let word = |word: &'static str| Just(word.to_string()).boxed();
+    let inside = |text: Text| text.prop_map(|inner| format!("inner({inner})")).boxed();
     let udp_csum = perhaps(Just("udp_csum=full".to_string()));
-    let udp = joined(vec![Just("proto=udp".to_string()).boxed(), perhaps(number("sport", 0..=65535)), udp_csum]);
-    let vni = number("vni", 0..=0xff_ffff);
-    joined(vec![
-        link(),
-        ip(move |_| joined(vec![udp.clone(), vni.clone(), inner.clone()])),
-        perhaps(bytes("payload", 1..8)),
-    ])
+    let udp = joined(vec![perhaps(number("sport", 0..=65535)), udp_csum]);
+    let vni = || number("vni", 0..=0xff_ffff);
+    let key = || perhaps(number("key", 0..=0xffff_ffff));
+    let geneve = || prop_oneof![3 => vni(), 1 => word("header=01006558000007000102000000")].boxed();
+    let gre = || prop_oneof![3 => key(), 1 => word("header=b0000800000000000000000700000001")].boxed();
+    let (frame, packet) = (inside(inner), inside(packet()));
+    let tunnel = prop_oneof![
+        joined(vec![word("proto=udp"), udp.clone(), vni(), frame.clone()]),
+        joined(vec![word("tunnel=geneve"), udp.clone(), geneve(), frame.clone()]),
+        joined(vec![word("tunnel=geneve inside=ip"), udp.clone(), vni(), packet.clone()]),
+        joined(vec![word("tunnel=gre inside=ethernet"), key(), frame]),
+        joined(vec![word("tunnel=gre"), gre(), packet.clone()]),
+        joined(vec![word("tunnel=ipip"), packet.clone()]),
+        joined(vec![word("tunnel=gue"), udp, packet]),
+    ];
+    let tunnel = tunnel.boxed();
+    joined(vec![link(), ip(move |_| tunnel.clone()), perhaps(bytes("payload", 1..8))])
 }
 
 fn link() -> Text {

@@ -7,7 +7,7 @@
 use crate::batch::load::{KeyPlan, Place, pack};
 use crate::batch::packets::Packets;
 use crate::program::EntryMatch;
-use packet::{Batch, Bits, Field, Layers};
+use packet::{Batch, Bits, Field, LevelLayers};
 use table::{PortRange, Rule};
 
 /// Layout of keys.
@@ -24,8 +24,8 @@ impl Keys {
     /// Creates a layout of `fields`, each with the smallest number of bits it must have: the table cuts
     /// ranges of 16 bits, so a narrower field matched by range has 16 bits to itself.
     pub fn new(fields: &[(Field, u32)]) -> Keys {
-        let mut needs: Vec<Layers> = Vec::new();
-        for wanted in fields.iter().map(|(field, _)| field.spec().needs).filter(|needs| needs.0 != 0) {
+        let mut needs: Vec<LevelLayers> = Vec::new();
+        for wanted in fields.iter().map(|(field, _)| field.needs()).filter(|needs| *needs != LevelLayers::default()) {
             if !needs.contains(&wanted) {
                 needs.push(wanted);
             }
@@ -34,10 +34,10 @@ impl Keys {
         let bits: Vec<u32> = bits.chain(needs.iter().map(|_| 1)).collect();
         let (places, words) = pack(&bits);
         let (places, presence) = places.split_at(fields.len());
-        let present = |field: Field| needs.iter().position(|one| *one == field.spec().needs).map(|at| presence[at]);
+        let present = |field: Field| needs.iter().position(|one| *one == field.needs()).map(|at| presence[at]);
         let mut keys = Keys { groups: Vec::new(), fields: Vec::new(), words };
         for (&(field, _), &place) in fields.iter().zip(places) {
-            let layers = field.spec().needs;
+            let layers = field.needs();
             let at = keys.groups.iter().position(|(plan, _)| plan.needs == layers).unwrap_or_else(|| {
                 keys.groups.push((KeyPlan { needs: layers, ..KeyPlan::default() }, present(field)));
                 keys.groups.len() - 1

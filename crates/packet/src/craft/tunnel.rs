@@ -1,0 +1,132 @@
+//! Tunnels in recipes: any kind of [`TunnelKind`], its header plain (`vni=7`) or byte by byte (`header=...`), and the frame
+//! or packet inside.
+
+use super::describe::{Line, recipe_of};
+use super::words::{Words, hex, recipe};
+use super::{Addresses, Body, NESTING_MAX, Recipe, RecipeError};
+use crate::TunnelKind;
+use crate::tunnel::Inside;
+
+/// A tunnel header and what it carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Its kind.
+    pub kind: TunnelKind,
+    /// VNI or key.
+    pub id: Option<u32>,
+    /// The header byte by byte, where it is not plain.
+    pub header: Option<Vec<u8>>,
+    /// Is what it carries Ethernet, or IP without it?
+    pub ethernet: bool,
+    /// What it carries, of an IP packet without its Ethernet header; the payload follows it.
+    pub inner: Option<Box<Recipe>>,
+}
+
+/// Bytes of the Ethernet header that an inner IP packet goes without.
+const ETHERNET: usize = 14;
+
+impl Tunnel {
+    /// What follows the header.
+    pub(super) fn inside(&self) -> Inside {
+        match self.inner.as_ref().map(|inner| &inner.body) {
+            _ if self.ethernet => Inside::Ethernet,
+            Some(Body::Ip(ip)) if matches!(ip.addresses, Addresses::V6(..)) => Inside::Ipv6,
+            _ => Inside::Ipv4,
+        }
+    }
+
+    pub(super) fn build(&self) -> Vec<u8> {
+        let mut packet = self.header.clone().unwrap_or_else(|| self.plain());
+        if let Some(inner) = &self.inner {
+            packet.extend(if self.ethernet { inner.build() } else { inner.build_ip() });
+        }
+        packet
+    }
+
+    fn plain(&self) -> Vec<u8> {
+        let mut header = vec![0; self.kind.header_length(self.id.is_some())];
+        self.kind.write(&mut header, self.id);
+        self.kind.carry(&mut header, self.inside());
+        header
+    }
+
+    /// The tunnel at the start of `bytes`, and how many of them it is; a payload follows.
+    pub(super) fn read(kind: TunnelKind, protocol: u8, bytes: &[u8], nesting: usize) -> Option<(Tunnel, usize)> {
+        let header = kind.read(bytes, protocol).ok()?;
+        let (raw, behind) = bytes.split_at(header.length);
+        let ethernet = header.inside == Some(Inside::Ethernet);
+        // A frame inside, as deep as a text may say it.
+        let wanted = header.inside.filter(|_| !behind.is_empty() && nesting < NESTING_MAX);
+        let inner = wanted.and_then(|inside| match inside {
+            Inside::Ethernet => Some(recipe_of(behind, nesting + 1)),
+            _ => Recipe::of_ip(behind, inside, nesting + 1),
+        });
+        let length = if inner.is_some() { bytes.len() } else { header.length };
+        let id = header.id.map(|id| id.value);
+        let mut tunnel = Tunnel { kind, id, header: None, ethernet, inner: inner.map(Box::new) };
+        if tunnel.plain() != raw {
+            (tunnel.id, tunnel.header) = (None, Some(raw.to_vec()));
+        }
+        // Without a header it is the protocol number that says what is inside.
+        (tunnel.kind.protocol(tunnel.inside()) == protocol).then_some((tunnel, length))
+    }
+
+    pub(super) fn say(&self, line: &mut Line) {
+        if self.kind != TunnelKind::Vxlan || self.header.is_some() {
+            line.say("tunnel", self.kind);
+        }
+        if let (Some((word, _)), Some(id)) = (self.kind.spec().id, self.id) {
+            line.say(word, id);
+        }
+        if let Some(header) = &self.header {
+            line.bytes("header", header);
+        }
+        if self.ethernet != self.kind.spec().ethernet_first {
+            line.say("inside", if self.ethernet { "ethernet" } else { "ip" });
+        }
+        if let Some(inner) = &self.inner {
+            line.words.push(if line.is_short { format!("inner({inner:#})") } else { format!("inner({inner})") });
+        }
+    }
+}
+
+/// The kind of tunnel that the words mean: the one that is named, else VXLAN where there is a VNI or something inside.
+pub(super) fn kind(words: &mut Words<'_>) -> Result<Option<TunnelKind>, RecipeError> {
+    let named = words.value("tunnel", TunnelKind::from_word)?;
+    let meant = words.find("vni").is_some() || words.find("inner").is_some();
+    Ok(named.or(meant.then_some(TunnelKind::Vxlan)))
+}
+
+/// The tunnel of a kind that the words say.
+pub(super) fn tunnel(kind: TunnelKind, words: &mut Words<'_>) -> Result<Tunnel, RecipeError> {
+    let spec = kind.spec();
+    let header = words.value("header", hex)?;
+    let id = match spec.id.filter(|_| header.is_none()) {
+        Some((word, bits)) => words.number(word, (1 << bits) - 1)?.map(|id| id as u32),
+        None => None,
+    };
+    let id = id.or((spec.id_needed && header.is_none()).then_some(0));
+    let ethernet = match (spec.ethernet, spec.ip) {
+        (true, true) => words.choice("inside", &[("ethernet", true), ("ip", false)])?.unwrap_or(spec.ethernet_first),
+        (ethernet, _) => ethernet,
+    };
+    let depth = words.depth + 1;
+    let inner = words.take("inner").map(|word| recipe(word.value, depth, ethernet)).transpose()?;
+    Ok(Tunnel { kind, id, header, ethernet, inner: inner.map(Box::new) })
+}
+
+impl Recipe {
+    /// The IP packet without its Ethernet header, which a length does not count either.
+    pub(super) fn build_ip(&self) -> Vec<u8> {
+        let length = self.length.map(|length| length + ETHERNET);
+        Recipe { length, ..self.clone() }.build().split_off(ETHERNET)
+    }
+
+    /// The recipe of an IP packet.
+    fn of_ip(packet: &[u8], inside: Inside, nesting: usize) -> Option<Recipe> {
+        let frame = Recipe { body: Body::Ethernet(inside.ether_type()), ..Recipe::default() };
+        let mut recipe = recipe_of(&[&frame.build(), packet].concat(), nesting);
+        recipe.length = recipe.length.map(|length| length - ETHERNET);
+        matches!(recipe.body, Body::Ip(_)).then_some(recipe)
+    }
+}
