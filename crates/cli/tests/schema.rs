@@ -75,7 +75,9 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let code: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
     let mut all = BTreeSet::new();
     words(&cli::config::schema(), &mut all);
-    let missing: Vec<_> = all.iter().filter(|word| !code.iter().any(|code| has(code, word))).collect();
+    // Any field may be one level in.
+    let said = |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
+    let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
     assert!(missing.is_empty(), "docs/configuration.md does not say: {missing:?}");
 }
 

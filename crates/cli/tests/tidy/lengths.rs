@@ -132,7 +132,7 @@ fn c_functions(code: &str) -> Vec<(String, usize, usize)> {
 fn functions_are_found_with_their_bodies() {
     let rust =
         "trait T { fn a(&self); }\nfn b(x: [u8; 3]) -> u8\nwhere u8: T,\n{\n    let f = |x| { x };\n}\nlet fn_x = 1;";
-    let found: Vec<_> = rust_functions(rust).into_iter().map(|(name, start, end)| (name, start, end)).collect();
+    let found: Vec<_> = rust_functions(rust);
     assert_eq!(found, [("b".to_string(), rust.find("fn b").unwrap(), rust.rfind('}').unwrap())]);
     let c = "struct s { int a; };\nstatic int f(int a)\n{\n  if (a) { }\n}\nint g(void) { }\n";
     let names: Vec<_> = c_functions(c).into_iter().map(|(name, ..)| name).collect();

@@ -86,8 +86,8 @@ fn blank_length(rest: &str, inside_word: bool) -> usize {
     if rest.starts_with("/*") {
         return rest.find("*/").map_or(rest.len(), |at| at + 2);
     }
-    if rest.starts_with('"') {
-        return 1 + end_of_quoted(&rest[1..], '"');
+    if let Some(quoted) = rest.strip_prefix('"') {
+        return 1 + end_of_quoted(quoted, '"');
     }
     if rest.starts_with('\'') {
         return character_length(rest);

@@ -1,0 +1,102 @@
+//! Apps of a configuration: what they become, and where their errors are shown.
+
+use super::*;
+
+#[test]
+fn a_port_of_an_app_has_the_apps_root() {
+    let plan = plan(&example("lb-dns"));
+    assert_eq!(plan.program.ports[0].root, plan.program.pipe_named("lb"));
+    assert_eq!(plan.take(PortId(0)).unwrap().len(), 4, "two services, fragments of two protocols");
+    assert_eq!(plan.program.counters[0], "lb/dns/b1");
+}
+
+#[test]
+fn an_external_app_is_a_name_to_forward_to() {
+    let text = with_pipe("type: basic, forward: slow, miss: { app: slow }")
+        + "apps: [external: { name: slow, socket: s.sock }]\n";
+    let plan = plan(&text);
+    assert_eq!(
+        (plan.program.apps.clone(), plan.program.pipes[0].forward),
+        (vec!["slow".into()], Forward::App(AppId(0)))
+    );
+    assert_eq!(write_forward(plan.program.pipes[0].miss, &plan.program), "slow");
+    let app = &plan.apps.running()[0];
+    assert_eq!((app.name(), app.socket().and_then(|path| path.to_str())), ("slow", Some("s.sock")));
+}
+
+/// An app, the words under the caret, and what is said about them.
+#[test]
+fn each_error_of_an_app_has_its_place() {
+    let long = format!("/{}", "a".repeat(107));
+    for (app, culprit, expected) in [
+        ("external: { name: slow }", "{ name", "`socket` is missing: the unix socket where its clients connect"),
+        ("external: { socket: s }", "{ socket", "`name` is missing"),
+        ("external: { name: p0, socket: s }", "p0", "`p0` is the name of a port already"),
+        ("external: { name: a, socket: s }", "a, socket", "`a` is the name of a pipe already"),
+        ("external: { name: g, socket: s }", "g, socket", "`g` is the name of a group already"),
+        ("external: { name: lb, socket: s }", "lb, socket", "`lb` is the name of the load balancer's pipe already"),
+        ("external: { name: drop, socket: s }", "drop", "`drop` is a word of the language, not a name"),
+        (
+            "external: { name: x, socket: s }, external: { name: y, socket: t }",
+            "external: { name: y",
+            "`external` is here twice",
+        ),
+        (
+            "external: { name: x, socket: s } }, { external: { name: x, socket: t }",
+            "x, socket: t",
+            "`x` is the name of another app already",
+        ),
+        (
+            "external: { name: x, socket: s } }, { external: { name: y, socket: s }",
+            "s } }]",
+            "this is the socket of app `x` already",
+        ),
+        ("external: { name: x, socket: /run/weir/weir.sock }", "/run/weir", "this is the socket of the daemon already"),
+        ("external: { name: x, socket: \"\" }", "\"\"", "the path names no file"),
+        ("external: { name: x, socket: /run/ }", "/run/", "the path names no file"),
+        (
+            &format!("external: {{ name: x, socket: {long} }}"),
+            "/aaa",
+            "the path has 108 bytes and a socket's path 107 at most",
+        ),
+        ("external: { name: x, socket: s, clients: 9 }", "clients", "there is no key `clients` here"),
+        ("extrenal: { name: x, socket: s }", "extrenal", "there is no app `extrenal`"),
+    ] {
+        let group = "groups: { g: { targets: { t: p0 } } }\n";
+        let text = with_pipe("type: basic, forward: g, miss: p0") + group + &format!("apps: [{{ {app} }}]\n");
+        let report = read("t", &text).report;
+        let at = report.diagnostics().into_iter().find(|one| one.message.starts_with(expected));
+        let span = at.unwrap_or_else(|| panic!("{app}\n{report}")).span;
+        let line = text.lines().nth(span.line as usize - 1).unwrap();
+        assert!(line[span.column as usize - 1..].starts_with(culprit), "{app}\n{report}");
+    }
+    let text =
+        with_pipe("type: basic, forward: slwo, miss: drop") + "apps: [external: { name: slow, socket: s.sock }]\n";
+    let report = read("t", &text).report.to_string();
+    assert!(report.contains("t:3:37: error: there is no port, pipe, group or app `slwo`"), "{report}");
+    assert!(report.contains("did you mean `slow`?"), "{report}");
+}
+
+#[test]
+fn json_is_yaml() {
+    let mut report = Report::new("b.json", "");
+    let text = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"}]}"#;
+    let back_ends = xenoflow(text, &mut report);
+    assert_eq!((back_ends[0].name.as_str(), back_ends[0].mac), ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a]));
+    for (text, expected) in [
+        (
+            r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#,
+            "b.json:1:40: error: `A0:88:C2` is not a MAC address",
+        ),
+        (r#"{"backends":[]}"#, "b.json:1:13: error: there are no back ends"),
+        (r#"{"backend":[]}"#, "b.json:1:2: error: there is no key `backend` here"),
+        (
+            r#"{"backends":[{"name":"a","mac_address":"02:00:00:00:00:01"},{"name":"a","mac_address":"02:00:00:00:00:01"}]}"#,
+            "b.json:1:69: error: two back ends are called `a`",
+        ),
+    ] {
+        let mut report = Report::new("b.json", text);
+        let _ = xenoflow(text, &mut report);
+        assert!(report.to_string().contains(expected), "{report}");
+    }
+}
