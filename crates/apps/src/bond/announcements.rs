@@ -1,37 +1,201 @@
-//! Announces the stations inside when another member leads to them: a few frames at a time, because workers
-//! have limited room.
+//! What a bond announces: that an address is reached by another member now. RARP for MAC addresses inside (what bridges
+//! learn from), gratuitous ARP and unsolicited neighbour advertisements for IP addresses; and the questions by which it
+//! probes.
+//!
+//! Stations are announced a few at a time, because workers have limited room for frames.
 
-use super::announce;
-use super::app::BondApp;
-use super::config::Inward;
+use super::config::{Bond, Inward};
+use super::learnt::{Known, Learnt, Mac};
 use crate::app::Action;
+use engine::program::PortId;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Stations announced at once; the next ones follow a millisecond later.
 const AT_ONCE: usize = 64;
 const PAUSE_NS: u64 = 1_000_000;
 
-impl BondApp {
-    /// Tells the network that the stations inside are now reached through another member.
-    pub(super) fn announce(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let Some(active) = self.state.links.active().and_then(|id| self.member(id)) else { return };
-        let (mac, output) = (self.bond.mac(), active.port);
-        let own = |address| Action::Inject { bytes: announce::address(mac, address), output };
-        actions.extend(self.bond.announce.iter().copied().map(own));
-        self.state.announcing = self.state.learnt.iter().collect();
-        self.announce_some(now_ns, actions);
+/// Stations that are still to be announced.
+#[derive(Default)]
+pub(super) struct Announcements {
+    waiting: VecDeque<(Mac, Known)>,
+    next_ns: Option<u64>,
+}
+
+impl Announcements {
+    /// Announces the bond's own addresses by the active member's port, and starts anew with all stations that are known.
+    pub fn start(&mut self, bond: &Bond, output: PortId, learnt: &Learnt, actions: &mut Vec<Action>) {
+        let own = |ip: &IpAddr| Action::Inject { bytes: address(bond.mac(), *ip), output };
+        actions.extend(bond.announce.iter().map(own));
+        self.waiting = learnt.iter().collect();
     }
 
-    /// Announces the next stations.
-    pub(super) fn announce_some(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let state = &mut self.state;
-        let count = state.announcing.len().min(AT_ONCE);
-        let next: Vec<_> = state.announcing.drain(..count).collect();
-        if let Inward::Port(input) = self.bond.inward {
-            // Through the bucket that the station's own frames use.
-            let through = |(mac, vid)| Action::InjectThrough { bytes: announce::rarp(mac, vid), input };
-            let still = next.into_iter().filter(|(mac, _)| state.learnt.knows(*mac));
+    /// Returns when the next stations are announced.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.next_ns
+    }
+
+    /// Announces the next stations, through the bucket that their own frames use.
+    pub fn send(&mut self, now_ns: u64, inward: Inward, learnt: &Learnt, actions: &mut Vec<Action>) {
+        let count = self.waiting.len().min(AT_ONCE);
+        let next: Vec<_> = self.waiting.drain(..count).collect();
+        if let Inward::Port(input) = inward {
+            let through = |(mac, vid)| Action::InjectThrough { bytes: rarp(mac, vid), input };
+            let still = next.into_iter().filter(|(mac, _)| learnt.knows(*mac));
             actions.extend(still.map(|(mac, known)| through((mac, known.vid))));
         }
-        state.announces_ns = (!state.announcing.is_empty()).then(|| now_ns + PAUSE_NS);
+        self.next_ns = (!self.waiting.is_empty()).then(|| now_ns + PAUSE_NS);
+    }
+}
+
+const BROADCAST: Mac = [0xff; 6];
+/// EtherType of RARP (RFC 903).
+const ETHER_RARP: u16 = 0x8035;
+const ETHER_ARP: u16 = 0x0806;
+const ETHER_IPV6: u16 = 0x86dd;
+/// Frames are padded to what Ethernet carries, without FCS.
+const SHORTEST: usize = 60;
+
+/// A reverse ARP request that asks for nothing: from an address inside, to all (RFC 903). Bridges learn where it is.
+#[must_use]
+pub fn rarp(mac: Mac, vid: Option<u16>) -> Vec<u8> {
+    arp_like((mac, vid), ETHER_RARP, 3, [Ipv4Addr::UNSPECIFIED; 2])
+}
+
+/// Where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement (RFC 4861 §7.2.6).
+#[must_use]
+pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => arp_like((mac, None), ETHER_ARP, 1, [address; 2]),
+        IpAddr::V6(address) => advertisement(mac, address),
+    }
+}
+
+/// Who has this address? ARP (RFC 826), or a neighbour solicitation without a source, which is answered to all nodes
+/// (RFC 4861 §7.2.4).
+#[must_use]
+pub fn question(mac: Mac, source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
+    match target {
+        IpAddr::V4(target) => arp_like((mac, None), ETHER_ARP, 1, [source, target]),
+        IpAddr::V6(target) => {
+            let [.., a, b, c] = target.octets();
+            let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+            let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
+            icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), (Ipv6Addr::UNSPECIFIED, group), message)
+        }
+    }
+}
+
+/// Whose answer to a question this is: an ARP reply or a neighbour advertisement, untagged.
+#[must_use]
+pub fn answer(frame: &[u8]) -> Option<IpAddr> {
+    let ether_type = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
+    match ether_type {
+        ETHER_ARP if frame.get(20..22)? == [0, 2] => Some(IpAddr::from(<[u8; 4]>::try_from(frame.get(28..32)?).ok()?)),
+        ETHER_IPV6 if *frame.get(20)? == 58 && *frame.get(54)? == 136 => {
+            Some(IpAddr::from(<[u8; 16]>::try_from(frame.get(62..78)?).ok()?))
+        }
+        _ => None,
+    }
+}
+
+fn arp_like(
+    (mac, vid): (Mac, Option<u16>),
+    ether_type: u16,
+    operation: u16,
+    [sender, target]: [Ipv4Addr; 2],
+) -> Vec<u8> {
+    let mut frame = ethernet(BROADCAST, mac, vid, ether_type);
+    frame.extend([0, 1, 8, 0, 6, 4]);
+    frame.extend(operation.to_be_bytes());
+    frame.extend(mac);
+    frame.extend(sender.octets());
+    // RARP asks for the sender's own address; ARP does not say whose the target is.
+    frame.extend(if ether_type == ETHER_RARP { mac } else { [0; 6] });
+    frame.extend(target.octets());
+    frame.resize(frame.len().max(SHORTEST), 0);
+    frame
+}
+
+/// RFC 4861 §4.4, to all nodes, with the override flag and the target's link-layer address.
+fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
+    const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+    let message = [&[136, 0, 0, 0, 0x20, 0, 0, 0][..], &address.octets(), &[2, 1], &mac].concat();
+    icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), (address, ALL_NODES), message)
+}
+
+/// A message of neighbour discovery, its checksum (RFC 4443 §2.3) filled in.
+fn icmpv6((from, to): (Mac, Mac), (source, target): (Ipv6Addr, Ipv6Addr), mut message: Vec<u8>) -> Vec<u8> {
+    let length = message.len() as u16;
+    let pseudo = [&source.octets()[..], &target.octets(), &u32::from(length).to_be_bytes(), &[0, 0, 0, 58]].concat();
+    let sum = packet::checksum(packet::Sum::default().bytes(&pseudo).bytes(&message));
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut frame = ethernet(to, from, None, ETHER_IPV6);
+    frame.extend([0x60, 0, 0, 0]);
+    frame.extend(length.to_be_bytes());
+    frame.extend([58, 255]);
+    frame.extend(source.octets());
+    frame.extend(target.octets());
+    frame.extend(message);
+    frame
+}
+
+fn ethernet(to: Mac, from: Mac, vid: Option<u16>, ether_type: u16) -> Vec<u8> {
+    let mut frame = [to, from].concat();
+    if let Some(vid) = vid {
+        frame.extend([0x81, 0]);
+        frame.extend((vid & 0xfff).to_be_bytes());
+    }
+    frame.extend(ether_type.to_be_bytes());
+    frame
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = [2, 0, 0, 0, 0, 9];
+
+    #[test]
+    fn rarp_is_as_bridges_want_it() {
+        let frame = rarp(MAC, None);
+        assert_eq!(frame.len(), SHORTEST);
+        assert_eq!(frame[..14], [255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 9, 0x80, 0x35]);
+        assert_eq!(frame[14..22], [0, 1, 8, 0, 6, 4, 0, 3]);
+        assert_eq!((&frame[22..28], &frame[32..38]), (&MAC[..], &MAC[..]));
+        assert_eq!(rarp(MAC, Some(7))[12..18], [0x81, 0, 0, 7, 0x80, 0x35]);
+    }
+
+    #[test]
+    fn an_ipv4_address_is_announced_by_gratuitous_arp() {
+        let frame = address(MAC, "192.0.2.1".parse().unwrap());
+        assert_eq!(frame[12..22], [8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
+        assert_eq!((&frame[28..32], &frame[38..42]), (&[192, 0, 2, 1][..], &[192, 0, 2, 1][..]));
+    }
+
+    #[test]
+    fn questions_and_answers_name_the_target() {
+        let [v4, v6]: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::abcd".parse().unwrap()];
+        let mut reply = question(MAC, Ipv4Addr::UNSPECIFIED, v4);
+        assert_eq!((&reply[28..32], &reply[38..42]), (&[0; 4][..], &[192, 0, 2, 1][..]));
+        reply[21] = 2;
+        reply[28..32].copy_from_slice(&[192, 0, 2, 1]);
+        assert_eq!(answer(&reply), Some(v4));
+        let asked = question(MAC, Ipv4Addr::UNSPECIFIED, v6);
+        assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0xab, 0xcd]);
+        assert_eq!(answer(&asked), None);
+        assert_eq!(answer(&address(MAC, v6)), Some(v6));
+        assert_eq!(answer(&[0; 13]), None);
+    }
+
+    #[test]
+    fn an_ipv6_address_is_announced_with_a_good_checksum() {
+        let frame = address(MAC, "2001:db8::1".parse().unwrap());
+        assert_eq!(frame.len(), 14 + 40 + 32);
+        let headers = packet::parse(&frame, packet::Depth::L4).unwrap();
+        assert_eq!(headers.outer().protocol, 58);
+        let pseudo = [&frame[22..54], &[0, 0, 0, 32, 0, 0, 0, 58]].concat();
+        let sum = packet::Sum::default().bytes(&pseudo).bytes(&frame[54..]);
+        assert_eq!(packet::checksum(sum), 0);
     }
 }

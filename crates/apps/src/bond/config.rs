@@ -1,7 +1,8 @@
 //! The configuration of a bond with names resolved, and what can be wrong with it.
 
 use super::lacp;
-use super::links::{Need, Reselect};
+use super::links::{self, Need, Reselect};
+use super::members::Members;
 use super::rebalance::Rule;
 use engine::program::{Origin, PipeId, PortId};
 use packet::KeySource;
@@ -186,6 +187,24 @@ impl Bond {
     }
 
     /// Reports what is wrong with this bond on its own.
+    /// What decides which of its links are used.
+    pub(super) fn link_policy(&self, members: &Members) -> links::Policy {
+        let probe = |probe: &Probe| links::Probe {
+            interval_ms: probe.interval_ms,
+            missed_max: probe.missed_max,
+            targets: probe.targets.len() as u8,
+            need: probe.need,
+            validate: true,
+        };
+        links::Policy {
+            updelay_ms: self.updelay_ms,
+            downdelay_ms: self.downdelay_ms,
+            primary: self.primary.as_ref().and_then(|name| members.id(name)),
+            reselect: self.reselect,
+            probe: self.probe.as_ref().map(probe),
+        }
+    }
+
     fn problems(&self, add: &mut impl FnMut(Origin, Problem)) {
         let name = || self.name.clone();
         if self.members.is_empty() {

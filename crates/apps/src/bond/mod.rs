@@ -1,24 +1,29 @@
 //! The bond: several ports that act as one. See README.md.
 
-mod announce;
+mod admission;
+mod aggregation;
 mod announcements;
 mod app;
 pub mod assignment;
+mod balance;
+mod buckets;
 mod config;
 mod elephants;
 mod entries;
 pub mod lacp;
 mod learnt;
 pub mod links;
-mod moves;
+mod members;
 mod pipes;
 pub mod rebalance;
 mod reload;
 mod requests;
 mod show;
+mod stations;
 #[cfg(test)]
 mod tests;
 mod text;
+mod traffic;
 mod yaml;
 
 pub use app::BondApp;

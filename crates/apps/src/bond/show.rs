@@ -2,9 +2,11 @@
 
 use super::app::BondApp;
 use super::assignment::Refusal;
-use super::lacp::{Info, Lacp, MemberStatus, Negotiation};
+use super::config::Bond;
+use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
 use super::rebalance::{Carrier, Plan};
+use super::traffic::Traffic;
 use serde_json::{Value, json};
 use table::NO_TARGET;
 
@@ -30,9 +32,9 @@ pub fn reason(reason: Reason) -> &'static str {
 }
 
 /// Reports that there is no such member, and lists the members.
-pub fn no_member(app: &BondApp, name: &str) -> String {
-    let names: Vec<&str> = app.bond.members.iter().map(|member| member.name.as_str()).collect();
-    format!("bond `{}` has no member `{name}`, but {}", app.bond.name, names.join(", "))
+pub fn no_member(bond: &Bond, name: &str) -> String {
+    let names: Vec<&str> = bond.members.iter().map(|member| member.name.as_str()).collect();
+    format!("bond `{}` has no member `{name}`, but {}", bond.name, names.join(", "))
 }
 
 /// Describes why a bucket is not moved.
@@ -40,43 +42,43 @@ pub fn refusal(app: &BondApp, why: &Refusal) -> String {
     match why {
         Refusal::NoBucket(bucket) => format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1),
         Refusal::NoMember(id) | Refusal::NotLiving(id) => {
-            format!("{} is not enabled, or has weight 0", app.name(*id))
+            format!("{} is not enabled, or has weight 0", app.members.name(*id))
         }
     }
 }
 
 /// Returns the state of the bond, its members and its latest moves.
 pub fn bond(app: &BondApp, now_ns: u64) -> Value {
-    let state = &app.state;
-    let status = state.lacp.as_ref().map(Lacp::status);
+    let Traffic { buckets, balance, elephants } = &app.traffic;
+    let status = app.aggregation.status();
     let members = app.bond.members.iter().map(|member| {
         let lacp = status
             .as_ref()
-            .and_then(|status| status.members.iter().find(|one| app.state.ids.get(&member.name) == Some(&one.member)));
+            .and_then(|status| status.members.iter().find(|one| app.members.id(&member.name) == Some(one.member)));
         self::member(app, &member.name, lacp, now_ns)
     });
-    let moves = state.moves.iter().rev().map(|moved| {
+    let moves = buckets.log.iter().rev().map(|moved| {
         let ago_ms = now_ns.saturating_sub(moved.at_ns) / 1_000_000;
         let first = moved.buckets.first();
         let mut shown = json!({
-            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first, "to": app.name(moved.to), "why": moved.why,
+            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first, "to": app.members.name(moved.to), "why": moved.why,
         });
         if let Some(flow) = moved.flow {
             shown["flow"] = json!(flow.to_string());
         }
         shown
     });
-    let pinned = state.elephants.pins.values().map(|pin| {
+    let pinned = elephants.pins.values().map(|pin| {
         json!({
             "flow": pin.flow.to_string(),
-            "member": app.name(pin.member),
+            "member": app.members.name(pin.member),
             "bucket": pin.bucket,
             "load": pin.load,
             "for_ms": now_ns.saturating_sub(pin.since_ns) / 1_000_000,
             "why": pin.why,
         })
     });
-    let (moved, moved_busy) = state.moved();
+    let (moved, moved_busy) = app.traffic.moved();
     json!({
         "name": app.bond.name,
         "mode": app.bond.mode.name(),
@@ -86,41 +88,41 @@ pub fn bond(app: &BondApp, now_ns: u64) -> Value {
             "links": status.links,
             "min_links": status.min_links,
         })),
-        "active": state.links.active().map(|id| app.name(id)),
+        "active": app.links.active().map(|id| app.members.name(id)),
         "buckets": app.bond.size(),
-        "next_rebalance_ms": state.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
+        "next_rebalance_ms": balance.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
         "members": members.collect::<Vec<_>>(),
         "moved": moved,
         "moved_busy": moved_busy,
-        "waiting": state.buckets.pending + state.elephants.report.pending,
+        "waiting": buckets.report.pending + elephants.report.pending,
         "pinned": pinned.collect::<Vec<_>>(),
-        "learnt": state.learnt.len(),
+        "learnt": app.stations.learnt.len(),
         "moves": moves.collect::<Vec<_>>(),
     })
 }
 
 fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -> Value {
-    let state = &app.state;
-    let id = state.ids.get(name).copied().unwrap_or(NO_TARGET);
-    let link = state.links.state(id);
-    let own = state.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
-    let pins = state.elephants.pins.iter().filter(|one| one.1.member == id).map(|one| *one.0 as usize);
+    let Traffic { buckets, elephants, .. } = &app.traffic;
+    let id = app.members.id(name).unwrap_or(NO_TARGET);
+    let link = app.links.state(id);
+    let own = buckets.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
+    let pins = elephants.pins.iter().filter(|one| one.1.member == id).map(|one| *one.0 as usize);
     let sum = |totals: &[u64], pinned: &[u64]| {
         let pinned = pins.clone().filter_map(|slot| pinned.get(slot));
         own.clone().filter_map(|bucket| totals.get(bucket)).chain(pinned).sum::<u64>()
     };
-    let heavy = &state.elephants.report;
+    let heavy = &elephants.report;
     let due = link.and_then(|link| link.due_ns).map(|due_ns| due_ns.saturating_sub(now_ns) / 1_000_000);
     json!({
         "name": name,
         "enabled": link.is_some_and(|link| link.enabled),
-        "active": state.links.active() == Some(id),
-        "disabled_by_operator": state.disabled.contains(&id),
+        "active": app.links.active() == Some(id),
+        "disabled_by_operator": app.members.disabled.contains(&id),
         "against": link.and_then(|link| link.against).map(reason),
         "changes_in_ms": due,
         "buckets": own.clone().count(),
-        "packets": sum(&state.buckets.packets, &heavy.packets),
-        "bytes": sum(&state.buckets.bytes, &heavy.bytes),
+        "packets": sum(&buckets.report.packets, &heavy.packets),
+        "bytes": sum(&buckets.report.bytes, &heavy.bytes),
         "lacp": lacp.map(lacp_member),
     })
 }
@@ -157,18 +159,18 @@ fn info(info: &Info) -> Value {
 
 /// Returns all buckets.
 pub fn buckets(app: &BondApp) -> Value {
-    let state = &app.state;
+    let buckets = &app.traffic.buckets;
     let bucket = |(at, id): (usize, &u16)| {
         json!({
             "bucket": at,
-            "member": app.name(*id),
-            "packets": state.buckets.packets.get(at),
-            "bytes": state.buckets.bytes.get(at),
+            "member": app.members.name(*id),
+            "packets": buckets.report.packets.get(at),
+            "bytes": buckets.report.bytes.get(at),
         })
     };
     json!({
         "name": app.bond.name,
-        "buckets": state.assignment.slots().iter().enumerate().map(bucket).collect::<Vec<_>>(),
+        "buckets": buckets.assignment.slots().iter().enumerate().map(bucket).collect::<Vec<_>>(),
     })
 }
 
@@ -177,9 +179,9 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
     let Some((plan, carriers)) = plan else {
         return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load now", app.bond.mode.name()) });
     };
-    let pin = |bucket: u32| app.state.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
+    let pin = |bucket: u32| app.traffic.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
     let moves = plan.moves.iter().map(|shift| {
-        let [from, to] = [shift.from, shift.to].map(|member| app.name(member));
+        let [from, to] = [shift.from, shift.to].map(|member| app.members.name(member));
         let why = shift.reason.to_string();
         match pin(shift.bucket) {
             Some(pin) => json!({ "flow": pin.flow.to_string(), "from": from, "to": to, "why": why }),
@@ -187,7 +189,7 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
         }
     });
     let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(
-        |(carrier, (before, after))| json!({ "member": app.name(carrier.member), "before": before, "after": after }),
+        |(carrier, (before, after))| json!({ "member": app.members.name(carrier.member), "before": before, "after": after }),
     );
     let elephants = plan
         .elephants

@@ -224,16 +224,16 @@ fn stations_are_remembered_within_bounds_and_not_for_ever() {
         rig.send(&from(station, None, 1));
         rig.assert_sound();
     }
-    assert_eq!(rig.app.state.learnt.len(), 8);
+    assert_eq!(rig.app.stations.learnt.len(), 8);
     let copies = rig.ledger.copied;
     for station in 92..100 {
         rig.send(&from(station, None, 1));
     }
     assert_eq!(rig.ledger.copied, copies, "what is known is not copied");
     rig.run(299 * SEC);
-    assert_eq!(rig.app.state.learnt.len(), 8);
+    assert_eq!(rig.app.stations.learnt.len(), 8);
     rig.run(2 * SEC);
-    assert_eq!(rig.app.state.learnt.len(), 0);
+    assert_eq!(rig.app.stations.learnt.len(), 0);
     rig.assert_sound();
     rig.send(&from(99, None, 1));
     assert_eq!(rig.receive(1, &from(99, None, 1)), 0);

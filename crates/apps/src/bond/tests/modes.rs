@@ -3,7 +3,7 @@
 use super::frames::udp;
 use super::rig::{MS, Rig, SEC, Seen, bond};
 use crate::bond::links::Need;
-use crate::bond::{Bond, Mode, Probe, announce};
+use crate::bond::{Bond, Mode, Probe, announcements};
 use packet::craft;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -140,10 +140,10 @@ fn ndp_targets_are_asked_and_strangers_are_not_heard() {
     let mut rig = Rig::new(bond);
     rig.add_partner();
     rig.run(4 * SEC);
-    let stranger = announce::address([2, 0, 0, 0, 7, 7], "2001:db8::2".parse().unwrap());
+    let stranger = announcements::address([2, 0, 0, 0, 7, 7], "2001:db8::2".parse().unwrap());
     rig.frame(1, &stranger);
     assert_eq!(rig.enabled(), [0; 0]);
-    rig.frame(1, &announce::address([2, 0, 0, 0, 7, 7], target));
+    rig.frame(1, &announcements::address([2, 0, 0, 0, 7, 7], target));
     assert_eq!(rig.enabled(), [1]);
     let refused = rig.ask("show").unwrap()["members"][0]["lacp"]["refused"].clone();
     assert_eq!(refused, 0, "an answer is no LACPDU");

@@ -63,7 +63,7 @@ fn when_all_partners_are_silent_nothing_is_sent_though_links_have_carrier() {
 fn with_fallback_one_member_works_until_a_partner_speaks() {
     let mut rig = Rig::new(fallback(3));
     rig.run(4 * SEC);
-    assert_eq!(rig.app.state.negotiation, Negotiation::Fallback);
+    assert_eq!(rig.app.aggregation.negotiation, Negotiation::Fallback);
     assert_eq!(rig.active(), Some(1));
     assert!((0..100).all(|flow| rig.send(&udp(flow)) == [1]));
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &udp(1))), [1, 0, 0]);
@@ -76,7 +76,7 @@ fn with_fallback_one_member_works_until_a_partner_speaks() {
     rig.carrier(1, true);
     rig.add_partner();
     rig.run(5 * SEC);
-    assert_eq!(rig.app.state.negotiation, Negotiation::Negotiated);
+    assert_eq!(rig.app.aggregation.negotiation, Negotiation::Negotiated);
     assert_eq!(rig.shares().len(), 3);
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &udp(1))), [1, 1, 1]);
     rig.assert_sound();
@@ -96,7 +96,7 @@ fn in_fallback_a_link_that_comes_up_interrupts_nothing() {
             rig.assert_sound();
         }
     }
-    assert_eq!(rig.app.state.negotiation, Negotiation::Fallback);
+    assert_eq!(rig.app.aggregation.negotiation, Negotiation::Fallback);
 }
 
 #[test]
@@ -105,9 +105,9 @@ fn a_partner_that_is_only_taken_from_ends_the_fallback() {
     rig.add_partner();
     rig.cut(2, true);
     rig.run(8 * SEC);
-    assert_eq!(rig.app.state.negotiation, Negotiation::Negotiated);
+    assert_eq!(rig.app.aggregation.negotiation, Negotiation::Negotiated);
     rig.carrier(1, false);
-    assert_eq!((rig.app.state.negotiation, rig.send(&udp(1))), (Negotiation::Fallback, vec![2]));
+    assert_eq!((rig.app.aggregation.negotiation, rig.send(&udp(1))), (Negotiation::Fallback, vec![2]));
     rig.carrier(1, true);
     // Step by step: it collects before it distributes.
     for _ in 0..100 {
@@ -115,7 +115,7 @@ fn a_partner_that_is_only_taken_from_ends_the_fallback() {
         rig.assert_sound();
     }
     rig.run(5 * SEC);
-    assert_eq!((rig.app.state.negotiation, rig.send(&udp(1))), (Negotiation::Negotiated, vec![1]));
+    assert_eq!((rig.app.aggregation.negotiation, rig.send(&udp(1))), (Negotiation::Negotiated, vec![1]));
     rig.assert_sound();
 }
 

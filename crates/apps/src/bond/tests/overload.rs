@@ -219,8 +219,8 @@ impl Overload {
     }
 
     fn assert_negotiated(&self) {
-        assert_eq!(self.app().state.links.enabled().count(), usize::from(MEMBERS), "{:?}", self.said);
-        for status in [self.app().state.lacp.as_ref().unwrap().status(), self.partner.status()] {
+        assert_eq!(self.app().links.enabled().count(), usize::from(MEMBERS), "{:?}", self.said);
+        for status in [self.app().aggregation.status().unwrap(), self.partner.status()] {
             assert_eq!(status.members.len(), usize::from(MEMBERS));
             for member in status.members {
                 let silent = member.counters.expired + member.counters.defaulted;
@@ -318,7 +318,7 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     // On the way in: what the partner sent, the app has.
     let partners: u64 = rig.members.values().map(|member| member.partners).sum();
     assert_eq!(rig.punted[&Names("bond0").slow()], partners);
-    let status = rig.app().state.lacp.as_ref().unwrap().status();
+    let status = rig.app().aggregation.status().unwrap();
     assert_eq!(status.members.iter().map(|member| member.counters.lacpdus_received).sum::<u64>(), partners);
     // On the way out: what the app sent has left, in time.
     let account = rig.apps.account(0);

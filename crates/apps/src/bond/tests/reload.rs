@@ -120,16 +120,16 @@ fn what_is_inside_stays_known_and_more_or_less_may_be() {
     let stations = |rig: &mut Rig, count: u16| (0..count).for_each(|station| drop(rig.send(&from(station, None, 1))));
     stations(&mut rig, 20);
     rig.reload(Bond { learnt_max: 10, basis: 3, ..bond(Mode::BalanceSlb, 2) });
-    assert_eq!(rig.app.state.learnt.len(), 10);
+    assert_eq!(rig.app.stations.learnt.len(), 10);
     rig.assert_sound();
     rig.reload(Bond { learnt_max: 15, ..bond(Mode::BalanceSlb, 2) });
     stations(&mut rig, 40);
-    assert_eq!(rig.app.state.learnt.len(), 15);
+    assert_eq!(rig.app.stations.learnt.len(), 15);
     rig.assert_sound();
     rig.reload(Bond { learnt_max: 4, ..bond(Mode::BalanceSlb, 2) });
     rig.forgive_removals();
     stations(&mut rig, 40);
-    assert_eq!(rig.app.state.learnt.len(), 4);
+    assert_eq!(rig.app.stations.learnt.len(), 4);
     rig.assert_sound();
 }
 

@@ -487,15 +487,15 @@ impl Rig {
 
     /// The members that may be used, by their ports.
     pub fn enabled(&self) -> Vec<u16> {
-        let port = |id: u16| self.app.member(id).map(|member| member.port.0);
-        let mut ports: Vec<u16> = self.app.state.links.enabled().filter_map(port).collect();
+        let port = |id: u16| self.app.members.get(id).map(|member| member.port.0);
+        let mut ports: Vec<u16> = self.app.links.enabled().filter_map(port).collect();
         ports.sort_unstable();
         ports
     }
 
     /// The active member's port.
     pub fn active(&self) -> Option<u16> {
-        self.app.member(self.app.state.links.active()?).map(|member| member.port.0)
+        self.app.members.get(self.app.links.active()?).map(|member| member.port.0)
     }
 
     /// What the engine says of the bond's buckets.
@@ -578,7 +578,8 @@ impl Rig {
     /// Every bucket is with a member that may be used, if there is one, and where the app thinks it is.
     fn assert_buckets(&self) {
         let (app, enabled) = (&self.app, self.enabled());
-        let wanted: Vec<u16> = app.state.assignment.slots().iter().map(|id| app.target(*id)).collect();
+        let wanted: Vec<u16> =
+            app.traffic.buckets.assignment.slots().iter().map(|id| app.members.target(*id)).collect();
         let report = self.report();
         assert_eq!(wanted.len(), report.slots.len());
         if enabled.is_empty() {
@@ -601,12 +602,12 @@ impl Rig {
     /// not looked at.
     fn assert_elephants(&self) {
         let (app, members) = (&self.app, self.bond.members.len() as u16);
-        let elephants = &app.state.elephants;
+        let elephants = &app.traffic.elephants;
         assert!(elephants.pins.len() <= self.bond.elephants as usize);
         let own = self.report().slots;
         let twins = (0..).zip(&own).filter(|(_, slot)| **slot != NO_TARGET && **slot >= members);
         let twins: Vec<u32> = twins.map(|one| one.0).collect();
-        assert_eq!(twins, elephants.look.iter().map(|look| look.bucket).collect::<Vec<_>>());
+        assert_eq!(twins, elephants.looked_at_bucket().into_iter().collect::<Vec<_>>());
         let Some(group) = self.program.group_named(&Names(&self.bond.name).heavy()) else { return };
         let flows = self.program.pipe_named(&self.bond.name).unwrap();
         let entries = self.engine.entries(flows);
@@ -621,26 +622,26 @@ impl Rig {
         let report = self.engine.bucket_reports()[group.index()].clone();
         let mut elsewhere = 0;
         for (slot, is) in (0..).zip(&report.slots) {
-            let free = app.state.assignment.slots()[slot as usize % self.bond.size() as usize];
+            let free = app.traffic.buckets.assignment.slots()[slot as usize % self.bond.size() as usize];
             let wanted = elephants.pins.get(&slot).map_or(free, |pin| pin.member);
-            assert!(app.state.assignment.lives(wanted), "a bucket is with a member that may be used");
-            elsewhere += usize::from(app.target(wanted) != *is);
+            assert!(app.traffic.buckets.assignment.lives(wanted), "a bucket is with a member that may be used");
+            elsewhere += usize::from(app.members.target(wanted) != *is);
         }
         assert!(elsewhere <= report.pending, "a bucket is where it should be, or waits to go there");
     }
 
     /// The entries are what the state of links and LACP asks for.
     fn assert_entries(&self) {
-        let (state, names) = (&self.app.state, Names(&self.bond.name));
-        let lingers = |id: u16| state.lingering.contains_key(&id);
-        let status = state.lacp.as_ref().map(Lacp::status);
+        let (app, names) = (&self.app, Names(&self.bond.name));
+        let lingers = |id: u16| app.admitted.lingers(id);
+        let status = app.aggregation.status();
         for member in &self.bond.members {
-            let id = self.app.id(&member.name).unwrap();
+            let id = self.app.members.id(&member.name).unwrap();
             let port = member.port.0;
             let enabled = self.enabled().contains(&port);
             let collects = |status: &lacp::Status| {
                 let one = status.members.iter().find(|one| one.member == id).unwrap();
-                matches!(one.mux, "collecting" | "distributing") && one.link_up && !state.disabled.contains(&id)
+                matches!(one.mux, "collecting" | "distributing") && one.link_up && !app.members.disabled.contains(&id)
             };
             let wanted = match &status {
                 Some(status) if status.negotiation != lacp::Negotiation::Fallback => collects(status),
@@ -661,7 +662,7 @@ impl Rig {
 
     fn assert_learnt(&self) {
         let names = Names(&self.bond.name);
-        let known: BTreeSet<u128> = self.app.state.learnt.iter().map(|(mac, _)| mac.number()).collect();
+        let known: BTreeSet<u128> = self.app.stations.learnt.iter().map(|(mac, _)| mac.number()).collect();
         assert!(known.len() <= self.bond.learnt_max as usize);
         for pipe in [names.learn(), names.reflected()] {
             if self.program.pipe_named(&pipe).is_some() {

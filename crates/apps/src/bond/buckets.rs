@@ -1,0 +1,148 @@
+//! The buckets of a bond: which member each is with ([`Assignment`]), moves that were ordered and why, and what the buckets
+//! have carried.
+
+use super::assignment::{Assignment, Move, When};
+use super::config::Bond;
+use super::members::Members;
+use crate::app::Action;
+use engine::change::Change;
+use engine::program::GroupId;
+use engine::snapshot::BucketReport;
+use packet::FlowKey;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use table::NO_TARGET;
+
+/// Moves that `show bond` remembers.
+const MOVES_REMEMBERED: usize = 32;
+
+/// The buckets of a bond.
+pub(super) struct Buckets {
+    /// The bond's group.
+    pub group: GroupId,
+    pub assignment: Assignment,
+    /// What they had carried when they were read last.
+    pub report: BucketReport,
+    /// Whether they have targets: some member may be used.
+    sending: bool,
+    /// The last moves, oldest first.
+    pub log: VecDeque<Moved>,
+    /// Moves that were ordered.
+    pub ordered: u64,
+    /// A bucket that may wait moves once it was idle for so long, and after so long at the latest.
+    idle_gap_ns: (u64, u64),
+}
+
+/// Buckets that were told to move.
+#[derive(Clone, Debug)]
+pub(super) struct Moved {
+    pub at_ns: u64,
+    pub buckets: Vec<u32>,
+    /// The pinned flow, if it is that and no bucket.
+    pub flow: Option<FlowKey>,
+    pub to: u16,
+    pub why: String,
+}
+
+impl Buckets {
+    /// The buckets of a bond none of whose members may be used yet.
+    pub fn new(bond: &Bond, members: &Members) -> Buckets {
+        let weights: Vec<(u16, u32)> = members.each().iter().map(|(id, _)| (*id, members.weight(*id))).collect();
+        Buckets {
+            group: GroupId::default(),
+            assignment: Assignment::new(bond.size(), &weights),
+            report: no_buckets(bond.size() as usize),
+            sending: false,
+            log: VecDeque::new(),
+            ordered: 0,
+            idle_gap_ns: (bond.idle_gap_ns, bond.idle_gap_max_ns),
+        }
+    }
+
+    /// Takes the group's number, and what the configuration says of moves.
+    pub fn bind(&mut self, bond: &Bond, group: GroupId) {
+        self.group = group;
+        self.idle_gap_ns = (bond.idle_gap_ns, bond.idle_gap_max_ns);
+    }
+
+    /// Whether the buckets have targets.
+    pub fn is_sending(&self) -> bool {
+        self.sending
+    }
+
+    /// Orders moves of buckets, each later one in place of an earlier one of the same bucket. While nothing is sent they are
+    /// only noted.
+    pub fn order(&mut self, now_ns: u64, moves: &[Move], why: &str, members: &Members, actions: &mut Vec<Action>) {
+        for when in [When::Now, When::Idle] {
+            let list = moves.iter().filter(|one| one.when == when);
+            let list: Vec<(u32, u16)> = list.map(|one| (one.bucket, members.target(one.to))).collect();
+            if !list.is_empty() && self.sending {
+                actions.push(self.change(list, when));
+            }
+        }
+        self.ordered += moves.len() as u64;
+        let targets: BTreeSet<u16> = moves.iter().map(|one| one.to).collect();
+        for to in targets {
+            let buckets: Vec<u32> = moves.iter().filter(|one| one.to == to).map(|one| one.bucket).collect();
+            self.remember(Moved { at_ns: now_ns, buckets, flow: None, to, why: why.to_string() });
+        }
+    }
+
+    /// Notes a move for the operator.
+    pub fn remember(&mut self, moved: Moved) {
+        if self.log.len() == MOVES_REMEMBERED {
+            self.log.pop_front();
+        }
+        self.log.push_back(moved);
+    }
+
+    /// A move of the bond's buckets.
+    pub fn change(&self, list: Vec<(u32, u16)>, when: When) -> Action {
+        self.change_of(self.group, list, when)
+    }
+
+    /// A move of a group's buckets.
+    pub fn change_of(&self, group: GroupId, list: Vec<(u32, u16)>, when: When) -> Action {
+        let (idle_gap_ns, wait_max_ns) = match when {
+            When::Now => (0, 0),
+            When::Idle => self.idle_gap_ns,
+        };
+        Action::Change(Change::MoveBuckets { group, moves: list.into(), idle_gap_ns, wait_max_ns })
+    }
+
+    /// Nothing is sent while no member may be used: a link may well work though LACP says no. Says whether that has
+    /// changed.
+    pub fn update_sending(&mut self) -> bool {
+        let sending = self.assignment.has_living();
+        std::mem::replace(&mut self.sending, sending) != sending
+    }
+
+    /// Gives every bucket the target that it should have.
+    pub fn start(&self, members: &Members, actions: &mut Vec<Action>) {
+        let targets = (0..).zip(self.assignment.slots());
+        let list = targets.map(|(bucket, &id)| (bucket, members.target(id))).collect();
+        actions.push(self.change(list, When::Now));
+    }
+
+    /// Takes every bucket's target away.
+    pub fn stop(&self, size: u32, actions: &mut Vec<Action>) {
+        let list = (0..size).map(|bucket| (bucket, NO_TARGET)).collect();
+        actions.push(self.change(list, When::Now));
+    }
+}
+
+/// A report of buckets that have carried nothing.
+pub(super) fn no_buckets(size: usize) -> BucketReport {
+    BucketReport { packets: vec![0; size], bytes: vec![0; size], ..BucketReport::default() }
+}
+
+/// One move for each bucket: the last, but at once if any was.
+pub(super) fn joined(moves: &[Move]) -> Vec<Move> {
+    let mut joined = BTreeMap::<u32, Move>::new();
+    for &one in moves {
+        let earlier = joined.insert(one.bucket, one);
+        if earlier.is_some_and(|earlier| earlier.when == When::Now) {
+            joined.insert(one.bucket, Move { when: When::Now, ..one });
+        }
+    }
+    joined.into_values().collect()
+}

@@ -1,0 +1,265 @@
+//! By which member frames leave: the buckets, the flows with a bucket of their own, and the loads that move both. What one
+//! of them does concerns the others, and here it is told to them.
+
+use super::assignment::Move;
+use super::balance::Balance;
+use super::buckets::{Buckets, joined, no_buckets};
+use super::config::Bond;
+use super::elephants::{Elephants, Lanes, With};
+use super::links::{Links, Reason};
+use super::members::Members;
+use super::rebalance::{Carrier, Plan};
+use super::show;
+use crate::app::Action;
+use engine::program::{GroupId, Program};
+use engine::snapshot::BucketReport;
+use std::collections::BTreeSet;
+
+/// The buckets of a bond, its elephants, and when loads are evened out.
+pub(super) struct Traffic {
+    pub buckets: Buckets,
+    pub balance: Balance,
+    pub elephants: Elephants,
+}
+
+/// What all of it depends on.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub now_ns: u64,
+    pub bond: &'a Bond,
+    pub members: &'a Members,
+}
+
+impl Traffic {
+    /// Nothing is sent yet.
+    pub fn new(bond: &Bond, members: &Members) -> Traffic {
+        Traffic { buckets: Buckets::new(bond, members), balance: Balance::new(bond), elephants: Elephants::new() }
+    }
+
+    /// Looks up groups and pipes.
+    pub fn bind(&mut self, bond: &Bond, group: GroupId, program: &Program) {
+        self.buckets.bind(bond, group);
+        self.elephants.bind(bond, program);
+    }
+
+    /// The elephants, and what they are moved with.
+    fn elephants<'a>(&'a mut self, context: Context<'a>) -> (&'a mut Elephants, With<'a>) {
+        let Traffic { buckets, balance, elephants } = self;
+        let Context { bond, members, .. } = context;
+        (elephants, With { bond, members, buckets, rebalance: &mut balance.rebalance })
+    }
+
+    /// The first of its kind begins.
+    pub fn begin(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
+        self.elephants.begin(context.bond, actions);
+        // Another kind of bond may have left targets.
+        self.buckets.stop(context.bond.size(), actions);
+    }
+
+    /// Brings what was taken over from before a reload in line with the configuration.
+    pub fn adapt(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
+        let (elephants, mut with) = self.elephants(context);
+        elephants.adapt(&mut with, actions);
+        let totals = self.lanes(context.bond).totals.into_owned();
+        self.balance.adapt(context.now_ns, context.bond, &totals);
+        // First of all, so that no other move names a bucket that is not there.
+        let size = context.bond.size();
+        if self.buckets.assignment.slots().len() != size as usize {
+            let moves = self.buckets.assignment.resize(size);
+            self.order(context, &moves, "another number of buckets", actions);
+            self.buckets.report = no_buckets(size as usize);
+        }
+    }
+
+    /// Gives the members their shares after a reload.
+    pub fn share_out(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
+        for (id, _) in context.members.each() {
+            let weight = context.members.weight(id);
+            let mut moves = self.buckets.assignment.add(id, weight, false);
+            moves.extend(self.buckets.assignment.set_weight(id, weight));
+            self.order(context, &moves, "another weight, or a new member", actions);
+        }
+        self.start_or_stop(context, actions);
+        let (elephants, mut with) = self.elephants(context);
+        elephants.settle(context.now_ns, "another weight", &mut with, actions);
+        elephants.follow_buckets(&with, actions);
+    }
+
+    /// Lets go of a member.
+    pub fn remove(&mut self, context: Context<'_>, id: u16, actions: &mut Vec<Action>) {
+        let moves = self.buckets.assignment.remove(id);
+        self.order(context, &moves, "a member was removed", actions);
+    }
+
+    /// A member's share follows the speed of its link.
+    pub fn set_speed(&mut self, context: Context<'_>, id: u16, actions: &mut Vec<Action>) {
+        let moves = self.buckets.assignment.set_weight(id, context.members.weight(id));
+        self.order(context, &moves, "a member's speed", actions);
+        let (elephants, mut with) = self.elephants(context);
+        elephants.settle(context.now_ns, "a member's speed", &mut with, actions);
+    }
+
+    /// A member may be used, or no longer and why.
+    pub fn set_up(&mut self, context: Context<'_>, id: u16, against: Option<Reason>, actions: &mut Vec<Action>) {
+        let assignment = &mut self.buckets.assignment;
+        let (moves, why) = match against {
+            None => (assignment.set_up(id, true), "a member is there"),
+            // The link works: no bucket has to leave it in a hurry.
+            Some(Reason::Operator) => (assignment.leave(id), show::reason(Reason::Operator)),
+            Some(reason) => (assignment.set_up(id, false), show::reason(reason)),
+        };
+        self.order(context, &moves, why, actions);
+        let (elephants, mut with) = self.elephants(context);
+        match against {
+            None => {}
+            Some(Reason::Operator) => elephants.settle(context.now_ns, why, &mut with, actions),
+            Some(_) => elephants.lose(id, &mut with, actions),
+        }
+        self.start_or_stop(context, actions);
+    }
+
+    /// A member that was left on purpose is of no use any more: what would have left it when idle leaves it now.
+    pub fn hasten(&mut self, context: Context<'_>, id: u16, why: &str, actions: &mut Vec<Action>) {
+        let moves = self.buckets.assignment.set_up(id, false);
+        self.order(context, &moves, why, actions);
+        let (elephants, with) = self.elephants(context);
+        elephants.hasten(id, &with, actions);
+    }
+
+    /// Every bucket anew: with the active member if there is `single` one, or with all that are enabled.
+    pub fn reassign(
+        &mut self,
+        context: Context<'_>,
+        links: &Links,
+        single: bool,
+        why: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        let assignment = &mut self.buckets.assignment;
+        let moves: Vec<Move> = if single {
+            assignment.set_only(links.active())
+        } else {
+            let enabled: BTreeSet<u16> = links.enabled().collect();
+            let ids = context.members.ids().values();
+            ids.flat_map(|id| assignment.set_up(*id, enabled.contains(id))).collect()
+        };
+        self.order(context, &moves, why, actions);
+        let (elephants, mut with) = self.elephants(context);
+        elephants.unpin_all(why, &mut with, actions);
+        self.start_or_stop(context, actions);
+    }
+
+    /// Orders moves of buckets, each later one in place of an earlier one of the same bucket.
+    pub fn order(&mut self, context: Context<'_>, moves: &[Move], why: &str, actions: &mut Vec<Action>) {
+        let moves = joined(moves);
+        let (elephants, with) = self.elephants(context);
+        elephants.leave_alone(&moves, &with, actions);
+        self.buckets.order(context.now_ns, &moves, why, context.members, actions);
+        let (elephants, with) = self.elephants(context);
+        elephants.follow_buckets(&with, actions);
+    }
+
+    /// Nothing is sent while no member may be used. With the first one that may be, every bucket is where it should.
+    fn start_or_stop(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
+        if !self.buckets.update_sending() {
+            return;
+        }
+        if self.buckets.is_sending() {
+            self.buckets.start(context.members, actions);
+            let (elephants, with) = self.elephants(context);
+            elephants.follow_buckets(&with, actions);
+        } else {
+            let (elephants, mut with) = self.elephants(context);
+            elephants.unpin_all("no member is left", &mut with, actions);
+            self.buckets.stop(context.bond.size(), actions);
+        }
+    }
+
+    /// Has all buckets read, the bond's own last.
+    pub fn read(&self, actions: &mut Vec<Action>) {
+        actions.extend(self.elephants.heavy.map(Action::ReadBuckets));
+        actions.push(Action::ReadBuckets(self.buckets.group));
+    }
+
+    /// Buckets were read. Those of elephants: `None`; the bond's own: whether a rebalance has waited for them.
+    pub fn count(&mut self, context: Context<'_>, group: GroupId, report: &BucketReport) -> Option<bool> {
+        if self.elephants.heavy == Some(group) {
+            self.elephants.count(report);
+            return None;
+        }
+        self.elephants.count_looks(report.moved.saturating_sub(self.buckets.report.moved));
+        self.buckets.report.clone_from(report);
+        let totals = self.lanes(context.bond).totals.into_owned();
+        let waited = self.balance.count(context.now_ns, context.bond, &totals);
+        if self.buckets.report.pending == 0 {
+            self.buckets.assignment.settle(|_| false);
+        }
+        Some(waited)
+    }
+
+    /// A frame of a bucket that is looked at.
+    pub fn looked_at(&mut self, context: Context<'_>, frame: &[u8], actions: &mut Vec<Action>) {
+        let (elephants, mut with) = self.elephants(context);
+        elephants.looked_at(context.now_ns, frame, &mut with, actions);
+    }
+
+    /// A look may be over.
+    pub fn tick(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
+        if self.elephants.wake_ns().is_some_and(|until_ns| until_ns <= context.now_ns) {
+            let (elephants, mut with) = self.elephants(context);
+            elephants.conclude(context.now_ns, &mut with, actions);
+        }
+    }
+
+    fn lanes(&self, bond: &Bond) -> Lanes<'_> {
+        self.elephants.lanes(bond.elephants, &self.buckets)
+    }
+
+    /// What a rebalance would do.
+    pub fn plan(&self, bond: &Bond, carriers: &[Carrier]) -> Plan {
+        of_buckets(self.balance.plan(&self.lanes(bond), carriers), bond)
+    }
+
+    /// Evens out loads: if it is time, or if the operator asked.
+    pub fn rebalance(
+        &mut self,
+        context: Context<'_>,
+        carriers: &[Carrier],
+        asked: bool,
+        actions: &mut Vec<Action>,
+    ) -> Option<Plan> {
+        let Context { now_ns, bond, .. } = context;
+        let (elephants, mut with) = self.elephants(context);
+        elephants.judge(now_ns, &mut with, actions);
+        let Lanes { totals, slots } = self.lanes(bond);
+        let lanes = Lanes { totals: totals.into_owned().into(), slots: slots.into_owned().into() };
+        let plan = of_buckets(self.balance.run(now_ns, asked, &lanes, carriers)?, bond);
+        let (elephants, mut with) = self.elephants(context);
+        elephants.look_for(now_ns, &plan, &mut with, actions);
+        for shift in &plan.moves {
+            let why = shift.reason.to_string();
+            if let Some(slot) = shift.bucket.checked_sub(bond.size()) {
+                let (elephants, mut with) = self.elephants(context);
+                elephants.shift(now_ns, (slot, shift.to), &why, &mut with, actions);
+                continue;
+            }
+            let moves = self.buckets.assignment.rebalance([(shift.bucket, shift.to)]);
+            self.order(context, &moves, &why, actions);
+        }
+        if !plan.moves.is_empty() {
+            actions.push(Action::Say(format!("rebalanced: {} buckets move", plan.moves.len())));
+        }
+        Some(plan)
+    }
+
+    /// Moves that the engine has carried out, and those of them that found a bucket in use.
+    pub fn moved(&self) -> (u64, u64) {
+        self.elephants.moves(&self.buckets.report)
+    }
+}
+
+/// A plan whose elephants are buckets of the bond: a flow that has one of its own is known.
+fn of_buckets(mut plan: Plan, bond: &Bond) -> Plan {
+    plan.elephants.retain(|one| one.bucket < bond.size());
+    plan
+}
