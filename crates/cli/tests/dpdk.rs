@@ -222,7 +222,7 @@ pipes:
 fn a_bond_uses_a_member_while_its_link_is_up() {
     let (folder, other) = (Folder::new(), Folder::new());
     let wire = |role: &str| {
-        let socket = folder.file("memif");
+        let socket = folder.path().join("memif");
         format!("net_memif0,role={role},socket-abstract=no,socket={}", socket.display())
     };
     let bonded = format!(
