@@ -1,6 +1,8 @@
-//! `weir`, the packet data plane of a host, from one YAML file. One subcommand, one file under `commands/`.
+//! `weir`, a packet data plane for a host, configured by one YAML file. Each subcommand is a file under
+//! `commands/`.
 //!
-//! It is a library so that golden walks and fuzzers call what the binary calls: the configuration, replay, explain.
+//! It is a library so that tests and fuzzers can call what the binary calls: the configuration, replay,
+//! explain.
 
 mod commands;
 pub mod config;
@@ -61,7 +63,7 @@ enum Command {
     Lab(lab::Lab),
 }
 
-/// The whole program: reads the arguments, does what they say, gives the exit code.
+/// Parses the arguments, runs the subcommand and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
     let result = perform(&Arguments::command().subcommands(commands::apps::commands()).get_matches());
@@ -71,7 +73,7 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Does what the arguments say: what a kind of app has brought, or one of ours.
+/// Runs the subcommand: one of ours, or one that a kind of app provides.
 fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     if let Some(done) = matches.subcommand().and_then(|(key, matches)| commands::apps::run(key, matches)) {
         return done;

@@ -1,12 +1,12 @@
-//! The fuzzers' corpora (`fuzz/corpus/<target>/`), replayed: what a fuzzer has found once is found by every `cargo test`,
-//! without a nightly toolchain.
+//! Replays the fuzzers' corpora (`fuzz/corpus/<target>/`), so that `cargo test` finds again whatever a fuzzer
+//! has found, without a nightly toolchain.
 
 #[path = "../../../fuzz/src/lib.rs"]
 mod fuzz;
 
 use std::path::Path;
 
-/// Calls a target with every input of its corpus; an input that panics is named.
+/// Calls a target with every input of its corpus, and names an input that panics.
 fn replay(target: &str, call: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut paths: Vec<_> = std::fs::read_dir(&folder).expect("a corpus").map(|one| one.unwrap().path()).collect();

@@ -1,4 +1,4 @@
-//! `weir run` on DPDK's virtual devices: no NIC, no huge pages, no root.
+//! `weir run` on DPDK's virtual devices, which need no NIC, no huge pages and no root.
 #![cfg(feature = "dpdk")]
 
 mod folder;
@@ -13,13 +13,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// DPDK takes a second to load its drivers; a busy machine takes longer.
+/// Longest wait. DPDK takes a second to load its drivers, more on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Frames of the recording.
+/// Frames in the recording.
 const FRAMES: u64 = 100;
 
-/// A daemon on a configuration; killed if the test fails.
+/// A running daemon, killed if the test fails.
 struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -47,7 +47,7 @@ impl Daemon {
         serde_json::from_str(&line).ok()
     }
 
-    /// What of its members a bond uses, and why not the others.
+    /// For each member of the bond, whether it is enabled, and the reason if it is not.
     fn members(&self) -> Vec<(bool, Value)> {
         let request = json!({"command": "app", "app": "bond0", "request": "show"});
         let bond = self.ask(&request).unwrap();
@@ -67,7 +67,7 @@ impl Daemon {
         self.ask(&json!({"command": "show", "what": what})).unwrap()[what].take()
     }
 
-    /// Waits until `what` shows what is wanted.
+    /// Waits until `weir show WHAT` satisfies a condition.
     fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let start = Instant::now();
         loop {
@@ -80,7 +80,7 @@ impl Daemon {
         }
     }
 
-    /// SIGTERM; what the daemon said, which must have ended well.
+    /// Sends SIGTERM and returns the daemon's output; it must have ended well.
     fn stop(mut self) -> String {
         kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
         let status = self.child.wait().unwrap();
@@ -89,7 +89,7 @@ impl Daemon {
         said
     }
 
-    /// Everything that an ended daemon has printed.
+    /// Everything the ended daemon printed.
     fn said(&mut self) -> String {
         let _ = self.child.kill();
         let mut text = String::new();
@@ -112,17 +112,17 @@ fn run(file: &Path, socket: &Path) -> Command {
     command
 }
 
-/// What a configuration that cannot run is answered with.
+/// The error printed for a configuration that cannot run.
 fn refusal(folder: &Folder, configuration: &str) -> String {
     let file = folder.write("wrong.yaml", configuration);
     let Output { status, stderr, .. } = run(&file, &folder.file("socket")).output().unwrap();
     let said = String::from_utf8(stderr).unwrap();
     assert_eq!(status.code(), Some(1), "{said}");
-    // Besides what is said about memory there is one sentence, on one line.
+    // Apart from remarks about memory there is one sentence, on one line.
     said.lines().filter(|line| !line.contains("ordinary memory")).map(|line| format!("{line}\n")).collect()
 }
 
-/// A recording of UDP frames, every second one to port 53.
+/// A recording of UDP frames, every second one of them to port 53.
 fn recording() -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let mut text = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 1]);
@@ -139,7 +139,7 @@ fn recording() -> Vec<u8> {
     text
 }
 
-/// DNS of the recording goes to the sink, the rest is dropped; what comes by the ring is swallowed.
+/// DNS frames of the recording go to the sink and the rest is dropped, as is what arrives on the ring.
 fn configuration(recording: &Path, sink: &str, workers: &str) -> String {
     format!(
         "{workers}
@@ -206,7 +206,8 @@ pipes:
     let daemon = Daemon::start(&folder, configuration);
     let ports = daemon.wait_for("ports", |ports| ports[1]["transmitted"].as_u64().unwrap() > 10_000);
     assert_eq!(ports[0]["mode"], "net_null");
-    // A frame out of a port is made in its memory; one from ordinary memory is copied into an mbuf, counted.
+    // A frame sent out of a port is built in that port's memory; one from ordinary memory is copied into an
+    // mbuf and counted.
     for (way, copies) in [("output", 0), ("input", 1)] {
         let port = if way == "output" { "b" } else { "memory" };
         let injected = json!({"command": "inject", "packet": INJECTED, way: port});
@@ -217,7 +218,7 @@ pipes:
     assert!(said.contains("every frame is accounted for"), "{said}");
 }
 
-/// Two daemons on the two ends of a wire; beside it a member that is always up.
+/// Two daemons at the two ends of a wire, with a second member that is always up.
 #[test]
 fn a_bond_uses_a_member_while_its_link_is_up() {
     let (folder, other) = (Folder::new(), Folder::new());
@@ -244,7 +245,7 @@ apps:
     for _ in 0..2 {
         let client = Daemon::start(&other, &(ports.clone() + pipes));
         daemon.wait_for_members(&[up.clone(), up.clone()]);
-        // A reload keeps its eyes on the port.
+        // A reload must not lose track of the port's link.
         assert_eq!(daemon.ask(&json!({"command": "reload"})).unwrap()["error"], Value::Null);
         assert_eq!(daemon.members(), [up.clone(), up.clone()]);
         client.stop();

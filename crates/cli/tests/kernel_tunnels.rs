@@ -1,5 +1,5 @@
-//! weir's tunnels against the kernel's own devices, byte for byte: what weir and the kernel send into a tunnel for the same
-//! frame, and what they take out of it. Needs root; devices that the running kernel does not have are named and left out.
+//! weir's tunnels against the kernel's, byte for byte: what each sends into a tunnel for the same frame, and
+//! what each takes out of it. Needs root. Devices that the running kernel lacks are listed and skipped.
 //!
 //! ```text
 //!  namespace far       namespace near
@@ -7,9 +7,9 @@
 //!   (frames)                                                                          (tunnel)
 //! ```
 //!
-//! Not compared are the IPv4 identification, which the kernel counts up and weir leaves 0, and the UDP source port of
-//! devices that take no range for it. What the kernel does with a packet that is marked CE is not compared either: it
-//! marks the outer header ECT(0) as RFC 3168 had it, where RFC 6040 §4.1 copies.
+//! Three things are not compared: the IPv4 identification, which the kernel increments and weir leaves 0; the
+//! UDP source port, where the device cannot be given a range; and packets marked CE, for which the kernel
+//! sets ECT(0) in the outer header (RFC 3168) where weir copies the mark (RFC 6040 §4.1).
 
 use cli::config::{Plan, read};
 use cli::explain::Explanation;
@@ -24,26 +24,26 @@ use std::time::{Duration, Instant};
 
 const RINGS: Rings = Rings { fill: 256, receive: 256, transmit: 256 };
 const PATIENCE: Duration = Duration::from_secs(3);
-/// How long is waited for a frame that must not come.
+/// How long to wait for a frame that must not arrive.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// A tunnel as the kernel and weir make it.
+/// A tunnel, as configured in the kernel and in weir.
 struct Tunnel {
-    /// For a person.
+    /// Name used in messages.
     name: &'static str,
-    /// `ip link add tunnel ...`
+    /// Arguments of `ip link add tunnel`.
     device: &'static str,
-    /// What the device needs besides.
+    /// An `ip` command that must run first.
     before: Option<&'static str>,
-    /// weir's word.
+    /// Tunnel name in weir's configuration.
     word: &'static str,
-    /// What weir is told besides addresses.
+    /// Parameters for weir besides addresses.
     told: &'static str,
-    /// The outer addresses are IPv6.
+    /// The outer header is IPv6.
     ipv6: bool,
-    /// Frames are carried (else IP packets, which the kernel routes).
+    /// The tunnel carries Ethernet frames; otherwise IP packets, which the kernel routes.
     ethernet: bool,
-    /// The kernel can be told the UDP source port, or there is none.
+    /// There is no UDP source port, or the kernel can be given one.
     same_port: bool,
 }
 
@@ -176,12 +176,13 @@ const TUNNELS: &[Tunnel] = &[
 ];
 
 impl Tunnel {
-    /// The addresses of both ends, near and far.
+    /// Outer addresses of the near and the far end.
     fn ends(&self) -> [&'static str; 2] {
         if self.ipv6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }
     }
 
-    /// weir in the place of the near namespace. A router takes one off the TTL and writes new MAC addresses.
+    /// A configuration of weir that does what the near namespace does. A router decrements the TTL and
+    /// rewrites MACs.
     fn plan(&self) -> Plan {
         let Tunnel { word, told, .. } = self;
         let [near, far] = self.ends();
@@ -205,7 +206,7 @@ impl Tunnel {
     }
 }
 
-/// Two namespaces and a tunnel device in one of them.
+/// Two namespaces, one of them with a tunnel device.
 struct Lab {
     near: String,
     far: String,
@@ -239,7 +240,7 @@ impl Lab {
         lab
     }
 
-    /// Makes the device; false if the kernel has none.
+    /// Creates the device; returns false if the kernel does not support it.
     fn add(&self, tunnel: &Tunnel) -> bool {
         let near = &self.near;
         let before = tunnel.before.is_none_or(|line| succeeds(&format!("ip -n {near} {line}")));
@@ -289,7 +290,7 @@ impl Drop for Lab {
     }
 }
 
-/// Removes namespaces whose test process is dead.
+/// Removes namespaces whose test process no longer exists.
 fn sweep() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -319,7 +320,7 @@ fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// A port at the far end of a link.
+/// A socket at the far end of a link.
 struct End {
     port: XdpPort,
     pools: Pools,
@@ -341,7 +342,8 @@ impl End {
         }
     }
 
-    /// The next frame to this MAC address, if one comes in time. The kernel sends others of its own accord.
+    /// The next frame to this MAC address, if one arrives in time. Others, which the kernel sends unasked,
+    /// are skipped.
     fn receive(&mut self, mac: [u8; 6], patience: Duration) -> Option<Vec<u8>> {
         let end = Instant::now() + patience;
         while Instant::now() < end {
@@ -364,7 +366,7 @@ impl End {
     }
 }
 
-/// Frames that go into a tunnel: what the bridge or the router of the near namespace is sent.
+/// Frames to send into the tunnel through the near namespace's bridge or router.
 fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
     let ethernet = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:03:03";
     let routed = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:01:00";
@@ -382,7 +384,7 @@ fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.parse::<Recipe>().unwrap().build()).collect()
 }
 
-/// What weir makes of a frame; both executors agree.
+/// What weir does with a frame, having checked that both executors agree.
 fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     let explanation = Explanation::offline(plan, PortId(port), frame).unwrap();
     assert!(explanation.agrees(), "{}", describe(frame));
@@ -392,7 +394,8 @@ fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     }
 }
 
-/// Sets to 0 what differs for a reason: IPv4 identification, after the checksum was found right, and the source port.
+/// Clears what may differ: the IPv4 identification, after verifying the checksum, and where needed the source
+/// port.
 fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if !tunnel.ipv6 {
@@ -420,7 +423,8 @@ fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
     }
 }
 
-/// Every ECN field outside around every one inside. What comes was wrapped by weir, and is addressed to the near end.
+/// Tries every outer ECN value with every inner one, in packets wrapped by weir and addressed to the near
+/// end.
 fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
     for (outer, inner) in (0..4).flat_map(|outer| (0..4).map(move |inner| (outer, inner))) {
         let texts = ["src=10.2.0.2 dst=10.1.0.1", "src=fd02::2 dst=fd01::1"];
@@ -447,8 +451,8 @@ fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
     }
 }
 
-/// A frame that weir wrapped, the other way round and with this ECN field. Sums of addresses stay the same when they are
-/// exchanged; a UDP checksum does not cover ECN.
+/// A frame wrapped by weir, with source and destination exchanged and this outer ECN value. Exchanging the
+/// addresses does not change checksums, and the UDP checksum does not cover ECN.
 fn towards_near(tunnel: &Tunnel, frame: &[u8], ecn: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 2, 0, 2, 0, 0, 0, 2, 1]);

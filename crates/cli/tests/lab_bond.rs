@@ -1,14 +1,14 @@
-//! The bond, for real: `weir lab bond` against an Open vSwitch that speaks LACP, and nothing of it is left behind.
+//! `weir lab bond` for real: against an Open vSwitch that speaks LACP. It must leave nothing behind.
 //!
-//! Needs root and Open vSwitch. Without root the tests do nothing, except in CI, where they fail: a skipped test proves
-//! nothing.
+//! Needs root and Open vSwitch. Without root the tests are skipped, except in CI, where they fail: a skipped
+//! test proves nothing.
 
 mod lab;
 
 use lab::{Lab, may_run};
 use rustix::process::Signal;
 
-/// Every phase, in order.
+/// The phases, in order.
 const PHASES: [&str; 17] = [
     "steady over two links",
     "TCP over two links",
@@ -36,10 +36,10 @@ fn links_come_and_go_and_both_ends_restart() {
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().expect("a name")).collect();
     assert_eq!(names, PHASES, "{told}");
-    // How long things take, and what a busy machine loses on the way, is for the lab to say and for people to judge: here
-    // every phase came to its end, and packets went on after it.
+    // Durations and losses depend on the machine and are for people to judge. Asserted here is that every
+    // phase finished and that packets flowed after it.
     for phase in phases {
-        // TCP counts what it carried, not packets.
+        // TCP phases count bytes, not packets.
         match (phase["sent"].as_u64(), phase["lost"].as_u64()) {
             (Some(sent), Some(lost)) => assert!(sent > lost, "{phase}; {told}"),
             _ => assert!(phase["mbps"].as_f64() > Some(0.0), "{phase}; {told}"),

@@ -1,6 +1,8 @@
-//! The main job, for real: `weir lab dns` loses nothing, balances, shares evenly, and leaves nothing behind.
+//! `weir lab dns` for real: it loses nothing, balances evenly, accounts for every frame, and leaves nothing
+//! behind.
 //!
-//! Needs root. Without it the tests do nothing, except in CI, where they fail: a skipped test proves nothing.
+//! Needs root. Without it the tests are skipped, except in CI, where they fail: a skipped test proves
+//! nothing.
 
 mod lab;
 
@@ -8,7 +10,7 @@ use lab::{Lab, may_run};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// What a lab that went well has to say.
+/// The result of a lab that succeeded.
 fn result(arguments: &[&str]) -> Value {
     let (result, told, status) = lab::run(&[&["dns"], arguments].concat());
     assert!(status.success() && result["ok"] == true, "{status}: {}; {told}", result["reasons"]);
@@ -23,7 +25,7 @@ fn sum(frames: &Value, names: &[&str]) -> u64 {
     names.iter().map(|name| count(&frames[name])).sum()
 }
 
-/// Asserts what the lab itself asserts too, from its stable output alone.
+/// Asserts what the lab itself asserts, from its stable output alone.
 fn assert_all_is_well(result: &Value, sent_at_least: u64) {
     let sent = count(&result["queries_sent"]);
     assert!(sent >= sent_at_least, "{sent} queries sent");
@@ -47,7 +49,7 @@ fn every_query_is_answered_and_every_frame_accounted_for() {
     let result = result(&["--seconds", "3", "--rate", "2000"]);
     assert_all_is_well(&result, 5000);
     let sent = count(&result["queries_sent"]) as f64;
-    // Every query is a flow of its own: each third is binomial.
+    // Every query is a flow of its own, so each back end's third is binomially distributed.
     let sigma = (sent * 2.0 / 9.0).sqrt();
     for back_end in result["backends"].as_array().expect("back ends") {
         let packets = count(&back_end["packets"]) as f64;
@@ -62,7 +64,7 @@ fn two_queues_have_two_workers() {
     assert_all_is_well(&result, 3500);
     let received: Vec<u64> = result["received_by_worker"].as_array().expect("a list").iter().map(count).collect();
     assert_eq!(received.len(), 2);
-    // The kernel spreads flows over the queues: each gets about half.
+    // The kernel spreads flows over the queues, so each gets about half.
     assert!(received.iter().all(|&frames| frames > 1000), "{received:?}");
 }
 
@@ -74,7 +76,7 @@ fn nothing_is_lost_while_configurations_alternate() {
     assert_all_is_well(&result, 6000);
 }
 
-/// A lab in the middle of its load.
+/// A lab that is already under load.
 fn lab_at_work() -> Lab {
     Lab::start(&["dns", "--seconds", "20"])
 }

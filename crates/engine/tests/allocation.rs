@@ -1,4 +1,4 @@
-//! A worker that breathes in steady state allocates nothing.
+//! A worker in steady state allocates no memory.
 
 mod support;
 
@@ -17,7 +17,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use support::{SECRET, targets};
 
-/// The system's allocator, counting what this thread asks of it.
+/// The system allocator, with a count of this thread's requests.
 struct Counting;
 
 thread_local! {
@@ -28,16 +28,18 @@ fn count() {
     ASKED.set(ASKED.get() + 1);
 }
 
-// SAFETY: everything is passed on to the system's allocator as it came; counting touches a thread's own number only.
+// SAFETY: every call is passed unchanged to the system allocator; counting touches a thread-local number
+// only.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
-        // SAFETY: the caller keeps the promises of `alloc`.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the promises of `dealloc`, and the place came from the system's allocator.
+        // SAFETY: the caller upholds the contract of `dealloc`, and the memory came from the system
+        // allocator.
         unsafe { System.dealloc(place, layout) }
     }
 
@@ -51,8 +53,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// A pipe of every kind, one behind the other, with counters, meters, ages and every way of rewriting: learnt flows,
-/// then an ACL, a prefix, a hash, and an exact match whose misses go to an app.
+/// A chain with a pipe of every type, with counters, meters, ageing and every kind of rewrite: a FLOW pipe,
+/// then an ACL, a prefix match, a hash, and an exact match whose misses go to an app.
 fn everything() -> Program {
     let mut program = ProgramBuilder::new();
     let [a, b] = program.ports(["a", "b"]);
@@ -112,7 +114,7 @@ fn encap() -> Encap {
 fn breathing_allocates_nothing() {
     let program = everything();
     let mut engine = Engine::new(&program, SECRET).unwrap();
-    // Run-time entries that are looked at for their age and stay.
+    // Run-time entries that are checked for their age and stay.
     for value in 1000..1500 {
         engine.apply(&Change::Add { pipe: PipeId(4), entry: Entry::on(value).run_time() }, 0).unwrap();
     }
@@ -132,7 +134,7 @@ fn breathing_allocates_nothing() {
     let mut breathe = |worker: &mut Worker| {
         now_ns += 100_000;
         worker.breathe(now_ns);
-        // Half of what is punted is taken; the ring is full now and then.
+        // Half of what is punted is taken, so the ring is full now and then.
         for _ in 0..20 {
             let Some(carrier) = app.receive() else { break };
             app.done(carrier);
@@ -147,7 +149,7 @@ fn breathing_allocates_nothing() {
     };
     give(&mut worker, [(0, 0), (1, 1), (2, 0), (3, 1)], 0);
     (0..2_000).for_each(|_| taken += breathe(&mut worker));
-    // These wait until breaths that are watched.
+    // These wait until allocations are counted.
     give(&mut worker, [(0, 1), (1, 0), (2, 1), (3, 0)], 100_000_000);
     let before = ASKED.get();
     (0..5_000).for_each(|_| taken += breathe(&mut worker));

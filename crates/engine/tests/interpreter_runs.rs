@@ -1,5 +1,5 @@
-//! Random programs, packets and changes through the interpreter alone: everything there is gets met, programs pass the
-//! check, and what is counted adds up.
+//! Random programs, packets and changes through the interpreter alone: every feature is covered, programs
+//! pass the check, and the counters add up.
 
 use engine::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
 use engine::change::Change;

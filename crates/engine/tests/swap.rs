@@ -1,4 +1,5 @@
-//! A program takes over from another: what survives goes on as if nothing had happened, what does not leaves its count.
+//! Replacing a running program: whatever survives continues undisturbed, and whatever does not leaves its
+//! counts behind.
 
 mod support;
 
@@ -15,15 +16,15 @@ use packet::{Field, FlowKey, KeySource};
 use std::collections::{BTreeMap, HashMap};
 use support::{Bench, SECRET, start, udp};
 
-// ---- one thing at a time ----
+// ---- individual cases ----
 
-/// One port, one BASIC pipe on `l4.dport` with an entry for 53.
+/// One port and one BASIC pipe on `l4.dport` with an entry for 53.
 fn counted() -> Program {
     let pipe = Pipe::basic("p").per_entry(Field::L4Dport).entry(53).forward(PortId(0)).capacity(8);
     start(&["a", "b"], [pipe]).build()
 }
 
-/// Runs a frame through `old`, swaps to `new`, and says what was hit in the pipe `p` then.
+/// Runs a frame through `old`, swaps to `new`, and returns the hits of pipe `p` after that.
 fn hits_after(old: &Program, new: &Program) -> Option<u64> {
     let mut bench = Bench::new(old);
     bench.frame(PortId(0), &udp(1, 53));
@@ -100,7 +101,7 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(packet::DropReason::Miss));
 }
 
-/// A FLOW pipe that pins flows to three targets.
+/// A FLOW pipe that pins flows to targets of a group.
 fn pinning(capacity: u32, targets: &[&str]) -> Program {
     let rows = (0..targets.len() as u16).map(EntryMatch::Target);
     let flow = Pipe::flow("f", Learn::Pin(GroupId(0))).entries(rows).capacity(capacity).forward(PortId(0));
@@ -127,7 +128,7 @@ fn s2_removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
     let mut wanted = pins(&bench);
     let all = wanted.len();
     wanted.retain(|_, name| *name != "\"y\"");
-    // Without y, the others renumbered.
+    // y is removed and the others are renumbered.
     let report = bench.swap(&pinning(64, &["z", "new", "x"]));
     assert_eq!(report.removed, [("f".to_string(), 1, all - wanted.len())]);
     assert_eq!(pins(&bench), wanted);
@@ -186,7 +187,7 @@ fn s4_wants_count_goes_on_from_the_buckets_it_had() {
         bench.engine.buckets()[0].iter().map(|slot| targets[usize::from(*slot)].name.clone()).collect()
     };
     let mut bench = Bench::new(&program(&[("x", 1), ("y", 1)]));
-    // History: y away and back leaves other buckets than a fresh fill.
+    // Setting the weight of y to zero and back leaves a different bucket table than a fresh fill.
     bench.apply(Change::SetWeight { group: GroupId(0), target: 1, weight: 3 }).unwrap();
     bench.apply(Change::SetWeight { group: GroupId(0), target: 1, weight: 1 }).unwrap();
     let before = names(&bench);
@@ -219,7 +220,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     let before = report(&bench);
     assert_eq!((&before.slots[..], before.pending), (&[0, 1, 2, 0][..], 4));
     assert_eq!(before.packets.iter().sum::<u64>(), 100);
-    // z is gone, and the moves of 1 and 3 with it; bucket 2 goes where it should have gone, at once.
+    // z is gone, and so are the pending moves of 1 and 3; bucket 2 goes to its destination at once.
     bench.swap(&program(&["y", "new", "x"], 4));
     bench.engine.age(0);
     let after = report(&bench);
@@ -229,7 +230,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     bench.now_ns = 1_000;
     bench.learn(100);
     assert_eq!(report(&bench).slots, [0, 0, 0, 2], "the move that waited goes on");
-    // y is gone, and nothing was said of its three buckets: who has one takes them.
+    // y is gone and no move was ordered for its three buckets, so they go to the remaining targets.
     bench.swap(&program(&["new", "x"], 4));
     assert_eq!(report(&bench).slots, [1, 1, 1, 1]);
     bench.swap(&program(&["y", "x"], 4));
@@ -252,9 +253,9 @@ fn s2_packets_are_dealt_out_from_where_they_were() {
     assert_eq!(bench.frame(PortId(0), &udp(1, 53)), first);
 }
 
-// ---- everything at once ----
+// ---- random programs ----
 
-/// New numbers for everything that has a number: `pipes[old] = new`.
+/// A renumbering of everything that has a number: `pipes[old] = new`.
 struct Numbers {
     ports: Vec<usize>,
     pipes: Vec<usize>,
@@ -281,7 +282,7 @@ fn placed<T: Clone>(list: &[T], places: &[usize]) -> Vec<T> {
 
 impl Numbers {
     fn new(random: &mut Random, program: &Program) -> Numbers {
-        // A port's number is a value that programs can match.
+        // Programs can match port numbers, so those are renumbered as values too.
         let ports = program.ports.len();
         let ports = if reads_port(program) { (0..ports).collect() } else { shuffled(random, ports) };
         Numbers {
@@ -391,7 +392,8 @@ fn reads_port(program: &Program) -> bool {
     program.pipes.iter().any(of)
 }
 
-/// Wherever a frame or a copy of it went; which of a flood's is the frame itself goes by the numbers of ports.
+/// Where a frame and its copies went, by name. Which copy of a flood is the frame itself depends on port
+/// numbers.
 fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<String> {
     let name = |verdict: Verdict| match verdict {
         Verdict::Transmit(port) => format!("port {}", program.ports[port.index()].name),
@@ -404,7 +406,8 @@ fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<S
     names
 }
 
-/// A random program that has run for a while. Only run-time entries were changed: a swap brings configured ones back.
+/// A random program that has run for a while, with run-time entries changed only, since a swap restores
+/// configured ones.
 fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
     for pipe in &mut program.pipes {
@@ -440,7 +443,7 @@ fn grown(random: &mut Random) -> Bench {
             Event::Age => {}
         }
     }
-    // Weights as they are now.
+    // The weights as they are now.
     program.groups = bench.engine.program().groups.clone();
     bench.program = program;
     bench
@@ -455,10 +458,11 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
         let numbers = Numbers::new(&mut random, &old.program);
         let mut new = Bench::new(&numbers.program(&old.program));
         new.now_ns = old.now_ns;
-        // A swap uses its predecessor up.
+        // A swap consumes the old engine.
         let report = new.engine.inherit(&mut old.replay(), old.now_ns);
         if !report.removed.is_empty() {
-            // Pipes written in another order may run in another order, and a run-time entry lead back in that.
+            // Pipes in another order may run in another order, so that a run-time entry may lead backwards
+            // there.
             assert!(!numbers.pipes.is_sorted(), "seed {seed}: {report:?}");
             reordered += 1;
             continue;
@@ -477,7 +481,7 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
     assert!(reordered < 30, "{reordered} of 300");
 }
 
-/// What given buckets have seen, by the names of their groups and targets.
+/// The reports of given buckets, with the names of their groups and targets.
 fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
     let groups = bench.program.groups.iter().zip(bench.engine.bucket_reports());
     let given = groups.filter(|(group, _)| group.fill == Fill::Given);
@@ -489,7 +493,7 @@ fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
     given.map(named).collect()
 }
 
-/// Hits and misses by the names of pipes, and shared counters by theirs.
+/// Hits and misses by name of pipe, and shared counters by name.
 fn counts(bench: &Bench) -> BTreeMap<String, (Count, Count)> {
     let snapshot = bench.engine.snapshot();
     let hits = |entries: &[engine::snapshot::EntrySnapshot]| {
@@ -504,7 +508,7 @@ fn counts(bench: &Bench) -> BTreeMap<String, (Count, Count)> {
     pipes.chain(counters.map(|(name, count)| (name.clone(), (*count, Count::default())))).collect()
 }
 
-/// Changes a program so that something is lost; the names of pipes that keep their shape.
+/// Changes a program so that some state is lost; returns the names of pipes that keep their shape.
 fn damage(random: &mut Random, program: &mut Program) {
     for at in 0..program.pipes.len() {
         let pipe = &mut program.pipes[at];
@@ -559,7 +563,7 @@ fn whatever_is_lost_is_accounted_for() {
     assert!(kept > 100 && lost > 100 && gone > 10, "{kept} flows kept, {lost} lost, {gone} of pipes that are gone");
 }
 
-/// Counts of entries by the name of their pipe and their key with targets by name.
+/// Counts of entries by name of pipe and key, with targets by name.
 fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
     let mut all = HashMap::new();
     for (at, pipe) in bench.program.pipes.iter().enumerate() {
@@ -584,7 +588,7 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
 
 #[test]
 fn both_kinds_of_key_survive_with_their_secret() {
-    // Rows are found by a secret hash: an heir with another secret would find none of the flows it took over.
+    // Rows are placed by a secret hash; with another secret an heir would not find the flows it inherited.
     let mut program = pinning(16, &["x"]);
     program.pipes[0].kind = PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
     let mut bench = Bench::new(&program);

@@ -1,16 +1,18 @@
-//! Which members of a bond may be used, and which one is active.
+//! Which members of a bond are enabled, and which one is active.
 //!
-//! A member is *usable* while it has carrier, LACP lets it distribute (or does not decide here) and its probes are
-//! answered (or there are none). It is *enabled* once it was usable for the updelay, and disabled once it was not for the
-//! downdelay: what flaps faster changes nothing. The operator's word counts at once and above all. While no member is
-//! enabled, none waits: the one that would be enabled first is enabled now.
+//! A member is *usable* while it has carrier, LACP (if it decides) lets it distribute, and its probes (if
+//! there are any) are answered. It is *enabled* once it has been usable for the updelay, and disabled once it
+//! has been unusable for the downdelay; flaps shorter than that have no effect. An operator's request takes
+//! effect at once and overrides the rest. While no member is enabled the updelay is waived: the member that
+//! would be enabled first is enabled immediately.
 //!
-//! One of the enabled members is *active*: the one that an active-backup bond sends on, and a balance-slb bond takes
-//! broadcasts from. When it is lost, the primary is active, else the one that was so last, else the first by number. A
-//! primary that returns takes over as the [`Reselect`] policy says.
+//! One of the enabled members is *active*: the one an active-backup bond sends on and a balance-slb bond
+//! accepts broadcasts from. When it is lost, the primary becomes active; failing that, the member that was
+//! active last; failing that, the lowest-numbered one. A primary that returns takes over according to the
+//! [`Reselect`] policy.
 //!
-//! Nothing here sends or listens, and there is no clock: [`Links::step`] is told what happened and when, and answers with
-//! what to do. [`Links::wake_ns`] says when it wants to be called next.
+//! This module does no I/O and reads no clock: [`Links::step`] is given an event and the time, and returns
+//! the actions to take. [`Links::wake_ns`] is the time at which it must be called next.
 
 use std::collections::BTreeMap;
 
@@ -19,64 +21,64 @@ mod tests;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// How members are judged and the active one is chosen.
+/// How members are judged and how the active one is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// A link is usable for this long before it is enabled.
+    /// How long a member must be usable before it is enabled.
     pub updelay_ms: u32,
-    /// And not usable for this long before it is disabled.
+    /// How long a member must be unusable before it is disabled.
     pub downdelay_ms: u32,
-    /// The member that should be active, whether there is such a member or not.
+    /// The member that should be active. It need not be a member of the bond.
     pub primary: Option<u16>,
-    /// When the primary takes over from another.
+    /// When the primary takes over from another member.
     pub reselect: Reselect,
-    /// Probes of something beyond the link.
+    /// Probes of hosts beyond the link, if configured.
     pub probe: Option<Probe>,
 }
 
-/// When the primary takes over from an active member that works.
+/// When the primary takes over from an active member that still works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reselect {
-    /// As soon as it is enabled.
+    /// As soon as the primary is enabled.
     #[default]
     Always,
-    /// If it is faster.
+    /// If the primary is faster.
     Better,
-    /// Never: only when the active member is lost.
+    /// Never; the active member must fail first.
     Failure,
 }
 
-/// Probes (ARP or NDP requests) on every member that has carrier.
+/// Probes (ARP or NDP requests) sent on every member that has carrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Time between two probes of a target, at least 1.
+    /// Time between two probes of a target, at least 1 ms.
     pub interval_ms: u32,
-    /// Probes in a row without an answer that make a target silent, at least 1.
+    /// Consecutive unanswered probes after which a target counts as silent, at least 1.
     pub missed_max: u32,
     /// Number of targets.
     pub targets: u8,
     /// Which targets must answer.
     pub need: Need,
-    /// True: only answers count. False: so does any frame that the member received.
+    /// If true, only answers count; if false, any frame received on the member does.
     pub validate: bool,
 }
 
 /// Which targets must answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Need {
-    /// One of them.
+    /// At least one.
     #[default]
     Any,
-    /// Each of them.
+    /// All of them.
     All,
 }
 
-/// What LACP lets a member do; both where LACP does not decide.
+/// What LACP lets a member do; both are true where LACP does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Frames from it are accepted.
+    /// Frames received on it are accepted.
     pub collecting: bool,
-    /// Frames are sent on it.
+    /// Frames may be sent on it.
     pub distributing: bool,
 }
 
@@ -86,59 +88,59 @@ impl Default for Admission {
     }
 }
 
-/// A member as it is added.
+/// A member, as it is when it is added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// Its number.
+    /// Its port number.
     pub member: u16,
     /// Whether it has carrier.
     pub carrier: bool,
     /// Its speed, if known.
     pub speed_bps: Option<u64>,
-    /// What LACP says so far.
+    /// What LACP lets it do.
     pub admission: Admission,
 }
 
-/// Something happened.
+/// An input to [`Links::step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Time passed.
+    /// Time has passed.
     Tick,
-    /// A new member.
+    /// A member was added.
     Add(Link),
-    /// A member is gone.
+    /// A member was removed.
     Remove(u16),
-    /// Carrier found or lost.
+    /// A member gained (`true`) or lost carrier.
     Carrier(u16, bool),
-    /// Another speed.
+    /// A member's speed changed.
     Speed(u16, Option<u64>),
-    /// LACP's word.
+    /// LACP changed what a member may do.
     Admission(u16, Admission),
-    /// The operator's: false keeps the member disabled until true.
+    /// The operator enabled or disabled a member; `false` holds until the operator enables it again.
     Operator(u16, bool),
-    /// A target (by its place in the list) answered on this member.
+    /// A target, given by its index in the list, answered on this member.
     Answer(u16, u8),
     /// The member received frames.
     Received(u16),
-    /// Another policy. A primary that changed takes over at once.
+    /// The policy was replaced. If the primary differs, the new one takes over at once.
     Policy(Policy),
 }
 
-/// Something to do, or to tell.
+/// An action or a report returned by [`Links::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// The member may be used.
     Enabled(u16),
-    /// It may no longer.
+    /// The member may no longer be used.
     Disabled(u16, Reason),
-    /// Another member is active.
+    /// The active member changed.
     Active {
-        /// The last one, if there was one.
+        /// The previous one, if any.
         from: Option<u16>,
-        /// The new one, if any is enabled.
+        /// The new one, if any member is enabled.
         to: Option<u16>,
     },
-    /// Ask this target on this member.
+    /// Probe this target (by index) on this member.
     Probe(u16, u8),
 }
 
@@ -153,31 +155,31 @@ pub enum Reason {
     Carrier,
     /// LACP does not let it distribute.
     Lacp,
-    /// Its probes are not answered.
+    /// Its probes go unanswered.
     Probe,
 }
 
 /// Why a member cannot be made active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No such member.
+    /// The bond has no such member.
     #[error("there is no member {0}")]
     NoMember(u16),
-    /// It is not enabled.
+    /// The member is not enabled.
     #[error("member {0} is not enabled")]
     Disabled(u16),
 }
 
-/// A member, for display.
+/// The state of a member, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
-    /// It may be used.
+    /// The member may be used.
     pub enabled: bool,
-    /// Frames from it are accepted: it has carrier, and neither LACP nor the operator is against it.
+    /// Frames received on it are accepted: it has carrier, and neither LACP nor the operator forbids it.
     pub collecting: bool,
-    /// What is against its use, whether or not the downdelay has passed.
+    /// Why the member is unusable, if it is, whether or not the downdelay has passed.
     pub against: Option<Reason>,
-    /// When it will be enabled or disabled, if nothing changes.
+    /// When it will be enabled or disabled if nothing changes.
     pub due_ns: Option<u64>,
 }
 
@@ -187,9 +189,9 @@ pub struct Links {
     policy: Policy,
     members: BTreeMap<u16, Member>,
     active: Option<u16>,
-    /// The last member that was active.
+    /// The member that was active last.
     last: Option<u16>,
-    /// The active member is the operator's choice: the primary waits until it is lost.
+    /// The operator chose the active member; the primary does not take over until that member is lost.
     chosen: bool,
 }
 
@@ -198,14 +200,14 @@ struct Member {
     carrier: bool,
     speed_bps: Option<u64>,
     admission: Admission,
-    /// The operator's word.
+    /// The operator has not disabled it.
     allowed: bool,
     enabled: bool,
     due_ns: Option<u64>,
     probes: Option<Probes>,
 }
 
-/// The targets as seen from a member.
+/// The probe targets as seen from one member.
 #[derive(Clone, Debug)]
 struct Probes {
     next_ns: u64,
@@ -214,11 +216,11 @@ struct Probes {
 
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    /// It answered, and not too many probes ago.
+    /// It has answered recently enough.
     speaks: bool,
-    /// Probes without an answer since it did.
+    /// Probes unanswered since its last answer.
     missed: u32,
-    /// It answered since the last probe.
+    /// It has answered since the last probe.
     answered: bool,
 }
 
@@ -227,7 +229,7 @@ impl Target {
         *self = Target { speaks: true, missed: 0, answered: true };
     }
 
-    /// A probe goes out: was the one before answered?
+    /// Accounts for a new probe: counts the previous one as missed if it went unanswered.
     fn probe(&mut self, missed_max: u32) {
         self.missed = if self.answered { 0 } else { self.missed.saturating_add(1) };
         self.speaks &= self.missed < missed_max.max(1);
@@ -261,7 +263,8 @@ impl Member {
         }
     }
 
-    /// Probes start at once where there is carrier. Targets that are not trusted must answer first.
+    /// Starts probing at once if there is carrier. Unless `trusted`, targets count as silent until they
+    /// answer.
     fn restart_probes(&mut self, now_ns: u64, rule: Option<Probe>, trusted: bool) {
         let next_ns = if self.carrier { now_ns } else { u64::MAX };
         let target = Target { speaks: trusted, missed: 0, answered: trusted };
@@ -270,7 +273,7 @@ impl Member {
 }
 
 impl Links {
-    /// Members as they are found, and who was active before a restart.
+    /// Creates the state from the members present, with the member that was active before a restart.
     #[must_use]
     pub fn new(now_ns: u64, policy: Policy, last: Option<u16>, members: &[Link]) -> (Links, Vec<Output>) {
         let mut links = Links { policy, members: BTreeMap::new(), active: None, last, chosen: false };
@@ -293,7 +296,7 @@ impl Links {
         self.members.iter().filter(|entry| entry.1.enabled).map(|entry| *entry.0)
     }
 
-    /// How a member is.
+    /// The state of a member.
     #[must_use]
     pub fn state(&self, member: u16) -> Option<State> {
         let found = self.members.get(&member)?;
@@ -302,7 +305,7 @@ impl Links {
         Some(State { enabled: found.enabled, collecting, against, due_ns: found.due_ns })
     }
 
-    /// When something will change or a probe is due, if nothing happens before.
+    /// When the next delay ends or the next probe is due, if there is no event before.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let probe =
@@ -310,7 +313,7 @@ impl Links {
         self.members.values().flat_map(|member| [member.due_ns, probe(member)]).flatten().min()
     }
 
-    /// First what was due until now, in its order; then the event.
+    /// Handles everything that fell due up to `now_ns`, in order of time, and then the event.
     pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Output> {
         let mut outputs = Vec::new();
         while let Some(due_ns) = self.wake_ns().filter(|&due_ns| due_ns <= now_ns) {
@@ -321,7 +324,7 @@ impl Links {
         outputs
     }
 
-    /// Makes a member active until it is lost or the primary is changed.
+    /// Makes a member active until it is lost or the primary changes.
     pub fn set_active(&mut self, member: u16) -> Result<Vec<Output>, Refusal> {
         if !self.members.get(&member).ok_or(Refusal::NoMember(member))?.enabled {
             return Err(Refusal::Disabled(member));
@@ -373,7 +376,7 @@ impl Links {
         let old = std::mem::replace(&mut self.policy, policy);
         if old.probe != self.policy.probe {
             for member in self.members.values_mut() {
-                // What works is not cut off by asking whether it does.
+                // A working member is not cut off merely because probing begins.
                 member.restart_probes(now_ns, self.policy.probe, member.enabled);
             }
         }
@@ -385,13 +388,14 @@ impl Links {
         }
     }
 
-    /// Everything that is due.
+    /// Handles everything due at `due_ns`.
     fn turn(&mut self, due_ns: u64, now_ns: u64, outputs: &mut Vec<Output>) {
         self.probe(due_ns, now_ns, outputs);
         self.settle(due_ns, outputs);
     }
 
-    /// Probes that are due. One that comes late does not make the next ones come at once: answers need their time.
+    /// Sends the probes that are due. After a late probe the next is a full interval away, so that answers
+    /// have time.
     fn probe(&mut self, due_ns: u64, now_ns: u64, outputs: &mut Vec<Output>) {
         let Some(rule) = self.policy.probe else { return };
         let interval_ns = u64::from(rule.interval_ms.max(1)) * NS_PER_MS;
@@ -406,7 +410,7 @@ impl Links {
         }
     }
 
-    /// Starts, stops and ends delays; then makes sure that there is an active member if there can be.
+    /// Starts, cancels and ends delays, then makes sure that a member is active if one can be.
     fn settle(&mut self, now_ns: u64, outputs: &mut Vec<Output>) {
         let need = self.need();
         for (&number, member) in &mut self.members {
@@ -422,7 +426,8 @@ impl Links {
         self.activate(next, outputs);
     }
 
-    /// No one is enabled: whoever would be first need not wait. Of equal ones the primary, or who was active last.
+    /// If no member is enabled, enables the one that would be next. Ties go to the primary, then to the last
+    /// active member.
     fn enable_the_first(&mut self) -> Option<Output> {
         let (primary, last, need) = (self.policy.primary, self.last, self.need());
         let waiting = self.members.iter_mut().filter(|entry| entry.1.due_ns.is_some());
@@ -445,7 +450,7 @@ impl Links {
         }
     }
 
-    /// Whether an active member that works makes way for the primary.
+    /// Whether the active member, which works, gives way to the primary.
     fn yields(&self, active: u16, primary: u16) -> bool {
         let speed = |member: u16| self.members[&member].speed_bps.unwrap_or(0);
         match self.policy.reselect {
@@ -485,7 +490,7 @@ impl Member {
         }
     }
 
-    /// At once, in both directions: if there is a change, it is due now.
+    /// Applies the operator's choice without delay: any resulting change is due now.
     fn allow(&mut self, now_ns: u64, allowed: bool) {
         if std::mem::replace(&mut self.allowed, allowed) != allowed {
             self.due_ns = Some(now_ns);
@@ -498,7 +503,7 @@ impl Member {
         targets.filter(|entry| carrier && by(entry.0)).for_each(|entry| entry.1.answer());
     }
 
-    /// Starts a delay if the member should change, and forgets one if it need not any more.
+    /// Starts a delay if the member's state should change, and cancels one that is no longer needed.
     fn wait(&mut self, now_ns: u64, policy: &Policy, need: Need) {
         let usable = self.against(need).is_none();
         if usable == self.enabled {

@@ -1,4 +1,4 @@
-//! The app as whoever drives it meets it, and its datagrams.
+//! The external app through its public interface, and its datagrams.
 
 use super::{CLIENTS_MAX, Datagram, External, HEADER_BYTES, Kind, Problem, VERSION};
 use crate::app::{Action, App, ClientEvent, ClientId, Event, RequestId};

@@ -1,4 +1,5 @@
-//! The program that services become: checked, and walked by the reference interpreter.
+//! The program generated for services: it passes the check, and the reference interpreter runs it as
+//! expected.
 
 use super::*;
 use crate::kind::Configured;
@@ -38,7 +39,7 @@ fn service(name: &str, by: By) -> Service {
     }
 }
 
-/// The port of this number, and its address.
+/// A port with this number and MAC address.
 fn port(at: u16, mac: [u8; 6]) -> Attachment {
     let config = PortConfig { name: format!("p{at}"), kind: PortKind::Mem, mac: Some(mac), fault: None, trace: None };
     Attachment::port(PortId(at), &config, Origin(0))
@@ -50,7 +51,7 @@ fn attachments() -> Attachments {
     attachments
 }
 
-/// The program of some services on two ports with known addresses.
+/// The program for some services on two ports with known addresses.
 fn program(services: Vec<Service>, kernel_path: bool) -> Program {
     let mut program = ProgramBuilder::new();
     program.ports(["p0", "p1"].map(|name| PortDeclaration::new(name).kernel_path(kernel_path)));
@@ -67,7 +68,7 @@ fn interpreter(program: &Program) -> Interpreter {
     Interpreter::new(program, program.groups.iter().map(|group| buckets(group.targets.len())).collect())
 }
 
-/// A UDP packet to the VIP; `fragment` is the field with flags and offset.
+/// A UDP packet to the VIP. `fragment` is the IPv4 field with flags and fragment offset.
 fn query(dst_mac: [u8; 6], src: Ipv4Addr, dst: Ipv4Addr, sport: u16, fragment: u16) -> Vec<u8> {
     let mut frame = [&dst_mac[..], &[2, 0, 0, 0, 9, 9], &[0x08, 0x00]].concat();
     frame.extend([0x45, 0, 0, 36, 0, 1]);
@@ -79,7 +80,7 @@ fn query(dst_mac: [u8; 6], src: Ipv4Addr, dst: Ipv4Addr, sport: u16, fragment: u
     frame
 }
 
-/// The back end that a packet goes to; `None` if it goes elsewhere.
+/// The back end a packet is sent to; `None` if it is not sent to any.
 fn chosen(interpreter: &mut Interpreter, frame: &[u8], out: PortId) -> Option<u8> {
     let walk = interpreter.walk(PortId(0), frame, 128, 0);
     (walk.verdict == Verdict::Transmit(out)).then(|| {

@@ -1,4 +1,4 @@
-//! The apps as whoever drives them holds them.
+//! Running apps through their public interface.
 
 use super::{INJECTS_MAX, RunningApps, buckets};
 use crate::app::{Action, App, ClientEvent, ClientId, Event};
@@ -35,7 +35,7 @@ fn a_successor_of_the_same_name_goes_on() {
         String::from_utf8_lossy(&bytes[8..10]).into_owned()
     };
     assert_eq!(punt(&mut apps), "p0");
-    // Ports change places: it is bound anew, and its client and its account are still there.
+    // The ports swap numbers: the app is bound again and keeps its client and its account.
     let mut apps = running(apps, "slow", &["p1", "p0"]);
     assert_eq!((punt(&mut apps), apps.account(0).punted), ("p1".to_string(), 2));
     let mut apps = running(apps, "other", &["p0"]);
@@ -56,7 +56,7 @@ fn frames_on_their_way_are_bounded_and_each_is_accounted_for() {
         });
     }
     assert_eq!((answers.len(), apps.has_room(0), apps.account(0).refused), (INJECTS_MAX, false, 3));
-    // A reload does not forget them.
+    // A reload keeps them.
     let mut apps = running(apps, "slow", &["p0"]);
     assert!(!apps.has_room(0));
     for (number, answer) in answers.into_iter().enumerate() {
@@ -70,7 +70,7 @@ fn frames_on_their_way_are_bounded_and_each_is_accounted_for() {
     assert_eq!((apps.has_room(0), apps.account(0).refused), (true, 5));
 }
 
-/// An app that wants to be woken at a time of its own.
+/// An app that asks to be woken at a given time.
 struct Sleeper(Option<u64>);
 
 impl App for Sleeper {

@@ -1,4 +1,4 @@
-//! Subcommands: each reads its arguments, does one thing, says how it went. Exit codes: 0 done, 1 failed, 2 bad input.
+//! The subcommands. Exit codes: 0 on success, 1 on failure, 2 on invalid input.
 
 pub mod apps;
 pub mod check;
@@ -15,16 +15,17 @@ use crate::config::SOCKET;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// The input is bad: a configuration with errors, wrong arguments (clap says the same).
+/// Exit code for invalid input: a configuration with errors or wrong arguments. clap uses the same code.
 pub const BAD_INPUT: u8 = 2;
 
-/// The exit code of bad input.
+/// [`BAD_INPUT`] as an [`ExitCode`].
 #[must_use]
 pub fn bad_input() -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
 
-/// The control socket to use: as asked, as configured, from `WEIR_SOCKET`, or the usual one.
+/// The control socket to use: the one asked for, the configured one, the one in `WEIR_SOCKET`, or the
+/// default.
 #[must_use]
 pub fn socket(asked: Option<PathBuf>, configured: Option<PathBuf>) -> PathBuf {
     let from_environment = || std::env::var_os("WEIR_SOCKET").map(PathBuf::from);

@@ -4,10 +4,10 @@ use crate::config;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Prints it.
+/// Prints the schema.
 ///
 /// # Errors
-/// The standard output is closed.
+/// Standard output could not be written to.
 pub fn run() -> Result<ExitCode> {
     println!("{}", serde_json::to_string_pretty(&config::schema())?);
     Ok(ExitCode::SUCCESS)

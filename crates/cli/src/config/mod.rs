@@ -1,6 +1,6 @@
-//! The configuration: one YAML file, read in two steps. `raw` is exactly what was typed; `plan` is what it means, with
-//! names resolved, ranges checked and the program checked. Both tell everything that is wrong at once, into a report
-//! that knows where it was written.
+//! The configuration: one YAML file, read in two steps. The first reads exactly what was typed; the second
+//! (`plan`) resolves names and checks ranges and the program. Both report every error at once, with its place
+//! in the file.
 //!
 //! `docs/configuration.md` describes every key.
 
@@ -17,16 +17,16 @@ pub use plan::{Plan, SOCKET, Workers};
 
 use ::config::raw;
 
-/// A text that was read: what it means, if it can be run, and what is wrong with it.
+/// The result of reading a configuration.
 #[derive(Clone, Debug)]
 pub struct Loaded {
-    /// What it means; `None` if there are errors.
+    /// The configuration; `None` if it has errors.
     pub plan: Option<Plan>,
     /// Errors and warnings.
     pub report: Report,
 }
 
-/// Reads a configuration; `file` is what the report calls it.
+/// Reads a configuration. `file` is the name used in the report.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Loaded {
     let mut report = Report::new(file, text);

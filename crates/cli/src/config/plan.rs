@@ -1,4 +1,5 @@
-//! What will be: names resolved, ranges checked, apps written out as pipes, the whole program checked.
+//! From the document to a plan: resolves names, checks ranges, expands apps into pipes, and checks the whole
+//! program.
 
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
@@ -17,45 +18,45 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Where the daemon listens for `weir show` and its like, unless the configuration says otherwise.
+/// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
-/// Workers at most.
+/// Most workers a configuration may ask for.
 const WORKERS_MAX: u64 = 256;
-/// Cores at most (`CPU_SETSIZE`).
+/// Highest core number (`CPU_SETSIZE` - 1).
 const CORE_MAX: u64 = 1023;
 
-/// A configuration that can be run.
+/// A valid configuration.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Pipes, groups, entries, counters, meters.
+    /// Pipes, groups, entries, counters and meters.
     pub program: Program,
-    /// What the program's ports are, in its order.
+    /// The configuration of the program's ports, in the program's order.
     pub ports: Vec<PortConfig>,
-    /// Who carries frames.
+    /// The threads that carry frames.
     pub workers: Workers,
-    /// Workers never sleep.
+    /// Whether workers poll without ever sleeping.
     pub busy: bool,
-    /// The apps, whose pipes are in the program already.
+    /// The apps; their pipes are already part of the program.
     pub apps: Apps,
-    /// What apps can stand on, and what a port's name may stand for.
+    /// What apps can be attached to, and what the name of a port may stand for.
     pub attachments: Attachments,
-    /// The daemon's control socket.
+    /// Path of the daemon's control socket.
     pub socket: PathBuf,
-    /// Where Prometheus may ask.
+    /// Address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
 }
 
-/// Who carries frames.
+/// The threads that carry frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// So many, where the kernel puts them.
+    /// This many, placed by the kernel.
     Count(u16),
-    /// One on each of these cores.
+    /// One pinned to each of these cores.
     Cores(Vec<u16>),
 }
 
 impl Workers {
-    /// How many there are.
+    /// The number of workers.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -65,7 +66,7 @@ impl Workers {
     }
 }
 
-/// The top level of the file.
+/// The keys at the top level of the file.
 pub const KEYS: &[Key] = &[
     Key::new(
         "workers",
@@ -87,7 +88,7 @@ pub const KEYS: &[Key] = &[
     Key::new("apps", Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames"),
 ];
 
-/// Makes a plan of a document. What is wrong is told; `None` if it cannot be run.
+/// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
 #[must_use]
 pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
     let section = Section::read(document, KEYS, report);
@@ -117,7 +118,7 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
     (report.errors() == 0).then(|| Plan { program: builder.program.build(), ..builder.plan })
 }
 
-/// Cores as a list, or how many.
+/// Reads `workers`: a list of cores, or a number.
 fn workers(section: &Section, report: &mut Report) -> Workers {
     let Some(node) = section.get("workers") else { return Workers::Count(1) };
     if let ::config::raw::Kind::List(nodes) = &node.kind {
@@ -142,12 +143,13 @@ struct Builder<'a> {
     section: &'a Section<'a>,
     plan: Plan,
     program: ProgramBuilder,
-    /// Marks of pipes and groups that could not be read whole: what the check finds there follows from that.
+    /// Marks of pipes and groups that could not be read completely; the check's findings there are
+    /// consequences of that.
     tainted: Vec<Range<u32>>,
 }
 
 impl<'a> Builder<'a> {
-    /// Names first, so that everything can name everything.
+    /// Collects all names first, so that anything can refer to anything.
     fn names(&mut self, report: &mut Report) {
         for (called, span, node) in self.named("ports", report) {
             self.port(called, span, node, report);
@@ -175,7 +177,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The named things under `key`, those whose names are none left out.
+    /// The mappings under `key` with their names, leaving out invalid names.
     fn named(&self, key: &str, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
         let Some(node) = self.section.get(key) else { return Vec::new() };
         let pairs = pairs(node, report);
@@ -228,13 +230,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// A port's own root, else the app's that receives from it, else the one for all.
+    /// Gives each port its root: the port's own, else that of the app receiving from it, else the common one.
     fn roots(&mut self, report: &mut Report) {
         let common = self.section.get("root").and_then(|node| self.root(node, report));
         let ports = self.named("ports", &mut Report::default());
         let mut own_root = Vec::new();
         for (at, (_, _, node)) in ports.into_iter().enumerate() {
-            // Its other keys were looked at when the port was read.
+            // Its other keys were checked when the port was read.
             let section = Section::of(node, &["root"], &mut Report::default());
             let own = section.get("root").and_then(|node| self.root(node, report));
             if let Some(root) = own.or(self.program.ports[at].root).or(common) {
@@ -257,8 +259,8 @@ impl<'a> Builder<'a> {
         pipe
     }
 
-    /// A port that was given a root on purpose, but takes nothing from the kernel, never sees a frame; nor does any port
-    /// if none takes anything.
+    /// Warns of a port that has a root of its own but takes nothing from the kernel, since it never sees a
+    /// frame; and of all ports if none takes anything.
     fn takes_nothing(&self, own_root: &[bool], report: &mut Report) {
         let takes = |at: usize| match &self.plan.ports[at].kind {
             PortKind::Xdp(xdp) => {
@@ -276,7 +278,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// An interface has room for so many rules; the daemon would find out too late.
+    /// Reports interfaces with more rules than fit, which the daemon would only find out on starting.
     fn takes_too_much(&self, report: &mut Report) {
         for (at, port) in self.program.ports.iter().enumerate() {
             let rules = self.plan.take(PortId(at as u16)).map_or(0, |rules| rules.len());
@@ -292,7 +294,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// The program's check. After errors in the text, only what does not follow from them is told.
+    /// Runs the program's check. If the text has errors, findings that follow from them are left out.
     fn check(&mut self, report: &mut Report) {
         let broken = report.errors() > 0;
         for finding in check(&self.program) {
@@ -308,7 +310,7 @@ impl<'a> Builder<'a> {
 
     fn follows(&self, finding: &Finding) -> bool {
         match finding.kind {
-            // Forwards that could not be read lead nowhere: they make no loop.
+            // A forward that could not be read leads nowhere, so it cannot close a loop.
             FindingKind::Loop { .. } | FindingKind::KernelUnavailable { .. } => false,
             FindingKind::MetadataUnwritten { .. } => true,
             _ => {
@@ -318,7 +320,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Where a finding was written; of a counter, which has no mark, where it is listed.
+    /// Where the subject of a finding was written; for a counter, which has no mark, where it is listed.
     fn span(&self, finding: &Finding, report: &Report) -> Span {
         let listed = self.section.get("counters");
         match &finding.kind {
@@ -333,13 +335,14 @@ impl<'a> Builder<'a> {
 }
 
 impl Plan {
-    /// Does an app take everything that comes to this port, whomever it is for?
+    /// Whether an app takes every frame that arrives on this port, whatever its destination address.
     #[must_use]
     pub fn bridges(&self, port: PortId) -> bool {
         self.apps.take(port).contains(&Frames::All)
     }
 
-    /// What a port takes from the kernel: what the apps and its own rules name. `None`: everything.
+    /// The frames a port takes from the kernel, from its own rules and those of apps. `None` means all
+    /// frames.
     #[must_use]
     pub fn take(&self, port: PortId) -> Option<Vec<Frames>> {
         let PortKind::Xdp(Xdp { take: Take::Rules(own), .. }) = &self.ports.get(port.index())?.kind else {

@@ -1,4 +1,4 @@
-//! Apps outside weir: frames to a client and from it, the commands that send frames, the account of all of it.
+//! External apps: frames to and from a client, the commands that inject frames, and their accounting.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -17,7 +17,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// UDP to port 53 goes out, everything else to the app.
+/// UDP to port 53 is forwarded; everything else goes to the app.
 const SLOW: &str = "\
 ports:
   p0: { pcap: { out: p0.pcap }, root: fast }
@@ -41,7 +41,7 @@ fn frame(recipe: &str) -> Vec<u8> {
     recipe.parse::<Recipe>().unwrap().build()
 }
 
-/// A client of an app, written anew from the documentation of the socket.
+/// A client of an app, written from the documentation of the socket alone.
 struct Client(OwnedFd);
 
 impl Client {
@@ -52,7 +52,7 @@ impl Client {
         Ok(Client(socket))
     }
 
-    /// Connects and waits until the daemon knows.
+    /// Connects, and waits until the daemon has accepted.
     fn of(daemon: &mut Daemon) -> Client {
         let before = app(daemon)["clients"].as_u64();
         let client = Client::connect(&daemon.folder.file("slow.sock")).unwrap();
@@ -70,7 +70,7 @@ impl Client {
         assert_eq!(send(&self.0, bytes, SendFlags::NOSIGNAL), Ok(bytes.len()));
     }
 
-    /// The next datagram: kind, port, frame. `None` at the end.
+    /// The next datagram: kind, port, frame. `None` once the socket is closed.
     fn hear(&self) -> Option<(u8, String, Vec<u8>)> {
         let mut buffer = vec![0; 65536];
         let (_, length) = recv(&self.0, &mut buffer[..], RecvFlags::empty()).expect("a datagram in time");
@@ -90,7 +90,7 @@ fn counts(daemon: &Daemon, names: &[&str]) -> Vec<u64> {
     names.iter().map(|name| app[name].as_u64().unwrap_or_else(|| panic!("no {name}: {app}"))).collect()
 }
 
-/// Stops it; every frame is accounted for.
+/// Stops the daemon, asserting that every frame is accounted for.
 fn end(mut daemon: Daemon) -> Folder {
     daemon.weir(&["stop"]).good();
     assert_eq!(daemon.end().code(), Some(0));
@@ -112,7 +112,7 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
     one.say(2, "p1", &frame(PUNTED));
     one.say(3, "p1", &frame(FAST));
     one.say(3, "p0", &frame(FAST));
-    // Through the program to the app, which gives it to both.
+    // Through the program to the app, which delivers it to both clients.
     other.say(3, "p0", &frame(PUNTED));
     assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted)));
     daemon.wait_for("four frames", |daemon| counts(daemon, &["injected"]) == [4]);
@@ -121,7 +121,7 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
     daemon.wait_for("one client", |daemon| counts(daemon, &["clients"]) == [1]);
     let ledger = daemon.show("ledger");
     assert_eq!((&ledger["originated"], &ledger["to_app"], &ledger["transmitted"]), (&7.into(), &3.into(), &3.into()));
-    // A port without a root drops what comes.
+    // A port without a root drops what it receives.
     assert_eq!(ledger["dropped"], json!({ "policy": 1 }));
     let said = daemon.weir(&["show", "apps"]).good().out;
     for part in ["apps", "name", "slow_path", "external", "punted", "unheard", "injected", "slow.sock"] {
@@ -171,7 +171,7 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     let (slow, quick) = (Client::of(&mut daemon), Client::of(&mut daemon));
     let large = format!("{PUNTED} payload={}", "00".repeat(1400));
     record(&daemon.folder.file("many.pcap"), &vec![large.as_str(); 400]);
-    // The quick one reads until it is told to stop, which it may be told more than once.
+    // The quick client reads until the end marker, which may arrive more than once.
     let last = frame("arp=request");
     let reader = std::thread::spawn(move || {
         let count = std::iter::from_fn(|| quick.hear()).take_while(|(_, _, frame)| *frame != last).count();
@@ -192,7 +192,7 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     assert_eq!((delivered + missed, unheard), (2 * (400 + lasts), 0));
     assert!(missed > 50, "{missed}");
     end(daemon);
-    // What it was given is there, and no more.
+    // It receives what was queued for it, and no more.
     assert!(std::iter::from_fn(|| slow.hear()).count() < 400);
     assert!(std::iter::from_fn(|| quick.hear()).count() < lasts as usize);
 }
@@ -227,7 +227,8 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
     let client = Client::of(&mut daemon);
     daemon.receive(&[PUNTED]);
     assert!(client.hear().is_some());
-    // Ports change places, another app and another pipe come; what the client says of ports is by name.
+    // Ports are reordered, another app and another pipe are added. Clients name ports, so nothing changes for
+    // them.
     let second = SLOW
         .replace("  p0: { pcap: { out: p0.pcap }, root: fast }\n", "")
         .replace(
@@ -249,7 +250,7 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
         (&apps[1]["name"], &apps[1]["punted"], &apps[1]["clients"]),
         (&json!("slow_path"), &json!(2), &json!(1))
     );
-    // A file with a path that cannot be: nothing changes, and the client stays.
+    // A socket path that cannot be used: nothing changes, and the client stays connected.
     daemon.folder.write("precious.txt", "my novel");
     daemon.folder.write("weir.yaml", second.replace("first.sock", "precious.txt"));
     daemon.weir(&["reload"]).refused(1, &["app `first`", "precious.txt", "not a socket"]);
@@ -262,7 +263,7 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
     assert_eq!(daemon.show("apps")[1]["clients"], 0);
     daemon.receive(&[FAST]);
     daemon.wait_for("nobody", |daemon| daemon.show("apps")[1]["unheard"] == 1);
-    // And without the app.
+    // Now remove the app.
     daemon.folder.write("weir.yaml", SLOW.split("apps:").next().unwrap().replace("slow_path", "drop"));
     daemon.weir(&["reload"]).good();
     assert_eq!(daemon.show("apps"), json!([]));
@@ -274,7 +275,7 @@ fn its_socket_is_the_owners_and_a_dead_ones_is_taken_over() {
     let mut daemon = Daemon::start(SLOW);
     let socket = daemon.folder.file("slow.sock");
     assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // Another daemon, with a control socket of its own.
+    // A second daemon with a control socket of its own.
     let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--socket", "another.sock"]);
     said.refused(1, &["app `slow_path`", "slow.sock", "already"]);
     assert!(socket.exists(), "the first one's is left alone");
@@ -293,7 +294,7 @@ fn its_socket_is_the_owners_and_a_dead_ones_is_taken_over() {
 fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let mut daemon = Daemon::start(SLOW);
     let client = Client::of(&mut daemon);
-    // Some say half a request, some read no answer.
+    // Some clients send half a request, some do not read the answer.
     let mut idle: Vec<UnixStream> = Vec::new();
     for request in [&b"{\"command\": "[..], b"", b"{\"command\": \"show\"}\n", b"x"] {
         let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
@@ -307,7 +308,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
         daemon.show("ledger");
     }
     assert!(start.elapsed() < Duration::from_millis(1900), "{:?}: a slow client has 2 s", start.elapsed());
-    // One that comes in time is answered, however it cuts its request.
+    // A request that arrives in time is answered, however it is split.
     let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
     for byte in b"{\"command\": \"show\", \"what\": \"ledger\"}\n" {
         stream.write_all(&[*byte]).unwrap();
@@ -315,7 +316,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("originated"), "{answer}");
-    // The others are left.
+    // The other clients are disconnected.
     let mut rest = Vec::new();
     idle[0].set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(idle[0].read_to_end(&mut rest).unwrap_or_default(), 0);
@@ -427,7 +428,7 @@ fn mistakes_are_told_with_line_and_caret() {
     }
 }
 
-/// The client that the documentation shows: what it is given it sends back.
+/// The client shown in the documentation, which sends back whatever it receives.
 #[test]
 fn the_documented_client_works() {
     let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -449,14 +450,14 @@ fn the_documented_client_works() {
     assert_eq!(recorded(&folder.file("p0.pcap")), [describe(&back), describe(&back)]);
 }
 
-/// Two namespaces joined by a veth, removed when dropped.
+/// Two namespaces joined by a veth pair, removed on drop.
 struct Wire {
     weir: String,
     far: String,
 }
 
 impl Wire {
-    /// None, after saying so, without root; in CI that is a failure.
+    /// Returns `None` with a message without root; in CI that is a failure.
     fn new() -> Option<Wire> {
         if !rustix::process::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "CI runs as root");
@@ -489,7 +490,7 @@ impl Drop for Wire {
     }
 }
 
-/// Asks 100 times, one after the other, and says how long the median answer took, in microseconds.
+/// Asks 100 times in sequence and prints the median latency in microseconds.
 const ASKER: &str = "
 import socket, time
 asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -503,7 +504,7 @@ for number in range(100):
 print(int(sorted(times)[50] * 1e6))
 ";
 
-/// A real interface: a program outside weir answers what weir punts to it.
+/// A program outside weir answers frames that weir punts to it, over a real interface.
 #[test]
 fn a_client_answers_over_af_xdp() {
     let Some(wire) = Wire::new() else { return };
@@ -519,7 +520,7 @@ apps: [{ external: { name: slow_path, socket: slow.sock } }]
     let client = Client::of(&mut daemon);
     let answering = std::thread::spawn(move || {
         while let Some((1, port, mut frame)) = client.hear() {
-            // MAC addresses, IP addresses and ports change places: every checksum stays right.
+            // Swaps MAC addresses, IP addresses and ports, which leaves every checksum right.
             frame[0..12].rotate_left(6);
             frame[26..34].rotate_left(4);
             frame[34..38].rotate_left(2);

@@ -1,4 +1,5 @@
-//! Bonds as their operators meet them: what is shown, what is ordered, what a reload keeps; and on recordings.
+//! Bonds from the operator's side: what is shown, what commands do, what a reload keeps, and bonds in
+//! replays.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -25,7 +26,7 @@ fn config(bond: &str) -> String {
 
 const TWO: &str = "mode: static, members: [p1, p2], inside: p0";
 
-/// A flow from inside, the `n`th.
+/// The `n`th flow from inside.
 fn flow(n: u16) -> String {
     format!("src=10.0.0.1 dst=192.0.2.1 sport={} dport=80", 1000 + n)
 }
@@ -39,7 +40,7 @@ fn bond(daemon: &Daemon) -> Value {
     daemon.weir(&["show", "bond", "bond0", "--json"]).good().json()["bond"][0].clone()
 }
 
-/// Whose each bucket is.
+/// The member that owns each bucket.
 fn table(daemon: &Daemon) -> Vec<String> {
     let answer = daemon.weir(&["show", "bond", "buckets", "--json"]).good().json();
     let buckets = answer["bond"][0]["buckets"].as_array().unwrap().clone();
@@ -52,7 +53,7 @@ fn transmitted(daemon: &Daemon) -> BTreeMap<String, u64> {
     ports.as_array().unwrap().iter().map(one).collect()
 }
 
-/// Nothing waits to be moved, and every bucket of the group is where the bond wants it.
+/// Waits until no move is pending and every bucket of the group is where the bond wants it.
 fn settled(daemon: &mut Daemon) {
     daemon.wait_for("moves", |daemon| {
         let bond = bond(daemon);
@@ -65,7 +66,7 @@ fn settled(daemon: &mut Daemon) {
     });
 }
 
-/// Stops it; every frame is accounted for, and these left by the members.
+/// Stops the daemon, asserting that every frame is accounted for and that `sent` of them left by the members.
 fn end(mut daemon: Daemon, sent: usize) {
     daemon.weir(&["stop"]).good();
     assert_eq!(daemon.end().code(), Some(0));
@@ -108,7 +109,7 @@ fn a_bond_is_shown_for_people_and_programs() {
     assert_eq!(lines.len(), 2 + 256);
     let packets = lines[2..].iter().map(|line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap());
     assert_eq!(packets.sum::<u64>(), 200);
-    // The table of apps has no room for all of that.
+    // The table of apps has no room for such detail.
     let apps = daemon.weir(&["show", "apps"]).good().out;
     assert!(apps.contains("bond0") && !apps.contains("disabled_by_operator"), "{apps}");
     end(daemon, 200);
@@ -155,7 +156,7 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     assert_eq!(done, json!({ "done": true, "said": "p1 may be used again" }));
     settled(&mut daemon);
     assert_eq!(table(&daemon), before, "as it was");
-    // One bucket by hand.
+    // Move one bucket by hand.
     let other = if before[7] == "p1" { "p2" } else { "p1" };
     let said = daemon.weir(&["bond", "migrate", "bond0", "7", other]).good().out;
     assert_eq!(said, format!("bucket 7 goes to {other} when it is idle, within 1000 ms\n"));
@@ -175,7 +176,7 @@ fn a_rebalance_can_be_tried_first() {
         Daemon::start(&config("mode: static, members: [p1, p2], inside: p0, rebalance: never, buckets: 4"));
     settled(&mut daemon);
     let before = table(&daemon);
-    // Two heavy flows of one member: one of them has to leave it.
+    // Two heavy flows share a member, so one of them should move.
     let packet = |n: u16| format!("{} payload={}", flow(n), "00".repeat(1400));
     let bytes = |daemon: &Daemon| -> Vec<u64> {
         let answer = daemon.weir(&["show", "bond", "buckets", "--json"]).good().json();
@@ -230,7 +231,7 @@ fn the_active_member_is_chosen_by_hand() {
     assert_eq!(plan, "nothing moves: mode active_backup is not balanced by load now\n");
 }
 
-/// Without a partner nothing is sent, and it is said why.
+/// Without a partner nothing is sent, and the output says why.
 #[test]
 fn lacp_without_a_partner_is_shown_member_by_member() {
     let mut daemon = Daemon::start(&config(
@@ -255,7 +256,7 @@ fn lacp_without_a_partner_is_shown_member_by_member() {
     assert_eq!(daemon.show("ledger")["dropped"], json!({ "no_target": 10 }));
 }
 
-/// A reload adds a member and removes another: what the bond knows stays, and no frame is lost.
+/// A reload adds one member and removes another; the bond keeps its state, and no frame is lost.
 #[test]
 fn a_reload_keeps_the_bond() {
     let mut daemon = Daemon::start(&config(TWO));
@@ -281,7 +282,7 @@ fn a_reload_keeps_the_bond() {
     settled(&mut daemon);
     let before = table(&daemon);
     assert_eq!(before.iter().collect::<BTreeSet<_>>().len(), 3);
-    // p1 goes: its buckets move, and no other.
+    // p1 is removed: its buckets move, and no others.
     daemon.folder.write("weir.yaml", config("mode: static, members: [p2, p3], inside: p0"));
     daemon.weir(&["reload"]).good();
     settled(&mut daemon);
@@ -290,7 +291,7 @@ fn a_reload_keeps_the_bond() {
     }
     send(&daemon, 0..60);
     assert_eq!(packets(&bond(&daemon)), 180);
-    // A member that the ports do not know: nothing changes.
+    // A member that is not a port: nothing changes.
     daemon.folder.write("weir.yaml", config("mode: static, members: [p2, p9], inside: p0"));
     let said = daemon.weir(&["reload"]);
     assert!(said.code == Some(1) && said.err.contains("there is no port `p9`"), "{}", said.err);
@@ -322,7 +323,7 @@ fn metrics_have_the_bond() {
     assert!(metrics.contains("weir_ledger_balanced 1"), "{metrics}");
 }
 
-/// A recording of frames at their times, in milliseconds.
+/// Writes a recording of frames with times in milliseconds.
 fn record_at(path: &Path, frames: &[(u64, String)]) {
     let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
     for (at_ms, recipe) in frames {
@@ -332,7 +333,7 @@ fn record_at(path: &Path, frames: &[(u64, String)]) {
     writer.flush().unwrap();
 }
 
-/// Replays an example with these recordings; a port that sends is recorded under its name.
+/// Replays an example with these recordings; each transmitting port is recorded under its name.
 fn replay_example(folder: &Folder, name: &str, input: &[(&str, Vec<(u64, String)>)], ports: &[&str]) -> Said {
     let file = format!("{}/../../configs/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let mut arguments = vec!["replay".to_string(), file];
@@ -355,11 +356,11 @@ fn the_bond_of_the_examples_spreads_flows_and_takes_them_in() {
     assert_eq!((&json["frames"]["transmitted"], &json["balances"]), (&258.into(), &true.into()), "{json}");
     let [inside, first, second] = ["p0", "p1", "p2"].map(|port| recorded(&folder.file(&format!("{port}.pcap"))));
     assert_eq!((inside.len(), first.len() + second.len()), (2, 256));
-    // 5 sigma of 256 flows over two.
+    // 5 sigma for 256 flows over two members.
     assert!(first.len() >= 88 && second.len() >= 88, "{} {}", first.len(), second.len());
 }
 
-/// An address inside keeps its link; broadcast comes in once; what comes back does not.
+/// A station inside keeps its member, a broadcast is accepted once, and reflected frames are dropped.
 #[test]
 fn the_slb_bond_of_the_examples_needs_nothing_of_the_switch() {
     let folder = Folder::new();
@@ -388,7 +389,7 @@ fn the_slb_bond_of_the_examples_needs_nothing_of_the_switch() {
     assert_eq!(sources("p0"), BTreeMap::from([("eth.src=02:00:00:00:09:01".to_string(), 1)]));
 }
 
-/// Nobody speaks LACP in a recording: after three seconds one link is used without.
+/// No partner speaks LACP in a recording, so after three seconds one link is used without it.
 #[test]
 fn the_load_balancer_of_the_examples_stands_on_its_bond() {
     let folder = Folder::new();
@@ -405,7 +406,7 @@ fn the_load_balancer_of_the_examples_stands_on_its_bond() {
     assert_eq!((balanced("p1").len(), balanced("p2").len()), (300, 0), "{json}");
     let counters = json["counters"].as_array().unwrap();
     for counter in counters {
-        // 5 sigma of 300 queries over three.
+        // 5 sigma for 300 queries over three back ends.
         assert!(counter["packets"].as_u64().unwrap() >= 59, "{counters:?}");
     }
     let lacp = recorded(&folder.file("p2.pcap"));

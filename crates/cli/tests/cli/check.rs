@@ -1,4 +1,4 @@
-//! `weir check`: everything that is wrong, at once, each with its line and a caret.
+//! `weir check` reports every error at once, each with its line and a caret.
 
 use super::folder::Folder;
 use super::{TWO, weir};
@@ -80,7 +80,7 @@ fn bad_yaml_and_missing_files_are_one_sentence() {
     }
     folder.write("empty.yaml", "");
     assert_eq!(weir(folder.path(), &["check", "empty.yaml"]).code, Some(2));
-    // Every command that reads a configuration refuses a bad one the same way.
+    // Every command that reads a configuration refuses an invalid one in the same way.
     for arguments in
         [&["replay", "empty.yaml"][..], &["run", "empty.yaml"], &["explain", "empty.yaml", "--packet", "dport=1"]]
     {

@@ -1,4 +1,4 @@
-//! The daemon on recordings: what it shows, what is changed while it runs, how it begins and ends.
+//! The daemon on recordings: what it shows, what can be changed while it runs, how it starts and stops.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -9,7 +9,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// [`TWO`] with a group and flows behind it.
+/// [`TWO`] with a group and a FLOW pipe after it.
 fn program() -> String {
     TWO.replace(
         "forward: p1\n    miss: drop\n    entries",
@@ -81,7 +81,7 @@ fn entries_come_change_and_go_while_it_runs() {
     let entries = daemon.show("entries");
     let run_time: Vec<&Value> = entries.as_array().unwrap().iter().filter(|one| one["run_time"] == true).collect();
     assert_eq!((run_time.len(), &run_time[0]["packets"]), (1, &2.into()), "{entries}");
-    // Twice the same, one too many, what fits nowhere, what is no entry.
+    // The same entry twice, one too many, one that fits no pipe, and something that is no entry.
     entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
         .refused(1, &["already"]);
     entry("add", "{ match: { ipv4.src: 0.0.0.3 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
@@ -115,13 +115,13 @@ fn weights_move_buckets_while_it_runs() {
 fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     let mut daemon = Daemon::start(TWO);
     daemon.receive(&[EVEN, ODD]);
-    // The same pipe with another entry: what stays keeps its counts.
+    // The same pipe with one entry changed: entries that stay keep their counts.
     daemon.folder.write("weir.yaml", TWO.replace("02:00:00:00:00:11", "02:00:00:00:00:99"));
     let said = daemon.weir(&["reload"]).good();
     assert!(said.out.starts_with("generation 2: "), "{}", said.out);
     daemon.receive(&[ODD]);
     assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 2));
-    // Broken: nothing changes, and it says why.
+    // Invalid: nothing changes, and the error says why.
     daemon.folder.write("weir.yaml", TWO.replace("forward: p1", "forward: p7"));
     let said = daemon.weir(&["reload"]);
     assert_eq!(said.code, Some(1));
@@ -129,10 +129,10 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     assert_eq!(daemon.weir(&["show", "all", "--json"]).good().json()["generation"], 2);
     daemon.receive(&[ODD]);
     assert_eq!(daemon.count("odd"), 3);
-    // Other ports need a restart.
+    // Changing the ports needs a restart.
     daemon.folder.write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
     daemon.weir(&["reload"]).refused(1, &["ports changed", "restart"]);
-    // SIGHUP is the same.
+    // SIGHUP does the same as the command.
     daemon.folder.write("weir.yaml", TWO.replace("dst: 10.0.0.53", "dst: 10.0.0.54"));
     daemon.signal(Signal::HUP);
     daemon.wait_for("generation 3", |daemon| daemon.read("stdout").contains("generation 3: "));
@@ -173,7 +173,7 @@ fn explaining_live_agrees_and_counts_nothing() {
     let all = || ["entries", "pipes", "counters", "ledger", "flows", "groups", "ports"].map(|what| daemon.show(what));
     let before = all();
     let explain = |packet: &str| daemon.weir(&["explain", "--live", "--packet", packet]).good().out;
-    // A flow that lives; one that would be learnt; an entry that is gone.
+    // A flow that exists, one that would be learnt, and an entry that was removed.
     let live = explain(ODD);
     assert!(live.contains("live, pinned") && live.contains("verdict transmit on p1"), "{live}");
     let new = explain("src=192.0.2.5 dst=10.0.0.53 dport=53");
@@ -278,14 +278,15 @@ fn prometheus_reads_the_ledger() {
     assert!(get("/").starts_with("HTTP/1.1 404 "));
 }
 
-/// Not a timed test: a daemon that spins takes all of a core, one that sleeps next to nothing.
+/// Not a timing test: a daemon that spins uses a whole core, one that sleeps next to nothing.
 #[test]
 fn an_idle_daemon_sleeps() {
     let daemon = Daemon::start(TWO);
     let ticks = || {
         let path = format!("/proc/{}/stat", daemon.pid().as_raw_nonzero());
         let stat = std::fs::read_to_string(path).unwrap();
-        // Behind the name, which may contain anything: utime and stime are the 14th and 15th field of all.
+        // Counted from behind the name, which may contain anything: utime and stime are fields 14 and 15 of
+        // the whole line.
         let fields: Vec<&str> = stat.rsplit_once(')').unwrap().1.split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     };

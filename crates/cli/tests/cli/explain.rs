@@ -1,4 +1,4 @@
-//! `weir explain` on a file's program: hits, near misses, frames of a recording, JSON.
+//! `weir explain` with the program of a file: hits, near misses, frames of a recording, JSON.
 
 use super::folder::Folder;
 use super::{TWO, record, weir};
@@ -39,7 +39,7 @@ fn a_near_miss_says_which_field_differs() {
     ] {
         assert!(said.out.contains(part), "no `{part}` in\n{}", said.out);
     }
-    // A field that the packet does not have.
+    // The packet does not have the field.
     let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", "arp=request"]).good();
     assert!(said.out.contains("the packet does not have it"), "{}", said.out);
 }
@@ -84,6 +84,6 @@ fn bad_packets_are_one_sentence() {
     explain("proto=udp sprot=1").refused(1, &["`sprot=1`", "column 11", "no such key"]);
     explain("src=10.0.0.1 dst=fd00::1").refused(1, &["both be IPv4 or both be IPv6"]);
     explain("hex=abc").refused(1, &["even number of hex digits"]);
-    // A frame that no chunk holds cannot be walked by the engine, but it is not a panic either.
+    // A frame too long for any chunk cannot pass through the engine, but must not cause a panic.
     assert!(explain("len=60000 dst=10.0.0.53").code.is_some_and(|code| code <= 1));
 }

@@ -1,4 +1,4 @@
-//! The binary as its users meet it: what it prints, what it writes, its exit codes.
+//! The `weir` binary from the outside: what it prints, what it writes, its exit codes.
 
 mod apps;
 mod bond;
@@ -16,7 +16,7 @@ use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// What a run of `weir` said, and its exit code.
+/// The output and exit code of a run of `weir`.
 struct Said {
     out: String,
     err: String,
@@ -29,14 +29,14 @@ impl Said {
         Said { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
     }
 
-    /// It went well.
+    /// Asserts success.
     #[track_caller]
     fn good(self) -> Said {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
         self
     }
 
-    /// It failed with this exit code, and said so in one line that holds all of `parts`.
+    /// Asserts that it failed with this exit code and a one-line message containing all of `parts`.
     #[track_caller]
     fn refused(self, code: i32, parts: &[&str]) {
         assert_eq!(self.code, Some(code), "{}{}", self.out, self.err);
@@ -61,7 +61,7 @@ fn weir(folder: &Path, arguments: &[&str]) -> Said {
     Said::of(command.output().expect("weir runs"))
 }
 
-/// Writes a recording of recipes, a millisecond apart.
+/// Writes a recording of recipes, one a millisecond.
 fn record(path: &Path, recipes: &[&str]) {
     let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
     for (at, recipe) in recipes.iter().enumerate() {
@@ -77,7 +77,7 @@ fn recorded(path: &Path) -> Vec<String> {
     records.map(|record| packet::craft::describe(&record.unwrap().bytes)).collect()
 }
 
-/// Two back ends by the last bit of the client's address, and a counter for each.
+/// Two back ends selected by the last bit of the client's address, with a counter for each.
 const TWO: &str = "\
 ports:
   p0: { pcap: {}, root: balance }

@@ -1,4 +1,4 @@
-//! `weir replay`: repeatable to the byte, and honest about recordings that end too early.
+//! `weir replay` is repeatable byte for byte, and reports recordings that end early.
 
 use super::folder::Folder;
 use super::{TWO, record, recorded, weir};
@@ -54,7 +54,7 @@ fn ports_are_named_or_first_and_last() {
 fn what_is_for_the_kernel_can_be_recorded() {
     let folder = prepared();
     folder.write("kernel.yaml", TWO.replace("miss: drop", "miss: kernel"));
-    // Nobody records it: it is counted all the same.
+    // Frames to the kernel are counted even where nothing records them.
     let json = weir(folder.path(), &["replay", "kernel.yaml", "in.pcap", "--json"]).good().json();
     assert_eq!(json["frames"]["to_kernel"], 1);
     weir(folder.path(), &["replay", "kernel.yaml", "in.pcap", "-k", "host.pcap"]).good();
@@ -65,7 +65,7 @@ fn what_is_for_the_kernel_can_be_recorded() {
 fn a_recording_cut_short_names_the_byte_and_keeps_what_came_before() {
     let folder = prepared();
     let whole = std::fs::read(folder.file("in.pcap")).unwrap();
-    // Inside the third record's data: it begins behind the header and two records of 43 and 44 bytes.
+    // Within the third record's data: it follows the header and two records of 43 and 44 bytes.
     let third = 24 + 16 + 43 + 16 + 44;
     folder.write("cut.pcap", &whole[..third + 16 + 5]);
     let said = weir(folder.path(), &["replay", "weir.yaml", "cut.pcap", "-o", "out.pcap"]);

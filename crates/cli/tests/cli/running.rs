@@ -1,4 +1,4 @@
-//! A daemon of a test's own, in a folder of its own.
+//! A daemon for one test, in a folder of its own.
 
 use super::folder::Folder;
 use super::{Said, weir};
@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long something may take that usually takes a moment: test machines are busy.
+/// Longest wait for something that usually takes a moment; test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Daemon {
@@ -19,19 +19,19 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Runs a configuration and waits until the daemon answers.
+    /// Starts a daemon with a configuration and waits until it answers.
     pub fn start(config: &str) -> Daemon {
         let folder = Folder::new();
         folder.write("weir.yaml", config);
         Daemon::start_in(folder)
     }
 
-    /// Runs the `weir.yaml` of a folder.
+    /// Starts a daemon with the `weir.yaml` of a folder.
     pub fn start_in(folder: Folder) -> Daemon {
         Daemon::start_by(folder, Command::new(env!("CARGO_BIN_EXE_weir")))
     }
 
-    /// Runs it inside a network namespace.
+    /// Starts it inside a network namespace.
     pub fn start_in_namespace(folder: Folder, netns: &str) -> Daemon {
         let mut ip = Command::new("ip");
         ip.args(["netns", "exec", netns, env!("CARGO_BIN_EXE_weir")]);
@@ -60,22 +60,22 @@ impl Daemon {
         }
     }
 
-    /// What it has written: `stdout`, `stderr`, or any file of its folder.
+    /// The contents of `stdout`, `stderr` or any other file in its folder.
     pub fn read(&self, name: &str) -> String {
         std::fs::read_to_string(self.folder.file(name)).unwrap_or_default()
     }
 
-    /// Another `weir`, which speaks to this one.
+    /// Runs a `weir` command against this daemon.
     pub fn weir(&self, arguments: &[&str]) -> Said {
         weir(self.folder.path(), &[arguments, &["--socket", "weir.sock"]].concat())
     }
 
-    /// `weir show WHAT --json`.
+    /// The output of `weir show WHAT --json`.
     pub fn show(&self, what: &str) -> Value {
         self.weir(&["show", what, "--json"]).good().json()[what].clone()
     }
 
-    /// A request for which there is no command.
+    /// Sends a raw request to the control socket.
     pub fn ask(&self, request: &Value) -> Value {
         let mut stream = UnixStream::connect(self.folder.file("weir.sock")).expect("the daemon listens");
         stream.write_all(format!("{request}\n").as_bytes()).unwrap();
@@ -84,7 +84,7 @@ impl Daemon {
         serde_json::from_str(&line).expect("an answer is JSON")
     }
 
-    /// Packets come in by `p0`.
+    /// Has `p0` receive packets.
     pub fn receive(&self, recipes: &[&str]) {
         for recipe in recipes {
             let answer = self.ask(&json!({ "command": "inject", "packet": recipe, "input": "p0" }));
@@ -92,7 +92,7 @@ impl Daemon {
         }
     }
 
-    /// The packets that a shared counter has counted.
+    /// The number of packets counted by a shared counter.
     pub fn count(&self, counter: &str) -> u64 {
         let counters = self.show("counters");
         let one = counters.as_array().unwrap().iter().find(|one| one["name"] == counter);
@@ -113,7 +113,7 @@ impl Daemon {
         Pid::from_child(&self.child)
     }
 
-    /// Waits for its end.
+    /// Waits until it ends.
     pub fn end(&mut self) -> ExitStatus {
         let mut status = None;
         self.wait_for("the daemon's end", |daemon| {

@@ -1,13 +1,13 @@
-//! A folder for a test's files, removed with all in it when the test is over.
+//! A temporary folder for a test's files, removed with its contents on drop.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The folder.
+/// A temporary folder.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// A new one.
+    /// Creates one.
     pub fn new() -> Folder {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let name = format!("weir-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
@@ -16,17 +16,17 @@ impl Folder {
         Folder(path)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Where a file of this name is.
+    /// The path of a file in it.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file.
+    /// Writes a file in it and returns its path.
     pub fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
         let path = self.file(name);
         std::fs::write(&path, bytes).expect("a file in the test's folder");

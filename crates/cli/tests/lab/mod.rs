@@ -1,4 +1,5 @@
-//! A lab as a process: started, looked at while it works, ended, and gone without a trace.
+//! A lab as a child process: start it, inspect it while it runs, end it, and check that it left nothing
+//! behind.
 
 use std::fs;
 use std::path::Path;
@@ -9,13 +10,13 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// How long a lab may take to start what it needs.
+/// How long a lab may take to start its processes.
 const START: Duration = Duration::from_secs(30);
 
-/// Labs measure: one at a time.
+/// Labs measure, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// A turn of this test's own; `None` without root, but in CI that fails: a skipped test proves nothing.
+/// A permit to run a lab; `None` without root, which in CI is a failure: a skipped test proves nothing.
 pub fn may_run() -> Option<MutexGuard<'static, ()>> {
     if !rustix::process::geteuid().is_root() {
         assert!(std::env::var_os("CI").is_none(), "labs need root, and CI does not skip them");
@@ -25,7 +26,7 @@ pub fn may_run() -> Option<MutexGuard<'static, ()>> {
     Some(ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Runs a lab to its end; the JSON object on its last line, what it said besides, and how it ended.
+/// Runs a lab to its end. Returns the JSON object on its last line, its other output, and its exit status.
 pub fn run(arguments: &[&str]) -> (Value, String, ExitStatus) {
     let Output { stdout, stderr, status } = command(arguments).arg("--json").output().expect("the lab runs");
     let (text, told) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr).into_owned());
@@ -40,21 +41,21 @@ fn command(arguments: &[&str]) -> Command {
     command
 }
 
-/// A lab in the middle of its work.
+/// A lab that is running.
 pub struct Lab {
     child: Child,
-    /// The processes that it has started.
+    /// The processes it has started.
     processes: Vec<u32>,
 }
 
 impl Lab {
-    /// Starts one and waits until it has started five processes: by then it is at its first load.
+    /// Starts a lab and waits until it has five processes, which means that its first load is running.
     pub fn start(arguments: &[&str]) -> Lab {
         let child = command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");
         let mut lab = Lab { child, processes: Vec::new() };
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
-            // The lab itself comes first.
+            // The lab's own process comes first.
             if let [_, started @ ..] = lab.recorded().as_slice()
                 && started.len() >= 5
             {
@@ -67,7 +68,7 @@ impl Lab {
         panic!("the lab did not start its load: {:?}", lab.child.wait());
     }
 
-    /// Sends a signal and waits for the end.
+    /// Sends a signal and waits for the lab to end.
     pub fn end(&mut self, signal: Signal) -> ExitStatus {
         self.send(signal);
         self.child.wait().expect("the lab ends")
@@ -77,7 +78,7 @@ impl Lab {
         kill_process(Pid::from_child(&self.child), signal).expect("the lab is there");
     }
 
-    /// Is its folder there?
+    /// Whether its folder exists.
     pub fn has_folder(&self) -> bool {
         Path::new(&self.folder()).exists()
     }
@@ -91,7 +92,7 @@ impl Lab {
         text.lines().filter_map(|line| line.split(' ').next()?.parse().ok()).collect()
     }
 
-    /// Asserts that it has left no namespace, no folder and no process.
+    /// Asserts that it left no namespace, no folder and no process.
     pub fn assert_nothing_is_left(&self) {
         let prefix = format!("weir-{}-", self.child.id());
         let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
@@ -99,7 +100,7 @@ impl Lab {
         assert!(left.is_empty(), "namespaces are left: {left:?}");
         assert!(!self.has_folder(), "{} is left", self.folder());
         for pid in &self.processes {
-            // Whoever adopted an ended process may not have waited for it yet: state Z.
+            // The process that adopted an ended one may not have reaped it yet (state Z).
             let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             assert!(stat.is_empty() || stat.contains(") Z "), "a process is left: {stat}");
         }

@@ -1,4 +1,4 @@
-//! One bad program for each kind of finding, and no finding for a good one.
+//! One invalid program for each kind of finding, and no finding for a valid one.
 
 use super::*;
 use crate::builder::ProgramBuilder;
@@ -19,13 +19,13 @@ fn meter(name: &str, cir: u64, second: MeterSecond) -> MeterDeclaration {
     MeterDeclaration::new(name, MeterConfig { unit: MeterUnit::Bytes, cir, cbs: 1, second, colour_aware: false })
 }
 
-/// Two ports, of which the second has no kernel path; the first pipe is the root of both.
+/// Two ports, the second without a kernel path; the first pipe is the root of both.
 fn program(pipes: Vec<Pipe>) -> Program {
     let mut program = ProgramBuilder::new();
     program.port(PortDeclaration::new("p0").kernel_path(true));
     program.port("p1");
     program.root_of_all(PipeId(0));
-    // Not with the builder, which refuses what is tested here.
+    // Pipes are set past the builder, which would refuse what is tested here.
     Program { pipes, ..program.build() }
 }
 
@@ -33,7 +33,7 @@ fn good() -> Pipe {
     pipe("a").per_entry(Field::Ipv4Src).entries([1, 2]).capacity(16)
 }
 
-/// A program with the good pipe after a change.
+/// A valid program after a change to its pipe.
 fn changed(change: impl FnOnce(&mut Pipe)) -> Program {
     let mut pipe = good();
     change(&mut pipe);
@@ -75,7 +75,7 @@ fn a_good_program_has_no_findings() {
     assert_eq!(check(&program(vec![good()])), []);
     let group = group(Fill::Wants, 256, &[1, 2]);
     assert_eq!(check(&with_group(group)), []);
-    // An active-backup bond has fewer buckets than targets, and its weights have no effect.
+    // An active-backup bond has fewer buckets than targets, and weights have no effect on it.
     assert_eq!(check(&with_group(self::group(Fill::Given, 1, &[0, 0]))), []);
 }
 

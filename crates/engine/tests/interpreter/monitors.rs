@@ -1,4 +1,4 @@
-//! C1-C6.
+//! Counters and meters: sentences C1 to C6 of `docs/pipes.md`.
 
 use crate::setup::*;
 use engine::change::Change;
@@ -14,7 +14,7 @@ use packet::{DropReason, Field, FlowKey};
 
 const TCP: &str = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80";
 
-/// One committed and one more packet, ten a second.
+/// Committed and excess burst of one packet each, refilled at ten a second.
 fn two_packets() -> MeterConfig {
     let second = MeterSecond::Excess { ebs: 1 };
     MeterConfig { unit: MeterUnit::Packets, cir: 10, cbs: 1, second, colour_aware: false }
@@ -24,7 +24,7 @@ fn metered(drop_red: bool) -> Pipe {
     all().meter(MeterId(0)).drop_red(drop_red)
 }
 
-/// The colours of packets that come at these times.
+/// The colours of packets that arrive at these times.
 fn colors(program: &Program, times_ns: &[u64]) -> Vec<Color> {
     let mut interpreter = start(program);
     let mut color = |now_ns: &u64| {
@@ -67,10 +67,10 @@ fn c3_a_single_rate_meter_runs_over_into_its_excess_bucket() {
     use Color::{Green, Red, Yellow};
     let program = with_meter(program(vec![metered(false)]), two_packets());
     assert_eq!(colors(&program, &[0, 0, 0]), [Green, Yellow, Red]);
-    // A token takes 100 ms; a nanosecond less is not one, and nothing is lost on the way.
+    // A token takes 100 ms: a nanosecond less does not earn it, but that time is not lost either.
     assert_eq!(colors(&program, &[0, 0, 99_999_999, 100_000_000, 100_000_000]), [Green, Yellow, Red, Green, Red]);
     assert_eq!(colors(&program, &[0, 0, 50 * MS, 100 * MS, 200 * MS]), [Green, Yellow, Red, Green, Green]);
-    // After a second both are full again, and no fuller.
+    // After a second both buckets are full again, and no fuller than that.
     assert_eq!(colors(&program, &[0, 0, 1000 * MS, 1000 * MS, 1000 * MS]), [Green, Yellow, Green, Yellow, Red]);
 }
 

@@ -1,4 +1,4 @@
-//! Small programs: a hit goes out of port 1, a miss is dropped.
+//! Small programs in which hits leave by port 1 and misses are dropped.
 
 use engine::Verdict;
 use engine::builder::ProgramBuilder;
@@ -21,7 +21,8 @@ pub fn dropped(reason: DropReason) -> Verdict {
     Verdict::Drop(reason)
 }
 
-/// Two ports, the first one leading to the first pipe; one app. Pipes are renamed by their position but for the first.
+/// Two ports, the first of which leads to the first pipe, and one app. Pipes other than the first are named
+/// by position.
 pub fn program(pipes: Vec<Pipe>) -> Program {
     let mut program = ProgramBuilder::new();
     let [input, _] = program.ports(["in", "out"].map(|name| PortDeclaration::new(name).kernel_path(true)));
@@ -36,22 +37,22 @@ pub fn program(pipes: Vec<Pipe>) -> Program {
     program.build()
 }
 
-/// A blank pipe whose hits leave, with room for eight.
+/// A blank pipe whose hits are forwarded, with room for eight entries.
 pub fn pipe(kind: PipeKind) -> Pipe {
     Pipe::new("pipe", kind).forward(PortId(1)).capacity(8)
 }
 
-/// One field, compared whole with the entries' values.
+/// An exact match on one whole field, with an entry for each value.
 pub fn exact(field: Field, values: &[u128]) -> Pipe {
     pipe(PipeKind::Basic).per_entry(field).entries(values.iter().copied())
 }
 
-/// One constant and an entry that matches everything.
+/// A match on one constant, with an entry that matches everything.
 pub fn only(field: Field, value: u128, mask: u128) -> Pipe {
     all().constant_bits(field, value, mask)
 }
 
-/// An entry that every packet hits.
+/// A pipe that every packet hits.
 pub fn all() -> Pipe {
     pipe(PipeKind::Basic).entry(Entry::default())
 }
@@ -61,7 +62,7 @@ pub fn act(operations: Vec<Operation>) -> Pipe {
     all().act(operations)
 }
 
-/// A row for each of two targets, forwarded to the port of its number.
+/// A row for each of two targets, forwarding to the port with the target's number.
 pub fn rows() -> [Entry; 2] {
     [0, 1].map(|target| Entry::on(EntryMatch::Target(target)).to(PortId(target)))
 }
@@ -80,7 +81,7 @@ pub fn hash(input: HashInput) -> Pipe {
     Pipe::hash("pipe", input, GroupId(0)).entries(rows()).forward(Forward::PerEntry).capacity(8)
 }
 
-/// With a group of so many targets; the buckets are given to the interpreter.
+/// Adds a group with this many targets, whose buckets the interpreter is given.
 pub fn with_group(program: Program, targets: u16) -> Program {
     let targets = (0..targets).map(|at| Target::new(format!("target{at}"), PortId(at)));
     Program { groups: vec![Group::new("group", Fill::Wants, 4).targets(targets)], ..program }
@@ -91,7 +92,7 @@ pub fn with_meter(mut program: Program, config: MeterConfig) -> Program {
     program
 }
 
-/// Started with every bucket naming target 0.
+/// Starts an interpreter with every bucket naming target 0.
 pub fn start(program: &Program) -> Interpreter {
     Interpreter::new(program, program.groups.iter().map(|group| vec![0; group.size as usize]).collect())
 }
@@ -100,7 +101,7 @@ pub fn walk(program: &Program, bytes: &[u8]) -> Walk {
     start(program).walk(PortId(0), bytes, 128, 0)
 }
 
-/// What becomes of a frame that meets one pipe.
+/// The verdict on a frame that meets one pipe.
 pub fn meets(pipe: Pipe, bytes: &[u8]) -> Verdict {
     walk(&program(vec![pipe]), bytes).verdict
 }
@@ -124,7 +125,8 @@ pub fn known(walk: &Walk) -> Known {
     walk.trace.last().and_then(|step| step.flow).expect("the last pipe is a FLOW pipe").known
 }
 
-/// Are all checksums of a frame right, as etherparse computes them? A UDP checksum of 0 is none.
+/// Whether all checksums of a frame are right according to etherparse. A UDP checksum of 0 means there is
+/// none.
 pub fn checksums_are_right(bytes: &[u8]) -> bool {
     use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
     let headers = PacketHeaders::from_ethernet_slice(bytes).expect("a frame that etherparse reads");
@@ -149,7 +151,7 @@ pub fn checksums_are_right(bytes: &[u8]) -> bool {
     net_is_right && (none || wanted == headers.transport)
 }
 
-/// The 16-bit number at a place.
+/// The 16-bit number at an offset.
 pub fn number(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }

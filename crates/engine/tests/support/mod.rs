@@ -1,4 +1,4 @@
-//! Small programs and a bench to run an engine on, for the tests of the engine.
+//! Small programs, and a bench to run an engine on, for the tests of the engine.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use engine::Verdict;
@@ -11,7 +11,7 @@ use packet::{Batch, FlowKey, Pools, TableHash};
 use std::collections::BTreeMap;
 use table::FlowDelta;
 
-/// The secret of all engines here.
+/// The hash secret of every engine here.
 pub const SECRET: TableHash = TableHash::new([1, 2]);
 
 /// An engine, its program with all entries, and its flow deltas.
@@ -26,7 +26,7 @@ pub struct Bench {
     first: Program,
 }
 
-/// What was done to a bench, to be done again.
+/// Something done to a bench, recorded so that it can be repeated.
 enum Done {
     Frame(u64, PortId, Vec<u8>),
     Change(u64, Change),
@@ -46,19 +46,19 @@ impl Bench {
         }
     }
 
-    /// One frame through the engine.
+    /// Runs one frame through the engine.
     pub fn frame(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
         self.frame_and_copies(input, bytes).0
     }
 
-    /// The same, with where copies of it went.
+    /// Runs one frame and also returns where its copies went.
     pub fn frame_and_copies(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>) {
         self.done.push(Done::Frame(self.now_ns, input, bytes.to_vec()));
         let Bench { engine, pools, batch, now_ns, .. } = self;
         one_frame(engine, pools, batch, (*now_ns, input, bytes))
     }
 
-    /// Frames of so many flows through the first port.
+    /// Runs a frame of each of this many flows through the first port.
     pub fn learn(&mut self, flows: u16) {
         for sport in 0..flows {
             self.frame(PortId(0), &udp(sport, 53));
@@ -71,7 +71,7 @@ impl Bench {
         result
     }
 
-    /// Another engine that has seen the same.
+    /// Another engine, to which the same has been done.
     pub fn replay(&mut self) -> Engine {
         let mut engine = Engine::new(&self.first, SECRET).expect("it compiled before");
         for done in &self.done {
@@ -85,7 +85,7 @@ impl Bench {
         engine
     }
 
-    /// A new program takes over.
+    /// Replaces the program.
     pub fn swap(&mut self, program: &Program) -> SwapReport {
         let mut heir = Engine::new(program, SECRET).expect("a program that compiles");
         self.take_deltas();
@@ -104,7 +104,7 @@ impl Bench {
         });
     }
 
-    /// What live flows have counted.
+    /// The counts of live flows.
     pub fn live(&self) -> BTreeMap<FlowKey, Count> {
         let mut sums = BTreeMap::new();
         for at in 0..self.program.pipes.len() {
@@ -116,7 +116,7 @@ impl Bench {
         sums
     }
 
-    /// What live flows have counted, and those that have gone.
+    /// The counts of all flows, live and ended.
     pub fn flow_ledger(&mut self) -> BTreeMap<FlowKey, Count> {
         self.take_deltas();
         let mut sums = self.live();
@@ -155,7 +155,7 @@ pub fn start(ports: &[&str], pipes: impl IntoIterator<Item = Pipe>) -> ProgramBu
     program
 }
 
-/// Targets of equal weight that go out of the first port.
+/// Targets of equal weight that forward to the first port.
 pub fn targets<'a>(names: &'a [&str]) -> impl Iterator<Item = Target> + 'a {
     names.iter().map(|name| Target::new(*name, PortId(0)))
 }

@@ -1,4 +1,4 @@
-//! What a worker is asked between two breaths.
+//! Commands that a worker carries out between two turns of its loop.
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
@@ -99,7 +99,7 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     let (mut worker, wires, commands) = commanded(&old, 8);
     wires[0].push(&udp(1, 53));
     worker.breathe(0);
-    // Only `b` is left, as port 0.
+    // Only `b` is left, now as port 0.
     let mut new = all_to(Forward::InputPort);
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());

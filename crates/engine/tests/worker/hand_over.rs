@@ -1,4 +1,4 @@
-//! Two workers: a flow lives on one of them.
+//! Two workers, where each flow is handled by only one of them.
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
@@ -12,7 +12,7 @@ use port::{MemPort, MemWire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Rings between two workers, each of so many frames.
+/// The rings between two workers, with room for `capacity` frames each.
 fn hand_over(capacity: usize) -> [HandOver; 2] {
     HandOver::between(2, capacity).try_into().expect("two workers")
 }
@@ -26,7 +26,7 @@ fn pair(capacity: usize) -> [(Worker, Vec<MemWire>); 2] {
     })
 }
 
-/// Frames of one flow: forth, back, and a datagram in fragments.
+/// Frames of one flow: both directions, and a fragmented datagram.
 fn of_flow(number: u16) -> Vec<Vec<u8>> {
     let (host, port) = (format!("10.0.{}.{}", number / 200, 1 + number % 200), 1024 + number);
     let (here, there) = if number.is_multiple_of(2) {
@@ -45,7 +45,7 @@ fn of_flow(number: u16) -> Vec<Vec<u8>> {
     texts.iter().map(|text| packet::craft::frame(text)).collect()
 }
 
-/// Which worker has each flow; both directions of one are one.
+/// The worker that handles each flow; both directions count as one flow.
 fn owners(workers: &[Worker; 2]) -> BTreeMap<BTreeSet<String>, BTreeSet<usize>> {
     let mut owners: BTreeMap<BTreeSet<String>, BTreeSet<usize>> = BTreeMap::new();
     for (number, worker) in workers.iter().enumerate() {
@@ -61,7 +61,7 @@ fn owners(workers: &[Worker; 2]) -> BTreeMap<BTreeSet<String>, BTreeSet<usize>> 
 fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     const FLOWS: u16 = 300;
     let [(first, first_wires), (second, second_wires)] = pair(2048);
-    // Every frame comes in by both workers.
+    // Every frame arrives at both workers.
     for wire in [&first_wires[0], &second_wires[0]] {
         (0..FLOWS).flat_map(of_flow).for_each(|frame| wire.push(&frame));
         wire.end();
@@ -75,7 +75,7 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
                 worker.breathe(now_ns);
                 std::thread::yield_now();
             }
-            // Neither hands anything over from here on; what lies in the rings is still to be taken.
+            // From here on neither hands anything over, but the rings still have to be emptied.
             done.wait();
             while worker.breathe(now_ns) > 0 {}
             worker
@@ -98,7 +98,7 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     assert_eq!(sum.transmitted + dropped(&sum, DropReason::HandOverFull), all);
     let owners = owners(&workers);
     assert!(owners.values().all(|owners| owners.len() == 1), "{owners:?}");
-    // Flows, and their fragments, which have no ports.
+    // Flows, and their fragments, which have no ports and so form flows of their own.
     assert_eq!(owners.len(), usize::from(FLOWS) * 2);
     let each: Vec<usize> = workers.iter().map(|worker| worker.report().pipes[0].flows).collect();
     assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both have a fair share: {each:?}");
@@ -106,7 +106,7 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
 
 #[test]
 fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
-    // Two buckets: the highest bit of the hash is the port that a frame leaves by.
+    // Two buckets: the highest bit of the hash selects the port.
     let rows = [0, 1].map(|at| Entry::on(EntryMatch::Target(at)).to(PortId(at)));
     let spread = Pipe::hash("h", HashInput::Rss, GroupId(0)).entries(rows).forward(Forward::PerEntry);
     let mut program = start(&["a", "b"], [learning(4096).forward(PipeId(1)), spread]);
@@ -160,7 +160,7 @@ fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
     assert_eq!(second.handed().0, 4);
 }
 
-/// The two workers of [`pair`], with commands to each.
+/// The two workers of [`pair`], with a command channel to each.
 fn commanded_pair(capacity: usize) -> [(Worker, Vec<MemWire>, SyncSender<Command>); 2] {
     pair(capacity).map(|(worker, wires)| {
         let (commands, receiver) = sync_channel(8);
@@ -177,13 +177,13 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
     ask(&mut first, &to_first, Command::Quiesce);
     let between = balanced(&first).held;
     assert!(between > packet::BATCH as u64, "{between}");
-    // What comes now is not received.
+    // Frames that arrive now are not received.
     wires[0].push(&udp(1, 53));
     let mut sum = ask(&mut first, &to_first, Command::Stop).ledger;
     sum.add(&ask(&mut second, &to_second, Command::Stop).ledger);
     assert!(sum.balances(), "{sum:?}");
     assert_eq!((sum.received, sum.held), (200, 0));
-    // The second one carries a batch of them through its program in the breath in which it is stopped.
+    // The second worker still runs one batch of them through its program in the turn in which it is stopped.
     let carried = between.min(packet::BATCH as u64);
     assert_eq!((sum.transmitted, dropped(&sum, DropReason::Stopped)), (200 - between + carried, between - carried));
 }

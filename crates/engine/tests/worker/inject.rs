@@ -1,4 +1,4 @@
-//! Frames that apps send.
+//! Frames injected by apps.
 
 use crate::rig::*;
 use crate::support::{SECRET, udp};
@@ -82,7 +82,7 @@ fn what_waits_follows_its_port_through_a_swap() {
     wires.iter().for_each(|wire| wire.limit_transmit(0));
     let (_, gone) = inject(&mut worker, &commands, udp(1, 53), Some(PortId(0)));
     let (_, kept) = inject(&mut worker, &commands, udp(2, 53), Some(PortId(1)));
-    // Only `b` is left, as port 0.
+    // Only `b` is left, now as port 0.
     let mut new = all_to(Forward::Drop);
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());

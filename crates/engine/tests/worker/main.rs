@@ -1,4 +1,4 @@
-//! Workers on ports in memory: whatever happens, every frame ends in exactly one count.
+//! Workers on in-memory ports: in every situation, each frame ends up in exactly one count.
 
 mod commands;
 mod hand_over;

@@ -1,4 +1,4 @@
-//! Where frames leave: ports, apps, the kernel, and copies on the way.
+//! Where frames leave: ports, apps, the kernel; and copies made on the way.
 
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
@@ -17,7 +17,7 @@ fn ledgers_balance_whatever_random_programs_do() {
     for seed in 0..400 {
         let mut random = Random::from_seed(seed);
         let program = program(&mut random);
-        // One pool of 80 for ports that may each send a batch: it does run empty.
+        // A pool of 80 chunks, for ports that may each send a batch, does run empty.
         let (worker, wires) = worker(&program, 80);
         let rings: Vec<(CarrierSender, CarrierReceiver)> = program.apps.iter().map(|_| carriers(8)).collect();
         let (punts, _apps): (Vec<CarrierSender>, Vec<CarrierReceiver>) = rings.into_iter().unzip();
@@ -39,7 +39,7 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::Oversize,
         DropReason::HandOverFull,
         DropReason::Stopped,
-        // Random frames come with all headroom.
+        // Random frames have full headroom.
         DropReason::NoHeadroom,
     ];
     let missing: Vec<_> = DropReason::ALL.iter().filter(never).filter(|reason| !elsewhere.contains(reason)).collect();
@@ -61,7 +61,7 @@ fn a_punt_ring_that_is_full_drops() {
     assert_eq!((first.bytes(), first.input, first.app), (&udp(0, 53)[..], PortId(1), AppId(0)));
 }
 
-/// The first pipe leaves a copy with the app and sets the TTL; the second sends odd ports to the app as well.
+/// The first pipe copies frames to the app and sets the TTL; the second sends odd ports to the app as well.
 fn teeing() -> Program {
     let ttl = Operation::Set(Field::Ipv4Ttl, Value::Const(9));
     let mut program = ProgramBuilder::new();
@@ -105,7 +105,7 @@ fn w8_a_copy_without_room_is_missed_and_the_packet_goes_on() {
     assert_eq!(worker.report().tee_missed, 7);
 }
 
-/// Everything that comes is flooded to three ports, what goes to port 80 only leaves by the second one.
+/// Everything is flooded to three ports; frames to port 80 leave by the second one only.
 fn flooding() -> Program {
     let mut program = ProgramBuilder::new();
     let [a, b, c] = program.ports(["a", "b", "c"]);
@@ -145,7 +145,7 @@ fn w9_copies_without_a_chunk_are_dropped_and_the_frame_goes_out() {
     let ledger = balanced(&worker);
     assert_eq!((ledger.copied, ledger.transmitted, dropped(&ledger, DropReason::PoolEmpty)), (6, 3, 6));
     assert_eq!((wires[0].pop(), wires[2].pop()), (None, Some(udp(0, 53))));
-    // What a full queue refuses is dropped as ever, copies too.
+    // Frames refused by a full queue are dropped as usual, copies included.
     let (mut worker, wires) = self::worker(&flooding(), 64);
     wires[0].limit_transmit(1);
     wires[2].limit_transmit(0);
@@ -204,7 +204,7 @@ fn w6_frames_leave_in_the_order_in_which_they_came_whichever_way_they_took() {
     assert!((0..200).all(|sport| wires[1].pop() == Some(udp(sport, 53))));
 }
 
-/// Port `a` on a pool of large chunks, port `b` on one of two small ones.
+/// Port `a` on a pool of large chunks, port `b` on a pool of two small ones.
 fn two_pools(kernel_path: bool) -> (Worker, Vec<MemWire>) {
     let mut pools = Pools::new();
     let large = pools.add(Pool::Region(RegionPool::new(64, 4096)));
@@ -231,7 +231,7 @@ fn a_frame_for_another_pool_is_copied_or_dropped() {
     let ledger = balanced(&worker);
     assert_eq!(dropped(&ledger, DropReason::Oversize), 1);
     assert_eq!(dropped(&ledger, DropReason::PoolEmpty), 1, "the small pool has two chunks");
-    // A copy is the frame in another place: it is not counted twice.
+    // A frame copied to another pool is still the same frame and is not counted twice.
     assert_eq!((ledger.transmitted, ledger.copied, report.pool_copies), (2, 0, 2));
     assert_eq!([wires[1].pop(), wires[1].pop()], [Some(udp(1, 53)), Some(udp(3, 53))]);
     wires[0].push(&udp(5, 53));

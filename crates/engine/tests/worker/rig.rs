@@ -1,4 +1,4 @@
-//! Workers on ports in memory, and what the tests ask of them.
+//! Workers on in-memory ports, with helpers to drive them.
 
 use crate::support::{SECRET, start};
 use engine::batch::Engine;
@@ -8,13 +8,13 @@ use packet::{Batch, DropReason, Field, Ledger, PoolId, Pools, Port, PortStatisti
 use port::{MemPort, MemWire};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
-/// A port in memory with a mind of its own.
+/// An in-memory port with requirements of its own.
 pub struct Strict {
     pub inner: MemPort,
-    /// Frames it sends must be of this pool.
+    /// If set, frames it sends must be from this pool.
     pub pool: Option<PoolId>,
     pub kernel_path: bool,
-    /// The hash that it delivers with every frame; 0: none.
+    /// The hash it delivers with every frame; 0 means none.
     pub hash: u32,
 }
 
@@ -55,7 +55,7 @@ impl Port for Strict {
     }
 }
 
-/// Ports in memory for a program, and their wires.
+/// In-memory ports for a program, and their wires.
 pub fn ports(program: &Program, pool: PoolId) -> (Vec<Box<dyn Port>>, Vec<MemWire>) {
     let one = |name: &str| -> (Box<dyn Port>, MemWire) {
         let (port, wire) = MemPort::new(name, pool);
@@ -64,7 +64,7 @@ pub fn ports(program: &Program, pool: PoolId) -> (Vec<Box<dyn Port>>, Vec<MemWir
     program.ports.iter().map(|port| one(&port.name)).unzip()
 }
 
-/// A worker on a pool of so many chunks.
+/// A worker on a pool of this many chunks.
 pub fn worker(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>) {
     let mut pools = Pools::region(chunks);
     let (ports, wires) = ports(program, pools.first().id());
@@ -81,19 +81,19 @@ pub fn dropped(ledger: &Ledger, reason: DropReason) -> u64 {
     ledger.dropped[reason as usize]
 }
 
-/// A program whose one pipe sends what it gets there.
+/// A program with one pipe that forwards everything there.
 pub fn all_to(forward: Forward) -> Program {
     let mut program = start(&["a", "b"], [Pipe::basic("p").per_entry(Field::L4Dport).miss(forward)]);
     program.app("app");
     program.build()
 }
 
-/// Learns so many flows and sends them out of the first port.
+/// A FLOW pipe that learns up to this many flows and sends them out of the first port.
 pub fn learning(flows: u32) -> Pipe {
     Pipe::flow("f", Learn::Default).entry(EntryMatch::Default).capacity(flows).forward(PortId(0))
 }
 
-/// Asks a worker and breathes once so that it answers.
+/// Sends a worker a command, runs one turn of its loop, and returns the answer.
 pub fn ask<T>(worker: &mut Worker, commands: &SyncSender<Command>, ask: impl FnOnce(SyncSender<T>) -> Command) -> T {
     let (answer, answers) = sync_channel(1);
     commands.try_send(ask(answer)).expect("room for a command");
@@ -107,7 +107,8 @@ pub fn commanded(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>, SyncS
     (worker.with_commands(receiver), wires, commands)
 }
 
-/// Sends an injected frame and breathes once; the answer, if there is one yet, and where it will come.
+/// Injects a frame and runs one turn. Returns the answer, if there is one yet, and the channel for a later
+/// one.
 pub fn inject(
     worker: &mut Worker,
     commands: &SyncSender<Command>,

@@ -1,12 +1,12 @@
-//! GUE, draft-ietf-intarea-gue-09. Variant 0: variant 2, C, header length 5 (in words, without the first), protocol 8,
-//! flags 16, then optional fields, which are stepped over. Variant 1: no header, an IP packet follows whose version nibble
-//! begins with the bits of the variant.
+//! GUE, draft-ietf-intarea-gue-09. Header of variant 0: variant 2, C, header length 5 (in words, without the
+//! first), protocol 8, flags 16; then optional fields, which are skipped. Variant 1 has no header: the IP
+//! packet follows directly, and its version nibble doubles as the variant.
 
 use super::{Header, Inside, Unread};
 
-/// Bytes of the header of variant 0 without optional fields: what Linux emits.
+/// Bytes of a variant 0 header without optional fields, which is what Linux sends.
 const LENGTH: usize = 4;
-/// The payload is a control message.
+/// Set if the payload is a control message.
 const CONTROL: u8 = 0x20;
 
 pub(super) fn read(bytes: &[u8], _protocol: u8) -> Result<Header, Unread> {

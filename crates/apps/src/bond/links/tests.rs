@@ -9,11 +9,11 @@ fn link(member: u16, carrier: bool) -> Link {
     Link { member, carrier, speed_bps: Some(10 * GBPS), admission: Admission::default() }
 }
 
-/// Members 1 to `count`, all with carrier.
+/// A bond with members 1 to `count`, all with carrier.
 fn links(policy: Policy, count: u16) -> Links {
     let members: Vec<Link> = (1..=count).map(|member| link(member, true)).collect();
     let mut links = Links::new(0, policy, None, &members).0;
-    // Whoever had to wait has waited.
+    // Lets every delay pass.
     links.step(0, Event::Tick);
     links
 }
@@ -34,7 +34,7 @@ fn members_with_carrier_are_enabled_and_the_first_is_active() {
     assert_eq!(links.enabled().collect::<Vec<_>>(), [2, 3]);
 }
 
-/// B6 without a primary: p1 carries until it fails, then p2 does, also when p1 is back.
+/// B6 without a primary: p1 is active until it fails, then p2 is, even after p1 returns.
 #[test]
 fn without_a_primary_the_active_member_stays() {
     let mut links = links(Policy::default(), 2);
@@ -47,7 +47,7 @@ fn without_a_primary_the_active_member_stays() {
     assert_eq!(links.active(), Some(2));
 }
 
-/// B6 with a primary: it is active again with its carrier (OVS: within 100 ms).
+/// B6 with a primary: it becomes active again as soon as its carrier returns (in OVS, within 100 ms).
 #[test]
 fn a_primary_returns() {
     let mut links = links(primary(1, Reselect::Always), 2);
@@ -56,7 +56,7 @@ fn a_primary_returns() {
     assert_eq!(links.step(2 * MS, Event::Carrier(1, true)), [Output::Enabled(1), active(Some(2), Some(1))]);
 }
 
-/// B7: the primary is removed from the bond, added again, changed, and no longer configured.
+/// B7: the primary is removed from the bond, added again, changed, and finally unset.
 #[test]
 fn a_primary_need_not_be_there() {
     let mut links = links(primary(1, Reselect::Always), 3);
@@ -71,7 +71,7 @@ fn a_primary_need_not_be_there() {
     assert_eq!(links.step(5 * MS, Event::Policy(primary(9, Reselect::Always))), []);
 }
 
-/// B8: once the primary is changed, nothing is sent to the old one: the bond's only bucket moves at once.
+/// B8: once the primary changes, nothing is sent to the old one, since the bond's only bucket moves at once.
 #[test]
 fn a_changed_primary_takes_the_bucket_along() {
     let mut links = links(primary(1, Reselect::Always), 2);
@@ -83,14 +83,14 @@ fn a_changed_primary_takes_the_bucket_along() {
     assert_eq!(assignment.set_only(links.active()), [Move { bucket: 0, to: 1, when: When::Now }]);
 }
 
-/// B10: who was active before a restart is active after it, if there is no primary.
+/// B10: without a primary, the member that was active before a restart is active after it.
 #[test]
 fn the_last_active_member_survives_a_restart() {
     let members = [link(1, true), link(2, true)];
     assert_eq!(Links::new(0, Policy::default(), Some(2), &members).0.active(), Some(2));
     assert_eq!(Links::new(0, primary(1, Reselect::Always), Some(2), &members).0.active(), Some(1));
     assert_eq!(Links::new(0, Policy::default(), Some(7), &members).0.active(), Some(1));
-    // With an updelay only one member is enabled at first: this one.
+    // With an updelay only one member is enabled at first, and it is the one that was active.
     let slow = Policy { updelay_ms: 500, ..Policy::default() };
     assert_eq!(Links::new(0, slow.clone(), Some(2), &members).0.active(), Some(2));
     let slow = Policy { primary: Some(1), ..slow };
@@ -146,7 +146,7 @@ fn the_operator_disables_at_once_and_for_good() {
     assert_eq!(links.step(502 * MS, Event::Operator(1, true)), []);
 }
 
-/// Enabled without carrier is no delay that ends in being disabled again.
+/// Enabling a member that has no carrier must not start a delay that ends in disabling it again.
 #[test]
 fn the_operator_cannot_enable_what_has_no_carrier() {
     let mut links = links(Policy::default(), 2);
@@ -192,20 +192,20 @@ fn flaps_shorter_than_the_delays_change_nothing() {
     assert_eq!(links.wake_ns(), None);
 }
 
-/// The updelay is for those who have something to wait for.
+/// The updelay is waived while no member is enabled.
 #[test]
 fn nobody_waits_while_nobody_is_enabled() {
     let mut links = links(Policy { updelay_ms: 1000, ..Policy::default() }, 3);
     assert_eq!(links.enabled().collect::<Vec<_>>(), [1]);
     links.step(500 * MS, Event::Carrier(2, false));
     links.step(600 * MS, Event::Carrier(2, true));
-    // Member 3 is due at 1000 ms, member 2 at 1600 ms: 3 is enabled now.
+    // Member 3 is due at 1000 ms and member 2 at 1600 ms, so 3 is enabled now.
     let outputs = links.step(700 * MS, Event::Carrier(1, false));
     assert_eq!(outputs, [Output::Disabled(1, Reason::Carrier), Output::Enabled(3), active(Some(1), Some(3))]);
     assert_eq!(links.step(1600 * MS, Event::Tick), [Output::Enabled(2)]);
 }
 
-/// A step that comes late does what was due in its order, and then what is new.
+/// A late step first does what was due, in order, and then handles the new event.
 #[test]
 fn late_steps_catch_up() {
     let mut links = links(Policy { downdelay_ms: 100, ..Policy::default() }, 3);
@@ -233,7 +233,7 @@ fn lacp_admits() {
     assert!(links.state(1).unwrap().collecting);
     let outputs = links.step(2 * MS, Event::Admission(1, Admission::default()));
     assert_eq!(outputs, [Output::Enabled(1), active(None, Some(1))]);
-    // The downdelay is LACP's too: carrier and LACP fail together, and may return together.
+    // The downdelay applies to LACP too: carrier and LACP fail together and may return together.
     links.step(3 * MS, Event::Carrier(1, false));
     links.step(3 * MS, Event::Admission(1, silent));
     links.step(40 * MS, Event::Carrier(1, true));
@@ -290,7 +290,7 @@ fn what_is_heard_counts_unless_answers_are_validated() {
     assert_eq!(links.step(MS, Event::Received(1)).len(), 2);
 }
 
-/// Without carrier nothing is asked, nothing is heard, and nothing heard before counts after.
+/// Without carrier no probe is sent and no answer counts, and earlier answers do not count afterwards.
 #[test]
 fn probes_start_anew_with_carrier() {
     let asked = [Output::Probe(1, 0), Output::Probe(1, 1)];
@@ -318,7 +318,7 @@ fn probes_that_begin_on_a_working_member_give_it_time() {
     assert_eq!(links.state(1).unwrap().against, Some(Reason::Probe));
 }
 
-/// A daemon that was busy for 1 s has missed no answers: nobody was asked.
+/// A daemon that was busy for 1 s has missed no answers, since no probes were sent.
 #[test]
 fn late_probes_are_not_caught_up() {
     let mut links = Links::new(0, probing(Need::Any, true), None, &[link(1, true)]).0;
@@ -358,8 +358,9 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever happens: what was told adds up to what is; if anyone is usable someone is enabled, if anyone is enabled
-    /// someone is active; and called every millisecond it does the same as called when it asks to be.
+    /// For any events: the outputs add up to the state; if any member is usable one is enabled, if any is
+    /// enabled one is active; and stepping every millisecond gives the same result as stepping only when
+    /// asked to.
     #[test]
     fn what_is_told_is_what_is(events in prop::collection::vec((0_u64..40, event()), 1..80)) {
         let (mut links, mut often) = (links(Policy::default(), 3), links(Policy::default(), 3));

@@ -1,8 +1,10 @@
-//! A bond whose members are offered twice what they can send, for a minute: its LACPDUs and those of its partner come
-//! through, in time. The worker is a real one, with ports in memory whose transmit queues a slow wire empties.
+//! A bond whose members are offered twice what they can send, for a minute: its LACPDUs and those of its
+//! partner come through, in time. The worker is a real one, with ports in memory whose transmit queues a slow
+//! wire empties.
 //!
-//! On the way out a frame of the app waits for room in front of data; on the way in LACPDUs have a ring of their own, so
-//! that copies of other frames for the same app (here: a flood of answers to its probes) cannot fill it.
+//! On the way out a frame of the app waits for room in front of data; on the way in LACPDUs have a ring of
+//! their own, so that copies of other frames for the same app (here: a flood of answers to its probes) cannot
+//! fill it.
 
 use super::frames::udp;
 use super::rig::{MS, SEC, bond, lacp_config, program_of};
@@ -32,14 +34,14 @@ const OFFERED: usize = 2 * WIRE;
 const FLOOD: usize = 2;
 /// Flows of each member.
 const FLOWS: usize = 32;
-/// How often the app gets its turn, frames that it then takes off each ring, and places of a ring. Twice as many copies
-/// of answers come as it takes.
+/// How often the app gets its turn, frames that it then takes off each ring, and places of a ring. Twice as
+/// many copies of answers come as it takes.
 const TURN_NS: u64 = 4 * MS;
 const TAKEN: usize = 8;
 const RING: usize = 64;
-/// What the app sends is on its port's wire this much later at most: in the next breath it reaches the worker, behind
-/// that breath's data, which has filled the queue; in the breath after, the wire has made room and it gets the first
-/// place; then it has the rest of the queue before it.
+/// What the app sends is on its port's wire this much later at most: in the next breath it reaches the
+/// worker, behind that breath's data, which has filled the queue; in the breath after, the wire has made room
+/// and it gets the first place; then it has the rest of the queue before it.
 const LATE_NS: u64 = (2 + QUEUE / WIRE) as u64 * MS;
 
 /// The address that the bond asks for.
@@ -196,7 +198,8 @@ impl Overload {
         }
     }
 
-    /// What the daemon does for an app in one turn: answers to injected frames, a tick, some frames off each ring.
+    /// What the daemon does for an app in one turn: answers to injected frames, a tick, some frames off each
+    /// ring.
     fn turn(&mut self) {
         self.apps.collect();
         if self.apps.due(self.now_ns).is_some() {
@@ -248,10 +251,38 @@ impl Overload {
         flows
     }
 
+    /// Twice what the members can send, and a flood of answers on every member, for this many milliseconds.
+    fn overload(&mut self, flows: &[Vec<Vec<u8>>], steps: usize) {
+        let answer = answer();
+        for step in 0..steps {
+            for flow in 0..OFFERED {
+                flows.iter().for_each(|flows| self.wires[0].push(&flows[(step * OFFERED + flow) % flows.len()]));
+            }
+            for port in 1..=MEMBERS {
+                (0..FLOOD).for_each(|_| self.wires[usize::from(port)].push(&answer));
+            }
+            self.step();
+            if step % 100 == 0 {
+                self.assert_negotiated();
+            }
+        }
+    }
+
     fn report(&self) -> Report {
         let report = self.worker.report();
         assert!(report.ledger.balances(), "{:?} {:?}", report.ledger.sides(), report.ledger);
         report
+    }
+}
+
+/// Probes of the gateway, every second.
+fn probe() -> Probe {
+    Probe {
+        targets: vec![GATEWAY.into()],
+        source: Ipv4Addr::UNSPECIFIED,
+        interval_ms: 1000,
+        missed_max: 2,
+        need: Need::Any,
     }
 }
 
@@ -262,33 +293,15 @@ fn answer() -> Vec<u8> {
 
 #[test]
 fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
-    let probe = Probe {
-        targets: vec![GATEWAY.into()],
-        source: Ipv4Addr::UNSPECIFIED,
-        interval_ms: 1000,
-        missed_max: 2,
-        need: Need::Any,
-    };
-    let mut rig = Overload::new(Bond { probe: Some(probe), ..bond(Mode::BalanceTcp, MEMBERS) });
+    let mut rig = Overload::new(Bond { probe: Some(probe()), ..bond(Mode::BalanceTcp, MEMBERS) });
     (0..6000).for_each(|_| rig.step());
     rig.assert_negotiated();
     let flows = rig.flows();
     let (before, data_before) = (rig.report(), rig.members.values().map(|member| member.data).sum::<u64>());
     rig.said.clear();
 
-    let (minute, answer) = (60 * SEC / MS, answer());
-    for step in 0..minute as usize {
-        for flow in 0..OFFERED {
-            flows.iter().for_each(|flows| rig.wires[0].push(&flows[(step * OFFERED + flow) % flows.len()]));
-        }
-        for port in 1..=MEMBERS {
-            (0..FLOOD).for_each(|_| rig.wires[usize::from(port)].push(&answer));
-        }
-        rig.step();
-        if step % 100 == 0 {
-            rig.assert_negotiated();
-        }
-    }
+    let minute = 60 * SEC / MS;
+    rig.overload(&flows, minute as usize);
     let after = rig.report();
 
     // It was an overload: of what was offered half was dropped, by its name and by no other.
