@@ -1,6 +1,6 @@
-//! By which members frames come in: the entries of the pipes `in` and `group/active`.
+//! The members whose frames are accepted: the entries of the pipes `in` and `group/active`.
 //!
-//! What was entered is known by what lies in the pipe, a port's number: after a reload that may be another port's.
+//! An entry is identified by the port number it matches, which after a reload may belong to another port.
 
 use super::entries::{add, remove};
 use super::pipes::Names;
@@ -8,61 +8,62 @@ use crate::app::Action;
 use engine::program::{PipeId, PortId, Program};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The members that are listened to.
+/// The members whose frames are accepted.
 #[derive(Default)]
 pub(super) struct Admitted {
     inward: Option<PipeId>,
     group_active: Option<PipeId>,
-    /// Entries of `in`, by member.
+    /// The port in the entry of `in`, by member.
     ports: BTreeMap<u16, PortId>,
-    /// The entry of `group/active`.
+    /// The port in the entry of `group/active`.
     broadcast: Option<PortId>,
-    /// Members that are listened to until then, because their partner does not know yet that they were left.
+    /// Members still accepted until the given time, because their partner may not know yet that they were
+    /// taken out.
     lingering: BTreeMap<u16, u64>,
-    /// Entries of `in` that are to be taken out.
+    /// Entries of `in` still to be removed.
     leftover: BTreeSet<PortId>,
 }
 
 impl Admitted {
-    /// Looks up the pipes.
+    /// Looks up the pipes in the program.
     pub fn bind(&mut self, names: &Names<'_>, program: &Program) {
         self.inward = program.pipe_named(&names.inward());
         self.group_active = program.pipe_named(&names.group_active());
     }
 
-    /// Another kind of bond had these: its entries are to be taken out.
+    /// Schedules the removal of the entries of a bond of another kind.
     pub fn replace(&mut self, old: Admitted) {
         self.leftover = old.ports.into_values().collect();
     }
 
-    /// Entries under a port that is not their member's any more are to be taken out.
+    /// Schedules the removal of entries whose port is no longer their member's.
     pub fn leave_old_ports(&mut self, port_now: impl Fn(u16) -> Option<PortId>) {
         let old = self.ports.extract_if(.., |id, port| port_now(*id) != Some(*port));
         self.leftover = old.map(|(_, port)| port).collect();
     }
 
-    /// A member is left: what it still sends is taken in until `until_ns`.
+    /// Keeps accepting frames from a member until `until_ns`, although it was taken out.
     pub fn linger(&mut self, id: u16, until_ns: u64) {
         self.lingering.insert(id, until_ns);
     }
 
-    /// A member is there no longer.
+    /// Forgets a member that was removed.
     pub fn forget(&mut self, id: u16) {
         self.lingering.remove(&id);
     }
 
-    /// Whether a member is listened to although it was left.
+    /// Whether a member is still accepted although it was taken out.
     #[cfg(test)]
     pub fn lingers(&self, id: u16) -> bool {
         self.lingering.contains_key(&id)
     }
 
-    /// When the next member has lingered long enough.
+    /// When the next of those members stops being accepted.
     pub fn wake_ns(&self) -> Option<u64> {
         self.lingering.values().min().copied()
     }
 
-    /// Listens to these members, and to those that linger; broadcast comes in by `active`.
+    /// Accepts frames from these members and the lingering ones, and broadcasts from `active` only.
     pub fn update(
         &mut self,
         now_ns: u64,

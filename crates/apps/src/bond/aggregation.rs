@@ -1,4 +1,4 @@
-//! The bond's side of LACP: the protocol itself is in [`super::lacp`], here is what the bond makes of its word.
+//! The bond's side of LACP. The protocol is in [`super::lacp`]; this is how the bond uses its results.
 
 use super::config::Bond;
 use super::config::Member;
@@ -7,11 +7,11 @@ use super::links::Admission;
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
 
-/// LACP, if the bond speaks it, and how far it has come.
+/// The bond's LACP state, if LACP is configured, and the progress of the negotiation.
 pub(super) struct Aggregation {
     lacp: Option<Lacp>,
     pub negotiation: Negotiation,
-    /// Members of which LACP is told at that time that they are out.
+    /// Members that LACP is to stop offering, and when.
     holding: BTreeMap<u16, u64>,
 }
 
@@ -22,17 +22,17 @@ impl Aggregation {
         Aggregation { lacp, negotiation: Negotiation::default(), holding: BTreeMap::new() }
     }
 
-    /// Whether a partner's silence has made the bond one that uses a single member.
+    /// Whether the bond has fallen back to a single member because no partner answers.
     pub fn falls_back(&self) -> bool {
         self.negotiation == Negotiation::Fallback
     }
 
-    /// Whether it is LACP that opens a member.
+    /// Whether LACP decides which members may be used.
     pub fn decides(&self) -> bool {
         self.lacp.is_some() && !self.falls_back()
     }
 
-    /// Tells LACP; gives what it wants done.
+    /// Passes an event to LACP; returns the actions it asks for.
     pub fn step(&mut self, now_ns: u64, event: Event<'_>) -> Vec<Action> {
         let mut wanted = Vec::new();
         if let Some(lacp) = &mut self.lacp {
@@ -41,12 +41,13 @@ impl Aggregation {
         wanted
     }
 
-    /// How LACP stands, for the operator.
+    /// The status of LACP, for the operator.
     pub fn status(&self) -> Option<Status> {
         self.lacp.as_ref().map(Lacp::status)
     }
 
-    /// Notes how far LACP has come. When it falls back or has a partner again: what each member may do from now on.
+    /// Records the progress of the negotiation. If it starts or ends the fallback, returns what each member
+    /// may now do.
     pub fn negotiated(&mut self, negotiation: Negotiation) -> Option<Vec<(u16, Admission)>> {
         let was = self.falls_back();
         self.negotiation = negotiation;
@@ -54,7 +55,7 @@ impl Aggregation {
         if was == falls_back {
             return None;
         }
-        // Without a partner LACP has no say; with one it has it all.
+        // During the fallback LACP decides nothing; otherwise it decides everything.
         let admission = |mux: &str| match falls_back {
             true => Admission::default(),
             false => Admission {
@@ -66,28 +67,28 @@ impl Aggregation {
         Some(members.map(|member| (member.member, admission(member.mux))).collect())
     }
 
-    /// Has the partner told at that time that a member is out.
+    /// Tells the partner at `at_ns` that a member is out of use.
     pub fn hold(&mut self, id: u16, at_ns: u64) {
         self.holding.insert(id, at_ns);
     }
 
-    /// A member is not to be held out any more.
+    /// Cancels that.
     pub fn release(&mut self, id: u16) {
         self.holding.remove(&id);
     }
 
-    /// Members whose partner is to be told now.
+    /// Members whose partner must be told now.
     pub fn due(&mut self, now_ns: u64) -> Vec<u16> {
         self.holding.extract_if(.., |_, at_ns| *at_ns <= now_ns).map(|(id, _)| id).collect()
     }
 
-    /// When something is to be done.
+    /// When the next partner must be told.
     pub fn wake_ns(&self) -> Option<u64> {
         self.lacp.as_ref().and_then(Lacp::wake_ns).into_iter().chain(self.holding.values().copied()).min()
     }
 }
 
-/// What LACP is told of a member.
+/// The settings of a member, in LACP's terms.
 pub(super) fn settings(bond: &Bond, id: u16, member: &Member) -> Settings {
     let port = NonZeroU16::MIN.saturating_add(id);
     Settings { mac: member.mac.unwrap_or_else(|| bond.mac()), port, priority: member.priority, key: member.key }

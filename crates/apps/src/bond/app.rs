@@ -1,5 +1,6 @@
-//! The bond while it runs: events come in, moves of buckets, entries of its pipes and frames go out as actions. Each part
-//! decides what it knows about, in its own file; here they are tied: what one says is told to the others.
+//! A running bond. Events come in; moves of buckets, changes of entries and frames go out as actions. Each
+//! part of the bond makes its decisions in a file of its own; this file passes the results of one part to the
+//! others.
 
 use super::admission::Admitted;
 use super::aggregation::{Aggregation, settings};
@@ -20,13 +21,13 @@ use engine::program::{PortId, Program};
 use serde_json::Value;
 use std::any::Any;
 
-/// For so long a member that is left on purpose is still listened to: its partner hears of it within a second.
+/// How long frames are still accepted from a member that was taken out: its partner is told within a second.
 const LINGER_NS: u64 = 1_100_000_000;
 
-/// Workers carry out a change so much later than it was asked for, at most.
+/// Longest delay between asking for a change and the workers carrying it out.
 const SLACK_NS: u64 = 20_000_000;
 
-/// A bond that runs: its parts, each of which knows one thing.
+/// A running bond, made of parts that each know one thing.
 pub struct BondApp {
     pub(super) bond: Bond,
     pub(super) members: Members,
@@ -36,13 +37,13 @@ pub struct BondApp {
     pub(super) stations: Stations,
     announcements: Announcements,
     pub(super) traffic: Traffic,
-    /// Operators who wait until the buckets are read.
+    /// Requests that wait for bucket counters to be read.
     pub(super) asked: Vec<(RequestId, Question)>,
     pub(super) begun: bool,
 }
 
 impl BondApp {
-    /// A bond whose links are not known yet. It has no [`super::Problem`].
+    /// A bond whose links are not known yet and that has no [`super::Problem`].
     #[must_use]
     pub fn new(bond: Bond) -> BondApp {
         let members = Members::new(&bond);
@@ -65,13 +66,13 @@ impl BondApp {
         self.bond.mode == Mode::ActiveBackup || self.aggregation.falls_back()
     }
 
-    /// What decides by which member frames leave, and what that depends on.
+    /// The part that decides by which member frames leave, and the context it needs.
     pub(super) fn traffic(&mut self, now_ns: u64) -> (&mut Traffic, Context<'_>) {
         let BondApp { bond, members, traffic, .. } = self;
         (traffic, Context { now_ns, bond, members })
     }
 
-    /// Adds the members to LACP and links; those that are there already stay as they are.
+    /// Adds the members to LACP and to the links; members that were there before stay as they are.
     fn begin(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.stations.begin(actions);
         if std::mem::replace(&mut self.begun, true) {
@@ -101,7 +102,7 @@ impl BondApp {
             let (traffic, context) = self.traffic(now_ns);
             traffic.set_speed(context, id, actions);
         }
-        // The carrier first: what LACP makes of its loss is not the reason.
+        // Carrier first, so that the reason given is not what LACP makes of losing it.
         self.tell_links(now_ns, links::Event::Speed(id, speed_bps), actions);
         self.tell_links(now_ns, links::Event::Carrier(id, up), actions);
         self.tell_lacp(now_ns, lacp::Event::Link { member: id, up, speed_bps }, actions);
@@ -128,7 +129,8 @@ impl BondApp {
         }
     }
 
-    /// A frame whose source is inside came in by this member. What all members are sent counts where it is taken in.
+    /// Handles a frame received on a member whose source is inside. Broadcasts count only on the member that
+    /// accepts them.
     fn reflected(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
         let to_all = bytes.first().is_some_and(|first| first & 1 == 1);
         if to_all && self.links.active() != Some(id) || !self.stations.has_moved(now_ns, bytes, actions) {
@@ -168,8 +170,8 @@ impl BondApp {
         }
     }
 
-    /// Nothing goes out any more by members that the operator took out: whoever sends to them is told, and they are
-    /// listened to until they know.
+    /// Handles members the operator took out, once nothing is sent on them any more: tells their partner, and
+    /// keeps accepting their frames until it knows.
     fn have_left(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let left = self.aggregation.due(now_ns);
         for &id in &left {
@@ -180,7 +182,7 @@ impl BondApp {
         }
     }
 
-    /// Tells the network that what is inside is reached another way now.
+    /// Announces to the network that the stations inside are now reached by another member.
     fn announce(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let Some(output) = self.links.active().and_then(|id| Some(self.members.get(id)?.port)) else { return };
         self.announcements.start(&self.bond, output, &self.stations.learnt, actions);
@@ -223,7 +225,7 @@ impl BondApp {
         self.follow(now_ns, outputs, actions);
     }
 
-    /// Does what the state of the links asks for.
+    /// Acts on a change in the state of the links.
     pub(super) fn follow(&mut self, now_ns: u64, outputs: Vec<Output>, actions: &mut Vec<Action>) {
         let (mut lost, mut active) = (false, None);
         for output in outputs {
@@ -237,7 +239,7 @@ impl BondApp {
                     actions.push(Action::Say(format!("{}: disabled, {why}", self.members.name(id))));
                     self.set_up(now_ns, id, Some(reason), actions);
                     self.linger(now_ns, id, reason);
-                    // What the operator wants has time: see `have_left`.
+                    // A member that the operator takes out may be left gradually; see `have_left`.
                     lost |= reason != Reason::Operator;
                 }
                 Output::Active { to, .. } => active = Some(to),
@@ -255,7 +257,7 @@ impl BondApp {
         }
     }
 
-    /// A member is left whose partner does not know yet: what it still sends is taken in.
+    /// Keeps accepting the frames of a member taken out whose partner does not know yet.
     fn linger(&mut self, now_ns: u64, id: u16, reason: Reason) {
         match reason {
             Reason::Operator => self.admitted.linger(id, now_ns + self.leaves_in_ns() + LINGER_NS),
@@ -264,7 +266,7 @@ impl BondApp {
         }
     }
 
-    /// In so long at most nothing is sent by a member that the operator took out.
+    /// The longest time until nothing is sent any more on a member the operator took out.
     pub(super) fn leaves_in_ns(&self) -> u64 {
         self.bond.idle_gap_max_ns + SLACK_NS
     }
@@ -276,7 +278,7 @@ impl BondApp {
         actions.push(Action::Inject { bytes, output: member.port });
     }
 
-    /// Brings the entries of `in` and `group/active` in line with the links.
+    /// Updates the entries of `in` and `group/active` to the state of the links.
     fn admit(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let each = self.members.each();
         let wanted = each.iter().filter(|(id, _)| self.listens(*id)).map(|(id, member)| (*id, member.port)).collect();
@@ -284,11 +286,11 @@ impl BondApp {
         self.admitted.update(now_ns, &wanted, active, actions);
     }
 
-    /// Whether frames from this member are taken in.
+    /// Whether frames from this member are accepted.
     fn listens(&self, id: u16) -> bool {
         let Some(state) = self.links.state(id) else { return false };
         if self.aggregation.decides() {
-            // The partner spreads what it sends over all that collect, whichever member is the active one here.
+            // The partner spreads its frames over all collecting links, whichever of them is active here.
             state.collecting
         } else if self.is_single() {
             self.links.active() == Some(id)
@@ -369,7 +371,7 @@ impl App for BondApp {
             Event::Link { port, up, speed_bps } => self.link(now_ns, port, up, speed_bps, actions),
             Event::Request { id, request } => self.request(now_ns, id, request, actions),
             Event::Buckets { group, report } => self.count(now_ns, group, report, actions),
-            // What is to go, and has gone already.
+            // The entry to be removed is already gone.
             Event::Refused { change: Change::Remove { .. }, .. } => {}
             Event::Refused { why, .. } => actions.push(Action::Say(format!("a change was refused: {why}"))),
             Event::Client { .. } => {}

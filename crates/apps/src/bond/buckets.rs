@@ -1,5 +1,5 @@
-//! The buckets of a bond: which member each is with ([`Assignment`]), moves that were ordered and why, and what the buckets
-//! have carried.
+//! The buckets of a bond: the member each is assigned to ([`Assignment`]), the moves ordered and their
+//! reasons, and the traffic they have carried.
 
 use super::assignment::{Assignment, Move, When};
 use super::config::Bond;
@@ -12,7 +12,7 @@ use packet::FlowKey;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use table::NO_TARGET;
 
-/// Moves that `show bond` remembers.
+/// How many of the last moves `show bond` lists.
 const MOVES_REMEMBERED: usize = 32;
 
 /// The buckets of a bond.
@@ -20,31 +20,31 @@ pub(super) struct Buckets {
     /// The bond's group.
     pub group: GroupId,
     pub assignment: Assignment,
-    /// What they had carried when they were read last.
+    /// Their counters when they were last read.
     pub report: BucketReport,
-    /// Whether they have targets: some member may be used.
+    /// Whether the buckets have targets, which they do while some member may be used.
     sending: bool,
     /// The last moves, oldest first.
     pub log: VecDeque<Moved>,
-    /// Moves that were ordered.
+    /// Number of moves ordered.
     pub ordered: u64,
-    /// A bucket that may wait moves once it was idle for so long, and after so long at the latest.
+    /// A bucket that may wait moves once idle for the first time span, and after the second at the latest.
     idle_gap_ns: (u64, u64),
 }
 
-/// Buckets that were told to move.
+/// A move that was ordered.
 #[derive(Clone, Debug)]
 pub(super) struct Moved {
     pub at_ns: u64,
     pub buckets: Vec<u32>,
-    /// The pinned flow, if it is that and no bucket.
+    /// The pinned flow that moved, if it was not a bucket.
     pub flow: Option<FlowKey>,
     pub to: u16,
     pub why: String,
 }
 
 impl Buckets {
-    /// The buckets of a bond none of whose members may be used yet.
+    /// The buckets of a bond that has no usable member yet.
     pub fn new(bond: &Bond, members: &Members) -> Buckets {
         let weights: Vec<(u16, u32)> = members.each().iter().map(|(id, _)| (*id, members.weight(*id))).collect();
         Buckets {
@@ -58,7 +58,7 @@ impl Buckets {
         }
     }
 
-    /// Takes the group's number, and what the configuration says of moves.
+    /// Sets the group's number and the configured timing of moves.
     pub fn bind(&mut self, bond: &Bond, group: GroupId) {
         self.group = group;
         self.idle_gap_ns = (bond.idle_gap_ns, bond.idle_gap_max_ns);
@@ -69,8 +69,8 @@ impl Buckets {
         self.sending
     }
 
-    /// Orders moves of buckets, each later one in place of an earlier one of the same bucket. While nothing is sent they are
-    /// only noted.
+    /// Orders moves of buckets. A later move of a bucket replaces an earlier one. While nothing is sent,
+    /// moves are only recorded.
     pub fn order(&mut self, now_ns: u64, moves: &[Move], why: &str, members: &Members, actions: &mut Vec<Action>) {
         for when in [When::Now, When::Idle] {
             let list = moves.iter().filter(|one| one.when == when);
@@ -87,7 +87,7 @@ impl Buckets {
         }
     }
 
-    /// Notes a move for the operator.
+    /// Records a move for the operator.
     pub fn remember(&mut self, moved: Moved) {
         if self.log.len() == MOVES_REMEMBERED {
             self.log.pop_front();
@@ -95,12 +95,12 @@ impl Buckets {
         self.log.push_back(moved);
     }
 
-    /// A move of the bond's buckets.
+    /// The action that moves buckets of the bond's group.
     pub fn change(&self, list: Vec<(u32, u16)>, when: When) -> Action {
         self.change_of(self.group, list, when)
     }
 
-    /// A move of a group's buckets.
+    /// The action that moves buckets of any group.
     pub fn change_of(&self, group: GroupId, list: Vec<(u32, u16)>, when: When) -> Action {
         let (idle_gap_ns, wait_max_ns) = match when {
             When::Now => (0, 0),
@@ -109,33 +109,33 @@ impl Buckets {
         Action::Change(Change::MoveBuckets { group, moves: list.into(), idle_gap_ns, wait_max_ns })
     }
 
-    /// Nothing is sent while no member may be used: a link may well work though LACP says no. Says whether that has
-    /// changed.
+    /// Updates whether anything is sent: not while no member may be used, since a link may work although LACP
+    /// forbids it. Returns whether that changed.
     pub fn update_sending(&mut self) -> bool {
         let sending = self.assignment.has_living();
         std::mem::replace(&mut self.sending, sending) != sending
     }
 
-    /// Gives every bucket the target that it should have.
+    /// Gives every bucket its target.
     pub fn start(&self, members: &Members, actions: &mut Vec<Action>) {
         let targets = (0..).zip(self.assignment.slots());
         let list = targets.map(|(bucket, &id)| (bucket, members.target(id))).collect();
         actions.push(self.change(list, When::Now));
     }
 
-    /// Takes every bucket's target away.
+    /// Takes the target of every bucket away.
     pub fn stop(&self, size: u32, actions: &mut Vec<Action>) {
         let list = (0..size).map(|bucket| (bucket, NO_TARGET)).collect();
         actions.push(self.change(list, When::Now));
     }
 }
 
-/// A report of buckets that have carried nothing.
+/// A report of `size` buckets that have carried nothing.
 pub(super) fn no_buckets(size: usize) -> BucketReport {
     BucketReport { packets: vec![0; size], bytes: vec![0; size], ..BucketReport::default() }
 }
 
-/// One move for each bucket: the last, but at once if any was.
+/// Reduces moves to one per bucket: the last one, which is immediate if any of them was.
 pub(super) fn joined(moves: &[Move]) -> Vec<Move> {
     let mut joined = BTreeMap::<u32, Move>::new();
     for &one in moves {

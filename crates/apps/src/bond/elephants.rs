@@ -1,19 +1,21 @@
-//! Elephants: one heavy flow leaves the bucket that it shares with others, and has one of its own.
+//! Elephants: a heavy flow is taken out of the bucket it shares with others and given one of its own.
 //!
-//! A rebalance moves whole buckets, so it is helpless where one flow is most of what a bucket carries. Such a flow gets
-//! an entry of its own in the pipe that has the bond's name; the entry leads it to a bucket of a second group, `heavy`,
-//! which counts and moves like any other: the next run of the rule sees one bucket more. The flow starts on the member
-//! that it is on, and every later move waits until it is idle, so none of this reorders it.
+//! Rebalancing moves whole buckets, so it cannot help where one flow is most of a bucket's load. Such a flow
+//! is *pinned*: it gets an entry in the pipe that has the bond's name, which leads it to a bucket of a second
+//! group, `heavy`. That bucket is counted and moved like any other, so the next rebalance simply has one more
+//! bucket. The flow starts on the member it is on, and every later move waits until it is idle, so it is not
+//! reordered.
 //!
-//! Which flow it is, is found by looking, not by keeping flows: when a run names an elephant, its bucket is given to its
-//! member's *twin* for a moment. Frames leave by the same port, and the app gets copies of them. Of these, the flow with
-//! the most bytes is pinned. One bucket is looked at at a time; whatever else is to become of it ends the look first.
+//! The flow is found by sampling, not by keeping per-flow state: when a rebalance names a bucket with an
+//! elephant, the bucket is moved to its member's *twin* for a moment. Frames leave by the same port, and the
+//! app gets copies. The flow with the most bytes among them is pinned. Such a *look* concerns one bucket at a
+//! time, and any other change to the bucket ends it first.
 //!
-//! Buckets of `heavy` without a flow are with the members that the bond's own buckets of these numbers are with. No frame
-//! meets them but in the moment when a reload has changed what an entry's number hashes to, and then it must leave by
-//! some member.
+//! Buckets of `heavy` without a flow follow the bond's own buckets of the same numbers. Frames reach them
+//! only in the moment when a reload has changed how entries hash, and they must leave by some member even
+//! then.
 //!
-//! Costs: a look at 64 frames or 100 ms each interval at most, and an entry for each pinned flow.
+//! The cost: a look at up to 64 frames or 100 ms per interval, and one entry per pinned flow.
 
 use super::assignment::{Move, When};
 use super::buckets::{Buckets, Moved, no_buckets};
@@ -30,52 +32,52 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use table::{NO_TARGET, seeded};
 
-/// Frames of a bucket that are looked at.
+/// Most frames examined in a look.
 const FRAMES_MAX: u32 = 64;
 
-/// A look takes so long at most: a flow worth it has sent several frames by then.
+/// Longest duration of a look; a flow worth pinning sends several frames in that time.
 const LOOK_NS: u64 = 100_000_000;
 
-/// A flow is pinned if it is at least this part of the bytes looked at. Two equal ones are both pinned, one after the
-/// other, though mice beside them keep each below a half.
+/// A flow is pinned if it has at least one in this many of the bytes examined. Two flows of equal weight are
+/// thus both pinned, one after the other, even if small flows keep each below a half.
 const HEAVY_PART: u64 = 3;
 
-/// A bucket that was looked at in vain is left alone for so many intervals.
+/// How many intervals a bucket is left alone after a look that found nothing.
 const REST_INTERVALS: u64 = 3;
 
-/// Intervals are not shorter (`rebalance::Rebalance`).
+/// Shortest interval that can be configured (`rebalance::Rebalance`).
 const INTERVAL_MIN_MS: u32 = 1000;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The flows with a bucket of their own, and the look at the next.
+/// The pinned flows, and the look in progress.
 pub(super) struct Elephants {
-    /// The pipe that knows pinned flows, and the group of their buckets.
+    /// The pipe with the entries of pinned flows.
     flows: Option<PipeId>,
     pub heavy: Option<GroupId>,
     select_seed: u64,
-    /// By their buckets of the group `heavy`.
+    /// Pinned flows by their bucket of `heavy`.
     pub pins: BTreeMap<u32, Pin>,
     look: Option<Look>,
-    /// The buckets of `heavy` when they were read last.
+    /// The counters of `heavy` when they were last read.
     pub report: BucketReport,
-    /// Buckets that were looked at in vain, and until when they are left alone.
+    /// Buckets in which a look found nothing, and until when they are left alone.
     fruitless: BTreeMap<u32, u64>,
-    /// The member that each bucket of `heavy` was given.
+    /// The member that each bucket of `heavy` was last assigned to.
     told: Vec<u16>,
-    /// What entries were made for: if it changes they mean nothing.
+    /// What the entries depend on. If it changes, they are no longer valid.
     made_for: Option<MadeFor>,
-    /// Flows whose entries another kind of bond left.
+    /// Flows whose entries were left by a bond of another kind.
     leftover: Vec<FlowKey>,
-    /// Moves to twins and back that the engine has counted.
+    /// Moves to and from twins that are included in the engine's counter.
     unseen: u64,
-    /// The next report shows what the engine counts for a move to a twin.
+    /// The next report will show how much the engine counts for a move to a twin.
     measures: bool,
-    /// Moves of pinned flows that were ordered.
+    /// Number of moves of pinned flows that were ordered.
     moved: u64,
 }
 
-/// What elephants are found and moved with: the other parts of the bond.
+/// The other parts of the bond that this one needs.
 pub(super) struct With<'a> {
     pub bond: &'a Bond,
     pub members: &'a Members,
@@ -85,23 +87,25 @@ pub(super) struct With<'a> {
 
 type MadeFor = (u32, KeySource, u64, u64, u32);
 
-/// A flow with a bucket of its own.
+/// A pinned flow.
 pub(super) struct Pin {
     pub flow: FlowKey,
-    /// The bucket that it hashes to.
+    /// The bucket of the bond that it hashes to.
     pub bucket: u32,
     pub member: u16,
-    /// Where it may still be, although it was told to leave when idle.
+    /// Members it may still be on, having been told to leave them when idle.
     leaving: Vec<u16>,
     pub since_ns: u64,
-    /// When it was seen last what it carries, its bytes then, and how many had come since the time before.
+    /// When its load was last determined.
     judged_ns: u64,
+    /// Its bytes then.
     seen: u64,
+    /// The bytes it carried in the interval before that.
     pub load: u64,
     pub why: String,
 }
 
-/// A bucket of which copies come.
+/// A look in progress: a bucket whose frames are copied to the app.
 pub(super) struct Look {
     pub bucket: u32,
     pub member: u16,
@@ -110,18 +114,18 @@ pub(super) struct Look {
     frames: u32,
     bytes: u64,
     flows: BTreeMap<FlowKey, u64>,
-    /// What the engine counts for a move to the twin: one in each worker.
+    /// How many moves the engine counts for the one to the twin: one per worker.
     counted: u64,
 }
 
-/// Loads and members: those of the bond's buckets, and behind them those of the group `heavy`.
+/// Loads and members of the bond's buckets, followed by those of the group `heavy`.
 pub(super) struct Lanes<'a> {
     pub totals: Cow<'a, [u64]>,
     pub slots: Cow<'a, [u16]>,
 }
 
 impl Elephants {
-    /// No flow is pinned.
+    /// State without any pinned flow.
     pub fn new() -> Elephants {
         Elephants {
             flows: None,
@@ -147,23 +151,23 @@ impl Elephants {
         self.select_seed = program.select_seed;
     }
 
-    /// Another kind of bond had these: the entries of its flows are to be removed.
+    /// Schedules the removal of the entries of a bond of another kind.
     pub fn replace(&mut self, old: Elephants) {
         self.leftover = old.pins.into_values().map(|pin| pin.flow).collect();
     }
 
-    /// When a look is over.
+    /// When the look in progress ends.
     pub fn wake_ns(&self) -> Option<u64> {
         self.look.as_ref().map(|look| look.until_ns)
     }
 
-    /// The bucket that is looked at.
+    /// The bucket being looked at.
     #[cfg(test)]
     pub fn looked_at_bucket(&self) -> Option<u32> {
         self.look.as_ref().map(|look| look.bucket)
     }
 
-    /// What a rebalance looks at.
+    /// The input of a rebalance.
     pub fn lanes<'a>(&'a self, elephants: u32, buckets: &'a Buckets) -> Lanes<'a> {
         let (totals, slots) = (&buckets.report.bytes, buckets.assignment.slots());
         if elephants == 0 {
@@ -176,12 +180,12 @@ impl Elephants {
         }
     }
 
-    /// Moves that the engine has carried out, and those of them that found a bucket in use. A look is none.
+    /// Moves the engine has carried out, and how many of them found the bucket in use. Looks are not counted.
     pub fn moves(&self, own: &BucketReport) -> (u64, u64) {
         (own.moved.saturating_sub(self.unseen) + self.moved, own.moved_busy + self.report.moved_busy)
     }
 
-    /// The buckets of `heavy` were read.
+    /// Takes in the counters of `heavy`.
     pub fn count(&mut self, report: &BucketReport) {
         self.report.clone_from(report);
         if report.pending == 0 {
@@ -189,7 +193,7 @@ impl Elephants {
         }
     }
 
-    /// The bond's buckets were read: so many more have moved since the time before.
+    /// Takes in the number of moves of the bond's buckets since the last report.
     pub fn count_looks(&mut self, moved: u64) {
         if std::mem::take(&mut self.measures)
             && let Some(look) = &mut self.look
@@ -199,7 +203,7 @@ impl Elephants {
         }
     }
 
-    /// Keeps what was taken over from before a reload, as far as it still means the same.
+    /// Keeps the state from before a reload as far as it is still valid.
     pub fn adapt(&mut self, with: &mut With<'_>, actions: &mut Vec<Action>) {
         self.end_look(with, actions);
         let made_for = self.made_for(with.bond);
@@ -217,7 +221,7 @@ impl Elephants {
         }
     }
 
-    /// The first of its kind: what another has left in the pipe is removed.
+    /// Starts without a predecessor of the same kind: removes what another has left in the pipe.
     pub fn begin(&mut self, bond: &Bond, actions: &mut Vec<Action>) {
         self.made_for = Some(self.made_for(bond));
         for flow in std::mem::take(&mut self.leftover) {
@@ -229,11 +233,11 @@ impl Elephants {
         (bond.elephants, bond.key, bond.basis, self.select_seed, bond.buckets)
     }
 
-    /// A run has named elephants: the heaviest that can be looked at is.
+    /// Starts a look at the heaviest of the elephants that a rebalance has named.
     pub fn look_for(&mut self, now_ns: u64, plan: &Plan, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let full = self.pins.len() >= with.bond.elephants as usize;
         let report = &with.buckets.report;
-        // A move that waits would be lost, and how often a look is counted could not be told.
+        // A pending move would be lost, and the moves counted for the look could not be told from others.
         if full || self.look.is_some() || report.pending > 0 || !with.buckets.is_sending() {
             return;
         }
@@ -262,13 +266,13 @@ impl Elephants {
         });
     }
 
-    /// A copy of a frame has come.
+    /// Takes in a copy of a frame.
     pub fn looked_at(&mut self, now_ns: u64, frame: &[u8], with: &mut With<'_>, actions: &mut Vec<Action>) {
         let key = key_of(frame, with.bond.key);
         let bucket = key.map(|key| self.bucket_of(&key, with.bond));
         let Some(look) = &mut self.look else { return };
-        // One that was on its way when the look before ended; or an action has changed the frame since its bucket was
-        // picked, and what its entry would have to say is not known.
+        // It was in flight when the previous look ended; or an action has changed the frame since its bucket
+        // was selected, so that the entry it needs is unknown.
         if bucket.is_some_and(|bucket| bucket != look.bucket) {
             return;
         }
@@ -282,7 +286,7 @@ impl Elephants {
         }
     }
 
-    /// Enough was seen, or the time is over.
+    /// Ends a look that has seen enough frames or has taken its time.
     pub fn conclude(&mut self, now_ns: u64, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let Some(look) = self.end_look(with, actions) else { return };
         let heaviest = look.flows.iter().max_by_key(|one| *one.1).map(|(flow, bytes)| (*flow, *bytes));
@@ -293,7 +297,7 @@ impl Elephants {
         }
     }
 
-    /// Gives the bucket that is looked at back, if one is.
+    /// Ends the look in progress, if any, and gives the bucket back.
     fn end_look(&mut self, with: &With<'_>, actions: &mut Vec<Action>) -> Option<Look> {
         let look = self.look.take()?;
         self.measures = false;
@@ -306,7 +310,7 @@ impl Elephants {
         Some(look)
     }
 
-    /// Buckets will be moved: they are looked at no longer.
+    /// Ends a look at any of the buckets about to be moved.
     pub fn leave_alone(&mut self, moves: &[Move], with: &With<'_>, actions: &mut Vec<Action>) {
         if let Some(look) = &self.look
             && moves.iter().any(|one| one.bucket == look.bucket)
@@ -365,7 +369,7 @@ impl Elephants {
         actions.push(Action::Say(format!("unpinned: {}: {why}", pin.flow)));
     }
 
-    /// Every flow is with its bucket again.
+    /// Unpins every flow, so that each is with its bucket again.
     pub fn unpin_all(&mut self, why: &str, with: &mut With<'_>, actions: &mut Vec<Action>) {
         self.end_look(with, actions);
         for slot in self.pins.keys().copied().collect::<Vec<_>>() {
@@ -379,7 +383,7 @@ impl Elephants {
         actions.extend(self.flows.map(|pipe| Action::Change(Change::Remove { pipe, key })));
     }
 
-    /// Looks what pinned flows have carried; one that carries little any more needs no bucket of its own.
+    /// Examines the load of pinned flows and unpins those that carry little.
     pub fn judge(&mut self, now_ns: u64, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let interval_ns = interval_ns(with.bond);
         let (mut idle, mut untouched) = (Vec::new(), Vec::new());
@@ -392,7 +396,7 @@ impl Elephants {
                 untouched.extend((pin.load == 0).then_some(pin.bucket));
             }
         }
-        // An entry that nothing meets may be of frames that are changed on their way here.
+        // If nothing meets the entry, the frames may have been changed before they get here.
         untouched.into_iter().for_each(|bucket| self.let_rest(now_ns, bucket, with.bond));
         for slot in idle {
             self.unpin(slot, "it carries little", with, actions);
@@ -400,8 +404,8 @@ impl Elephants {
         self.follow_buckets(with, actions);
     }
 
-    /// A member is of no use any more: its pinned flows go where their buckets have gone, and what was to leave it when
-    /// idle leaves it now.
+    /// A member has failed: its pinned flows go where their buckets have gone, and flows that were to leave
+    /// it when idle leave now.
     pub fn lose(&mut self, id: u16, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let pinned = |pin: &Pin| pin.member == id;
         let gone: Vec<u32> = self.pins.iter().filter(|one| pinned(one.1)).map(|one| *one.0).collect();
@@ -412,7 +416,7 @@ impl Elephants {
         self.follow_buckets(with, actions);
     }
 
-    /// What was to leave a member when idle leaves it now.
+    /// Makes flows that were to leave a member when idle leave it now.
     pub fn hasten(&self, id: u16, with: &With<'_>, actions: &mut Vec<Action>) {
         let late = self.pins.iter().filter(|one| one.1.leaving.contains(&id));
         let late: Vec<(u32, u16)> = late.map(|(slot, pin)| (*slot, with.members.target(pin.member))).collect();
@@ -421,7 +425,8 @@ impl Elephants {
         }
     }
 
-    /// Pinned flows whose member works, and shall not be used any more, go when idle to the members of their buckets.
+    /// Moves pinned flows off members that work but must no longer be used, when idle, to the members of
+    /// their buckets.
     pub fn settle(&mut self, now_ns: u64, why: &str, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let assignment = &with.buckets.assignment;
         let to = |pin: &Pin| assignment.slots().get(pin.bucket as usize).copied().filter(|to| assignment.lives(*to));
@@ -432,7 +437,7 @@ impl Elephants {
         }
     }
 
-    /// Moves a pinned flow to another member, when it is idle.
+    /// Moves a pinned flow to another member when it is idle.
     pub fn shift(
         &mut self,
         now_ns: u64,
@@ -456,7 +461,7 @@ impl Elephants {
         with.buckets.remember(Moved { at_ns: now_ns, buckets: Vec::new(), flow: Some(flow), to, why });
     }
 
-    /// Buckets of `heavy` without a flow go after those of the bond.
+    /// Assigns buckets of `heavy` without a flow to the members of the bond's buckets of the same numbers.
     pub fn follow_buckets(&mut self, with: &With<'_>, actions: &mut Vec<Action>) {
         if self.heavy.is_none() || !with.buckets.is_sending() {
             return;
@@ -485,7 +490,7 @@ impl Elephants {
         bucket(seeded(hash, bond.seed()), bond.size())
     }
 
-    /// A number that hashes to this bucket of `heavy`; of so many buckets it is one of the first few hundred.
+    /// A number that hashes to this bucket of `heavy`. One of the first few hundred numbers does.
     fn value_of(&self, slot: u32) -> u32 {
         let hash = |value: u32| seeded(select_hash(self.select_seed, &[u64::from(value)]), HEAVY_SEED);
         (0..=u32::MAX).find(|value| bucket(hash(*value), ELEPHANTS_MAX) == slot).unwrap_or_default()
@@ -496,7 +501,7 @@ fn interval_ns(bond: &Bond) -> u64 {
     u64::from(bond.rebalance_ms.max(INTERVAL_MIN_MS)) * NS_PER_MS
 }
 
-/// Which bucket of so many a hash picks (docs/pipes.md M7).
+/// The bucket that a hash selects out of `size` (docs/pipes.md M7).
 fn bucket(hash: u64, size: u32) -> u32 {
     (((hash >> 32) * u64::from(size)) >> 32) as u32
 }

@@ -1,7 +1,7 @@
-//! The members of a bond: their numbers, and what is known of each besides its link.
+//! The members of a bond: their numbers, and what is known of each besides the state of its link.
 //!
-//! A member's number stays its own while the bond lives, whatever a reload does to the list. The targets of the bond's
-//! group are positions in that list.
+//! A member keeps its number as long as the bond exists, whatever a reload does to the list of members. The
+//! targets of the bond's group, in contrast, are positions in that list.
 
 use super::assignment::weight_of_speed;
 use super::config::{Bond, Member, Mode};
@@ -9,7 +9,7 @@ use engine::program::{PortId, Program};
 use std::collections::{BTreeMap, BTreeSet};
 use table::NO_TARGET;
 
-/// The weight of a link whose speed is not known: as 1 Gbit/s.
+/// Weight of a link of unknown speed: that of 1 Gbit/s.
 pub(super) const UNKNOWN_WEIGHT: u32 = 1000;
 
 /// The members of a bond.
@@ -18,23 +18,23 @@ pub(super) struct Members {
     mode: Mode,
     ids: BTreeMap<String, u16>,
     next_id: u16,
-    /// Speeds of the links that are known.
+    /// Link speeds, where known.
     speeds: BTreeMap<u16, u64>,
-    /// Members that the operator took out.
+    /// Members the operator has disabled.
     pub disabled: BTreeSet<u16>,
-    /// Members that the configuration has no longer.
+    /// Members that a reload removed from the configuration.
     gone: BTreeMap<u16, Gone>,
 }
 
-/// A member that the configuration has no longer.
+/// A member that a reload removed from the configuration.
 struct Gone {
     name: String,
-    /// Its port, if there still is one.
+    /// Its port, if that still exists.
     port: Option<PortId>,
 }
 
 impl Members {
-    /// The members of a configuration, numbered by their positions.
+    /// The members of a configuration, numbered by position.
     pub fn new(bond: &Bond) -> Members {
         let ids: BTreeMap<String, u16> = bond.members.iter().map(|member| member.name.clone()).zip(0..).collect();
         Members {
@@ -48,7 +48,7 @@ impl Members {
         }
     }
 
-    /// Keeps the numbers and what is known of members that were there before a reload.
+    /// Keeps the numbers and the state of members that existed before a reload.
     pub fn take_over(&mut self, mut old: Members) {
         self.next_id = old.next_id;
         for (name, id) in &mut self.ids {
@@ -61,17 +61,17 @@ impl Members {
         (self.speeds, self.disabled) = (old.speeds, old.disabled);
     }
 
-    /// Finds the ports of members that the configuration has no longer.
+    /// Looks up the ports of removed members.
     pub fn find_gone(&mut self, program: &Program) {
         self.gone.values_mut().for_each(|gone| gone.port = program.port_named(&gone.name));
     }
 
-    /// The numbers of members that the configuration has no longer.
+    /// The numbers of removed members.
     pub fn gone(&self) -> Vec<u16> {
         self.gone.keys().copied().collect()
     }
 
-    /// Forgets the members that the configuration has no longer.
+    /// Forgets removed members.
     pub fn forget_gone(&mut self) {
         for id in std::mem::take(&mut self.gone).into_keys() {
             self.speeds.remove(&id);
@@ -79,7 +79,7 @@ impl Members {
         }
     }
 
-    /// A member's number.
+    /// The number of a member.
     pub fn id(&self, name: &str) -> Option<u16> {
         self.ids.get(name).copied()
     }
@@ -89,12 +89,12 @@ impl Members {
         &self.ids
     }
 
-    /// The member that has a port.
+    /// The member with this port.
     pub fn at(&self, port: PortId) -> Option<u16> {
         self.id(&self.list.iter().find(|member| member.port == port)?.name)
     }
 
-    /// What is configured of a member.
+    /// The configuration of a member.
     pub fn get(&self, id: u16) -> Option<&Member> {
         self.list.iter().find(|member| self.id(&member.name) == Some(id))
     }
@@ -110,7 +110,7 @@ impl Members {
         self.get(id).map(|member| member.port).or_else(|| self.gone.get(&id)?.port)
     }
 
-    /// A member's place among the group's targets.
+    /// The index of a member among the group's targets.
     pub fn target(&self, id: u16) -> u16 {
         let place = self.list.iter().position(|member| self.id(&member.name) == Some(id));
         place.map_or(NO_TARGET, |place| place as u16)
@@ -121,13 +121,13 @@ impl Members {
         self.list.iter().filter_map(|member| Some((self.id(&member.name)?, member.clone()))).collect()
     }
 
-    /// Notes the speed of a member's link.
+    /// Records the speed of a member's link.
     pub fn set_speed(&mut self, id: u16, speed_bps: u64) {
         self.speeds.insert(id, speed_bps);
     }
 
-    /// A member's share of the buckets: as written, or by its speed; that of any other where all are to have a bucket, or
-    /// the active one all.
+    /// A member's weight: as configured, or else by its speed. It is the same for all members where each must
+    /// have a bucket or where the active one has all.
     pub fn weight(&self, id: u16) -> u32 {
         let Some(member) = self.get(id) else { return UNKNOWN_WEIGHT };
         match self.mode {

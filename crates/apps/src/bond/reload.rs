@@ -1,4 +1,4 @@
-//! What a bond takes over from the one before a reload.
+//! What a bond takes over from its predecessor in a reload.
 
 use super::app::BondApp;
 use super::traffic::Context;
@@ -6,11 +6,12 @@ use super::{lacp, links};
 use crate::app::Action;
 
 impl BondApp {
-    /// Takes over what another of the same name had, member by member. What that takes to do is done when it begins.
+    /// Takes over the state of a bond with the same name, member by member. Resulting actions are taken when
+    /// it begins.
     pub(super) fn take_over(&mut self, mut old: BondApp) {
         old.stations.adapt(&old.bond, &self.bond);
         if old.bond.mode != self.bond.mode || old.bond.lacp.is_some() != self.bond.lacp.is_some() {
-            // Another kind of bond: only what lies in the pipes is known still.
+            // A bond of another kind: all that matters is what it has left in the pipes.
             self.stations = old.stations;
             self.admitted.replace(old.admitted);
             self.traffic.elephants.replace(old.traffic.elephants);
@@ -22,7 +23,7 @@ impl BondApp {
         (self.bond, self.members) = (bond, members);
     }
 
-    /// Brings what was taken over in line with the configuration.
+    /// Adapts the state taken over to the configuration.
     pub(super) fn adapt(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let BondApp { bond, members, traffic, admitted, .. } = self;
         traffic.adapt(Context { now_ns, bond, members }, actions);
@@ -40,7 +41,7 @@ impl BondApp {
         traffic.share_out(Context { now_ns, bond, members }, actions);
     }
 
-    /// Lets go of a member that the configuration has no longer.
+    /// Removes a member that is no longer in the configuration.
     fn remove(&mut self, now_ns: u64, id: u16, actions: &mut Vec<Action>) {
         let BondApp { bond, members, traffic, .. } = self;
         traffic.remove(Context { now_ns, bond, members }, id, actions);

@@ -1,4 +1,4 @@
-//! Stations inside a bond: what is learnt of them ([`Learnt`]), and the entries by which the pipes know them.
+//! The stations inside a bond: those learnt ([`Learnt`]), and their entries in the pipes.
 
 use super::config::{Bond, Mode};
 use super::entries::{add, remove};
@@ -7,62 +7,63 @@ use super::pipes::Names;
 use crate::app::Action;
 use engine::program::{PipeId, Program};
 
-/// The stations inside, and the pipes that know them.
+/// The stations inside, and the pipes with their entries.
 pub(super) struct Stations {
     pub learnt: Learnt,
-    /// The pipes `learn` and `reflected`, as far as the bond has them.
+    /// The pipes `learn` and `reflected`, where the bond has them.
     pipes: Vec<PipeId>,
-    /// Addresses that are to be taken out of the pipes.
+    /// Addresses whose entries are still to be removed.
     unlearnt: Vec<Mac>,
 }
 
 impl Stations {
-    /// None is known yet.
+    /// State without any station.
     pub fn new(bond: &Bond) -> Stations {
         Stations { learnt: Learnt::new(bond.learnt_max), pipes: Vec::new(), unlearnt: Vec::new() }
     }
 
-    /// Looks up the pipes.
+    /// Looks up the pipes in the program.
     pub fn bind(&mut self, names: &Names<'_>, program: &Program) {
         let named = [names.learn(), names.reflected()];
         self.pipes = named.iter().filter_map(|name| program.pipe_named(name)).collect();
     }
 
-    /// After a reload: what was known stays so if the pipes do in which it lies.
+    /// Keeps the stations after a reload if the pipes keep their entries.
     pub fn adapt(&mut self, before: &Bond, now: &Bond) {
         let pipes = |bond: &Bond| (bond.learns(), bond.learns() && bond.mode == Mode::BalanceSlb);
         let shrinks = now.learnt_max < before.learnt_max;
         if pipes(before) == pipes(now) && !shrinks {
             self.learnt.set_capacity(now.learnt_max);
         } else {
-            // Some entries of a pipe that shrinks may be lost.
+            // A pipe that gets smaller may lose some of its entries.
             self.unlearnt.extend(self.learnt.iter().map(|(mac, _)| mac).filter(|_| now.learns()));
             self.learnt = Learnt::new(now.learnt_max);
         }
     }
 
-    /// Removes the entries that a reload has left.
+    /// Removes entries left over from before a reload.
     pub fn begin(&mut self, actions: &mut Vec<Action>) {
         for mac in std::mem::take(&mut self.unlearnt) {
             self.forget(mac, actions);
         }
     }
 
-    /// A frame from inside whose source was not known.
+    /// Learns the source of a frame from inside.
     pub fn learn(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let Some((mac, gone)) = self.learnt.learn(now_ns, frame) else { return };
         gone.into_iter().for_each(|gone| self.forget(gone, actions));
         actions.extend(self.pipes.iter().map(|pipe| add(*pipe, mac)));
     }
 
-    /// A frame whose source is inside came in from outside. Whether the station has moved there; then it is forgotten.
+    /// Handles a frame from outside whose source is inside. Returns whether the station has moved, and
+    /// forgets it if so.
     pub fn has_moved(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) -> bool {
         let moved = self.learnt.has_moved(now_ns, frame);
         moved.into_iter().for_each(|mac| self.forget(mac, actions));
         moved.is_some()
     }
 
-    /// Addresses that were learnt long ago have to be seen again.
+    /// Forgets addresses not seen for a long time.
     pub fn age(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         while let Some(mac) = self.learnt.age(now_ns) {
             self.forget(mac, actions);

@@ -1,5 +1,5 @@
-//! By which member frames leave: the buckets, the flows with a bucket of their own, and the loads that move both. What one
-//! of them does concerns the others, and here it is told to them.
+//! By which member frames leave: the buckets, the pinned flows, and the loads that move both. This file keeps
+//! the three consistent.
 
 use super::assignment::Move;
 use super::balance::Balance;
@@ -15,14 +15,14 @@ use engine::program::{GroupId, Program};
 use engine::snapshot::BucketReport;
 use std::collections::BTreeSet;
 
-/// The buckets of a bond, its elephants, and when loads are evened out.
+/// The buckets of a bond, its elephants, and its rebalancing.
 pub(super) struct Traffic {
     pub buckets: Buckets,
     pub balance: Balance,
     pub elephants: Elephants,
 }
 
-/// What all of it depends on.
+/// The parts of the bond that these depend on.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub now_ns: u64,
@@ -31,38 +31,38 @@ pub(super) struct Context<'a> {
 }
 
 impl Traffic {
-    /// Nothing is sent yet.
+    /// State in which nothing is sent.
     pub fn new(bond: &Bond, members: &Members) -> Traffic {
         Traffic { buckets: Buckets::new(bond, members), balance: Balance::new(bond), elephants: Elephants::new() }
     }
 
-    /// Looks up groups and pipes.
+    /// Looks up groups and pipes in the program.
     pub fn bind(&mut self, bond: &Bond, group: GroupId, program: &Program) {
         self.buckets.bind(bond, group);
         self.elephants.bind(bond, program);
     }
 
-    /// The elephants, and what they are moved with.
+    /// The elephants, and the parts they need.
     fn elephants<'a>(&'a mut self, context: Context<'a>) -> (&'a mut Elephants, With<'a>) {
         let Traffic { buckets, balance, elephants } = self;
         let Context { bond, members, .. } = context;
         (elephants, With { bond, members, buckets, rebalance: &mut balance.rebalance })
     }
 
-    /// The first of its kind begins.
+    /// Starts without a predecessor of the same kind.
     pub fn begin(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         self.elephants.begin(context.bond, actions);
-        // Another kind of bond may have left targets.
+        // A bond of another kind may have left targets.
         self.buckets.stop(context.bond.size(), actions);
     }
 
-    /// Brings what was taken over from before a reload in line with the configuration.
+    /// Adapts the state taken over in a reload to the configuration.
     pub fn adapt(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         let (elephants, mut with) = self.elephants(context);
         elephants.adapt(&mut with, actions);
         let totals = self.lanes(context.bond).totals.into_owned();
         self.balance.adapt(context.now_ns, context.bond, &totals);
-        // First of all, so that no other move names a bucket that is not there.
+        // This comes first, so that no other move names a bucket that does not exist.
         let size = context.bond.size();
         if self.buckets.assignment.slots().len() != size as usize {
             let moves = self.buckets.assignment.resize(size);
@@ -71,7 +71,7 @@ impl Traffic {
         }
     }
 
-    /// Gives the members their shares after a reload.
+    /// Distributes the buckets over the members after a reload.
     pub fn share_out(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         for (id, _) in context.members.each() {
             let weight = context.members.weight(id);
@@ -85,13 +85,13 @@ impl Traffic {
         elephants.follow_buckets(&with, actions);
     }
 
-    /// Lets go of a member.
+    /// Removes a member.
     pub fn remove(&mut self, context: Context<'_>, id: u16, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.remove(id);
         self.order(context, &moves, "a member was removed", actions);
     }
 
-    /// A member's share follows the speed of its link.
+    /// Updates a member's weight to the speed of its link.
     pub fn set_speed(&mut self, context: Context<'_>, id: u16, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.set_weight(id, context.members.weight(id));
         self.order(context, &moves, "a member's speed", actions);
@@ -99,12 +99,12 @@ impl Traffic {
         elephants.settle(context.now_ns, "a member's speed", &mut with, actions);
     }
 
-    /// A member may be used, or no longer and why.
+    /// Starts or stops using a member; `against` is the reason for stopping.
     pub fn set_up(&mut self, context: Context<'_>, id: u16, against: Option<Reason>, actions: &mut Vec<Action>) {
         let assignment = &mut self.buckets.assignment;
         let (moves, why) = match against {
             None => (assignment.set_up(id, true), "a member is there"),
-            // The link works: no bucket has to leave it in a hurry.
+            // The link works, so buckets can leave it gradually.
             Some(Reason::Operator) => (assignment.leave(id), show::reason(Reason::Operator)),
             Some(reason) => (assignment.set_up(id, false), show::reason(reason)),
         };
@@ -118,7 +118,7 @@ impl Traffic {
         self.start_or_stop(context, actions);
     }
 
-    /// A member that was left on purpose is of no use any more: what would have left it when idle leaves it now.
+    /// A member being left has failed: what was to leave it when idle leaves it now.
     pub fn hasten(&mut self, context: Context<'_>, id: u16, why: &str, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.set_up(id, false);
         self.order(context, &moves, why, actions);
@@ -126,7 +126,7 @@ impl Traffic {
         elephants.hasten(id, &with, actions);
     }
 
-    /// Every bucket anew: with the active member if there is `single` one, or with all that are enabled.
+    /// Assigns every bucket anew: to the active member if the bond is `single`, else to all enabled members.
     pub fn reassign(
         &mut self,
         context: Context<'_>,
@@ -149,7 +149,7 @@ impl Traffic {
         self.start_or_stop(context, actions);
     }
 
-    /// Orders moves of buckets, each later one in place of an earlier one of the same bucket.
+    /// Orders moves of buckets. A later move of a bucket replaces an earlier one.
     pub fn order(&mut self, context: Context<'_>, moves: &[Move], why: &str, actions: &mut Vec<Action>) {
         let moves = joined(moves);
         let (elephants, with) = self.elephants(context);
@@ -159,7 +159,8 @@ impl Traffic {
         elephants.follow_buckets(&with, actions);
     }
 
-    /// Nothing is sent while no member may be used. With the first one that may be, every bucket is where it should.
+    /// Stops sending when no member may be used, and starts again, with every bucket in its place, when one
+    /// may.
     fn start_or_stop(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         if !self.buckets.update_sending() {
             return;
@@ -175,13 +176,14 @@ impl Traffic {
         }
     }
 
-    /// Has all buckets read, the bond's own last.
+    /// Asks for the counters of all buckets, the bond's own last.
     pub fn read(&self, actions: &mut Vec<Action>) {
         actions.extend(self.elephants.heavy.map(Action::ReadBuckets));
         actions.push(Action::ReadBuckets(self.buckets.group));
     }
 
-    /// Buckets were read. Those of elephants: `None`; the bond's own: whether a rebalance has waited for them.
+    /// Takes in counters. Returns `None` for `heavy`, and for the bond's own buckets whether a rebalance was
+    /// waiting.
     pub fn count(&mut self, context: Context<'_>, group: GroupId, report: &BucketReport) -> Option<bool> {
         if self.elephants.heavy == Some(group) {
             self.elephants.count(report);
@@ -197,13 +199,13 @@ impl Traffic {
         Some(waited)
     }
 
-    /// A frame of a bucket that is looked at.
+    /// Takes in a copy of a frame from the bucket being looked at.
     pub fn looked_at(&mut self, context: Context<'_>, frame: &[u8], actions: &mut Vec<Action>) {
         let (elephants, mut with) = self.elephants(context);
         elephants.looked_at(context.now_ns, frame, &mut with, actions);
     }
 
-    /// A look may be over.
+    /// Ends the look in progress if its time has come.
     pub fn tick(&mut self, context: Context<'_>, actions: &mut Vec<Action>) {
         if self.elephants.wake_ns().is_some_and(|until_ns| until_ns <= context.now_ns) {
             let (elephants, mut with) = self.elephants(context);
@@ -215,12 +217,12 @@ impl Traffic {
         self.elephants.lanes(bond.elephants, &self.buckets)
     }
 
-    /// What a rebalance would do.
+    /// The moves a rebalance would make.
     pub fn plan(&self, bond: &Bond, carriers: &[Carrier]) -> Plan {
         of_buckets(self.balance.plan(&self.lanes(bond), carriers), bond)
     }
 
-    /// Evens out loads: if it is time, or if the operator asked.
+    /// Rebalances if it is time or if the operator asked.
     pub fn rebalance(
         &mut self,
         context: Context<'_>,
@@ -252,13 +254,13 @@ impl Traffic {
         Some(plan)
     }
 
-    /// Moves that the engine has carried out, and those of them that found a bucket in use.
+    /// Moves the engine has carried out, and how many of them found the bucket in use.
     pub fn moved(&self) -> (u64, u64) {
         self.elephants.moves(&self.buckets.report)
     }
 }
 
-/// A plan whose elephants are buckets of the bond: a flow that has one of its own is known.
+/// The plan without elephants that are already pinned.
 fn of_buckets(mut plan: Plan, bond: &Bond) -> Plan {
     plan.elephants.retain(|one| one.bucket < bond.size());
     plan

@@ -1,4 +1,4 @@
-//! Bonds whose switch does not know of them: OVS's cases B6 to B10.
+//! Bonds to a switch that is unaware of them: OVS's cases B6 to B10.
 
 use super::frames::{arp, from, is_rarp, source, udp};
 use super::rig::{MS, Rig, SEC, bond};
@@ -21,7 +21,7 @@ fn stations_leave_by(rig: &mut Rig, port: u16) {
     rig.assert_sound();
 }
 
-/// RARP frames since then: the member and the station of each.
+/// The RARP frames sent since `mark`: the member and the station of each.
 fn announced(rig: &Rig, mark: usize) -> Vec<(u16, u8)> {
     let of = rig.sent[mark..].iter().filter(|seen| is_rarp(&seen.bytes));
     let one = |seen: &super::rig::Seen| {
@@ -87,7 +87,7 @@ fn b7_another_primary_takes_over_and_none_leaves_things_as_they_are() {
     rig.reload(with(None));
     rig.run(SEC);
     stations_leave_by(&mut rig, 2);
-    // The primary leaves the bond with its member, and comes back with it.
+    // The primary is removed from the bond and added again.
     rig.reload(Bond { members: vec![super::rig::member(2), super::rig::member(3)], ..with(None) });
     stations_leave_by(&mut rig, 2);
     rig.reload(with(Some("p1")));
@@ -165,7 +165,8 @@ fn what_is_inside_does_not_come_in_again() {
     rig.run(4 * SEC);
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &arp(station, true))), [0; 3], "too early to have moved");
     rig.run(SEC);
-    // It has moved outside and says so: the switch sends that by every member, and it comes in once.
+    // The station has moved outside and announces itself; the switch floods that to every member, and one
+    // copy is accepted.
     assert_eq!([3, 2, 1].map(|port| rig.receive(port, &arp(station, true))), [0, 0, 1]);
     assert_eq!(rig.receive(2, &from(station, None, 1)), 1);
     rig.assert_sound();

@@ -1,5 +1,5 @@
-//! The bond on a virtual clock: its program in a real engine, the app driven as whoever runs it does, and a partner that
-//! speaks LACP at the other ends of its links.
+//! Bonds on a virtual clock: the program runs in a real engine, the app is driven as the daemon drives it,
+//! and a simulated partner speaks LACP at the other ends of the links.
 
 mod balance;
 mod elephants;

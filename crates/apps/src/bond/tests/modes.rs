@@ -74,7 +74,7 @@ fn a_static_bond_needs_nobody_and_takes_from_all() {
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &udp(1))), [1, 1, 0]);
     rig.carrier(2, false);
     assert_eq!([1, 2].map(|port| rig.receive(port, &udp(1))), [1, 0]);
-    // LACP of somebody who speaks it all the same comes in nowhere.
+    // LACPDUs of a partner that speaks LACP regardless are not delivered.
     rig.carrier(2, true);
     rig.add_partner();
     rig.run(5 * SEC);
@@ -82,7 +82,7 @@ fn a_static_bond_needs_nobody_and_takes_from_all() {
     rig.assert_sound();
 }
 
-/// Answers the questions of the last time on these members; returns how many there were.
+/// Answers the probes sent on these members since `since`; returns how many there were.
 fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
     let asked: Vec<Seen> = rig.sent[since..].iter().filter(|seen| seen.bytes[12..14] == [8, 6]).cloned().collect();
     for seen in asked.iter().filter(|seen| by.contains(&seen.port)) {

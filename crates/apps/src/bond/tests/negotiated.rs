@@ -1,4 +1,4 @@
-//! Bonds with LACP: nothing is sent or taken without a partner's word.
+//! Bonds with LACP send and accept nothing without the partner's consent.
 
 use super::frames::udp;
 use super::rig::{LINKS, MS, Rig, SEC, bond, lacp_config};
@@ -109,7 +109,7 @@ fn a_partner_that_is_only_taken_from_ends_the_fallback() {
     rig.carrier(1, false);
     assert_eq!((rig.app.aggregation.negotiation, rig.send(&udp(1))), (Negotiation::Fallback, vec![2]));
     rig.carrier(1, true);
-    // Step by step: it collects before it distributes.
+    // The partner collects before it distributes.
     for _ in 0..100 {
         rig.run(MS / 10);
         rig.assert_sound();
@@ -160,7 +160,7 @@ fn too_few_links_are_none() {
     rig.assert_sound();
 }
 
-/// A LACPDU of the partner's, spoilt.
+/// Corrupted variants of one of the partner's LACPDUs.
 fn hostile(pdu: &[u8]) -> Vec<Vec<u8>> {
     let spoilt = |at: usize, byte: u8| {
         let mut frame = pdu.to_vec();
@@ -171,7 +171,7 @@ fn hostile(pdu: &[u8]) -> Vec<Vec<u8>> {
     own[20..26].copy_from_slice(&lacp_config(1).system.mac);
     let mut all: Vec<Vec<u8>> = (14..pdu.len().min(124)).map(|length| pdu[..length].to_vec()).collect();
     all.extend([spoilt(14, 2), spoilt(14, 10), spoilt(14, 0xff), spoilt(15, 0), spoilt(16, 9), spoilt(17, 1), own]);
-    // To another address than the protocol's.
+    // Sent to an address that is not the protocol's.
     all.extend([spoilt(5, 3), spoilt(0, 2)]);
     all
 }

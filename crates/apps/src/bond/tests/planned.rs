@@ -1,4 +1,4 @@
-//! Moves that are planned: nothing is lost, and nothing is reordered that pauses.
+//! Planned moves lose nothing, and reorder no flow that pauses.
 
 use super::frames::{number_of, numbered, udp};
 use super::rig::{MS, Rig, SEC, bond};
@@ -7,16 +7,17 @@ use std::collections::BTreeMap;
 
 const US: u64 = 1_000;
 
-/// Streams from inside and from the partner, and what came of them.
+/// Streams of frames from inside and from the partner, with counts.
 #[derive(Default)]
 struct Traffic {
     number: u32,
-    /// Frames that the partner sent.
+    /// Frames sent by the partner.
     from_partner: u32,
 }
 
 impl Traffic {
-    /// For so long, one frame of each flow every `gap_ns`, and one from the partner by every member that it sends by.
+    /// For `ns`: one frame of each flow every `gap_ns`, and one from the partner on every member it
+    /// distributes to.
     fn run(&mut self, rig: &mut Rig, flows: u16, ns: u64, gap_ns: u64) {
         for _ in 0..ns / gap_ns {
             for flow in 0..flows {
@@ -36,7 +37,7 @@ impl Traffic {
         }
     }
 
-    /// Every frame has arrived; how many did after a later one of its flow.
+    /// Asserts that every frame has arrived; returns how many did so after a later one of their flow.
     fn end(&self, rig: &mut Rig, flows: u16) -> u32 {
         rig.run(10 * MS);
         assert_eq!(rig.refused_by_partner, 0, "nothing is sent to whom does not collect");
@@ -57,7 +58,7 @@ impl Traffic {
     }
 }
 
-/// A bond over wires of different lengths, as far apart as its idle gap allows.
+/// A bond over links whose latencies differ by as much as its idle gap allows.
 fn uneven(members: u16) -> Rig {
     let mut rig = Rig::negotiated(members);
     for (port, latency_us) in [(1, 900), (2, 100), (3, 500)] {
@@ -71,7 +72,7 @@ fn flows_that_pause_are_never_reordered() {
     let mut rig = uneven(3);
     let mut traffic = Traffic::default();
     for words in ["disable p1", "enable p1", "disable p2", "enable p2", "migrate 7 p3", "rebalance"] {
-        // Bursts of five, and a pause of 2 ms.
+        // Bursts of five frames, each followed by a pause of 2 ms.
         for burst in 0..100 {
             traffic.run(&mut rig, 40, 5 * 200 * US, 200 * US);
             rig.run(2 * MS);
@@ -133,7 +134,8 @@ fn a_partner_that_leaves_a_link_is_left_too() {
     let mut rig = Rig::negotiated(2);
     let mut traffic = Traffic::default();
     rig.partner_holds(2, true);
-    // It stops taking frames before we hear of it: what is on the wire then is lost at the partner's end, not ours.
+    // The partner stops accepting frames before we hear of it; frames in flight are lost at its end, not at
+    // ours.
     rig.run(MS);
     assert_eq!(rig.enabled(), [1]);
     rig.refused_by_partner = 0;
@@ -155,7 +157,7 @@ fn a_leaver_that_is_lost_is_left_at_once() {
         let flows: Vec<u16> = (0..200).filter(|flow| rig.send(&udp(*flow)) == [2]).collect();
         let others: Vec<u16> = (0..200).filter(|flow| rig.send(&udp(*flow)) == [3]).collect();
         rig.ask("disable p2").unwrap();
-        // Another move that waits, and has no reason to hurry.
+        // Another pending move, which has no reason to hurry.
         rig.ask("disable p3").unwrap();
         rig.ask("enable p3").unwrap();
         assert!(flows.iter().all(|flow| rig.send(&udp(*flow)) == [2]), "they wait");

@@ -1,4 +1,4 @@
-//! Any sequence of events leaves a bond sound.
+//! Any sequence of events leaves a bond in a sound state.
 
 use super::frames::{arp, from, long, udp};
 use super::rig::{LINKS, MS, Rig, bond, lacp_config, member};
@@ -18,7 +18,7 @@ enum Act {
     Gratuitous(u16, u16),
     Pdu(u16, Vec<u8>),
     Reload(Reload),
-    /// A flow that is heavy for an interval and a look.
+    /// A flow that is heavy for one interval and one look.
     Heavy(u16),
     Run(u64),
 }
@@ -26,7 +26,7 @@ enum Act {
 #[derive(Clone, Debug)]
 struct Reload {
     mode: Mode,
-    /// Bits: which ports are members.
+    /// Bit mask of the ports that are members.
     members: u8,
     reversed: bool,
     lacp: bool,
@@ -116,7 +116,7 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A bond that pins flows.
+/// A configuration in which flows are pinned.
 fn pinning() -> impl Strategy<Value = Reload> {
     reload().prop_map(|reload| Reload {
         mode: if reload.lacp { Mode::BalanceTcp } else { Mode::Static },
@@ -204,7 +204,7 @@ fn all_go_well(first: &Reload, acts: Vec<Act>) {
         carry_out(&mut rig, act);
         rig.assert_sound();
     }
-    // And when all is well again, all members are used.
+    // Once everything works again, all members are used.
     for port in 1..=LINKS {
         rig.carrier(port, true);
         rig.cut(port, false);

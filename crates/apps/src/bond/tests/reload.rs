@@ -1,4 +1,4 @@
-//! A configuration that changes under traffic: nothing is lost, and nothing moves that need not.
+//! Reloads under traffic lose nothing, and move nothing that can stay.
 
 use super::frames::{from, udp};
 use super::rig::{LINKS, Rig, SEC, bond, builder_of, errors, member, program_of};
@@ -6,7 +6,7 @@ use crate::bond::{Bond, Mode};
 use engine::program::{Entry, Pipe, PortId};
 use std::collections::BTreeSet;
 
-/// Every flow leaves by one enabled member.
+/// Asserts that every flow leaves by one enabled member.
 fn all_arrive(rig: &mut Rig) {
     let enabled: BTreeSet<u16> = rig.enabled().into_iter().collect();
     let dropped = rig.dropped();
@@ -18,7 +18,7 @@ fn all_arrive(rig: &mut Rig) {
     rig.assert_sound();
 }
 
-/// Buckets that differ, and did not have to: they were with members that stay.
+/// Number of buckets that moved although their member stayed, that is, was not in `without`.
 fn moved(before: &[Option<u16>], after: &[Option<u16>], without: &[u16]) -> usize {
     let stayed = |port: &Option<u16>| port.is_some_and(|port| !without.contains(&port));
     before.iter().zip(after).filter(|(before, after)| stayed(before) && before != after).count()
@@ -56,7 +56,7 @@ fn a_member_less_leaves_the_others_alone_and_tells_its_partner() {
     assert_eq!(moved(&before, &rig.table(), &[2]), 0);
     assert_eq!(rig.partner.as_ref().unwrap().used[&2], (false, false));
     assert!(rig.said.iter().all(|line| !line.contains("none")), "{:?}", rig.said);
-    // And back.
+    // And back again.
     rig.reload(bond(Mode::BalanceTcp, 3));
     rig.run(6 * SEC);
     all_arrive(&mut rig);
@@ -95,7 +95,7 @@ fn ports_may_have_other_numbers() {
         rig.add_partner();
         rig.run(5 * SEC);
         rig.carrier(1, false);
-        // The ports 1 to 3 are 3, 1, 2 now: what was p1 is number 3.
+        // Ports 1, 2 and 3 are now 3, 1 and 2, so what was p1 has number 3.
         let now = |port: u16| (port + 1) % 3 + 1;
         let mut renumbered = bond(mode, 3);
         renumbered.members.iter_mut().for_each(|member| member.port = PortId(now(member.port.0)));

@@ -1,4 +1,4 @@
-//! What an operator asks is answered once each.
+//! Every request of an operator is answered exactly once.
 
 use super::frames::{tcp, udp};
 use super::rig::{Rig, SEC, bond};
@@ -41,7 +41,7 @@ fn a_bucket_is_migrated() {
     let shown = rig.ask("show").unwrap();
     assert_eq!(shown["moves"][0]["why"], "the operator's word");
     assert_eq!((&shown["moves"][0]["first"], &shown["moves"][0]["to"]), (&json!(9), &json!(format!("p{to}"))));
-    // It survives a flap of both.
+    // The choice survives a flap of both.
     for port in [from, to] {
         rig.carrier(port, false);
         rig.carrier(port, true);

@@ -1,8 +1,8 @@
-//! A bond in its surroundings.
+//! A bond and its environment.
 //!
-//! Port 0 is inside, ports 1 to 4 can be members. Whatever leaves by a port takes that wire's time to the partner, if the
-//! wire works; a partner with LACP drops data by links that it does not collect from. What is to be found out afterwards
-//! lies in public fields.
+//! Port 0 is inside; ports 1 to 4 can be members. Whatever leaves by a port takes that link's latency to
+//! reach the partner, if the link works. A partner with LACP drops data on links on which it does not
+//! collect. The public fields record everything for later inspection.
 
 use crate::app::{Action, App, Event, RequestId};
 use crate::bond::lacp::{self, Lacp, Policy, Rate, Settings, System};
@@ -23,12 +23,12 @@ use table::NO_TARGET;
 pub const MS: u64 = 1_000_000;
 pub const SEC: u64 = 1_000 * MS;
 pub const INSIDE: PortId = PortId(0);
-/// Ports that can be members.
+/// Number of ports that can be members.
 pub const LINKS: u16 = 4;
 const TICK_LEAST_NS: u64 = MS;
 const GIGABIT: u64 = 1_000_000_000;
 
-/// What left by a port, or came.
+/// A frame that was sent or received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub at_ns: u64,
@@ -42,7 +42,7 @@ pub struct Wire {
     pub carrier: bool,
     pub speed_bps: Option<u64>,
     pub latency_ns: u64,
-    /// Frames to the partner, and from it, are lost without a word.
+    /// Whether frames to the partner, and from it, are silently lost.
     pub cut: [bool; 2],
 }
 
@@ -57,10 +57,10 @@ pub struct Ledger {
     pub dropped: BTreeMap<String, u64>,
 }
 
-/// The other ends of the links.
+/// The partner, at the other end of every link.
 pub struct Partner {
     pub lacp: Lacp,
-    /// Collecting and distributing.
+    /// Whether it collects and distributes, by link.
     pub used: BTreeMap<u16, (bool, bool)>,
 }
 
@@ -69,7 +69,7 @@ enum Flying {
     In(Seen),
 }
 
-/// All of it, and the time.
+/// The bond, its partner, the links and the time.
 pub struct Rig {
     pub now_ns: u64,
     pub bond: Bond,
@@ -78,18 +78,18 @@ pub struct Rig {
     pub app: Box<BondApp>,
     pub partner: Option<Partner>,
     pub wires: BTreeMap<u16, Wire>,
-    /// What left by members, data and not; in its order.
+    /// Everything the members sent, data or not, in order.
     pub sent: Vec<Seen>,
-    /// Data that the partner took, in the order in which it came there.
+    /// Data the partner accepted, in order of arrival.
     pub taken: Vec<Seen>,
-    /// Data that came to a link that the partner does not collect from.
+    /// Data that arrived at links on which the partner does not collect.
     pub refused_by_partner: u64,
-    /// What left by the inside.
+    /// Frames that left through the inside port.
     pub inside: Vec<Vec<u8>>,
     pub ledger: Ledger,
     pub answers: Vec<(RequestId, Result<Value, String>)>,
     pub said: Vec<String>,
-    /// Changes that were refused.
+    /// Changes the engine refused.
     pub refused: Vec<String>,
     flying: Vec<(u64, Flying)>,
     pools: Pools,
@@ -98,7 +98,7 @@ pub struct Rig {
     next_request: u64,
 }
 
-/// A bond of this mode over the first members; nothing is rebalanced, and its gaps are the default ones.
+/// A bond in this mode over the first `members` ports, without rebalancing and with default gaps.
 pub fn bond(mode: Mode, members: u16) -> Bond {
     let mut bond = Bond {
         name: "bond0".into(),
@@ -128,7 +128,7 @@ pub fn bond(mode: Mode, members: u16) -> Bond {
     bond
 }
 
-/// The port of this number as a member.
+/// Port number `port` as a member.
 pub fn member(port: u16) -> Member {
     Member {
         port: PortId(port),
@@ -142,7 +142,7 @@ pub fn member(port: u16) -> Member {
     }
 }
 
-/// Fast and active, of the system with this last byte.
+/// LACP with the fast rate, active, for the system whose address ends in this byte.
 pub fn lacp_config(system: u8) -> lacp::Config {
     lacp::Config {
         system: System { priority: 0x8000, mac: [2, 9, 0, 0, 0, system] },
@@ -155,7 +155,7 @@ pub fn lacp_config(system: u8) -> lacp::Config {
     }
 }
 
-/// A program with a bond in it, and the bond as other apps see it.
+/// A program with a bond in it, and the bond as an attachment for other apps.
 pub fn builder_of(bond: &Bond) -> (ProgramBuilder, Attachment) {
     let mut program = ProgramBuilder::new();
     (0..=LINKS).for_each(|number| _ = program.port(format!("p{number}")));
@@ -171,13 +171,13 @@ pub fn program_of(bond: &Bond) -> Program {
     program
 }
 
-/// What the check refuses a program for.
+/// The errors the check finds in a program.
 pub fn errors(program: &Program) -> Vec<Finding> {
     check(program).into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }
 
 impl Rig {
-    /// A bond that begins, with all links up and no partner that speaks LACP.
+    /// A new bond with all links up and no LACP partner.
     pub fn new(bond: Bond) -> Rig {
         Rig::with_wires(bond, |wire| *wire)
     }
@@ -220,7 +220,7 @@ impl Rig {
         rig
     }
 
-    /// Somebody who speaks LACP on every link, by the same number as ours.
+    /// Adds a partner that speaks LACP on every link, with the same port numbers as ours.
     pub fn add_partner(&mut self) {
         self.partner = Some(Partner { lacp: Lacp::new(lacp_config(9)), used: BTreeMap::new() });
         for port in 1..=LINKS {
@@ -244,19 +244,20 @@ impl Rig {
         }
     }
 
-    /// What was to be taken out of a pipe that is new, or has shrunk, may be gone already; nobody is told.
+    /// Ignores refused removals: an entry to be removed from a pipe that is new or has shrunk may already be
+    /// gone.
     pub fn forgive_removals(&mut self) {
         self.refused.retain(|why| !why.starts_with("Remove"));
         assert!(self.said.iter().all(|line| !line.contains("a change was refused")));
     }
 
-    /// Another configuration takes over, as a reload has it.
+    /// Reloads with another configuration.
     pub fn reload(&mut self, bond: Bond) {
         let program = program_of(&bond);
         self.reload_as(bond, program);
     }
 
-    /// The same, with a program that was written otherwise.
+    /// The same with a program that was generated separately.
     pub fn reload_as(&mut self, bond: Bond, program: Program) {
         self.program = program;
         let mut engine = Engine::new(&self.program, TableHash::new([1, 2])).expect("it compiles");
@@ -268,7 +269,7 @@ impl Rig {
         self.begin();
     }
 
-    /// Tells the app of an event, and does what it wants done.
+    /// Delivers an event to the app and carries out its actions.
     pub fn deliver(&mut self, event: Event<'_>) {
         let mut actions = Vec::new();
         self.app.step(self.now_ns, event, &mut actions);
@@ -307,7 +308,7 @@ impl Rig {
         more
     }
 
-    /// A frame comes in by a port, now.
+    /// A frame arrives at a port now.
     pub fn frame(&mut self, port: u16, bytes: &[u8]) {
         self.ledger.came += 1;
         self.process(port, bytes);
@@ -376,12 +377,12 @@ impl Rig {
         }
     }
 
-    /// The partner's operator keeps a link out, or lets it in again.
+    /// The partner's operator disables a link, or enables it again.
     pub fn partner_holds(&mut self, port: u16, held: bool) {
         self.partner_event(lacp::Event::Hold { member: port, held });
     }
 
-    /// A link's carrier.
+    /// Sets the carrier of a link.
     pub fn carrier(&mut self, port: u16, up: bool) {
         let wire = self.wires.get_mut(&port).unwrap();
         wire.carrier = up;
@@ -403,12 +404,12 @@ impl Rig {
         }
     }
 
-    /// Frames of this link are lost without a word, or no longer.
+    /// Makes a link lose all frames silently, or stop doing so.
     pub fn cut(&mut self, port: u16, cut: bool) {
         self.wires.get_mut(&port).unwrap().cut = [cut; 2];
     }
 
-    /// Lets time pass, from one thing that happens to the next.
+    /// Advances the time from one event to the next.
     pub fn run(&mut self, ns: u64) {
         let until = self.now_ns + ns;
         while let Some(next) = self.next_ns().filter(|next| *next <= until) {
@@ -433,7 +434,7 @@ impl Rig {
         [self.tick_ns(), partner, flying].into_iter().flatten().min()
     }
 
-    /// When the app is to be woken: once a millisecond at most.
+    /// When the app next gets a tick, at most once a millisecond.
     fn tick_ns(&self) -> Option<u64> {
         let least = self.last_tick_ns.map_or(0, |last| last + TICK_LEAST_NS);
         self.app.wake_ns().map(|wake_ns| wake_ns.max(least))
@@ -465,7 +466,7 @@ impl Rig {
         }
     }
 
-    /// The operator asks, and is answered once.
+    /// Sends an operator's request, asserting that it is answered once.
     pub fn ask(&mut self, words: &str) -> Result<Value, String> {
         self.ask_json(&Value::String(words.into()))
     }
@@ -480,12 +481,12 @@ impl Rig {
         answer
     }
 
-    /// What the app tells without being asked.
+    /// The app's own report.
     pub fn app_report(&self) -> Value {
         self.app.report(self.now_ns)
     }
 
-    /// The members that may be used, by their ports.
+    /// The ports of enabled members.
     pub fn enabled(&self) -> Vec<u16> {
         let port = |id: u16| self.app.members.get(id).map(|member| member.port.0);
         let mut ports: Vec<u16> = self.app.links.enabled().filter_map(port).collect();
@@ -493,30 +494,30 @@ impl Rig {
         ports
     }
 
-    /// The active member's port.
+    /// The port of the active member.
     pub fn active(&self) -> Option<u16> {
         self.app.members.get(self.app.links.active()?).map(|member| member.port.0)
     }
 
-    /// What the engine says of the bond's buckets.
+    /// The engine's report on the bond's buckets.
     pub fn report(&self) -> BucketReport {
         self.engine.bucket_reports()[0].clone()
     }
 
-    /// The port of each bucket, as the engine has it.
+    /// The port of each bucket, according to the engine.
     pub fn table(&self) -> Vec<Option<u16>> {
         let port = |slot: &u16| self.plain(*slot).map(|member| member.port.0);
         self.report().slots.iter().map(port).collect()
     }
 
-    /// The member of a target: a twin is its member's.
+    /// The member of a target; a twin counts as its member.
     fn plain(&self, target: u16) -> Option<&Member> {
         let (count, target) = (self.bond.members.len(), usize::from(target));
         let twins = if self.bond.elephants > 0 { 2 } else { 1 };
         (target < twins * count).then(|| &self.bond.members[target % count])
     }
 
-    /// How many buckets each member has.
+    /// Number of buckets of each member.
     pub fn shares(&self) -> BTreeMap<u16, usize> {
         let mut shares = BTreeMap::new();
         for port in self.table().into_iter().flatten() {
@@ -525,24 +526,24 @@ impl Rig {
         shares
     }
 
-    /// Numbers that the entries of a pipe of the bond match.
+    /// The values matched by the entries of one of the bond's pipes.
     pub fn entries(&self, pipe: &str) -> BTreeSet<u128> {
         let Some(pipe) = self.program.pipe_named(pipe) else { return BTreeSet::new() };
         let number = |one: &EntryMatch| if let EntryMatch::Value(value) = one { Some(*value) } else { None };
         self.engine.entries(pipe).iter().filter_map(|(entry, _)| number(entry.matches.first()?)).collect()
     }
 
-    /// Ports whose frames are taken in.
+    /// Ports whose frames are accepted.
     pub fn admitted(&self) -> Vec<u16> {
         self.entries(&Names(&self.bond.name).inward()).into_iter().map(|port| port as u16).collect()
     }
 
-    /// What left by members since then, LACPDUs not counted.
+    /// Frames sent by members since `mark`, except LACPDUs.
     pub fn data_since(&self, mark: usize) -> Vec<&Seen> {
         self.sent[mark..].iter().filter(|seen| !is_slow(&seen.bytes)).collect()
     }
 
-    /// Sends a frame from inside; by which members it left.
+    /// Sends a frame from inside; returns the members it left by.
     pub fn send(&mut self, bytes: &[u8]) -> Vec<u16> {
         let mark = self.sent.len();
         self.frame(0, bytes);
@@ -550,7 +551,7 @@ impl Rig {
         left.map(|seen| seen.port).collect()
     }
 
-    /// Sends a frame by a member; how many of it came out inside.
+    /// Delivers a frame to a member; returns how many copies come out inside.
     pub fn receive(&mut self, port: u16, bytes: &[u8]) -> usize {
         let mark = self.inside.len();
         self.frame(port, bytes);
@@ -561,7 +562,7 @@ impl Rig {
         self.ledger.dropped.values().sum()
     }
 
-    /// What must hold whatever has happened.
+    /// Asserts the invariants that must hold at all times.
     pub fn assert_sound(&self) {
         assert_eq!(self.refused, [""; 0], "no change is refused");
         self.assert_balanced();
@@ -575,7 +576,7 @@ impl Rig {
         assert_eq!(came + originated + copied, transmitted + to_app + self.dropped(), "{:?}", self.ledger);
     }
 
-    /// Every bucket is with a member that may be used, if there is one, and where the app thinks it is.
+    /// Every bucket is assigned to an enabled member, if there is one, and to the one the app believes.
     fn assert_buckets(&self) {
         let (app, enabled) = (&self.app, self.enabled());
         let wanted: Vec<u16> =
@@ -598,8 +599,8 @@ impl Rig {
         assert!(report.moved_busy <= report.moved);
     }
 
-    /// Every pinned flow has its entry and its bucket with a member that may be used, and no bucket is with a twin that is
-    /// not looked at.
+    /// Every pinned flow has its entry, and its bucket is assigned to an enabled member; and only a bucket
+    /// being looked at is assigned to a twin.
     fn assert_elephants(&self) {
         let (app, members) = (&self.app, self.bond.members.len() as u16);
         let elephants = &app.traffic.elephants;
@@ -630,7 +631,7 @@ impl Rig {
         assert!(elsewhere <= report.pending, "a bucket is where it should be, or waits to go there");
     }
 
-    /// The entries are what the state of links and LACP asks for.
+    /// The entries are those that the state of links and LACP calls for.
     fn assert_entries(&self) {
         let (app, names) = (&self.app, Names(&self.bond.name));
         let lingers = |id: u16| app.admitted.lingers(id);
@@ -672,7 +673,7 @@ impl Rig {
     }
 }
 
-/// Is it a frame of a slow protocol?
+/// Whether it is a frame of a slow protocol.
 fn is_slow(bytes: &[u8]) -> bool {
     bytes[12..14] == lacp::ETHER_TYPE.to_be_bytes()
 }
