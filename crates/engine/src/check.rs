@@ -1,10 +1,11 @@
-//! The check of a program: everything wrong with it, at once, before anything runs.
+//! The check of a program: reports everything wrong with it at once, before it runs.
 //!
-//! The executors trust a checked program: indices lead somewhere, entries fit their pipes, forwards make no loop. What
-//! only looks odd (a pipe that nothing leads to, an ACL entry behind a wider one) is a warning. An entry that comes at
-//! run time is admitted by [`Shape::admits`].
+//! The executors rely on it: indices are valid, entries fit their pipes, and forwards form no loop. What is
+//! merely suspicious (a pipe that nothing leads to, an ACL entry hidden by a wider one) is a warning. Entries
+//! added at run time are checked by [`Shape::admits`].
 //!
-//! Costs: linear in entries, but for the pairs of ACL entries up to [`SHADOW_MAX`].
+//! Cost: linear in the number of entries, except for the pairwise comparison of up to [`SHADOW_MAX`] ACL
+//! entries.
 
 mod contradiction;
 pub(crate) mod entries;
@@ -23,32 +24,32 @@ pub use shape::Shape;
 
 use crate::program::{Entry, PipeId, Program};
 
-/// Pipes of a program at most: a walk of more cannot be meant, and the engine keeps a list of packets per pipe.
+/// Most pipes of a program. The engine keeps a list of packets for each.
 pub const PIPES_MAX: usize = 256;
-/// Ports of a program at most: a worker polls each.
+/// Most ports of a program. A worker polls each of them.
 pub const PORTS_MAX: usize = 64;
-/// Groups at most: each has a bucket table of up to 2 MiB.
+/// Most groups. Each has a bucket table of up to 2 MiB.
 pub const GROUPS_MAX: usize = 1024;
-/// Shared counters, and meters, at most: their numbers are 16 bits wide.
+/// Most shared counters, and most meters; their numbers have 16 bits.
 pub const SHARED_MAX: usize = 65_536;
-/// Apps that take frames at most: each has a punt ring per worker.
+/// Most apps that take frames. Each has a punt ring per worker.
 pub const APPS_MAX: usize = 64;
-/// Fields that a pipe matches at most.
+/// Most fields that a pipe can match.
 pub const MATCHES_MAX: usize = 16;
-/// Action templates of a pipe at most.
+/// Most action templates of a pipe.
 pub const TEMPLATES_MAX: usize = 256;
-/// Operations of a template at most.
+/// Most operations of a template.
 pub const OPERATIONS_MAX: usize = 32;
-/// Entries of a pipe at most (4 GiB at 64 B an entry).
+/// Most entries of a pipe (4 GiB at 64 bytes an entry).
 pub const CAPACITY_MAX: u32 = 1 << 26;
-/// Buckets of a Maglev group at most.
+/// Most buckets of a Maglev group.
 pub const MAGLEV_MAX: u32 = 1 << 20;
-/// Buckets of a group filled by wants, or given, at most.
+/// Most buckets of a group that is filled by wants or given.
 pub const WANTS_MAX: u32 = 1 << 16;
-/// ACL pipes with more entries are not searched for shadowed ones: every pair is compared.
+/// Largest ACL pipe that is searched for hidden entries, since every pair is compared.
 pub const SHADOW_MAX: usize = 4096;
 
-/// Everything wrong with a program; in the order of its lists, the graph last.
+/// Everything wrong with a program, in the order of its lists, with the graph last.
 #[must_use]
 pub fn check(program: &Program) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -66,7 +67,7 @@ pub fn check(program: &Program) -> Vec<Finding> {
     findings
 }
 
-/// Everything that makes an entry unfit for its pipe, looked at alone.
+/// Every reason why an entry, considered alone, does not fit its pipe.
 #[must_use]
 pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<FindingKind> {
     let mut kinds = Vec::new();

@@ -1,4 +1,4 @@
-//! Random frames: recipes for `packet::craft`, most of them well formed, and then some bytes spoilt.
+//! Random frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
 
 use super::Random;
 use super::pools::{DSCPS, FLOWS, KEYS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
@@ -15,7 +15,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// Cuts the frame short, or writes over a byte near its start, where the headers are.
+/// Truncates the frame, or overwrites a byte near its start, where the headers are.
 fn spoil(random: &mut Random, frame: &mut Vec<u8>) {
     if random.percent(30) {
         frame.truncate(random.below(frame.len() + 1));
@@ -34,7 +34,7 @@ fn recipe(random: &mut Random, may_tunnel: bool) -> String {
     let mut words = ethernet(random);
     match random.weighted(&[10, 8, 82]) {
         0 if random.percent(50) => words.push("type=35020".to_string()),
-        // Another tag, and an ARP packet that is cut short: seen once a tag has been taken off.
+        // Removing the tag reveals another tag, followed by a truncated ARP packet.
         0 => return format!("{} type=33024 payload=000a08060001", words.join(" ")),
         1 => words.extend(arp(random)),
         _ => words.extend(ip(random, may_tunnel)),
@@ -134,7 +134,7 @@ fn tunnel_in_udp(random: &mut Random, word: &str) -> String {
     }
 }
 
-/// An IP packet without Ethernet.
+/// An IP packet without an Ethernet header.
 fn packet(random: &mut Random) -> String {
     let mut words = ip(random, false);
     if random.percent(30) {
@@ -143,7 +143,7 @@ fn packet(random: &mut Random) -> String {
     words.join(" ")
 }
 
-/// Does a recipe write a header for this protocol?
+/// Whether a recipe writes a header for this protocol.
 fn has_header(protocol: u8, is_ipv4: bool) -> bool {
     matches!((protocol, is_ipv4), (6 | 17, _) | (1, true) | (58, false))
 }
@@ -168,7 +168,7 @@ fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
     }
 }
 
-/// What only one version of IP has.
+/// Words that apply to one version of IP only.
 fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
     let mut words = Vec::new();
     if is_ipv4 {
@@ -197,7 +197,7 @@ fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool)
         words.push(format!("icmp_code={}", random.below(4)));
     } else {
         words.push(format!("sport={}", ports.0));
-        // Some go by a port that only some programs know.
+        // Some tunnels use a port that only some programs are configured with.
         let port = if tunnel && random.percent(10) { 53 } else { port };
         let meant = tunnel || random.percent(5);
         words.push(format!("dport={}", if meant { port } else { ports.1 }));

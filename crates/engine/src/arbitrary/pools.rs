@@ -1,4 +1,4 @@
-//! The values that packets and entries share.
+//! Pools of values from which both packets and entries are drawn, so that they often match.
 
 use super::Random;
 use packet::{Field, FieldKind, FlowKey};
@@ -8,13 +8,13 @@ pub(super) const MACS: &[u64] =
     &[0x02_00_00_00_00_01, 0x02_00_00_00_00_02, 0x02_00_00_00_00_03, 0xff_ff_ff_ff_ff_ff, 0];
 pub(super) const VIDS: &[u16] = &[0, 1, 10, 100, 4095];
 pub(super) const PORTS: &[u16] = &[0, 53, 80, 443, 1024, 40000, 65535];
-/// Two of these in an entry make few enough prefixes for an ACL table.
+/// An entry with two of these expands into few enough prefixes for an ACL table.
 pub(super) const RANGES: &[(u16, u16)] =
     &[(0, 65535), (0, 1023), (1024, 65535), (53, 80), (80, 443), (80, 80), (443, 443), (4789, 4789), (0, 0)];
 pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
 pub(super) const DSCPS: &[u8] = &[0, 10, 46, 63];
 pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
-/// Keys of GRE: one has more bits than a flow key has room for.
+/// GRE keys, one of which has more bits than a flow key has room for.
 pub(super) const KEYS: &[u32] = &[0, 7, 8, 0xff_ffff, 0x100_0007];
 pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 4, 41, 132];
 pub(super) const V4: &[Ipv4Addr] = &[
@@ -33,7 +33,7 @@ pub(super) const V6: &[Ipv6Addr] = &[
     Ipv6Addr::UNSPECIFIED,
 ];
 
-/// Flows that packets belong to more often than chance would have it: source, destination, protocol, ports.
+/// Flows that packets belong to with raised probability: source, destination, protocol, ports.
 pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
     (IpAddr::V4(V4[0]), IpAddr::V4(V4[1]), 6, (40000, 80)),
     (IpAddr::V4(V4[1]), IpAddr::V4(V4[0]), 6, (80, 40000)),
@@ -43,7 +43,7 @@ pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
     (IpAddr::V6(V6[2]), IpAddr::V6(V6[0]), 17, (1024, 53)),
 ];
 
-/// The key of one of these flows, outer or inside a tunnel.
+/// The key of one of these flows, outside or inside a tunnel.
 pub(super) fn flow_key(random: &mut Random) -> FlowKey {
     let (src, dst, protocol, ports) = random.pick(FLOWS);
     let vni = if random.percent(30) { random.pick(VNIS) } else { 0 };
@@ -77,7 +77,7 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
     }
 }
 
-/// A mask: mostly all bits.
+/// A mask, usually of all bits.
 pub(super) fn mask(random: &mut Random, field: Field) -> u128 {
     match random.below(10) {
         0 => random.wide() & field.max(),

@@ -1,4 +1,4 @@
-//! Random programs: one to eight pipes of every kind, each leading only to later ones.
+//! Random programs: one to eight pipes of all types, each forwarding to later ones only.
 
 use super::Random;
 use super::actions::template;
@@ -11,7 +11,7 @@ use crate::program::{
 };
 use packet::{Field, KeySource, TunnelKind};
 
-/// A random program that passes the check, but for metadata read before it is written.
+/// A random program that passes the check, except that it may read metadata that was never written.
 #[must_use]
 pub fn program(random: &mut Random) -> Program {
     let pipes = random.between(1, 8);
@@ -97,7 +97,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     Group { name: format!("group{at}"), fill, size, seed, targets, origin: Origin(200 + at as u32) }
 }
 
-/// Where a pipe may send packets: the next pipes, ports, groups that lead onward, and so on.
+/// A forward that a pipe may use: the next pipes, ports, groups that lead onward, and so on.
 pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
     let groups = groups_onward(program, at);
     match random.weighted(&[50, 20, 6, 12, 5, 5, 5, 6]) {
@@ -115,7 +115,7 @@ pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: 
     }
 }
 
-/// The same for a pipe's own forwards, which may leave a copy with an app.
+/// A forward of the pipe as a whole, which may also copy to an app.
 fn own_forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
     match forward(random, program, at, pipes) {
         Forward::Pipe(next) if !program.apps.is_empty() && random.percent(25) => {
@@ -125,14 +125,14 @@ fn own_forward(random: &mut Random, program: &Program, at: usize, pipes: usize) 
     }
 }
 
-/// Groups none of whose targets leads back to a pipe or to one before it.
+/// Groups none of whose targets leads to this pipe or an earlier one.
 fn groups_onward(program: &Program, at: usize) -> Vec<GroupId> {
     let onward = |target: &Target| !matches!(target.forward, Forward::Pipe(pipe) if pipe.index() <= at);
     let groups = (0..).map(GroupId).zip(&program.groups);
     groups.filter(|(_, group)| group.targets.iter().all(onward)).map(|(id, _)| id).collect()
 }
 
-/// A program in the making.
+/// A program under construction.
 struct Maker {
     program: Program,
     pipes: usize,
@@ -154,7 +154,7 @@ impl Maker {
         pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes);
-        // ACL tables keep pieces of rules: their capacity is no exact number.
+        // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
         pipe.capacity = (pipe.entries.len() + room).max(1) as u32;
         pipe
@@ -198,7 +198,7 @@ impl Maker {
             true => SharedUse::PerEntry,
             false => SharedUse::Pipe(CounterId(random.below(counters) as u16)),
         });
-        // A meter belongs to one pipe; per entry, all that are left do.
+        // A meter belongs to one pipe. With meters per entry, the pipe gets all that are left.
         let meter = if self.meters.is_empty() || random.percent(25) {
             None
         } else if random.percent(20) {
@@ -212,7 +212,7 @@ impl Maker {
     }
 }
 
-/// A field to match or hash: often one that many packets have.
+/// A field to match or hash, often one that many packets have.
 pub(super) fn match_field(random: &mut Random) -> Field {
     const COMMON: &[Field] = &[
         Field::EthType,

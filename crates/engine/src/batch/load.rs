@@ -1,5 +1,5 @@
-//! Fields gathered into keys: a field becomes a load, a shift and a mask, and a column of keys is filled load by load,
-//! so that what kind of field it is gets decided once a batch.
+//! Gathers fields into keys. A field becomes a load, a shift and a mask, and keys are filled load by load,
+//! for all packets at once, so that the kind of a field is examined only once per batch.
 
 use crate::batch::packets::Packets;
 use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers};
@@ -7,14 +7,14 @@ use packet::{Base, Batch, Bits, Field, FieldKind, Layer, LevelId, LevelLayers};
 /// Words of the widest key: four IPv6 addresses.
 pub const KEY_WORDS_MAX: usize = 8;
 
-/// Where a load reads.
+/// Where a load reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     Frame(LevelId, Base),
     Found(Field),
 }
 
-/// One load: up to 64 bits of a field into their place in the key.
+/// One load: moves up to 64 bits of a field into their place in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
     source: Source,
@@ -23,7 +23,7 @@ pub struct Load {
     mask: u64,
     left: u8,
     word: u8,
-    /// The first of its word: it writes the word, the others add to it.
+    /// Whether it is the first load of its word and overwrites it; later ones are ORed in.
     first: bool,
 }
 
@@ -33,11 +33,12 @@ pub struct KeyPlan {
     pub loads: Vec<Load>,
     pub needs: LevelLayers,
     pub words: usize,
-    /// Where each field's bits lie: word and left shift of its low 64 bits; a 128-bit field takes the word before too.
+    /// The place of each field: word, and left shift of its low 64 bits. A 128-bit field also takes the
+    /// preceding word.
     pub places: Vec<Place>,
 }
 
-/// Where a field lies in the key.
+/// The place of a field in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     pub word: usize,
@@ -46,7 +47,7 @@ pub struct Place {
 }
 
 impl KeyPlan {
-    /// Packs fields under their masks, widest first, none across a word.
+    /// Packs fields under their masks, widest first, so that none crosses a word boundary.
     #[must_use]
     pub fn new(fields: &[(Field, u128)]) -> KeyPlan {
         let bits: Vec<u32> = fields.iter().map(|(field, _)| u32::from(field.spec().bits)).collect();
@@ -59,7 +60,7 @@ impl KeyPlan {
         KeyPlan { places, ..plan }
     }
 
-    /// One field a word (two over 64 bits), in the order given: the words of a specified hash.
+    /// Gives each field a word (two if over 64 bits) in the given order, as the specified hash requires.
     #[must_use]
     pub fn unpacked(fields: &[(Field, u128)]) -> KeyPlan {
         let mut plan = KeyPlan::default();
@@ -74,7 +75,7 @@ impl KeyPlan {
         plan
     }
 
-    /// Adds the loads of a field under a mask into its place.
+    /// Adds the loads of a field under a mask.
     pub fn push(&mut self, field: Field, mask: u128, place: Place) {
         let spec = field.spec();
         let mask = mask & field.max();
@@ -101,12 +102,12 @@ impl KeyPlan {
         self.loads.push(Load { first, ..load });
     }
 
-    /// Puts a field's value where its loads put it.
+    /// Writes the value of the field numbered `at` into a key.
     pub fn put(&self, at: usize, value: u128, key: &mut [u64]) {
         self.places[at].put(value, key);
     }
 
-    /// The field's value as its loads would have found it.
+    /// Reads the value of the field numbered `at` from a key.
     #[must_use]
     pub fn get(&self, at: usize, key: &[u64]) -> u128 {
         let Place { word, left, bits } = self.places[at];
@@ -124,7 +125,7 @@ impl KeyPlan {
         packets.having(self.needs, list)
     }
 
-    /// Writes the keys of `list`, whose packets must be `able`; words that no field lies in stay as they are.
+    /// Writes the keys of `list`, whose packets must be `able`. Words without a field are left as they are.
     #[inline]
     pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
         for load in &self.loads {
@@ -136,7 +137,7 @@ impl KeyPlan {
         }
     }
 
-    /// Adds the fields to the keys of `list`, which have zeroes there.
+    /// ORs the fields into the keys of `list`, whose bits must be zero there.
     #[inline]
     pub fn add<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
         for load in &self.loads {
@@ -145,7 +146,8 @@ impl KeyPlan {
     }
 }
 
-/// Places for fields of so many bits, widest first, none across a word; and how many words they take.
+/// Places fields of these widths, widest first, so that none crosses a word boundary. Also returns the number
+/// of words.
 #[must_use]
 pub fn pack(bits: &[u32]) -> (Vec<Place>, usize) {
     let mut places = vec![Place { word: 0, left: 0, bits: 0 }; bits.len()];
@@ -159,7 +161,7 @@ pub fn pack(bits: &[u32]) -> (Vec<Place>, usize) {
 }
 
 impl Place {
-    /// Room for so many bits in the first word that has it.
+    /// Allocates bits in the first word with enough room.
     fn take(bits: u32, used: &mut Vec<u32>) -> Place {
         if bits == 128 {
             used.extend([64, 64]);
@@ -174,7 +176,7 @@ impl Place {
         Place { word: used.len() - 1, left: 0, bits }
     }
 
-    /// Puts a value here.
+    /// Writes a value into this place.
     pub fn put(&self, value: u128, key: &mut [u64]) {
         if self.bits == 128 {
             key[self.word - 1] |= (value >> 64) as u64;
@@ -227,7 +229,7 @@ impl Load {
         }
     }
 
-    /// The value this load gives for one packet, in its place in the word.
+    /// The value of this load for one packet, shifted to its place in the word.
     #[inline(always)]
     fn one(&self, batch: &Batch, packets: &Packets, slot: usize) -> u64 {
         let value = match self.source {
@@ -242,7 +244,7 @@ impl Load {
     }
 }
 
-/// Eight bytes in network order; those behind the chunk's end read as zero.
+/// Eight bytes in network order; bytes beyond the end of the chunk read as zero.
 #[inline(always)]
 #[must_use]
 pub fn load_be64(window: &[u8], at: usize) -> u64 {
@@ -260,7 +262,7 @@ fn load_short(window: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(bytes)
 }
 
-/// The value of a field that parsing or metadata gives.
+/// The value of a field that comes from parsing or metadata.
 #[inline(always)]
 fn found(field: Field, packets: &Packets, slot: usize) -> u64 {
     let headers = &packets.headers[slot];
@@ -278,14 +280,14 @@ fn found(field: Field, packets: &Packets, slot: usize) -> u64 {
     }
 }
 
-/// One constant comparison of a pipe.
+/// One comparison with a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Guard {
     load: Load,
     want: u64,
 }
 
-/// All constant comparisons of a pipe.
+/// All of a pipe's comparisons with constants.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Guards {
     guards: Vec<Guard>,
@@ -293,7 +295,7 @@ pub struct Guards {
 }
 
 impl Guards {
-    /// Guards for `(field, value, mask)`.
+    /// Creates the guards for a list of `(field, value, mask)`.
     #[must_use]
     pub fn new(constants: &[(Field, u128, u128)]) -> Guards {
         let mut guards = Guards::default();
@@ -323,7 +325,7 @@ impl Guards {
     }
 }
 
-/// Reads one field of one packet, as a number; `None` when the packet does not have it.
+/// Reads one field of one packet as a number; `None` if the packet does not have it.
 #[inline]
 #[must_use]
 pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Option<u128> {

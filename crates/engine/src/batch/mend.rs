@@ -1,8 +1,8 @@
-//! Checksums mended for what an action changed (RFC 1624), never computed anew: a frame that arrived broken leaves
-//! just as broken, and its receiver still notices.
+//! Incremental checksum updates (RFC 1624) after an action. Checksums are never recomputed, so that a frame
+//! that arrived corrupted leaves corrupted, and its receiver still notices.
 //!
-//! A change inside a tunnel passes through up to three checksums, innermost first; each one's own change counts as a
-//! change of the bytes around it.
+//! A change inside a tunnel affects up to three checksums, innermost first. Each updated checksum is itself a
+//! change to the bytes covered by the next one.
 
 use packet::{
     Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Source, Sum,
@@ -12,13 +12,13 @@ use packet::{
 /// Which checksums cover a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cover {
-    /// Whose headers are meant.
+    /// The level whose headers contain the field.
     pub level: LevelId,
-    /// The field lies in an IPv4 header.
+    /// The IPv4 header checksum covers it.
     pub ipv4_header: bool,
-    /// It is in the transport checksum: a port, or an address in the pseudo header.
+    /// How the transport checksum covers it: as a port, or as an address in the pseudo header.
     pub transport: Transport,
-    /// It lies inside a tunnel or in its header: what covers the tunnel covers it.
+    /// It lies in a tunnel header or inside the tunnel, so a checksum of the tunnel covers it.
     pub tunnel: bool,
 }
 
@@ -31,7 +31,7 @@ pub enum Transport {
 }
 
 impl Cover {
-    /// What covers `field`.
+    /// The checksums that cover `field`.
     #[must_use]
     pub fn of(field: Field) -> Cover {
         let (spec, level) = (field.spec(), field.level);
@@ -44,14 +44,14 @@ impl Cover {
         Cover { level, ipv4_header: spec.needs.has(Layer::Ipv4), transport, tunnel }
     }
 
-    /// What covers an outer field.
+    /// The checksums that cover a field of the outer level.
     #[must_use]
     pub const fn outer(ipv4_header: bool, transport: Transport) -> Cover {
         Cover { level: LevelId::Outer, ipv4_header, transport, tunnel: false }
     }
 }
 
-/// Mends every checksum over a field whose change is `change`.
+/// Updates every checksum that covers a field changed by `change`.
 #[inline]
 pub fn mend(bytes: &mut [u8], headers: &Headers, cover: Cover, change: Sum) {
     let mut around = change;
@@ -70,7 +70,7 @@ pub fn mend(bytes: &mut [u8], headers: &Headers, cover: Cover, change: Sum) {
     }
 }
 
-/// Mends what covers a tunnel: the checksum of the UDP header around it, or its own.
+/// Updates the checksum that covers a tunnel: that of the UDP header in front of it, or its own.
 fn tunnel(bytes: &mut [u8], headers: &Headers, change: Sum) {
     if headers.outer().layers.has(Layer::Udp) {
         rewrite(bytes, headers.outer().at(Base::L4) + 6, change, update_udp, change);
@@ -82,7 +82,7 @@ fn tunnel(bytes: &mut [u8], headers: &Headers, change: Sum) {
     }
 }
 
-/// Rewrites one checksum; returns `around` with the checksum's own change added.
+/// Updates one checksum; returns `around` with the change of the checksum itself added.
 #[inline(always)]
 fn rewrite(bytes: &mut [u8], at: usize, change: Sum, update: impl Fn(u16, Sum) -> u16, around: Sum) -> Sum {
     let Some(place) = bytes.get_mut(at..at + 2) else { return around };
@@ -92,7 +92,7 @@ fn rewrite(bytes: &mut [u8], at: usize, change: Sum, update: impl Fn(u16, Sum) -
     around.replace16(old, new)
 }
 
-/// Where the transport checksum lies and whether it is UDP's; `None` when this level carries none.
+/// Offset of the transport checksum, and whether it is UDP's; `None` if this level has none.
 #[inline(always)]
 fn transport_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     let (layers, l4) = (level.layers, level.at(Base::L4));
@@ -109,7 +109,7 @@ fn transport_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     }
 }
 
-/// The transport checksum of a first fragment, when its field lies within the fragment.
+/// The transport checksum of a first fragment, if the fragment is long enough to contain it.
 #[cold]
 fn fragment_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));

@@ -1,11 +1,11 @@
-//! The batch engine: a compiled program that carries up to 64 frames at a time through its pipes.
+//! The batch engine: a compiled program, and the code that runs up to 64 frames at a time through its pipes.
 //!
-//! Pipes run in an order in which every forward points onward, each on the list of packets that reached it: look up all,
-//! then count all, then act on all, then forward all. A list is a mask, so however packets came to a pipe they are met
-//! in the order of their arrival, and where batches are cut makes no difference.
+//! Pipes run in an order in which every forward leads onward, each on the list of packets that have reached
+//! it: first all lookups, then all counting, then all actions, then all forwards. A list is a bit mask, so a
+//! pipe always meets packets in order of arrival, and it makes no difference where batches are cut.
 //!
-//! Promises: no allocation, lock, log or system call while a batch is processed. The same results as
-//! [`crate::interpreter`], which shares none of this code.
+//! Guarantees: processing a batch does not allocate, lock, log or make system calls, and its results are
+//! those of [`crate::interpreter`], which shares none of this code.
 
 mod age;
 pub(crate) mod compile;
@@ -38,22 +38,22 @@ pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
 
-/// Flow deltas that wait to be taken; aging stops when there are so many, and nothing is lost.
+/// Most flow deltas kept until they are collected. Ageing pauses at this number, so that none is lost.
 pub(crate) const DELTAS_MAX: usize = 4096;
 
-/// The pipe of a flow delta whose pipe is no longer there.
+/// Stands for the pipe of a flow delta when that pipe no longer exists.
 pub const GONE: PipeId = PipeId(u16::MAX);
 
-/// A compiled program with its state.
+/// A compiled program and its state.
 #[derive(Debug)]
 pub struct Engine {
     /// The program without its entries: names, shapes, groups.
     program: Program,
-    /// What entries at run time must not break.
+    /// The properties that entries added at run time must preserve.
     shape: Shape,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
-    /// The first pipe of type FLOW: a batch's keys are looked up ahead of it.
+    /// The first FLOW pipe, whose table is prefetched for each batch.
     flows: Option<usize>,
     walk: Walk,
     ticked_ms: u32,
@@ -62,10 +62,10 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Compiles a program and enters its entries. `hash` is the process's secret.
+    /// Compiles a program and adds its entries. `hash` is the secret of the process.
     ///
     /// # Errors
-    /// What the check would have said; see [`CompileError`].
+    /// What the check would have reported; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         let making = Making { program, hash, secret: hash.hash(&[0]) };
         let pipes: Result<Vec<_>, _> = program.pipes.iter().map(|one| compile::pipe(one, making)).collect();
@@ -85,27 +85,27 @@ impl Engine {
         Ok(engine)
     }
 
-    /// The program, its pipes without entries.
+    /// The program; its pipes have no entries.
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Does the program keep flow state, which lives on one worker?
+    /// Whether the program keeps flow state, so that each flow must stay on one worker.
     #[inline]
     #[must_use]
     pub fn has_flows(&self) -> bool {
         self.pipes.iter().any(|pipe| pipe.table.flows().is_some())
     }
 
-    /// Carries the packets of `list`, which came in by `input`, through the program. The frames stay in the batch, rewritten; the outcome
-    /// says where they go.
+    /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the
+    /// batch; the outcome says where each goes.
     pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut Outcome {
         self.walk.live = true;
         self.run(batch, list, input, now_ns)
     }
 
-    /// The same, but nothing is counted, learnt or metered. The frames are rewritten all the same.
+    /// The same without counting, learning or metering. Frames are rewritten nevertheless.
     pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &Outcome {
         self.walk.live = false;
         self.run(batch, batch.mask(), input, now_ns)
@@ -119,7 +119,7 @@ impl Engine {
             return &mut walk.outcome;
         };
         let outcome = &mut walk.outcome;
-        // The flow table's lines come while keys are made and other pipes run.
+        // The cache lines of the flow table arrive while keys are made and other pipes run.
         let flows = self.flows.and_then(|at| self.pipes[at].table.flows());
         let ahead = |source, hash| {
             if let Some(flows) = flows.filter(|flows| flows.source == source) {
@@ -140,7 +140,7 @@ impl Engine {
     /// Applies one change between batches.
     ///
     /// # Errors
-    /// Nothing has changed then.
+    /// If the change is not possible; nothing has changed then.
     pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
         let now_ms = (now_ns / 1_000_000) as u32;
         match change {

@@ -1,4 +1,4 @@
-//! What is known of the packets of a batch besides their bytes: one column per kind of fact, 64 rows.
+//! Facts about the packets of a batch other than their bytes: one column for each kind, 64 rows.
 
 use crate::program::{KeyUse, PortId};
 use packet::{
@@ -6,45 +6,45 @@ use packet::{
     parse_into, select_hash,
 };
 
-/// Fewer packets than this are hashed one by one.
+/// Below this number packets are hashed one by one.
 const LANES_MIN: u32 = 16;
 
 /// Facts about the packets of one batch.
 #[derive(Debug)]
 pub struct Packets {
     pub headers: [Headers; 64],
-    /// Layers that every packet has: most batches are all of a kind, and then no packet needs to be asked.
+    /// Layers that every packet has. Most batches are uniform, so single packets need not be examined.
     all: LevelLayers,
     pub meta: [[u32; 4]; 64],
     pub color: [u8; 64],
     pub input: PortId,
     pub outer: Keys,
     pub inner: Keys,
-    /// Packets whose headers an action has moved: found again on entry to the next pipe.
+    /// Packets whose headers an action has moved; they are parsed again on entering the next pipe.
     pub stale: u64,
 }
 
-/// Flow keys of one kind, their hashes, and for which packets they exist.
+/// Flow keys of one level, their hashes, and the packets that have them.
 #[derive(Debug)]
 pub struct Keys {
-    /// Of usual packets ([`FlowKey::ipv4`]) only where flows are looked up.
+    /// For usual packets ([`FlowKey::ipv4`]) only filled in where flows are looked up.
     pub key: [FlowKey; 64],
     pub table: [u64; 64],
     pub select: [u64; 64],
     pub known: u64,
-    /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for their select hashes.
+    /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
     ipv4: [[u64; 64]; 2],
     pub uses: KeyUse,
     pub source: KeySource,
 }
 
-/// What every packet's facts are made with.
+/// What is needed to compute the facts.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub depth: Depth,
     pub tunnels: TunnelPorts,
     pub seed: u64,
-    /// The select hash under that seed.
+    /// The select hash, seeded.
     pub select: SelectIpv4,
     pub hash: TableHash,
     pub uses_meta: bool,
@@ -63,7 +63,8 @@ impl Keys {
         }
     }
 
-    /// Makes the keys and hashes of `list` from the bytes as they are. `ahead` gets each hash for tables as it is made.
+    /// Makes keys and hashes of `list` from the current bytes. `ahead` is called with each table hash as it
+    /// is made.
     #[inline]
     fn make(
         &mut self,
@@ -74,13 +75,13 @@ impl Keys {
         ahead: impl Fn(KeySource, u64),
     ) {
         let KeyUse { table, select, select_unhashed } = self.uses;
-        // What only frames without a hash of their NIC need is not made for the others.
+        // What is needed only for frames without a NIC hash is not made for the others.
         let list = match (table || select, select_unhashed) {
             (true, _) => list,
             (false, true) => unhashed(batch, list),
             (false, false) => return,
         };
-        // Short loops: each keeps what it needs in registers, and packets overlap in it.
+        // Short loops keep their operands in registers, and let packets overlap in the pipeline.
         let (mut usual, mut known) = (0, 0);
         for slot in Bits(list) {
             let (bytes, headers) = (batch.frame(slot).bytes(), &headers[slot]);
@@ -115,7 +116,7 @@ impl Keys {
         }
     }
 
-    /// Select hashes of the packets of `usual`, whose words are in `ipv4`.
+    /// The select hashes of the packets of `usual`, whose words are in `ipv4`.
     #[inline]
     fn select_ipv4(&mut self, usual: u64, reading: &Reading) {
         let [addresses, last] = &self.ipv4;
@@ -128,7 +129,7 @@ impl Keys {
             }
             return;
         }
-        // The others' hashes, of packets of this batch that are elsewhere, stay.
+        // Hashes of this batch's other packets must stay as they are.
         let mut hashes = [0; 64];
         reading.select.hash_all(addresses, last, &mut hashes);
         for slot in Bits(usual) {
@@ -137,12 +138,12 @@ impl Keys {
     }
 }
 
-/// The frames of `list` that came without a hash of their NIC.
+/// The frames of `list` that arrived without a NIC hash.
 fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
 }
 
-/// What a packet without IP is selected by: both MAC addresses and the EtherType.
+/// What selects for a packet without IP: both MAC addresses and the EtherType.
 fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
     let mac = |at: usize| {
         let mut word = [0; 8];
@@ -155,7 +156,7 @@ fn ethernet_words(bytes: &[u8], headers: &Headers) -> [u64; 3] {
 }
 
 impl Packets {
-    /// Columns for a program that uses flow keys so.
+    /// Creates the columns for a program with this use of flow keys.
     #[must_use]
     pub fn new(outer: KeyUse, inner: KeyUse) -> Packets {
         Packets {
@@ -170,8 +171,8 @@ impl Packets {
         }
     }
 
-    /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others returns.
-    /// `ahead` gets the hashes that flow tables are read with as they are made.
+    /// Reads a batch that has just arrived. Malformed frames are told to `malformed`; the mask of the others
+    /// returns. `ahead` gets the hashes that flow tables are read with as they are made.
     #[inline]
     pub fn read(
         &mut self,
@@ -193,7 +194,7 @@ impl Packets {
         good
     }
 
-    /// Finds the headers of those of `list` whose headers moved.
+    /// Parses again those of `list` whose headers have moved.
     #[inline]
     pub fn refresh(
         &mut self,
@@ -211,14 +212,14 @@ impl Packets {
         list & !stale | good
     }
 
-    /// Makes flow keys and hashes anew.
+    /// Makes flow keys and hashes again.
     #[inline]
     pub fn make_keys(&mut self, batch: &Batch, list: u64, reading: &Reading) {
         self.outer.make(batch, &self.headers, list, reading, |_, _| {});
         self.inner.make(batch, &self.headers, list, reading, |_, _| {});
     }
 
-    /// The keys of one kind.
+    /// The keys of one level.
     #[inline(always)]
     #[must_use]
     pub fn keys(&self, source: KeySource) -> &Keys {

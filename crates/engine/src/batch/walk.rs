@@ -1,4 +1,4 @@
-//! What pipes share while a batch goes through them, and how a list leaves a pipe.
+//! State shared by the pipes while a batch passes through them, and how a list leaves a pipe.
 
 use super::compile::{self, CompileError};
 use super::group::{GroupTable, Meeting};
@@ -9,22 +9,22 @@ use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
 use table::Meter;
 
-/// What pipes share while a batch goes through them.
+/// State shared by the pipes while a batch passes through them.
 #[derive(Debug)]
 pub(crate) struct Walk {
     pub packets: Box<Packets>,
     pub reading: Reading,
     pub groups: Vec<GroupTable>,
-    /// Where the targets of each group go.
+    /// The forward of each target, by group.
     pub targets: Vec<Vec<Forward>>,
     pub counters: Vec<Count>,
     pub meters: Vec<Meter>,
-    /// Packets that wait for each pipe.
+    /// Packets waiting for each pipe.
     pub lists: Vec<u64>,
     pub outcome: Outcome,
     pub now_ns: u64,
     pub now_ms: u32,
-    /// False while explaining: nothing is counted, learnt or metered.
+    /// False while explaining, when nothing is counted, learnt or metered.
     pub live: bool,
 }
 
@@ -70,7 +70,7 @@ impl Walk {
         }
     }
 
-    /// Sends a list on its way; `reason` is that of a `drop`.
+    /// Forwards a list; `reason` applies if the forward is `drop`.
     #[inline]
     pub(crate) fn forward(&mut self, batch: &Batch, forward: Forward, list: u64, reason: DropReason) {
         match forward {
@@ -91,10 +91,10 @@ impl Walk {
         }
     }
 
-    /// Sends a list out of every port that a target with a bucket leads to.
+    /// Sends a list out of every port for which a target with a bucket exists.
     fn flood(&mut self, group: usize, list: u64) {
         if list == 0 {
-            // Nobody looks at the buckets.
+            // Nothing looks at the buckets.
             return;
         }
         let ports = self.groups[group].flood(&self.targets[group], self.now_ns, self.live);
@@ -121,7 +121,7 @@ impl Walk {
     }
 }
 
-/// Does anything write or colour metadata? If not it need not be cleared.
+/// Whether anything writes or colours metadata; otherwise it need not be cleared.
 fn uses_metadata(program: &Program) -> bool {
     use crate::program::Operation;
     let written = |operation: &Operation| match operation {

@@ -1,15 +1,16 @@
-//! Fields that no packet has at once: a pipe that matches two of them can never be hit.
+//! Fields that no packet can have together: a pipe that matches two of them is never hit.
 
 use super::finding::FindingKind;
 use crate::program::{Criterion, Match};
 use packet::tunnel::Carrier;
 use packet::{Field, FieldKind, Layer, LevelId, TunnelKind};
 
-/// What a packet must have to match a field: bits of layers and protocols, by level.
+/// What a packet must have to match a field: bits for layers and protocols, by level.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meant([u64; 2]);
 
-/// A protocol number that is meant, by `ip.protocol` or by a layer; unlike the layer, a fragment has it too.
+/// Bits for protocol numbers, implied by `ip.protocol` or by a layer. Unlike the layer, a fragment can have
+/// them.
 const TCP: u64 = 1 << 32;
 const UDP: u64 = 1 << 33;
 const ICMP: u64 = 1 << 34;
@@ -20,7 +21,7 @@ const fn bit(layer: Layer) -> u64 {
     layer as u64
 }
 
-/// Of each row a level has one at most.
+/// Sets of bits of which a level has at most one.
 const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Arp), bit(Layer::Ipv4), bit(Layer::Ipv6)],
     &[TCP, UDP, ICMP, ICMPV6, OTHER, bit(Layer::Arp)],
@@ -37,7 +38,7 @@ const EXCLUSIVE: &[&[u64]] = &[
     &[bit(Layer::Tunnel), bit(Layer::Arp)],
 ];
 
-/// Reports two fields that no packet has at once.
+/// Reports two fields that no packet can have together.
 pub(super) fn contradiction(fields: impl Iterator<Item = (Field, Meant)>, kinds: &mut Vec<FindingKind>) {
     let fields: Vec<_> = fields.collect();
     for (at, (first, mine)) in fields.iter().enumerate() {
@@ -61,12 +62,12 @@ fn excludes(one: Meant, other: Meant) -> bool {
     })
 }
 
-/// The bit that only one kind of tunnel has.
+/// The bit that only this kind of tunnel has.
 fn own_bit(kind: TunnelKind) -> u64 {
     u64::from(packet::Layers::of_tunnel(kind).0) & !bit(Layer::Tunnel)
 }
 
-/// What a packet that matches must have: what has the field, and what its constant value means.
+/// What a matching packet must have, because of the field and of its constant value.
 pub(super) fn of_match(one: &Match) -> Option<(Field, Meant)> {
     match one.criterion {
         Criterion::Const { value, mask } => Some((one.field, of_value(one.field, value, mask))),
@@ -76,7 +77,7 @@ pub(super) fn of_match(one: &Match) -> Option<(Field, Meant)> {
     }
 }
 
-/// What a field with this value means.
+/// What a field with this value implies.
 pub(super) fn of_value(field: Field, value: u128, mask: u128) -> Meant {
     let meant = match (field.kind, value) {
         _ if mask != field.max() => 0,

@@ -1,4 +1,4 @@
-//! Entries: do they fit their pipe, is each there once, can each be hit?
+//! Checks of entries: each fits its pipe, occurs once, and can be hit.
 
 use super::contradiction::{Meant, contradiction, of_field, of_value};
 use super::finding::{Finding, FindingKind};
@@ -17,7 +17,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     pipe.kind.check_entries(program, pipe, findings);
 }
 
-/// All that an entry gives that its pipe does not want, and the other way round.
+/// Reports everything an entry has that its pipe does not expect, and the reverse.
 pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     pipe.kind.fit(program, pipe, entry, kinds);
     if entry.priority != 0 && !pipe.kind.of_type().priorities {
@@ -28,7 +28,7 @@ pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec
     forward(program, pipe, entry, kinds);
 }
 
-/// Does an entry give what the criteria of its pipe's fields want?
+/// Checks that an entry gives a match for each criterion of its pipe.
 pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let wanted: Vec<&Match> = pipe.varying().collect();
     if wanted.len() != entry.matches.len() {
@@ -39,7 +39,8 @@ pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     for (one, given) in wanted.iter().zip(&entry.matches) {
         kinds.extend(field(one, *given));
     }
-    // Where an entry may say `any`, the fields that it does give must go together; others are the pipe's own.
+    // Where an entry may say `any`, the fields that it does give must be compatible; the other fields are the
+    // pipe's.
     let given = wanted.iter().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
     contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
 }
@@ -79,7 +80,7 @@ fn field(one: &Match, given: EntryMatch) -> Option<FindingKind> {
     }
 }
 
-/// What a match of an entry is called.
+/// The name of an entry's kind of match, for messages.
 pub(crate) fn found(given: EntryMatch) -> &'static str {
     match given {
         EntryMatch::Value(_) => "a value",
@@ -101,7 +102,7 @@ fn prefix(field: Field, value: u128, length: u8) -> Option<FindingKind> {
     masked_value(field, value, prefix_mask(field, length))
 }
 
-/// The mask of a prefix; a length beyond the field's is taken as all of it.
+/// The mask of a prefix; a length beyond the field's width counts as the whole field.
 pub(super) fn prefix_mask(field: Field, length: u8) -> u128 {
     let rest = field.spec().bits.saturating_sub(length);
     if rest >= 128 { 0 } else { field.max() >> rest << rest }

@@ -1,4 +1,4 @@
-//! A pipe's own shape: what it matches, what its actions do.
+//! Checks of a pipe itself: what it matches and what its actions do.
 
 use super::contradiction::{contradiction, of_match};
 use super::finding::{Finding, FindingKind};
@@ -35,7 +35,7 @@ fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
 }
 
-/// Indices that lead nowhere, and a miss that asks an entry.
+/// Reports invalid indices, and a miss that refers to an entry.
 fn names(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     if pipe.miss == Forward::PerEntry {
         kinds.push(FindingKind::MissPerEntry);
@@ -50,7 +50,7 @@ fn names(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
 }
 
-/// A forward to something that does not exist.
+/// Reports a forward to something that does not exist.
 pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKind> {
     match forward {
         Forward::Port(id) => lost("port", id.index(), program.ports.len()),
@@ -65,12 +65,12 @@ pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKin
     }
 }
 
-/// An index that leads nowhere.
+/// Reports an index that is out of range.
 pub(crate) fn lost(what: &'static str, index: usize, count: usize) -> Option<FindingKind> {
     (index >= count).then_some(FindingKind::Dangling { what, index })
 }
 
-/// `value` if it is above `max`.
+/// Reports `value` if it is above `max`.
 pub(crate) fn too_large(name: String, value: u128, max: u128) -> Option<FindingKind> {
     (value > max).then_some(FindingKind::OutOfRange { name, value, max })
 }
@@ -95,7 +95,7 @@ fn criterion(pipe: &Pipe, one: &Match, findings: &mut Vec<Finding>) {
     findings.extend(kinds.into_iter().map(|kind| Finding::new(one.origin, kind)));
 }
 
-/// A value that does not fit its field or its mask.
+/// Reports a value that does not fit its field or its mask.
 pub(super) fn masked_value(field: Field, value: u128, mask: u128) -> Option<FindingKind> {
     too_large(field.name().to_string(), value, field.max())
         .or_else(|| (value & !mask != 0).then_some(FindingKind::OutsideMask { field, value, mask }))
@@ -107,7 +107,7 @@ fn not_allowed(pipe: &Pipe, one: &Match) -> Option<FindingKind> {
     Some(FindingKind::CriterionNotAllowed { kind: kind.word, field: one.field, criterion, instead: kind.matches })
 }
 
-/// The origin of what a pipe gets wrong about a meter.
+/// The meters a pipe uses, each with the origin to blame in a finding.
 pub(super) fn meters_of(pipe: &Pipe) -> Vec<(usize, Origin)> {
     match pipe.monitor.meter {
         Some(SharedUse::Pipe(id)) => vec![(id.index(), pipe.origin)],

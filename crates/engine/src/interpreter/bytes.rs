@@ -1,10 +1,10 @@
-//! The interpreter's own walk over a frame's headers, written to be read next to the RFCs: one function per header, one
-//! struct per thing found, what a tunnel carries found by the same functions as the frame around it.
+//! The interpreter's own parser, written to be read next to the RFCs: one function for each header, one
+//! struct for each result. The headers inside a tunnel are found by the same functions as those around it.
 
 use super::tunnel_headers::{Inside, Tunnel, tunnel};
 use packet::{Depth, DropReason, TunnelPorts};
 
-/// One Ethernet frame, or in a tunnel one IP packet, and what it carries.
+/// The headers of a frame, or of a packet inside a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headers {
     /// Where its Ethernet header starts.
@@ -30,13 +30,13 @@ pub(super) struct Ip {
     pub start: usize,
     /// First byte behind the header and everything that belongs to it.
     pub payload: usize,
-    /// First byte that the header's length no longer covers.
+    /// First byte beyond the length given in the header.
     pub end: usize,
     pub protocol: u8,
     pub fragment: Fragment,
 }
 
-/// Which part of a datagram.
+/// Which part of a datagram it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment {
     Whole,
@@ -44,7 +44,7 @@ pub(super) enum Fragment {
     Later,
 }
 
-/// A header with ports, or ICMP.
+/// A TCP, UDP or ICMP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Transport {
     pub kind: TransportKind,
@@ -59,7 +59,7 @@ pub(super) enum TransportKind {
     Icmpv6,
 }
 
-/// The 16-bit number at a place, `None` behind the end.
+/// The 16-bit number at an offset; `None` beyond the end.
 pub(super) fn number16(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from(*bytes.get(at)?) << 8 | u16::from(*bytes.get(at + 1)?))
 }
@@ -80,7 +80,8 @@ pub(super) fn headers(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Result
     Ok(found)
 }
 
-/// What is inside a tunnel; it carries no further tunnel, and ARP for anything but IPv4 over Ethernet is payload.
+/// The headers inside a tunnel. A tunnel in them is payload, and so is ARP for anything but IPv4 over
+/// Ethernet.
 pub(super) fn inner_headers(frame: &[u8], at: usize, inside: Inside) -> Result<Option<Headers>, DropReason> {
     let packet = |ether_type| (Headers { ether_type, ..Headers::default() }, at);
     let (mut found, network) = match inside {
@@ -104,12 +105,12 @@ impl Headers {
         self.ip.as_ref().filter(|ip| ip.version == 6)
     }
 
-    /// Where a transport header of that kind starts.
+    /// Where the transport header is, if it is of this kind.
     pub fn transport_of(&self, kind: TransportKind) -> Option<usize> {
         self.transport.filter(|transport| transport.kind == kind).map(|transport| transport.start)
     }
 
-    /// Where the header with ports starts.
+    /// Where the transport header is, if it has ports.
     pub fn ports(&self) -> Option<usize> {
         self.transport_of(TransportKind::Tcp).or(self.transport_of(TransportKind::Udp))
     }
@@ -119,7 +120,7 @@ impl Headers {
     }
 }
 
-/// IEEE 802.3, 802.1Q, 802.1ad; and the first byte behind Ethernet and VLAN tags.
+/// IEEE 802.3, 802.1Q and 802.1ad. Also returns the first byte behind Ethernet and VLAN tags.
 fn ethernet(frame: &[u8], start: usize) -> Result<(Headers, usize), DropReason> {
     let mut found = Headers { ethernet: Some(start), ..Headers::default() };
     let mut type_at = start + 12;
@@ -132,7 +133,7 @@ fn ethernet(frame: &[u8], start: usize) -> Result<(Headers, usize), DropReason> 
     Ok((found, type_at + 2))
 }
 
-/// IP of the version that the EtherType says.
+/// The IP header of the version given by the EtherType.
 fn ip(frame: &[u8], ether_type: u16, start: usize) -> Result<Option<Ip>, DropReason> {
     match ether_type {
         0x0800 => ipv4(frame, start).map(Some),

@@ -1,5 +1,6 @@
-//! Mending checksums by their definition: the sum over everything a checksum covers, before and after, and the difference
-//! taken from the checksum (RFC 1071; RFC 1624 is about the same number). Slow, and nothing to get wrong per field.
+//! Checksum updates from the definition: the sum over everything covered, before and after, and the
+//! difference subtracted from the checksum (RFC 1071; RFC 1624 arrives at the same number). Slow, but with
+//! nothing that depends on the field.
 
 use super::bytes::{Fragment, Headers, Ip, TransportKind, number16};
 use super::trace::Mended;
@@ -11,17 +12,18 @@ struct Checksum {
     name: &'static str,
     /// Where its two bytes are.
     at: usize,
-    /// What it covers, each an even number of bytes but the last; lengths and protocol, which no action changes, left out.
+    /// The ranges covered, each but the last of even length. Length and protocol are left out, as no action
+    /// changes them.
     covers: Vec<Range<usize>>,
     udp: bool,
 }
 
-/// Mends what covers `field`, which was written since `before`; from the inside out, since outer ones cover inner ones.
+/// Updates the checksums covering `field`, which has changed since `before`, from the innermost outward.
 pub(super) fn mend(before: &[u8], after: &mut [u8], headers: &Headers, field: Field) -> Vec<Mended> {
     checksums_over(field, headers).iter().map(|checksum| checksum.mend(before, after)).collect()
 }
 
-/// Mends the checksum of an IPv4 header that was written since `before`.
+/// Updates the checksum of an IPv4 header that has changed since `before`.
 pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'static str) -> Mended {
     header_checksum(ip, name).mend(before, after)
 }
@@ -47,14 +49,14 @@ fn tunnel_checksum(headers: &Headers) -> Option<Checksum> {
     Some(Checksum { name: "gre", at, covers: vec![tunnel.start..at, at + 2..tunnel.end], udp: false })
 }
 
-/// The checksums of a frame, its tunnels left aside, that cover one of its fields.
+/// The checksums covering a field, without those of the tunnels around it.
 fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
     let header = headers.ipv4().map(|ip| header_checksum(ip, names[0]));
     let transport = transport_checksum(headers, names[1]);
     let (in_header, in_transport) = match field.kind {
         FieldKind::Ipv4Dscp | FieldKind::Ipv4Ecn | FieldKind::Ipv4Ttl => (true, false),
         FieldKind::Ipv4Src | FieldKind::Ipv4Dst => (true, true),
-        // The pseudo header has the addresses (RFC 8200 §8.1) and nothing else that can be written.
+        // Of the pseudo header only the addresses (RFC 8200 §8.1) can be changed.
         FieldKind::Ipv6Src | FieldKind::Ipv6Dst => (false, true),
         FieldKind::L4Sport | FieldKind::L4Dport => (false, true),
         FieldKind::TcpSport | FieldKind::TcpDport | FieldKind::UdpSport | FieldKind::UdpDport => (false, true),
@@ -68,7 +70,8 @@ fn header_checksum(ip: &Ip, name: &'static str) -> Checksum {
     Checksum { name, at: ip.start + 10, covers: vec![ip.start..ip.start + 10, ip.start + 12..ip.payload], udp: false }
 }
 
-/// RFC 9293 §3.1, RFC 768, RFC 4443 §2.3: over addresses and payload. A first fragment has it when it reaches that far.
+/// RFC 9293 §3.1, RFC 768, RFC 4443 §2.3: covers addresses and payload. A first fragment has it if it is long
+/// enough.
 fn transport_checksum(headers: &Headers, name: &'static str) -> Option<Checksum> {
     let ip = headers.ip.as_ref().filter(|ip| ip.fragment != Fragment::Later)?;
     let (offset, kind) = match (ip.protocol, ip.version) {
@@ -78,7 +81,8 @@ fn transport_checksum(headers: &Headers, name: &'static str) -> Option<Checksum>
         _ => return None,
     };
     let at = ip.payload + offset;
-    // Parsed less deep, a whole datagram has no transport header; then none of its checksums needs mending.
+    // If the frame was not parsed that deep, an unfragmented packet has no transport header here and needs no
+    // update.
     let found = headers.transport_of(kind).is_some() || ip.fragment == Fragment::First;
     if !found || at + 2 > ip.end {
         return None;
@@ -96,8 +100,8 @@ impl Checksum {
         Mended { name: self.name, before: old, after: new }
     }
 
-    /// One's complement arithmetic is arithmetic modulo 65535 with two names for zero. Which one is written is decided
-    /// here: never 0xffff, but for UDP, where 0 says that there is no checksum, never 0.
+    /// One's complement arithmetic is arithmetic modulo 65535 with two representations of zero. This picks
+    /// one: never 0xffff, except for UDP, where 0 would mean no checksum, never 0.
     fn mended(&self, old: u16, before: &[u8], after: &[u8]) -> u16 {
         if self.udp && old == 0 {
             return 0;
@@ -106,7 +110,7 @@ impl Checksum {
         if self.udp && new == 0 { 0xffff } else { new as u16 }
     }
 
-    /// The sum of all 16-bit words covered, modulo 65535; an odd last byte is the upper half of a word.
+    /// The sum of the 16-bit words covered, modulo 65535. An odd last byte is the upper half of a word.
     fn sum(&self, frame: &[u8]) -> u64 {
         let mut sum = 0;
         for range in &self.covers {

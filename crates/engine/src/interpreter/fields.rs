@@ -1,22 +1,22 @@
-//! Where a field lies, written down a second time: bits counted from the start of its header, as the RFCs draw them.
+//! The places of fields, defined a second time: bit offsets into a header, as the RFCs draw them.
 
 use super::bytes::{Fragment, Headers, TransportKind};
 use packet::{Field, FieldKind, LevelId};
 
-/// What a field of a packet is.
+/// Where the value of a field is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// The packet does not have it.
+    /// Nowhere: the packet does not have the field.
     Absent,
-    /// Bits of the frame: the first one, counted from the frame's start, and how many.
+    /// In the frame: the first bit, counted from the start of the frame, and the number of bits.
     Bits { first: usize, count: usize },
-    /// Something known about the packet.
+    /// It is known from elsewhere and is this.
     Fact(u128),
-    /// A metadata word.
+    /// In this word of metadata.
     Meta(usize),
 }
 
-/// What is known about a packet besides its bytes.
+/// What is known of a packet besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub input: u16,
@@ -44,7 +44,7 @@ pub(super) fn place(field: Field, headers: &Headers, facts: Facts) -> Place {
     level.map_or(Place::Absent, |level| level_place(field, level))
 }
 
-/// Where the id of the tunnel is: of any, or of one kind.
+/// Where the id of the tunnel is, for any kind or for one.
 fn tunnel_place(field: Field, headers: &Headers) -> Place {
     let kind = field.spec().tunnel;
     let tunnel = headers.tunnel.as_ref().filter(|tunnel| kind.is_none_or(|kind| kind == tunnel.kind));
@@ -56,7 +56,7 @@ fn tunnel_place(field: Field, headers: &Headers) -> Place {
     }
 }
 
-/// A field's bits in a header, when there is that header.
+/// Bits of a header, if the packet has that header.
 fn bits(field: Field, header: Option<usize>, first: usize) -> Place {
     header.map_or(Place::Absent, |start| Place::Bits { first: 8 * start + first, count: width(field) })
 }
@@ -79,22 +79,24 @@ fn level_place(field: Field, headers: &Headers) -> Place {
         FieldKind::VlanVid => bits(tag(0), 20),
         FieldKind::SecondVlanPcp => bits(tag(1), 16),
         FieldKind::SecondVlanVid => bits(tag(1), 20),
-        // RFC 826: hardware 16, protocol 16, lengths 8 and 8, operation 16, sender 48 and 32, target 48 and 32.
+        // RFC 826: hardware 16, protocol 16, lengths 8 and 8, operation 16, sender 48 and 32, target 48 and
+        // 32.
         FieldKind::ArpOperation => bits(headers.arp, 48),
         FieldKind::ArpSenderIp => bits(headers.arp, 112),
         FieldKind::ArpTargetIp => bits(headers.arp, 192),
         FieldKind::IpVersion => Place::Fact(ip.map_or(0, |ip| u128::from(ip.version))),
         FieldKind::IpProtocol => Place::Fact(ip.map_or(0, |ip| u128::from(ip.protocol))),
         FieldKind::IpFragment => Place::Fact(ip.map_or(0, |ip| u128::from(ip.fragment != Fragment::Whole))),
-        // RFC 791 §3.1: version 4, IHL 4, DSCP 6, ECN 2, length 16, identification 16, flags 3, offset 13, TTL 8,
-        // protocol 8, checksum 16, source 32, destination 32.
+        // RFC 791 §3.1: version 4, IHL 4, DSCP 6, ECN 2, length 16, identification 16, flags 3, offset 13,
+        // TTL 8, protocol 8, checksum 16, source 32, destination 32.
         FieldKind::Ipv4Dscp => bits(ipv4, 8),
         FieldKind::Ipv4Ecn => bits(ipv4, 14),
         FieldKind::Ipv4Identification => bits(ipv4, 32),
         FieldKind::Ipv4Ttl => bits(ipv4, 64),
         FieldKind::Ipv4Src => bits(ipv4, 96),
         FieldKind::Ipv4Dst => bits(ipv4, 128),
-        // RFC 8200 §3: version 4, class 8, label 20, length 16, next 8, hop limit 8, source 128, destination 128.
+        // RFC 8200 §3: version 4, class 8, label 20, length 16, next 8, hop limit 8, source 128, destination
+        // 128.
         FieldKind::Ipv6TrafficClass => bits(ipv6, 4),
         FieldKind::Ipv6FlowLabel => bits(ipv6, 12),
         FieldKind::Ipv6HopLimit => bits(ipv6, 56),
@@ -116,7 +118,7 @@ fn level_place(field: Field, headers: &Headers) -> Place {
     }
 }
 
-/// How many bits a field has.
+/// The width of a field in bits.
 pub(super) fn width(field: Field) -> usize {
     match field.kind {
         FieldKind::IpFragment => 1,
@@ -149,7 +151,7 @@ pub(super) fn width(field: Field) -> usize {
     }
 }
 
-/// The number that bits spell, first bit highest.
+/// The number formed by some bits, the first of which is the highest.
 pub(super) fn read_bits(frame: &[u8], first: usize, count: usize) -> u128 {
     (first..first + count).fold(0, |number, bit| {
         let one = frame[bit / 8] >> (7 - bit % 8) & 1;
@@ -171,7 +173,7 @@ pub(super) fn write_bits(frame: &mut [u8], first: usize, count: usize, number: u
     }
 }
 
-/// All ones of a width.
+/// A number of this many one bits.
 pub(super) fn ones(bits: usize) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }

@@ -1,13 +1,15 @@
-//! The reference interpreter: what a program means, one packet at a time, written to be obviously right and in no hurry.
+//! The reference interpreter: defines what a program means, one packet at a time. It is written to be
+//! obviously correct, not fast.
 //!
-//! It is the oracle that everything else that executes pipes is fuzzed against, and it drives `explain`. Therefore it
-//! shares no parse, look-up, action or checksum code with the batch engine. It promises to follow docs/pipes.md sentence
-//! by sentence. A walk is computed without changing anything; what it would change is a list of effects, and
-//! [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. It costs a copy of the frame and a scan of
-//! every entry of every pipe on the way.
+//! It is the oracle against which every other executor is fuzzed, and it drives `explain`. It therefore
+//! shares no parsing, lookup, action or checksum code with the batch engine, and follows docs/pipes.md
+//! sentence by sentence. A walk is computed without changing any state; the changes are a list of effects,
+//! and [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. A walk costs a copy of the
+//! frame and a scan of every entry of every pipe it meets.
 //!
-//! A packet's way: [`packet`](self::packet) receives it (headers by `bytes`, fields by `fields`), `lookup` finds an entry,
-//! the monitor counts and colours (`meter`), `action` rewrites (`checksum` mends), and this file forwards.
+//! The path of a packet: [`packet`](self::packet) receives it (headers by `bytes`, fields by `fields`),
+//! `lookup` finds an entry, the monitor counts and colours (`meter`), `action` rewrites (`checksum` updates
+//! checksums), and this file forwards.
 
 mod action;
 mod bytes;
@@ -45,65 +47,66 @@ use std::collections::BTreeSet;
 pub struct Interpreter {
     program: Program,
     depth: Depth,
-    /// What entries at run time must not break.
+    /// The properties that entries added at run time must preserve.
     shape: Shape,
     buckets: Vec<Vec<u16>>,
-    /// What the buckets of groups that are filled by hand have seen.
+    /// The state of the buckets of given groups.
     given: Vec<GivenState>,
     pipes: Vec<PipeState>,
     counters: Vec<Count>,
     meters: Vec<MeterState>,
-    /// The latest time a walk or `age` was told of.
+    /// The latest time passed to a walk or to `age`.
     clock_ns: u64,
 }
 
 /// A frame as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival<'a> {
-    /// Where.
+    /// The port it arrives on.
     pub input: PortId,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Bytes free in front of it.
+    /// Free bytes in front of it.
     pub headroom: usize,
-    /// The hash that the NIC delivered with it; 0: none.
+    /// The hash delivered by the NIC; 0 if there is none.
     pub hash: u32,
 }
 
-/// What became of a packet, and why.
+/// What happened to a packet, and why.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
-    /// Where it ended.
+    /// Where the packet ended.
     pub verdict: Verdict,
-    /// Its bytes there; of a dropped packet, as they were when it was dropped.
+    /// Its bytes then; for a dropped packet, as they were when it was dropped.
     pub bytes: Vec<u8>,
-    /// Copies that left it on the way.
+    /// Copies made on the way.
     pub copies: Vec<Copied>,
-    /// The pipes it met.
+    /// The pipes it passed through.
     pub trace: Vec<Step>,
-    /// What it changes.
+    /// The changes of state it causes.
     pub effects: Vec<Effect>,
 }
 
-/// Who knows the live flows: the interpreter's own state, or the workers of a running daemon.
+/// A source of live flows: the interpreter's own state, or the workers of a running daemon.
 pub trait FlowSource {
-    /// The live flow of that key in a FLOW pipe.
+    /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
-    /// Has the pipe's table no place for another flow?
+    /// Whether the pipe's table has no room for another flow.
     fn is_full(&self, _pipe: PipeId) -> bool {
         false
     }
 }
 
 impl Interpreter {
-    /// A program that has been checked, and for each group the target of every bucket; `u16::MAX` is none.
+    /// Creates an interpreter for a checked program. `buckets` has the target of each bucket of each group;
+    /// `u16::MAX` is none.
     #[must_use]
     pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> Interpreter {
         assert_eq!(buckets.len(), program.groups.len(), "every group has buckets");
         let mut program = program.clone();
         let (depth, shape) = (program.depth(), Shape::of(&program));
-        // Entries live in the state from here on.
+        // From here on the entries are part of the state.
         let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
@@ -111,41 +114,42 @@ impl Interpreter {
         Interpreter { program, depth, shape, buckets, given, pipes, counters, meters, clock_ns: 0 }
     }
 
-    /// New buckets for a group that is filled by weights.
+    /// Replaces the buckets of a group that is filled by weights.
     pub fn set_buckets(&mut self, group: GroupId, slots: Vec<u16>) {
         self.buckets[group.index()] = slots;
     }
 
-    /// The turn of a HASH pipe that deals its packets out in turn, as another has it.
+    /// Sets the position of a round-robin HASH pipe, to that of another executor.
     pub fn set_turns(&mut self, pipe: PipeId, turns: u64) {
         self.pipes[pipe.index()].turns = turns;
     }
 
-    /// The program; its entries are in [`Interpreter::snapshot`].
+    /// The program. Its entries are in [`Interpreter::snapshot`].
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Takes a packet through the program: counts, learns, spends tokens.
+    /// Runs a packet through the program, with all effects: it is counted, flows are learnt, tokens are
+    /// spent.
     pub fn walk(&mut self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
         self.walk_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns)
     }
 
-    /// The same with a frame that its NIC may have hashed.
+    /// The same for a frame that may have a NIC hash.
     pub fn walk_arrival(&mut self, arrival: &Arrival<'_>, now_ns: u64) -> Walk {
         let walk = self.explain_arrival(arrival, now_ns, self);
         self.apply_effects(&walk.effects, now_ns);
         walk
     }
 
-    /// What [`Interpreter::walk`] would do; changes nothing.
+    /// What [`Interpreter::walk`] would do, without changing anything.
     #[must_use]
     pub fn explain(&self, input: PortId, frame: &[u8], headroom: usize, now_ns: u64) -> Walk {
         self.explain_with(input, frame, headroom, now_ns, self)
     }
 
-    /// The same with another's flows.
+    /// The same with flows from another source.
     #[must_use]
     pub fn explain_with(
         &self,
@@ -158,7 +162,7 @@ impl Interpreter {
         self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0 }, now_ns, flows)
     }
 
-    /// The same with a frame that its NIC may have hashed.
+    /// The same for a frame that may have a NIC hash.
     #[must_use]
     pub fn explain_arrival(&self, arrival: &Arrival<'_>, now_ns: u64, flows: &dyn FlowSource) -> Walk {
         let dropped = |reason| Walk {
@@ -180,7 +184,7 @@ impl Interpreter {
     }
 }
 
-/// One packet's walk: what it reads, and what it leaves behind.
+/// The walk of one packet: the state it reads and the results it collects.
 struct Visit<'a> {
     interpreter: &'a Interpreter,
     now_ns: u64,
@@ -204,7 +208,7 @@ impl Visit<'_> {
         }
     }
 
-    /// One pipe: look up, then hit or miss.
+    /// Runs one pipe: the lookup, then the hit or the miss.
     fn enter(&mut self, id: PipeId, packet: &mut Packet) -> End {
         let interpreter = self.interpreter;
         let pipe = &interpreter.program.pipes[id.index()];
@@ -248,7 +252,7 @@ impl Visit<'_> {
         end
     }
 
-    /// Monitor, action, rehash, forward.
+    /// Runs monitor, action, rehash and forward of a hit.
     fn hit(&mut self, id: PipeId, row: usize, packet: &mut Packet, step: &mut Step) -> Result<End, DropReason> {
         let interpreter = self.interpreter;
         let pipe = &interpreter.program.pipes[id.index()];
@@ -283,7 +287,7 @@ impl Visit<'_> {
         Ok(end)
     }
 
-    /// A bucket that was picked counts the packet.
+    /// Counts the packet in the bucket that was picked.
     fn meet(&mut self, pick: Option<&trace::Pick>, packet: &Packet) {
         if let Some(pick) = pick.filter(|pick| self.interpreter.counts(pick)) {
             let (group, bucket) = (pick.group, pick.bucket);
@@ -320,7 +324,7 @@ impl Visit<'_> {
         Metered { meter, name: declaration.name.clone(), before, after }
     }
 
-    /// Where a forward leads; `drop` for the reason given.
+    /// Resolves a forward; `reason` applies if it is `drop`.
     fn forward(&mut self, packet: &Packet, said: Forward, reason: DropReason) -> (Option<trace::Pick>, End) {
         let verdict = match said {
             Forward::Port(port) => Verdict::Transmit(port),
@@ -340,7 +344,8 @@ impl Visit<'_> {
         (None, End::Verdict(verdict))
     }
 
-    /// One frame out of every port that a target with a bucket leads to: copies, and itself out of the last.
+    /// Sends a copy out of every port for which a target with a bucket exists, and the frame itself out of
+    /// the last.
     fn flood(&mut self, packet: &Packet, id: GroupId) -> Verdict {
         let group = &self.interpreter.program.groups[id.index()];
         self.effects.push(Effect::Flood { group: id });

@@ -1,4 +1,4 @@
-//! A packet on its way: bytes, what was last found in them, and what is known besides.
+//! A packet on its way: its bytes, the headers last found in them, and other facts.
 
 use super::Arrival;
 use super::bytes::{self, Headers, Ip};
@@ -13,29 +13,29 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 #[derive(Clone, Debug)]
 pub(super) struct Packet {
     pub bytes: Vec<u8>,
-    /// Bytes free in front of the frame.
+    /// Free bytes in front of the frame.
     pub headroom: usize,
-    /// As last found.
+    /// The headers, as last found.
     pub headers: Headers,
-    /// Headers have moved since they were last found.
+    /// Whether headers have moved since.
     pub moved: bool,
     depth: Depth,
-    /// Ports by which tunnels are told.
+    /// UDP ports by which tunnels are recognised.
     pub tunnels: TunnelPorts,
     pub input: PortId,
-    /// What the NIC delivered; 0: nothing. No action changes it.
+    /// The hash delivered by the NIC; 0 if there is none. No action changes it.
     pub hash: u32,
     pub color: Color,
     meta: [u32; 4],
-    /// As received or since the last rehash.
+    /// The outer flow key, made on arrival or at the last rehash.
     pub outer: Option<FlowKey>,
     pub inner: Option<FlowKey>,
-    /// MAC addresses and EtherType, at the same time.
+    /// MAC addresses and EtherType at that time.
     ethernet: [u64; 3],
 }
 
 impl Packet {
-    /// A packet as received: headers found, keys made.
+    /// Receives a packet: finds headers and makes keys.
     pub fn receive(arrival: &Arrival<'_>, depth: Depth, tunnels: TunnelPorts) -> Result<Packet, DropReason> {
         let Arrival { input, bytes: frame, headroom, hash } = *arrival;
         let headers = bytes::headers(frame, depth, &tunnels)?;
@@ -67,7 +67,7 @@ impl Packet {
         Ok(())
     }
 
-    /// Makes both flow keys from the bytes as they are.
+    /// Makes both flow keys from the current bytes.
     pub fn make_keys(&mut self) {
         self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, 0));
         let inside = self.headers.tunnel.as_ref().zip(self.headers.inner());
@@ -75,7 +75,7 @@ impl Packet {
             None => self.outer,
             Some((tunnel, inner, ip)) => {
                 let id = tunnel.id.map_or(0, |(first, count)| fields::read_bits(&self.bytes, first, count));
-                // A key has 24 bits for it.
+                // A key has only 24 bits for the id.
                 (id < 1 << 24).then(|| self.key_of(inner, ip, id as u32))
             }
         };
@@ -83,7 +83,7 @@ impl Packet {
         self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
     }
 
-    /// The hash that picks buckets: of the flow key, without one of the Ethernet header.
+    /// The hash that selects buckets: of the flow key, or without one, of the Ethernet header.
     pub fn select_hash(&self, source: KeySource, seed: u64) -> u64 {
         match self.key(source) {
             Some(key) => select_hash(seed, &key.0),
@@ -113,7 +113,7 @@ impl Packet {
         }
     }
 
-    /// A field's value; `None`: the packet does not have it.
+    /// The value of a field; `None` if the packet does not have it.
     pub fn read(&self, field: Field) -> Option<u128> {
         match self.place(field) {
             Place::Absent => None,
@@ -123,7 +123,7 @@ impl Packet {
         }
     }
 
-    /// Writes a field and mends the checksums that cover it.
+    /// Writes a field and updates the checksums that cover it.
     pub fn write(&mut self, field: Field, value: u128) -> Result<Vec<Mended>, DropReason> {
         match self.place(field) {
             Place::Absent | Place::Fact(_) => Err(DropReason::NotApplicable),
@@ -143,14 +143,14 @@ impl Packet {
         place(field, &self.headers, Facts { input: self.input.0, color: self.color as u8 })
     }
 
-    /// Takes the first bytes off.
+    /// Removes bytes from the front.
     pub fn take_front(&mut self, count: usize) {
         self.bytes.drain(..count);
         self.headroom += count;
         self.moved = true;
     }
 
-    /// Puts bytes in front.
+    /// Adds bytes to the front.
     pub fn put_front(&mut self, front: &[u8]) -> Result<(), DropReason> {
         let Some(left) = self.headroom.checked_sub(front.len()) else { return Err(DropReason::NoHeadroom) };
         self.headroom = left;

@@ -1,5 +1,5 @@
-//! What `explain` shows: every pipe a packet met, what was compared with what, what was done, and why it went where it
-//! went. Structures to be rendered; only values know how they are written.
+//! The data behind `explain`: every pipe a packet passed through, what was compared, what was done, and why
+//! it went where it went. Rendering is left to others, except that field values know how they are written.
 
 use crate::change::EntryKey;
 use crate::program::{CounterId, Criterion, Forward, GroupId, MeterId, Operation, Origin, PipeId};
@@ -9,41 +9,41 @@ use packet::{DropReason, Field, FieldKind, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// One pipe on a packet's way.
+/// The passage of a packet through one pipe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     /// The pipe.
     pub pipe: PipeId,
-    /// Its name.
+    /// The name of the pipe.
     pub name: String,
-    /// Bytes of the frame when it entered.
+    /// Length of the frame on entry, in bytes.
     pub bytes: usize,
-    /// What was compared or hashed, field by field.
+    /// The fields compared or hashed.
     pub key: Vec<KeyField>,
-    /// FLOW: the flow.
+    /// The flow, in a FLOW pipe.
     pub flow: Option<FlowMet>,
-    /// HASH, and FLOW that pins or follows: the bucket.
+    /// The bucket, in a HASH pipe or in a FLOW pipe that pins or follows.
     pub pick: Option<Pick>,
-    /// What came of the look-up.
+    /// The result of the lookup.
     pub lookup: Lookup,
-    /// Counter and meter.
+    /// What was counted and metered.
     pub monitor: Monitored,
-    /// What was done to the packet, up to the first failure.
+    /// Operations performed on the packet, up to the first that failed.
     pub operations: Vec<Performed>,
-    /// The keys after the actions, when the pipe says `rehash`.
+    /// The keys after the actions, if the pipe has `rehash`.
     pub rehash: Option<Rehashed>,
-    /// What forward or miss said; `None` when the packet was dropped before.
+    /// The forward or miss that applied; `None` if the packet was dropped before.
     pub forward: Option<Forwarded>,
-    /// Where that led.
+    /// Where the packet went next.
     pub end: End,
 }
 
 /// A field that a pipe compares or hashes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyField {
-    /// Which.
+    /// The field.
     pub field: Field,
-    /// Its value; `None`: the packet lacks the layer.
+    /// Its value; `None` if the packet does not have it.
     pub actual: Option<u128>,
     /// What the pipe does with it.
     pub asked: Asked,
@@ -52,133 +52,133 @@ pub struct KeyField {
 /// What a pipe does with a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
-    /// Compares it.
+    /// Compares it by this criterion.
     Match(Criterion),
     /// Hashes it under this mask.
     Hashed(u128),
 }
 
-/// The result of a look-up.
+/// The result of a lookup.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Lookup {
-    /// An entry.
+    /// An entry was hit.
     Hit(Hit),
-    /// None.
+    /// No entry was hit.
     Miss(Miss),
-    /// A group without a live target, or a decision without an entry.
+    /// The group has no live target, or its target has no entry.
     NoTarget,
 }
 
 /// The entry that was hit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hit {
-    /// Its key.
+    /// Key of the entry.
     pub entry: EntryKey,
-    /// Where it was written.
+    /// Where it is configured.
     pub origin: Origin,
-    /// Was it added at run time?
+    /// Whether it was added at run time.
     pub run_time: bool,
-    /// The name of its action template.
+    /// Name of its action template.
     pub template: String,
 }
 
-/// Why nothing was hit.
+/// Why no entry was hit.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Miss {
-    /// What failed for the pipe as a whole: constants, absent fields.
+    /// Conditions of the pipe itself that failed: constants, absent fields.
     pub failed: Vec<Difference>,
-    /// The entry with the fewest differing fields, then bits.
+    /// The entry with the fewest differing fields and, among those, the fewest differing bits.
     pub nearest: Option<Nearest>,
 }
 
-/// The entry that came nearest.
+/// The entry closest to the packet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Nearest {
-    /// Its key.
+    /// Key of the entry.
     pub entry: EntryKey,
-    /// Where it was written.
+    /// Where it is configured.
     pub origin: Origin,
-    /// Where the packet differs from it.
+    /// How the packet differs from it.
     pub differences: Vec<Difference>,
 }
 
-/// Something wanted that the packet does not have.
+/// A condition the packet does not meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The field, or a part of the flow key.
+    /// Name of the field or of the part of the flow key.
     pub name: String,
-    /// What was wanted.
+    /// The value required.
     pub wanted: String,
-    /// What the packet has; `None`: it lacks the layer.
+    /// The packet's value; `None` if it does not have the field.
     pub actual: Option<String>,
-    /// How many bits differ.
+    /// Number of differing bits.
     pub bits: u32,
 }
 
-/// A bucket and what it names.
+/// The bucket selected in a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {
     /// The group.
     pub group: GroupId,
-    /// Its name.
+    /// Name of the group.
     pub name: String,
     /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
-    /// Is it the NIC's?
+    /// Whether the hash is the NIC's.
     pub rss: Rss,
-    /// Round robin: how many packets its pipe had dealt before; nothing is hashed then.
+    /// With round robin, the number of packets dealt before; nothing is hashed then.
     pub turn: Option<u64>,
-    /// The bucket it falls into.
+    /// Index of the bucket.
     pub bucket: usize,
-    /// Is the bucket to move?
+    /// Whether the bucket is about to move.
     pub moving: Moving,
-    /// The bucket's target and its name; `None`: no live target.
+    /// Target of the bucket, with its name; `None` if there is no live one.
     pub target: Option<(u16, String)>,
 }
 
-/// What became of the wish for the NIC's hash.
+/// Whether the NIC's hash was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rss {
-    /// Nobody asked for it.
+    /// It was not requested.
     NotAsked,
-    /// The frame came without: the select hash was taken.
+    /// The frame arrived without one, so the select hash was used.
     Absent,
-    /// It was taken: these 32 bits.
+    /// These 32 bits were used.
     Taken(u32),
 }
 
-/// How the move of a bucket stands when a packet meets it.
+/// The state of a bucket's pending move when a packet meets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moving {
-    /// It is not to move.
+    /// No move is pending.
     No,
-    /// It moves later: packets have met it too short a while ago.
+    /// The bucket moves later, since its last packet was too recent.
     Waits,
-    /// It moves with this packet: it has rested, or nobody had it.
+    /// It moves with this packet, having been idle long enough or without a target.
     Rested,
-    /// It moves with this packet: it has waited as long as it may.
+    /// It moves with this packet, having waited as long as it may.
     Overdue,
 }
 
-/// A packet's flow in a FLOW pipe.
+/// The flow of a packet in a FLOW pipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowMet {
     /// Its key; `None` without IP.
     pub key: Option<FlowKey>,
-    /// What the table knew of it.
+    /// What the table had for it.
     pub known: Known,
 }
 
-/// What a flow table knew of a packet's flow.
+/// What a flow table had for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// No key, or an unknown flow that is not learnt.
+    /// Nothing: there is no key, or the flow is unknown and not learnt.
     No,
     /// A live flow.
     Found(FlowDecision),
-    /// Unknown; written now.
+    /// A flow learnt from this packet.
     Learnt(FlowDecision),
-    /// Unknown, and the table is full.
+    /// Nothing, and the table is full.
     Full(FlowDecision),
 }
 
@@ -191,106 +191,106 @@ pub struct Monitored {
     pub meter: Option<Metered>,
 }
 
-/// What a meter said.
+/// The result of a meter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metered {
     /// The meter.
     pub meter: MeterId,
     /// Its name.
     pub name: String,
-    /// The packet's colour before.
+    /// Colour of the packet before.
     pub before: Color,
-    /// And after.
+    /// Colour of the packet after.
     pub after: Color,
 }
 
 /// The colour of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Color {
-    /// 0.
+    /// Colour 0.
     #[default]
     Green,
-    /// 1.
+    /// Colour 1.
     Yellow,
-    /// 2.
+    /// Colour 2.
     Red,
 }
 
-/// One operation carried out, or tried.
+/// An operation that was performed or attempted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Performed {
-    /// What was to be done.
+    /// The operation.
     pub operation: Operation,
-    /// What came of it.
+    /// Its result.
     pub change: Change,
-    /// Checksums mended.
+    /// Checksums that were updated.
     pub mended: Vec<Mended>,
 }
 
-/// What an operation did.
+/// The result of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Gave a field a value.
+    /// A field was written.
     Field {
         /// The field.
         field: Field,
-        /// Before.
+        /// Value before.
         before: u128,
-        /// After.
+        /// Value after.
         after: u128,
     },
-    /// Took so many bytes off the front (and what lay behind the tunnel).
+    /// This many bytes were removed from the front (and whatever lay behind the tunnel).
     Removed(usize),
-    /// Put so many bytes in front.
+    /// This many bytes were added to the front.
     Added(usize),
-    /// Nothing: the packet is dropped.
+    /// The operation failed, and the packet is dropped.
     Failed(DropReason),
 }
 
-/// A checksum that was mended.
+/// A checksum that was updated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mended {
-    /// Which.
+    /// Name of the checksum.
     pub name: &'static str,
-    /// Before.
+    /// Value before.
     pub before: u16,
-    /// After.
+    /// Value after.
     pub after: u16,
 }
 
-/// Keys made anew.
+/// The flow keys after a rehash.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rehashed {
-    /// Of the outer headers.
+    /// The key of the outer headers.
     pub outer: Option<FlowKey>,
-    /// Of the inner ones, or the outer again.
+    /// The key of the inner headers, or of the outer ones if there are none.
     pub inner: Option<FlowKey>,
 }
 
-/// What decided where the packet goes.
+/// The forward that applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forwarded {
-    /// Was it the pipe's miss?
+    /// Whether it was the pipe's miss.
     pub miss: bool,
-    /// Did the entry say it?
+    /// Whether it came from the entry.
     pub per_entry: bool,
-    /// What was said.
+    /// The forward.
     pub said: Forward,
-    /// The group's bucket, when it said a group.
+    /// The bucket, if it is a group.
     pub pick: Option<Pick>,
 }
 
-/// Where a step ends.
+/// What follows a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// In another pipe.
+    /// Another pipe.
     Pipe(PipeId),
-    /// Here.
+    /// The end of the walk.
     Verdict(Verdict),
 }
 
-/// A field's value as a person writes it: MAC and IP addresses as such, numbers that people count in decimal, everything
-/// else in hexadecimal.
+/// A field's value, formatted for people: MAC and IP addresses in their notations, counts and numbers in
+/// decimal, everything else in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldValue {
     /// The field.
@@ -326,7 +326,7 @@ impl fmt::Display for FieldValue {
     }
 }
 
-/// A mask: hexadecimal.
+/// A mask, formatted in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mask(pub u128);
 
@@ -347,7 +347,7 @@ impl fmt::Display for Color {
 }
 
 impl Lookup {
-    /// Was an entry hit?
+    /// Whether an entry was hit.
     #[must_use]
     pub fn is_hit(&self) -> bool {
         matches!(self, Lookup::Hit(_))

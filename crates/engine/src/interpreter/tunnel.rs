@@ -1,4 +1,4 @@
-//! Tunnels a second time, header by header as the RFCs draw them.
+//! Encapsulation and decapsulation, implemented a second time, header by header as the RFCs draw them.
 
 use super::action::{Done, Values};
 use super::bytes::Ip;
@@ -22,7 +22,7 @@ pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
     }
     let mended = inner.ip.as_ref().map_or(Ok(None), |inner| hand_on_congestion(packet, &outer, inner))?;
     packet.bytes.truncate(tunnel.end);
-    // An IP packet gets the Ethernet header that was in front of the outer one, with its own EtherType.
+    // An IP packet gets the Ethernet header from in front of the outer headers, with its own EtherType.
     let link = if inner.ethernet.is_some() { Vec::new() } else { packet.bytes[..outer.start].to_vec() };
     let removed = start - link.len();
     packet.take_front(removed);
@@ -33,7 +33,7 @@ pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
     Ok((Change::Removed(removed), mended.into_iter().collect()))
 }
 
-/// Gives the inner IP header the ECN field that follows from both; the checksum that was mended, if one was.
+/// Sets the ECN field of the inner IP header from both; returns the checksum updated by that, if any.
 fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Option<Mended>, DropReason> {
     let before = packet.bytes.clone();
     let (old, outer) = (class(&before, inner) % 4, class(&before, outer) % 4);
@@ -45,7 +45,7 @@ fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Opt
     Ok((inner.version == 4).then(|| mend_header(&before, &mut packet.bytes, inner, "inner ipv4")))
 }
 
-/// Adds the outer headers, from the inside out.
+/// Adds the outer headers, innermost first.
 pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>, program: &Program) -> Done {
     let [eth_dst, eth_src, src, dst] =
         [encap.eth_dst, encap.eth_src, encap.src, encap.dst].map(|value| values.get(value));
@@ -90,7 +90,7 @@ pub(super) fn encap(packet: &mut Packet, encap: &Encap, values: &mut Values<'_>,
     Ok((Change::Added(front.len()), Vec::new()))
 }
 
-/// Leaves of the frame its IP packet: no Ethernet header, no tags, nothing behind.
+/// Reduces the frame to its IP packet, without Ethernet header, tags and padding.
 fn only_ip(packet: &mut Packet) -> Result<Inside, DropReason> {
     let ip = packet.headers.ip.clone().ok_or(DropReason::NotApplicable)?;
     packet.bytes.truncate(ip.end);
@@ -137,7 +137,7 @@ fn udp_checksum((src, dst): (u128, u128), headers: &[u8], payload: &[u8]) -> u16
     }
 }
 
-/// The sum of 16-bit words with the carries added in (RFC 1071 §1); an odd last byte is the upper half of a word.
+/// One's complement sum of 16-bit words (RFC 1071 §1). An odd last byte is the upper half of a word.
 fn sum(bytes: &[u8]) -> u16 {
     let word = |pair: &[u8]| u32::from(pair[0]) << 8 | u32::from(pair.get(1).copied().unwrap_or(0));
     let mut sum: u32 = bytes.chunks(2).map(word).sum();
@@ -147,17 +147,17 @@ fn sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// DSCP and ECN of an IP header: six bits and two.
+/// The byte with DSCP and ECN of an IP header.
 fn class(frame: &[u8], ip: &Ip) -> u8 {
     read_bits(frame, class_bits(ip), 8) as u8
 }
 
-/// The first bit of DSCP and ECN. RFC 791 §3.1: behind version and IHL. RFC 8200 §3: behind version.
+/// Bit offset of DSCP and ECN: behind version and IHL (RFC 791 §3.1), or behind the version (RFC 8200 §3).
 fn class_bits(ip: &Ip) -> usize {
     8 * ip.start + if ip.version == 4 { 8 } else { 4 }
 }
 
-/// RFC 6040 §4.2, the table of normal mode line by line; `None`: drop.
+/// RFC 6040 §4.2, the table for normal mode line by line; `None` means drop.
 fn decapsulated_ecn(inner: u8, outer: u8) -> Option<u8> {
     const NOT_ECT: u8 = 0b00;
     const ECT_1: u8 = 0b01;

@@ -1,5 +1,5 @@
-//! The interpreter's own reading and writing of tunnel headers, to be read next to their RFCs. What is inside is read by
-//! the functions that read the frame around it, once: a tunnel in a tunnel is payload.
+//! The interpreter's own code for tunnel headers, to be read next to their RFCs. The packet inside is parsed
+//! by the same functions as the frame around it, but only one level deep: a tunnel in a tunnel is payload.
 
 use super::bytes::{Fragment, Headers, TransportKind, inner_headers, number16};
 use packet::{DropReason, TunnelKind, TunnelPorts};
@@ -9,23 +9,23 @@ use packet::{DropReason, TunnelKind, TunnelPorts};
 pub(super) struct Tunnel {
     pub kind: TunnelKind,
     pub start: usize,
-    /// First byte behind what UDP or IP carries.
+    /// First byte beyond the payload of UDP or IP.
     pub end: usize,
-    /// First bit of VNI or key, counted from the frame's start, and how many bits it has.
+    /// First bit of VNI or key, counted from the start of the frame, and the number of bits.
     pub id: Option<(usize, usize)>,
-    /// Where a checksum over header and payload is.
+    /// Offset of a checksum over header and payload.
     pub checksum: Option<usize>,
-    /// What is inside, if it is read.
+    /// The headers inside, if they are parsed.
     pub inner: Option<Box<Headers>>,
 }
 
-/// What a header says follows it.
+/// What follows a tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inside {
     Ethernet,
     Ipv4,
     Ipv6,
-    /// Nothing that is read.
+    /// Something that is not parsed.
     Unread,
 }
 
@@ -51,17 +51,17 @@ impl Inside {
     }
 }
 
-/// One header: how long it is, and what it says.
+/// A tunnel header: its length and contents.
 struct Header {
     length: usize,
-    /// Bits from its start, and how many.
+    /// First bit, counted from its start, and number of bits.
     id: Option<(usize, usize)>,
-    /// Bytes from its start.
+    /// Offset from its start.
     checksum: Option<usize>,
     inside: Inside,
 }
 
-/// A header, or none that is understood.
+/// A header, or `None` if it is of an unknown version.
 type Read = Result<Option<Header>, DropReason>;
 
 /// Finds the tunnel in a frame.
@@ -103,7 +103,8 @@ fn vxlan(bytes: &[u8]) -> Read {
     Ok(Some(Header { length: 8, id: Some((32, 24)), checksum: None, inside: Inside::Ethernet }))
 }
 
-/// RFC 8926 §3.4: version 2, option length 6, O 1, C 1, reserved 6, protocol type 16, VNI 24, reserved 8, options.
+/// RFC 8926 §3.4: version 2, option length 6, O 1, C 1, reserved 6, protocol type 16, VNI 24, reserved 8,
+/// options.
 fn geneve(bytes: &[u8]) -> Read {
     if bytes.len() < 8 {
         return Err(DropReason::MalformedGeneve);
@@ -115,14 +116,14 @@ fn geneve(bytes: &[u8]) -> Read {
     if bytes.len() < 8 + options {
         return Err(DropReason::MalformedGeneve);
     }
-    // A control message is nobody's but the end points'.
+    // Only tunnel end points may read a control message.
     let control = bytes[1] >= 128;
     let inside = if control { Inside::Unread } else { by_ether_type(number16(bytes, 2)) };
     Ok(Some(Header { length: 8 + options, id: Some((32, 24)), checksum: None, inside }))
 }
 
-/// RFC 2784 §2, RFC 2890 §2: C 1, reserved 1, K 1, S 1, reserved 9, version 3, protocol type 16; checksum 16 and reserved
-/// 16 with C, key 32 with K, sequence number 32 with S.
+/// RFC 2784 §2, RFC 2890 §2: C 1, reserved 1, K 1, S 1, reserved 9, version 3, protocol type 16; checksum 16
+/// and reserved 16 with C, key 32 with K, sequence number 32 with S.
 fn gre(bytes: &[u8]) -> Read {
     if bytes.len() < 4 {
         return Err(DropReason::MalformedGre);
@@ -152,8 +153,8 @@ fn ip_in_ip(protocol: u8) -> Option<Header> {
     Some(Header { length: 0, id: None, checksum: None, inside: by_protocol(protocol) })
 }
 
-/// draft-ietf-intarea-gue-09 §3: version 2, C 1, header length 5, protocol 8, flags 16, fields; or version 1, which is
-/// that of no header but the IP packet's own first bits.
+/// draft-ietf-intarea-gue-09 §3: version 2, C 1, header length 5, protocol 8, flags 16, fields; or version 1,
+/// which is that of no header but the IP packet's own first bits.
 fn gue(bytes: &[u8]) -> Read {
     let Some(&first) = bytes.first() else { return Err(DropReason::MalformedGue) };
     let (length, inside) = match (first / 64, first / 16) {
@@ -189,7 +190,8 @@ fn by_protocol(number: u8) -> Inside {
     }
 }
 
-/// RFC 8926 §3.5: class 16, type 8, of which the first bit says critical, reserved 3, length 5 in words. No option is known.
+/// RFC 8926 §3.5: class 16, type 8, of which the first bit says critical, reserved 3, length 5 in words. No
+/// option is known.
 pub(super) fn critical_options(options: &[u8]) -> Result<(), DropReason> {
     let mut at = 0;
     while at + 4 <= options.len() {

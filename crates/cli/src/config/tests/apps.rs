@@ -1,4 +1,4 @@
-//! Apps of a configuration: what they become, and where their errors are shown.
+//! Apps in a configuration: the pipes they become, and where their errors are shown.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn an_external_app_is_a_name_to_forward_to() {
     assert_eq!((app.name(), app.socket().and_then(|path| path.to_str())), ("slow", Some("s.sock")));
 }
 
-/// An app, the words under the caret, and what is said about them.
+/// Each case: an app, the text that is underlined, and the message.
 #[test]
 fn each_error_of_an_app_has_its_place() {
     let long = format!("/{}", "a".repeat(107));

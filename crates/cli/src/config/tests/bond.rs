@@ -1,4 +1,4 @@
-//! Bonds as configured, and services and entries that stand on one.
+//! Bonds in a configuration, and services and entries attached to one.
 
 use super::*;
 use ::apps::bond::lacp::{Policy, Rate};
@@ -11,7 +11,7 @@ fn bonds(plan: &Plan) -> Vec<Bond> {
     plan.apps.of::<Bonds>().unwrap().0.clone()
 }
 
-/// Three ports, a pipe `a`, and bonds of this.
+/// A configuration with three ports, a pipe `a`, and these bonds.
 fn with_bonds(bonds: &str) -> String {
     "ports: { p0: { mem: }, p1: { mem: }, p2: { mem: } }\n\
      pipes: { a: { type: basic, forward: p0, miss: drop } }\n"
@@ -19,7 +19,7 @@ fn with_bonds(bonds: &str) -> String {
         + &format!("apps: [{bonds}]\n")
 }
 
-/// What every bond is told, what is not told of it, and what it is then.
+/// Every key of a bond, the defaults, and what they become.
 #[test]
 fn a_bond_is_what_it_says() {
     let plain = plan(&with_bonds(
@@ -71,7 +71,7 @@ fn a_bond_is_what_it_says() {
     assert_eq!(bonds(&plan(&never))[0].rebalance_ms, 0);
 }
 
-/// A bond, the words under the caret, and what is said about them.
+/// Each case: a bond, the text that is underlined, and the message.
 const ERRORS: &[(&str, &str, &str)] = &[
     ("mode: static, members: [p1]", "{ mode", "`name` is missing"),
     ("name: b, members: [p1]", "{ name", "`mode` is missing"),
@@ -211,7 +211,7 @@ fn a_bond_has_64_members_at_most() {
     assert!(wrong(&text(&members(", m0")))[0].contains("a bond has 64 members at most"));
 }
 
-/// The load balancer over a bond, and what leads elsewhere.
+/// A load balancer over a bond, and forwards to other places.
 #[test]
 fn a_service_stands_on_a_bond_that_leads_nowhere_else() {
     let lb = ", { lb: { name: s, port: b, service: { vip: 192.0.2.1, protocol: udp, port: 53 }, by: 5-tuple, \
@@ -228,7 +228,7 @@ fn a_service_stands_on_a_bond_that_leads_nowhere_else() {
     }
 }
 
-/// Who names a bond that has an error makes no mistake by that.
+/// Referring to a bond that has an error is not another error.
 #[test]
 fn an_error_of_a_bond_is_told_once() {
     let lb = ", { lb: { name: s, port: b, service: { vip: 192.0.2.1, protocol: udp, port: 53 }, by: 5-tuple, \
@@ -244,7 +244,7 @@ fn an_error_of_a_bond_is_told_once() {
     }
 }
 
-/// Where a pipe matches the port per entry, a bond stands for its members.
+/// Where a pipe matches the port per entry, a bond stands for each of its members.
 #[test]
 fn an_entry_of_a_bond_is_one_of_each_member() {
     let bond = "{ bond: { name: b, mode: static, members: [p1, p2] } }";
@@ -263,10 +263,10 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     let port = |rule: &engine::program::Entry| (rule.matches[0], rule.priority);
     let whole = |value| EntryMatch::Masked { value, mask: 0xffff };
     assert_eq!(rules.iter().map(port).collect::<Vec<_>>(), [(whole(1), 5), (whole(2), 5)]);
-    // The same port twice is told, where it was written.
+    // The same port twice is reported where it was written.
     let twice = wrong(&with(&basic.replace("port: p0", "port: p2")));
     assert!(twice.iter().any(|one| one.contains("error: pipe `a` has this entry twice")), "{twice:?}");
-    // A whole pipe has one port; a change at run time is one entry.
+    // As a constant of a pipe, or in a change at run time, a bond cannot stand for several ports.
     let constant = wrong(&with("type: basic, match: { port: b }, forward: p0, miss: drop"));
     assert!(constant[0].contains("`b` is a bond of several ports (p1, p2)"), "{constant:?}");
     assert!(constant[0].contains("match `port` per entry"), "{constant:?}");
