@@ -71,7 +71,8 @@ fn written_again(records: &[Record]) {
     }
     writer.flush().expect("writing to memory cannot fail");
     drop(writer);
-    let again: Vec<Record> = Reader::open(&file[..]).expect("our own").map(|record| record.expect("our own")).collect();
+    let reader = Reader::open(&file[..]).expect("our own");
+    let again: Vec<Record> = reader.map(|record| record.expect("our own")).collect();
     assert_eq!(again.len(), records.len());
     for (again, record) in again.iter().zip(records) {
         assert_eq!((again.length, &again.bytes), (record.length, &record.bytes));
