@@ -1,7 +1,7 @@
 //! weir's part in a comparison: a worker with the `basic2` program between two ports, as `weir bench arm`.
 //!
-//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it has sent.
-//! At the end of its input it ends.
+//! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it
+//! has sent. At the end of its input it ends.
 
 use super::scenarios::{basic2, shuffled};
 use anyhow::{Context, Result};
@@ -31,7 +31,8 @@ const SINK_FRAMES: u32 = 8191;
 /// Bytes of the source's frames, without checksum.
 const FRAME: usize = 60;
 
-/// Frames that the source sends between two looks at the word: many, as each time costs the kernel milliseconds.
+/// Frames that the source sends between two looks at the word: many, as each time costs the kernel
+/// milliseconds.
 const BURST: u32 = 1 << 18;
 
 /// What a worker is put between.

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 /// What is measured.
 #[derive(clap::Subcommand)]
 pub enum Bench {
-    /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also its ports,
-    /// beside dpdk-testpmd.
+    /// The engine on memory ports: seven programs, one core, 64-byte frames. In a weir built with DPDK also
+    /// its ports, beside dpdk-testpmd.
     Engine {
         /// Only these scenarios (`dpdk` is one).
         only: Vec<String>,
@@ -31,7 +31,8 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
-    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the number of flows.
+    /// A bond of two members beside Open vSwitch's, on DPDK devices; and whether its rate depends on the
+    /// number of flows.
     Bond {
         /// Only these numbers of streams.
         streams: Vec<u32>,

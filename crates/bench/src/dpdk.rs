@@ -1,7 +1,8 @@
-//! weir beside dpdk-testpmd on the same DPDK devices: from a recording in a loop (`net_pcap`) to nowhere (`net_null`).
+//! weir beside dpdk-testpmd on the same DPDK devices: from a recording in a loop (`net_pcap`) to nowhere
+//! (`net_null`).
 //!
-//! weir runs the `basic2` program, testpmd its `io` and `macswap`, with as many frames of memory, on the same core, in turn
-//! and in one run. Rates are frames over the processor time of the thread that carries them.
+//! weir runs the `basic2` program, testpmd its `io` and `macswap`, with as many frames of memory, on the same
+//! core, in turn and in one run. Rates are frames over the processor time of the thread that carries them.
 
 use super::peers::{FRAMES, Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use super::scenarios::shuffled;

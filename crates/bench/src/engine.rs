@@ -1,7 +1,8 @@
-//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to memory.
+//! `weir bench engine`: how many packets a second one core carries through each of seven programs, memory to
+//! memory.
 //!
-//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The port's own
-//! share is timed apart and printed beside (`port_ns`), not taken off.
+//! What is timed is whole breaths of a worker: the port's receive, the program, the port's transmit, the
+//! tick. The port's own share is timed apart and printed beside (`port_ns`), not taken off.
 
 use super::scenarios::{ALL, Scenario};
 use engine::batch::Engine;
@@ -19,7 +20,8 @@ const ROUNDS: usize = 5;
 /// Packets in a round of a program whose traffic repeats.
 const PACKETS: u64 = 1 << 22;
 
-/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled buffers.
+/// Chunks of the pool: a few batches, which then stay in the cache as they would with a NIC's recycled
+/// buffers.
 const CHUNKS: u32 = 512;
 
 /// Clock steps of a breath: as if packets came at about 15 million a second.
@@ -161,7 +163,8 @@ fn ports_alone(scenario: &Scenario) -> f64 {
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
 fn cycles() -> u64 {
-    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD forbids, which Linux does not.
+    // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD
+    // forbids, which Linux does not.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - `engine.rs`: packets a second through seven programs, memory to memory. `scenarios.rs`: the programs.
 //! - `memory.rs`: what an entry costs.
-//! - `dpdk.rs`, `xdp.rs`: beside dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` has the two take turns, `arm.rs`
-//!   is weir's part, in a process of its own.
+//! - `dpdk.rs`, `xdp.rs`: beside dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` has the two take
+//!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `bond/`: a bond beside Open vSwitch's.
 
 mod arm;

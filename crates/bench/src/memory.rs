@@ -1,5 +1,5 @@
-//! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live entries, the tables
-//! filled to the capacity they were made for.
+//! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live
+//! entries, the tables filled to the capacity they were made for.
 
 use super::scenarios::{basic1m, flow1m, shuffled};
 use anyhow::{Context, Result};

@@ -1,8 +1,9 @@
-//! Programs that forward frames, measured in turn: while one does, the others wait for a word and use no processor.
+//! Programs that forward frames, measured in turn: while one does, the others wait for a word and use no
+//! processor.
 //!
-//! A forwarder is a process that reads `start` and `stop` from its standard input and then says how many frames it has
-//! sent: dpdk-testpmd, or this program (`arm.rs`). One process stays for all its turns, so that turns can be short and
-//! alternate often: what disturbs the machine then disturbs all alike.
+//! A forwarder is a process that reads `start` and `stop` from its standard input and then says how many
+//! frames it has sent: dpdk-testpmd, or this program (`arm.rs`). One process stays for all its turns, so that
+//! turns can be short and alternate often: what disturbs the machine then disturbs all alike.
 
 use anyhow::{Context, Result, anyhow, bail};
 use lab::Interrupt;
@@ -17,7 +18,8 @@ use std::time::{Duration, Instant};
 pub const TESTPMD: &str = "dpdk-testpmd";
 pub const TESTPMD_PACKAGE: &str = "dpdk-dev";
 
-/// How long a forwarder may take to start, or to answer: DPDK loads its drivers in a second, on an idle machine.
+/// How long a forwarder may take to start, or to answer: DPDK loads its drivers in a second, on an idle
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Lines that may wait to be read.
@@ -53,8 +55,8 @@ impl Setting {
 pub struct Turn {
     /// Frames sent.
     pub frames: u64,
-    /// Processor time of the thread that carried them. On an idle machine that is the time that went by; on a busy one it
-    /// leaves out what other programs had of the core.
+    /// Processor time of the thread that carried them. On an idle machine that is the time that went by; on a
+    /// busy one it leaves out what other programs had of the core.
     pub busy: Duration,
 }
 

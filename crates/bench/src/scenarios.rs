@@ -1,6 +1,7 @@
 //! The programs that `weir bench engine` runs, and the traffic that goes with each.
 //!
-//! All of them: one core, 64-byte frames of UDP over IPv4, memory ports, keys in seeded random order, counters and ages on.
+//! All of them: one core, 64-byte frames of UDP over IPv4, memory ports, keys in seeded random order,
+//! counters and ages on.
 
 use engine::builder::ProgramBuilder;
 use engine::program::{
@@ -141,8 +142,8 @@ fn spread(group: GroupId) -> Pipe {
     Pipe::hash("spread", HashInput::Select(KeySource::Outer), group).act(set_macs()).entries(targets)
 }
 
-/// A bond of two members as its app writes it: 256 given buckets, a port for each member. With `flow_table` every flow
-/// first meets an entry of its own.
+/// A bond of two members as its app writes it: 256 given buckets, a port for each member. With `flow_table`
+/// every flow first meets an entry of its own.
 #[must_use]
 pub fn bond(flows: u32, flow_table: bool) -> Scenario {
     let (mut program, out) = program();

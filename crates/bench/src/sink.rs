@@ -1,9 +1,9 @@
-//! What takes the frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are counted and let
-//! go. As the bond's partner it speaks LACP.
+//! What takes the frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are
+//! counted and let go. As the bond's partner it speaks LACP.
 //!
-//! It must never be the slower end, nor be in the way of the faster one: a consumer that polls an empty ring fights with
-//! its producer for the cache lines of the ring's head, which would be measured too. So it naps when there is little, and
-//! then takes what has gathered, a thousand frames behind.
+//! It must never be the slower end, nor be in the way of the faster one: a consumer that polls an empty ring
+//! fights with its producer for the cache lines of the ring's head, which would be measured too. So it naps
+//! when there is little, and then takes what has gathered, a thousand frames behind.
 
 use anyhow::{Context, Result};
 use apps::bond::lacp::{Action, Config, ETHER_TYPE, Event, Lacp, Rate, Settings, System};

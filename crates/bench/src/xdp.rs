@@ -6,9 +6,9 @@
 //!   node: w0 --[ weir | testpmd macswap ]-- w1
 //! ```
 //!
-//! The source sends more than either can forward, in the kernel, on a core of its own (`bpf::XdpGenerate`). What arrives at
-//! f1 is counted by the kernel, for both alike. Only one program can have an interface, so each turn starts its own;
-//! the turns alternate.
+//! The source sends more than either can forward, in the kernel, on a core of its own (`bpf::XdpGenerate`).
+//! What arrives at f1 is counted by the kernel, for both alike. Only one program can have an interface, so
+//! each turn starts its own; the turns alternate.
 
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};

@@ -1,5 +1,5 @@
-//! `weir schema`, docs/configuration.md and what the configuration reads agree: what runs is valid, what is misspelt is
-//! not, and every word of the schema is in the documentation.
+//! `weir schema`, docs/configuration.md and what the configuration reads agree: what runs is valid, what is
+//! misspelt is not, and every word of the schema is in the documentation.
 
 use jsonschema::Validator;
 use serde_json::Value;

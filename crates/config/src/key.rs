@@ -1,5 +1,5 @@
-//! The keys of a mapping: one table that says what the configuration reads, what errors name and what `weir schema`
-//! prints, so that the three cannot differ.
+//! The keys of a mapping: one table that says what the configuration reads, what errors name and what `weir
+//! schema` prints, so that the three cannot differ.
 
 use crate::schema::Schema;
 use packet::Field;

@@ -1,8 +1,9 @@
-//! The JSON Schema (draft 2020-12) of the configuration, which editors complete and check with. It is made of the tables
-//! that the configuration is read with ([`crate::key`]), so that neither can know a word that the other does not.
+//! The JSON Schema (draft 2020-12) of the configuration, which editors complete and check with. It is made of
+//! the tables that the configuration is read with ([`crate::key`]), so that neither can know a word that the
+//! other does not.
 //!
-//! A schema checks shapes, words and ranges. What needs the rest of the file (does a name exist, does a graph end) is
-//! for `weir check`.
+//! A schema checks shapes, words and ranges. What needs the rest of the file (does a name exist, does a graph
+//! end) is for `weir check`.
 
 use crate::key::{Key, Shape};
 use crate::section::NAME_MAX;

@@ -1,5 +1,5 @@
-//! The batch engine against the reference interpreter: random programs, packets, changes and time, batches cut to 1, 3
-//! and 64. A run that never met something it should have met fails too.
+//! The batch engine against the reference interpreter: random programs, packets, changes and time, batches
+//! cut to 1, 3 and 64. A run that never met something it should have met fails too.
 //!
 //! `WEIR_SEED=n` runs one case and says what it does; `WEIR_CASES=n` runs so many.
 

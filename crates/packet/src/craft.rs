@@ -1,5 +1,5 @@
-//! Frames from readable text, and text from frames: one vocabulary for golden walk files, `weir explain --packet`,
-//! benches, labs and tests.
+//! Frames from readable text, and text from frames: one vocabulary for golden walk files, `weir explain
+//! --packet`, benches, labs and tests.
 //!
 //! ```
 //! let recipe: packet::craft::Recipe = "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=4000 dport=80 flags=S".parse()?;
@@ -8,11 +8,13 @@
 //! # Ok::<(), packet::craft::RecipeError>(())
 //! ```
 //!
-//! Promises: lengths and checksums are right unless the text says otherwise; a frame that is printed builds again, byte
-//! by byte, from what was printed (`hex=` when nothing else says it exactly); a text that contradicts itself is an error
-//! that says where and what to do. It allocates freely: nothing here is for the data path.
+//! Promises: lengths and checksums are right unless the text says otherwise; a frame that is printed builds
+//! again, byte by byte, from what was printed (`hex=` when nothing else says it exactly); a text that
+//! contradicts itself is an error that says where and what to do. It allocates freely: nothing here is for
+//! the data path.
 //!
-//! The words are listed in [`KEYS`]. What is not said has a default: an IPv4 UDP packet 10.0.0.1:1000 > 10.0.0.2:2000.
+//! The words are listed in [`KEYS`]. What is not said has a default: an IPv4 UDP packet 10.0.0.1:1000 >
+//! 10.0.0.2:2000.
 
 mod build;
 mod describe;
@@ -34,8 +36,8 @@ pub const OPTIONS_MAX: u8 = 10;
 /// IPv6 extension headers at most: twice what the parser follows.
 pub const EXTENSIONS_MAX: usize = 16;
 
-/// A frame as a person would write it. Text becomes a recipe by `parse`, a recipe becomes text by `to_string`, with
-/// payloads shortened (not to be parsed again) by `{:#}`.
+/// A frame as a person would write it. Text becomes a recipe by `parse`, a recipe becomes text by
+/// `to_string`, with payloads shortened (not to be parsed again) by `{:#}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// Source MAC address.
@@ -78,7 +80,8 @@ pub struct Tag {
     pub pcp: u8,
 }
 
-/// An ARP packet. The sender's MAC address is the frame's, the target's is the frame's for a reply and 0 for a request.
+/// An ARP packet. The sender's MAC address is the frame's, the target's is the frame's for a reply and 0 for
+/// a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arp {
     /// A reply or a request?
@@ -290,7 +293,8 @@ impl Transport {
 /// The frame of a recipe's text.
 ///
 /// # Panics
-/// With the error's sentence when the text is no recipe: for tests and benches, whose texts are part of the program.
+/// With the error's sentence when the text is no recipe: for tests and benches, whose texts are part of the
+/// program.
 #[must_use]
 pub fn frame(text: &str) -> Vec<u8> {
     match text.parse::<Recipe>() {

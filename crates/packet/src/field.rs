@@ -1,9 +1,9 @@
-//! The fields a program can match, hash, set, add to and copy: one table, so that the configuration, the check, the
-//! engine, the interpreter and the documentation speak of the same things by the same names.
+//! The fields a program can match, hash, set, add to and copy: one table, so that the configuration, the
+//! check, the engine, the interpreter and the documentation speak of the same things by the same names.
 //!
-//! A field is a run of bits at a fixed place behind a header that parsing has found. Its value is the number those bits
-//! spell in network order. The table lists the fields of one level; each is at the outer level and, as `inner.NAME`, inside
-//! a tunnel.
+//! A field is a run of bits at a fixed place behind a header that parsing has found. Its value is the number
+//! those bits spell in network order. The table lists the fields of one level; each is at the outer level
+//! and, as `inner.NAME`, inside a tunnel.
 
 use crate::TunnelKind;
 use crate::headers::{Base, Layer, Layers, LevelId, LevelLayers};

@@ -1,14 +1,15 @@
-//! What makes two packets one flow: addresses, ports, protocol, and the tunnel's id for flows inside one. 40 bytes, IPv4 and
-//! IPv6 alike.
+//! What makes two packets one flow: addresses, ports, protocol, and the tunnel's id for flows inside one. 40
+//! bytes, IPv4 and IPv6 alike.
 
 use crate::headers::{Base, Headers, Layer, Level};
 use crate::parse::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// A flow key: source (two words), destination (two words), `sport << 48 | dport << 32 | protocol << 24 | id`.
+/// A flow key: source (two words), destination (two words), `sport << 48 | dport << 32 | protocol << 24 |
+/// id`.
 ///
-/// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast sources
-/// (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
+/// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
+/// sources (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FlowKey(pub [u64; 5]);
@@ -27,8 +28,8 @@ pub enum KeySource {
     /// The outer headers.
     #[default]
     Outer,
-    /// The headers inside a tunnel with its id; the outer ones for a packet without a tunnel or without IP in it. Inside a
-    /// tunnel whose id has more than 24 bits there is no key.
+    /// The headers inside a tunnel with its id; the outer ones for a packet without a tunnel or without IP in
+    /// it. Inside a tunnel whose id has more than 24 bits there is no key.
     Inner,
 }
 
@@ -55,8 +56,8 @@ impl FlowKey {
         }
     }
 
-    /// Of nearly all frames: IPv4 with ports, outside a tunnel. Source (upper half) and destination address, and the
-    /// key's last word; the others are [`IPV4_MARK`] and 0. `None` of all others.
+    /// Of nearly all frames: IPv4 with ports, outside a tunnel. Source (upper half) and destination address,
+    /// and the key's last word; the others are [`IPV4_MARK`] and 0. `None` of all others.
     #[inline(always)]
     #[must_use]
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
@@ -71,8 +72,8 @@ impl FlowKey {
         Some((addresses, u64::from(ports) << 32 | u64::from(outer.protocol) << 24))
     }
 
-    /// Becomes the key that [`FlowKey::ipv4`] gave the words of, each word stored where it belongs: a key that is built
-    /// elsewhere and copied by vectors waits for its own words.
+    /// Becomes the key that [`FlowKey::ipv4`] gave the words of, each word stored where it belongs: a key
+    /// that is built elsewhere and copied by vectors waits for its own words.
     #[inline(always)]
     pub fn set_ipv4(&mut self, addresses: u64, last: u64) {
         self.0[0] = IPV4_MARK;

@@ -1,5 +1,5 @@
-//! What parsing finds in a frame: at each of two levels (the outer headers, and those inside a tunnel) which headers there
-//! are and where, and the tunnel between them. 40 bytes, a row for each frame of a batch.
+//! What parsing finds in a frame: at each of two levels (the outer headers, and those inside a tunnel) which
+//! headers there are and where, and the tunnel between them. 40 bytes, a row for each frame of a batch.
 
 use crate::TunnelKind;
 

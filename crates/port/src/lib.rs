@@ -9,7 +9,8 @@
 //! - [`FaultPort`]: loses, duplicates, truncates, corrupts, delays and reorders the frames of another port.
 //! - [`TracePort`]: records the frames of another port.
 //!
-//! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has memory.
+//! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has
+//! memory.
 
 #[cfg(feature = "dpdk")]
 pub mod dpdk;

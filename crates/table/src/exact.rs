@@ -159,8 +159,9 @@ impl<const W: usize, T: Default> Exact<W, T> {
     }
 
     /// Looks up the packets of `mask`, whose buckets should have been [prefetched](Exact::prefetch_bucket).
-    /// Returns the mask of hits; `rows` holds their rows, its other elements are unspecified. `likely` gets each
-    /// row whose tag matches before its key is compared, so that the caller can prefetch what it keeps for it.
+    /// Returns the mask of hits; `rows` holds their rows, its other elements are unspecified. `likely` gets
+    /// each row whose tag matches before its key is compared, so that the caller can prefetch what it keeps
+    /// for it.
     #[inline]
     #[must_use]
     pub fn lookup_batch(

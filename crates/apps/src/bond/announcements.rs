@@ -1,6 +1,6 @@
-//! What a bond announces: that an address is reached by another member now. RARP for MAC addresses inside (what bridges
-//! learn from), gratuitous ARP and unsolicited neighbour advertisements for IP addresses; and the questions by which it
-//! probes.
+//! What a bond announces: that an address is reached by another member now. RARP for MAC addresses inside
+//! (what bridges learn from), gratuitous ARP and unsolicited neighbour advertisements for IP addresses; and
+//! the questions by which it probes.
 //!
 //! Stations are announced a few at a time, because workers have limited room for frames.
 
@@ -23,7 +23,8 @@ pub(super) struct Announcements {
 }
 
 impl Announcements {
-    /// Announces the bond's own addresses by the active member's port, and starts anew with all stations that are known.
+    /// Announces the bond's own addresses by the active member's port, and starts anew with all stations that
+    /// are known.
     pub fn start(&mut self, bond: &Bond, output: PortId, learnt: &Learnt, actions: &mut Vec<Action>) {
         let own = |ip: &IpAddr| Action::Inject { bytes: address(bond.mac(), *ip), output };
         actions.extend(bond.announce.iter().map(own));
@@ -56,13 +57,15 @@ const ETHER_IPV6: u16 = 0x86dd;
 /// Frames are padded to what Ethernet carries, without FCS.
 const SHORTEST: usize = 60;
 
-/// A reverse ARP request that asks for nothing: from an address inside, to all (RFC 903). Bridges learn where it is.
+/// A reverse ARP request that asks for nothing: from an address inside, to all (RFC 903). Bridges learn where
+/// it is.
 #[must_use]
 pub fn rarp(mac: Mac, vid: Option<u16>) -> Vec<u8> {
     arp_like((mac, vid), ETHER_RARP, 3, [Ipv4Addr::UNSPECIFIED; 2])
 }
 
-/// Where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement (RFC 4861 §7.2.6).
+/// Where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement (RFC 4861
+/// §7.2.6).
 #[must_use]
 pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     match address {
@@ -71,8 +74,8 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Who has this address? ARP (RFC 826), or a neighbour solicitation without a source, which is answered to all nodes
-/// (RFC 4861 §7.2.4).
+/// Who has this address? ARP (RFC 826), or a neighbour solicitation without a source, which is answered to
+/// all nodes (RFC 4861 §7.2.4).
 #[must_use]
 pub fn question(mac: Mac, source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {

@@ -42,7 +42,8 @@ pub(super) const KEYS: &[Key] = &[
     Key::new("probe", Shape::Map(PROBE), "addresses that are asked on every member"),
     // The interval of Open vSwitch.
     Key::new("rebalance", Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared").or("10s"),
-    // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two windows.
+    // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
+    // windows.
     Key::new("idle_gap", Shape::Time, "how long nothing must have used a bucket that is to move").or("1ms"),
     Key::new("idle_gap_max", Shape::Time, "how long a bucket that is to move may wait").or("1s"),
     Key::new("learnt_max", Shape::Number(1, 65_536), "how many MAC addresses inside are remembered").or("1024"),

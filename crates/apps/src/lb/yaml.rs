@@ -144,8 +144,8 @@ fn ports_named(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     Some(ports)
 }
 
-/// Where a service without `out` sends: out of the port a packet came in by, which needs no attachment; but by whichever
-/// of its ports where it came in by an attachment that has several.
+/// Where a service without `out` sends: out of the port a packet came in by, which needs no attachment; but
+/// by whichever of its ports where it came in by an attachment that has several.
 fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
     let below = scope.attachments.with(*ports?.first()?)?;
     (below.to != Forward::Port(below.lead) && Some(below.ports.as_slice()) == ports).then(|| below.clone())

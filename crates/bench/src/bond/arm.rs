@@ -1,5 +1,5 @@
-//! One side of the comparison: a program that carries frames from a recording in a loop to two members, and the sink behind
-//! them. Both are held while another arm has its turn.
+//! One side of the comparison: a program that carries frames from a recording in a loop to two members, and
+//! the sink behind them. Both are held while another arm has its turn.
 
 use super::sink::Sink;
 use super::turn::{Reading, Turn};
@@ -45,7 +45,8 @@ pub enum Carrier {
 }
 
 impl Arm {
-    /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held from now on.
+    /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held
+    /// from now on.
     pub fn new(run: &mut Run, process: Started, account: PathBuf, carrier: Carrier, sink: Sink) -> Result<Arm> {
         let mut arm = Arm { process, account, carrier, sink };
         arm.hold(run);

@@ -1,4 +1,5 @@
-//! The ceiling: dpdk-testpmd, which looks at nothing, carries frames over the same devices, two pairs on one core.
+//! The ceiling: dpdk-testpmd, which looks at nothing, carries frames over the same devices, two pairs on one
+//! core.
 
 use super::arm::{Arm, Carrier};
 use super::sink::{Sink, memif};

@@ -1,8 +1,8 @@
 //! Flatness: the bond's program on memory ports, where the number of flows alone changes.
 //!
-//! Recordings of many flows do not fit any cache; here 64 frames lie in the cache however many flows there are, and the
-//! fields that choose a flow are written into them. One bucket in 256 decides, so a bond must cost the same at 1 flow and
-//! at 500 000; with a flow table in front the table's cache misses show.
+//! Recordings of many flows do not fit any cache; here 64 frames lie in the cache however many flows there
+//! are, and the fields that choose a flow are written into them. One bucket in 256 decides, so a bond must
+//! cost the same at 1 flow and at 500 000; with a flow table in front the table's cache misses show.
 
 use crate::engine::mpps;
 use crate::scenarios::{Scenario, bond};

@@ -5,9 +5,10 @@
 //!                                        +---- net_memif p2 --+-- sink
 //! ```
 //!
-//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open vSwitch by
-//! lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing. What counts is what the
-//! members took; a turn that dropped frames at them is void, for a full ring is cheap. `flat.rs` measures the bond alone.
+//! Four arms take turns in one run, each with a sink of its own kind and number, all others held: weir, Open
+//! vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which looks at nothing.
+//! What counts is what the members took; a turn that dropped frames at them is void, for a full ring is
+//! cheap. `flat.rs` measures the bond alone.
 
 mod arm;
 mod ceiling;

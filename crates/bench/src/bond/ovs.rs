@@ -1,5 +1,5 @@
-//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It is one switch,
-//! which is told between turns how to do it.
+//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It
+//! is one switch, which is told between turns how to do it.
 
 use super::arm::{Arm, Carrier, account};
 use super::sink::{Sink, memif};
@@ -14,8 +14,8 @@ use std::path::Path;
 /// MiB of its memory: it makes 262 144 mbufs.
 pub const MEBIBYTES: u32 = 1024;
 
-/// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that carries frames,
-/// one of the main thread, which sends LACPDUs.
+/// Its transmit queues, and a receive queue for each, as memif wants both ends alike: one of the thread that
+/// carries frames, one of the main thread, which sends LACPDUs.
 const QUEUES: u16 = 2;
 
 /// Where the recording's frames go.

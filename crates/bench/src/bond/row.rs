@@ -1,13 +1,15 @@
 //! A line of results: what the turns of all arms came to at one number of streams.
 //!
-//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is therefore the
-//! median of the ratios within rounds, whose turns are a fraction of a second apart, not the ratio of two medians.
+//! A machine's speed may change from second to second by what others do on its host. A ratio of two arms is
+//! therefore the median of the ratios within rounds, whose turns are a fraction of a second apart, not the
+//! ratio of two medians.
 
 use super::turn::Turn;
 use lab::spread::Spread;
 use std::fmt;
 
-/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is not honest.
+/// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is
+/// not honest.
 pub const DROPPED_MAX: f64 = 0.001;
 
 /// Turns without loss that a rate is the median of.

@@ -14,8 +14,8 @@ pub const MEBIBYTES: u32 = 128;
 /// A sink.
 pub struct Sink(Forwarder);
 
-/// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an LACPDU: with larger
-/// ones a ring that is long enough not to overflow would not fit a cache.
+/// Device number `number`: one end of the wire between a member and its sink. A buffer holds a frame or an
+/// LACPDU: with larger ones a ring that is long enough not to overflow would not fit a cache.
 pub fn memif(role: &str, number: usize, socket: &Path) -> String {
     let socket = socket.display();
     format!("net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128")
@@ -29,8 +29,8 @@ impl Sink {
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
         command.args([memif("client", 0, socket), memif("client", 1, socket)]);
         let sink = Forwarder::weir(run, name, &mut command)?;
-        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is full. Not from its
-        // start on, when DPDK waits for threads of its own on the same core.
+        // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is
+        // full. Not from its start on, when DPDK waits for threads of its own on the same core.
         namespace::output("chrt", &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()])?;
         Ok(Sink(sink))
     }

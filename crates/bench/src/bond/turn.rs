@@ -15,8 +15,8 @@ pub struct Reading {
     pub dropped: u64,
     /// Frames that the sink received.
     pub arrived: u64,
-    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on a busy one it
-    /// leaves out what other programs had of the core.
+    /// Processor time of the thread that carries frames. On an idle machine that is the time that went by; on
+    /// a busy one it leaves out what other programs had of the core.
     pub busy: Duration,
     /// How far it may be off, as the counters were read meanwhile.
     pub doubt: Duration,
@@ -32,8 +32,8 @@ pub struct Turn {
     pub mpps: f64,
     /// Share of the frames that were dropped instead.
     pub dropped: f64,
-    /// The counters do not belong together: they took too long to read, or the sink has not seen what the members say they
-    /// have sent.
+    /// The counters do not belong together: they took too long to read, or the sink has not seen what the
+    /// members say they have sent.
     pub doubtful: bool,
 }
 

@@ -24,8 +24,8 @@ pub fn long_files() -> Vec<Offence> {
     offences
 }
 
-/// Returns the lines that are too long, except for those that cannot be wrapped: tables and listings in Markdown,
-/// and lines of a single word, such as a link.
+/// Returns the lines that are too long, except for those that cannot be wrapped: tables and listings in
+/// Markdown, and lines of a single word, such as a link.
 pub fn long_lines() -> Vec<Offence> {
     let mut offences = Vec::new();
     for file in files(&EXTENSIONS) {

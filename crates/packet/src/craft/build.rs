@@ -1,4 +1,5 @@
-//! From a recipe to bytes: each header is a small function that appends itself to what lies in front of its payload.
+//! From a recipe to bytes: each header is a small function that appends itself to what lies in front of its
+//! payload.
 
 use super::{Addresses, Arp, Body, Checksum, Extension, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp};
 use crate::{

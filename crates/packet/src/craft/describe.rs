@@ -1,7 +1,7 @@
 //! From bytes to a recipe, and from a recipe to text.
 //!
-//! Reading is allowed to be wrong: whatever it finds is built again and compared with the bytes, and only an exact copy
-//! is believed. What no recipe says exactly stays hex.
+//! Reading is allowed to be wrong: whatever it finds is built again and compared with the bytes, and only an
+//! exact copy is believed. What no recipe says exactly stays hex.
 
 use super::{
     Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment, Icmp, Ip,
@@ -55,7 +55,8 @@ pub(super) fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
     Recipe { body: Body::Raw(frame.to_vec()), ..Recipe::default() }
 }
 
-/// The same recipe with checksums called good or bad and zeros called a length, where that says the same bytes.
+/// The same recipe with checksums called good or bad and zeros called a length, where that says the same
+/// bytes.
 fn plain(mut recipe: Recipe, frame: &[u8]) -> Recipe {
     for place in [ip_checksum, transport_checksum] {
         for name in [Checksum::Bad, Checksum::Good] {

@@ -1,5 +1,5 @@
-//! Tunnels in recipes: any kind of [`TunnelKind`], its header plain (`vni=7`) or byte by byte (`header=...`), and the frame
-//! or packet inside.
+//! Tunnels in recipes: any kind of [`TunnelKind`], its header plain (`vni=7`) or byte by byte (`header=...`),
+//! and the frame or packet inside.
 
 use super::describe::{Line, recipe_of};
 use super::words::{Words, hex, recipe};
@@ -90,7 +90,8 @@ impl Tunnel {
     }
 }
 
-/// The kind of tunnel that the words mean: the one that is named, else VXLAN where there is a VNI or something inside.
+/// The kind of tunnel that the words mean: the one that is named, else VXLAN where there is a VNI or
+/// something inside.
 pub(super) fn kind(words: &mut Words<'_>) -> Result<Option<TunnelKind>, RecipeError> {
     let named = words.value("tunnel", TunnelKind::from_word)?;
     let meant = words.find("vni").is_some() || words.find("inner").is_some();

@@ -1,5 +1,5 @@
-//! From text to a recipe: the text is split into words, each part of the recipe takes the words it knows, and a word
-//! that nobody took is out of place.
+//! From text to a recipe: the text is split into words, each part of the recipe takes the words it knows, and
+//! a word that nobody took is out of place.
 
 use super::{
     Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, FLAG_LETTERS, FRAME_MAX, Fragment, Icmp, Ip,

@@ -1,5 +1,5 @@
-//! Geneve, RFC 8926 §3.4: version 2, option length 6 (in words), O, C, reserved 6, protocol 16, VNI 24, reserved 8; then
-//! options. They are stepped over and stay in the frame.
+//! Geneve, RFC 8926 §3.4: version 2, option length 6 (in words), O, C, reserved 6, protocol 16, VNI 24,
+//! reserved 8; then options. They are stepped over and stay in the frame.
 
 use super::{Header, Id, Inside, Unread};
 

@@ -1,5 +1,5 @@
-//! GRE, RFC 2784 §2 and RFC 2890 §2: C, R, K, S, reserved, version 3, protocol 16; then, where its bit is set, checksum 16
-//! and reserved 16, key 32, sequence number 32.
+//! GRE, RFC 2784 §2 and RFC 2890 §2: C, R, K, S, reserved, version 3, protocol 16; then, where its bit is
+//! set, checksum 16 and reserved 16, key 32, sequence number 32.
 
 use super::{Header, Id, Inside, Unread};
 

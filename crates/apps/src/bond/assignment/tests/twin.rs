@@ -13,7 +13,8 @@ enum Event {
     Weight(u16, u32),
 }
 
-/// Events of a seed, so that a failure is one number: eight members, links that change more often than configurations.
+/// Events of a seed, so that a failure is one number: eight members, links that change more often than
+/// configurations.
 fn events(seed: u64, weight: fn(u64) -> u32) -> impl Iterator<Item = Event> {
     (0..10_000).map(move |at| {
         let word = random(seed.wrapping_mul(10_000).wrapping_add(at));
@@ -44,12 +45,13 @@ fn apply(assignment: &mut Assignment, event: Event) -> Vec<Move> {
     }
 }
 
-/// The rules at the head of the module, told again as plainly as possible: members as a list, shares as fractions,
-/// everything counted anew for every single bucket.
+/// The rules at the head of the module, told again as plainly as possible: members as a list, shares as
+/// fractions, everything counted anew for every single bucket.
 #[derive(Clone, Default)]
 struct Twin {
     members: BTreeMap<u16, (u32, bool)>,
-    /// The tables before each failure that was not followed by anything else than more failures and their ends.
+    /// The tables before each failure that was not followed by anything else than more failures and their
+    /// ends.
     undo: Vec<(u16, Vec<u16>)>,
 }
 
@@ -83,8 +85,8 @@ impl Twin {
         gifts.iter().all(|gift| self.surplus(table, among, gift.1) - poorest.unwrap_or(0) <= whole)
     }
 
-    /// Members of one weight have the same number of homes, give or take a bucket, whatever happened; and the living have
-    /// the same number of buckets when all that was lost was lost by failures.
+    /// Members of one weight have the same number of homes, give or take a bucket, whatever happened; and the
+    /// living have the same number of buckets when all that was lost was lost by failures.
     fn equals_are_even(&self, [slots, homes]: &[Vec<u16>; 2]) -> bool {
         let (all, living): (Vec<u16>, _) = (self.members.keys().copied().collect(), self.living());
         let failures = !living.is_empty() && living.len() + self.undo.len() == all.len();
@@ -160,8 +162,8 @@ impl Twin {
         Ok(())
     }
 
-    /// Needed: everything as before if nothing else happened; else the member's homes, and then one stand-in after the
-    /// other, from whoever has the most, while that brings the two nearer. Nothing between others.
+    /// Needed: everything as before if nothing else happened; else the member's homes, and then one stand-in
+    /// after the other, from whoever has the most, while that brings the two nearer. Nothing between others.
     fn check_up(
         &mut self,
         member: u16,
@@ -218,7 +220,8 @@ impl Twin {
         true
     }
 
-    /// Needed: the removed member's buckets, when idle if it worked; a stand-in only if homes were uneven else.
+    /// Needed: the removed member's buckets, when idle if it worked; a stand-in only if homes were uneven
+    /// else.
     fn check_remove(
         &mut self,
         member: u16,
@@ -248,7 +251,8 @@ impl Twin {
         Ok(())
     }
 
-    /// Needed: as many homes as some members have too many, and that nobody is more than a bucket from its share after.
+    /// Needed: as many homes as some members have too many, and that nobody is more than a bucket from its
+    /// share after.
     fn check_shares(&mut self, member: u16, before: [&[u16]; 2], after: [&[u16]; 2]) -> Result<(), TestCaseError> {
         self.undo.clear();
         let all: Vec<u16> = self.members.keys().copied().collect();
