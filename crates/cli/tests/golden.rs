@@ -485,3 +485,38 @@ fn tshark_finds_no_bad_checksum() {
     };
     assert_eq!(numbers.lines().map(told).collect::<Vec<_>>(), Vec::<String>::new());
 }
+
+/// What Wireshark calls the headers of a tunnel; it does not know GUE.
+const TUNNELS: [(&str, &[&str]); 4] = [
+    ("vxlan", &["udp:vxlan"]),
+    ("geneve", &["udp:geneve"]),
+    ("gre", &["gre"]),
+    ("ipip", &["ip:ip", "ipv6:ip", "ip:ipv6"]),
+];
+
+/// Every frame that an encap walk sends is a tunnel to Wireshark too.
+#[test]
+fn tshark_recognises_the_tunnels() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI has tshark");
+        eprintln!("skipped: there is no tshark");
+        return;
+    }
+    let folder = Folder::new();
+    for (tunnel, names) in TUNNELS {
+        let walks = walks().into_iter().filter(|walk| walk.name().starts_with(&format!("{tunnel}-encap")));
+        let sent: Vec<Timed> = walks.flat_map(|walk| walk.run().output.into_iter().flatten()).collect();
+        assert!(sent.len() > 4, "{tunnel}");
+        let path = folder.file(&format!("{tunnel}.pcap"));
+        record(&path, &sent);
+        let mut tshark = Command::new("tshark");
+        let output = tshark.arg("-n").arg("-r").arg(&path).args(["-T", "fields", "-e", "frame.protocols"]);
+        let output = output.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let protocols = String::from_utf8_lossy(&output.stdout).into_owned();
+        for (line, (_, bytes)) in protocols.lines().zip(&sent) {
+            assert!(names.iter().any(|name| line.contains(name)), "{line}: {}", describe(bytes));
+        }
+        assert_eq!(protocols.lines().count(), sent.len(), "{tunnel}");
+    }
+}

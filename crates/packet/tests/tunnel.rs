@@ -91,8 +91,8 @@ fn written(shape: OuterShape, inside: Inside) {
     };
     let outer = Outer { eth_dst: [2; 6], eth_src: [4; 6], src, dst, ttl: 61, id: 0x123456 };
     let mut frame = vec![0xff; shape.length()];
-    shape.write(&outer, &TunnelPorts::default(), &mut frame);
-    shape.finish(&mut frame, Carried { length: 60, inside, traffic_class: 0xb9, sport: 50000 });
+    shape.write(&outer, inside, &TunnelPorts::default(), &mut frame);
+    shape.finish().write(&mut frame, Carried { length: 60, traffic_class: 0xb9, sport: Some(50000) });
     frame.extend([0x5a; 60]);
     let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
     let (protocol, tos, payload) = match parsed.net.as_ref().unwrap() {

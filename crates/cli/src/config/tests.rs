@@ -14,7 +14,7 @@ use packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
 use proptest::prelude::*;
 
 /// The examples that users start from.
-const EXAMPLES: [&str; 11] = [
+const EXAMPLES: [&str; 12] = [
     "acl",
     "bond",
     "bond-slb",
@@ -24,6 +24,7 @@ const EXAMPLES: [&str; 11] = [
     "lpm-router",
     "meter",
     "nat",
+    "tunnels",
     "vxlan-gateway",
     "xenoflow",
 ];

@@ -3,13 +3,13 @@
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
 use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step};
-use crate::operation::{Line, OPERATIONS, Operation};
+use crate::operation::OPERATIONS;
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
-use packet::{Access, DropReason, Field, TunnelKind};
+use packet::{Access, DropReason, Field};
 use std::collections::BTreeMap;
 
 /// How often each thing was met.
@@ -39,6 +39,7 @@ const REASONS: &[DropReason] = &[
     DropReason::NoHeadroom,
     DropReason::NotApplicable,
     DropReason::EcnCeNotEct,
+    DropReason::GeneveCriticalOption,
     DropReason::NoTarget,
     DropReason::Metered,
 ];
@@ -171,10 +172,8 @@ impl Coverage {
         let matched = Field::ALL.iter().map(|field| format!("field:{field}"));
         let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
-        // Tunnels of other kinds are not read yet.
-        let read = |line: &&Line| !matches!(line.blank, Operation::Decap(kind) if kind != TunnelKind::Vxlan);
-        let done = OPERATIONS.iter().filter(read).map(|line| format!("do:{}", line.word));
-        let operations = done.chain(OPERATIONS.iter().map(|line| format!("fail:{}", line.word)));
+        let operations =
+            OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
         let results = |kind: &PipeKind| ["hit", "miss"].map(|result| format!("pipe:{}:{result}", kind.word()));
         let types = PipeKind::BLANK.iter().flat_map(results);
         KINDS

@@ -297,7 +297,7 @@ impl Step {
             Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
             Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),
             Step::Encap(how) => {
-                let (row, hash) = (values.slice(action, how.length()), on.packets.outer.select[slot]);
+                let (row, hash) = (values.slice(action, how.length), on.packets.outer.select[slot]);
                 moved(how.run(frame, headers, row, hash), on.packets, slot)
             }
             Step::Mac(_) | Step::Macs | Step::FindHeaders => Ok(()),

@@ -4,12 +4,9 @@
 //! with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
 
 use crate::program::Encap;
-use packet::tunnel::{Carried, Inside, Outer, OuterShape};
+use packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
 use packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKind, TunnelPorts};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-/// Largest number that the length of an IP header can say.
-const IP_LENGTH_MAX: usize = 65_535;
 
 /// A tunnel in a frame.
 struct Tunnel {
@@ -89,11 +86,15 @@ fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Encapsulation {
     shape: OuterShape,
+    finish: Finish,
+    /// Bytes of the outer headers.
+    pub length: usize,
     /// The whole frame is carried, else its IP packet.
     ethernet: bool,
     /// The UDP source port comes from the select hash.
     hashed: bool,
-    dscp: Option<u8>,
+    /// The bits of the packet's DSCP and ECN that are copied, and what the others are.
+    class: (u8, u8),
     udp_checksum: bool,
 }
 
@@ -118,7 +119,8 @@ pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 7], plac
         ttl: ttl as u8,
         id: id as u32,
     };
-    shape.write(&outer, ports, place);
+    let inside = if encap.ethernet { Inside::Ethernet } else { Inside::Ipv4 };
+    shape.write(&outer, inside, ports, place);
     if encap.kind.is_udp() {
         place[shape.transport()..][..2].copy_from_slice(&(sport as u16).to_be_bytes());
     }
@@ -128,48 +130,52 @@ impl Encapsulation {
     /// What an operation says.
     #[must_use]
     pub fn new(encap: &Encap) -> Encapsulation {
+        let shape = encap.shape();
         Encapsulation {
-            shape: encap.shape(),
+            shape,
+            finish: shape.finish(),
+            length: shape.length(),
             ethernet: encap.ethernet,
             hashed: encap.sport.is_none(),
-            dscp: encap.dscp,
+            class: encap.dscp.map_or((0xff, 0), |dscp| (3, dscp << 2)),
             udp_checksum: encap.udp_checksum && encap.kind.is_udp(),
         }
-    }
-
-    /// Bytes of the outer headers.
-    #[must_use]
-    pub fn length(&self) -> usize {
-        self.shape.length()
     }
 
     /// Adds the outer headers; `hash` is the select hash.
     #[inline(always)]
     pub fn run(&self, frame: &mut Frame, found: &Headers, row: &[u8], hash: u64) -> Result<(), DropReason> {
-        let shape = self.shape;
         let class = Ip::of(found.outer()).map_or(0, |ip| ip.class(frame.bytes()));
-        let inside = if self.ethernet { Inside::Ethernet } else { only_ip(frame, found)? };
+        let is_ipv6 = !self.ethernet && only_ip(frame, found)? == Inside::Ipv6;
         let length = frame.len();
-        let behind_ip = shape.length() - shape.transport() + length;
-        if behind_ip + if shape.is_ipv6 { 0 } else { 20 } > IP_LENGTH_MAX {
+        if length > self.finish.length_max() {
             return Err(DropReason::Oversize);
         }
         let bytes = frame.prepend(row.len() as u16).map_err(|_| DropReason::NoHeadroom)?;
-        let outer = bytes.get_mut(..row.len()).ok_or(DropReason::NoHeadroom)?;
-        outer.copy_from_slice(row);
-        let sport = match self.hashed {
-            true => 49152 + (hash >> 50) as u16,
-            false if shape.kind.is_udp() => {
-                u16::from_be_bytes([outer[shape.transport()], outer[shape.transport() + 1]])
-            }
-            false => 0,
-        };
-        let traffic_class = self.dscp.map_or(class & !3, |dscp| dscp << 2) | class & 3;
-        shape.finish(outer, Carried { length: length as u16, inside, traffic_class, sport });
+        let Some(outer) = bytes.get_mut(..row.len()) else { return Err(DropReason::NoHeadroom) };
+        copy(row, outer);
+        if is_ipv6 {
+            self.shape.carry(Inside::Ipv6, outer);
+        }
+        let sport = self.hashed.then_some(49152 + (hash >> 50) as u16);
+        let traffic_class = class & self.class.0 | self.class.1;
+        self.finish.write(outer, Carried { length: length as u16, traffic_class, sport });
         if self.udp_checksum {
-            udp_checksum(bytes, shape);
+            udp_checksum(bytes, self.shape);
         }
         Ok(())
+    }
+}
+
+/// VXLAN and Geneve over IPv4, and over IPv6, are copied without a call.
+#[inline(always)]
+fn copy(row: &[u8], outer: &mut [u8]) {
+    if let (Ok(row), Ok(outer)) = (<&[u8; 50]>::try_from(row), <&mut [u8; 50]>::try_from(&mut *outer)) {
+        *outer = *row;
+    } else if let (Ok(row), Ok(outer)) = (<&[u8; 70]>::try_from(row), <&mut [u8; 70]>::try_from(&mut *outer)) {
+        *outer = *row;
+    } else {
+        outer.copy_from_slice(row);
     }
 }
 
@@ -223,6 +229,7 @@ impl Ip {
 }
 
 /// Cuts the frame down to its IP packet: no Ethernet, no tags, no padding.
+#[inline(never)]
 fn only_ip(frame: &mut Frame, found: &Headers) -> Result<Inside, DropReason> {
     let ip = Ip::of(found.outer()).ok_or(DropReason::NotApplicable)?;
     let end = ip.end(frame.bytes()).ok_or(DropReason::NotApplicable)?;
@@ -238,6 +245,7 @@ fn cut(frame: &mut Frame, start: usize, end: usize) -> Result<(), DropReason> {
 }
 
 /// RFC 768, and RFC 8200 §8.1 for IPv6: pseudo header, header, and everything behind.
+#[inline(never)]
 fn udp_checksum(bytes: &mut [u8], shape: OuterShape) {
     let (ip, udp) = (shape.ip(), shape.transport());
     let addresses = if shape.is_ipv6 { ip + 8..ip + 40 } else { ip + 12..ip + 20 };

@@ -159,3 +159,69 @@ fn a16_the_outer_udp_checksum_is_0_or_right() {
         }
     }
 }
+
+#[test]
+fn a9_decap_leaves_the_frame_or_the_ip_packet_behind_the_outer_ethernet() {
+    let inner = "src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2";
+    let inner6 = "src=fd00::1 dst=fd00::2 proto=tcp sport=1 dport=2";
+    let ethernet = ["vni=5", "tunnel=geneve vni=5", "tunnel=gre key=7 inside=ethernet"];
+    let ip = ["tunnel=geneve vni=5 inside=ip", "tunnel=gre", "tunnel=ipip", "tunnel=gue"];
+    let kind = |text: &str| {
+        let word = text.strip_prefix("tunnel=").map_or("vxlan", |text| text.split(' ').next().unwrap());
+        TunnelKind::from_word(word).unwrap()
+    };
+    for (outer, inside) in ["10.0.0.1 dst=10.0.0.2", "2001:db8::1 dst=2001:db8::2"]
+        .into_iter()
+        .flat_map(|outer| [inner, inner6].map(|inner| (outer, inner)))
+    {
+        let link = "eth.src=02:00:00:00:00:07 eth.dst=02:00:00:00:00:08 vlan=5.1";
+        for tunnel in ethernet {
+            let bytes = frame(&format!("{link} src={outer} {tunnel} inner({inside}) trailer=eeee"));
+            let out = acted(vec![Operation::Decap(kind(tunnel))], &bytes);
+            assert_eq!(out, frame(inside), "{tunnel}");
+        }
+        for tunnel in ip {
+            let bytes = frame(&format!("{link} src={outer} {tunnel} inner({inside}) trailer=eeee"));
+            let out = acted(vec![Operation::Decap(kind(tunnel))], &bytes);
+            assert_eq!(out, frame(&format!("{link} {inside}")), "{tunnel}");
+        }
+    }
+    for (tunnel, other) in [("vni=5", TunnelKind::Geneve), ("tunnel=gre", TunnelKind::Ipip)] {
+        let bytes = frame(&format!("{tunnel} inner({inner})"));
+        assert_eq!(fails(vec![Operation::Decap(other)], &bytes), dropped(DropReason::NotApplicable), "{tunnel}");
+    }
+}
+
+#[test]
+fn a9_what_encap_adds_decap_removes() {
+    for kind in TunnelKind::ALL {
+        for (ethernet, ipv6) in [(false, false), (true, false), (false, true), (true, true)] {
+            let spec = kind.spec();
+            if !(if ethernet { spec.ethernet } else { spec.ip }) {
+                continue;
+            }
+            let encap = Encap { ethernet, ..tunnel(*kind, ipv6) };
+            let out = acted(vec![Operation::Encap(encap)], &frame(UDP));
+            let back = acted(vec![Operation::Decap(*kind)], &out);
+            let start = if ethernet { 0 } else { 14 };
+            assert_eq!(back[start..], frame(UDP)[start..], "{encap:?}");
+            assert_eq!(back[12..14], [8, 0]);
+        }
+    }
+}
+
+#[test]
+fn a17_an_unknown_critical_option_is_not_decapsulated() {
+    let geneve = |header: &str| frame(&format!("tunnel=geneve header={header} inside=ethernet inner({UDP})"));
+    let decap = || vec![Operation::Decap(TunnelKind::Geneve)];
+    // Eight bytes; then class 0x0102, type 1 or 0x81, a length in words, data.
+    assert_eq!(acted(decap(), &geneve("02006558000005000102010100000000")), frame(UDP));
+    let critical = dropped(DropReason::GeneveCriticalOption);
+    assert_eq!(fails(decap(), &geneve("014065580000050001028100")), critical);
+    assert_eq!(fails(decap(), &geneve("0300655800000500010201010000000001028100")), critical);
+    let too_long = geneve("010065580000050001020101");
+    assert_eq!(fails(decap(), &too_long), dropped(DropReason::MalformedGeneve));
+    // Whoever does not end the tunnel carries them along.
+    let bytes = geneve("014065580000050001028100");
+    assert_eq!(acted(vec![Operation::DecrementTtl], &bytes)[42..], bytes[42..]);
+}

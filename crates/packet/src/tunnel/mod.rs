@@ -12,7 +12,7 @@ mod ipip;
 mod outer;
 mod vxlan;
 
-pub use outer::{Carried, Outer, OuterShape};
+pub use outer::{Carried, Finish, Outer, OuterShape};
 
 use crate::{DropReason, ETHER_IPV4, ETHER_IPV6, PROTOCOL_UDP};
 

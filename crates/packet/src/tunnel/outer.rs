@@ -1,5 +1,5 @@
 //! The headers in front of what a tunnel carries: Ethernet, IPv4 or IPv6, UDP where the kind is in it, and the tunnel's
-//! own. What is the same for many packets is written once into a template; [`OuterShape::finish`] fills in the rest in
+//! own. What is the same for many packets is written once into a template; [`Finish`] fills in the rest in
 //! front of each packet.
 
 use super::{Inside, TunnelKind, TunnelPorts};
@@ -44,12 +44,20 @@ pub struct Outer {
 pub struct Carried {
     /// Bytes behind the outer headers.
     pub length: u16,
-    /// What they are.
-    pub inside: Inside,
     /// DSCP and ECN of the outer IP header: the byte that holds both.
     pub traffic_class: u8,
-    /// UDP source port; counts only in UDP.
-    pub sport: u16,
+    /// UDP source port; counts only in UDP. `None`: that of the template.
+    pub sport: Option<u16>,
+}
+
+/// Fills in what differs, in a copy of the template: the shape with its lengths worked out, because this is done for every
+/// packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finish {
+    is_ipv6: bool,
+    is_udp: bool,
+    /// Bytes of the outer headers behind the IP header.
+    behind_ip: u16,
 }
 
 impl OuterShape {
@@ -77,9 +85,16 @@ impl OuterShape {
         self.transport() + if self.kind.is_udp() { UDP } else { 0 }
     }
 
-    /// Writes the template into `place`, which has [`OuterShape::length`] bytes. What [`OuterShape::finish`] fills in is
-    /// 0, and the IPv4 checksum is right for that.
-    pub fn write(self, outer: &Outer, ports: &TunnelPorts, place: &mut [u8]) {
+    /// How a copy of the template is finished.
+    #[must_use]
+    pub const fn finish(self) -> Finish {
+        let behind_ip = (self.length() - self.transport()) as u16;
+        Finish { is_ipv6: self.is_ipv6, is_udp: self.kind.is_udp(), behind_ip }
+    }
+
+    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. What [`Finish`]
+    /// fills in is 0, and the IPv4 checksum is right for that.
+    pub fn write(self, outer: &Outer, inside: Inside, ports: &TunnelPorts, place: &mut [u8]) {
         place.fill(0);
         place[..6].copy_from_slice(&outer.eth_dst);
         place[6..12].copy_from_slice(&outer.eth_src);
@@ -99,8 +114,6 @@ impl OuterShape {
                 place[22] = outer.ttl;
                 place[26..30].copy_from_slice(&src.octets());
                 place[30..34].copy_from_slice(&dst.octets());
-                let sum = checksum(Sum::default().bytes(&place[14..34]));
-                place[24..26].copy_from_slice(&sum.to_be_bytes());
             }
             _ => debug_assert!(false, "addresses of two versions"),
         }
@@ -109,34 +122,61 @@ impl OuterShape {
             place[dport..dport + 2].copy_from_slice(&ports.of(self.kind).to_be_bytes());
         }
         self.kind.write(&mut place[self.tunnel()..], self.has_id.then_some(outer.id));
+        self.carry(inside, place);
     }
 
-    /// Fills in what differs, in `headers` that are a copy of the template. A UDP checksum stays 0.
-    #[inline]
-    pub fn finish(self, headers: &mut [u8], carried: Carried) {
-        let Carried { length, inside, traffic_class, sport } = carried;
-        let transport = self.transport();
-        let behind_ip = (self.length() - transport) as u16 + length;
+    /// Says in a template what is inside.
+    pub fn carry(self, inside: Inside, place: &mut [u8]) {
         let protocol = self.kind.protocol(inside);
         if self.is_ipv6 {
-            headers[14] = 0x60 | traffic_class >> 4;
-            headers[15] = traffic_class << 4;
-            headers[18..20].copy_from_slice(&behind_ip.to_be_bytes());
-            headers[20] = protocol;
+            place[20] = protocol;
         } else {
+            place[23] = protocol;
+            place[24..26].fill(0);
+            let sum = checksum(Sum::default().bytes(&place[14..34]));
+            place[24..26].copy_from_slice(&sum.to_be_bytes());
+        }
+        self.kind.carry(&mut place[self.tunnel()..], inside);
+    }
+}
+
+impl Finish {
+    /// Bytes that can be carried: an IP header can say no more.
+    #[must_use]
+    pub const fn length_max(self) -> usize {
+        let ip = if self.is_ipv6 { 0 } else { IPV4 };
+        u16::MAX as usize - ip - self.behind_ip as usize
+    }
+
+    /// Fills in lengths, DSCP, ECN, the IPv4 checksum and the UDP source port. A UDP checksum stays 0. Headers that are
+    /// shorter than their shape are left alone.
+    #[inline(always)]
+    pub fn write(self, headers: &mut [u8], carried: Carried) {
+        let Carried { length, traffic_class, sport } = carried;
+        let behind_ip = self.behind_ip + length;
+        let rest = if self.is_ipv6 {
+            let Some((head, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV6 }>() else { return };
+            head[14] = 0x60 | traffic_class >> 4;
+            head[15] = traffic_class << 4;
+            head[18..20].copy_from_slice(&behind_ip.to_be_bytes());
+            rest
+        } else {
+            let Some((head, rest)) = headers.split_first_chunk_mut::<{ ETHERNET + IPV4 }>() else { return };
             let total = IPV4 as u16 + behind_ip;
-            headers[15] = traffic_class;
-            headers[16..18].copy_from_slice(&total.to_be_bytes());
-            headers[23] = protocol;
-            let without = u16::from_be_bytes([headers[24], headers[25]]);
-            let sum = Sum::default().word(!without).word(traffic_class.into()).word(total).word(protocol.into());
-            let sum = checksum(sum);
-            headers[24..26].copy_from_slice(&sum.to_be_bytes());
+            head[15] = traffic_class;
+            head[16..18].copy_from_slice(&total.to_be_bytes());
+            let without = u16::from_be_bytes([head[24], head[25]]);
+            let sum = checksum(Sum::default().word(!without).word(traffic_class.into()).word(total));
+            head[24..26].copy_from_slice(&sum.to_be_bytes());
+            rest
+        };
+        if self.is_udp
+            && let Some(udp) = rest.first_chunk_mut::<UDP>()
+        {
+            if let Some(sport) = sport {
+                udp[..2].copy_from_slice(&sport.to_be_bytes());
+            }
+            udp[4..6].copy_from_slice(&behind_ip.to_be_bytes());
         }
-        if self.kind.is_udp() {
-            headers[transport..transport + 2].copy_from_slice(&sport.to_be_bytes());
-            headers[transport + 4..transport + 6].copy_from_slice(&behind_ip.to_be_bytes());
-        }
-        self.kind.carry(&mut headers[self.tunnel()..], inside);
     }
 }

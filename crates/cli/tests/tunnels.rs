@@ -1,5 +1,6 @@
-//! weir's tunnels against the kernel's, byte for byte: what each sends into a tunnel for the same frame, and
-//! what each takes out of it. Needs root. Devices that the running kernel lacks are listed and skipped.
+//! Tunnels: an example configuration, and weir's tunnels against the kernel's own devices, byte for byte: what each
+//! sends into a tunnel for the same frame, and what each takes out of it. Needs root. Devices that the running
+//! kernel lacks are listed and skipped.
 //!
 //! ```text
 //!  namespace far       namespace near
@@ -491,4 +492,21 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
     }
     println!("this kernel has no {}", absent.join(", no "));
     assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
+}
+
+/// configs/tunnels.yaml: what is for a site goes into its tunnel, and comes out of it as it was, a hop further.
+#[test]
+fn the_example_sends_and_receives_through_every_tunnel() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/tunnels.yaml");
+    let plan = read(file, &std::fs::read_to_string(file).unwrap()).plan.unwrap();
+    for (site, kind) in [(1, "geneve"), (2, "gre"), (3, "ipip"), (4, "gue")] {
+        let text = format!("dst=10.{site}.0.1 src=10.9.0.1 dscp=10 ecn=1 proto=tcp sport=9 payload=c0ffee");
+        let build = |text: String| text.parse::<Recipe>().unwrap().build();
+        let outside = weir(&plan, 0, &build(format!("vlan=5 ttl=9 {text}"))).unwrap();
+        let inside = weir(&plan, 1, &outside).unwrap();
+        let expected = build(format!("eth.dst=02:00:00:00:02:01 eth.src=02:00:00:00:02:02 ttl=8 {text}"));
+        assert_eq!(describe(&inside), describe(&expected), "{kind}");
+    }
+    let nowhere = "dst=10.5.0.1".parse::<Recipe>().unwrap().build();
+    assert_eq!(weir(&plan, 0, &nowhere), Err(DropReason::Miss));
 }
