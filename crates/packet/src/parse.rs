@@ -111,10 +111,11 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     Some(Headers { levels: [outer, Level::default()], ..Headers::default() })
 }
 
-/// Any frame, header by header.
+/// Any frame, header by header. Field by field into its place: what an earlier frame left there means nothing without
+/// its layer.
 #[inline(never)]
-fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, found: &mut Headers) -> Result<(), DropReason> {
-    let mut headers = Headers::default();
+fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
+    headers.levels[1].layers = Layers::default();
     let outer = &mut headers.levels[0];
     let l3 = ethernet(frame, 0, outer)?;
     if depth > Depth::L2 {
@@ -125,10 +126,9 @@ fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, found: &mut Headers) ->
         }
         outer.carries(&payload);
         if depth == Depth::Inner {
-            tunnel(frame, &payload, ports, &mut headers)?;
+            tunnel(frame, &payload, ports, headers)?;
         }
     }
-    *found = headers;
     Ok(())
 }
 
@@ -313,6 +313,7 @@ fn tunnel(frame: &[u8], payload: &Payload, ports: &TunnelPorts, headers: &mut He
     let [outer, inner] = &mut headers.levels;
     outer.layers.0 |= Layers::of_tunnel(kind).0;
     headers.tunnel_at = at as u16;
+    headers.tunnel_id = 0;
     if let Some(id) = header.id {
         outer.layers.add(Layer::TunnelId);
         outer.at[Base::TunnelId as usize] = (at + id.at) as u16;

@@ -520,6 +520,31 @@ fn a_tunnel_is_told_by_its_configured_port() {
     assert_eq!(kind("dport=0"), None);
 }
 
+/// A batch keeps its rows: what the frame before left in one is not the next frame's.
+#[test]
+fn a_row_is_used_again() {
+    let texts = [
+        "vni=5 inner(proto=tcp)",
+        "tunnel=gre inside=ethernet inner(vlan=1)",
+        "tunnel=gre inner()",
+        "proto=tcp",
+        "arp=request",
+    ];
+    let mut row = Headers::default();
+    for text in texts.iter().chain(texts.iter().rev()).chain(&["vni=5 inner(arp=request)", "frag=8"]) {
+        let bytes = frame(text);
+        parse_into(&bytes, Depth::Inner, &TunnelPorts::STANDARD, &mut row).unwrap();
+        let alone = parse(&bytes, Depth::Inner).unwrap();
+        for (level, expected) in row.levels.iter().zip(&alone.levels) {
+            assert_eq!(level.layers, expected.layers, "{text}");
+        }
+        assert_eq!(row.tunnel(), alone.tunnel(), "{text}");
+        for source in [KeySource::Outer, KeySource::Inner] {
+            assert_eq!(FlowKey::of(&bytes, &row, source), FlowKey::of(&bytes, &alone, source), "{text}");
+        }
+    }
+}
+
 #[test]
 fn an_id_that_no_key_has_room_for_makes_no_inner_key() {
     let bytes = frame("tunnel=gre key=0x1000000 inner()");
