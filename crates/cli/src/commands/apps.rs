@@ -34,7 +34,9 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
     });
     let flags =
         verb.flags.iter().map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
-    Connection::augment_args(Command::new(verb.name).about(verb.about).arg(name).args(arguments).args(flags))
+    // The help of `Connection` must not take the place of the verb's.
+    let connected = Connection::augment_args(Command::new(verb.name).arg(name).args(arguments).args(flags));
+    connected.about(verb.about).long_about(None)
 }
 
 /// Runs one of [`commands`]. `None` if `key` is not one of them.
@@ -123,5 +125,18 @@ fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec
         Some(name) if all.iter().any(|one| one == name) => Ok(vec![name.to_string()]),
         Some(name) if all.is_empty() => bail!("there is no {key} `{name}`: no {key} runs"),
         Some(name) => bail!("there is no {key} `{name}`, but {}", all.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_verb_has_its_own_help() {
+        for (kind, mut command) in KINDS.iter().filter(|kind| !kind.verbs.is_empty()).zip(commands()) {
+            let help = command.render_help().to_string();
+            assert!(kind.verbs.iter().all(|verb| help.contains(verb.about)), "{help}");
+        }
     }
 }
