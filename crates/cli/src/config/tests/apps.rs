@@ -70,6 +70,10 @@ fn each_error_of_an_app_has_its_place() {
         let line = text.lines().nth(span.line as usize - 1).unwrap();
         assert!(line[span.column as usize - 1..].starts_with(culprit), "{app}\n{report}");
     }
+}
+
+#[test]
+fn a_misspelt_app_is_suggested() {
     let text =
         with_pipe("type: basic, forward: slwo, miss: drop") + "apps: [external: { name: slow, socket: s.sock }]\n";
     let report = read("t", &text).report.to_string();
