@@ -4,7 +4,8 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt-get install clang libbpf-dev` \
+const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt-get install clang \
+    libbpf-dev` \
                       (another compiler: set CLANG)";
 
 /// Each program is in the file `NAME.bpf.c`.
@@ -18,7 +19,8 @@ fn main() {
 fn compile(program: &str) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
     let source = format!("src/{program}.bpf.c");
-    let target = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(format!("{program}.bpf.o"));
+    let target =
+        PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR")).join(format!("{program}.bpf.o"));
     // Debian keeps asm/types.h in a directory per architecture, which `-target bpf` does not search.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     let status = Command::new(&clang)

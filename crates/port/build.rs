@@ -11,7 +11,8 @@ mod dpdk {
     use std::process::Command;
 
     const SHIM: &str = "src/dpdk/shim.c";
-    const MISSING: &str = "feature `dpdk` needs DPDK's headers and pkg-config: apt-get install libdpdk-dev pkg-config";
+    const MISSING: &str =
+        "feature `dpdk` needs DPDK's headers and pkg-config: apt-get install libdpdk-dev pkg-config";
 
     pub fn build() {
         println!("cargo::rerun-if-changed={SHIM}");

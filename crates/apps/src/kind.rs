@@ -147,7 +147,8 @@ impl Apps {
             }
         }
         let read = |kind: &Kind| {
-            let own: Vec<Item<'_>> = items.iter().filter(|(key, _)| *key == kind.key).map(|(_, item)| *item).collect();
+            let own: Vec<Item<'_>> =
+                items.iter().filter(|(key, _)| *key == kind.key).map(|(_, item)| *item).collect();
             (kind.read)(&own, scope)
         };
         Apps(KINDS.iter().map(read).collect())
@@ -174,7 +175,10 @@ impl Apps {
     }
 
     /// Returns the tables of `weir show`, by name.
-    pub fn tables<'a>(&'a self, count: &'a dyn Fn(&str) -> Count) -> impl Iterator<Item = (&'static str, Value)> + 'a {
+    pub fn tables<'a>(
+        &'a self,
+        count: &'a dyn Fn(&str) -> Count,
+    ) -> impl Iterator<Item = (&'static str, Value)> + 'a {
         KINDS.iter().zip(&self.0).filter_map(move |(kind, one)| Some((kind.table?, one.table(count))))
     }
 }
@@ -197,7 +201,9 @@ impl Scope<'_> {
             ("a group", self.program.group_named(name).is_some()),
             ("another app", self.program.apps.contains(name)),
         ];
-        let Some((what, _)) = takers.into_iter().chain(written).find(|(_, taken)| *taken) else { return true };
+        let Some((what, _)) = takers.into_iter().chain(written).find(|(_, taken)| *taken) else {
+            return true;
+        };
         let message = format!("`{name}` is the name of {what} already: `forward: {name}` would be ambiguous");
         self.report.error(node.span, message);
         false

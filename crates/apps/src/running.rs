@@ -145,7 +145,12 @@ impl RunningApps {
     }
 
     /// Sends a frame for an app; `send` passes it to a worker and returns whether that accepted it.
-    pub fn inject(&mut self, at: usize, inject: Inject, send: impl FnOnce(Inject, SyncSender<Injected>) -> bool) {
+    pub fn inject(
+        &mut self,
+        at: usize,
+        inject: Inject,
+        send: impl FnOnce(Inject, SyncSender<Injected>) -> bool,
+    ) {
         let one = &mut self.apps[at];
         if one.outstanding < INJECTS_MAX && send(inject, one.answers.0.clone()) {
             one.outstanding += 1;

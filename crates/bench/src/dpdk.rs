@@ -54,8 +54,12 @@ impl std::fmt::Display for Row {
         let mut rate = |name, median, min, max| write!(f, "  {name} {median:.2} ({min:.2} - {max:.2})");
         rate("weir", self.weir_mpps, self.weir_mpps_min, self.weir_mpps_max)?;
         rate("io", self.testpmd_io_mpps, self.testpmd_io_mpps_min, self.testpmd_io_mpps_max)?;
-        let Row { testpmd_macswap_mpps: macswap, testpmd_macswap_mpps_min: min, testpmd_macswap_mpps_max: max, .. } =
-            self;
+        let Row {
+            testpmd_macswap_mpps: macswap,
+            testpmd_macswap_mpps_min: min,
+            testpmd_macswap_mpps_max: max,
+            ..
+        } = self;
         rate("macswap", *macswap, *min, *max)?;
         write!(f, "  weir / macswap {:.0} %  ({} flows)", 100.0 * self.weir_mpps / macswap, self.flows)
     }
@@ -93,7 +97,8 @@ pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
 
 fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) -> Result<Row> {
     let recording = record(run.folder(), flows)?;
-    let devices = [format!("net_pcap0,rx_pcap={},infinite_rx=1", recording.display()), "net_null0,no-rx=1".to_string()];
+    let devices =
+        [format!("net_pcap0,rx_pcap={},infinite_rx=1", recording.display()), "net_null0,no-rx=1".to_string()];
     let mut weir = Forwarder::weir(run, "weir", &mut arm(setting, &devices)?)?;
     let mut testpmd = Forwarder::testpmd(run, |program| Command::new(program), setting, &devices)?;
     let mut rates = [const { Vec::new() }; 3];

@@ -90,7 +90,8 @@ pub fn mpps(scenario: &Scenario) -> Spread {
 /// Gives the buckets of groups that are given to their targets in turn.
 fn give_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
-        let moves = (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
+        let moves =
+            (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
         let given = Change::MoveBuckets { group: GroupId(at as u16), moves, idle_gap_ns: 0, wait_max_ns: 0 };
         engine.apply(&given, 0).expect("the buckets and targets are the group's own");
     }
@@ -107,8 +108,8 @@ impl Bench {
         let pool = pools.first().id();
         let stream = || Stream::udp(64, scenario.flows.iter().copied());
         let input = Generator::new("in", &mut pools, pool, stream(), u64::MAX);
-        let mut engine =
-            Engine::new(&scenario.program, TableHash::new([3, 5])).expect("the scenarios' programs are sound");
+        let mut engine = Engine::new(&scenario.program, TableHash::new([3, 5]))
+            .expect("the scenarios' programs are sound");
         give_buckets(&scenario.program, &mut engine);
         let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
         for port in &scenario.program.ports[1..] {
@@ -142,7 +143,8 @@ impl Bench {
 fn ports_alone(scenario: &Scenario) -> f64 {
     let mut pools = Pools::region(CHUNKS);
     let pool = pools.first().id();
-    let mut port = Generator::new("in", &mut pools, pool, Stream::udp(64, scenario.flows.iter().copied()), u64::MAX);
+    let mut port =
+        Generator::new("in", &mut pools, pool, Stream::udp(64, scenario.flows.iter().copied()), u64::MAX);
     let mut batch = Batch::new();
     let mut best = f64::MAX;
     for _ in 0..ROUNDS {

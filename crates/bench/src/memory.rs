@@ -33,7 +33,8 @@ fn flows() -> Result<Row> {
     let scenario = flow1m();
     let mut pools = Pools::region(512);
     let pool = pools.first().id();
-    let mut port = Generator::new("in", &mut pools, pool, Stream::udp(64, shuffled(ENTRIES)), u64::from(ENTRIES));
+    let mut port =
+        Generator::new("in", &mut pools, pool, Stream::udp(64, shuffled(ENTRIES)), u64::from(ENTRIES));
     let before = resident()?;
     let mut engine = Engine::new(&scenario.program, TableHash::new([1, 2]))?;
     let mut batch = Batch::new();

@@ -115,9 +115,13 @@ impl Forwarder {
     ) -> Result<Forwarder> {
         // Line by line, though its output is a pipe.
         let mut command = command("stdbuf");
-        command.args(["-oL", TESTPMD]).env("RUNTIME_DIRECTORY", run.folder()).args(testpmd_arguments(setting, devices));
+        command
+            .args(["-oL", TESTPMD])
+            .env("RUNTIME_DIRECTORY", run.folder())
+            .args(testpmd_arguments(setting, devices));
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
-        testpmd.account = testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
+        testpmd.account =
+            testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
         Ok(testpmd)
     }
 
@@ -139,7 +143,8 @@ impl Forwarder {
     /// testpmd's thread on lcore 1.
     fn lcore(&self, run: &mut Run) -> Option<PathBuf> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.process_id(run))).ok()?;
-        let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name));
+        let named =
+            |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name));
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
     }
 
@@ -210,7 +215,8 @@ impl Forwarder {
     }
 
     fn busy(&self) -> Result<Duration> {
-        let text = std::fs::read_to_string(&self.account).with_context(|| format!("{} has ended", self.name))?;
+        let text =
+            std::fs::read_to_string(&self.account).with_context(|| format!("{} has ended", self.name))?;
         let first = text.split_whitespace().next().and_then(|number| number.parse().ok());
         Ok(Duration::from_nanos(first.context("/proc/PID/schedstat")?))
     }
@@ -248,7 +254,8 @@ fn is_lcore(name: &str) -> bool {
 
 fn testpmd_arguments(setting: &Setting, devices: &[String]) -> Vec<String> {
     let memory = if setting.huge { "--in-memory" } else { "--no-huge" };
-    let mut arguments: Vec<String> = ["--no-pci", "--no-telemetry", "--no-shconf", memory].map(String::from).into();
+    let mut arguments: Vec<String> =
+        ["--no-pci", "--no-telemetry", "--no-shconf", memory].map(String::from).into();
     arguments.extend(["-m".into(), setting.mebibytes.to_string()]);
     arguments.push(format!("--file-prefix=weir-peer-{}", std::process::id()));
     arguments.push(format!("--lcores=0@{},1@{}", setting.other, setting.core));

@@ -5,8 +5,8 @@
 
 use engine::builder::ProgramBuilder;
 use engine::program::{
-    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PortId,
-    Program, SharedUse, Target, Value,
+    Criterion, Encap, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe,
+    PortId, Program, SharedUse, Target, Value,
 };
 use packet::{Field, KeySource, TunnelKind};
 use port::UdpFlow;
@@ -220,11 +220,13 @@ fn chain5() -> Scenario {
     program.define(route, routes.forward(spread));
     program.define(spread, self::spread(group).forward(nat));
     let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
-    let entry = |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
+    let entry =
+        |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
     let flows = Pipe::flow("flows", Learn::Pin(group)).idle_timeout_ns(60_000_000_000).capacity(131_072);
     program.define(nat, flows.act(rewrite).entries((0..256).map(entry)).forward(out));
     program.root(PortId(0), classify);
-    let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of address and port, 100 k flows";
+    let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of \
+        address and port, 100 k flows";
     Scenario { name: "chain5", what, program: program.build(), flows: shuffled(FLOWS), learns: false }
 }
 
@@ -232,13 +234,19 @@ fn chain5() -> Scenario {
 fn acl(rules: u32) -> Pipe {
     let mut random = Random::new(2);
     let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpDport];
-    let mut pipe = fields.into_iter().fold(Pipe::acl("filter"), |pipe, field| pipe.matching(field, Criterion::Masked));
-    let masks = [(32, 32, 16), (32, 24, 16), (24, 32, 0), (24, 24, 16), (16, 24, 0), (32, 0, 16), (0, 32, 16)];
+    let mut pipe =
+        fields.into_iter().fold(Pipe::acl("filter"), |pipe, field| pipe.matching(field, Criterion::Masked));
+    let masks =
+        [(32, 32, 16), (32, 24, 16), (24, 32, 0), (24, 24, 16), (16, 24, 0), (32, 0, 16), (0, 32, 16)];
     let prefix = |bits: u32| if bits == 0 { 0 } else { u128::from(u32::MAX << (32 - bits)) };
     for priority in 0..rules - 1 {
         let (source, destination, port) = masks[priority as usize % masks.len()];
         let rule = |value: u64, mask: u128| {
-            if mask == 0 { EntryMatch::Any } else { EntryMatch::Masked { value: u128::from(value) & mask, mask } }
+            if mask == 0 {
+                EntryMatch::Any
+            } else {
+                EntryMatch::Masked { value: u128::from(value) & mask, mask }
+            }
         };
         let entry = Entry::on(rule(0x0a00_0000 | random.next() & 0xff_ffff, prefix(source)))
             .and(rule(0xac10_0000 | random.next() & 0x3ff, prefix(destination)))

@@ -34,7 +34,8 @@ pub type Queues = Vec<Box<dyn Port>>;
 /// Counts until standard input ends; says how many frames have come whenever it is asked.
 pub fn run(pools: Pools, members: Vec<Queues>) -> Result<()> {
     let (arrived, ended) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
-    let mut sink = Sink { pools, batch: Batch::new(), members, partner: Partner::new(), arrived: Arc::clone(&arrived) };
+    let mut sink =
+        Sink { pools, batch: Batch::new(), members, partner: Partner::new(), arrived: Arc::clone(&arrived) };
     let stop = Arc::clone(&ended);
     std::thread::spawn(move || {
         for _ in std::io::stdin().lock().lines().map_while(Result::ok) {

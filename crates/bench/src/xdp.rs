@@ -71,7 +71,12 @@ pub fn run() -> Result<Option<Vec<Row>>> {
         }
     }
     let row = row(rates.map(Spread::of));
-    println!("median {:>6.3}  {:>7.3}  weir / testpmd {:.0} %", row.weir_mpps, row.testpmd_mpps, 100.0 * row.ratio);
+    println!(
+        "median {:>6.3}  {:>7.3}  weir / testpmd {:.0} %",
+        row.weir_mpps,
+        row.testpmd_mpps,
+        100.0 * row.ratio
+    );
     Ok(Some(vec![row]))
 }
 
@@ -126,7 +131,11 @@ impl Bench {
     }
 
     /// Million frames a second that arrived at the far end, and that were sent to it.
-    fn turn(&mut self, run: &mut Run, start: fn(&Bench, &mut Run) -> Result<Forwarder>) -> Result<(f64, f64)> {
+    fn turn(
+        &mut self,
+        run: &mut Run,
+        start: fn(&Bench, &mut Run) -> Result<Forwarder>,
+    ) -> Result<(f64, f64)> {
         let mut forwarder = start(self, run)?;
         forwarder.begin(run)?;
         let begun = Instant::now();

@@ -227,7 +227,8 @@ fn with_ports(mut entry: Entry, rule: &TakeRule) -> Result<Entry, TakeError> {
 
 /// Returns the EtherType on which all conditions of the rule agree.
 fn ethertype(rule: &TakeRule) -> Result<Option<u16>, TakeError> {
-    let destination = rule.destination.map(|prefix| if prefix.address.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
+    let destination =
+        rule.destination.map(|prefix| if prefix.address.is_ipv4() { ETHER_IPV4 } else { ETHER_IPV6 });
     let source = rule.source.map(|_| ETHER_IPV4);
     let mut named = [rule.ethertype, destination, source].into_iter().flatten();
     let first = named.next();
@@ -292,7 +293,10 @@ mod tests {
         assert!(matches!(one(to("10.0.0.1", 33)), Err(TakeError::PrefixTooLong { .. })));
         let mixed = TakeRule { ethertype: Some(0x86dd), ..to("10.0.0.1", 32) };
         assert_eq!(one(mixed), Err(TakeError::FamiliesDiffer));
-        assert_eq!(one(TakeRule { vni: Some(1 << 24), ..TakeRule::default() }), Err(TakeError::VniTooLarge(1 << 24)));
+        assert_eq!(
+            one(TakeRule { vni: Some(1 << 24), ..TakeRule::default() }),
+            Err(TakeError::VniTooLarge(1 << 24))
+        );
         let many = Take { promiscuous: false, rules: vec![TakeRule::default(); 65] };
         assert_eq!(compile(&many), Err(TakeError::TooMany(65)));
     }

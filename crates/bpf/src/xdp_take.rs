@@ -64,8 +64,10 @@ impl XdpTake {
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(queues: u32) -> Result<XdpTake, EbpfError> {
         let queues = queues.clamp(1, QUEUES_MAX);
-        let mut ebpf =
-            EbpfLoader::new().map_max_entries("sockets", queues).map_max_entries("counters", queues).load(OBJECT)?;
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("sockets", queues)
+            .map_max_entries("counters", queues)
+            .load(OBJECT)?;
         program(&mut ebpf)?.load()?;
         Ok(XdpTake { ebpf, queues, half: 0, link: None })
     }

@@ -147,11 +147,13 @@ fn expected(take: &Take, frame: &[u8]) -> Verdict {
 }
 
 fn fits(rule: &TakeRule, facts: &Facts) -> bool {
-    let ports_known =
-        rule.dport.is_none_or(|port| facts.dport == Some(port)) && rule.vni.is_none_or(|vni| facts.vni == Some(vni));
+    let ports_known = rule.dport.is_none_or(|port| facts.dport == Some(port))
+        && rule.vni.is_none_or(|vni| facts.vni == Some(vni));
     rule.ethertype.is_none_or(|ethertype| facts.ethertype == ethertype)
         && rule.protocol.is_none_or(|protocol| facts.protocol == Some(protocol))
-        && rule.destination.is_none_or(|prefix| facts.destination.is_some_and(|address| covers(prefix, address)))
+        && rule
+            .destination
+            .is_none_or(|prefix| facts.destination.is_some_and(|address| covers(prefix, address)))
         && rule.source.is_none_or(|MaskedSource { mask, value }| match facts.source {
             Some(IpAddr::V4(source)) => source & mask == value,
             _ => false,
@@ -207,7 +209,10 @@ impl Random {
         let v4 = self.one_in(2);
         let destination = self.sometimes(|random| match v4 {
             true => Prefix { address: random.v4().into(), length: random.pick(&[0, 8, 23, 24, 31, 32]) },
-            false => Prefix { address: random.v6().into(), length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]) },
+            false => Prefix {
+                address: random.v6().into(),
+                length: random.pick(&[0, 16, 31, 32, 63, 64, 127, 128]),
+            },
         });
         let mask = self.pick(&[Ipv4Addr::new(0, 0, 0, 1), Ipv4Addr::new(255, 0, 3, 0)]);
         let source = (v4 && self.one_in(3)).then(|| MaskedSource { mask, value: self.v4() & mask });
@@ -271,7 +276,8 @@ impl Random {
             let words = if *kind == 44 { 0 } else { self.below(3) as u8 };
             let offset = if *kind == 44 { self.pick(&[[0, 0], [0, 6], [0, 1], [1, 0]]) } else { [0, 0] };
             frame.extend([next.next().unwrap_or(last), words, offset[0], offset[1]]);
-            let length = if *kind == 51 { (usize::from(words) + 2) * 4 } else { (usize::from(words) + 1) * 8 };
+            let length =
+                if *kind == 51 { (usize::from(words) + 2) * 4 } else { (usize::from(words) + 1) * 8 };
             frame.extend(vec![0; length - 4]);
         }
         self.add_transport(frame);
@@ -297,7 +303,12 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
             let frame = random.frame();
             let expected = expected(&take, &frame);
             taken += usize::from(expected == Verdict::Taken);
-            assert_eq!(verdict(&mut program, &frame), expected, "{frame:02x?}\n{:?}\n{take:?}", facts(&frame));
+            assert_eq!(
+                verdict(&mut program, &frame),
+                expected,
+                "{frame:02x?}\n{:?}\n{take:?}",
+                facts(&frame)
+            );
         }
     }
     assert!((4000..16000).contains(&taken), "{taken} of 20000: the cases are not well mixed");

@@ -32,7 +32,13 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { input: "eth0".to_string(), output: None, by: By::SourceBits(1), vip: None, source_mac: None }
+        Options {
+            input: "eth0".to_string(),
+            output: None,
+            by: By::SourceBits(1),
+            vip: None,
+            source_mac: None,
+        }
     }
 }
 
@@ -88,8 +94,11 @@ pub fn xenoflow(file: &Path, text: &str, options: &Options) -> Result<String, Re
     yaml += &pipe(hashed, options);
     for (key, back_end) in keys(&back_ends, options) {
         let mac = config::write_mac(back_end.mac.number());
-        let _ =
-            writeln!(yaml, "      - {{ match: {{ {key} }}, set: {{ eth.dst: {mac} }}, counter: {} }}", back_end.name);
+        let _ = writeln!(
+            yaml,
+            "      - {{ match: {{ {key} }}, set: {{ eth.dst: {mac} }}, counter: {} }}",
+            back_end.name
+        );
     }
     Ok(yaml)
 }
@@ -124,7 +133,8 @@ fn pipe(hashed: bool, options: &Options) -> String {
         let hash = if options.by == By::Source { "[ipv4.src]" } else { "5-tuple" };
         let _ = writeln!(yaml, "    hash: {hash}\n    group: back_ends");
     }
-    yaml += "    match:\n      eth.dst: 00:00:00:00:00:00/01:00:00:00:00:00   # broadcasts are not forwarded\n";
+    yaml +=
+        "    match:\n      eth.dst: 00:00:00:00:00:00/01:00:00:00:00:00   # broadcasts are not forwarded\n";
     if let Some(vip) = options.vip {
         let _ = writeln!(yaml, "      ipv4.dst: {vip}");
     } else if hashed {
@@ -139,7 +149,8 @@ fn pipe(hashed: bool, options: &Options) -> String {
     };
     let _ = write!(
         yaml,
-        "    monitor: {{ counter: per_entry }}\n    action:\n      - {source}\n      - set: {{ eth.dst: per_entry }}\n    \
+        "    monitor: {{ counter: per_entry }}\n    action:\n      - {source}\n      - set: {{ eth.dst: \
+            per_entry }}\n    \
          forward: {}\n    miss: drop\n    entries:\n",
         forward(options)
     );
@@ -150,7 +161,8 @@ fn pipe(hashed: bool, options: &Options) -> String {
 fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a BackEnd)> {
     match options.by {
         By::SourceBits(mask) => {
-            let address = |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(apps::lb::spread(value, mask)));
+            let address =
+                |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(apps::lb::spread(value, mask)));
             (0..1 << mask.count_ones()).map(address).zip(back_ends.iter().cycle()).collect()
         }
         By::FiveTuple | By::Source => {

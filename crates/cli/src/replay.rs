@@ -102,11 +102,14 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     }
     let engine = Engine::new(&plan.program, TableHash::new(SECRET))?;
     let (mut acting, wiring) = Acting::new(plan, &recordings.apps, base_ns.unwrap_or_default())?;
-    let mut worker = Worker::new(engine, ports, pools).with_commands(wiring.commands).with_punts(wiring.punts);
+    let mut worker =
+        Worker::new(engine, ports, pools).with_commands(wiring.commands).with_punts(wiring.punts);
     run(&mut worker, &mut acting)?;
     let (report, snapshot) = (worker.report(), worker.engine().snapshot());
-    let errors =
-        report.ports.iter().filter(|port| port.extra.iter().any(|&(name, count)| name == "read_errors" && count > 0));
+    let errors = report
+        .ports
+        .iter()
+        .filter(|port| port.extra.iter().any(|&(name, count)| name == "read_errors" && count > 0));
     let read_error = errors.map(|port| format!("{}: {}", port.name, port.mode)).next();
     let (apps, said) = acting.end()?;
     Ok(Replayed { report, snapshot, read_error, apps, said })
@@ -120,7 +123,8 @@ fn run(worker: &mut Worker, acting: &mut Acting) -> Result<()> {
         worker.ports_mut().iter_mut().for_each(|port| port.set_time(now_ns));
         now(worker, acting, now_ns)?;
         let arrival = worker.ports().iter().filter_map(|port| port.next_arrival_ns()).min();
-        let next_ns = arrival.into_iter().chain(acting.wake_ns()).chain([now_ns + TICK_NS]).min().unwrap_or_default();
+        let next_ns =
+            arrival.into_iter().chain(acting.wake_ns()).chain([now_ns + TICK_NS]).min().unwrap_or_default();
         let step_ns = next_ns.saturating_sub(now_ns);
         if arrival.is_none() {
             if rest_ns == 0 {

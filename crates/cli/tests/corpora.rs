@@ -9,7 +9,8 @@ use std::path::Path;
 /// Calls a target with every input of its corpus, and names an input that panics.
 fn replay(target: &str, call: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
-    let mut paths: Vec<_> = std::fs::read_dir(&folder).expect("a corpus").map(|one| one.unwrap().path()).collect();
+    let mut paths: Vec<_> =
+        std::fs::read_dir(&folder).expect("a corpus").map(|one| one.unwrap().path()).collect();
     paths.sort();
     assert!(!paths.is_empty(), "{target} has no corpus");
     for path in paths {

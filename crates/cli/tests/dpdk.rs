@@ -31,7 +31,9 @@ impl Daemon {
         let child = run(&file, &socket).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut daemon = Daemon { child, socket };
         let start = Instant::now();
-        while UnixStream::connect(&daemon.socket).is_err() || daemon.ask(&json!({"command": "show"})).is_none() {
+        while UnixStream::connect(&daemon.socket).is_err()
+            || daemon.ask(&json!({"command": "show"})).is_none()
+        {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none() && start.elapsed() < PATIENCE, "{ended:?}: {}", daemon.said());
             std::thread::sleep(Duration::from_millis(20));
@@ -166,8 +168,8 @@ pipes:
     )
 }
 
-const INJECTED: &str =
-    "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=10.0.0.9 dst=10.0.0.2 proto=udp sport=5 dport=99";
+const INJECTED: &str = "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=10.0.0.9 dst=10.0.0.2 \
+    proto=udp sport=5 dport=99";
 
 #[test]
 fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
@@ -178,14 +180,18 @@ fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
     let injected = json!({"command": "inject", "packet": INJECTED, "output": "loop"});
     assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
     let ports = daemon.wait_for("ports", |ports| ports[1]["received"] == 1);
-    let modes: Vec<&str> = ports.as_array().unwrap().iter().map(|port| port["mode"].as_str().unwrap()).collect();
+    let modes: Vec<&str> =
+        ports.as_array().unwrap().iter().map(|port| port["mode"].as_str().unwrap()).collect();
     assert_eq!(modes, ["net_pcap", "net_ring", "net_null"]);
     assert_eq!((&ports[1]["transmitted"], &ports[2]["transmitted"]), (&json!(1), &json!(FRAMES / 2 + 1)));
     assert_eq!(daemon.show("counters")[0]["packets"], FRAMES / 2);
     let all = daemon.ask(&json!({"command": "show"})).unwrap();
     let (ledger, wanted) = (&all["ledger"], FRAMES + 1);
     assert_eq!((&ledger["received"], &ledger["originated"]), (&json!(wanted), &json!(1)));
-    assert_eq!((&ledger["transmitted"], &ledger["dropped"]), (&json!(FRAMES / 2 + 2), &json!({"miss": FRAMES / 2})));
+    assert_eq!(
+        (&ledger["transmitted"], &ledger["dropped"]),
+        (&json!(FRAMES / 2 + 2), &json!({"miss": FRAMES / 2}))
+    );
     assert_eq!((&all["balances"], &all["pool_copies"]), (&json!(true), &json!(0)));
     let said = daemon.stop();
     assert!(said.contains("every frame is accounted for"), "{said}");
@@ -260,10 +266,15 @@ fn what_cannot_be_opened_is_answered_in_a_sentence() {
     let folder = Folder::new();
     let recording = folder.write("in.pcap", recording());
     let misspelt = refusal(&folder, &configuration(&recording, "net_nul0", ""));
-    assert!(misspelt.starts_with("weir: port `sink`: no DPDK driver supports device `net_nul0`: check its name"));
+    assert!(
+        misspelt.starts_with("weir: port `sink`: no DPDK driver supports device `net_nul0`: check its name")
+    );
     assert_eq!(misspelt.lines().count(), 1, "{misspelt}");
     let argument = refusal(&folder, &configuration(&recording, "net_null0,sizze=3", ""));
-    assert!(argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"), "{argument}");
+    assert!(
+        argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"),
+        "{argument}"
+    );
     let queues = refusal(&folder, &configuration(&recording, "net_null0", "workers: 2"));
     assert!(queues.contains("port `source`: DPDK device"), "{queues}");
     assert!(

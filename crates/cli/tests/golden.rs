@@ -1,9 +1,10 @@
-//! Golden walks: `tests/golden/*.walk`, one readable file each: a configuration, frames in, and all that becomes of them.
+//! Golden walks: `tests/golden/*.walk`, one readable file each: a configuration, frames in, and all that
+//! becomes of them.
 //!
 //! ```text
 //! # What the walk shows.
 //! -- config --        YAML, or a backends.json
-//! -- in PORT --       `@SECONDS recipe`, a line each; `A..B` somewhere in the recipe makes a frame of every number
+//! -- in PORT --       `@SECONDS recipe`, a line each; `A..B` in the recipe makes a frame of every number
 //! -- explain N --     what `weir explain` says of the Nth frame
 //! -- out PORT --      what the port sent
 //! -- kernel PORT --   what the host's stack was given
@@ -11,8 +12,9 @@
 //! -- counters --, -- pipes --, -- apps --, -- ledger --
 //! ```
 //!
-//! Everything from the first `explain` on is what weir says, through the code of `weir replay` and `weir explain`;
-//! `BLESS=1` writes it anew. Many frames of a port are written as their number and a hash of their bytes.
+//! Everything from the first `explain` on is what weir says, through the code of `weir replay` and `weir
+//! explain`; `BLESS=1` writes it anew. Many frames of a port are written as their number and a hash of their
+//! bytes.
 
 mod folder;
 
@@ -99,7 +101,9 @@ impl Walk {
                 ["config"] => walk.config += &format!("{line}\n"),
                 ["in", port] if line.starts_with("-- ") => walk.input.push((port.to_string(), Vec::new())),
                 ["in", _] => walk.input.last_mut().unwrap().1.extend(frames(line).unwrap_or_else(told)),
-                ["explain", frame] if line.starts_with("-- ") => walk.explained.push(frame.parse().expect("a number")),
+                ["explain", frame] if line.starts_with("-- ") => {
+                    walk.explained.push(frame.parse().expect("a number"))
+                }
                 _ => continue,
             }
             if section.first() != Some(&"explain") {
@@ -116,10 +120,14 @@ impl Walk {
     /// Runs it; the ledger balances and no recording was cut short.
     fn run(&self) -> Walked {
         let folder = Folder::new();
-        let loaded = import::load(&folder.write("config", &self.config), &import::Options::default()).unwrap();
+        let loaded =
+            import::load(&folder.write("config", &self.config), &import::Options::default()).unwrap();
         let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
         let files = |kind: &str, ports: Vec<&String>| -> Vec<(String, PathBuf)> {
-            ports.into_iter().map(|port| (port.clone(), folder.file(&format!("{port}.{kind}.pcap")))).collect()
+            ports
+                .into_iter()
+                .map(|port| (port.clone(), folder.file(&format!("{port}.{kind}.pcap"))))
+                .collect()
         };
         let all = || plan.ports.iter().map(|port| &port.name).collect();
         let recordings = Recordings {
@@ -136,7 +144,8 @@ impl Walk {
         assert_eq!(replayed.read_error, None, "{}", self.name());
         assert!(replayed.report.ledger.balances(), "{}: {:?}", self.name(), replayed.report.ledger);
         let frames = |files: &[(String, PathBuf)]| files.iter().map(|(_, path)| recorded(path)).collect();
-        let (output, kernel, apps) = (frames(&recordings.output), frames(&recordings.kernel), frames(&recordings.apps));
+        let (output, kernel, apps) =
+            (frames(&recordings.output), frames(&recordings.kernel), frames(&recordings.apps));
         let mut walked = Walked { plan, replayed, output, kernel, apps, text: String::new() };
         let explained = self.explain(&walked.plan, &loaded.report);
         let place = format!("{}/", folder.path().display());
@@ -147,8 +156,11 @@ impl Walk {
     fn explain(&self, plan: &Plan, report: &Report) -> String {
         let mut text = String::new();
         let names = Names { program: &plan.program, report: Some(report) };
-        let frames: Vec<(&String, &Vec<u8>)> =
-            self.input.iter().flat_map(|(port, frames)| frames.iter().map(move |(_, bytes)| (port, bytes))).collect();
+        let frames: Vec<(&String, &Vec<u8>)> = self
+            .input
+            .iter()
+            .flat_map(|(port, frames)| frames.iter().map(move |(_, bytes)| (port, bytes)))
+            .collect();
         for &number in &self.explained {
             let (port, frame) = frames[number - 1];
             let input = plan.program.port_named(port).expect("asserted before");
@@ -241,7 +253,8 @@ impl Walked {
         }
         for app in &self.replayed.apps {
             let account = app.account;
-            let all = [("punted", account.punted), ("injected", account.injected), ("refused", account.refused)];
+            let all =
+                [("punted", account.punted), ("injected", account.injected), ("refused", account.refused)];
             let some = all.iter().chain(&app.counts).filter(|(_, count)| *count > 0);
             let some: Vec<String> = some.map(|(name, count)| format!("{count} {name}")).collect();
             let _ = writeln!(text, "{}: {}", app.name, some.join(", "));
@@ -256,7 +269,8 @@ impl Walked {
         let program = &self.plan.program;
         let mut text = format!("{}: {} misses\n", pipe.name, counts.misses.packets);
         let written = |key: &EntryKey| pipe.entries.iter().position(|entry| EntryKey::of(entry) == *key);
-        let mut entries: Vec<&EntrySnapshot> = counts.entries.iter().filter(|entry| entry.hits.packets > 0).collect();
+        let mut entries: Vec<&EntrySnapshot> =
+            counts.entries.iter().filter(|entry| entry.hits.packets > 0).collect();
         entries.sort_by_key(|entry| written(&entry.key));
         for entry in entries {
             let key = write_key(program, pipe, &entry.key);
@@ -267,7 +281,11 @@ impl Walked {
         for flow in flows.iter().take(SHOWN) {
             let hits = flow.hits;
             let decision = self.decision(pipe, flow.decision);
-            let _ = writeln!(text, "  flow {}: {decision}, {} packets, {} bytes", flow.key, hits.packets, hits.bytes);
+            let _ = writeln!(
+                text,
+                "  flow {}: {decision}, {} packets, {} bytes",
+                flow.key, hits.packets, hits.bytes
+            );
         }
         if counts.unflowed_full > 0 {
             let _ = writeln!(text, "  unflowed (full): {} packets", counts.unflowed_full);
@@ -282,7 +300,9 @@ impl Walked {
                 format!("pinned to {}", group.targets[usize::from(target)].name)
             }
             (FlowDecision::Pinned(target), _) => format!("pinned to {target}"),
-            (FlowDecision::Follow(group), _) => format!("follows {}", self.plan.program.groups[group.index()].name),
+            (FlowDecision::Follow(group), _) => {
+                format!("follows {}", self.plan.program.groups[group.index()].name)
+            }
             (FlowDecision::Default, _) => "default".to_string(),
             (FlowDecision::Own, _) => "its own entry".to_string(),
         }
@@ -317,8 +337,9 @@ fn listed(frames: &[Timed]) -> String {
     if frames.len() > SHOWN {
         let bytes = frames.iter().flat_map(|(_, bytes)| bytes);
         // FNV-1a: enough to tell that something changed.
-        let hash = bytes
-            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+        let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
         return format!("({} frames, hash {hash:#018x})", frames.len());
     }
     let line = |(time_ns, bytes): &Timed| format!("@{} {}", seconds(*time_ns), describe(bytes));
@@ -439,8 +460,8 @@ fn the_interpreter_agrees_and_everything_is_met() {
         assert_eq!(engine, interpreter, "{}", walk.name());
     }
     let elsewhere = |name: &String| {
-        // Changes, and so buckets that are given, have no place in a configuration, nor has a NIC's hash in a recording, and
-        // every field is matched and written by the engine's own tests.
+        // Changes, and so buckets that are given, have no place in a configuration, nor has a NIC's hash in a
+        // recording, and every field is matched and written by the engine's own tests.
         let kinds = ["change:", "aged:entry", "aged:bucket", "field:", "write:", "hash:rss:"];
         let given = name.starts_with("given:") && !name.ends_with(":nobody");
         kinds.iter().any(|kind| name.starts_with(kind)) || given
@@ -473,8 +494,9 @@ fn tshark_finds_no_bad_checksum() {
     for protocol in ["ip", "udp", "tcp"] {
         tshark.args(["-o", &format!("{protocol}.check_checksum:TRUE")]);
     }
-    let bad: Vec<String> =
-        ["ip", "udp", "tcp", "icmp", "icmpv6"].map(|protocol| format!("{protocol}.checksum.status == Bad")).into();
+    let bad: Vec<String> = ["ip", "udp", "tcp", "icmp", "icmpv6"]
+        .map(|protocol| format!("{protocol}.checksum.status == Bad"))
+        .into();
     let output = tshark.arg("-n").arg("-r").arg(&path).args(["-Y", &bad.join(" || "), "-T", "fields"]);
     let output = output.args(["-e", "frame.number"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -62,7 +62,8 @@ fn two_queues_have_two_workers() {
     let Some(_alone) = may_run() else { return };
     let result = result(&["--seconds", "2", "--rate", "2000", "--workers", "2"]);
     assert_all_is_well(&result, 3500);
-    let received: Vec<u64> = result["received_by_worker"].as_array().expect("a list").iter().map(count).collect();
+    let received: Vec<u64> =
+        result["received_by_worker"].as_array().expect("a list").iter().map(count).collect();
     assert_eq!(received.len(), 2);
     // The kernel spreads flows over the queues, so each gets about half.
     assert!(received.iter().all(|&frames| frames > 1000), "{received:?}");

@@ -76,7 +76,8 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let mut all = BTreeSet::new();
     words(&cli::config::schema(), &mut all);
     // Any field may be one level in.
-    let said = |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
+    let said =
+        |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
     assert!(missing.is_empty(), "docs/configuration.md does not say: {missing:?}");
 }
@@ -85,7 +86,8 @@ fn every_word_of_the_schema_is_in_the_documentation() {
 fn words(schema: &Value, into: &mut BTreeSet<String>) {
     let keys = schema["properties"].as_object().into_iter().flat_map(|keys| keys.keys().cloned());
     let constant = schema["const"].as_str().map(str::to_string);
-    let choices = schema["enum"].as_array().into_iter().flatten().filter_map(|word| word.as_str().map(str::to_string));
+    let choices =
+        schema["enum"].as_array().into_iter().flatten().filter_map(|word| word.as_str().map(str::to_string));
     into.extend(keys.chain(constant).chain(choices));
     match schema {
         Value::Object(map) => map.values().for_each(|value| words(value, into)),
@@ -96,8 +98,9 @@ fn words(schema: &Value, into: &mut BTreeSet<String>) {
 
 fn has(code: &str, word: &str) -> bool {
     let joins = |beside: Option<char>| beside.is_some_and(|one| one.is_alphanumeric() || "_-".contains(one));
-    code.match_indices(word)
-        .any(|(at, _)| !joins(code[..at].chars().next_back()) && !joins(code[at + word.len()..].chars().next()))
+    code.match_indices(word).any(|(at, _)| {
+        !joins(code[..at].chars().next_back()) && !joins(code[at + word.len()..].chars().next())
+    })
 }
 
 /// A pipe, which is valid, and what makes it wrong.
@@ -105,7 +108,8 @@ fn has(code: &str, word: &str) -> bool {
 fn what_weir_refuses_by_its_shape_the_schema_refuses() {
     let file = |ports: &str, pipe: &str| {
         format!(
-            "ports: {{ p0: {{ {ports} }} }}\npipes: {{ a: {{ {pipe} }} }}\ngroups: {{ g: {{ targets: {{ t: p0 }} }} }}\n"
+            "ports: {{ p0: {{ {ports} }} }}\npipes: {{ a: {{ {pipe} }} }}\ngroups: {{ g: {{ targets: {{ t: \
+                p0 }} }} }}\n"
         )
     };
     let (mem, good) = ("mem: ", "type: basic, forward: p0, miss: drop");

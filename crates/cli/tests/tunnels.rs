@@ -1,6 +1,6 @@
-//! Tunnels: an example configuration, and weir's tunnels against the kernel's own devices, byte for byte: what each
-//! sends into a tunnel for the same frame, and what each takes out of it. Needs root. Devices that the running
-//! kernel lacks are listed and skipped.
+//! Tunnels: an example configuration, and weir's tunnels against the kernel's own devices, byte for byte:
+//! what each sends into a tunnel for the same frame, and what each takes out of it. Needs root. Devices that
+//! the running kernel lacks are listed and skipped.
 //!
 //! ```text
 //!  namespace far       namespace near
@@ -51,7 +51,8 @@ struct Tunnel {
 const TUNNELS: &[Tunnel] = &[
     Tunnel {
         name: "vxlan over IPv4",
-        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl \
+            64 tos inherit \
                  df set noudpcsum nolearning",
         before: None,
         word: "vxlan",
@@ -62,7 +63,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "vxlan over IPv4 with a UDP checksum",
-        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+        device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl \
+            64 tos inherit \
                  df set udpcsum nolearning",
         before: None,
         word: "vxlan",
@@ -73,7 +75,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "vxlan over IPv6",
-        device: "type vxlan id 16777215 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl 64 \
+        device: "type vxlan id 16777215 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 \
+            50001 ttl 64 \
                  tos inherit udp6zerocsumtx udp6zerocsumrx nolearning",
         before: None,
         word: "vxlan",
@@ -84,7 +87,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "vxlan over IPv6 with a UDP checksum",
-        device: "type vxlan id 1 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl 64 tos inherit \
+        device: "type vxlan id 1 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl \
+            64 tos inherit \
                  noudp6zerocsumtx udp6zerocsumrx nolearning",
         before: None,
         word: "vxlan",
@@ -105,7 +109,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "geneve over IPv6",
-        device: "type geneve id 5010 remote 2001:db8::2 dstport 6081 ttl 64 tos inherit udp6zerocsumtx udp6zerocsumrx",
+        device: "type geneve id 5010 remote 2001:db8::2 dstport 6081 ttl 64 tos inherit udp6zerocsumtx \
+            udp6zerocsumrx",
         before: None,
         word: "geneve",
         told: "vni: 5010, sport: 50000, dscp: copy",
@@ -155,7 +160,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "IP in IPv6 (ip6tnl)",
-        device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit encaplimit none",
+        device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit \
+            encaplimit none",
         before: None,
         word: "ipip",
         told: "dscp: copy",
@@ -165,7 +171,8 @@ const TUNNELS: &[Tunnel] = &[
     },
     Tunnel {
         name: "gue over IPv4 (ipip, encap gue)",
-        device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap gue encap-sport 50000 \
+        device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap gue \
+            encap-sport 50000 \
                  encap-dport 6080 noencap-csum",
         before: Some("fou add port 6080 gue"),
         word: "gue",
@@ -188,7 +195,8 @@ impl Tunnel {
         let Tunnel { word, told, .. } = self;
         let [near, far] = self.ends();
         let outer = format!(
-            "encap_{word}: {{ eth.dst: 02:00:00:00:02:01, eth.src: 02:00:00:00:02:00, src: \"{near}\", dst: \"{far}\", {told} }}"
+            "encap_{word}: {{ eth.dst: 02:00:00:00:02:01, eth.src: 02:00:00:00:02:00, src: \"{near}\", dst: \
+                \"{far}\", {told} }}"
         );
         let (before, behind) = match self.ethernet {
             true => ("", ""),
@@ -199,8 +207,10 @@ impl Tunnel {
         };
         let text = format!(
             "ports: {{ inside: {{ mem: , root: wrap }}, outside: {{ mem: , root: unwrap }} }}\npipes:\n\
-             \x20 wrap: {{ type: basic, action: [{before}{{ {outer} }}], forward: outside, miss: drop, entries: [{{}}] }}\n\
-             \x20 unwrap: {{ type: basic, action: [decap_{word}{behind}], forward: inside, miss: drop, entries: [{{}}] }}\n"
+             \x20 wrap: {{ type: basic, action: [{before}{{ {outer} }}], forward: outside, miss: drop, \
+             entries: [{{}}] }}\n\
+             \x20 unwrap: {{ type: basic, action: [decap_{word}{behind}], forward: inside, miss: drop, \
+             entries: [{{}}] }}\n"
         );
         let loaded = read("kernel_tunnels", &text);
         loaded.plan.unwrap_or_else(|| panic!("{text}{}", loaded.report))
@@ -220,7 +230,9 @@ impl Lab {
         let lab = Lab { near: format!("{name}-n"), far: format!("{name}-f") };
         for netns in [&lab.near, &lab.far] {
             run(&format!("ip netns add {netns}"));
-            run(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv4.ip_forward=1"));
+            run(&format!(
+                "ip netns exec {netns} sysctl -qw net.ipv6.conf.default.accept_dad=0 net.ipv4.ip_forward=1"
+            ));
         }
         run(&format!("ip netns exec {} sysctl -qw net.ipv6.conf.all.disable_ipv6=1", lab.far));
         for (number, name) in [(1, "inside"), (2, "outside")] {
@@ -236,7 +248,10 @@ impl Lab {
         }
         for (address, peer, net) in [("192.0.2.1", "192.0.2.2", 24), ("2001:db8::1", "2001:db8::2", 64)] {
             run(&format!("ip -n {} addr add {address}/{net} dev outside0", lab.near));
-            run(&format!("ip -n {} neigh add {peer} lladdr 02:00:00:00:02:01 dev outside0 nud permanent", lab.near));
+            run(&format!(
+                "ip -n {} neigh add {peer} lladdr 02:00:00:00:02:01 dev outside0 nud permanent",
+                lab.near
+            ));
         }
         lab
     }
@@ -259,7 +274,9 @@ impl Lab {
                 [("10.1.0.254/24", "10.1.0.1", "10.2.0.0/16"), ("fd01::fe/64", "fd01::1", "fd02::/64")]
             {
                 run(&format!("ip -n {near} addr add {address} dev inside0"));
-                run(&format!("ip -n {near} neigh add {peer} lladdr 02:00:00:00:01:01 dev inside0 nud permanent"));
+                run(&format!(
+                    "ip -n {near} neigh add {peer} lladdr 02:00:00:00:01:01 dev inside0 nud permanent"
+                ));
                 let _ = succeeds(&format!("ip -n {near} route add {net} dev tunnel"));
             }
             run(&format!(
@@ -274,7 +291,8 @@ impl Lab {
     fn open(&self, name: &str) -> End {
         inside(&self.far, || {
             let take = bpf::Take { promiscuous: true, ..bpf::Take::all() };
-            let interface = XdpInterface::attach(XdpConfig { rings: RINGS, ..XdpConfig::new(name, take) }).unwrap();
+            let interface =
+                XdpInterface::attach(XdpConfig { rings: RINGS, ..XdpConfig::new(name, take) }).unwrap();
             let mut pools = Pools::new();
             let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, 2048)));
             let port = interface.open_queue(0, &mut pools, pool).unwrap();
@@ -295,7 +313,9 @@ impl Drop for Lab {
 fn sweep() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let Some(pid) = name.strip_prefix("weirtunnel-").and_then(|rest| rest.split('-').next()) else { continue };
+        let Some(pid) = name.strip_prefix("weirtunnel-").and_then(|rest| rest.split('-').next()) else {
+            continue;
+        };
         if !Path::new("/proc").join(pid).exists() {
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
@@ -318,7 +338,8 @@ fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
         rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&netns), kind).unwrap();
         body()
     };
-    std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    std::thread::scope(|scope| scope.spawn(enter).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A socket at the far end of a link.
@@ -374,7 +395,9 @@ fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
     let mut texts = Vec::new();
     let start = if tunnel.ethernet { ethernet } else { routed };
     for ecn in [0, 1, 2] {
-        texts.push(format!("{start} src=10.1.0.1 dst=10.2.0.2 ttl=9 dscp=10 ecn={ecn} proto=udp payload=c0ffee"));
+        texts.push(format!(
+            "{start} src=10.1.0.1 dst=10.2.0.2 ttl=9 dscp=10 ecn={ecn} proto=udp payload=c0ffee"
+        ));
         texts.push(format!("{start} src=10.1.0.1 dst=10.2.0.2 dscp=46 ecn={ecn} proto=tcp len=900"));
         texts.push(format!("{start} src=fd01::1 dst=fd02::2 dscp=10 ecn={ecn} proto=udp len=333"));
     }
@@ -416,8 +439,8 @@ fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
         let [inside, outside] = ends;
         inside.send(&frame);
         let kernel = outside.receive([2, 0, 0, 0, 2, 1], PATIENCE);
-        let kernel =
-            kernel.unwrap_or_else(|| panic!("{}: the kernel sent nothing for {}", tunnel.name, describe(&frame)));
+        let kernel = kernel
+            .unwrap_or_else(|| panic!("{}: the kernel sent nothing for {}", tunnel.name, describe(&frame)));
         let weir = weir(plan, 0, &frame).unwrap();
         let equal = comparable(tunnel, &kernel) == comparable(tunnel, &weir);
         assert!(equal, "{}\nkernel {}\nweir   {}", tunnel.name, describe(&kernel), describe(&weir));
@@ -441,7 +464,12 @@ fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
                 Ok(bytes) => {
                     let kernel = inside.receive([2, 0, 0, 0, 1, 1], PATIENCE);
                     let kernel = kernel.unwrap_or_else(|| panic!("the kernel drops {told}"));
-                    assert!(kernel == bytes, "{told}\nkernel {}\nweir   {}", describe(&kernel), describe(&bytes));
+                    assert!(
+                        kernel == bytes,
+                        "{told}\nkernel {}\nweir   {}",
+                        describe(&kernel),
+                        describe(&bytes)
+                    );
                 }
                 Err(reason) => {
                     assert_eq!((reason, outer, inner), (DropReason::EcnCeNotEct, 3, 0), "{told}");
@@ -494,7 +522,8 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
     assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
 }
 
-/// configs/tunnels.yaml: what is for a site goes into its tunnel, and comes out of it as it was, a hop further.
+/// configs/tunnels.yaml: what is for a site goes into its tunnel, and comes out of it as it was, a hop
+/// further.
 #[test]
 fn the_example_sends_and_receives_through_every_tunnel() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/tunnels.yaml");

@@ -76,8 +76,9 @@ impl Reader<'_> {
     fn fields(&mut self, blank: Operation, told: &Node, report: &mut Report) {
         for (name, span, node) in pairs(told, report) {
             let mut operation = blank;
-            let mut read =
-                |at: usize, node: &Node, report: &mut Report| self.slot(&mut operation.arguments()[at], node, report);
+            let mut read = |at: usize, node: &Node, report: &mut Report| {
+                self.slot(&mut operation.arguments()[at], node, report)
+            };
             let name = Node { span, kind: Kind::Scalar(name.to_string()) };
             if read(0, &name, report).is_some() && read(1, node, report).is_some() {
                 self.operations.push(operation);
@@ -93,10 +94,13 @@ impl Reader<'_> {
         let before = report.errors();
         for (at, key) in known.iter().enumerate() {
             let argument = &mut operation.arguments()[at];
-            let node = if argument.needed { section.need(key, argument.help, report) } else { section.get(key) };
+            let node =
+                if argument.needed { section.need(key, argument.help, report) } else { section.get(key) };
             match (node, &mut argument.slot) {
                 (Some(node), _) => drop(self.slot(argument, node, report)),
-                (None, Slot::Ipv6(ipv6)) => **ipv6 = known.iter().filter_map(|key| section.get(key)).any(is_ipv6),
+                (None, Slot::Ipv6(ipv6)) => {
+                    **ipv6 = known.iter().filter_map(|key| section.get(key)).any(is_ipv6)
+                }
                 (None, _) => {}
             }
         }
@@ -112,7 +116,9 @@ impl Reader<'_> {
             Slot::Optional(value, like) | Slot::Hashed(value, like) => {
                 **value = Some(self.value(*like, node, report)?);
             }
-            Slot::Copied(copied, _) if matches!(&node.kind, Kind::Scalar(text) if text == "copy") => **copied = None,
+            Slot::Copied(copied, _) if matches!(&node.kind, Kind::Scalar(text) if text == "copy") => {
+                **copied = None
+            }
             Slot::Copied(copied, like) => {
                 **copied = Some(constant(*like, node, self.program, report)? as u8);
             }
@@ -140,7 +146,8 @@ fn is_ipv6(node: &Node) -> bool {
 }
 
 fn one_of(what: &str, of: &[u16], node: &Node, report: &mut Report) -> Option<u16> {
-    let number = text(node, what, report).and_then(value::number).and_then(|number| u16::try_from(number).ok());
+    let number =
+        text(node, what, report).and_then(value::number).and_then(|number| u16::try_from(number).ok());
     let number = number.filter(|number| of.contains(number));
     if number.is_none() {
         let of: Vec<String> = of.iter().map(|one| format!("{one:#06x}")).collect();
@@ -152,7 +159,10 @@ fn one_of(what: &str, of: &[u16], node: &Node, report: &mut Report) -> Option<u1
 fn writable(node: &Node, report: &mut Report) -> Option<Field> {
     let field = field_named(text(node, "a field", report)?, node.span, report)?;
     if field.spec().access == packet::Access::ReadOnly {
-        report.error(node.span, format!("`{field}` is read-only: it can be matched and copied from, not written"));
+        report.error(
+            node.span,
+            format!("`{field}` is read-only: it can be matched and copied from, not written"),
+        );
         return None;
     }
     Some(field)
@@ -178,7 +188,10 @@ pub fn constant(field: Field, node: &Node, program: &Program, report: &mut Repor
 
 fn schema(schema: &mut Schema) -> serde_json::Value {
     let is_alone = |line: &&Line| line.blank.form() == Form::Alone;
-    let alone = OPERATIONS.iter().filter(is_alone).map(|line| json!({ "const": line.word, "description": line.help }));
+    let alone = OPERATIONS
+        .iter()
+        .filter(is_alone)
+        .map(|line| json!({ "const": line.word, "description": line.help }));
     let mut shapes: Vec<serde_json::Value> = alone.collect();
     let told = OPERATIONS.iter().filter(|line| !is_alone(line));
     let told: Map<_, _> = told.map(|line| (line.word.to_string(), operation_schema(line, schema))).collect();
@@ -225,7 +238,9 @@ fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
                 let both = [Field::Ipv4Src, Field::Ipv6Src].map(|field| value::schema(field, schema));
                 json!({ "anyOf": [both[0], both[1], { "enum": ["per_entry"] }] })
             }
-            Slot::Number(_, like) | Slot::Optional(_, like) | Slot::Hashed(_, like) => number_schema(*like, schema),
+            Slot::Number(_, like) | Slot::Optional(_, like) | Slot::Hashed(_, like) => {
+                number_schema(*like, schema)
+            }
             Slot::Copied(_, like) => json!({ "anyOf": [value::schema(*like, schema), { "enum": ["copy"] }] }),
             Slot::Either(_, words) => json!({ "enum": words.map(typed) }),
             Slot::Read(_) | Slot::Written(_) | Slot::Changed(_) => field_schema(schema),

@@ -173,7 +173,8 @@ impl Attachments {
         let Some(several) = self.several(field, text) else { return Ok(()) };
         let (kind, ports) = (several.kind, self.port_names(several).join(", "));
         Err(format!(
-            "`{text}` is a {kind} of several ports ({ports}), and here is room for one: match `port` per entry, where a \
+            "`{text}` is a {kind} of several ports ({ports}), and here is room for one: match `port` per \
+                entry, where a \
              {kind} stands for its members"
         ))
     }

@@ -122,7 +122,8 @@ impl Report {
     pub fn json(&self) -> serde_json::Value {
         let one = |one: &Diagnostic| {
             serde_json::json!({
-                "severity": severity(one.severity), "file": self.file, "line": one.span.line, "column": one.span.column,
+                "severity": severity(one.severity), "file": self.file, "line": one.span.line,
+                    "column": one.span.column,
                 "message": one.message, "help": one.help,
             })
         };
@@ -143,7 +144,8 @@ impl Report {
             );
             return;
         };
-        let _ = writeln!(out, "{}:{}:{}: {severity}: {}", self.file, one.span.line, one.span.column, one.message);
+        let _ =
+            writeln!(out, "{}:{}:{}: {severity}: {}", self.file, one.span.line, one.span.column, one.message);
         let window = Window::of(line, one.span);
         let _ = writeln!(out, "{:>5} | {}", one.span.line, window.text);
         let _ = writeln!(out, "      | {}{} {help}", window.indent, "^".repeat(window.carets));
@@ -188,8 +190,9 @@ impl Window {
         let at = (span.column as usize).saturating_sub(1).min(characters.len());
         let start = if characters.len() > 2 * AROUND { at.saturating_sub(AROUND) } else { 0 };
         let end = characters.len().min(start + 2 * AROUND);
-        let shown =
-            |range: &[char]| range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>();
+        let shown = |range: &[char]| {
+            range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>()
+        };
         let carets = (span.length as usize).clamp(1, (end.saturating_sub(at)).max(1));
         Window { text: shown(&characters[start..end]), indent: " ".repeat(at - start), carets }
     }
@@ -199,7 +202,10 @@ impl Window {
 #[must_use]
 pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let allowed = (typed.chars().count() / 3).max(1);
-    let near = known.into_iter().map(|name| (distance(typed, name), name)).filter(|(distance, _)| *distance <= allowed);
+    let near = known
+        .into_iter()
+        .map(|name| (distance(typed, name), name))
+        .filter(|(distance, _)| *distance <= allowed);
     near.min_by_key(|(distance, _)| *distance).map(|(_, name)| name)
 }
 
@@ -254,7 +260,8 @@ mod tests {
         let mut report = Report::new("a.yaml", "workers: 1\nmatch: { ipv4.scr: 1 }\n");
         let span = Span { line: 2, column: 10, length: 8 };
         report.error_help(span, "no field `ipv4.scr`", "did you mean `ipv4.src`?");
-        let expected = "a.yaml:2:10: error: no field `ipv4.scr`\n    2 | match: { ipv4.scr: 1 }\n      |          ^^^^^^^^ did you mean `ipv4.src`?\n";
+        let expected = "a.yaml:2:10: error: no field `ipv4.scr`\n    2 | match: { ipv4.scr: 1 }\n      \
+            |          ^^^^^^^^ did you mean `ipv4.src`?\n";
         assert_eq!(report.to_string(), expected);
     }
 

@@ -12,8 +12,8 @@ use crate::{action, forward, pipes, value};
 use engine::change::EntryKey;
 use engine::operation::{Line, OPERATIONS, Place};
 use engine::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Match, MeterId, Pipe, PipeKind, Program, SharedUse,
-    Template,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Match, MeterId, Pipe, PipeKind, Program,
+    SharedUse, Template,
 };
 use packet::Field;
 use std::collections::HashMap;
@@ -78,14 +78,20 @@ pub struct EntryReader<'a> {
 /// Keys of an entry, besides the words of operations that take numbers from it.
 const KEYS: &[Key] = &[
     Key::new("match", Shape::Defined("entry_match", matches), "what packets must have to meet this entry"),
-    Key::new("priority", Shape::Number(0, u32::MAX as u64), "acl: of the entries that match, the lowest wins").or("0"),
+    Key::new(
+        "priority",
+        Shape::Number(0, u32::MAX as u64),
+        "acl: of the entries that match, the lowest wins",
+    )
+    .or("0"),
     Key::new("action", Shape::Name, "which of the pipe's `actions`"),
     Key::new("counter", Shape::Name, "the shared counter, where the pipe says `per_entry`"),
     Key::new("meter", Shape::Name, "the meter, where the pipe says `per_entry`"),
     Key::new("forward", forward::SHAPE, "where packets go, where the pipe says `per_entry`"),
 ];
 const TARGET: &[Key] = &[Key::needed("target", Shape::Name, "hash, flow: the target of the group")];
-const FLOW: &[Key] = &[Key::needed("flow", Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`")];
+const FLOW: &[Key] =
+    &[Key::needed("flow", Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`")];
 
 /// Returns the schema of an entry.
 pub fn schema(schema: &mut Schema) -> serde_json::Value {
@@ -130,8 +136,10 @@ impl EntryReader<'_> {
     fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
         let section = Section::of(node, &known(), &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
-        let port = matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
-        let several = self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
+        let port =
+            matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
+        let several =
+            self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
         let (place, one) = self.pipe.varying().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
         let ports = self.attachments.port_names(several).into_iter();
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
@@ -170,8 +178,8 @@ impl EntryReader<'_> {
     fn key(&mut self, section: &Section) -> (Vec<EntryMatch>, u32) {
         let priority = match section.get("priority") {
             Some(node) if self.pipe.kind.of_type().priorities => {
-                crate::section::number(node, "`priority`", 0..=u64::from(u32::MAX), self.report).unwrap_or_default()
-                    as u32
+                crate::section::number(node, "`priority`", 0..=u64::from(u32::MAX), self.report)
+                    .unwrap_or_default() as u32
             }
             Some(node) => {
                 self.report.error(node.span, "only entries of acl pipes have a priority");
@@ -234,8 +242,8 @@ impl EntryReader<'_> {
         let text = text(node, "a flow", self.report)?;
         let key = value::flow(text);
         if key.is_none() {
-            let help =
-                "write `\"udp 10.0.0.1:53 > 10.0.0.2:4000\"`, IPv6 as `[::1]:53`, and ` vni 7` behind an inner flow";
+            let help = "write `\"udp 10.0.0.1:53 > 10.0.0.2:4000\"`, IPv6 as `[::1]:53`, and ` vni 7` \
+                behind an inner flow";
             self.report.error_help(node.span, format!("`{text}` is not a flow"), help);
         }
         key.map(EntryMatch::Flow)
@@ -251,7 +259,9 @@ impl EntryReader<'_> {
         let values: Vec<(&Match, Option<&Node>)> = self
             .pipe
             .varying()
-            .map(|one| (one, given.iter().find(|(name, ..)| *name == one.field.name()).map(|(_, _, node)| *node)))
+            .map(|one| {
+                (one, given.iter().find(|(name, ..)| *name == one.field.name()).map(|(_, _, node)| *node))
+            })
             .collect();
         values.into_iter().filter_map(|(one, value)| self.field(one, value, node.span)).collect()
     }
@@ -261,7 +271,10 @@ impl EntryReader<'_> {
         let matched = self.pipe.matches.iter().find(|one| one.field.name() == name);
         match matched.map(|one| one.criterion) {
             Some(Criterion::Const { .. }) => {
-                self.report.error(span, format!("`{name}` has one value for the whole pipe: entries do not give it"));
+                self.report.error(
+                    span,
+                    format!("`{name}` has one value for the whole pipe: entries do not give it"),
+                );
             }
             Some(_) => {}
             None if !self.sure => {}
@@ -351,8 +364,10 @@ impl EntryReader<'_> {
         for place in &places {
             let given = section.get(place.word).and_then(|node| self.given(node, place));
             let Some(node) = given else {
-                let message =
-                    format!("`{}: {{ {}: ... }}` is missing: the action takes it per entry", place.word, place.key);
+                let message = format!(
+                    "`{}: {{ {}: ... }}` is missing: the action takes it per entry",
+                    place.word, place.key
+                );
                 self.report.error(section.span, message);
                 continue;
             };
@@ -364,7 +379,9 @@ impl EntryReader<'_> {
     fn given<'n>(&self, node: &'n Node, place: &Place) -> Option<&'n Node> {
         let told = occurrences(node).get(place.occurrence).copied()?;
         let Kind::Map(map) = &told.kind else { return None };
-        map.iter().find(|(key, _)| matches!(&key.kind, Kind::Scalar(name) if name == place.key)).map(|(_, value)| value)
+        map.iter()
+            .find(|(key, _)| matches!(&key.kind, Kind::Scalar(name) if name == place.key))
+            .map(|(_, value)| value)
     }
 
     /// Checks that the action takes everything that an entry gives.
@@ -391,7 +408,8 @@ impl EntryReader<'_> {
     }
 
     fn counter(&mut self, section: &Section) -> Option<CounterId> {
-        let node = self.per_entry(section, "counter", self.pipe.monitor.counter == Some(SharedUse::PerEntry))?;
+        let node =
+            self.per_entry(section, "counter", self.pipe.monitor.counter == Some(SharedUse::PerEntry))?;
         self.counters.named(node, self.report)
     }
 
@@ -404,11 +422,13 @@ impl EntryReader<'_> {
     fn per_entry<'n>(&mut self, section: &Section<'n>, key: &str, wanted: bool) -> Option<&'n Node> {
         match section.get(key) {
             None if wanted => {
-                self.report.error(section.span, format!("`{key}` is missing: the pipe says `{key}: per_entry`"));
+                self.report
+                    .error(section.span, format!("`{key}` is missing: the pipe says `{key}: per_entry`"));
                 None
             }
             Some(node) if !wanted => {
-                let message = format!("an entry gives its `{key}` only where the pipe says `{key}: per_entry`");
+                let message =
+                    format!("an entry gives its `{key}` only where the pipe says `{key}: per_entry`");
                 self.report.error(node.span, message);
                 None
             }
@@ -471,7 +491,10 @@ fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String
         [EntryMatch::Flow(key)] => Some(format!("{{ flow: \"{key}\" }}")),
         [EntryMatch::Target(at)] => {
             let target = group.and_then(|id| program.groups.get(id.index())?.targets.get(usize::from(*at)));
-            Some(format!("{{ target: {} }}", target.map_or_else(|| at.to_string(), |target| target.name.clone())))
+            Some(format!(
+                "{{ target: {} }}",
+                target.map_or_else(|| at.to_string(), |target| target.name.clone())
+            ))
         }
         _ => None,
     };
@@ -491,7 +514,9 @@ fn write_field(program: &Program, one: &Match, given: EntryMatch) -> String {
         EntryMatch::Masked { value, mask } => value::write_masked(of, value, mask, program),
         EntryMatch::Range { first, last } if first == last => value::write(of, u128::from(first), program),
         EntryMatch::Range { first, last } => format!("{first}-{last}"),
-        EntryMatch::Any | EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default => "any".to_string(),
+        EntryMatch::Any | EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default => {
+            "any".to_string()
+        }
     };
     format!("{of}: {}", quoted(value))
 }

@@ -9,7 +9,8 @@ use engine::program::{AppId, Forward, Program};
 use serde_json::{Value, json};
 
 /// Words of the language, which cannot be names.
-pub const RESERVED: &[&str] = &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
+pub const RESERVED: &[&str] =
+    &["drop", "kernel", "in_port", "per_entry", "any", "default", "null", "Null", "NULL"];
 
 /// The shape of a forward.
 pub const SHAPE: Shape = Shape::Defined("forward", schema);

@@ -11,7 +11,8 @@ use crate::section::{Section, choice, list, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program, SharedUse, Template,
+    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program,
+    SharedUse, Template,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -27,7 +28,9 @@ const KEYS: &[Key] = &[
     )
     .only("hash"),
     Key::needed("group", Shape::Name, "the group whose buckets are used").only("hash"),
-    Key::new("key", Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart").or("outer").only("flow"),
+    Key::new("key", Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart")
+        .or("outer")
+        .only("flow"),
     Key::needed(
         "learn",
         Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
@@ -38,9 +41,18 @@ const KEYS: &[Key] = &[
     Key::new("action", action::SHAPE, "what is done to packets: a list of operations"),
     Key::new("actions", Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one"),
     Key::needed("forward", forward::SHAPE, "where hits go"),
-    Key::needed("miss", forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`"),
-    Key::new("rehash", Shape::Boolean, "whether flow key and select hash are made anew after the action").or("false"),
-    Key::new("capacity", Shape::Number(1, CAPACITY_MAX as u64), "entries or flows that the pipe has room for"),
+    Key::needed(
+        "miss",
+        forward::SHAPE,
+        "where packets go that match nothing: a pipe, a port, `kernel`, `drop`",
+    ),
+    Key::new("rehash", Shape::Boolean, "whether flow key and select hash are made anew after the action")
+        .or("false"),
+    Key::new(
+        "capacity",
+        Shape::Number(1, CAPACITY_MAX as u64),
+        "entries or flows that the pipe has room for",
+    ),
     Key::new("entries", Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries"),
 ];
 const LEARN: &[Key] = &[
@@ -53,9 +65,14 @@ const HASHES: [&str; 4] = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
 const MONITOR: &[Key] = &[
     Key::new("counter", Shape::Name, "the shared counter that counts hits, or `per_entry`"),
     Key::new("meter", Shape::Name, "the meter that colours hits, or `per_entry`"),
-    Key::new("red", Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red").or("pass"),
-    Key::new("idle_timeout", Shape::Time, "how long an entry of the run time, or a flow, stays without a packet")
-        .or("never"),
+    Key::new("red", Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red")
+        .or("pass"),
+    Key::new(
+        "idle_timeout",
+        Shape::Time,
+        "how long an entry of the run time, or a flow, stays without a packet",
+    )
+    .or("never"),
 ];
 const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];
 const LONG: &[Key] = &[
@@ -128,7 +145,8 @@ pub fn read(
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();
         let sure = report.errors() == before;
-        let mut reader = EntryReader { program, attachments, pipe: &pipe, counters, sure, run_time: false, report };
+        let mut reader =
+            EntryReader { program, attachments, pipe: &pipe, counters, sure, run_time: false, report };
         for node in list(node, "entries", reader.report) {
             entries.extend(reader.read_all(node));
         }
@@ -170,7 +188,9 @@ impl Reader<'_> {
 
     /// Reads `5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, or fields with masks.
     fn hash(&self, report: &mut Report) -> HashInput {
-        let Some(node) = self.section.needed("hash", report) else { return HashInput::Select(KeySource::Outer) };
+        let Some(node) = self.section.needed("hash", report) else {
+            return HashInput::Select(KeySource::Outer);
+        };
         if let Kind::Scalar(_) = node.kind {
             // An input may be a list of fields, so it cannot be copied.
             let inputs = [
@@ -182,7 +202,9 @@ impl Reader<'_> {
             let words: Vec<(&str, &HashInput)> = HASHES.into_iter().zip(&inputs).collect();
             return choice(node, "`hash`", &words, report).unwrap_or(&inputs[0]).clone();
         }
-        HashInput::Fields(list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect())
+        HashInput::Fields(
+            list(node, "fields", report).iter().filter_map(|node| self.hashed(node, report)).collect(),
+        )
     }
 
     fn hashed(&self, node: &Node, report: &mut Report) -> Option<(Field, u128)> {
@@ -196,7 +218,8 @@ impl Reader<'_> {
     /// Reads the mask behind a slash: a prefix length for addresses, otherwise a value.
     fn mask(&self, field: Field, text: &str) -> Result<u128, String> {
         let prefix = format!("/{text}");
-        let length = text.bytes().all(|digit| digit.is_ascii_digit()) && matches!(field.spec().bits, 32 | 128);
+        let length =
+            text.bytes().all(|digit| digit.is_ascii_digit()) && matches!(field.spec().bits, 32 | 128);
         value::mask(field, if length { &prefix } else { text }, self.program)
     }
 
@@ -280,15 +303,15 @@ impl Reader<'_> {
 
     fn long_criterion(&self, field: Field, node: &Node, report: &mut Report) -> Option<Criterion> {
         let section = Section::read(node, LONG, report);
-        let mut given = |key: &str| section.get(key).and_then(|node| Some((node, text(node, "a value", report)?)));
+        let mut given =
+            |key: &str| section.get(key).and_then(|node| Some((node, text(node, "a value", report)?)));
         let (constant, mask, per_entry) = (given("const"), given("mask"), given("per_entry"));
         let told = |at: &Node, result: Result<u128, String>, report: &mut Report| {
             result.map_err(|why| report.error(at.span, why)).ok()
         };
         match (constant, mask, per_entry) {
-            (None, None, Some((at, text))) => {
-                told(at, value::mask(field, text, self.program), report).map(|mask| Criterion::PerEntry { mask })
-            }
+            (None, None, Some((at, text))) => told(at, value::mask(field, text, self.program), report)
+                .map(|mask| Criterion::PerEntry { mask }),
             (Some((at, text)), mask, None) => {
                 let one = self.attachments.is_one(field, text);
                 let value = told(at, one.and_then(|()| value::field(field, text, self.program)), report)?;

@@ -136,9 +136,13 @@ const KEYS: &[Key] = &[
     )
     .or("all")
     .only("xdp"),
-    Key::new("mode", Shape::Words(|| words(&MODES)), "how the kernel hands frames over; `auto` is the best that works")
-        .or("auto")
-        .only("xdp"),
+    Key::new(
+        "mode",
+        Shape::Words(|| words(&MODES)),
+        "how the kernel hands frames over; `auto` is the best that works",
+    )
+    .or("auto")
+    .only("xdp"),
     Key::new(
         "take",
         Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
@@ -146,9 +150,15 @@ const KEYS: &[Key] = &[
     )
     .only("xdp"),
     Key::new("tap", Shape::Text, "the TAP interface that frames for the kernel go to").only("dpdk"),
-    Key::new("frames", Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself").or("0").only("dpdk"),
+    Key::new("frames", Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself")
+        .or("0")
+        .only("dpdk"),
     Key::new("mac", Shape::Mac, "the port's own MAC address, by default the interface's"),
-    Key::new("root", Shape::Name, "the pipe that the port's frames enter, before that of an app or of the file"),
+    Key::new(
+        "root",
+        Shape::Name,
+        "the pipe that the port's frames enter, before that of an app or of the file",
+    ),
     Key::new("fault", Shape::Map(FAULT), "mishaps that are made to happen to the port's frames"),
     Key::new("trace", Shape::Text, "a pcap file that all frames of the port are written to"),
 ];
@@ -160,7 +170,11 @@ const PCAP: &[Key] = &[
 const TAKE: &[Key] = &[
     Key::needed("dst", Shape::Prefix, "the destination address or prefix"),
     Key::new("protocol", Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written"),
-    Key::new("dport", Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written"),
+    Key::new(
+        "dport",
+        Shape::Number(1, 65535),
+        "the destination port of TCP or UDP; any unless it is written",
+    ),
     Key::new("fragments", Shape::Boolean, "take fragments, and only them: they have no ports").or("false"),
 ];
 const FAULT: &[Key] = &[
@@ -172,8 +186,12 @@ const FAULT: &[Key] = &[
     Key::new("reorder", Shape::Share, "the share that is overtaken by the next frame").or("0"),
     Key::new("delay", Shape::Time, "how long every frame is held back"),
 ];
-const MODES: [(&str, XdpMode); 4] =
-    [("auto", XdpMode::Auto), ("zero_copy", XdpMode::ZeroCopy), ("copy", XdpMode::Copy), ("generic", XdpMode::Generic)];
+const MODES: [(&str, XdpMode); 4] = [
+    ("auto", XdpMode::Auto),
+    ("zero_copy", XdpMode::ZeroCopy),
+    ("copy", XdpMode::Copy),
+    ("generic", XdpMode::Generic),
+];
 
 /// Returns the schema of a port.
 pub fn schema(schema: &mut Schema) -> Value {
@@ -196,7 +214,8 @@ pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report
     let kind = match kinds.as_slice() {
         [one] => kind(one, &section, id, report),
         [] => {
-            report.error(section.span, format!("port `{name}` has no kind: write one of {}", KINDS.join(", ")));
+            report
+                .error(section.span, format!("port `{name}` has no kind: write one of {}", KINDS.join(", ")));
             PortKind::Mem
         }
         several => {
@@ -265,13 +284,20 @@ fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
         return None;
     }
     let queues = list(node, "queue numbers (or `all`)", report).iter();
-    Some(queues.filter_map(|node| number(node, "a queue", 0..=QUEUE_MAX, report)).map(|queue| queue as u32).collect())
+    Some(
+        queues
+            .filter_map(|node| number(node, "a queue", 0..=QUEUE_MAX, report))
+            .map(|queue| queue as u32)
+            .collect(),
+    )
 }
 
 fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
     if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
-        report
-            .warning(node.span, "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH");
+        report.warning(
+            node.span,
+            "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH",
+        );
         return Take::All;
     }
     let rules = list(node, "rules (or `all`)", report).iter();
@@ -292,8 +318,10 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     }
     if prefix == 0 && protocol.is_none() && !fragments {
         let family = if dst.is_ipv4() { "IPv4" } else { "IPv6" };
-        report
-            .warning(section.span, format!("this takes all {family}: the host gets none of it any more, SSH included"));
+        report.warning(
+            section.span,
+            format!("this takes all {family}: the host gets none of it any more, SSH included"),
+        );
     }
     let rule = IpRule { dst, prefix, protocol, dport, fragments };
     Some(TakeRule { port, frames: Frames::Ip(rule) })
@@ -302,10 +330,12 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
 /// Reads an address or prefix: `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
 fn address_prefix(node: &Node, report: &mut Report) -> Option<(IpAddr, u8)> {
     let text = text(node, "an address or prefix", report)?;
-    let (address, length) = text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
+    let (address, length) =
+        text.split_once('/').map_or((text, None), |(address, length)| (address, Some(length)));
     let parsed = address.parse::<IpAddr>().ok().and_then(|address| {
         let bits = if address.is_ipv4() { 32 } else { 128 };
-        let length = length.map_or(Some(bits), |length| length.parse().ok()).filter(|length| *length <= bits)?;
+        let length =
+            length.map_or(Some(bits), |length| length.parse().ok()).filter(|length| *length <= bits)?;
         Some((address, length))
     });
     if parsed.is_none() {
@@ -343,8 +373,10 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
         return None;
     };
     if mac[0] & 1 != 0 || mac == [0; 6] {
-        report
-            .error(node.span, format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"));
+        report.error(
+            node.span,
+            format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"),
+        );
         return None;
     }
     Some(mac)

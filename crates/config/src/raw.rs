@@ -58,7 +58,8 @@ impl Node {
 #[must_use]
 pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
     let budget = serde_saphyr::budget! {
-        max_depth: DEPTH_MAX, max_nodes: NODES_MAX, max_events: 2 * NODES_MAX, max_total_scalar_bytes: usize::MAX / 4,
+        max_depth: DEPTH_MAX, max_nodes: NODES_MAX, max_events: 2 * NODES_MAX,
+            max_total_scalar_bytes: usize::MAX / 4,
     };
     let options = serde_saphyr::options! {
         budget: budget, duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
@@ -181,7 +182,14 @@ mod tests {
         let kinds: Vec<Kind> = list.iter().map(|node| node.kind.clone()).collect();
         assert_eq!(
             kinds,
-            [scalar("0x10"), scalar("02:00:00:00:00:01"), scalar("1_000"), scalar("yes"), scalar("é x"), Kind::Null]
+            [
+                scalar("0x10"),
+                scalar("02:00:00:00:00:01"),
+                scalar("1_000"),
+                scalar("yes"),
+                scalar("é x"),
+                Kind::Null
+            ]
         );
         assert_eq!(list[1].span, Span { line: 1, column: 11, length: 17 });
     }

@@ -12,7 +12,12 @@ use engine::program::{Entry, PipeId, Program};
 ///
 /// # Errors
 /// Returns everything that is wrong with it.
-pub fn entry(program: &Program, attachments: &Attachments, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
+pub fn entry(
+    program: &Program,
+    attachments: &Attachments,
+    pipe: &str,
+    text: &str,
+) -> Result<(PipeId, Entry), Report> {
     run_time((program, attachments), pipe, text, |reader, node| {
         let entry = reader.read(node)?;
         Some(Entry { run_time: true, ..entry })
@@ -21,7 +26,11 @@ pub fn entry(program: &Program, attachments: &Attachments, pipe: &str, text: &st
         for finding in engine::check::check_entry(program, pipe, &entry) {
             report.error(report.span_of(entry.origin), finding.to_string());
         }
-        if report.errors() > 0 { Err(report) } else { Ok((pipe, Entry { origin: Default::default(), ..entry })) }
+        if report.errors() > 0 {
+            Err(report)
+        } else {
+            Ok((pipe, Entry { origin: Default::default(), ..entry }))
+        }
     })
 }
 
@@ -35,7 +44,8 @@ pub fn entry_key(
     pipe: &str,
     text: &str,
 ) -> Result<(PipeId, EntryKey), Report> {
-    run_time((program, attachments), pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
+    run_time((program, attachments), pipe, text, |reader, node| reader.read_key(node))
+        .map(|(pipe, key, _)| (pipe, key))
 }
 
 fn run_time<T>(

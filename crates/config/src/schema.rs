@@ -83,7 +83,9 @@ impl Schema {
             Shape::Ipv4 => text(IPV4),
             Shape::Prefix => text(&format!("({IPV4}|{IPV6})(/[0-9]+)?")),
             Shape::Endpoint => text(&format!("({IPV4}|\\[{IPV6}\\]):[0-9]+")),
-            Shape::Share => json!({ "anyOf": [{ "type": "number", "minimum": 0, "maximum": 1 }, text("[0-9.]+ *%?")] }),
+            Shape::Share => {
+                json!({ "anyOf": [{ "type": "number", "minimum": 0, "maximum": 1 }, text("[0-9.]+ *%?")] })
+            }
             Shape::Value(field) => value::schema(field, self),
             Shape::Nothing => json!({ "type": "null" }),
             Shape::List(of) => json!({ "type": "array", "items": self.shape(of) }),

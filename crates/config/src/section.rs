@@ -86,7 +86,9 @@ impl<'a> Section<'a> {
     pub fn choice<T: Copy>(&self, key: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
         match self.get(key) {
             Some(node) => choice(node, &format!("`{key}`"), choices, report),
-            None => choices.iter().find(|(word, _)| self.key(key).default == Some(word)).map(|(_, value)| *value),
+            None => {
+                choices.iter().find(|(word, _)| self.key(key).default == Some(word)).map(|(_, value)| *value)
+            }
         }
     }
 
@@ -100,7 +102,9 @@ impl<'a> Section<'a> {
     #[must_use]
     pub fn time(&self, key: &str, report: &mut Report) -> u64 {
         let default = self.key(key).default.and_then(crate::value::duration).unwrap_or_default();
-        self.get(key).map_or(Some(default), |node| duration(node, &format!("`{key}`"), report)).unwrap_or(default)
+        self.get(key)
+            .map_or(Some(default), |node| duration(node, &format!("`{key}`"), report))
+            .unwrap_or(default)
     }
 
     fn key(&self, word: &str) -> &'a Key {
@@ -159,7 +163,8 @@ pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut 
         Some(number) if range.contains(&number) => Some(number),
         _ => {
             let (least, most) = range.into_inner();
-            let limits = if most == u64::MAX { format!("from {least}") } else { format!("from {least} to {most}") };
+            let limits =
+                if most == u64::MAX { format!("from {least}") } else { format!("from {least} to {most}") };
             report.error(node.span, format!("{what} is a whole number {limits}, not `{text}`"));
             None
         }

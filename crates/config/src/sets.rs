@@ -25,10 +25,15 @@ pub const GROUP: &[Key] = &[
         "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256)",
     ),
     Key::new("seed", Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket"),
-    Key::needed("targets", Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])), "who gets the buckets"),
+    Key::needed(
+        "targets",
+        Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
+        "who gets the buckets",
+    ),
 ];
 const TARGET: &[Key] = &[
-    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none").or("1"),
+    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none")
+        .or("1"),
     Key::new("forward", forward::SHAPE, "where the target's packets go").or("drop"),
 ];
 const FILLS: [(&str, Fill); 3] = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
@@ -41,7 +46,8 @@ pub const METER: &[Key] = &[
     Key::new("ebs", Shape::Number(0, RATE_MAX), "the excess burst (RFC 2697)").or("0"),
     Key::new("pir", Shape::Number(1, RATE_MAX), "the peak rate per second (RFC 2698), at least `cir`"),
     Key::new("pbs", Shape::Number(1, RATE_MAX), "the peak burst (RFC 2698)"),
-    Key::new("colour_aware", Shape::Boolean, "whether the colour that a packet already has counts").or("false"),
+    Key::new("colour_aware", Shape::Boolean, "whether the colour that a packet already has counts")
+        .or("false"),
 ];
 const UNITS: [(&str, MeterUnit); 2] = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
 
@@ -55,17 +61,27 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
         Fill::Maglev => (MAGLEV_SIZE, MAGLEV_MAX),
         Fill::Wants | Fill::Given => (WANTS_SIZE, WANTS_MAX),
     };
-    let size =
-        section.get("size").map_or(Some(u64::from(default)), |node| number(node, "`size`", 1..=u64::from(max), report));
+    let size = section
+        .get("size")
+        .map_or(Some(u64::from(default)), |node| number(node, "`size`", 1..=u64::from(max), report));
     let seed = section.number("seed", report);
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
-    let targets =
-        targets.into_iter().filter_map(|(name, span, node)| target(name, span, node, fill, program, report)).collect();
+    let targets = targets
+        .into_iter()
+        .filter_map(|(name, span, node)| target(name, span, node, fill, program, report))
+        .collect();
     Group { fill, size: size.map_or(default, |size| size as u32), seed, targets, ..blank }
 }
 
-fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, report: &mut Report) -> Option<Target> {
+fn target(
+    called: &str,
+    span: Span,
+    node: &Node,
+    fill: Fill,
+    program: &Program,
+    report: &mut Report,
+) -> Option<Target> {
     let name = name(called, span, report)?.to_string();
     let origin = report.origin(span);
     // `b1: p1` means `b1: { forward: p1 }`.
@@ -78,7 +94,8 @@ fn target(called: &str, span: Span, node: &Node, fill: Fill, program: &Program, 
         report.error(node.span, "a weight has no part in a group whose buckets are given");
     }
     let weight = section.number("weight", report);
-    let forward = section.get("forward").map_or(Some(Forward::Drop), |node| forward::read(node, program, report));
+    let forward =
+        section.get("forward").map_or(Some(Forward::Drop), |node| forward::read(node, program, report));
     Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })
 }
 
@@ -97,7 +114,8 @@ pub fn meter(called: &str, span: Span, node: &Node, report: &mut Report) -> Opti
     };
     let (cir, cbs) = (need("cir"), need("cbs"));
     let second = second(&section, cir, report);
-    let config = MeterConfig { unit, cir, cbs, second, colour_aware: section.boolean("colour_aware", report) };
+    let config =
+        MeterConfig { unit, cir, cbs, second, colour_aware: section.boolean("colour_aware", report) };
     Some(MeterDeclaration { name, config, origin: report.origin(span) })
 }
 

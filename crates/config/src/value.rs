@@ -58,8 +58,9 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
     for byte in &mut bytes {
-        let part =
-            parts.next().filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        let part = parts
+            .next()
+            .filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
         *byte = u8::from_str_radix(part, 16).ok()?;
     }
     parts.next().is_none().then_some(bytes)
@@ -76,7 +77,11 @@ pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String
             .ok_or_else(|| format!("`{text}` is not a value of `{field}`: {}", example(field, program)))?,
     };
     if value > field.max() {
-        return Err(format!("`{field}` has {} bits: at most {:#x}, not `{text}`", field.spec().bits, field.max()));
+        return Err(format!(
+            "`{field}` has {} bits: at most {:#x}, not `{text}`",
+            field.spec().bits,
+            field.max()
+        ));
     }
     Ok(value)
 }
@@ -241,7 +246,9 @@ pub fn prefix_mask(field: Field, length: u8) -> u128 {
 /// # Errors
 /// Returns the message.
 pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), String> {
-    let Some((value, behind)) = text.split_once('/') else { return Ok((field(of, text, program)?, of.max())) };
+    let Some((value, behind)) = text.split_once('/') else {
+        return Ok((field(of, text, program)?, of.max()));
+    };
     let mask = if !behind.bytes().all(|digit| digit.is_ascii_digit()) {
         field(of, behind, program)?
     } else if is_address(of) {
@@ -402,7 +409,9 @@ mod tests {
         assert_eq!(masked(Field::Ipv4Src, "0.0.0.1/0.0.0.1", &program), Ok((1, 1)));
         assert_eq!(masked(Field::TcpFlags, "0x02/0x12", &program), Ok((2, 0x12)));
         assert!(masked(Field::TcpFlags, "2/18", &program).unwrap_err().contains("hexadecimal"));
-        assert!(masked(Field::Ipv4Src, "10.0.0.1/8", &program).unwrap_err().contains("did you mean `10.0.0.0`"));
+        assert!(
+            masked(Field::Ipv4Src, "10.0.0.1/8", &program).unwrap_err().contains("did you mean `10.0.0.0`")
+        );
         assert_eq!(prefix(Field::Ipv6Dst, "::/0", &program), Ok((0, 0)));
         assert!(prefix(Field::Ipv4Dst, "1.2.3.4/33", &program).is_err());
         assert_eq!(range(Field::UdpDport, "1000-2000", &program), Ok((1000, 2000)));
@@ -412,7 +421,10 @@ mod tests {
     #[test]
     fn durations_have_units() {
         assert_eq!((duration("30s"), duration("1_500ms")), (Some(30_000_000_000), Some(1_500_000_000)));
-        assert_eq!((duration("never"), duration("30"), duration("s"), duration("-1s")), (Some(0), None, None, None));
+        assert_eq!(
+            (duration("never"), duration("30"), duration("s"), duration("-1s")),
+            (Some(0), None, None, None)
+        );
         assert_eq!(duration("99999999999999999999d"), None);
     }
 
@@ -423,12 +435,14 @@ mod tests {
             prop_assume!(of != Field::InputPort);
             let (mask, value) = (mask & of.max(), value & mask & of.max());
             prop_assert_eq!(field(of, &write(of, value, &program), &program), Ok(value));
-            prop_assert_eq!(masked(of, &write_masked(of, value, mask, &program), &program), Ok((value, mask)));
+            prop_assert_eq!(masked(of, &write_masked(of, value, mask, &program), &program), Ok((value,
+                mask)));
             prop_assert_eq!(super::mask(of, &write_mask(of, mask), &program), Ok(mask));
         }
 
         #[test]
-        fn flows_are_read_again(v6: bool, src: u128, dst: u128, protocol: u8, ports: (u16, u16), vni in 0_u32..1 << 24) {
+        fn flows_are_read_again(v6: bool, src: u128, dst: u128, protocol: u8, ports: (u16, u16),
+            vni in 0_u32..1 << 24) {
             let address = |bits: u128| -> IpAddr {
                 if v6 { Ipv6Addr::from_bits(bits).into() } else { Ipv4Addr::from_bits(bits as u32).into() }
             };
@@ -442,7 +456,8 @@ mod tests {
         fn no_text_makes_it_panic(text in ".{0,40}", at in 0..Field::ALL.len()) {
             let (of, program) = (Field::ALL[at], Program::default());
             let _ = (field(of, &text, &program), masked(of, &text, &program), prefix(of, &text, &program));
-            let _ = (range(of, &text, &program), flow(&text), duration(&text), mac(&text), super::mask(of, &text, &program));
+            let _ = (range(of, &text, &program), flow(&text), duration(&text), mac(&text), super::mask(of,
+                &text, &program));
         }
     }
 }

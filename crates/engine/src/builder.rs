@@ -26,8 +26,8 @@
 
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, Pipe, PipeId, PipeKind, PortDeclaration,
-    PortId, Program, SharedUse, Target, Template, Value,
+    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, Pipe, PipeId, PipeKind,
+    PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};

@@ -131,7 +131,9 @@ impl Change {
     /// Groups, buckets or targets are unknown, or the buckets are filled in another way.
     pub(crate) fn fits_groups(&self, program: &Program) -> Result<(), ChangeError> {
         let unknown = |what: String| Err(ChangeError::Unknown { what });
-        let (Change::SetWeight { group, .. } | Change::MoveBuckets { group, .. }) = self else { return Ok(()) };
+        let (Change::SetWeight { group, .. } | Change::MoveBuckets { group, .. }) = self else {
+            return Ok(());
+        };
         let Some(Group { name, fill, size, targets, .. }) = program.groups.get(group.index()) else {
             return unknown("group".into());
         };
@@ -140,12 +142,15 @@ impl Change {
             Change::SetWeight { .. } if *fill == Fill::Given => {
                 filled("are given one by one, weights have no part in it: move buckets")
             }
-            Change::SetWeight { target, .. } if usize::from(*target) >= targets.len() => unknown("target".into()),
+            Change::SetWeight { target, .. } if usize::from(*target) >= targets.len() => {
+                unknown("target".into())
+            }
             Change::MoveBuckets { .. } if *fill != Fill::Given => filled("follow its weights: change those"),
             Change::MoveBuckets { moves, .. } => match moves.iter().find(|one| one.0 >= *size) {
                 Some((bucket, _)) => unknown(format!("bucket {bucket} of group `{name}`")),
                 None => {
-                    let known = |target: u16| target == table::NO_TARGET || usize::from(target) < targets.len();
+                    let known =
+                        |target: u16| target == table::NO_TARGET || usize::from(target) < targets.len();
                     let lost = moves.iter().find(|one| !known(one.1));
                     lost.map_or(Ok(()), |(_, target)| unknown(format!("target {target} of group `{name}`")))
                 }

@@ -121,7 +121,8 @@ macro_rules! operations {
 
         /// All operations, in the order of an action.
         pub static OPERATIONS: LazyLock<Vec<Line>> = LazyLock::new(|| {
-            let line = |help: &'static str, blank: Operation| Line { word: blank.word(), help: help.trim_ascii(), blank };
+            let line = |help: &'static str, blank: Operation| Line { word: blank.word(),
+                help: help.trim_ascii(), blank };
             let mut lines = Vec::new();
             $(lines.extend($blanks.map(|blank| line($help, blank)));)*
             lines
@@ -273,7 +274,8 @@ impl Encap {
     }
 
     fn arguments(&mut self) -> Vec<Argument<'_>> {
-        let (src, dst) = if self.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
+        let (src, dst) =
+            if self.ipv6 { (Field::Ipv6Src, Field::Ipv6Dst) } else { (Field::Ipv4Src, Field::Ipv4Dst) };
         let (kind, spec) = (self.kind, self.kind.spec());
         let mut list = vec![
             optional("ipv6", "are the outer addresses IPv6?", Slot::Ipv6(&mut self.ipv6)),
@@ -289,7 +291,11 @@ impl Encap {
         list.push(optional("ttl", "the outer TTL or hop limit", Slot::Number(&mut self.ttl, Field::Ipv4Ttl)));
         list.push(optional("dscp", "the outer DSCP", Slot::Copied(&mut self.dscp, Field::Ipv4Dscp)));
         if kind.is_udp() {
-            list.push(optional("sport", "the outer UDP source port", Slot::Hashed(&mut self.sport, Field::UdpSport)));
+            list.push(optional(
+                "sport",
+                "the outer UDP source port",
+                Slot::Hashed(&mut self.sport, Field::UdpSport),
+            ));
             let slot = Slot::Either(&mut self.udp_checksum, ["false", "true"]);
             list.push(optional("udp_checksum", "is the outer UDP checksum computed?", slot));
         }
@@ -323,7 +329,11 @@ fn optional<'a>(key: &'static str, help: &'static str, slot: Slot<'a>) -> Argume
 }
 
 /// Returns the arguments of `field: value`, where the field is the key.
-fn assign<'a>(slot: fn(&'a mut Field) -> Slot<'a>, field: &'a mut Field, value: &'a mut Value) -> Vec<Argument<'a>> {
+fn assign<'a>(
+    slot: fn(&'a mut Field) -> Slot<'a>,
+    field: &'a mut Field,
+    value: &'a mut Value,
+) -> Vec<Argument<'a>> {
     let of = *field;
     let field = Argument { key: "field", help: "the field that is written", needed: true, slot: slot(field) };
     let value = Argument { key: of.name(), help: "its value", needed: true, slot: Slot::Number(value, of) };
@@ -469,7 +479,8 @@ pub fn order() -> String {
     let mut text = String::new();
     let mut before = Stage::Decap;
     // The words of one tunnel represent those of all.
-    let all = OPERATIONS.iter().filter(|line| line.blank.tunnel().is_none_or(|kind| kind == TunnelKind::ALL[0]));
+    let all =
+        OPERATIONS.iter().filter(|line| line.blank.tunnel().is_none_or(|kind| kind == TunnelKind::ALL[0]));
     for line in all {
         let stage = line.blank.stage();
         text += match (text.is_empty(), before == stage) {

@@ -485,8 +485,8 @@ impl Pipe {
         let own = self.kind.key_use(wanted);
         let mut operations = self.templates.iter().flat_map(|template| &template.operations);
         // Groups and tunnels use the outer headers.
-        let outer =
-            wanted == KeySource::Outer && (groups && self.forwards_by_hash() || operations.any(Operation::uses_hash));
+        let outer = wanted == KeySource::Outer
+            && (groups && self.forwards_by_hash() || operations.any(Operation::uses_hash));
         KeyUse { select: own.select || outer, ..own }
     }
 

@@ -55,8 +55,13 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
     let (full, full_end) = sync_channel(capacity);
     let (empty, empty_end) = sync_channel(capacity);
     for _ in 0..capacity {
-        let carrier =
-            Carrier { bytes: Box::new([0; CARRIER_BYTES]), length: 0, hash: 0, input: PortId(0), app: AppId(0) };
+        let carrier = Carrier {
+            bytes: Box::new([0; CARRIER_BYTES]),
+            length: 0,
+            hash: 0,
+            input: PortId(0),
+            app: AppId(0),
+        };
         // The ring has room for all of its carriers.
         let _ = empty.try_send(carrier);
     }
@@ -129,7 +134,11 @@ mod tests {
         assert!(!sender.send(&[0; CARRIER_BYTES + 1], PortId(0), AppId(0)));
         for expected in [(&b"two"[..], 2), (b"three", 0)] {
             let carrier = receiver.receive().unwrap();
-            assert_eq!((carrier.bytes(), carrier.hash), expected, "a carrier that comes round has no old hash");
+            assert_eq!(
+                (carrier.bytes(), carrier.hash),
+                expected,
+                "a carrier that comes round has no old hash"
+            );
             receiver.done(carrier);
         }
         assert!(receiver.receive().is_none());

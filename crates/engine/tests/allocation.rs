@@ -74,12 +74,16 @@ fn everything() -> Program {
     let routed = Pipe::lpm("lpm", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 0x0a00_0000, length: 8 });
     program.define(lpm, routed.meter(meter).counter(counter).act(rewrites()).rehash(true).forward(hash));
     let spread = Pipe::hash("hash", HashInput::Select(KeySource::Outer), g).entries(rows);
-    program.define(hash, spread.act([Operation::Decap(TunnelKind::Vxlan), Operation::PopVlan]).forward(exact));
+    program
+        .define(hash, spread.act([Operation::Decap(TunnelKind::Vxlan), Operation::PopVlan]).forward(exact));
     let known = Pipe::basic("exact").per_entry(Field::L4Sport).entries(0..1000).capacity(2000);
     let known = known.idle_timeout_ns(1_000_000_000_000).forward(a);
     program.define(exact, known.miss(Forward::Tee { app, next: deal }));
     let dealt = [Entry::on(rows[0]).to(app), Entry::on(rows[1]).to(Forward::Flood(both))];
-    program.define(deal, Pipe::hash("deal", HashInput::RoundRobin, given).entries(dealt).forward(Forward::PerEntry));
+    program.define(
+        deal,
+        Pipe::hash("deal", HashInput::RoundRobin, given).entries(dealt).forward(Forward::PerEntry),
+    );
     program.root_of_all(flow);
     program.build()
 }
@@ -144,7 +148,8 @@ fn breathing_allocates_nothing() {
     let mut taken = 0;
     let give = |worker: &mut Worker, moves: [(u32, u16); 4], wait_max_ns| {
         let moves = moves.into();
-        let change = Change::MoveBuckets { group: GroupId(1), moves, idle_gap_ns: 1_000_000_000, wait_max_ns };
+        let change =
+            Change::MoveBuckets { group: GroupId(1), moves, idle_gap_ns: 1_000_000_000, wait_max_ns };
         worker.engine_mut().apply(&change, 200_000_000).unwrap();
     };
     give(&mut worker, [(0, 0), (1, 1), (2, 0), (3, 1)], 0);

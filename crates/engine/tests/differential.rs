@@ -80,8 +80,9 @@ fn reduce(mut failure: Failure) -> Failure {
 fn smaller(program: &Program, acts: &[Act]) -> impl Iterator<Item = (Program, Vec<Act>)> {
     let all = acts.len();
     let sizes = [all / 2, all / 4, 8, 1].into_iter().filter(|size| *size > 0);
-    let cuts =
-        sizes.flat_map(move |size| (0..(all + 1).saturating_sub(size)).rev().step_by(size).map(move |at| (at, size)));
+    let cuts = sizes.flat_map(move |size| {
+        (0..(all + 1).saturating_sub(size)).rev().step_by(size).map(move |at| (at, size))
+    });
     let fewer = cuts.map(|(at, size)| {
         let mut acts = acts.to_vec();
         acts.drain(at..at + size);
@@ -125,7 +126,10 @@ fn simpler(program: &Program) -> Vec<Program> {
         }
         with(&|program| {
             program.pipes[at].monitor = Monitor::default();
-            program.pipes[at].entries.iter_mut().for_each(|entry| (entry.counter, entry.meter) = (None, None));
+            program.pipes[at]
+                .entries
+                .iter_mut()
+                .for_each(|entry| (entry.counter, entry.meter) = (None, None));
         });
         with(&|program| program.pipes[at].rehash = false);
         with(&|program| {
@@ -141,10 +145,16 @@ fn report(seed: u64, failure: &Failure) -> String {
     let mut text = format!("{:?}\n", failure.program);
     for act in &failure.acts {
         let _ = match act {
-            Act::Frames { input, frames } => frames.iter().try_for_each(|Arriving { bytes, headroom, hash }| {
-                let frame = packet::craft::describe(bytes);
-                writeln!(text, "frame at port {} with headroom {headroom}, hash {hash:#x}: {frame}", input.0)
-            }),
+            Act::Frames { input, frames } => {
+                frames.iter().try_for_each(|Arriving { bytes, headroom, hash }| {
+                    let frame = packet::craft::describe(bytes);
+                    writeln!(
+                        text,
+                        "frame at port {} with headroom {headroom}, hash {hash:#x}: {frame}",
+                        input.0
+                    )
+                })
+            }
             Act::Change(change) => writeln!(text, "{change:?}"),
             Act::Time(ns) => writeln!(text, "{ns} ns later"),
             Act::Age => writeln!(text, "age"),

@@ -37,8 +37,9 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
             }
             Event::Time { ns } => now_ns += ns,
             Event::Age => {
-                let pending =
-                    |snapshot: Snapshot| -> usize { snapshot.buckets.iter().map(|group| group.pending).sum() };
+                let pending = |snapshot: Snapshot| -> usize {
+                    snapshot.buckets.iter().map(|group| group.pending).sum()
+                };
                 let (before, waited) = (entries(&interpreter.snapshot()), pending(interpreter.snapshot()));
                 let flows = interpreter.age(now_ns).len();
                 coverage.aged(flows, before - entries(&interpreter.snapshot()));
@@ -57,7 +58,8 @@ fn random_programs_pass_the_check() {
     for seed in 0..2_000 {
         let program = program(&mut Random::from_seed(seed));
         let known = |kind: &FindingKind| matches!(kind, FindingKind::MetadataUnwritten { .. });
-        let errors = check(&program).into_iter().filter(|one| one.severity == Severity::Error && !known(&one.kind));
+        let errors =
+            check(&program).into_iter().filter(|one| one.severity == Severity::Error && !known(&one.kind));
         assert_eq!(errors.collect::<Vec<_>>(), [], "seed {seed}");
     }
 }

@@ -8,8 +8,8 @@ use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, GONE, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
-    AppId, CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId, Operation, Pipe,
-    PipeId, PipeKind, PortId, Program, SharedUse,
+    AppId, CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId, Operation,
+    Pipe, PipeId, PipeKind, PortId, Program, SharedUse,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -384,7 +384,8 @@ fn reads_port(program: &Program) -> bool {
             PipeKind::Hash { input: HashInput::Fields(fields), .. } => fields.as_slice(),
             _ => &[],
         };
-        let copied = |operation: &Operation| matches!(operation, Operation::Copy { from: Field::InputPort, .. });
+        let copied =
+            |operation: &Operation| matches!(operation, Operation::Copy { from: Field::InputPort, .. });
         pipe.matches.iter().any(|one| one.field == Field::InputPort)
             || hashed.iter().any(|(field, _)| *field == Field::InputPort)
             || pipe.templates.iter().flat_map(|one| &one.operations).any(copied)
@@ -422,7 +423,8 @@ fn grown(random: &mut Random) -> Bench {
         match event(random, &program, &state) {
             Event::Frame { input, bytes, .. } => _ = bench.frame(input, &bytes),
             Event::Change(mut change) => {
-                let entries = |pipe: PipeId| state.pipes.get(pipe.index()).map_or(&[][..], |pipe| &pipe.entries);
+                let entries =
+                    |pipe: PipeId| state.pipes.get(pipe.index()).map_or(&[][..], |pipe| &pipe.entries);
                 let configured = |pipe: PipeId, key: &EntryKey| {
                     entries(pipe).iter().any(|entry| entry.key == *key && !entry.run_time)
                 };
@@ -471,7 +473,8 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
             let input = PortId(random.below(old.program.ports.len()) as u16);
             let bytes = engine::arbitrary::frame(&mut random);
             let renumbered = PortId(numbers.ports[input.index()] as u16);
-            let (wanted, found) = (old.frame_and_copies(input, &bytes), new.frame_and_copies(renumbered, &bytes));
+            let (wanted, found) =
+                (old.frame_and_copies(input, &bytes), new.frame_and_copies(renumbered, &bytes));
             assert_eq!(named(&new.program, found), named(&old.program, wanted), "seed {seed}");
         }
         assert_eq!(counts(&new), counts(&old), "seed {seed}");
@@ -486,7 +489,8 @@ fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
     let groups = bench.program.groups.iter().zip(bench.engine.bucket_reports());
     let given = groups.filter(|(group, _)| group.fill == Fill::Given);
     let named = |(group, report): (&Group, BucketReport)| {
-        let name = |slot: &u16| group.targets.get(usize::from(*slot)).map_or("-", |target| &target.name).to_string();
+        let name =
+            |slot: &u16| group.targets.get(usize::from(*slot)).map_or("-", |target| &target.name).to_string();
         let slots = report.slots.iter().map(name).collect();
         (group.name.clone(), (slots, BucketReport { slots: Vec::new(), ..report }))
     };
@@ -546,7 +550,8 @@ fn whatever_is_lost_is_accounted_for() {
         for ((pipe, key), count) in by_name(&bench) {
             let shape = |program: &Program| {
                 let pipe = program.pipes.iter().find(|one| one.name == pipe)?;
-                let names: Vec<String> = pipe.templates.iter().map(|template| template.name.clone()).collect();
+                let names: Vec<String> =
+                    pipe.templates.iter().map(|template| template.name.clone()).collect();
                 Some((names, std::mem::discriminant(&pipe.kind)))
             };
             let before = entries.get(&(pipe.clone(), key.clone())).filter(|_| shape(&old) == shape(&new));
@@ -560,7 +565,10 @@ fn whatever_is_lost_is_accounted_for() {
         gone += bench.deltas.iter().filter(|(pipe, _)| *pipe == GONE).count();
         assert!(bench.live().values().map(|one| one.packets).sum::<u64>() <= flows, "seed {seed}");
     }
-    assert!(kept > 100 && lost > 100 && gone > 10, "{kept} flows kept, {lost} lost, {gone} of pipes that are gone");
+    assert!(
+        kept > 100 && lost > 100 && gone > 10,
+        "{kept} flows kept, {lost} lost, {gone} of pipes that are gone"
+    );
 }
 
 /// Counts of entries by name of pipe and key, with targets by name.
@@ -590,7 +598,8 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
 fn both_kinds_of_key_survive_with_their_secret() {
     // Rows are placed by a secret hash; with another secret an heir would not find the flows it inherited.
     let mut program = pinning(16, &["x"]);
-    program.pipes[0].kind = PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
+    program.pipes[0].kind =
+        PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
     let mut bench = Bench::new(&program);
     bench.frame(PortId(0), &udp(7, 53));
     let mut heir = Engine::new(&program, SECRET).unwrap();

@@ -57,7 +57,9 @@ impl Clients {
     /// Stops, and returns how many addresses were used.
     pub fn stop(self) -> Result<u32> {
         self.stop.store(true, Ordering::Relaxed);
-        let Ok(addresses) = self.thread.join() else { bail!("the thread that changes client addresses panicked") };
+        let Ok(addresses) = self.thread.join() else {
+            bail!("the thread that changes client addresses panicked")
+        };
         Ok(addresses.min(CLIENTS_COUNT))
     }
 }

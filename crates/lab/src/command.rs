@@ -76,9 +76,13 @@ pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
             json: *json,
             keep: *keep,
         }),
-        Lab::Bond(Bond { seconds, rate, cuts, json, keep }) => {
-            bond::run(&bond::Options { seconds: *seconds, rate: *rate, cuts: *cuts, json: *json, keep: *keep })
-        }
+        Lab::Bond(Bond { seconds, rate, cuts, json, keep }) => bond::run(&bond::Options {
+            seconds: *seconds,
+            rate: *rate,
+            cuts: *cuts,
+            json: *json,
+            keep: *keep,
+        }),
         Lab::Stream(end) => bond::stream::run_end(end).map(|()| ExitCode::SUCCESS),
     }
 }

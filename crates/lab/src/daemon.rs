@@ -58,8 +58,14 @@ impl Snapshot {
 
 impl Daemon {
     /// Starts the daemon with a configuration and waits until it answers.
-    pub fn start(run: &mut Run, topology: &Topology, configuration: &str, interrupt: &Interrupt) -> Result<Daemon> {
-        let weir = Weir::start(run, "weir", |program| topology.weir.command(program), configuration, interrupt)?;
+    pub fn start(
+        run: &mut Run,
+        topology: &Topology,
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Daemon> {
+        let weir =
+            Weir::start(run, "weir", |program| topology.weir.command(program), configuration, interrupt)?;
         Ok(Daemon { weir, back_ends: topology.back_ends.iter().map(|at| at.name).collect() })
     }
 

@@ -87,7 +87,8 @@ struct Lab<'a> {
 impl Lab<'_> {
     fn perform(&mut self) -> Result<Report> {
         let Options { seconds, rate, reloads, .. } = *self.options;
-        self.screen.say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
+        self.screen
+            .say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
         let topology = Topology::build(&self.run, self.options.workers)?;
         let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
         self.start_servers(&topology)?;
@@ -206,7 +207,11 @@ fn rows(snapshot: &Snapshot) -> Vec<String> {
     let total = snapshot.packets().max(1);
     let row = |name: &str, packets: u64| {
         let bar = "#".repeat((packets * WIDTH / total) as usize);
-        format!("  {name:<4}{:>12}  {:>5.1} %  {bar}", grouped(packets), 100.0 * packets as f64 / total as f64)
+        format!(
+            "  {name:<4}{:>12}  {:>5.1} %  {bar}",
+            grouped(packets),
+            100.0 * packets as f64 / total as f64
+        )
     };
     snapshot.back_ends.iter().map(|back_end| row(back_end.name, back_end.packets)).collect()
 }

@@ -89,9 +89,18 @@ pub struct Load {
 
 impl Load {
     /// Starts a load.
-    pub fn start(run: &mut Run, client: &Namespace, server: &str, plan: Plan, queries: &Path) -> Result<Load> {
+    pub fn start(
+        run: &mut Run,
+        client: &Namespace,
+        server: &str,
+        plan: Plan,
+        queries: &Path,
+    ) -> Result<Load> {
         let mut command = client.command("dnsperf");
-        command.args(["-v", "-s", server, "-T", THREADS, "-q", "65536", "-d"]).arg(queries).stdout(Stdio::piped());
+        command
+            .args(["-v", "-s", server, "-T", THREADS, "-q", "65536", "-d"])
+            .arg(queries)
+            .stdout(Stdio::piped());
         for (flag, value) in [("-c", SOCKETS), ("-Q", plan.rate), ("-l", plan.seconds), ("-t", TIMEOUT_S)] {
             command.arg(flag).arg(value.to_string());
         }
@@ -129,7 +138,8 @@ impl Load {
     /// Returns the result of a load that has ended.
     pub fn outcome(self, run: &Run) -> Result<Outcome> {
         let Ok(sent) = self.reader.join() else { bail!("the thread that reads dnsperf's lines panicked") };
-        let sent = sent.with_context(|| format!("dnsperf printed no summary: {}", run.last_words("dnsperf")))?;
+        let sent =
+            sent.with_context(|| format!("dnsperf printed no summary: {}", run.last_words("dnsperf")))?;
         let tally = std::mem::take(&mut *self.tally.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(Outcome { sent, tally })
     }
@@ -174,7 +184,8 @@ mod tests {
     #[test]
     fn lines_of_dnsperf_are_counted() {
         let mut tally = Tally::default();
-        let lines = ["> NOERROR h1.weir.test A 0.000123", "> SERVFAIL h1.weir.test A 1.000000", "> T h2.weir.test A"];
+        let lines =
+            ["> NOERROR h1.weir.test A 0.000123", "> SERVFAIL h1.weir.test A 1.000000", "> T h2.weir.test A"];
         lines.iter().for_each(|line| tally.count(line));
         ["", ">", "> ", "Statistics:", "> T", "> NOERROR x 1.5"].iter().for_each(|line| tally.count(line));
         assert_eq!((tally.answered, tally.lost), (2, 1));

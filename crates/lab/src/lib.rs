@@ -55,7 +55,8 @@ impl Interrupt {
     /// Installs handlers for both signals.
     pub fn on_signals() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+        {
             signal_hook::flag::register(signal, Arc::clone(&flag)).context("cannot handle signals")?;
         }
         Ok(Interrupt(flag))

@@ -104,8 +104,9 @@ pub fn remove(name: &str) {
 
 /// Returns the programs of `needed` that are not installed.
 pub fn missing<'a>(needed: &[&'a str]) -> Vec<&'a str> {
-    let found =
-        |program: &str| PATH.split(':').any(|folder| fs::exists(format!("{folder}/{program}")).unwrap_or(false));
+    let found = |program: &str| {
+        PATH.split(':').any(|folder| fs::exists(format!("{folder}/{program}")).unwrap_or(false))
+    };
     needed.iter().copied().filter(|program| !found(program)).collect()
 }
 

@@ -39,7 +39,8 @@ pub fn write_queries(folder: &Path, count: u32) -> Result<PathBuf> {
 }
 
 fn zone() -> String {
-    let head = "$ORIGIN weir.test.\n$TTL 3600\n@ SOA ns hostmaster 1 3600 900 86400 300\n@ NS ns\nns A 10.77.0.53\n";
+    let head =
+        "$ORIGIN weir.test.\n$TTL 3600\n@ SOA ns hostmaster 1 3600 900 86400 300\n@ NS ns\nns A 10.77.0.53\n";
     let mut zone = String::from(head);
     for i in 0..NAMES {
         let _ = writeln!(zone, "h{i} A 192.0.2.{i}");
@@ -52,7 +53,8 @@ fn configuration(folder: &Path, address: &str) -> String {
     format!(
         "server:\n  server-count: 1\n  ip-address: {VIP}\n  ip-address: {address}\n  username: \"\"\n  \
          zonesdir: \"{folder}\"\n  database: \"\"\n  pidfile: \"{folder}/nsd.pid\"\n  \
-         xfrdfile: \"{folder}/xfrd.state\"\n  xfrdir: \"{folder}\"\n  zonelistfile: \"{folder}/zone.list\"\n  \
+         xfrdfile: \"{folder}/xfrd.state\"\n  xfrdir: \"{folder}\"\n  zonelistfile: \
+         \"{folder}/zone.list\"\n  \
          receive-buffer-size: {SOCKET_BUFFER}\n  send-buffer-size: {SOCKET_BUFFER}\n  \
          rrl-ratelimit: 0\n  rrl-whitelist-ratelimit: 0\n\
          remote-control:\n  control-enable: no\n\

@@ -120,7 +120,9 @@ fn switch(
     vsctl(folder, if settings.is_empty() { &["--no-wait", "init"] } else { &init })?;
     let control = folder.join("switch.ctl");
     let mut command = command(program);
-    command.arg(format!("unix:{}", path(&folder.join("db.sock")))).arg(format!("--unixctl={}", path(&control)));
+    command
+        .arg(format!("unix:{}", path(&folder.join("db.sock"))))
+        .arg(format!("--unixctl={}", path(&control)));
     for folder_of in ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR", "OVS_SYSCONFDIR", "RUNTIME_DIRECTORY"] {
         command.env(folder_of, folder);
     }

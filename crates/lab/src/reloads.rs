@@ -85,7 +85,8 @@ impl Reloads {
         let of_both = |first: f64| first / all + (total - first) / fewer;
         let last = names.len() - 1;
         let share = |(index, &name): (usize, &&'static str)| {
-            let expected = if index == last { (least / all, most / all) } else { (of_both(most), of_both(least)) };
+            let expected =
+                if index == last { (least / all, most / all) } else { (of_both(most), of_both(least)) };
             let fraction = if packets == 0 { 0.0 } else { (expected.0 + expected.1) / 2.0 / total };
             Share { expected, ..Share::of(name, fraction, packets, flows) }
         };

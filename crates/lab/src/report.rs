@@ -59,8 +59,12 @@ impl Report {
     pub fn json(&self, reasons: &[String]) -> Value {
         let arm = |arm: &Arm| json!({"p50": arm.p50_us, "p99": arm.p99_us});
         let back_ends = self.snapshot.back_ends.iter();
-        let back_ends = back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
-        let share = |share: &Share| json!({"name": share.name, "expected": [share.expected.0, share.expected.1], "sigma": share.sigma});
+        let back_ends =
+            back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
+        let share = |share: &Share| {
+            json!({"name": share.name, "expected": [share.expected.0,
+            share.expected.1], "sigma": share.sigma})
+        };
         json!({
             "ok": reasons.is_empty(),
             "reasons": reasons,
@@ -107,8 +111,10 @@ impl Report {
     }
 
     fn back_ends(&self) -> String {
-        let mut text =
-            format!("  {:<18}{:>12}{:>14}{:>12}{:>16}\n", "back end", "packets", "bytes", "share", "+- 5 sigma");
+        let mut text = format!(
+            "  {:<18}{:>12}{:>14}{:>12}{:>16}\n",
+            "back end", "packets", "bytes", "share", "+- 5 sigma"
+        );
         let total = self.snapshot.packets().max(1) as f64;
         for (back_end, share) in self.snapshot.back_ends.iter().zip(&self.shares) {
             text += &format!(

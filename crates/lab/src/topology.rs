@@ -71,7 +71,8 @@ impl Topology {
         let weir = run.namespace(WEIR_ROLE)?;
         cable(&switch, WEIR_ROLE, &weir, (WEIR, WEIR_MAC), workers)?;
         weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
-        let back_ends = BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
+        let back_ends =
+            BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
         wire_client(&client, &back_ends)?;
         Ok(Topology { switch, client, weir, back_ends })
     }
@@ -79,7 +80,13 @@ impl Topology {
 
 /// Connects a host by a veth with `queues` queues: `eth0` in the host, an interface named after its role in
 /// the switch.
-fn cable(switch: &Namespace, role: &str, host: &Namespace, (address, mac): (&str, &str), queues: u32) -> Result<()> {
+fn cable(
+    switch: &Namespace,
+    role: &str,
+    host: &Namespace,
+    (address, mac): (&str, &str),
+    queues: u32,
+) -> Result<()> {
     let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
     switch.ip(&format!(
         "link add name {role} {sizes} type veth peer name {INTERFACE} address {mac} {sizes} netns {}\n\
@@ -119,7 +126,10 @@ fn back_end(
 fn wire_client(client: &Namespace, back_ends: &[BackEnd]) -> Result<()> {
     let mut lines = format!("route add local {CLIENTS} dev lo\n");
     for back_end in back_ends {
-        lines += &format!("neighbour add {} lladdr {} dev {INTERFACE} nud permanent\n", back_end.address, back_end.mac);
+        lines += &format!(
+            "neighbour add {} lladdr {} dev {INTERFACE} nud permanent\n",
+            back_end.address, back_end.mac
+        );
     }
     client.ip(&lines)
 }

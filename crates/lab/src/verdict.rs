@@ -22,7 +22,11 @@ fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
         reasons.push(format!("{name}: no query was sent"));
     }
     if arm.answered != arm.sent {
-        reasons.push(format!("{name}: {} of {} queries were not answered", arm.sent.abs_diff(arm.answered), arm.sent));
+        reasons.push(format!(
+            "{name}: {} of {} queries were not answered",
+            arm.sent.abs_diff(arm.answered),
+            arm.sent
+        ));
     }
     if arm.refused > 0 {
         reasons.push(format!("{name}: {} queries were answered with an error", arm.refused));
@@ -61,11 +65,17 @@ fn of_witness(report: &Report, reasons: &mut Vec<String>) {
     // The node's kernel sends too (ARP), but never more frames than were left to it.
     let kernel = witness.weir.transmitted.checked_sub(transmitted);
     if kernel.is_none_or(|kernel| kernel > witness.passed()) {
-        reasons.push(format!("weir sent {transmitted} frames, but the interface counts {}", witness.weir.transmitted));
+        reasons.push(format!(
+            "weir sent {transmitted} frames, but the interface counts {}",
+            witness.weir.transmitted
+        ));
     }
     let answers = witness.back_ends.iter().map(|(_, at)| at.transmitted).sum::<u64>();
     if answers < report.weir.answered {
-        reasons.push(format!("{} queries were answered, but back ends sent {answers} frames", report.weir.answered));
+        reasons.push(format!(
+            "{} queries were answered, but back ends sent {answers} frames",
+            report.weir.answered
+        ));
     }
 }
 

@@ -56,7 +56,12 @@ impl Weir {
         while self.show("ledger").is_err() {
             self.still_runs(run)?;
             if Instant::now() > deadline {
-                bail!("{} did not answer within {} s: {}", self.name, START.as_secs(), run.last_words(self.name));
+                bail!(
+                    "{} did not answer within {} s: {}",
+                    self.name,
+                    START.as_secs(),
+                    run.last_words(self.name)
+                );
             }
             interrupt.sleep(Duration::from_millis(20))?;
         }

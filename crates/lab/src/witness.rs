@@ -59,8 +59,11 @@ impl Witness {
 
     /// Returns what was counted since `earlier`.
     pub fn since(&self, earlier: &Witness) -> Witness {
-        let back_ends =
-            self.back_ends.iter().zip(&earlier.back_ends).map(|(&(name, now), &(_, then))| (name, now - then));
+        let back_ends = self
+            .back_ends
+            .iter()
+            .zip(&earlier.back_ends)
+            .map(|(&(name, now), &(_, then))| (name, now - then));
         Witness {
             weir: self.weir - earlier.weir,
             xdp: self.xdp - earlier.xdp,
@@ -83,7 +86,8 @@ impl Witness {
 
     /// Returns the counters as JSON.
     pub fn json(&self) -> Value {
-        let back_ends = self.back_ends.iter().map(|(name, at)| json!({"name": name, "rx_packets": at.received}));
+        let back_ends =
+            self.back_ends.iter().map(|(name, at)| json!({"name": name, "rx_packets": at.received}));
         json!({
             "rx_packets": self.weir.received,
             "tx_packets": self.weir.transmitted,
@@ -163,7 +167,8 @@ mod tests {
 
     #[test]
     fn counters_are_added_over_queues_by_their_whole_name() {
-        let text = "NIC statistics:\n     peer_ifindex: 3\n     rx_queue_0_xdp_packets: 5\n     rx_queue_0_drops: 2\n     \
+        let text = "NIC statistics:\n     peer_ifindex: 3\n     rx_queue_0_xdp_packets: 5\n     \
+            rx_queue_0_drops: 2\n     \
                     rx_queue_0_xdp_drops: 1\n     rx_queue_11_xdp_packets: 7\n     tx_queue_0_xdp_xmit: 9\n";
         assert_eq!(sum_over_queues(text, "_xdp_packets"), 12);
         assert_eq!(sum_over_queues(text, "_drops"), 2);

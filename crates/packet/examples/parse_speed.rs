@@ -16,10 +16,15 @@ const BATCHES: usize = 400;
 const ROUNDS: usize = 300;
 
 fn main() {
-    let udp: Vec<Vec<u8>> = frames(|n| format!("src=10.0.0.{n} dst=10.1.0.1 sport={} dport=53 len=64", 1024 + n));
-    let tcp6: Vec<Vec<u8>> = frames(|n| format!("src=fd00::{n} dst=fd00::1:1 proto=tcp sport={} dport=443", 1024 + n));
+    let udp: Vec<Vec<u8>> =
+        frames(|n| format!("src=10.0.0.{n} dst=10.1.0.1 sport={} dport=53 len=64", 1024 + n));
+    let tcp6: Vec<Vec<u8>> =
+        frames(|n| format!("src=fd00::{n} dst=fd00::1:1 proto=tcp sport={} dport=443", 1024 + n));
     let vxlan: Vec<Vec<u8>> = frames(|n| {
-        format!("src=10.0.0.1 dst=10.0.0.2 sport={} vni=7 inner(src=10.9.0.{n} dst=10.9.1.1 proto=tcp)", 49152 + n)
+        format!(
+            "src=10.0.0.1 dst=10.0.0.2 sport={} vni=7 inner(src=10.9.0.{n} dst=10.9.1.1 proto=tcp)",
+            49152 + n
+        )
     });
     say("UDP/IPv4 64 B, parse L2", &udp, |frame| parse(frame, Depth::L2));
     say("UDP/IPv4 64 B, parse L3", &udp, |frame| parse(frame, Depth::L3));
@@ -40,7 +45,9 @@ fn hashes(udp: &[Vec<u8>], vxlan: &[Vec<u8>]) {
     let inner = black_box(parse(&vxlan[0], Depth::Inner).unwrap_or_default());
     say("UDP/IPv4, key", udp, |frame| key(frame, &outer));
     say("UDP/IPv4, key and table hash", udp, |frame| key(frame, &outer).map(|key| table.hash(&key.0)));
-    say("UDP/IPv4, key and select hash", udp, |frame| key(frame, &outer).map(|key| select_hash(seed, &key.0)));
+    say("UDP/IPv4, key and select hash", udp, |frame| {
+        key(frame, &outer).map(|key| select_hash(seed, &key.0))
+    });
     say("VXLAN, inner key and table hash", vxlan, |frame| key(frame, &inner).map(|key| table.hash(&key.0)));
     say("UDP/IPv4, parse L4, key, both hashes", udp, |frame| {
         let headers = parse(frame, Depth::L4)?;

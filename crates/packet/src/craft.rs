@@ -2,7 +2,9 @@
 //! --packet`, benches, labs and tests.
 //!
 //! ```
-//! let recipe: packet::craft::Recipe = "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=4000 dport=80 flags=S".parse()?;
+//! use packet::craft::Recipe;
+//!
+//! let recipe: Recipe = "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=4000 dport=80 flags=S".parse()?;
 //! let frame = recipe.build();
 //! assert_eq!(packet::craft::describe(&frame), recipe.to_string());
 //! # Ok::<(), packet::craft::RecipeError>(())
@@ -264,7 +266,12 @@ impl Default for Ip {
             options: 0,
             extensions: Vec::new(),
             checksum: Checksum::Good,
-            transport: Transport::Udp(Udp { sport: 1000, dport: 2000, checksum: Checksum::Good, tunnel: None }),
+            transport: Transport::Udp(Udp {
+                sport: 1000,
+                dport: 2000,
+                checksum: Checksum::Good,
+                tunnel: None,
+            }),
         }
     }
 }

@@ -32,8 +32,10 @@ drop_reasons! {
     Miss = "miss", "No entry of a pipe matched and the pipe's `miss` is `drop`.";
     MalformedEthernet = "malformed_ethernet", "The frame ends inside its Ethernet header or VLAN tags.";
     MalformedArp = "malformed_arp", "The frame ends inside its ARP packet, or it is not IPv4 over Ethernet.";
-    MalformedIpv4 = "malformed_ipv4", "The IPv4 header is cut short or contradicts itself (version, IHL, total length).";
-    MalformedIpv6 = "malformed_ipv6", "The IPv6 header or an extension header is cut short or contradicts itself, or the source is multicast.";
+    MalformedIpv4 = "malformed_ipv4", "The IPv4 header is cut short or contradicts itself (version, IHL, \
+        total length).";
+    MalformedIpv6 = "malformed_ipv6", "The IPv6 header or an extension header is cut short or contradicts \
+        itself, or the source is multicast.";
     MalformedTcp = "malformed_tcp", "The TCP header is cut short or its data offset is impossible.";
     MalformedUdp = "malformed_udp", "The UDP header is cut short or its length is impossible.";
     MalformedIcmp = "malformed_icmp", "The ICMP or ICMPv6 header is cut short.";
@@ -42,12 +44,16 @@ drop_reasons! {
     MalformedGre = "malformed_gre", "The GRE header is cut short.";
     MalformedGue = "malformed_gue", "The GUE header is cut short.";
     MalformedInner = "malformed_inner", "A header inside a tunnel is cut short or contradicts itself.";
-    TooManyExtensionHeaders = "too_many_extension_headers", "More IPv6 extension headers than weir follows (8).";
+    TooManyExtensionHeaders = "too_many_extension_headers", "More IPv6 extension headers than weir follows \
+        (8).";
     TtlExpired = "ttl_expired", "`decrement_ttl` met a TTL or hop limit of 0 or 1.";
     NoHeadroom = "no_headroom", "No room in front of the frame for the header to be pushed.";
-    NotApplicable = "not_applicable", "An action needs a header that the frame does not have (set a TCP port of a UDP packet, pop a tag that is not there).";
-    EcnCeNotEct = "ecn_ce_not_ect", "The outer header of a tunnel says congestion (CE) and the packet inside takes part in no ECN (RFC 6040 §4.2).";
-    GeneveCriticalOption = "geneve_critical_option", "`decap_geneve` met an option that is critical and unknown (RFC 8926 §3.5).";
+    NotApplicable = "not_applicable", "An action needs a header that the frame does not have (set a TCP \
+        port of a UDP packet, pop a tag that is not there).";
+    EcnCeNotEct = "ecn_ce_not_ect", "The outer header of a tunnel says congestion (CE) and the packet \
+        inside takes part in no ECN (RFC 6040 §4.2).";
+    GeneveCriticalOption = "geneve_critical_option", "`decap_geneve` met an option that is critical and \
+        unknown (RFC 8926 §3.5).";
     NoTarget = "no_target", "The group has no live target.";
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";

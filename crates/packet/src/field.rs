@@ -71,7 +71,8 @@ macro_rules! tunnel {
 }
 
 macro_rules! fields {
-    ($($id:ident $name:literal $source:ident $offset:literal $bytes:literal $bits:literal $shift:literal $access:ident
+    ($($id:ident $name:literal $source:ident $offset:literal $bytes:literal $bits:literal $shift:literal
+        $access:ident
        [$($layer:ident)*] $(of $tunnel:ident)?;)*) => {
         /// A field of one level. See [`FieldKind::spec`] for its place.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -242,7 +243,8 @@ impl Field {
         let mut needs = LevelLayers::default();
         let FieldSpec { needs: own, tunnel, .. } = self.spec();
         // Every frame has an outer level, and Ethernet there.
-        let given = if self.level == LevelId::Outer { Layer::Present as u32 | Layer::Ethernet as u32 } else { 0 };
+        let given =
+            if self.level == LevelId::Outer { Layer::Present as u32 | Layer::Ethernet as u32 } else { 0 };
         needs.add(self.level, Layers(own.0 & !given));
         if let Some(kind) = tunnel {
             needs.add(self.level, Layers::of_tunnel(kind));
@@ -267,7 +269,9 @@ impl Field {
     #[must_use]
     pub const fn depth(self) -> Depth {
         match (self.level, self.spec().source, self.kind) {
-            (LevelId::Inner, ..) | (_, Source::Frame(Base::TunnelId), _) | (.., FieldKind::TunnelId) => Depth::Inner,
+            (LevelId::Inner, ..) | (_, Source::Frame(Base::TunnelId), _) | (.., FieldKind::TunnelId) => {
+                Depth::Inner
+            }
             (_, Source::Frame(Base::L4), _) => Depth::L4,
             (_, Source::Frame(Base::L3), _) => Depth::L3,
             (.., FieldKind::IpVersion | FieldKind::IpProtocol | FieldKind::IpFragment) => Depth::L3,

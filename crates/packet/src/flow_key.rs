@@ -38,7 +38,9 @@ impl FlowKey {
     #[must_use]
     pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16), vni: u32) -> FlowKey {
         let [src_hi, src_lo, dst_hi, dst_lo] = match (src, dst) {
-            (IpAddr::V4(src), IpAddr::V4(dst)) => [IPV4_MARK, u64::from(src.to_bits()), 0, u64::from(dst.to_bits())],
+            (IpAddr::V4(src), IpAddr::V4(dst)) => {
+                [IPV4_MARK, u64::from(src.to_bits()), 0, u64::from(dst.to_bits())]
+            }
             (src, dst) => {
                 let (src, dst) = (to_v6(src).to_bits(), to_v6(dst).to_bits());
                 [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64]
@@ -51,7 +53,9 @@ impl FlowKey {
     #[must_use]
     pub fn of(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
         match FlowKey::ipv4(frame, headers, source) {
-            Some((addresses, last)) => Some(FlowKey([IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last])),
+            Some((addresses, last)) => {
+                Some(FlowKey([IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last]))
+            }
             None => FlowKey::of_any(frame, headers, source),
         }
     }
@@ -63,7 +67,8 @@ impl FlowKey {
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {
         let outer = headers.outer();
         let usual = Layer::Ipv4 as u32 | Layer::Ports as u32;
-        if outer.layers.0 & usual != usual || source == KeySource::Inner && headers.inner().layers.0 & IP != 0 {
+        if outer.layers.0 & usual != usual || source == KeySource::Inner && headers.inner().layers.0 & IP != 0
+        {
             return None;
         }
         let (l3, l4) = (outer.at(Base::L3), outer.at(Base::L4));
@@ -158,7 +163,9 @@ impl std::fmt::Display for FlowKey {
             PROTOCOL_UDP => "udp".to_string(),
             other => format!("protocol {other}"),
         };
-        let pair = |ip: IpAddr, port: u16| if ip.is_ipv6() { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") };
+        let pair = |ip: IpAddr, port: u16| {
+            if ip.is_ipv6() { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+        };
         write!(f, "{protocol} {} > {}", pair(self.src(), self.sport()), pair(self.dst(), self.dport()))?;
         if self.vni() != 0 { write!(f, " vni {}", self.vni()) } else { Ok(()) }
     }

@@ -55,7 +55,10 @@ impl Ledger {
 
     /// Iterates over the reasons that occurred, with their counts.
     pub fn drops(&self) -> impl Iterator<Item = (DropReason, u64)> + '_ {
-        DropReason::ALL.iter().map(|&reason| (reason, self.dropped[reason as usize])).filter(|&(_, count)| count > 0)
+        DropReason::ALL
+            .iter()
+            .map(|&reason| (reason, self.dropped[reason as usize]))
+            .filter(|&(_, count)| count > 0)
     }
 
     /// Returns the two sides of the promise: frames that entered, and frames that left or are held.

@@ -298,7 +298,8 @@ impl RegionPool {
         assert!(chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk), "chunk size {chunk}");
         let layout = Self::layout(chunks, chunk);
         // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let base =
+            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         let free = (0..chunks).rev().collect();
         RegionPool { id: PoolId::next(), base, chunk, chunks, free }
     }

@@ -1,8 +1,8 @@
 //! One pass over a frame's headers: where they are, which they are, or why the frame is malformed.
 //!
-//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is [`Headers`].
-//! A fragment has no L4 layer, the first one included: ports that only some packets of a datagram carry must not decide
-//! where it goes. Nor has it a tunnel.
+//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
+//! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
+//! datagram carry must not decide where it goes. Nor has it a tunnel.
 
 use crate::field::Depth;
 use crate::headers::{Base, Headers, Layer, Layers, Level};
@@ -58,10 +58,15 @@ pub fn parse(frame: &[u8], depth: Depth) -> Result<Headers, DropReason> {
 /// # Errors
 /// As [`parse`]; `headers` then mean nothing.
 // Written in place and once: a `Headers` that passes through memory is written narrow and read wide, and that
-// store-forwarding stall costs more than all the parsing. The long way is not inlined, or its stores, a field each, would
-// be shared by the short way, whose headers are almost all constants.
+// store-forwarding stall costs more than all the parsing. The long way is not inlined, or its stores, a field
+// each, would be shared by the short way, whose headers are almost all constants.
 #[inline(always)]
-pub fn parse_into(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
+pub fn parse_into(
+    frame: &[u8],
+    depth: Depth,
+    ports: &TunnelPorts,
+    headers: &mut Headers,
+) -> Result<(), DropReason> {
     match usual(frame, depth, ports) {
         Some(usual) => *headers = usual,
         None => walk(frame, depth, ports, headers)?,
@@ -72,9 +77,9 @@ pub fn parse_into(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut
 /// The layers of a level that starts with Ethernet.
 const FRAME: u32 = Layer::Present as u32 | Layer::Ethernet as u32;
 
-/// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, whole, and where ports are read
-/// UDP or TCP, no tunnel. `None` says nothing; [`walk`] knows. Whatever this finds, `walk` finds too (a test holds it to
-/// that).
+/// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, whole, and where
+/// ports are read UDP or TCP, no tunnel. `None` says nothing; [`walk`] knows. Whatever this finds, `walk`
+/// finds too (a test holds it to that).
 #[inline(always)]
 fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     let head: &[u8; USUAL] = frame.first_chunk()?;
@@ -111,8 +116,8 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     Some(Headers { levels: [outer, Level::default()], ..Headers::default() })
 }
 
-/// Any frame, header by header. Field by field into its place: what an earlier frame left there means nothing without
-/// its layer.
+/// Any frame, header by header. Field by field into its place: what an earlier frame left there means nothing
+/// without its layer.
 #[inline(never)]
 fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
     headers.levels[1].layers = Layers::default();
@@ -160,9 +165,11 @@ fn ethernet(frame: &[u8], start: usize, level: &mut Level) -> Result<usize, Drop
     Ok(at)
 }
 
-/// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0 without L3.
+/// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0
+/// without L3.
 ///
-/// Handed on by `&mut` and not inside a `Result`, where an error's byte would lie over its fields and cut them in two.
+/// Handed on by `&mut` and not inside a `Result`, where an error's byte would lie over its fields and cut
+/// them in two.
 #[derive(Default)]
 struct Payload {
     start: usize,
@@ -176,7 +183,8 @@ fn network(frame: &[u8], at: usize, ether_type: u16, payload: &mut Payload) -> R
     match ether_type {
         ETHER_IPV4 => ipv4(frame, at, payload),
         ETHER_IPV6 => {
-            // A place of its own, so that the walk over extension headers keeps only this payload out of registers.
+            // A place of its own, so that the walk over extension headers keeps only this payload out of
+            // registers.
             let mut found = Payload::default();
             let result = ipv6(frame, at, &mut found);
             *payload = found;
@@ -270,8 +278,12 @@ fn transport(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
     }
     let segment = frame.get(payload.start..payload.end).unwrap_or_default();
     let (layers, fits, reason) = match payload.protocol {
-        PROTOCOL_UDP => (Layer::Udp as u32 | Layer::Ports as u32, udp_fits(segment), DropReason::MalformedUdp),
-        PROTOCOL_TCP => (Layer::Tcp as u32 | Layer::Ports as u32, tcp_fits(segment), DropReason::MalformedTcp),
+        PROTOCOL_UDP => {
+            (Layer::Udp as u32 | Layer::Ports as u32, udp_fits(segment), DropReason::MalformedUdp)
+        }
+        PROTOCOL_TCP => {
+            (Layer::Tcp as u32 | Layer::Ports as u32, tcp_fits(segment), DropReason::MalformedTcp)
+        }
         // ICMP belongs to IPv4 and ICMPv6 to IPv6; elsewhere their numbers mean nothing.
         PROTOCOL_ICMP if payload.layers.has(Layer::Ipv4) => {
             (Layer::Icmp as u32, segment.len() >= ICMP, DropReason::MalformedIcmp)
@@ -301,7 +313,12 @@ fn tcp_fits(segment: &[u8]) -> bool {
 }
 
 /// The tunnel in a payload, if it is one.
-fn tunnel(frame: &[u8], payload: &Payload, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
+fn tunnel(
+    frame: &[u8],
+    payload: &Payload,
+    ports: &TunnelPorts,
+    headers: &mut Headers,
+) -> Result<(), DropReason> {
     let Some((kind, at, end)) = carrier(frame, payload, ports) else { return Ok(()) };
     // What the carrier carries ends the inner level.
     let frame = frame.get(..end).unwrap_or_default();
@@ -380,7 +397,8 @@ mod tests {
     };
 
     proptest! {
-        /// The short way finds what the long way finds, on frames that differ from a usual one in a few bytes.
+        /// The short way finds what the long way finds, on frames that differ from a usual one in a few
+        /// bytes.
         #[test]
         fn the_short_way_finds_what_the_long_way_finds(
             changes in prop::collection::vec((12_usize..50, any::<u8>()), 0..4),

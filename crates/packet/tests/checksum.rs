@@ -36,7 +36,8 @@ proptest! {
     }
 
     #[test]
-    fn an_update_equals_a_full_computation(bytes in edgy(2..120), at in any::<prop::sample::Index>(), new in edgy(1..40)) {
+    fn an_update_equals_a_full_computation(bytes in edgy(2..120), at in any::<prop::sample::Index>(),
+        new in edgy(1..40)) {
         let at = at.index(bytes.len()) & !1;
         let mut changed = bytes.clone();
         let count = new.len().min(bytes.len() - at);
@@ -52,7 +53,8 @@ proptest! {
     #[test]
     fn words_and_values_update_as_bytes_do(old in any::<u32>(), new in any::<u32>(), sum in any::<u16>()) {
         let bytes = Sum::default().replace_bytes(&old.to_be_bytes(), &new.to_be_bytes());
-        let words = Sum::default().replace16((old >> 16) as u16, (new >> 16) as u16).replace16(old as u16, new as u16);
+        let words = Sum::default().replace16((old >> 16) as u16, (new >> 16) as u16).replace16(old as u16,
+            new as u16);
         let value = Sum::default().replace32(old, new);
         prop_assert_eq!(update(sum, bytes), update(sum, value));
         prop_assert_eq!(update(sum, words), update(sum, value));

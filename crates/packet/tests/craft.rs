@@ -17,13 +17,15 @@ proptest! {
         let bytes = recipe(&text).build();
         let printed = describe(&bytes);
         prop_assert_eq!(&recipe(&printed).build(), &bytes, "{} printed as {}", text, printed);
-        prop_assert!(printed.starts_with("hex=") <= text.starts_with("hex="), "{} printed as {}", text, printed);
+        prop_assert!(printed.starts_with("hex=") <= text.starts_with("hex="), "{} printed as {}", text,
+            printed);
         prop_assert_eq!(recipe(&printed), Recipe::of(&bytes));
         prop_assert_eq!(recipe(&recipe(&text).to_string()).build(), bytes);
     }
 
     #[test]
-    fn any_bytes_print_and_build(text in recipes::any_recipe(), changes in prop::collection::vec((any::<u16>(), any::<u8>()), 0..4), cut in 0..200usize) {
+    fn any_bytes_print_and_build(text in recipes::any_recipe(),
+        changes in prop::collection::vec((any::<u16>(), any::<u8>()), 0..4), cut in 0..200usize) {
         let mut bytes = recipe(&text).build();
         for (at, value) in changes {
             let length = bytes.len().max(1);
@@ -53,8 +55,9 @@ fn bytes_are_as_the_standards_say() {
         ipv4[14..34],
         [0x45, 0, 0, 0x73, 0, 0, 0x40, 0, 0x40, 0x11, 0xb8, 0x61, 0xc0, 0xa8, 0, 1, 0xc0, 0xa8, 0, 0xc7]
     );
-    let tunnel =
-        frame("vlan=100.5 second_vlan=7 src=10.0.0.1 dst=10.0.0.2 sport=50000 vni=0x123456 inner(type=0x88cc)");
+    let tunnel = frame(
+        "vlan=100.5 second_vlan=7 src=10.0.0.1 dst=10.0.0.2 sport=50000 vni=0x123456 inner(type=0x88cc)",
+    );
     assert_eq!(tunnel[12..20], [0x88, 0xa8, 0xa0, 100, 0x81, 0, 0, 7]);
     assert_eq!(tunnel[42..58], [0xc3, 0x50, 0x12, 0xb5, 0, 30, 0, 0, 8, 0, 0, 0, 0x12, 0x34, 0x56, 0]);
     let fragment = frame("src=fd00::1 dst=fd00::2 ext=hbh frag=1480+ id=0xabcdef01 payload=0102");
@@ -67,15 +70,22 @@ fn text_is_as_a_person_writes_it() {
     for text in [
         "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=2000",
         "eth.dst=ff:ff:ff:ff:ff:ff arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2 len=60",
-        "vlan=100.5 second_vlan=7 src=fd00::1 dst=fd00::2 ttl=1 flow_label=9 ext=hbh,dst proto=tcp sport=1 dport=2 flags=SA",
-        "src=10.0.0.1 dst=10.0.0.2 ip_csum=bad proto=icmp icmp_type=8 icmp_code=0 icmp_rest=0x00010002 csum=bad payload=6869",
+        "vlan=100.5 second_vlan=7 src=fd00::1 dst=fd00::2 ttl=1 flow_label=9 ext=hbh,dst proto=tcp sport=1 \
+            dport=2 flags=SA",
+        "src=10.0.0.1 dst=10.0.0.2 ip_csum=bad proto=icmp icmp_type=8 icmp_code=0 icmp_rest=0x00010002 \
+            csum=bad payload=6869",
         "src=10.0.0.1 dst=10.0.0.2 frag=8+ id=7 proto=17 payload=01",
-        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=4789 vni=5 inner(src=fd00::1 dst=fd00::2 proto=udp sport=1 dport=2)",
-        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6081 tunnel=geneve vni=5 inside=ip inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2 flags=S len=60)",
-        "src=10.0.0.1 dst=10.0.0.2 tunnel=gre key=7 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 dport=2)",
-        "src=fd00::1 dst=fd00::2 tunnel=gre header=8000655800000000 inside=ethernet inner(arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2)",
+        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=4789 vni=5 inner(src=fd00::1 dst=fd00::2 \
+            proto=udp sport=1 dport=2)",
+        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6081 tunnel=geneve vni=5 inside=ip \
+            inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2 flags=S len=60)",
+        "src=10.0.0.1 dst=10.0.0.2 tunnel=gre key=7 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 \
+            dport=2)",
+        "src=fd00::1 dst=fd00::2 tunnel=gre header=8000655800000000 inside=ethernet inner(arp=request \
+            sender_ip=10.0.0.1 target_ip=10.0.0.2)",
         "src=fd00::1 dst=fd00::2 tunnel=ipip inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 dport=2)",
-        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6080 tunnel=gue inner(src=fd00::1 dst=fd00::2 proto=udp sport=1 dport=2)",
+        "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6080 tunnel=gue inner(src=fd00::1 dst=fd00::2 \
+            proto=udp sport=1 dport=2)",
         "type=0x88cc payload=0102 trailer=00",
         "hex=0102",
         "hex=",
@@ -120,7 +130,9 @@ fn errors_say_where_and_what_to_do() {
         let found = problem(text);
         assert!(matches!(found, Err((place, Problem::OutOfPlace(_))) if place == at), "{text}: {found:?}");
     }
-    for text in ["ttl=256", "src=10.0.0", "frag=7", "vlan=4096", "vlan=1.8", "payload=0", "proto=+1", "options=11"] {
+    for text in
+        ["ttl=256", "src=10.0.0", "frag=7", "vlan=4096", "vlan=1.8", "payload=0", "proto=+1", "options=11"]
+    {
         let found = problem(text);
         assert!(matches!(found, Err((0, Problem::Expected(_)))), "{text}: {found:?}");
     }

@@ -44,17 +44,29 @@ fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
             ("ipv6.flow_label", 0xabcde),
         ]
     };
-    let tcp = vec![("tcp.sport", 4000), ("tcp.dport", 80), ("l4.sport", 4000), ("l4.dport", 80), ("tcp.flags", 0x92)];
+    let tcp = vec![
+        ("tcp.sport", 4000),
+        ("tcp.dport", 80),
+        ("l4.sport", 4000),
+        ("l4.dport", 80),
+        ("tcp.flags", 0x92),
+    ];
     let udp = vec![("udp.sport", 4001), ("udp.dport", 53), ("l4.sport", 4001), ("l4.dport", 53)];
     let tags = [("vlan.vid", 0xabc), ("vlan.pcp", 5), ("second_vlan.vid", 0x123), ("second_vlan.pcp", 6)];
     let tcp_text = "proto=tcp sport=4000 dport=80 flags=SAC";
     vec![
         (format!("{IPV4} {tcp_text}"), [v4(), tcp.clone()].concat()),
         (format!("{IPV6} {tcp_text} vlan=0xabc.5 second_vlan=0x123.6"), [v6(), tcp, tags.to_vec()].concat()),
-        (format!("{IPV4} sport=4001 dport=53 vlan=0xabc.5"), [v4(), udp.clone(), tags[..2].to_vec()].concat()),
+        (
+            format!("{IPV4} sport=4001 dport=53 vlan=0xabc.5"),
+            [v4(), udp.clone(), tags[..2].to_vec()].concat(),
+        ),
         (format!("{IPV6} sport=4001 dport=53"), [v6(), udp].concat()),
         (format!("{IPV4} proto=icmp icmp_type=3 icmp_code=4"), vec![("icmp.type", 3), ("icmp.code", 4)]),
-        (format!("{IPV6} proto=icmpv6 icmp_type=1 icmp_code=6"), vec![("icmpv6.type", 1), ("icmpv6.code", 6)]),
+        (
+            format!("{IPV6} proto=icmpv6 icmp_type=1 icmp_code=6"),
+            vec![("icmpv6.type", 1), ("icmpv6.code", 6)],
+        ),
         (
             "arp=reply sender_ip=9.8.7.6 target_ip=5.4.3.2".to_string(),
             vec![("arp.operation", 2), ("arp.sender_ip", 0x0908_0706), ("arp.target_ip", 0x0504_0302)],
@@ -75,11 +87,13 @@ fn tunnel_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
 /// The same inside VXLAN.
 fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     let inner = |(text, values): (String, Vec<(&'static str, u128)>)| {
-        let twins = values
-            .into_iter()
-            .chain(MACS.iter().copied())
-            .filter_map(|(name, value)| Field::from_name(&format!("inner.{name}")).map(|field| (field.name(), value)));
-        (format!("options=1 vni=0xfedcba inner({ETHERNET} {text})"), twins.chain([("vxlan.vni", 0xfe_dcba)]).collect())
+        let twins = values.into_iter().chain(MACS.iter().copied()).filter_map(|(name, value)| {
+            Field::from_name(&format!("inner.{name}")).map(|field| (field.name(), value))
+        });
+        (
+            format!("options=1 vni=0xfedcba inner({ETHERNET} {text})"),
+            twins.chain([("vxlan.vni", 0xfe_dcba)]).collect(),
+        )
     };
     cases().into_iter().map(inner).collect()
 }
@@ -87,7 +101,8 @@ fn inner_cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
 #[test]
 fn fields_are_where_the_recipe_has_put_them() {
     let mut seen = HashSet::new();
-    let outer = cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
+    let outer =
+        cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), [MACS, &values].concat()));
     let tunnels = tunnel_cases().into_iter().map(|(text, values)| (format!("{ETHERNET} {text}"), values));
     for (text, values) in outer.chain(inner_cases()).chain(tunnels) {
         let bytes = frame(&text);
@@ -120,7 +135,10 @@ fn the_table_agrees_with_itself() {
         assert!(spec.bits + spec.shift <= spec.bytes * 8, "{field} fits its bytes");
         assert!(spec.bits + spec.shift > (spec.bytes - 1) * 8, "{field} has no byte too many");
         assert_eq!(field.max().count_ones(), u32::from(spec.bits), "{field}");
-        assert_eq!(field.meta_word().is_some(), field.name().starts_with("meta.") && spec.access == Access::Writable);
+        assert_eq!(
+            field.meta_word().is_some(),
+            field.name().starts_with("meta.") && spec.access == Access::Writable
+        );
         assert_eq!(field.name().starts_with("inner."), field.level == LevelId::Inner, "{field}");
         let is_inner = field.level == LevelId::Inner || spec.tunnel.is_some() || field == Field::TunnelId;
         assert_eq!(field.depth() == Depth::Inner, is_inner, "{field}");

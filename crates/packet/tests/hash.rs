@@ -113,7 +113,8 @@ fn every_input_bit_flips_every_output_bit_half_of_the_time() {
     const ROUNDS: u32 = 400;
     for_each_hash(|name, hash| {
         let mut random = SplitMix(7);
-        let keys: Vec<([u64; 5], u64)> = (0..ROUNDS).map(|_| random.key()).map(|key| (key, hash(&key))).collect();
+        let keys: Vec<([u64; 5], u64)> =
+            (0..ROUNDS).map(|_| random.key()).map(|key| (key, hash(&key))).collect();
         for bit in 0..320 {
             let mut flips = [0u32; 64];
             for (key, before) in &keys {
@@ -229,7 +230,8 @@ fn the_table_hash_is_known_for_known_secrets() {
 #[test]
 fn words_count_by_place_and_number() {
     let hash = |words: &[u64]| select_hash(7, words);
-    let hashes = [hash(&[]), hash(&[0]), hash(&[0, 0]), hash(&[1]), hash(&[1, 0]), hash(&[0, 1]), hash(&[1, 1])];
+    let hashes =
+        [hash(&[]), hash(&[0]), hash(&[0, 0]), hash(&[1]), hash(&[1, 0]), hash(&[0, 1]), hash(&[1, 1])];
     assert_eq!(HashSet::from(hashes).len(), hashes.len());
 }
 

@@ -1,14 +1,15 @@
 //! Parsing, against any bytes and against etherparse as an oracle.
 //!
-//! Wherever both accept a frame, they find the same headers at the same places. Where only one accepts it, the reason
-//! is one of those that [`refused_on_purpose`] names.
+//! Wherever both accept a frame, they find the same headers at the same places. Where only one accepts it,
+//! the reason is one of those that [`refused_on_purpose`] names.
 
 mod recipes;
 
 use etherparse::{LinkExtSlice, NetSlice, PacketBuilder, SlicedPacket, TransportSlice};
 use packet::craft::{Recipe, frame};
 use packet::{
-    Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelKind, TunnelPorts, parse, parse_into,
+    Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelKind, TunnelPorts, parse,
+    parse_into,
 };
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -38,8 +39,8 @@ fn depth_of(reason: DropReason) -> Depth {
     }
 }
 
-/// What must hold for any bytes: offsets lie in the frame in their order, keys can be made, and each depth agrees with
-/// the one below it.
+/// What must hold for any bytes: offsets lie in the frame in their order, keys can be made, and each depth
+/// agrees with the one below it.
 fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut shallower = Ok(Headers::default());
     for depth in DEPTHS {
@@ -54,7 +55,8 @@ fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
                 prop_assert_eq!(now.layers.0 & kept, before.layers.0);
                 prop_assert_eq!(now.layers.0 & !layers_of(depth), 0);
                 prop_assert!(
-                    depth <= Depth::L3 || (before.protocol, before.ether_type) == (now.protocol, now.ether_type)
+                    depth <= Depth::L3
+                        || (before.protocol, before.ether_type) == (now.protocol, now.ether_type)
                 );
             }
         }
@@ -89,7 +91,8 @@ fn check_places(bytes: &[u8], headers: &Headers) -> Result<(), TestCaseError> {
         let too_wide = source == KeySource::Inner && ip(headers.inner()) && headers.tunnel_id > 0xff_ffff;
         prop_assert_eq!(key.is_some(), ip(headers.outer()) && !too_wide);
         if let Some(key) = key {
-            let parts = FlowKey::new(key.src(), key.dst(), key.protocol(), (key.sport(), key.dport()), key.vni());
+            let parts =
+                FlowKey::new(key.src(), key.dst(), key.protocol(), (key.sport(), key.dport()), key.vni());
             prop_assert_eq!(key, parts);
         }
     }
@@ -130,7 +133,8 @@ fn ours(bytes: &[u8], headers: &Headers) -> Found {
 
 fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> Found {
     let place = |slice: &[u8]| slice.as_ptr() as usize - bytes.as_ptr() as usize;
-    let mut found = Found { tags: packet.link_exts.len(), l3: 14 + 4 * packet.link_exts.len(), ..Found::default() };
+    let mut found =
+        Found { tags: packet.link_exts.len(), l3: 14 + 4 * packet.link_exts.len(), ..Found::default() };
     let payload = match &packet.net {
         Some(NetSlice::Ipv4(ip)) => {
             found.addresses = Some((ip.header().source_addr().into(), ip.header().destination_addr().into()));
@@ -168,8 +172,8 @@ enum Difference {
     OtherLinkHeaders,
     /// A multicast source (RFC 4291 §2.7): flow keys rely on there being none.
     MulticastSource,
-    /// An IPv6 payload length of 0 or a UDP length of 0 with bytes behind (jumbograms, offload): etherparse takes what
-    /// is there, we take the header at its word.
+    /// An IPv6 payload length of 0 or a UDP length of 0 with bytes behind (jumbograms, offload): etherparse
+    /// takes what is there, we take the header at its word.
     LengthOfZero,
     /// ARP for anything but IPv4 over Ethernet.
     OtherArp,
@@ -211,7 +215,8 @@ fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
     }
 }
 
-/// Kinds that both follow, eight at most, hop-by-hop options first and once, and nothing behind a fragment header.
+/// Kinds that both follow, eight at most, hop-by-hop options first and once, and nothing behind a fragment
+/// header.
 fn plain_extensions(first: u8, mut rest: &[u8]) -> bool {
     let mut next = first;
     for count in 0.. {
@@ -247,8 +252,10 @@ fn check_oracle(bytes: &[u8]) -> Result<bool, TestCaseError> {
 
 /// Bytes written over some places, most of them headers, and bytes cut off or appended.
 fn corrupted(bytes: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
-    let byte =
-        prop_oneof![any::<u8>(), prop::sample::select(vec![0, 1, 6, 17, 43, 44, 51, 58, 60, 0x45, 0x60, 0x81, 0xff])];
+    let byte = prop_oneof![
+        any::<u8>(),
+        prop::sample::select(vec![0, 1, 6, 17, 43, 44, 51, 58, 60, 0x45, 0x60, 0x81, 0xff])
+    ];
     let change = (prop_oneof![3 => 0..60usize, 1 => 0..200usize], byte);
     (prop::collection::vec(change, 0..4), prop_oneof![2 => Just(0usize), 1 => 0..80usize]).prop_map(
         move |(changes, cut)| {
@@ -265,7 +272,8 @@ fn corrupted(bytes: Vec<u8>) -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn crafted() -> impl Strategy<Value = Vec<u8>> {
-    recipes::any_recipe().prop_map(|text| text.parse::<Recipe>().map(|recipe| recipe.build()).unwrap_or_default())
+    recipes::any_recipe()
+        .prop_map(|text| text.parse::<Recipe>().map(|recipe| recipe.build()).unwrap_or_default())
 }
 
 /// Valid packets of etherparse's own making.
@@ -309,12 +317,14 @@ proptest! {
     }
 
     #[test]
-    fn corrupted_frames_parse_at_every_depth(bytes in prop_oneof![crafted(), built()].prop_flat_map(corrupted)) {
+    fn corrupted_frames_parse_at_every_depth(bytes in prop_oneof![crafted(),
+        built()].prop_flat_map(corrupted)) {
         check_depths(&bytes)?;
     }
 
     #[test]
-    fn corrupted_frames_agree_with_etherparse(bytes in prop_oneof![crafted(), built()].prop_flat_map(corrupted)) {
+    fn corrupted_frames_agree_with_etherparse(bytes in prop_oneof![crafted(),
+        built()].prop_flat_map(corrupted)) {
         check_oracle(&bytes)?;
     }
 
@@ -338,7 +348,8 @@ proptest! {
     #[test]
     fn a_tunnel_shows_what_the_inner_frame_shows_alone(
         inner in recipes::plain(),
-        tunnel in prop::sample::select(vec!["vni=77", "tunnel=geneve vni=77", "tunnel=gre inside=ethernet key=77"]),
+        tunnel in prop::sample::select(vec!["vni=77", "tunnel=geneve vni=77",
+            "tunnel=gre inside=ethernet key=77"]),
         is_ipv6: bool,
     ) {
         let addresses = if is_ipv6 { "src=fd00::1 ext=dst" } else { "src=10.0.0.1 options=1" };
@@ -417,7 +428,11 @@ fn refused_on_purpose() {
     assert_eq!(refused(&with("proto=tcp", 46, 0x60)), Some(DropReason::MalformedTcp));
     assert_eq!(refused(&frame("proto=1 payload=08000000000000")), Some(DropReason::MalformedIcmp));
     assert_eq!(refused(&frame("proto=udp dport=4789")), Some(DropReason::MalformedVxlan));
-    assert_eq!(refused(&with("vni=1 inner(proto=tcp)", 42, 0)), Some(DropReason::MalformedVxlan), "no I flag");
+    assert_eq!(
+        refused(&with("vni=1 inner(proto=tcp)", 42, 0)),
+        Some(DropReason::MalformedVxlan),
+        "no I flag"
+    );
     assert_eq!(refused(&frame("vni=1 inner(hex=00)")), Some(DropReason::MalformedInner));
     let eight = "src=fd00::1 ext=dst,dst,dst,dst,dst,dst,dst";
     assert_eq!(refused(&frame(&format!("{eight},dst"))), None);
@@ -452,7 +467,10 @@ fn accepted_on_purpose() {
     // ARP in a tunnel and tags of an inner frame.
     assert!(inner("vni=1 inner(arp=request)").has(Layer::Arp));
     let other_arp = "vni=1 inner(type=0x0806 payload=0002)";
-    assert!(!inner(other_arp).has(Layer::Arp), "ARP for anything but IPv4 over Ethernet is payload in a tunnel");
+    assert!(
+        !inner(other_arp).has(Layer::Arp),
+        "ARP for anything but IPv4 over Ethernet is payload in a tunnel"
+    );
     assert!(inner("vni=1 inner(vlan=9 proto=tcp)").has(Layer::Tcp));
 }
 
@@ -462,12 +480,15 @@ fn keys_tell_families_and_tunnels_apart() {
         let bytes = frame(text);
         FlowKey::of(&bytes, &parse(&bytes, Depth::Inner).unwrap(), source)
     };
-    let tunnel =
-        "src=10.0.0.1 dst=10.0.0.2 sport=50000 vni=9 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)";
+    let tunnel = "src=10.0.0.1 dst=10.0.0.2 sport=50000 vni=9 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp \
+        sport=1 dport=2)";
     let shown = |source| key(tunnel, source).map(|key| key.to_string()).unwrap_or_default();
     assert_eq!(shown(KeySource::Outer), "udp 10.0.0.1:50000 > 10.0.0.2:4789");
     assert_eq!(shown(KeySource::Inner), "tcp 10.1.0.1:1 > 10.1.0.2:2 vni 9");
-    assert_eq!(key("vni=9 inner(arp=request)", KeySource::Inner), key("vni=9 inner(arp=request)", KeySource::Outer));
+    assert_eq!(
+        key("vni=9 inner(arp=request)", KeySource::Inner),
+        key("vni=9 inner(arp=request)", KeySource::Outer)
+    );
     assert_eq!(key("arp=request", KeySource::Outer), None);
     assert_ne!(key("src=0.0.0.1 dst=0.0.0.2", KeySource::Outer), key("src=::1 dst=::2", KeySource::Outer));
     assert_eq!(key("frag=0+ sport=5", KeySource::Outer), key("frag=8 proto=udp", KeySource::Outer));
@@ -498,7 +519,9 @@ fn tunnels_are_read_once() {
     assert_eq!(refused(&frame("dport=6081 payload=00000800000007")), Some(DropReason::MalformedGeneve));
     assert_eq!(refused(&frame("dport=6080")), Some(DropReason::MalformedGue));
     // Other versions are payload, and so are other payloads.
-    for text in ["proto=47 payload=30010000", "dport=6081 payload=4000080000000700", "dport=6080 payload=80040000"] {
+    for text in
+        ["proto=47 payload=30010000", "dport=6081 payload=4000080000000700", "dport=6080 payload=80040000"]
+    {
         assert_eq!(kind(text), None, "{text}");
     }
     let erspan = headers("proto=47 payload=100088be00000001");

@@ -31,7 +31,10 @@ fn gre_has_a_key_where_its_bit_says_so() {
     assert_eq!(read(TunnelKind::Gre, &key), header(8, Some(0x01020304), Some(Inside::Ethernet)));
     let all = [0xb0, 0, 0x86, 0xdd, 9, 9, 0, 0, 0, 0, 0, 5, 0, 0, 0, 1];
     let behind_checksum = Some(Id { at: 8, value: 5 });
-    assert_eq!(read(TunnelKind::Gre, &all).map(|header| (header.length, header.id)), Ok((16, behind_checksum)));
+    assert_eq!(
+        read(TunnelKind::Gre, &all).map(|header| (header.length, header.id)),
+        Ok((16, behind_checksum))
+    );
     assert_eq!(read(TunnelKind::Gre, &all[..15]), Err(Unread::Malformed));
     assert_eq!(read(TunnelKind::Gre, &[0, 0, 0x88, 0xbe]), header(4, None, None), "ERSPAN is not read");
     assert_eq!(read(TunnelKind::Gre, &[0x30, 1, 0x88, 0x0b]), Err(Unread::Unknown), "version 1: PPTP");
@@ -44,7 +47,11 @@ fn gue_has_two_variants() {
     assert_eq!(read(TunnelKind::Gue, &[1, 41, 0, 0, 0, 0, 0, 0]), header(8, None, Some(Inside::Ipv6)));
     assert_eq!(read(TunnelKind::Gue, &[1, 41, 0, 0]), Err(Unread::Malformed));
     assert_eq!(read(TunnelKind::Gue, &[0x20, 0, 0, 0]), header(4, None, None), "a control message");
-    assert_eq!(read(TunnelKind::Gue, &[0, 6, 0, 0]), header(4, None, None), "TCP directly in GUE is not read");
+    assert_eq!(
+        read(TunnelKind::Gue, &[0, 6, 0, 0]),
+        header(4, None, None),
+        "TCP directly in GUE is not read"
+    );
     assert_eq!(read(TunnelKind::Gue, &[0x45]), header(0, None, Some(Inside::Ipv4)));
     assert_eq!(read(TunnelKind::Gue, &[0x60]), header(0, None, Some(Inside::Ipv6)));
     assert_eq!(read(TunnelKind::Gue, &[0x80, 4, 0, 0]), Err(Unread::Unknown), "variant 2");

@@ -43,7 +43,13 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn forward(input: &mut dyn Port, output: &mut dyn Port, pools: &mut Pools, time: Duration, swap: bool) -> Duration {
+fn forward(
+    input: &mut dyn Port,
+    output: &mut dyn Port,
+    pools: &mut Pools,
+    time: Duration,
+    swap: bool,
+) -> Duration {
     let mut batch = Batch::new();
     let start = Instant::now();
     while start.elapsed() < time {

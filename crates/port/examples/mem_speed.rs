@@ -16,7 +16,9 @@ fn main() {
     for length in [60, 64, 1514] {
         // Multiplying by an odd number visits every flow, in an order that defeats prefetching of the flow
         // table.
-        let flow = |i: u32| (Ipv4Addr::from(0x0a00_0000 + i.wrapping_mul(0x9e37_79b1) % FLOWS), [192, 0, 2, 1].into());
+        let flow = |i: u32| {
+            (Ipv4Addr::from(0x0a00_0000 + i.wrapping_mul(0x9e37_79b1) % FLOWS), [192, 0, 2, 1].into())
+        };
         let flows = (0..FLOWS).map(|i| (flow(i).0, flow(i).1, i as u16, 80));
         let stream = Stream::udp(length, flows);
         let best = (0..RUNS).map(|_| run(stream.clone())).fold(f64::INFINITY, f64::min);

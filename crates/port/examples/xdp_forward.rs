@@ -17,8 +17,8 @@ const USAGE: &str = "xdp_forward (forward ONE OTHER | generate INTERFACE | count
 const FRAME: [u8; 60] = {
     let mut frame = [0; 60];
     let head: [u8; 38] = [
-        2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 1, 9, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 0, 10, 0, 0, 1,
-        0x30, 0x39, 0, 80,
+        2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 1, 9, 8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 1, 0, 0, 10,
+        0, 0, 1, 0x30, 0x39, 0, 80,
     ];
     let mut at = 0;
     while at < head.len() {
@@ -79,7 +79,8 @@ impl Bench {
         }
         let spent = clock_gettime(ClockId::ThreadCPUTime);
         let spent_ns = spent.tv_sec as f64 * 1e9 + spent.tv_nsec as f64;
-        let frames: u64 = self.ports.iter().map(Port::statistics).map(|one| one.received.max(one.transmitted)).sum();
+        let frames: u64 =
+            self.ports.iter().map(Port::statistics).map(|one| one.received.max(one.transmitted)).sum();
         println!("{:.0} ns of processor time a frame and port", spent_ns / frames as f64);
         for port in &mut self.ports {
             println!("{} {:?} {:?}", port.name(), port.statistics(), port.extra_statistics());
@@ -140,7 +141,9 @@ fn forward(bench: &mut Bench) -> bool {
     for from in 0..2 {
         ports[from].receive(pools, batch);
         for slot in Bits(batch.mask()) {
-            let [target, source] = batch.frame_mut(slot).bytes_mut()[..12].as_chunks_mut::<6>().0 else { continue };
+            let [target, source] = batch.frame_mut(slot).bytes_mut()[..12].as_chunks_mut::<6>().0 else {
+                continue;
+            };
             std::mem::swap(target, source);
         }
         busy |= !batch.is_empty();

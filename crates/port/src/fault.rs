@@ -201,7 +201,8 @@ impl Line {
             self.counts.undelayed += 1;
             return Fate::Passes;
         }
-        let behind = |frames: u64| Due { ns: now_ns.saturating_add(PATIENCE_NS), passed: self.passed + frames };
+        let behind =
+            |frames: u64| Due { ns: now_ns.saturating_add(PATIENCE_NS), passed: self.passed + frames };
         if !delay {
             self.counts.reordered += 1;
             return Fate::Late(Lateness::Overtaken, behind(1));

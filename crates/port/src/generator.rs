@@ -41,8 +41,14 @@ impl Stream {
     #[must_use]
     pub fn new(template: Vec<u8>, patches: Vec<Patch>, values: Vec<u8>) -> Stream {
         let stride = patches.iter().map(|patch| patch.length).sum::<usize>();
-        assert!(stride > 0 && !values.is_empty() && values.len().is_multiple_of(stride), "values for whole frames");
-        assert!(patches.iter().all(|patch| patch.offset + patch.length <= template.len()), "a patch outside the frame");
+        assert!(
+            stride > 0 && !values.is_empty() && values.len().is_multiple_of(stride),
+            "values for whole frames"
+        );
+        assert!(
+            patches.iter().all(|patch| patch.offset + patch.length <= template.len()),
+            "a patch outside the frame"
+        );
         Stream { template, patches, values, stride }
     }
 
@@ -152,7 +158,14 @@ impl Generator {
         let fits = frame.fill(&stream.template);
         memory.give(frame);
         fits.expect("chunks that hold the template");
-        Generator { name: name.to_owned(), pool, stream, at: 0, left: frames, statistics: PortStatistics::default() }
+        Generator {
+            name: name.to_owned(),
+            pool,
+            stream,
+            at: 0,
+            left: frames,
+            statistics: PortStatistics::default(),
+        }
     }
 
     #[inline(always)]
@@ -260,12 +273,9 @@ mod tests {
             port.receive(&mut pools, &mut batch);
             assert!(batch.len() == BATCH || batch.len() == 6);
             order.extend(batch.frames().iter().map(|frame| frame.bytes()[29]));
-            assert!(
-                batch
-                    .frames()
-                    .iter()
-                    .all(|frame| frame.len() == 60 && checksum(Sum::default().bytes(&frame.bytes()[14..34])) == 0)
-            );
+            assert!(batch.frames().iter().all(
+                |frame| frame.len() == 60 && checksum(Sum::default().bytes(&frame.bytes()[14..34])) == 0
+            ));
             let all = batch.mask();
             assert_eq!(port.transmit(&mut pools, &mut batch, all), all);
             batch.clear();

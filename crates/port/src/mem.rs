@@ -84,7 +84,12 @@ impl MemPort {
             ended: false,
         };
         let wire = MemWire(Arc::new(Mutex::new(queues)));
-        let port = MemPort { name: name.to_owned(), pool, wire: wire.clone(), statistics: PortStatistics::default() };
+        let port = MemPort {
+            name: name.to_owned(),
+            pool,
+            wire: wire.clone(),
+            statistics: PortStatistics::default(),
+        };
         (port, wire)
     }
 }

@@ -123,7 +123,10 @@ impl TracePort {
             received: Tap::new(taps.received, taps.limit_bytes)?,
             transmitted: Tap::new(taps.transmitted, taps.limit_bytes)?,
             to_kernel: Tap::new(taps.to_kernel, taps.limit_bytes)?,
-            offered: Offered { slots: Vec::with_capacity(BATCH), bytes: Vec::with_capacity(BATCH * FRAME_USUAL) },
+            offered: Offered {
+                slots: Vec::with_capacity(BATCH),
+                bytes: Vec::with_capacity(BATCH * FRAME_USUAL),
+            },
             base_ns: taps.base_ns,
             now_ns: 0,
         })

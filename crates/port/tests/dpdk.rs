@@ -158,7 +158,10 @@ fn what_a_full_ring_refuses_stays_with_the_caller() {
             sent += u64::from(accepted.count_ones());
             let left: Vec<usize> = Bits(list & !accepted).collect();
             assert!(left.iter().all(|&slot| batch.frame(slot).bytes() == bytes(slot, 60 + slot)));
-            assert!(accepted & !list == 0 && left.iter().all(|&slot| accepted >> slot == 0), "the first ones");
+            assert!(
+                accepted & !list == 0 && left.iter().all(|&slot| accepted >> slot == 0),
+                "the first ones"
+            );
             give_all(&mut pools, &mut batch);
             if !left.is_empty() {
                 break left.len();
@@ -211,7 +214,11 @@ fn memif(role: &str, device: u32, socket: &Path) -> String {
 fn wait_for_link(link: &DpdkLink, up: bool) -> LinkState {
     let start = Instant::now();
     while link.state().up != up {
-        assert!(start.elapsed() < TIME_LIMIT / 4, "the link does not become {}", if up { "up" } else { "down" });
+        assert!(
+            start.elapsed() < TIME_LIMIT / 4,
+            "the link does not become {}",
+            if up { "up" } else { "down" }
+        );
         std::thread::sleep(Duration::from_millis(1));
     }
     link.state()
@@ -335,7 +342,8 @@ fn a_header_pushed_in_front_reaches_the_wire() {
             total += send(&mut output, &mut pools, &mut batch);
         }
         drop((input, output));
-        let wanted: Vec<Vec<u8>> = frames.iter().map(|frame| [&[0xee; 47], frame.as_slice()].concat()).collect();
+        let wanted: Vec<Vec<u8>> =
+            frames.iter().map(|frame| [&[0xee; 47], frame.as_slice()].concat()).collect();
         assert_eq!(read_pcap(&sent), wanted);
         std::fs::remove_file(recording).unwrap();
         std::fs::remove_file(sent).unwrap();
@@ -361,7 +369,10 @@ fn mistakes_are_answered_in_a_sentence() {
         drop(held);
         assert!(open("net_null0").is_ok(), "a closed device can be opened again");
         let queues = DpdkOptions { queues: 5000, ..DpdkOptions::new("p", "net_null1") };
-        assert!(matches!(DpdkPort::open(eal, &queues, &pool).err(), Some(DpdkError::Queues { wanted: 5000, .. })));
+        assert!(matches!(
+            DpdkPort::open(eal, &queues, &pool).err(),
+            Some(DpdkError::Queues { wanted: 5000, .. })
+        ));
         let vast = MbufPool::new(eal, 10_000_000).err().unwrap().to_string();
         assert!(vast.starts_with("DPDK has no memory for a pool of 10000000 frames"), "{vast}");
         assert!(matches!(Eal::init(&EalOptions::default()), Err(DpdkError::AlreadyStarted)));
@@ -402,7 +413,8 @@ fn a_tap_leads_to_the_hosts_stack_and_back() {
         assert_eq!(tap_received() - before, 6);
         give_all(&mut pools, &mut batch);
         // The host asks who has 198.18.7.2; the question appears on the wire, which here leads back to us.
-        let added = Command::new("ip").args(["addr", "add", "198.18.7.1/24", "dev", "weirtap"]).status().unwrap();
+        let added =
+            Command::new("ip").args(["addr", "add", "198.18.7.1/24", "dev", "weirtap"]).status().unwrap();
         assert!(added.success());
         let socket = std::net::UdpSocket::bind("198.18.7.1:0").unwrap();
         socket.send_to(b"hello", "198.18.7.2:9").unwrap();

@@ -96,8 +96,10 @@ fn record(time_ns: u64, length: u32, bytes: &[u8]) -> Record {
 fn classic_pcap_is_read_in_both_units_and_orders() {
     for (magic, unit) in [(0xa1b2_c3d4, 1000), (0xa1b2_3c4d, 1)] {
         for big in [false, true] {
-            let file =
-                File::classic(big, magic, 1).record(3, 5, 4, b"abcd").record(4, 0, 1500, b"cut").record(4, 1, 0, b"");
+            let file = File::classic(big, magic, 1)
+                .record(3, 5, 4, b"abcd")
+                .record(4, 0, 1500, b"cut")
+                .record(4, 1, 0, b"");
             let (records, wrong) = read(&file.bytes);
             let expected = [
                 record(3_000_000_000 + 5 * unit, 4, b"abcd"),
@@ -112,7 +114,8 @@ fn classic_pcap_is_read_in_both_units_and_orders() {
 
 #[test]
 fn a_frame_check_sequence_is_taken_off() {
-    let (records, _) = read(&File::classic(false, 0xa1b2_c3d4, 0x2400_0001).record(0, 0, 8, b"abcdFCS!").bytes);
+    let (records, _) =
+        read(&File::classic(false, 0xa1b2_c3d4, 0x2400_0001).record(0, 0, 8, b"abcdFCS!").bytes);
     assert_eq!(records, [record(0, 4, b"abcd")]);
 }
 
@@ -127,7 +130,16 @@ fn pcapng_is_read_in_several_sections_of_either_order() {
             .interface(1, |options| options.u16(9).u16(1).raw(&[9, 0, 0, 0]).u16(0).u16(0))
             .interface(1, |options| {
                 let seconds = if big { 7i64.to_be_bytes() } else { 7i64.to_le_bytes() };
-                options.u16(2).u16(3).padded(b"eth").u16(9).u16(1).raw(&[0x8a, 0, 0, 0]).u16(14).u16(8).raw(&seconds)
+                options
+                    .u16(2)
+                    .u16(3)
+                    .padded(b"eth")
+                    .u16(9)
+                    .u16(1)
+                    .raw(&[0x8a, 0, 0, 0])
+                    .u16(14)
+                    .u16(8)
+                    .raw(&seconds)
             })
             // An interface of another link type without packets does no harm.
             .interface(113, |options| options)
@@ -171,13 +183,19 @@ fn errors_in_classic_pcap_say_where_and_what_and_keep_the_records_before() {
         (
             b"\x1f\x8b\x08\x00".to_vec(),
             0,
-            "byte 0: not a recording: it begins with 1f 8b 08 00, neither pcap nor pcapng (gzip: unpack it first)",
+            "byte 0: not a recording: it begins with 1f 8b 08 00, neither pcap nor pcapng (gzip: unpack it \
+                first)",
         ),
-        (good.bytes[..20].to_vec(), 0, "byte 4: the file ends within the pcap header: expected 20 bytes, found 16"),
+        (
+            good.bytes[..20].to_vec(),
+            0,
+            "byte 4: the file ends within the pcap header: expected 20 bytes, found 16",
+        ),
         (
             File::classic(true, 0xa1b2_c3d4, 113).bytes,
             0,
-            "byte 20: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record on one Ethernet interface",
+            "byte 20: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record \
+                on one Ethernet interface",
         ),
         (
             good.clone().raw(&[0; 15]).bytes,
@@ -225,7 +243,8 @@ fn errors_in_pcapng_say_where_and_what_and_keep_the_records_before() {
         (
             ng.clone().interface(113, |options| options).packet(1, 0, 0, b"").bytes,
             0,
-            "byte 80: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record on one Ethernet interface",
+            "byte 80: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record \
+                on one Ethernet interface",
         ),
     ];
     check_errors(cases);
@@ -287,7 +306,10 @@ fn the_port_replays_in_virtual_time_and_writes_with_the_recordings_base() {
         assert!(arrival_ns == 0 || batch.is_empty(), "nothing arrives before its time");
         port.set_time(arrival_ns);
         port.receive(&mut pools, &mut batch);
-        arrivals.push((arrival_ns, batch.frames().iter().map(|frame| frame.bytes().to_vec()).collect::<Vec<_>>()));
+        arrivals.push((
+            arrival_ns,
+            batch.frames().iter().map(|frame| frame.bytes().to_vec()).collect::<Vec<_>>(),
+        ));
         let all = batch.mask();
         assert_eq!(port.transmit(&mut pools, &mut batch, all & 1), all & 1);
         assert_eq!(port.to_kernel(&mut pools, &mut batch, all & !1), all & !1);
@@ -302,7 +324,10 @@ fn the_port_replays_in_virtual_time_and_writes_with_the_recordings_base() {
     assert_eq!((statistics.received, statistics.oversize, statistics.transmitted), (4, 1, 3));
     assert_eq!(port.extra_statistics()[0], ("truncated", 1));
     let (records, _) = read(&output.bytes());
-    assert_eq!(records, [record(base, 3, b"one"), record(base + 10, 3, b"two"), record(base + 20, 5, b"three")]);
+    assert_eq!(
+        records,
+        [record(base, 3, b"one"), record(base + 10, 3, b"two"), record(base + 20, 5, b"three")]
+    );
     assert_eq!(read(&kernel.bytes()).0, []);
     assert_eq!(pools.first().available(), 4);
 }
@@ -332,7 +357,8 @@ fn a_corrupt_recording_ends_the_port_and_its_mode_says_where() {
     let mut batch = Batch::new();
     port.receive(&mut pools, &mut batch);
     assert_eq!((batch.len(), port.exhausted()), (1, true));
-    let expected = "pcap, cut short at byte 43: the file ends within a record's header: expected 16 bytes, found 1";
+    let expected =
+        "pcap, cut short at byte 43: the file ends within a record's header: expected 16 bytes, found 1";
     assert_eq!(port.mode(), expected);
     pools.give(batch.take(0));
 }
@@ -342,8 +368,11 @@ fn a_failing_output_refuses_frames() {
     let input: Vec<_> = (0..8).map(|i| record(i, 1500, &[0; 1500])).collect();
     let mut pools = Pools::region(8);
     let output = Sink::failing(4000);
-    let files =
-        Files { input: Some(Box::new(std::io::Cursor::new(written(&input)))), output: output.boxed(), kernel: None };
+    let files = Files {
+        input: Some(Box::new(std::io::Cursor::new(written(&input)))),
+        output: output.boxed(),
+        kernel: None,
+    };
     let mut port = PcapPort::open("p", pools.first().id(), files).unwrap();
     port.set_time(100);
     let mut batch = Batch::new();
@@ -358,7 +387,8 @@ fn a_failing_output_refuses_frames() {
 
 fn records() -> impl Strategy<Value = Vec<Record>> {
     let one = (0..u64::from(u32::MAX) * 1_000_000_000, prop::collection::vec(any::<u8>(), 0..80), 0..40u32);
-    let one = one.prop_map(|(time_ns, bytes, lost)| Record { time_ns, length: bytes.len() as u32 + lost, bytes });
+    let one =
+        one.prop_map(|(time_ns, bytes, lost)| Record { time_ns, length: bytes.len() as u32 + lost, bytes });
     prop::collection::vec(one, 0..12)
 }
 
@@ -413,7 +443,8 @@ proptest! {
     }
 
     #[test]
-    fn any_blocks_are_survived(big: bool, blocks in prop::collection::vec((0..8u32, prop::collection::vec(0..40u8, 0..60)), 0..20)) {
+    fn any_blocks_are_survived(big: bool, blocks in prop::collection::vec((0..8u32,
+        prop::collection::vec(0..40u8, 0..60)), 0..20)) {
         let file = File::new(big).section(big).interface(1, |options| options);
         let add = |file: File, (kind, body): (u32, Vec<u8>)| file.block(kind, |file| file.padded(&body));
         read(&blocks.into_iter().fold(file, add).bytes);

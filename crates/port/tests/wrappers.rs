@@ -236,14 +236,19 @@ fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> Run {
     left.extend(popped(&wire));
     let duplicated = count(&port, "transmit_duplicated");
     let lost = count(&port, "transmit_lost");
-    assert_eq!(left.len() as u64, port.statistics().transmitted + duplicated - lost, "the wire is the witness");
+    assert_eq!(
+        left.len() as u64,
+        port.statistics().transmitted + duplicated - lost,
+        "the wire is the witness"
+    );
     let kernel = std::iter::from_fn(|| wire.pop_kernel()).collect();
     Run { left, kernel, statistics: port.statistics(), extra: port.extra_statistics(), refused }
 }
 
 fn check(port: &FaultPort, pools: &Pools, wire: &MemWire, refused: u64, pushed: u64, chunks: u32) {
     let statistics = port.statistics();
-    let went = statistics.transmitted + statistics.to_kernel + statistics.oversize + refused + statistics.held;
+    let went =
+        statistics.transmitted + statistics.to_kernel + statistics.oversize + refused + statistics.held;
     assert_eq!(statistics.received, went, "every frame is accounted for");
     let came = pushed - wire.waiting() as u64 + count(port, "receive_duplicated");
     assert_eq!(came, statistics.received + statistics.lost_before + count(port, "receive_late"));
@@ -286,7 +291,8 @@ proptest! {
 fn traced(limit_bytes: u64, output: &Sink) -> (Pools, TracePort, MemWire) {
     let mut pools = Pools::region(8);
     let (port, wire) = MemPort::new("p", pools.first().id());
-    let taps = Taps { received: output.boxed(), transmitted: None, to_kernel: None, limit_bytes, base_ns: 1000 };
+    let taps =
+        Taps { received: output.boxed(), transmitted: None, to_kernel: None, limit_bytes, base_ns: 1000 };
     (pools, TracePort::new(Box::new(port), taps).unwrap(), wire)
 }
 

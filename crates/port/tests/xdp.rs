@@ -128,7 +128,9 @@ impl Drop for Lab {
 fn sweep() {
     let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
     for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let Some(pid) = name.strip_prefix("weirtest-").and_then(|rest| rest.split('-').next()) else { continue };
+        let Some(pid) = name.strip_prefix("weirtest-").and_then(|rest| rest.split('-').next()) else {
+            continue;
+        };
         if !Path::new("/proc").join(pid).exists() {
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
@@ -147,7 +149,8 @@ fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
         rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&netns), kind).unwrap();
         body()
     };
-    std::thread::scope(|scope| scope.spawn(enter).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    std::thread::scope(|scope| scope.spawn(enter).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A port with its own pool.
@@ -267,7 +270,8 @@ fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
     // Send at most 64 at a time, because the ring of the veth has 256 slots.
     for part in frames.chunks(64) {
         far.send(part);
-        let expected: Vec<_> = part.iter().filter(|frame| frame[37] == 5000_u16.to_be_bytes()[1]).cloned().collect();
+        let expected: Vec<_> =
+            part.iter().filter(|frame| frame[37] == 5000_u16.to_be_bytes()[1]).cloned().collect();
         assert_eq!(near.receive(expected.len()), expected);
     }
     near.receives_nothing();
@@ -290,7 +294,8 @@ fn frames_pass_between_two_interfaces_by_descriptor() {
     let frames: Vec<_> = (0..2000).map(|number| udp(SOMEBODY, 1, number)).collect();
     lab.weir(|| {
         let (mut pools, pool) = pools(2 * RINGS.chunks() + 64);
-        let open = |name, pools: &mut _| attach(name, &take, None).unwrap().open_queue(0, pools, pool).unwrap();
+        let open =
+            |name, pools: &mut _| attach(name, &take, None).unwrap().open_queue(0, pools, pool).unwrap();
         let (mut from, mut to) = (open("w0", &mut pools), open("w1", &mut pools));
         for part in frames.chunks(64) {
             left.send(part);
@@ -439,7 +444,11 @@ fn what_a_dead_link_holds_is_counted_at_close() {
         batch.push(frame).unwrap();
     }
     batch.frame_mut(2).resize(3).unwrap();
-    assert_eq!(near.port.transmit(&mut near.pools, &mut batch, 0b111), 0b011, "no Ethernet header in 3 bytes");
+    assert_eq!(
+        near.port.transmit(&mut near.pools, &mut batch, 0b111),
+        0b011,
+        "no Ethernet header in 3 bytes"
+    );
     near.pools.give(batch.take(2));
     near.port.flush(&mut near.pools);
     assert_eq!((near.port.statistics().held, near.port.statistics().transmitted), (2, 0));

@@ -62,7 +62,12 @@ fn hash(number: u64) -> u64 {
 
 /// Passes batches of keys and hashes of random numbers below `range` to `work`. The cost of producing them is
 /// measured first and subtracted.
-fn time_batches<K>(name: &str, range: usize, key: impl Fn(u64) -> K, mut work: impl FnMut(&[K; 64], &[u64; 64])) {
+fn time_batches<K>(
+    name: &str,
+    range: usize,
+    key: impl Fn(u64) -> K,
+    mut work: impl FnMut(&[K; 64], &[u64; 64]),
+) {
     let mut random = Random(9);
     let mut run = |work: &mut dyn FnMut(&[K; 64], &[u64; 64])| {
         measure(|| {
@@ -91,10 +96,15 @@ fn exact<const W: usize>(entries: usize) {
     });
     let mut rows = [0; 64];
     for (percent, range) in [(100, entries), (50, 2 * entries)] {
-        time_batches(&format!("exact W={W} {entries}: lookup, {percent}% hit"), range, key, |keys, hashes| {
-            hashes.iter().for_each(|&hash| table.prefetch_bucket(hash));
-            black_box(table.lookup_batch(keys, hashes, u64::MAX, &mut rows, |_| {}));
-        });
+        time_batches(
+            &format!("exact W={W} {entries}: lookup, {percent}% hit"),
+            range,
+            key,
+            |keys, hashes| {
+                hashes.iter().for_each(|&hash| table.prefetch_bucket(hash));
+                black_box(table.lookup_batch(keys, hashes, u64::MAX, &mut rows, |_| {}));
+            },
+        );
     }
     time(&format!("exact W={W} {entries}: remove one, insert one"), || {
         for n in 0..entries as u64 {
@@ -151,7 +161,9 @@ fn flow(flows: usize) {
 
 fn bucket() {
     let targets: Vec<MaglevTarget> = (0..100).map(|id| MaglevTarget { id, weight: 1 }).collect();
-    time("bucket: maglev fill, 100 targets, a bucket of 65537", || black_box(fill_maglev(&targets, 65537)).len());
+    time("bucket: maglev fill, 100 targets, a bucket of 65537", || {
+        black_box(fill_maglev(&targets, 65537)).len()
+    });
     let (slots, _) = fill_wants(None, &[1; 100], 65536);
     let mut weights = [1; 100];
     weights[7] = 0;
@@ -199,8 +211,10 @@ fn lpm(width: Width, count: usize) {
                 std::array::from_fn(|_| {
                     let (prefix, length) = prefixes[random.below(count)];
                     let host = u128::from(random.next()) << 64 | u128::from(random.next());
-                    let host = host & !u128::MAX.checked_shr(128 - u32::from(width.bits())).unwrap_or(0).wrapping_neg();
-                    let behind = u128::MAX.checked_shr(u32::from(length) + 128 - u32::from(width.bits())).unwrap_or(0);
+                    let host = host
+                        & !u128::MAX.checked_shr(128 - u32::from(width.bits())).unwrap_or(0).wrapping_neg();
+                    let behind =
+                        u128::MAX.checked_shr(u32::from(length) + 128 - u32::from(width.bits())).unwrap_or(0);
                     if inside { prefix | host & behind } else { host }
                 })
             })
@@ -264,7 +278,12 @@ fn acl(rules: u32, masks: usize) {
 
 fn meter() {
     let single = Rates::Single { committed: 1_000_000_000, committed_burst: 15_000, excess_burst: 15_000 };
-    let two = Rates::Two { committed: 1_000_000_000, committed_burst: 15_000, peak: 2_000_000_000, peak_burst: 30_000 };
+    let two = Rates::Two {
+        committed: 1_000_000_000,
+        committed_burst: 15_000,
+        peak: 2_000_000_000,
+        peak_burst: 30_000,
+    };
     for (name, rates) in [("single rate", single), ("two rates", two)] {
         let config = MeterConfig { rates, awareness: Awareness::Blind, unit: Unit::Bytes };
         let mut meter = Meter::new(config).expect("a good configuration");

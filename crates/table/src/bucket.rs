@@ -100,8 +100,12 @@ pub struct MaglevTarget {
 pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     let size = size.min(BUCKETS_MAX);
     let mut slots = vec![NO_TARGET; size];
-    let mut turns: Vec<Turn> =
-        targets.iter().take(TARGETS_MAX).enumerate().map(|(at, target)| Turn::new(at, target, size)).collect();
+    let mut turns: Vec<Turn> = targets
+        .iter()
+        .take(TARGETS_MAX)
+        .enumerate()
+        .map(|(at, target)| Turn::new(at, target, size))
+        .collect();
     turns.retain(|turn| turn.weight > 0);
     turns.sort_by_key(|turn| (turn.id, turn.weight));
     let price = turns.iter().map(|turn| turn.weight).max().unwrap_or(0);
@@ -190,7 +194,8 @@ fn greatest_divisor(a: u64, b: u64) -> u64 {
 pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Vec<u16>, usize) {
     let size = size.min(BUCKETS_MAX);
     let weights = &weights[..weights.len().min(TARGETS_MAX)];
-    let mut slots = previous.filter(|slots| slots.len() == size).map_or_else(|| vec![NO_TARGET; size], <[u16]>::to_vec);
+    let mut slots =
+        previous.filter(|slots| slots.len() == size).map_or_else(|| vec![NO_TARGET; size], <[u16]>::to_vec);
     let before = slots.clone();
     let mut wants = wants(weights, &held(&slots, weights.len()), size);
     for slot in &mut slots {
@@ -276,7 +281,8 @@ mod tests {
         let mut fewer = all;
         fewer[3].weight = 0;
         let after = fill_maglev(&fewer, 65537);
-        let moved = before.iter().zip(&after).filter(|(before, after)| **before != 3 && before != after).count();
+        let moved =
+            before.iter().zip(&after).filter(|(before, after)| **before != 3 && before != after).count();
         assert!(moved < 65537 / 20, "{moved} buckets moved that did not have to");
     }
 
@@ -338,12 +344,14 @@ mod tests {
         #[test]
         fn maglev_is_a_function_of_the_set(
             mut list in prop::collection::btree_map(any::<u64>(), 0_u32..20, 0..12)
-                .prop_map(|set| set.into_iter().map(|(id, weight)| MaglevTarget { id, weight }).collect::<Vec<_>>()),
+                .prop_map(|set| set.into_iter().map(|(id, weight)| MaglevTarget { id,
+                    weight }).collect::<Vec<_>>()),
             size in prop_oneof![Just(251_usize), 1_usize..300],
             rotation in 0_usize..12,
         ) {
             let names = |list: &[MaglevTarget]| -> Vec<Option<u64>> {
-                fill_maglev(list, size).iter().map(|&slot| list.get(usize::from(slot)).map(|target| target.id)).collect()
+                fill_maglev(list, size).iter().map(|&slot| list.get(usize::from(slot)).map(|target|
+                    target.id)).collect()
             };
             let before = names(&list);
             let rotation = rotation % list.len().max(1);
@@ -363,7 +371,8 @@ mod tests {
                 // shared by weight.
                 let share = f64::from(weight) / f64::from(total);
                 let allowed = 1.0 + share * weights.len() as f64;
-                prop_assert!((*count as f64 - 2503.0 * share).abs() <= allowed, "{} for {}", count, 2503.0 * share);
+                prop_assert!((*count as f64 - 2503.0 * share).abs() <= allowed, "{} for {}", count,
+                    2503.0 * share);
             }
         }
 
@@ -373,13 +382,15 @@ mod tests {
             weights in prop::collection::vec(prop_oneof![Just(0_u32), 1_u32..5, any::<u32>()], 0..8),
         ) {
             let (slots, moved) = fill_wants(previous.as_deref(), &weights, 64);
-            prop_assert_eq!(fill_wants(Some(&slots), &weights, 64), (slots.clone(), 0), "what is filled stays");
+            prop_assert_eq!(fill_wants(Some(&slots), &weights, 64), (slots.clone(), 0),
+                "what is filled stays");
             let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
             if total == 0 {
                 prop_assert!(slots.iter().all(|&slot| slot == NO_TARGET));
                 return Ok(());
             }
-            let (counts, before) = (held(&slots, weights.len()), held(previous.as_deref().unwrap_or(&[]), weights.len()));
+            let (counts, before) = (held(&slots, weights.len()), held(previous.as_deref().unwrap_or(&[]),
+                weights.len()));
             prop_assert_eq!(counts.iter().sum::<usize>(), 64);
             let (mut least, mut spare_rounds) = (0, 0);
             for (at, &weight) in weights.iter().enumerate() {

@@ -246,7 +246,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
         #[test]
-        fn it_is_a_map(capacity in 0_usize..150, bits in 0_u32..64, steps in prop::collection::vec(step(), 1..500)) {
+        fn it_is_a_map(capacity in 0_usize..150, bits in 0_u32..64, steps in prop::collection::vec(step(),
+            1..500)) {
             let hash = |key: &[u64; 2]| hash(key) & (u64::MAX >> bits).rotate_left(17);
             let mut table = Exact::with_capacity(capacity);
             let mut twin: HashMap<[u64; 2], (u32, u64)> = HashMap::new();
@@ -255,7 +256,8 @@ mod tests {
                 if operation < 2 {
                     match table.insert(hash(&key), key, at) {
                         Ok(row) => prop_assert_eq!(twin.insert(key, (row, at)), None),
-                        Err(InsertError::Exists(row)) => prop_assert_eq!(twin.get(&key).map(|entry| entry.0), Some(row)),
+                        Err(InsertError::Exists(row)) => prop_assert_eq!(twin.get(&key).map(|entry| entry.0),
+                            Some(row)),
                         Err(InsertError::Full) => prop_assert!(!twin.contains_key(&key)),
                     }
                 } else {
@@ -263,7 +265,8 @@ mod tests {
                 }
                 prop_assert_eq!(table.len(), twin.len());
             }
-            prop_assert!(table.iter().all(|(row, key, &data)| twin.get(key) == Some(&(row, data)) && table.is_live(row)));
+            prop_assert!(table.iter().all(|(row, key, &data)| twin.get(key) == Some(&(row,
+                data)) && table.is_live(row)));
             prop_assert_eq!(table.iter().count(), twin.len());
             for first in [0, 64, 128] {
                 let keys = std::array::from_fn(|i| key(first + i as u64));

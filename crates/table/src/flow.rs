@@ -110,7 +110,16 @@ const _: () = assert!(size_of::<Flow>() == 64);
 
 impl Flow {
     fn new(key: FlowKey, decision: u32, now: u32) -> Flow {
-        Flow { key, decision, first: now, last: now, packets_low: 0, bytes_low: 0, packets_high: 0, bytes_high: 0 }
+        Flow {
+            key,
+            decision,
+            first: now,
+            last: now,
+            packets_low: 0,
+            bytes_low: 0,
+            packets_high: 0,
+            bytes_high: 0,
+        }
     }
 
     /// Returns the key.
@@ -260,7 +269,13 @@ impl FlowTable {
     /// are unspecified.
     #[inline]
     #[must_use]
-    pub fn lookup_batch(&self, keys: &[FlowKey; 64], hashes: &[u64; 64], mask: u64, rows: &mut [u32; 64]) -> u64 {
+    pub fn lookup_batch(
+        &self,
+        keys: &[FlowKey; 64],
+        hashes: &[u64; 64],
+        mask: u64,
+        rows: &mut [u32; 64],
+    ) -> u64 {
         for i in Bits(mask) {
             self.store.prefetch(hashes[i]);
         }
@@ -338,7 +353,12 @@ impl FlowTable {
     /// Removes a flow. `hash` must be the function used to learn it; otherwise the flow stays and the result
     /// is `None`, as for a row that is not live.
     #[must_use = "frames were counted in it"]
-    pub fn remove(&mut self, row: u32, reason: DeltaReason, hash: impl Fn(&FlowKey) -> u64) -> Option<FlowDelta> {
+    pub fn remove(
+        &mut self,
+        row: u32,
+        reason: DeltaReason,
+        hash: impl Fn(&FlowKey) -> u64,
+    ) -> Option<FlowDelta> {
         let flow = self.flow(row)?;
         let (hash, delta) = (hash(&flow.key), flow.delta(reason));
         self.store.remove(hash, row)?;
@@ -548,7 +568,8 @@ mod tests {
         prop_oneof![
             20 => (0_u64..60, 0_u32..2000).prop_map(|(flow, bytes)| Step::Frame { flow, bytes }),
             2 => (0_u64..60).prop_map(|flow| Step::Remove { flow }),
-            2 => (0_u32..80, 0_u32..30, 0_u32..9).prop_map(|(rows, timeout, room)| Step::Age { rows, timeout, room }),
+            2 => (0_u32..80, 0_u32..30, 0_u32..9).prop_map(|(rows, timeout, room)| Step::Age { rows, timeout,
+                room }),
             1 => (0_u32..9).prop_map(|room| Step::Flush { room }),
             2 => (0_u64..60).prop_map(|flow| Step::Crank { flow }),
         ]
@@ -599,7 +620,8 @@ mod tests {
     fn crank(table: &mut FlowTable, key: FlowKey, frames: &mut Sum) {
         let Some(row) = table.get(hash(&key), &key) else { return };
         let flow = table.live_mut(row).unwrap();
-        let (packets, bytes) = (COUNTER_MAX - flow.packets(), (COUNTER_MAX - 100).saturating_sub(flow.bytes()));
+        let (packets, bytes) =
+            (COUNTER_MAX - flow.packets(), (COUNTER_MAX - 100).saturating_sub(flow.bytes()));
         flow.set_counters(flow.packets() + packets, flow.bytes() + bytes);
         frames.add(key, packets, bytes);
     }
@@ -607,7 +629,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(100))]
         #[test]
-        fn deltas_and_live_counters_are_the_frames(capacity in 0_usize..50, steps in prop::collection::vec(step(), 1..400)) {
+        fn deltas_and_live_counters_are_the_frames(capacity in 0_usize..50,
+            steps in prop::collection::vec(step(), 1..400)) {
             let mut table = FlowTable::with_capacity(capacity);
             let (mut frames, mut deltas) = (Sum::default(), Sum::default());
             for (now, step) in (u32::MAX - 200..=u32::MAX).chain(0..).zip(steps) {

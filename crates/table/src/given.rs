@@ -134,7 +134,8 @@ impl GivenBuckets {
     #[must_use]
     pub fn peek(&self, bucket: usize, now_ns: u64) -> u16 {
         let waits = self.uses.get(bucket).map_or(0, |one| one.waits);
-        let due = self.moves.get((waits as usize).wrapping_sub(1)).filter(|one| self.due(one, now_ns).is_some());
+        let due =
+            self.moves.get((waits as usize).wrapping_sub(1)).filter(|one| self.due(one, now_ns).is_some());
         due.map_or_else(|| self.buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET), |one| one.target)
     }
 
@@ -160,14 +161,16 @@ impl GivenBuckets {
     /// or to `None` if the target is gone. A bucket whose target is gone moves at once: to the destination of
     /// its pending move, or else to the targets that have buckets, in turn.
     pub fn inherit(&mut self, old: &GivenBuckets, now_is: impl Fn(u16) -> Option<u16>) {
-        let mut slots: Vec<u16> = old.buckets.slots().iter().map(|slot| now_is(*slot).unwrap_or(NO_TARGET)).collect();
+        let mut slots: Vec<u16> =
+            old.buckets.slots().iter().map(|slot| now_is(*slot).unwrap_or(NO_TARGET)).collect();
         let mut heirs: Vec<u16> = slots.iter().copied().filter(|slot| *slot != NO_TARGET).collect();
         heirs.sort_unstable();
         heirs.dedup();
         let (mut uses, mut moves, mut moved) = (old.uses.clone(), Vec::new(), old.moved);
         uses.iter_mut().for_each(|one| one.waits = 0);
-        let lost =
-            |bucket: usize, slots: &[u16]| old.buckets.slots()[bucket] != slots[bucket] && slots[bucket] == NO_TARGET;
+        let lost = |bucket: usize, slots: &[u16]| {
+            old.buckets.slots()[bucket] != slots[bucket] && slots[bucket] == NO_TARGET
+        };
         for one in &old.moves {
             let target = if one.target == NO_TARGET { Some(NO_TARGET) } else { now_is(one.target) };
             let (Some(target), bucket) = (target, one.bucket as usize) else { continue };
@@ -303,12 +306,20 @@ mod tests {
         old.give(1, 2, WAIT, 1);
         let mut heir = GivenBuckets::new(4, 9);
         heir.inherit(&old, |target| [Some(7), Some(8), None].get(usize::from(target)).copied().flatten());
-        assert_eq!((heir.buckets().slots(), heir.pending()), (&[7; 4][..], 1), "target 2 is gone, and its move");
+        assert_eq!(
+            (heir.buckets().slots(), heir.pending()),
+            (&[7; 4][..], 1),
+            "target 2 is gone, and its move"
+        );
         assert_eq!(heir.packets().collect::<Vec<_>>(), [1; 4]);
         assert_eq!(heir.meet(0, 60, 50), 8);
         heir.inherit(&old, |target| (target == 1).then_some(3));
         heir.settle_some(usize::MAX, 2);
-        assert_eq!(heir.buckets().slots(), [3, NO_TARGET, NO_TARGET, NO_TARGET], "without a target it moves at once");
+        assert_eq!(
+            heir.buckets().slots(),
+            [3, NO_TARGET, NO_TARGET, NO_TARGET],
+            "without a target it moves at once"
+        );
     }
 
     /// An operation on the buckets.
@@ -336,12 +347,14 @@ mod tests {
         fn moves_are_those_of_a_naive_twin(acts in prop::collection::vec(act(), 0..80)) {
             let mut given = GivenBuckets::new(4, 3);
             let (mut now, mut slots) = (0, [NO_TARGET; 4]);
-            let (mut last, mut waits) = (BTreeMap::<u32, u64>::new(), BTreeMap::<u32, (u16, u64, u64)>::new());
+            let (mut last, mut waits) = (BTreeMap::<u32, u64>::new(), BTreeMap::<u32, (u16, u64,
+                u64)>::new());
             let (mut moved, mut busy) = (0, 0);
             let mut settle = |bucket: u32, now: u64, slots: &mut [u16; 4], last: &BTreeMap<u32, u64>,
                               waits: &mut BTreeMap<u32, (u16, u64, u64)>| {
                 let Some(&(to, gap, until)) = waits.get(&bucket) else { return };
-                let rests = slots[bucket as usize] == NO_TARGET || last.get(&bucket).is_none_or(|last| now - last >= gap);
+                let rests = slots[bucket as usize] == NO_TARGET || last.get(&bucket).is_none_or(|last|
+                    now - last >= gap);
                 if rests || now >= until {
                     slots[bucket as usize] = to;
                     waits.remove(&bucket);

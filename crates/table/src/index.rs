@@ -161,8 +161,11 @@ impl Index {
             }
             for slot in 0..SLOTS {
                 let bucket = self.bucket(steps[at].bucket);
-                let next =
-                    Step { bucket: self.other(steps[at].bucket, bucket[slot]), parent: at as u16, slot: slot as u16 };
+                let next = Step {
+                    bucket: self.other(steps[at].bucket, bucket[slot]),
+                    parent: at as u16,
+                    slot: slot as u16,
+                };
                 if let Some(free) = free_slot(self.bucket(next.bucket)) {
                     return Some(self.shift(&steps, next, free));
                 }
@@ -334,7 +337,8 @@ mod tests {
         /// Draws hashes from a few values only, so that buckets overflow. Every accepted entry is found until
         /// it is removed.
         #[test]
-        fn what_is_entered_is_found(rows in 1_usize..100, steps in prop::collection::vec((any::<bool>(), 0_u64..40), 1..400)) {
+        fn what_is_entered_is_found(rows in 1_usize..100, steps in prop::collection::vec((any::<bool>(),
+            0_u64..40), 1..400)) {
             let mut index = Index::with_rows(rows);
             let mut twin: Vec<(u64, u32)> = Vec::new();
             for (row, (add, hash)) in steps.into_iter().enumerate() {

@@ -5,16 +5,16 @@
 //! meets. The data path looks up whole batches, selected by a `u64` mask (bit i = packet i), because the
 //! memory latencies of 64 packets overlap and those of a single packet do not.
 //!
-//! | module     | answers                                             | structure                               |
-//! |------------|-----------------------------------------------------|-----------------------------------------|
-//! | [`exact`]  | which row has this key                              | bucketised cuckoo index over dense rows |
-//! | [`small`]  | the same, for a handful of keys                     | compare with each                       |
-//! | [`flow`]   | which flow is this, what was decided, what was seen | the same index, 64-byte rows            |
-//! | [`bucket`] | which target does this hash go to                   | an array, filled two ways               |
-//! | [`given`]  | the same, where targets are given bucket by bucket  | the array, a row of counts for each     |
-//! | [`lpm`]    | which is the longest prefix of this address         | multibit trie, 4 bits a node            |
-//! | [`acl`]    | which rule of the least priority matches            | tuple space over one cuckoo index       |
-//! | [`meter`]  | what colour is this packet                          | token buckets of RFC 2697 and RFC 2698  |
+//! | module | answers | structure |
+//! |---|---|---|
+//! | [`exact`] | which row has this key | bucketised cuckoo index over dense rows |
+//! | [`small`] | the same, for a handful of keys | compare with each |
+//! | [`flow`] | which flow is this, what was decided, what was seen | the same index, 64-byte rows |
+//! | [`bucket`] | which target does this hash go to | an array, filled two ways |
+//! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
+//! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
+//! | [`acl`] | which rule of the least priority matches | tuple space over one cuckoo index |
+//! | [`meter`] | what colour is this packet | token buckets of RFC 2697 and RFC 2698 |
 #![forbid(unsafe_code)]
 
 pub mod acl;

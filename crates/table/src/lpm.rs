@@ -69,7 +69,9 @@ impl std::fmt::Display for LpmError {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LpmError::Full => crate::Full.fmt(formatter),
-            LpmError::Length(length) => write!(formatter, "a prefix of {length} bits is longer than an address"),
+            LpmError::Length(length) => {
+                write!(formatter, "a prefix of {length} bits is longer than an address")
+            }
         }
     }
 }
@@ -354,7 +356,9 @@ impl Trie {
         std::iter::successors(Some(first), move |&(place, depth)| {
             let entry = self.entry(place);
             let deeper = entry & NODE != 0 && depth < length;
-            deeper.then(|| (Place { node: Some(entry ^ NODE), at: nibble(prefix, depth) as u32 }, depth + STRIDE))
+            deeper.then(|| {
+                (Place { node: Some(entry ^ NODE), at: nibble(prefix, depth) as u32 }, depth + STRIDE)
+            })
         })
     }
 
@@ -474,7 +478,9 @@ mod tests {
     #[test]
     fn the_longest_prefix_wins() {
         let mut table = Lpm::with_capacity(Width::V4, 10);
-        for (value, text) in (0..).zip(["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32"]) {
+        for (value, text) in
+            (0..).zip(["0.0.0.0/0", "10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24", "10.1.2.3/32"])
+        {
             let (prefix, length) = v4(text);
             assert_eq!(table.insert(prefix, length, value), Ok(None));
         }
@@ -484,7 +490,11 @@ mod tests {
         assert_eq!(find(&table, "10.1.3.4"), Some(2));
         assert_eq!(find(&table, "10.2.3.4"), Some(1));
         assert_eq!(find(&table, "11.2.3.4"), Some(0));
-        assert_eq!(table.insert(v4("10.1.2.77").0, 24, 33), Ok(Some(3)), "bits behind the length are ignored");
+        assert_eq!(
+            table.insert(v4("10.1.2.77").0, 24, 33),
+            Ok(Some(3)),
+            "bits behind the length are ignored"
+        );
         assert_eq!(find(&table, "10.1.2.4"), Some(33));
         assert_eq!(table.remove(v4("10.1.2.0").0, 24), Some(33));
         assert_eq!(find(&table, "10.1.2.4"), Some(2));
@@ -530,7 +540,8 @@ mod tests {
     /// Addresses that differ in few bits, so that prefixes nest.
     fn address(bits: u8) -> impl Strategy<Value = u128> {
         let middle = bits / 2 - 2;
-        (0_u128..4, 0_u128..16, 0_u128..8).prop_map(move |(high, mid, low)| high << (bits - 2) | mid << middle | low)
+        (0_u128..4, 0_u128..16, 0_u128..8)
+            .prop_map(move |(high, mid, low)| high << (bits - 2) | mid << middle | low)
     }
 
     proptest! {
@@ -554,7 +565,8 @@ mod tests {
                 if operation == 0 {
                     prop_assert_eq!(table.remove(address, length), twin.remove(&(length, prefix)));
                 } else if twin.len() < capacity || twin.contains_key(&(length, prefix)) {
-                    prop_assert_eq!(table.insert(address, length, value), Ok(twin.insert((length, prefix), value)));
+                    prop_assert_eq!(table.insert(address, length, value), Ok(twin.insert((length, prefix),
+                        value)));
                 } else {
                     prop_assert_eq!(table.insert(address, length, value), Err(LpmError::Full));
                 }
@@ -568,7 +580,8 @@ mod tests {
                 let batch = (hits >> i & 1 == 1).then_some(values[i]);
                 prop_assert_eq!(batch, expected.filter(|_| mask >> i & 1 == 1));
             }
-            let listed: BTreeMap<_, _> = table.iter().map(|(prefix, length, value)| ((length, prefix), value)).collect();
+            let listed: BTreeMap<_, _> = table.iter().map(|(prefix, length, value)| ((length, prefix),
+                value)).collect();
             prop_assert_eq!(&listed, &twin);
             for &(length, prefix) in twin.keys() {
                 table.remove(prefix, length);

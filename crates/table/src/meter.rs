@@ -102,7 +102,9 @@ impl fmt::Display for MeterError {
         match self {
             MeterError::BurstTooLarge => write!(formatter, "a burst is above {BURST_MAX}"),
             MeterError::NoBurst => formatter.write_str("a burst of 0 lets no packet pass"),
-            MeterError::PeakBelowCommitted => formatter.write_str("the peak rate is below the committed rate"),
+            MeterError::PeakBelowCommitted => {
+                formatter.write_str("the peak rate is below the committed rate")
+            }
         }
     }
 }
@@ -137,7 +139,9 @@ impl Meter {
             Rates::Two { committed_burst: 0, .. } | Rates::Two { peak_burst: 0, .. } => {
                 return Err(MeterError::NoBurst);
             }
-            Rates::Two { committed, peak, .. } if peak < committed => return Err(MeterError::PeakBelowCommitted),
+            Rates::Two { committed, peak, .. } if peak < committed => {
+                return Err(MeterError::PeakBelowCommitted);
+            }
             Rates::Two { committed_burst, peak_burst, .. } => (committed_burst, peak_burst),
         };
         let scale = |burst: u64| burst.checked_mul(NANO).ok_or(MeterError::BurstTooLarge);
@@ -322,13 +326,18 @@ mod tests {
     }
 
     fn config() -> impl Strategy<Value = MeterConfig> {
-        let single = (rate(), 1_u64..5000, 0_u64..5000).prop_map(|(committed, committed_burst, excess_burst)| {
-            Rates::Single { committed, committed_burst, excess_burst }
-        });
-        let two =
-            (rate(), 1_u64..5000, rate(), 1_u64..5000).prop_map(|(committed, committed_burst, more, peak_burst)| {
-                Rates::Two { committed, committed_burst, peak: committed + more, peak_burst }
+        let single =
+            (rate(), 1_u64..5000, 0_u64..5000).prop_map(|(committed, committed_burst, excess_burst)| {
+                Rates::Single { committed, committed_burst, excess_burst }
             });
+        let two = (rate(), 1_u64..5000, rate(), 1_u64..5000).prop_map(
+            |(committed, committed_burst, more, peak_burst)| Rates::Two {
+                committed,
+                committed_burst,
+                peak: committed + more,
+                peak_burst,
+            },
+        );
         let awareness = prop_oneof![Just(Awareness::Blind), Just(Awareness::Aware)];
         let unit = prop_oneof![3 => Just(Unit::Bytes), 1 => Just(Unit::Packets)];
         (prop_oneof![single, two], awareness, unit).prop_map(|(rates, awareness, unit)| MeterConfig {
@@ -361,9 +370,12 @@ mod tests {
     #[test]
     fn what_contradicts_the_rfc_is_refused() {
         let with = |rates| Meter::new(MeterConfig { rates, ..SINGLE }).map(drop);
-        let single =
-            |committed_burst, excess_burst| with(Rates::Single { committed: 1, committed_burst, excess_burst });
-        let two = |committed, peak, peak_burst| with(Rates::Two { committed, committed_burst: 1, peak, peak_burst });
+        let single = |committed_burst, excess_burst| {
+            with(Rates::Single { committed: 1, committed_burst, excess_burst })
+        };
+        let two = |committed, peak, peak_burst| {
+            with(Rates::Two { committed, committed_burst: 1, peak, peak_burst })
+        };
         assert_eq!(single(0, 0), Err(MeterError::NoBurst));
         assert_eq!(single(0, 1), Ok(()));
         assert_eq!(single(BURST_MAX, BURST_MAX), Ok(()));
@@ -374,7 +386,8 @@ mod tests {
 
     #[test]
     fn no_gap_is_too_long_and_the_clock_may_go_back() {
-        let rates = Rates::Single { committed: u64::MAX, committed_burst: BURST_MAX, excess_burst: BURST_MAX };
+        let rates =
+            Rates::Single { committed: u64::MAX, committed_burst: BURST_MAX, excess_burst: BURST_MAX };
         let mut meter = Meter::new(MeterConfig { rates, ..SINGLE }).unwrap();
         assert_eq!(meter.color(u64::MAX, u32::MAX, Color::Green), Color::Green);
         assert_eq!(meter.color(0, u32::MAX, Color::Green), Color::Green);
@@ -406,12 +419,14 @@ mod tests {
                 let expected = twin.color(now, size, incoming);
                 prop_assert_eq!(meter.peek(now, size, incoming), expected);
                 prop_assert_eq!(meter.color(now, size, incoming), expected);
-                prop_assert_eq!((u128::from(meter.now.committed), u128::from(meter.now.second)), (twin.committed, twin.second));
+                prop_assert_eq!((u128::from(meter.now.committed), u128::from(meter.now.second)),
+                    (twin.committed, twin.second));
             }
         }
 
         #[test]
-        fn nothing_overflows(config in config(), packets in prop::collection::vec((any::<u64>(), any::<u32>(), incoming()), 1..50)) {
+        fn nothing_overflows(config in config(), packets in prop::collection::vec((any::<u64>(),
+            any::<u32>(), incoming()), 1..50)) {
             let mut meter = Meter::new(config).unwrap();
             for (now, size, incoming) in packets {
                 let peeked = meter.peek(now, size, incoming);

@@ -138,10 +138,13 @@ mod tests {
             for (add, key) in steps {
                 let at = twin.iter().position(|entry| entry.0 == key);
                 match (add, at) {
-                    (true, Some(at)) => prop_assert_eq!(table.insert([key, 5]), Err(InsertError::Exists(twin[at].1))),
-                    (true, None) if twin.len() == KEYS_MAX => prop_assert_eq!(table.insert([key, 5]), Err(InsertError::Full)),
+                    (true, Some(at)) => prop_assert_eq!(table.insert([key, 5]),
+                        Err(InsertError::Exists(twin[at].1))),
+                    (true, None) if twin.len() == KEYS_MAX => prop_assert_eq!(table.insert([key, 5]),
+                        Err(InsertError::Full)),
                     (true, None) => twin.push((key, table.insert([key, 5]).unwrap())),
-                    (false, at) => prop_assert_eq!(table.remove(&[key, 5]), at.map(|at| twin.swap_remove(at).1)),
+                    (false, at) => prop_assert_eq!(table.remove(&[key, 5]), at.map(|at|
+                        twin.swap_remove(at).1)),
                 }
             }
             let keys = std::array::from_fn(|i| [i as u64, 5]);

@@ -91,5 +91,10 @@ impl Aggregation {
 /// The settings of a member, in LACP's terms.
 pub(super) fn settings(bond: &Bond, id: u16, member: &Member) -> Settings {
     let port = NonZeroU16::MIN.saturating_add(id);
-    Settings { mac: member.mac.unwrap_or_else(|| bond.mac()), port, priority: member.priority, key: member.key }
+    Settings {
+        mac: member.mac.unwrap_or_else(|| bond.mac()),
+        port,
+        priority: member.priority,
+        key: member.key,
+    }
 }

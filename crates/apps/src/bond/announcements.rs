@@ -82,7 +82,8 @@ pub fn question(mac: Mac, source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
         IpAddr::V4(target) => arp_like((mac, None), ETHER_ARP, 1, [source, target]),
         IpAddr::V6(target) => {
             let [.., a, b, c] = target.octets();
-            let group = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
+            let group =
+                Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), u16::from_be_bytes([b, c]));
             let message = [&[135, 0, 0, 0, 0, 0, 0, 0][..], &target.octets()].concat();
             icmpv6((mac, [0x33, 0x33, 0xff, a, b, c]), (Ipv6Addr::UNSPECIFIED, group), message)
         }
@@ -94,7 +95,9 @@ pub fn question(mac: Mac, source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
 pub fn answer(frame: &[u8]) -> Option<IpAddr> {
     let ether_type = u16::from_be_bytes(frame.get(12..14)?.try_into().ok()?);
     match ether_type {
-        ETHER_ARP if frame.get(20..22)? == [0, 2] => Some(IpAddr::from(<[u8; 4]>::try_from(frame.get(28..32)?).ok()?)),
+        ETHER_ARP if frame.get(20..22)? == [0, 2] => {
+            Some(IpAddr::from(<[u8; 4]>::try_from(frame.get(28..32)?).ok()?))
+        }
         ETHER_IPV6 if *frame.get(20)? == 58 && *frame.get(54)? == 136 => {
             Some(IpAddr::from(<[u8; 16]>::try_from(frame.get(62..78)?).ok()?))
         }
@@ -130,7 +133,8 @@ fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
 /// A message of neighbour discovery, its checksum (RFC 4443 §2.3) filled in.
 fn icmpv6((from, to): (Mac, Mac), (source, target): (Ipv6Addr, Ipv6Addr), mut message: Vec<u8>) -> Vec<u8> {
     let length = message.len() as u16;
-    let pseudo = [&source.octets()[..], &target.octets(), &u32::from(length).to_be_bytes(), &[0, 0, 0, 58]].concat();
+    let pseudo =
+        [&source.octets()[..], &target.octets(), &u32::from(length).to_be_bytes(), &[0, 0, 0, 58]].concat();
     let sum = packet::checksum(packet::Sum::default().bytes(&pseudo).bytes(&message));
     message[2..4].copy_from_slice(&sum.to_be_bytes());
     let mut frame = ethernet(to, from, None, ETHER_IPV6);

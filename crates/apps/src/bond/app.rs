@@ -86,8 +86,11 @@ impl BondApp {
         }
         for (id, member) in self.members.each() {
             let decides = self.aggregation.decides();
-            let admission =
-                if decides { Admission { collecting: false, distributing: false } } else { Admission::default() };
+            let admission = if decides {
+                Admission { collecting: false, distributing: false }
+            } else {
+                Admission::default()
+            };
             let settings = settings(&self.bond, id, &member);
             self.tell_lacp(now_ns, lacp::Event::Add { member: id, settings }, actions);
             let link = links::Link { member: id, carrier: false, speed_bps: None, admission };
@@ -95,7 +98,14 @@ impl BondApp {
         }
     }
 
-    fn link(&mut self, now_ns: u64, port: PortId, up: bool, speed_bps: Option<u64>, actions: &mut Vec<Action>) {
+    fn link(
+        &mut self,
+        now_ns: u64,
+        port: PortId,
+        up: bool,
+        speed_bps: Option<u64>,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(id) = self.members.at(port) else { return };
         if let Some(speed) = speed_bps {
             self.members.set_speed(id, speed);
@@ -184,7 +194,9 @@ impl BondApp {
 
     /// Announces to the network that the stations inside are now reached by another member.
     fn announce(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let Some(output) = self.links.active().and_then(|id| Some(self.members.get(id)?.port)) else { return };
+        let Some(output) = self.links.active().and_then(|id| Some(self.members.get(id)?.port)) else {
+            return;
+        };
         self.announcements.start(&self.bond, output, &self.stations.learnt, actions);
         self.announcements.send(now_ns, self.bond.inward, &self.stations.learnt, actions);
     }
@@ -213,7 +225,8 @@ impl BondApp {
                     self.reassign(now_ns, "LACP has or has not a partner", actions);
                 }
                 lacp::Action::Report { member, notice, kept_back } => {
-                    let more = if kept_back > 0 { format!(" ({kept_back} like it before)") } else { String::new() };
+                    let more =
+                        if kept_back > 0 { format!(" ({kept_back} like it before)") } else { String::new() };
                     actions.push(Action::Say(format!("{}: {notice}{more}", self.members.name(member))));
                 }
             }
@@ -274,14 +287,16 @@ impl BondApp {
     fn probe(&self, id: u16, target: u8, actions: &mut Vec<Action>) {
         let (Some(member), Some(probe)) = (self.members.get(id), &self.bond.probe) else { return };
         let Some(&target) = probe.targets.get(usize::from(target)) else { return };
-        let bytes = announcements::question(member.mac.unwrap_or_else(|| self.bond.mac()), probe.source, target);
+        let bytes =
+            announcements::question(member.mac.unwrap_or_else(|| self.bond.mac()), probe.source, target);
         actions.push(Action::Inject { bytes, output: member.port });
     }
 
     /// Updates the entries of `in` and `group/active` to the state of the links.
     fn admit(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let each = self.members.each();
-        let wanted = each.iter().filter(|(id, _)| self.listens(*id)).map(|(id, member)| (*id, member.port)).collect();
+        let wanted =
+            each.iter().filter(|(id, _)| self.listens(*id)).map(|(id, member)| (*id, member.port)).collect();
         let active = self.links.active().and_then(|id| Some(self.members.get(id)?.port));
         self.admitted.update(now_ns, &wanted, active, actions);
     }
@@ -380,7 +395,8 @@ impl App for BondApp {
 
     fn wake_ns(&self) -> Option<u64> {
         let rebalance = self.traffic.balance.wake_ns().filter(|_| self.may_rebalance());
-        let (lacp, links, learnt) = (self.aggregation.wake_ns(), self.links.wake_ns(), self.stations.learnt.wake_ns());
+        let (lacp, links, learnt) =
+            (self.aggregation.wake_ns(), self.links.wake_ns(), self.stations.learnt.wake_ns());
         let times = [lacp, links, rebalance, self.admitted.wake_ns(), learnt, self.announcements.wake_ns()];
         times.into_iter().chain([self.traffic.elephants.wake_ns()]).flatten().min()
     }

@@ -116,7 +116,8 @@ impl Assignment {
             .filter(|&&(number, _)| number != NO_TARGET)
             .map(|&(number, weight)| (number, Member { weight, up: false, shift: 0 }))
             .collect();
-        let mut assignment = Assignment { members, slots: Vec::new(), buckets: Vec::new(), failed: Vec::new() };
+        let mut assignment =
+            Assignment { members, slots: Vec::new(), buckets: Vec::new(), failed: Vec::new() };
         assignment.resize(size);
         assignment
     }
@@ -201,7 +202,8 @@ impl Assignment {
 
     /// Makes `active` the only member that is up, as an active-backup bond requires.
     pub fn set_only(&mut self, active: Option<u16>) -> Vec<Move> {
-        let others: Vec<u16> = self.members.keys().copied().filter(|&member| Some(member) != active).collect();
+        let others: Vec<u16> =
+            self.members.keys().copied().filter(|&member| Some(member) != active).collect();
         let mut moves = active.map_or_else(Vec::new, |member| self.set_up(member, true));
         for member in others {
             let later = self.set_up(member, false);
@@ -250,7 +252,11 @@ impl Assignment {
 
     /// Moves the buckets of a rebalance, except those that can no longer be moved.
     pub fn rebalance(&mut self, wanted: impl IntoIterator<Item = (u32, u16)>) -> Vec<Move> {
-        wanted.into_iter().filter_map(|(bucket, member)| self.migrate(bucket, member).ok()).flatten().collect()
+        wanted
+            .into_iter()
+            .filter_map(|(bucket, member)| self.migrate(bucket, member).ok())
+            .flatten()
+            .collect()
     }
 
     /// Learns from `waits` which buckets have a pending move; all others are where they should be.
@@ -284,7 +290,8 @@ impl Assignment {
     /// Gives the buckets of a failed member to others. Returns the previous member of each bucket.
     fn fail(&mut self, member: u16) -> Vec<u16> {
         let before = self.slots.clone();
-        self.failed.push((member, (0..).zip(&before).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()));
+        self.failed
+            .push((member, (0..).zip(&before).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()));
         self.place();
         before
     }
@@ -499,7 +506,9 @@ impl Ledger {
             if self.lines[own].surplus < 0 {
                 while self.lines[own].surplus < 0 && self.pass(self.richest(), Some(own), &mut moves) {}
             } else {
-                while self.lines[own].surplus > 0 && self.pass(Some(own), self.poorest(|_| true), &mut moves) {}
+                while self.lines[own].surplus > 0 && self.pass(Some(own), self.poorest(|_| true), &mut moves)
+                {
+                }
             }
         }
         if all {

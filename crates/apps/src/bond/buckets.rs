@@ -46,7 +46,8 @@ pub(super) struct Moved {
 impl Buckets {
     /// The buckets of a bond that has no usable member yet.
     pub fn new(bond: &Bond, members: &Members) -> Buckets {
-        let weights: Vec<(u16, u32)> = members.each().iter().map(|(id, _)| (*id, members.weight(*id))).collect();
+        let weights: Vec<(u16, u32)> =
+            members.each().iter().map(|(id, _)| (*id, members.weight(*id))).collect();
         Buckets {
             group: GroupId::default(),
             assignment: Assignment::new(bond.size(), &weights),
@@ -71,7 +72,14 @@ impl Buckets {
 
     /// Orders moves of buckets. A later move of a bucket replaces an earlier one. While nothing is sent,
     /// moves are only recorded.
-    pub fn order(&mut self, now_ns: u64, moves: &[Move], why: &str, members: &Members, actions: &mut Vec<Action>) {
+    pub fn order(
+        &mut self,
+        now_ns: u64,
+        moves: &[Move],
+        why: &str,
+        members: &Members,
+        actions: &mut Vec<Action>,
+    ) {
         for when in [When::Now, When::Idle] {
             let list = moves.iter().filter(|one| one.when == when);
             let list: Vec<(u32, u16)> = list.map(|one| (one.bucket, members.target(one.to))).collect();

@@ -136,8 +136,14 @@ pub enum Mode {
 
 impl Mode {
     /// All modes.
-    pub const ALL: [Mode; 6] =
-        [Mode::ActiveBackup, Mode::BalanceSlb, Mode::BalanceTcp, Mode::Static, Mode::RoundRobin, Mode::Broadcast];
+    pub const ALL: [Mode; 6] = [
+        Mode::ActiveBackup,
+        Mode::BalanceSlb,
+        Mode::BalanceTcp,
+        Mode::Static,
+        Mode::RoundRobin,
+        Mode::Broadcast,
+    ];
 
     /// Its name in configurations.
     #[must_use]
@@ -252,7 +258,10 @@ impl Bond {
     fn members_alike(&self, add: &mut impl FnMut(Origin, Problem)) {
         for (at, member) in self.members.iter().enumerate() {
             if self.members[..at].iter().any(|other| other.port == member.port) {
-                add(member.origin, Problem::MemberTwice { member: member.name.clone(), bond: self.name.clone() });
+                add(
+                    member.origin,
+                    Problem::MemberTwice { member: member.name.clone(), bond: self.name.clone() },
+                );
             }
             if self.inward == Inward::Port(member.port) {
                 add(member.origin, Problem::InsideIsMember { member: member.name.clone() });
@@ -269,16 +278,19 @@ impl Bond {
 
 /// Derives a locally administered address from a name (FNV-1a).
 fn made_of(name: &str) -> [u8; 6] {
-    let hash = name
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
     let [_, _, _, a, b, c, d, e] = hash.to_be_bytes();
     [0x02, a, b, c, d, e]
 }
 
 /// What is wrong with a bond.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
+#[allow(
+    missing_docs,
+    reason = "every variant's sentence is its documentation, its fields are what the sentence names"
+)]
 pub enum Problem {
     #[error("bond `{name}` has no members")]
     NoMembers { name: String },
@@ -302,17 +314,23 @@ pub enum Problem {
     NoElephants { mode: &'static str },
     #[error("bond `{name}` looks for elephants when it rebalances, which is never: write an `interval`")]
     ElephantsNever { name: String },
-    #[error("bond `{name}` cannot find elephants with `hash: rss`: which bucket a flow has is known to the NIC alone")]
+    #[error(
+        "bond `{name}` cannot find elephants with `hash: rss`: which bucket a flow has is known to the NIC \
+            alone"
+    )]
     ElephantsByRss { name: String },
     #[error(
-        "`hash: rss` has no part in `mode: {mode}`, which does not go by the 5-tuple: `balance_tcp` and `static` do"
+        "`hash: rss` has no part in `mode: {mode}`, which does not go by the 5-tuple: `balance_tcp` and \
+            `static` do"
     )]
     NoRss { mode: &'static str },
     #[error("`primary: {primary}` is no member")]
     Primary { primary: String },
     #[error("{0}")]
     Lacp(lacp::Problem),
-    #[error("the MTU of `{first}` is {mtu} and that of `{second}` {its}: members of a bond carry the same frames")]
+    #[error(
+        "the MTU of `{first}` is {mtu} and that of `{second}` {its}: members of a bond carry the same frames"
+    )]
     MixedMtu { first: String, mtu: u32, second: String, its: u32 },
 }
 
@@ -323,7 +341,8 @@ pub fn problems(bonds: &[Bond]) -> Vec<(Origin, Problem)> {
     for (at, bond) in bonds.iter().enumerate() {
         bond.problems(&mut |origin, problem| list.push((origin, problem)));
         for member in &bond.members {
-            let owner = bonds[..at].iter().find(|other| other.members.iter().any(|one| one.port == member.port));
+            let owner =
+                bonds[..at].iter().find(|other| other.members.iter().any(|one| one.port == member.port));
             if let Some(owner) = owner {
                 let problem = Problem::MemberTwice { member: member.name.clone(), bond: owner.name.clone() };
                 list.push((member.origin, problem));

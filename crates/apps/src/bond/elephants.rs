@@ -337,7 +337,8 @@ impl Elephants {
         actions.extend(self.move_heavy(vec![(slot, with.members.target(look.member))], When::Now, with));
         let entry = Entry::on(EntryMatch::Flow(flow)).value(self.value_of(slot)).run_time();
         actions.push(Action::Change(Change::Add { pipe, entry }));
-        let why = format!("{} % of what bucket {} was seen to carry", bytes * 100 / look.bytes.max(1), look.bucket);
+        let why =
+            format!("{} % of what bucket {} was seen to carry", bytes * 100 / look.bytes.max(1), look.bucket);
         actions.push(Action::Say(format!("pinned: {flow} on {}, {why}", with.members.name(look.member))));
         with.rebalance.hand_over(look.bucket, with.bond.size() + slot, (bytes, look.bytes));
         if let Some(told) = self.told.get_mut(slot as usize) {
@@ -419,7 +420,8 @@ impl Elephants {
     /// Makes flows that were to leave a member when idle leave it now.
     pub fn hasten(&self, id: u16, with: &With<'_>, actions: &mut Vec<Action>) {
         let late = self.pins.iter().filter(|one| one.1.leaving.contains(&id));
-        let late: Vec<(u32, u16)> = late.map(|(slot, pin)| (*slot, with.members.target(pin.member))).collect();
+        let late: Vec<(u32, u16)> =
+            late.map(|(slot, pin)| (*slot, with.members.target(pin.member))).collect();
         if !late.is_empty() {
             actions.extend(self.move_heavy(late, When::Now, with));
         }
@@ -429,7 +431,9 @@ impl Elephants {
     /// their buckets.
     pub fn settle(&mut self, now_ns: u64, why: &str, with: &mut With<'_>, actions: &mut Vec<Action>) {
         let assignment = &with.buckets.assignment;
-        let to = |pin: &Pin| assignment.slots().get(pin.bucket as usize).copied().filter(|to| assignment.lives(*to));
+        let to = |pin: &Pin| {
+            assignment.slots().get(pin.bucket as usize).copied().filter(|to| assignment.lives(*to))
+        };
         let pins = self.pins.iter().filter(|one| !assignment.lives(one.1.member));
         let list: Vec<(u32, u16)> = pins.filter_map(|(slot, pin)| Some((*slot, to(pin)?))).collect();
         for (slot, to) in list {

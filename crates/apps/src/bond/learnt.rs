@@ -77,7 +77,8 @@ impl Learnt {
 
     /// Removes and returns an address that was learnt too long ago, if there is one.
     pub fn age(&mut self, now_ns: u64) -> Option<Mac> {
-        let first = *self.order.front().filter(|_| self.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))?;
+        let first =
+            *self.order.front().filter(|_| self.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))?;
         self.forget(first);
         Some(first)
     }

@@ -308,8 +308,9 @@ impl Links {
     /// When the next delay ends or the next probe is due, if there is no event before.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
-        let probe =
-            |member: &Member| member.probes.as_ref().map(|probes| probes.next_ns).filter(|&next| next < u64::MAX);
+        let probe = |member: &Member| {
+            member.probes.as_ref().map(|probes| probes.next_ns).filter(|&next| next < u64::MAX)
+        };
         self.members.values().flat_map(|member| [member.due_ns, probe(member)]).flatten().min()
     }
 
@@ -400,7 +401,9 @@ impl Links {
         let Some(rule) = self.policy.probe else { return };
         let interval_ns = u64::from(rule.interval_ms.max(1)) * NS_PER_MS;
         for (&number, member) in &mut self.members {
-            let Some(probes) = member.probes.as_mut().filter(|probes| probes.next_ns <= due_ns) else { continue };
+            let Some(probes) = member.probes.as_mut().filter(|probes| probes.next_ns <= due_ns) else {
+                continue;
+            };
             let next_ns = probes.next_ns.saturating_add(interval_ns);
             probes.next_ns = if next_ns <= now_ns { now_ns.saturating_add(interval_ns) } else { next_ns };
             for (at, target) in (0..).zip(&mut probes.targets) {

@@ -36,7 +36,8 @@ struct Gone {
 impl Members {
     /// The members of a configuration, numbered by position.
     pub fn new(bond: &Bond) -> Members {
-        let ids: BTreeMap<String, u16> = bond.members.iter().map(|member| member.name.clone()).zip(0..).collect();
+        let ids: BTreeMap<String, u16> =
+            bond.members.iter().map(|member| member.name.clone()).zip(0..).collect();
         Members {
             list: bond.members.clone(),
             mode: bond.mode,
@@ -133,7 +134,9 @@ impl Members {
         match self.mode {
             Mode::ActiveBackup => 1,
             Mode::Broadcast => member.weight.map_or(1, |weight| weight.min(1)),
-            _ => member.weight.or(self.speeds.get(&id).copied().map(weight_of_speed)).unwrap_or(UNKNOWN_WEIGHT),
+            _ => {
+                member.weight.or(self.speeds.get(&id).copied().map(weight_of_speed)).unwrap_or(UNKNOWN_WEIGHT)
+            }
         }
     }
 }

@@ -28,7 +28,8 @@ mod yaml;
 
 pub use app::BondApp;
 pub use config::{
-    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem, problems,
+    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem,
+    problems,
 };
 pub use pipes::Names;
 pub use yaml::Bonds;

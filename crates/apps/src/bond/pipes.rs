@@ -5,8 +5,8 @@ use super::lacp::{ETHER_TYPE, SLOW_ADDRESS};
 use config::attachment::{Attachment, Closed, Inlet};
 use engine::builder::ProgramBuilder;
 use engine::program::{
-    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Target,
-    Template, Value,
+    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId,
+    Target, Template, Value,
 };
 use packet::{ETHER_ARP, Field};
 use std::net::IpAddr;
@@ -106,7 +106,10 @@ impl Bond {
         let slow = program.app(names.slow());
         let inward = self.inward(program, &names);
         let inward = self.answers(program, &names, inward);
-        let to_app = self.pipe(names.slow()).constant(Field::EthType, ETHER_TYPE).constant(Field::EthDst, SLOW_ADDRESS);
+        let to_app = self
+            .pipe(names.slow())
+            .constant(Field::EthType, ETHER_TYPE)
+            .constant(Field::EthDst, SLOW_ADDRESS);
         let root = program.pipe(to_app.entry(Entry::default()).forward(slow).miss(inward));
         for member in &self.members {
             program.root(member.port, root);
@@ -195,7 +198,9 @@ impl Bond {
                 // Untagged frames are not looked up in this pipe.
                 hash(tagged).miss(untagged)
             }
-            Mode::Broadcast => self.pipe(self.name.clone()).entry(Entry::default()).forward(Forward::Flood(group)),
+            Mode::Broadcast => {
+                self.pipe(self.name.clone()).entry(Entry::default()).forward(Forward::Flood(group))
+            }
         };
         program.pipe(pipe)
     }
@@ -205,20 +210,23 @@ impl Bond {
     /// twin, which sends through the same port and copies frames to the app.
     fn by_flow(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let sampled = self.sampled(program, names);
-        let twin = |member: &Member| Target::new(format!("{}/sampled", member.name), sampled).origin(member.origin);
+        let twin =
+            |member: &Member| Target::new(format!("{}/sampled", member.name), sampled).origin(member.origin);
         let group = program.group(self.members_group().targets(self.members.iter().map(twin)));
         let twin = |(at, member): (u16, &Member)| {
             let target = EntryMatch::Target(self.members.len() as u16 + at);
             Entry::on(target).template(1).value(at).to(sampled).origin(member.origin)
         };
         let hash = self.hash(names.hash(), HashInput::Select(self.key), group);
-        let hash = hash.actions([Template::default(), mark("sampled")]).entries((0..).zip(&self.members).map(twin));
+        let hash =
+            hash.actions([Template::default(), mark("sampled")]).entries((0..).zip(&self.members).map(twin));
         let hash = program.pipe(hash);
         // Of the largest size allowed, so that buckets persist over a reload that changes the limit.
         let heavy = program.group(self.group(names.heavy(), ELEPHANTS_MAX, HEAVY_SEED));
         let heavy = self.hash(names.heavy(), HashInput::Fields(vec![(MARK, MARK.max())]), heavy);
         let heavy = program.pipe(heavy);
-        let flows = Pipe::flow(&self.name, Learn::Nothing).key(self.key).origin(self.origin).capacity(ELEPHANTS_MAX);
+        let flows =
+            Pipe::flow(&self.name, Learn::Nothing).key(self.key).origin(self.origin).capacity(ELEPHANTS_MAX);
         program.pipe(flows.actions([mark("heavy")]).forward(heavy).miss(hash))
     }
 
@@ -227,7 +235,9 @@ impl Bond {
         let app = program.app(names.heavy());
         let onwards = self.pipe(names.part("sampled/on")).per_entry(MARK);
         let next = program.pipe(self.to_members(onwards, EntryMatch::from));
-        program.pipe(self.pipe(names.part("sampled")).entry(Entry::default()).forward(Forward::Tee { app, next }))
+        program.pipe(
+            self.pipe(names.part("sampled")).entry(Entry::default()).forward(Forward::Tee { app, next }),
+        )
     }
 
     fn hash(&self, name: String, input: HashInput, group: GroupId) -> Pipe {
@@ -248,7 +258,8 @@ impl Bond {
             Inward::Open => Forward::Drop,
         };
         let next = if self.mode == Mode::BalanceSlb { self.single_switch(program, names, to) } else { to };
-        program.pipe(self.pipe(names.inward()).per_entry(Field::InputPort).capacity(ADMITTED_MAX).forward(next))
+        program
+            .pipe(self.pipe(names.inward()).per_entry(Field::InputPort).capacity(ADMITTED_MAX).forward(next))
     }
 
     /// If the bond probes, adds a pipe in front of that which copies answers to the app. Neighbour
@@ -256,7 +267,8 @@ impl Bond {
     fn answers(&self, program: &mut ProgramBuilder, names: &Names<'_>, next: PipeId) -> PipeId {
         let Some(probe) = &self.probe else { return next };
         let app = program.app(names.answers());
-        let copied = |part: &str, next| self.pipe(names.part(part)).forward(Forward::Tee { app, next }).miss(next);
+        let copied =
+            |part: &str, next| self.pipe(names.part(part)).forward(Forward::Tee { app, next }).miss(next);
         let arp: Vec<IpAddr> = probe.targets.iter().copied().filter(IpAddr::is_ipv4).collect();
         let mut next = next;
         if arp.len() < probe.targets.len() {
@@ -264,7 +276,8 @@ impl Bond {
             next = program.pipe(advertised.entry(Entry::default()));
         }
         if !arp.is_empty() {
-            let replies = copied("answers/v4", next).constant(Field::ArpOperation, 2).per_entry(Field::ArpSenderIp);
+            let replies =
+                copied("answers/v4", next).constant(Field::ArpOperation, 2).per_entry(Field::ArpSenderIp);
             next = program.pipe(replies.entries(arp));
         }
         next
@@ -275,7 +288,8 @@ impl Bond {
     /// gratuitous ARP, which announces that an address has moved outside.
     fn single_switch(&self, program: &mut ProgramBuilder, names: &Names<'_>, to: Forward) -> Forward {
         let members = self.members.len().max(1) as u32;
-        let active = self.pipe(names.group_active()).per_entry(Field::InputPort).capacity(members).forward(to);
+        let active =
+            self.pipe(names.group_active()).per_entry(Field::InputPort).capacity(members).forward(to);
         let active = program.pipe(active);
         let broadcast = self.pipe(names.part("group")).constant_bits(Field::EthDst, GROUP_BIT, GROUP_BIT);
         let broadcast = program.pipe(broadcast.entry(Entry::default()).forward(active).miss(to));

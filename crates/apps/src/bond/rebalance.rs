@@ -142,7 +142,13 @@ impl Rebalance {
     #[must_use]
     pub fn new(rule: Rule, interval_ms: u32, now_ns: u64, totals: &[u64]) -> Rebalance {
         let loads = vec![0; totals.len()];
-        Rebalance { rule, interval_ns: interval_ns(interval_ms), last_ns: now_ns, seen: totals.to_vec(), loads }
+        Rebalance {
+            rule,
+            interval_ns: interval_ns(interval_ms),
+            last_ns: now_ns,
+            seen: totals.to_vec(),
+            loads,
+        }
     }
 
     /// Changes the rule from the next run on.
@@ -261,7 +267,8 @@ struct Lane {
 
 impl Run {
     fn new(rule: Rule, loads: &[u64], view: View<'_>) -> Run {
-        let capacity = |carrier: &Carrier| if rule.by_capacity { u128::from(carrier.capacity.max(1)) } else { 1 };
+        let capacity =
+            |carrier: &Carrier| if rule.by_capacity { u128::from(carrier.capacity.max(1)) } else { 1 };
         let lane = |carrier: &Carrier| {
             let of = |entry: &(u32, (&u64, &u16))| *entry.1.1 == carrier.member && *entry.1.0 > 0;
             let entries = (0..).zip(loads.iter().zip(view.slots)).filter(of);
@@ -282,7 +289,9 @@ impl Run {
         let load: u128 = self.lanes.iter().map(|lane| lane.load).sum();
         let capacity: u128 = self.lanes.iter().map(|lane| lane.capacity).sum();
         let mut found = Vec::new();
-        for (bucket, (&own, &slot)) in (0..).zip(loads.iter().zip(slots)).filter(|entry| *entry.1.0 >= OVERLOAD_BYTES) {
+        for (bucket, (&own, &slot)) in
+            (0..).zip(loads.iter().zip(slots)).filter(|entry| *entry.1.0 >= OVERLOAD_BYTES)
+        {
             if let Some(lane) = self.lanes.iter().find(|lane| lane.member == slot) {
                 let fair = u64::try_from(load * lane.capacity / capacity).unwrap_or(u64::MAX);
                 if self.lanes.len() > 1 && own > fair {

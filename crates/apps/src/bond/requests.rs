@@ -11,7 +11,8 @@ use engine::snapshot::BucketReport;
 use serde_json::Value;
 
 /// What is understood, for whoever asked something else.
-const UNDERSTOOD: &str = "a bond understands show, buckets, migrate BUCKET MEMBER, disable MEMBER, enable MEMBER, \
+const UNDERSTOOD: &str = "a bond understands show, buckets, migrate BUCKET MEMBER, disable MEMBER, enable \
+    MEMBER, \
                           set-active MEMBER, rebalance and rebalance dry-run";
 
 /// What an operator asks.
@@ -76,7 +77,13 @@ impl Request {
 
 impl BondApp {
     /// Buckets were read: what has waited for that goes on.
-    pub(super) fn count(&mut self, now_ns: u64, group: GroupId, report: &BucketReport, actions: &mut Vec<Action>) {
+    pub(super) fn count(
+        &mut self,
+        now_ns: u64,
+        group: GroupId,
+        report: &BucketReport,
+        actions: &mut Vec<Action>,
+    ) {
         let (traffic, context) = self.traffic(now_ns);
         let Some(rebalances) = traffic.count(context, group, report) else { return };
         if rebalances {
@@ -125,8 +132,10 @@ impl BondApp {
 
     fn obey(&mut self, now_ns: u64, command: Command, actions: &mut Vec<Action>) -> Result<String, String> {
         let wait_ms = self.bond.idle_gap_max_ns / 1_000_000;
-        let (Command::Migrate { to: id, .. } | Command::Disable(id) | Command::Enable(id) | Command::SetActive(id)) =
-            command;
+        let (Command::Migrate { to: id, .. }
+        | Command::Disable(id)
+        | Command::Enable(id)
+        | Command::SetActive(id)) = command;
         let name = self.members.name(id).to_string();
         match command {
             Command::Migrate { bucket, to } => {

@@ -40,7 +40,9 @@ pub fn no_member(bond: &Bond, name: &str) -> String {
 /// Describes why a bucket is not moved.
 pub fn refusal(app: &BondApp, why: &Refusal) -> String {
     match why {
-        Refusal::NoBucket(bucket) => format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1),
+        Refusal::NoBucket(bucket) => {
+            format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1)
+        }
         Refusal::NoMember(id) | Refusal::NotLiving(id) => {
             format!("{} is not enabled, or has weight 0", app.members.name(*id))
         }
@@ -52,16 +54,17 @@ pub fn bond(app: &BondApp, now_ns: u64) -> Value {
     let Traffic { buckets, balance, elephants } = &app.traffic;
     let status = app.aggregation.status();
     let members = app.bond.members.iter().map(|member| {
-        let lacp = status
-            .as_ref()
-            .and_then(|status| status.members.iter().find(|one| app.members.id(&member.name) == Some(one.member)));
+        let lacp = status.as_ref().and_then(|status| {
+            status.members.iter().find(|one| app.members.id(&member.name) == Some(one.member))
+        });
         self::member(app, &member.name, lacp, now_ns)
     });
     let moves = buckets.log.iter().rev().map(|moved| {
         let ago_ms = now_ns.saturating_sub(moved.at_ns) / 1_000_000;
         let first = moved.buckets.first();
         let mut shown = json!({
-            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first, "to": app.members.name(moved.to), "why": moved.why,
+            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first,
+                "to": app.members.name(moved.to), "why": moved.why,
         });
         if let Some(flow) = moved.flow {
             shown["flow"] = json!(flow.to_string());
@@ -105,7 +108,8 @@ fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -
     let Traffic { buckets, elephants, .. } = &app.traffic;
     let id = app.members.id(name).unwrap_or(NO_TARGET);
     let link = app.links.state(id);
-    let own = buckets.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
+    let own =
+        buckets.assignment.slots().iter().enumerate().filter(|entry| *entry.1 == id).map(|entry| entry.0);
     let pins = elephants.pins.iter().filter(|one| one.1.member == id).map(|one| *one.0 as usize);
     let sum = |totals: &[u64], pinned: &[u64]| {
         let pinned = pins.clone().filter_map(|slot| pinned.get(slot));
@@ -177,7 +181,8 @@ pub fn buckets(app: &BondApp) -> Value {
 /// Returns what a rebalance does, or would do.
 pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
     let Some((plan, carriers)) = plan else {
-        return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load now", app.bond.mode.name()) });
+        return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load \
+            now", app.bond.mode.name()) });
     };
     let pin = |bucket: u32| app.traffic.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
     let moves = plan.moves.iter().map(|shift| {
@@ -188,9 +193,10 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
             None => json!({ "bucket": shift.bucket, "from": from, "to": to, "why": why }),
         }
     });
-    let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(
-        |(carrier, (before, after))| json!({ "member": app.members.name(carrier.member), "before": before, "after": after }),
-    );
+    let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(|(carrier, (before, after))| {
+        json!({ "member": app.members.name(carrier.member), "before": before,
+            "after": after })
+    });
     let elephants = plan
         .elephants
         .iter()

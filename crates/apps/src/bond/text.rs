@@ -75,9 +75,21 @@ fn members_text(bond: &Value) -> String {
     let total: u64 = members.iter().filter_map(|member| member["bytes"].as_u64()).sum();
     let row = |member: &Value| {
         let bytes = member["bytes"].as_u64().unwrap_or_default();
-        let share = if total == 0 { "-".to_string() } else { format!("{:.1} %", bytes as f64 * 100.0 / total as f64) };
+        let share = if total == 0 {
+            "-".to_string()
+        } else {
+            format!("{:.1} %", bytes as f64 * 100.0 / total as f64)
+        };
         let [buckets, packets] = ["buckets", "packets"].map(|key| word(&member[key]));
-        vec![word(&member["name"]), state(member), lacp_state(member), buckets, packets, bytes.to_string(), share]
+        vec![
+            word(&member["name"]),
+            state(member),
+            lacp_state(member),
+            buckets,
+            packets,
+            bytes.to_string(),
+            share,
+        ]
     };
     let rows: Vec<Vec<String>> = members.iter().map(row).collect();
     grid("  ", &["member", "state", "LACP", ">buckets", ">packets", ">bytes", ">share"], &rows)
@@ -117,7 +129,11 @@ fn lacp_state(member: &Value) -> String {
 /// Prints flows with a bucket of their own, and what each carried in the last interval.
 fn pinned_text(bond: &Value) -> String {
     let rows = rows(items(&bond["pinned"]), ["flow", "member", "load", "why"]);
-    if rows.is_empty() { String::new() } else { grid("  ", &["pinned flow", "member", ">load", "why"], &rows) }
+    if rows.is_empty() {
+        String::new()
+    } else {
+        grid("  ", &["pinned flow", "member", ">load", "why"], &rows)
+    }
 }
 
 fn moves_text(bond: &Value) -> String {
@@ -149,7 +165,8 @@ fn lacp_text(bond: &Value) -> String {
         );
         for end in ["actor", "partner"] {
             let info = &lacp[end];
-            let [system, key, port, priority] = ["system", "key", "port", "port_priority"].map(|key| word(&info[key]));
+            let [system, key, port, priority] =
+                ["system", "key", "port", "port_priority"].map(|key| word(&info[key]));
             let state: Vec<String> = items(&info["state"]).iter().map(word).collect();
             _ = writeln!(text, "    {end:<8} {system}, key {key}, port {port} priority {priority}");
             let none = if state.is_empty() { "none" } else { "" };
@@ -163,7 +180,10 @@ fn lacp_text(bond: &Value) -> String {
         }
         let [received, sent, markers, refused, expired, defaulted] =
             ["received", "sent", "markers", "refused", "expired", "defaulted"].map(|key| word(&lacp[key]));
-        _ = writeln!(text, "    LACPDUs  {received} received, {sent} sent, {refused} refused; {markers} markers");
+        _ = writeln!(
+            text,
+            "    LACPDUs  {received} received, {sent} sent, {refused} refused; {markers} markers"
+        );
         _ = writeln!(text, "    partner fell silent {expired} times, was given up {defaulted} times");
     }
     text
@@ -232,7 +252,11 @@ fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 fn seconds(milliseconds: u64) -> String {
-    if milliseconds < 1000 { format!("{milliseconds} ms") } else { format!("{:.1} s", milliseconds as f64 / 1000.0) }
+    if milliseconds < 1000 {
+        format!("{milliseconds} ms")
+    } else {
+        format!("{:.1} s", milliseconds as f64 / 1000.0)
+    }
 }
 
 fn items(list: &Value) -> &[Value] {
@@ -288,7 +312,8 @@ mod tests {
             "\n  pinned flow  member  load  why\n  udp a > b    p1       700  because\n"
         );
         assert_eq!(pinned_text(&json!({ "pinned": [] })), "");
-        let moved = json!({ "ago_ms": 5, "buckets": 0, "first": null, "flow": "udp a > b", "to": "p2", "why": "even" });
+        let moved = json!({ "ago_ms": 5, "buckets": 0, "first": null, "flow": "udp a > \
+            b", "to": "p2", "why": "even" });
         assert!(moves_text(&json!({ "moves": [moved] })).contains("udp a > b  to p2  even"));
     }
 
@@ -296,17 +321,23 @@ mod tests {
     fn a_plan_names_moves_loads_and_elephants() {
         let plan = json!({
             "moves": [{ "bucket": 7, "from": "p1", "to": "p2", "why": "because" }],
-            "loads": [{ "member": "p1", "before": 1_000_000, "after": 9 }, { "member": "p2", "before": 0, "after": 8 }],
+            "loads": [{ "member": "p1", "before": 1_000_000, "after": 9 }, { "member": "p2", "before": 0,
+                "after": 8 }],
             "elephants": [{ "bucket": 3, "load": 5, "fair": 2 }],
         });
         assert_eq!(
             plan_text(&plan, true),
             "1 bucket would move\n\n  bucket  from  to  why\n       7  p1    p2  because\n\n  \
-             member  load before  load after\n  p1          1000000           9\n  p2                0           8\n  \
+             member  load before  load after\n  p1          1000000           9\n  p2                \
+             0           8\n  \
              bucket 3 alone has 5, where 2 would be fair: no move helps\n"
         );
         let flow = json!({ "moves": [{ "flow": "udp a > b", "from": "p1", "to": "p2", "why": "because" }] });
-        assert!(plan_text(&flow, true).contains("\n  udp a > b  p1    p2  because\n"), "{}", plan_text(&flow, true));
+        assert!(
+            plan_text(&flow, true).contains("\n  udp a > b  p1    p2  because\n"),
+            "{}",
+            plan_text(&flow, true)
+        );
         assert!(plan_text(&json!({ "moves": [], "why_not": "no" }), false).starts_with("nothing moves: no"));
     }
 }

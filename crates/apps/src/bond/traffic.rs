@@ -33,7 +33,11 @@ pub(super) struct Context<'a> {
 impl Traffic {
     /// State in which nothing is sent.
     pub fn new(bond: &Bond, members: &Members) -> Traffic {
-        Traffic { buckets: Buckets::new(bond, members), balance: Balance::new(bond), elephants: Elephants::new() }
+        Traffic {
+            buckets: Buckets::new(bond, members),
+            balance: Balance::new(bond),
+            elephants: Elephants::new(),
+        }
     }
 
     /// Looks up groups and pipes in the program.
@@ -100,7 +104,13 @@ impl Traffic {
     }
 
     /// Starts or stops using a member; `against` is the reason for stopping.
-    pub fn set_up(&mut self, context: Context<'_>, id: u16, against: Option<Reason>, actions: &mut Vec<Action>) {
+    pub fn set_up(
+        &mut self,
+        context: Context<'_>,
+        id: u16,
+        against: Option<Reason>,
+        actions: &mut Vec<Action>,
+    ) {
         let assignment = &mut self.buckets.assignment;
         let (moves, why) = match against {
             None => (assignment.set_up(id, true), "a member is there"),

@@ -5,8 +5,8 @@ use super::lacp::{Config, ETHER_TYPE, Policy, Rate, System};
 use super::links::{Need, Reselect};
 use super::rebalance::Rule;
 use super::{
-    BUCKETS, BUCKETS_MAX, Bond, BondApp, ELEPHANTS_MAX, Inward, KIND, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe,
-    problems,
+    BUCKETS, BUCKETS_MAX, Bond, BondApp, ELEPHANTS_MAX, Inward, KIND, LEARNT_MAX, MEMBERS_MAX, Member, Mode,
+    Probe, problems,
 };
 use crate::App;
 use crate::kind::{Configured, Item, Scope};
@@ -24,7 +24,11 @@ use std::sync::Arc;
 pub(super) const KEYS: &[Key] = &[
     Key::needed("name", Shape::Name, "what it is called: others forward to it as to a port"),
     Key::needed("mode", Shape::Words(|| words(&modes())), "how frames find their member"),
-    Key::needed("members", Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])), "the ports that are one"),
+    Key::needed(
+        "members",
+        Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])),
+        "the ports that are one",
+    ),
     Key::new("inside", Shape::Name, "the port that the bond extends"),
     Key::new("root", Shape::Name, "the pipe that frames from the members enter, instead of `inside`"),
     Key::new("buckets", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two").or("256"),
@@ -35,30 +39,44 @@ pub(super) const KEYS: &[Key] = &[
     ),
     Key::new("lacp", Shape::Map(LACP), "how the bond speaks LACP"),
     Key::new("primary", Shape::Name, "the member that should be active"),
-    Key::new("reselect", Shape::Words(|| words(&RESELECT)), "when the primary takes over from a member that works")
-        .or("always"),
+    Key::new(
+        "reselect",
+        Shape::Words(|| words(&RESELECT)),
+        "when the primary takes over from a member that works",
+    )
+    .or("always"),
     Key::new("updelay", Shape::Time, "how long a link must work before that counts, an hour at most"),
     Key::new("downdelay", Shape::Time, "how long a link must fail before that counts, an hour at most"),
     Key::new("probe", Shape::Map(PROBE), "addresses that are asked on every member"),
     // The interval of Open vSwitch.
-    Key::new("rebalance", Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared").or("10s"),
+    Key::new("rebalance", Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared")
+        .or("10s"),
     // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
     // windows.
     Key::new("idle_gap", Shape::Time, "how long nothing must have used a bucket that is to move").or("1ms"),
     Key::new("idle_gap_max", Shape::Time, "how long a bucket that is to move may wait").or("1s"),
-    Key::new("learnt_max", Shape::Number(1, 65_536), "how many MAC addresses inside are remembered").or("1024"),
+    Key::new("learnt_max", Shape::Number(1, 65_536), "how many MAC addresses inside are remembered")
+        .or("1024"),
     Key::new("announce", Shape::List(&Shape::Ip), "IP addresses whose new way the bond announces"),
 ];
 const MEMBER: &[Key] = &[
     Key::needed("port", Shape::Name, "the member's port"),
-    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "its share of the buckets, by default its speed in Mbit/s"),
+    Key::new(
+        "weight",
+        Shape::Number(0, WEIGHT_MAX),
+        "its share of the buckets, by default its speed in Mbit/s",
+    ),
     Key::new("lacp_priority", Shape::Number(0, 0xffff), "the lower, the better").or("32768"),
     Key::new("lacp_key", Shape::Number(0, 0xffff), "its LACP key, by default the bond's"),
 ];
 const HASH: &[Key] = &[
     Key::new("basis", Shape::Number(0, u64::MAX), "a number mixed into the hash").or("0"),
-    Key::new("headers", Shape::Words(|| words(&HEADERS)), "the headers that are hashed, or `rss`: the NIC's hash")
-        .or("outer"),
+    Key::new(
+        "headers",
+        Shape::Words(|| words(&HEADERS)),
+        "the headers that are hashed, or `rss`: the NIC's hash",
+    )
+    .or("outer"),
 ];
 const LACP: &[Key] = &[
     Key::new("mode", Shape::Words(|| words(&ACTIVE)), "whether the bond speaks first").or("active"),
@@ -67,7 +85,8 @@ const LACP: &[Key] = &[
     Key::new("system_id", Shape::Mac, "the system's MAC address, by default the first member's"),
     Key::new("key", Shape::Number(0, 0xffff), "the key of the bond's links").or("1"),
     Key::new("min_links", Shape::Number(0, 0xffff), "members in sync that are needed to use any").or("0"),
-    Key::new("select", Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several").or("stable"),
+    Key::new("select", Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several")
+        .or("stable"),
     Key::new("fallback", Shape::Boolean, "whether one member is used while nobody speaks LACP").or("false"),
 ];
 const PROBE: &[Key] = &[
@@ -80,15 +99,24 @@ const PROBE: &[Key] = &[
 const REBALANCE: &[Key] = &[
     Key::new("interval", Shape::Time, "how often loads are compared").or("10s"),
     Key::new("by_capacity", Shape::Boolean, "whether a member's load is measured by its speed").or("false"),
-    Key::new("moves_on", Shape::Boolean, "whether a bucket may move on from a member it has just come to").or("false"),
+    Key::new("moves_on", Shape::Boolean, "whether a bucket may move on from a member it has just come to")
+        .or("false"),
     Key::new("budget", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets may move at a time"),
-    Key::new("elephants", Shape::Number(0, ELEPHANTS_MAX as u64), "flows that may have a bucket of their own").or("0"),
+    Key::new(
+        "elephants",
+        Shape::Number(0, ELEPHANTS_MAX as u64),
+        "flows that may have a bucket of their own",
+    )
+    .or("0"),
 ];
 const RESELECT: [(&str, Reselect); 3] =
     [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
 /// Frames without a hash from their NIC use their outer headers.
-const HEADERS: [(&str, (KeySource, bool)); 3] =
-    [("outer", (KeySource::Outer, false)), ("inner", (KeySource::Inner, false)), ("rss", (KeySource::Outer, true))];
+const HEADERS: [(&str, (KeySource, bool)); 3] = [
+    ("outer", (KeySource::Outer, false)),
+    ("inner", (KeySource::Inner, false)),
+    ("rss", (KeySource::Outer, true)),
+];
 const ACTIVE: [(&str, bool); 2] = [("active", true), ("passive", false)];
 const RATES: [(&str, Rate); 2] = [("fast", Rate::Fast), ("slow", Rate::Slow)];
 const POLICIES: [(&str, Policy); 3] =
@@ -116,7 +144,11 @@ impl Configured for Bonds {
         let of = |bond: &Bond| {
             let inside = if let Inward::Port(inside) = bond.inward { Some(inside) } else { None };
             let frames = if bond.inward == Inward::Open { Frames::Group(ETHER_TYPE) } else { Frames::All };
-            bond.ports().into_iter().chain(inside).map(move |port| TakeRule { port, frames }).collect::<Vec<_>>()
+            bond.ports()
+                .into_iter()
+                .chain(inside)
+                .map(move |port| TakeRule { port, frames })
+                .collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of).collect()
     }
@@ -218,7 +250,8 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
     let default = Hashed { basis: 0, key: KeySource::Outer, rss: false };
     let Some(node) = node else { return default };
     if matches!(node.kind, Kind::Scalar(_)) {
-        let chosen = choice(node, "`hash` (`rss`, or a mapping of `basis` and `headers`)", &[("rss", ())], report);
+        let chosen =
+            choice(node, "`hash` (`rss`, or a mapping of `basis` and `headers`)", &[("rss", ())], report);
         return Hashed { rss: chosen.is_some(), ..default };
     }
     let section = Section::read(node, HASH, report);
@@ -325,7 +358,8 @@ fn rebalance(bond: &Section<'_>, report: &mut Report) -> (Rule, u32, u32) {
         return (Rule::default(), milliseconds(bond, "rebalance", report), 0);
     };
     let section = Section::read(node, REBALANCE, report);
-    let (by_capacity, moves_on) = (section.boolean("by_capacity", report), section.boolean("moves_on", report));
+    let (by_capacity, moves_on) =
+        (section.boolean("by_capacity", report), section.boolean("moves_on", report));
     let budget = section.number("budget", report).map(|budget| budget as usize);
     let elephants = section.number("elephants", report).unwrap_or_default() as u32;
     (Rule { by_capacity, moves_on, budget }, milliseconds(&section, "interval", report), elephants)

@@ -79,7 +79,8 @@ impl External {
 
     fn said(&self, bytes: &[u8]) -> Result<Action, Problem> {
         let Datagram { kind, port, frame } = Datagram::of_client(bytes)?;
-        let at = self.ports.iter().position(|name| name == port).ok_or_else(|| Problem::Port(port.to_string()))?;
+        let at =
+            self.ports.iter().position(|name| name == port).ok_or_else(|| Problem::Port(port.to_string()))?;
         let (port, bytes) = (PortId(at as u16), frame.to_vec());
         Ok(match kind {
             Kind::Through => Action::InjectThrough { bytes, input: port },
@@ -124,7 +125,11 @@ impl App for External {
                 let answer = Err("an external app takes no requests: speak to its clients".to_string());
                 actions.push(Action::Answer { id, answer });
             }
-            Event::Start | Event::Tick | Event::Link { .. } | Event::Buckets { .. } | Event::Refused { .. } => {}
+            Event::Start
+            | Event::Tick
+            | Event::Link { .. }
+            | Event::Buckets { .. }
+            | Event::Refused { .. } => {}
         }
     }
 

@@ -53,8 +53,15 @@ fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
 }
 
 /// A socket is one app's.
-fn alone(external: External, node: &Node, taken: &[(&Path, String)], report: &mut Report) -> Option<External> {
-    let Some((_, who)) = taken.iter().find(|(path, _)| *path == external.socket) else { return Some(external) };
+fn alone(
+    external: External,
+    node: &Node,
+    taken: &[(&Path, String)],
+    report: &mut Report,
+) -> Option<External> {
+    let Some((_, who)) = taken.iter().find(|(path, _)| *path == external.socket) else {
+        return Some(external);
+    };
     let section = Section::read(node, KEYS, &mut Report::default());
     let span = section.get("socket").unwrap_or(node).span;
     report.error(span, format!("this is the socket of {who} already: every app has one of its own"));

@@ -9,8 +9,8 @@ use config::value::write_mac;
 use config::{Frames, IpRule, TakeRule};
 use engine::builder::{Number, ProgramBuilder};
 use engine::program::{
-    CounterId, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
-    Program, SharedUse, Target, Template, Value as Given,
+    CounterId, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Origin, Pipe, PipeId, PipeKind,
+    PortId, Program, SharedUse, Target, Template, Value as Given,
 };
 use engine::snapshot::Count;
 use packet::{Field, KeySource};
@@ -59,15 +59,18 @@ impl Lb {
 
     /// Returns what the services are attached to: their ports, or what those ports are members of.
     pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
-        let all: Vec<&Attachment> = self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
-        let is_first = |(at, one): &(usize, &Attachment)| all[..*at].iter().all(|other| other.name != one.name);
+        let all: Vec<&Attachment> =
+            self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
+        let is_first =
+            |(at, one): &(usize, &Attachment)| all[..*at].iter().all(|other| other.name != one.name);
         all.iter().copied().enumerate().filter(is_first).map(|(_, one)| one).collect::<Vec<_>>().into_iter()
     }
 
     /// Returns the ports on which packets of services arrive, each once.
     #[must_use]
     pub fn ports(&self) -> Vec<PortId> {
-        let mut ports: Vec<PortId> = self.services.iter().flat_map(|service| service.ports.iter().copied()).collect();
+        let mut ports: Vec<PortId> =
+            self.services.iter().flat_map(|service| service.ports.iter().copied()).collect();
         ports.sort_unstable();
         ports.dedup();
         ports
@@ -231,8 +234,9 @@ fn by_hash(
     base: Pipe,
     program: &mut ProgramBuilder,
 ) -> Pipe {
-    let target =
-        |back_end: &BackEnd| Target::new(&back_end.name, base.forward).weight(back_end.weight).origin(back_end.origin);
+    let target = |back_end: &BackEnd| {
+        Target::new(&back_end.name, base.forward).weight(back_end.weight).origin(back_end.origin)
+    };
     let group = Group::new(&base.name, Fill::Maglev, service.size).origin(service.origin);
     let group = program.group(group.targets(service.back_ends.iter().map(target)));
     let rows = (0..).map(EntryMatch::Target).zip(service.back_ends.iter().zip(counters));
@@ -245,8 +249,9 @@ fn by_hash(
 fn by_bits(service: &Service, mask: u32, counters: &[CounterId], base: Pipe) -> Pipe {
     let rows: Vec<(&BackEnd, CounterId)> = service.back_ends.iter().zip(counters.iter().copied()).collect();
     let turns: Vec<&(&BackEnd, CounterId)> = turns(&rows);
-    let deal =
-        |(value, (back_end, counter)): (u32, &&(&BackEnd, CounterId))| entry(spread(value, mask), back_end, *counter);
+    let deal = |(value, (back_end, counter)): (u32, &&(&BackEnd, CounterId))| {
+        entry(spread(value, mask), back_end, *counter)
+    };
     let entries = (0..1 << mask.count_ones()).zip(turns.iter().cycle()).map(deal);
     base.per_entry_bits(Field::Ipv4Src, mask.into()).entries(entries)
 }

@@ -60,7 +60,11 @@ impl FromStr for By {
                 let mask = text.strip_prefix("src/").and_then(|mask| mask.parse::<Ipv4Addr>().ok());
                 let mask = mask.ok_or_else(|| Problem::By { text: text.to_string() })?.to_bits();
                 let bits = mask.count_ones();
-                if bits == 0 || bits > BITS_MAX { Err(Problem::SourceBits { bits }) } else { Ok(By::SourceBits(mask)) }
+                if bits == 0 || bits > BITS_MAX {
+                    Err(Problem::SourceBits { bits })
+                } else {
+                    Ok(By::SourceBits(mask))
+                }
             }
         }
     }
@@ -92,7 +96,10 @@ pub enum SourceMac {
 
 /// What can be wrong with a service.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
+#[allow(
+    missing_docs,
+    reason = "every variant's sentence is its documentation, its fields are what the sentence names"
+)]
 pub enum Problem {
     #[error("two services are called `{name}`")]
     NameTwice { name: String },
@@ -177,7 +184,10 @@ fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let mut names = HashSet::new();
     for back_end in &service.back_ends {
         if !names.insert(&back_end.name) {
-            list.push((back_end.origin, Problem::BackEndTwice { service: name(), name: back_end.name.clone() }));
+            list.push((
+                back_end.origin,
+                Problem::BackEndTwice { service: name(), name: back_end.name.clone() },
+            ));
         }
     }
 }

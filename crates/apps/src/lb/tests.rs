@@ -18,8 +18,12 @@ const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xfd];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
 fn back_ends(count: u8) -> Vec<BackEnd> {
-    let one =
-        |at| BackEnd { name: format!("b{at}"), mac: [2, 0, 0, 0, 1, at], weight: 1, origin: Origin(u32::from(at)) };
+    let one = |at| BackEnd {
+        name: format!("b{at}"),
+        mac: [2, 0, 0, 0, 1, at],
+        weight: 1,
+        origin: Origin(u32::from(at)),
+    };
     (0..count).map(one).collect()
 }
 
@@ -41,7 +45,8 @@ fn service(name: &str, by: By) -> Service {
 
 /// A port with this number and MAC address.
 fn port(at: u16, mac: [u8; 6]) -> Attachment {
-    let config = PortConfig { name: format!("p{at}"), kind: PortKind::Mem, mac: Some(mac), fault: None, trace: None };
+    let config =
+        PortConfig { name: format!("p{at}"), kind: PortKind::Mem, mac: Some(mac), fault: None, trace: None };
     Attachment::port(PortId(at), &config, Origin(0))
 }
 
@@ -102,7 +107,9 @@ fn a_query_goes_to_a_back_end_with_our_address_as_its_source() {
     assert_eq!(walk.bytes[6..12], OURS);
     assert_eq!(walk.bytes[12..], frame[12..], "nothing but MAC addresses changes");
     let seen: std::collections::BTreeSet<_> = (0..100)
-        .filter_map(|port| chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, port, 0), PortId(0)))
+        .filter_map(|port| {
+            chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, 2, 1), VIP, port, 0), PortId(0))
+        })
         .collect();
     assert_eq!(seen.len(), 3, "one client's flows are spread");
 }
@@ -130,7 +137,9 @@ fn fragments_of_a_datagram_stay_together() {
         let mut interpreter = interpreter(&program(vec![service("dns", by)], true));
         for host in 0..50 {
             let src = Ipv4Addr::new(192, 0, 2, host);
-            let mut to = |sport, fragment| chosen(&mut interpreter, &query(OURS, src, VIP, sport, fragment), PortId(0));
+            let mut to = |sport, fragment| {
+                chosen(&mut interpreter, &query(OURS, src, VIP, sport, fragment), PortId(0))
+            };
             let (first, last, whole) = (to(4000, FIRST), to(0xabcd, LAST), to(4000, 0));
             assert!(first.is_some() && first == last);
             assert!(by == By::FiveTuple || first == whole, "a client stays with its back end");
@@ -145,20 +154,30 @@ fn source_bits_are_dealt_by_weight() {
     service.back_ends[1].weight = 0;
     let mut interpreter = interpreter(&program(vec![service], true));
     let mut to = |third, fourth| {
-        chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0)).unwrap()
+        chosen(&mut interpreter, &query(OURS, Ipv4Addr::new(192, 0, third, fourth), VIP, 1, 0), PortId(0))
+            .unwrap()
     };
     assert_eq!([to(2, 2), to(2, 3), to(3, 2), to(3, 3)], [0, 2, 0, 0]);
 }
 
 #[test]
 fn services_share_tables() {
-    let mut services: Vec<Service> =
-        (1..=100).map(|port| Service { dport: port, ..service(&format!("s{port}"), By::FiveTuple) }).collect();
+    let mut services: Vec<Service> = (1..=100)
+        .map(|port| Service { dport: port, ..service(&format!("s{port}"), By::FiveTuple) })
+        .collect();
     let vip: Ipv6Addr = "2001:db8::53".parse().unwrap();
-    services.push(Service { vip: IpAddr::V6(vip), ports: vec![PortId(0), PortId(1)], ..service("six", By::Source) });
+    services.push(Service {
+        vip: IpAddr::V6(vip),
+        ports: vec![PortId(0), PortId(1)],
+        ..service("six", By::Source)
+    });
     let program = program(services, true);
-    let tables: Vec<&str> =
-        program.pipes.iter().filter(|pipe| pipe.kind == PipeKind::Basic).map(|pipe| pipe.name.as_str()).collect();
+    let tables: Vec<&str> = program
+        .pipes
+        .iter()
+        .filter(|pipe| pipe.kind == PipeKind::Basic)
+        .map(|pipe| pipe.name.as_str())
+        .collect();
     assert_eq!(tables, ["lb", "lb/v6", "lb/fragments/v4", "lb/fragments/v6"]);
     assert_eq!(program.pipes[0].entries.len(), 100);
     assert_eq!(program.pipes[1].entries.len(), 2, "one for each port");
@@ -191,7 +210,8 @@ fn ports_take_what_services_name() {
 #[test]
 fn everything_wrong_is_told() {
     let bad = |change: fn(&mut Service)| {
-        let mut services = vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
+        let mut services =
+            vec![service("a", By::FiveTuple), Service { dport: 54, ..service("b", By::FiveTuple) }];
         change(&mut services[1]);
         let problems = Lb { services }.problems();
         assert_eq!(problems.len(), 1, "{problems:?}");

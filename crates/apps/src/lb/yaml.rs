@@ -21,7 +21,11 @@ pub(super) const SERVICE: &[Key] = &[
         Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) where its packets arrive",
     ),
-    Key::new("out", Shape::Name, "the port where the back ends are, by default that which a packet came in by"),
+    Key::new(
+        "out",
+        Shape::Name,
+        "the port where the back ends are, by default that which a packet came in by",
+    ),
     Key::needed("service", Shape::Map(ADDRESS), "`{ vip, protocol, port }`"),
     Key::needed("by", Shape::Text, "`5-tuple`, `source` or `src/MASK`"),
     Key::new("size", Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime").or("65537"),
@@ -45,8 +49,10 @@ const BACK_END: &[Key] = &[
 ];
 const XENOFLOW: &[Key] =
     &[Key::needed("backends", Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends")];
-const XENOFLOW_BACK_END: &[Key] =
-    &[Key::needed("name", Shape::Name, "what it is called"), Key::needed("mac_address", Shape::Mac, "its MAC address")];
+const XENOFLOW_BACK_END: &[Key] = &[
+    Key::needed("name", Shape::Name, "what it is called"),
+    Key::needed("mac_address", Shape::Mac, "its MAC address"),
+];
 
 /// Reads the services; writes them if nothing is wrong.
 pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
@@ -70,7 +76,8 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
     let taken = scope.program.pipe_named(super::NAME).filter(|_| !lb.services.is_empty());
     if let Some(pipe) = taken {
         let at = scope.report.span_of(scope.program.pipes[pipe.index()].origin);
-        let message = format!("a pipe is called `{}`, which is the name of the pipe that the app writes", super::NAME);
+        let message =
+            format!("a pipe is called `{}`, which is the name of the pipe that the app writes", super::NAME);
         scope.report.error(at, message);
     }
 }
@@ -92,7 +99,8 @@ fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
         let xdp = matches!(scope.ports[out.lead.index()].kind, PortKind::Xdp(_));
         if service.source_mac == SourceMac::Auto && service.ports != out.ports && xdp && out.mac.is_none() {
             let message = format!(
-                "the MAC address of port `{}` is not known here: frames will carry the one they were sent to, unless you \
+                "the MAC address of port `{}` is not known here: frames will carry the one they were sent \
+                    to, unless you \
                  write `source_mac` or the port's `mac`",
                 out.name
             );
@@ -125,7 +133,19 @@ fn service(node: &Node, scope: &mut Scope<'_>) -> Option<Service> {
     let (vip, protocol, dport) = address?;
     let size = size.map_or(MAGLEV_SIZE, |size| size as u32);
     let (ports, back_ends, source_mac) = (ports?, back_ends?, source_mac?);
-    Some(Service { name: called?, ports, out, vip, protocol, dport, by: by?, size, back_ends, source_mac, origin })
+    Some(Service {
+        name: called?,
+        ports,
+        out,
+        vip,
+        protocol,
+        dport,
+        by: by?,
+        size,
+        back_ends,
+        source_mac,
+        origin,
+    })
 }
 
 /// The ports of what is named. `None`: one of them has errors, which are reported.
@@ -204,7 +224,10 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
         let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
         let Some(name) = name else { continue };
         if !names.insert(name.clone()) {
-            report.error(section.get("name").unwrap_or(node).span, format!("two back ends are called `{name}`"));
+            report.error(
+                section.get("name").unwrap_or(node).span,
+                format!("two back ends are called `{name}`"),
+            );
         }
         back_ends.extend(mac.map(|mac| BackEnd { name, mac, weight: 1, origin: Default::default() }));
     }

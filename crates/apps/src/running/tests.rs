@@ -110,7 +110,8 @@ fn buckets_are_summed_over_workers() {
         moved_busy: 1,
         pending: 2,
     };
-    let report = |one: BucketReport| Report { buckets: vec![BucketReport::default(), one], ..Report::default() };
+    let report =
+        |one: BucketReport| Report { buckets: vec![BucketReport::default(), one], ..Report::default() };
     let reports = [report(group(&[1, 2], 7)), report(group(&[10, 20], 9))];
     let sum = buckets(GroupId(1), &reports);
     assert_eq!((sum.slots, sum.packets, sum.bytes), (vec![7, 7], vec![11, 22], vec![1100, 2200]));

@@ -47,7 +47,13 @@ pub enum Carrier {
 impl Arm {
     /// An arm of a running program, and the kernel's account of the thread that carries frames. It is held
     /// from now on.
-    pub fn new(run: &mut Run, process: Started, account: PathBuf, carrier: Carrier, sink: Sink) -> Result<Arm> {
+    pub fn new(
+        run: &mut Run,
+        process: Started,
+        account: PathBuf,
+        carrier: Carrier,
+        sink: Sink,
+    ) -> Result<Arm> {
         let mut arm = Arm { process, account, carrier, sink };
         arm.hold(run);
         Ok(arm)
@@ -176,7 +182,8 @@ fn ovs_counts(text: &str) -> Result<(u64, u64)> {
 pub fn account(run: &mut Run, process: Started, name: &str) -> Result<PathBuf> {
     let process = run.child(process).id();
     let threads = std::fs::read_dir(format!("/proc/{process}/task"))?;
-    let named = |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
+    let named =
+        |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|comm| comm.starts_with(name));
     let found = threads.flatten().map(|thread| thread.path()).find(named);
     Ok(found.with_context(|| format!("process {process} has no thread `{name}`"))?.join("schedstat"))
 }
@@ -195,12 +202,15 @@ mod tests {
 
     #[test]
     fn members_are_told_from_other_ports() {
-        let text = "netdev@ovs-netdev:\n  lookups: hit:1\n  port 0: ovs-netdev (tap)\n    TX packets:9 errors:0 dropped:9\n  \
+        let text = "netdev@ovs-netdev:\n  lookups: hit:1\n  port 0: ovs-netdev (tap)\n    TX packets:9 \
+            errors:0 dropped:9\n  \
                     port 2: p1 (dpdk: configured_rx_queues=2)\n    RX packets:7 errors:0 dropped:5\n    \
                     TX packets:10 errors:0 dropped:2 aborted:? carrier:?\n  port 3: p2 (dpdk: x)\n    \
-                    TX packets:20 errors:0 dropped:? aborted:?\n  port 4: p0 (dpdk)\n    TX packets:1 dropped:1\n";
+                    TX packets:20 errors:0 dropped:? aborted:?\n  port 4: p0 (dpdk)\n    TX packets:1 \
+                    dropped:1\n";
         assert_eq!(ovs_counts(text).unwrap(), (30, 2));
-        let ports = json!([{"name": "p0", "transmitted": 1}, {"name": "p1", "transmitted": 2}, {"name": "p2", "transmitted": 3}]);
+        let ports = json!([{"name": "p0", "transmitted": 1}, {"name": "p1", "transmitted": 2}, {"name": "p2",
+            "transmitted": 3}]);
         let all = json!({"ports": ports, "ledger": {"dropped": {"transmit_full": 4, "policy": 1}}});
         assert_eq!(weir_counts(&all).unwrap(), (5, 5));
     }

@@ -53,7 +53,9 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
     }
     let with_ovs = std::fs::exists(SWITCH_DPDK).unwrap_or(false);
     if !with_ovs {
-        screen.say(&format!("bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"));
+        screen.say(&format!(
+            "bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"
+        ));
     }
     let interrupt = Interrupt::on_signals()?;
     let mebibytes = WEIR_MIB + TESTPMD_MIB + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
@@ -103,7 +105,8 @@ fn measure(streams: u32, with_ovs: bool, interrupt: &Interrupt, screen: &mut Scr
 
 /// A round as it is shown while others are to come: rates, and in brackets what was dropped.
 fn progress(streams: u32, number: usize, round: &Round) -> String {
-    let turn = |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
+    let turn =
+        |(name, turn): (&str, &Option<Turn>)| turn.map(|turn| format!("  {name} {turn}")).unwrap_or_default();
     let turns: String = ARMS.into_iter().zip(round).map(turn).collect();
     format!("{streams:>7}  round {number}:{turns}")
 }

@@ -31,7 +31,8 @@ pub fn start(
 ) -> Result<Arm> {
     let socket = run.folder().join("ovs.memif");
     let command = |program: &str| namespace.preferred(program);
-    let ovs = Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
+    let ovs =
+        Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
     configure(&ovs, recording, &socket, setting)?;
     let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
     let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);

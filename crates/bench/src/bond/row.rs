@@ -55,8 +55,10 @@ impl Rounds {
 
     /// The share dropped in those turns; where they are void, in all.
     fn dropped(&self, arm: usize) -> Option<f64> {
-        let shares = |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
-        let of = if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
+        let shares =
+            |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
+        let of =
+            if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
         (!of.is_empty()).then(|| Spread::of(of).median)
     }
 
@@ -153,7 +155,8 @@ impl fmt::Display for Row {
         let lb = spread(1, self.ovs_lb_mpps, self.ovs_lb_mpps_min, self.ovs_lb_mpps_max);
         let [recirc, ceiling] = [self.rate(2, self.ovs_recirc_mpps), self.rate(3, self.ceiling_mpps)];
         write!(f, "{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}", self.streams)?;
-        let percent = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
+        let percent =
+            |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
         let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
         let shares = [self.weir_dropped, self.ovs_lb_dropped, self.ovs_recirc_dropped, self.ceiling_dropped];
@@ -162,7 +165,8 @@ impl fmt::Display for Row {
             // Turns are also left out as doubtful: rates that the arm itself cannot have had.
             write!(
                 f,
-                "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at its members"
+                "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at \
+                    its members"
             )?;
         }
         Ok(())
@@ -185,7 +189,11 @@ mod tests {
         for at in 0..6 {
             // weir is always without loss, lb_output always with, the ceiling at first.
             let dropped = if at == 0 { 0.3 } else { 0.0005 };
-            rounds.add(round([(10.0 + f64::from(at), 0.0), (20.0, 0.5), (20.0 + 2.0 * f64::from(at), dropped)]));
+            rounds.add(round([
+                (10.0 + f64::from(at), 0.0),
+                (20.0, 0.5),
+                (20.0 + 2.0 * f64::from(at), dropped),
+            ]));
         }
         let row = Row::new(7, &rounds);
         assert_eq!((row.weir_mpps, row.weir_dropped), (Some(13.0), Some(0.0)));

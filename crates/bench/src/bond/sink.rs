@@ -18,12 +18,20 @@ pub struct Sink(Forwarder);
 /// LACPDU: with larger ones a ring that is long enough not to overflow would not fit a cache.
 pub fn memif(role: &str, number: usize, socket: &Path) -> String {
     let socket = socket.display();
-    format!("net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128")
+    format!(
+        "net_memif{number},role={role},id={number},socket-abstract=no,socket={socket},rsize={RING_BITS},bsize=128"
+    )
 }
 
 impl Sink {
     /// Connects to the two members on `socket`, by as many queues as they have.
-    pub fn start(run: &mut Run, name: &'static str, setting: &Setting, socket: &Path, queues: u16) -> Result<Sink> {
+    pub fn start(
+        run: &mut Run,
+        name: &'static str,
+        setting: &Setting,
+        socket: &Path,
+        queues: u16,
+    ) -> Result<Sink> {
         let mut command = Command::new(weir::program()?);
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "sink"]);
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
@@ -31,7 +39,10 @@ impl Sink {
         let sink = Forwarder::weir(run, name, &mut command)?;
         // Of the real-time class: whatever else runs on its core, it is back from a nap before a ring is
         // full. Not from its start on, when DPDK waits for threads of its own on the same core.
-        namespace::output("chrt", &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()])?;
+        namespace::output(
+            "chrt",
+            &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()],
+        )?;
         Ok(Sink(sink))
     }
 

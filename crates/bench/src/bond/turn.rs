@@ -56,7 +56,13 @@ impl Turn {
 
 impl std::fmt::Display for Turn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:.2} ({:.2} %{})", self.mpps, 100.0 * self.dropped, if self.doubtful { ", doubtful" } else { "" })
+        write!(
+            f,
+            "{:.2} ({:.2} %{})",
+            self.mpps,
+            100.0 * self.dropped,
+            if self.doubtful { ", doubtful" } else { "" }
+        )
     }
 }
 

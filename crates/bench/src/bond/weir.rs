@@ -18,9 +18,16 @@ pub fn preferred(program: &str) -> Command {
 }
 
 /// Starts it, on a recording of so many frames.
-pub fn start(run: &mut Run, setting: &Setting, recording: &Path, streams: u32, interrupt: &Interrupt) -> Result<Arm> {
+pub fn start(
+    run: &mut Run,
+    setting: &Setting,
+    recording: &Path,
+    streams: u32,
+    interrupt: &Interrupt,
+) -> Result<Arm> {
     let socket = run.folder().join("weir.memif");
-    let weir = Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
+    let weir =
+        Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
     let sink = Sink::start(run, "weir-sink", setting, &socket, 1)?;
     let account = account(run, weir.process(), "weir-worker")?;
     Arm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
@@ -35,7 +42,8 @@ ports:
   p1: {{ dpdk: \"{p1}\", mac: 02:00:00:00:00:11 }}
   p2: {{ dpdk: \"{p2}\", mac: 02:00:00:00:00:12 }}
 apps:
-  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: {{ mode: active, rate: slow }} }}
+  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: {{ mode: active,
+      rate: slow }} }}
 ",
         core = setting.core,
         recording = recording.display(),

@@ -32,8 +32,10 @@ fn subcommand(kind: &Kind, verb: &Verb) -> Command {
         let arg = Arg::new(argument.name).help(argument.help).required(true);
         if argument.number { arg.value_parser(value_parser!(u32)) } else { arg }
     });
-    let flags =
-        verb.flags.iter().map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
+    let flags = verb
+        .flags
+        .iter()
+        .map(|(flag, help)| Arg::new(*flag).long(*flag).help(*help).action(ArgAction::SetTrue));
     // The help of `Connection` must not take the place of the verb's.
     let connected = Connection::augment_args(Command::new(verb.name).arg(name).args(arguments).args(flags));
     connected.about(verb.about).long_about(None)
@@ -58,8 +60,10 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
         Err(_) => matches.get_one::<String>(name).cloned(),
     };
     let arguments = verb.arguments.iter().filter_map(|one| argument(one.name));
-    let flags: Vec<&str> = verb.flags.iter().map(|(flag, _)| *flag).filter(|flag| matches.get_flag(flag)).collect();
-    let words = [verb.name.to_string()].into_iter().chain(arguments).chain(flags.iter().map(|flag| flag.to_string()));
+    let flags: Vec<&str> =
+        verb.flags.iter().map(|(flag, _)| *flag).filter(|flag| matches.get_flag(flag)).collect();
+    let words =
+        [verb.name.to_string()].into_iter().chain(arguments).chain(flags.iter().map(|flag| flag.to_string()));
     named(&connection, kind, Some(name))?;
     let answer = request(&connection, name, &words.collect::<Vec<_>>().join(" "))?;
     match (answer.as_str(), connection.is_json()) {
@@ -89,7 +93,8 @@ fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode>
         return Ok(bad_input());
     }
     let names = named(connection, kind, rest.first().map(String::as_str))?;
-    let answers = names.iter().map(|name| request(connection, name, view.request)).collect::<Result<Vec<Value>>>()?;
+    let answers =
+        names.iter().map(|name| request(connection, name, view.request)).collect::<Result<Vec<Value>>>()?;
     if connection.is_json() {
         println!("{}", json!({ kind.key: answers }));
         return Ok(ExitCode::SUCCESS);
@@ -101,8 +106,9 @@ fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode>
 
 /// Describes what can be shown: each view, of all apps of the kind or of one.
 fn usage(kind: &Kind) -> String {
-    let head =
-        |word: &str| if word.is_empty() { format!("show {}", kind.key) } else { format!("show {} {word}", kind.key) };
+    let head = |word: &str| {
+        if word.is_empty() { format!("show {}", kind.key) } else { format!("show {} {word}", kind.key) }
+    };
     let forms = kind.views.iter().flat_map(|view| [head(view.word), format!("{} NAME", head(view.word))]);
     let forms: Vec<String> = forms.collect();
     let (last, others) = forms.split_last().expect("a kind that is shown has a view");

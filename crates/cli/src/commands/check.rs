@@ -31,7 +31,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let ok = errors == 0;
         println!(
             "{}",
-            serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings, "diagnostics": report.json() })
+            serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
+                "diagnostics": report.json() })
         );
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
@@ -40,7 +41,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn summary(file: &str, loaded: &Loaded) -> String {
     let report = &loaded.report;
     let Some(plan) = &loaded.plan else {
-        return format!("{file}: {}, {}", count(report.errors(), "error"), count(report.warnings(), "warning"));
+        return format!(
+            "{file}: {}, {}",
+            count(report.errors(), "error"),
+            count(report.warnings(), "warning")
+        );
     };
     let Plan { program, ports, .. } = plan;
     let entries: usize = program.pipes.iter().map(|pipe| pipe.entries.len()).sum();

@@ -45,7 +45,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.live {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         let request = json!({ "command": "explain", "hex": hex, "port": arguments.port });
-        return arguments.connection.ask(&request, |answer| print!("{}", answer["text"].as_str().unwrap_or_default()));
+        return arguments
+            .connection
+            .ask(&request, |answer| print!("{}", answer["text"].as_str().unwrap_or_default()));
     }
     let file = arguments.file.as_ref().context("which configuration?")?;
     let loaded = import::load(file, &import::Options::default())?;

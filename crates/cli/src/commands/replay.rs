@@ -60,7 +60,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.json {
         let pipe = |(pipe, counts): (&Pipe, &PipeReport)| {
             json!({
-                "name": pipe.name, "hits": counts.hits, "misses": counts.misses.packets, "flows": counts.flows,
+                "name": pipe.name, "hits": counts.hits, "misses": counts.misses.packets,
+                    "flows": counts.flows,
                 "unflowed_full": counts.unflowed_full,
             })
         };
@@ -69,7 +70,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "{}",
             json!({
                 "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
-                "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(), "error": replayed.read_error,
+                "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(),
+                    "error": replayed.read_error,
             })
         );
     } else {
@@ -105,15 +107,20 @@ fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> St
         text += &format!("  dropped {count:>10}  {reason}: {}\n", reason.explanation());
     }
     for (pipe, counts) in plan.program.pipes.iter().zip(&report.pipes) {
-        text += &format!("  pipe {:<16} {:>10} hits {:>10} misses\n", pipe.name, counts.hits, counts.misses.packets);
+        text += &format!(
+            "  pipe {:<16} {:>10} hits {:>10} misses\n",
+            pipe.name, counts.hits, counts.misses.packets
+        );
     }
     for (name, count) in plan.program.counters.iter().zip(&report.counters) {
         text += &format!("  counter {name:<24} {:>10} packets {:>12} bytes\n", count.packets, count.bytes);
     }
     for AppReport { name, account, counts } in &replayed.apps {
-        let own = counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!(", {count} {name}"));
+        let own =
+            counts.iter().filter(|(_, count)| *count > 0).map(|(name, count)| format!(", {count} {name}"));
         let own: String = own.collect();
-        text += &format!("  app {name:<17} {:>10} frames, {} injected{own}\n", account.punted, account.injected);
+        text +=
+            &format!("  app {name:<17} {:>10} frames, {} injected{own}\n", account.punted, account.injected);
     }
     for (time_ns, said) in &replayed.said {
         text += &format!("  {}.{:09} s  {said}\n", time_ns / 1_000_000_000, time_ns % 1_000_000_000);

@@ -78,8 +78,8 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
         eprintln!("weir: `show {}` stands alone: what is `{word}`?", arguments.what);
         return Ok(bad_input());
     }
-    let request =
-        json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe, "limit": arguments.limit });
+    let request = json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe,
+        "limit": arguments.limit });
     arguments.connection.ask(&request, |answer| {
         let Some(answer) = answer.as_object() else { return };
         for (name, value) in answer {
@@ -95,7 +95,9 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {
-            let simple = fields.iter().filter(|(_, value)| !value.is_array() && !value.is_object() && !value.is_null());
+            let simple = fields
+                .iter()
+                .filter(|(_, value)| !value.is_array() && !value.is_object() && !value.is_null());
             Value::Object(simple.map(|(name, value)| (name.clone(), value.clone())).collect())
         }
         other => other.clone(),
@@ -132,11 +134,13 @@ fn table(rows: &[Value]) {
     }
     let cells: Vec<Vec<String>> =
         rows.iter().map(|row| columns.iter().map(|&column| plain(&row[column])).collect()).collect();
-    let width =
-        |at: usize| cells.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0);
+    let width = |at: usize| {
+        cells.iter().map(|row| row[at].chars().count()).chain([columns[at].len()]).max().unwrap_or(0)
+    };
     let widths: Vec<usize> = (0..columns.len()).map(width).collect();
     let line = |row: &[String]| {
-        let padded: Vec<String> = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
+        let padded: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
         println!("  {}", padded.join("  ").trim_end());
     };
     line(&columns.iter().map(|column| (*column).clone()).collect::<Vec<_>>());
@@ -166,7 +170,9 @@ pub struct Plain {
 
 /// Runs `weir reload`.
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
-    arguments.connection.ask(&json!({ "command": "reload" }), |answer| println!("{}", plain(&answer["summary"])))
+    arguments
+        .connection
+        .ask(&json!({ "command": "reload" }), |answer| println!("{}", plain(&answer["summary"])))
 }
 
 /// Runs `weir stop`.
@@ -190,7 +196,8 @@ pub struct Entry {
 
 /// Runs `weir entry`.
 pub fn entry(arguments: &Entry) -> Result<ExitCode> {
-    let request = json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
+    let request =
+        json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
     arguments.connection.ask(&request, |_| println!("done"))
 }
 

@@ -79,13 +79,21 @@ pub const KEYS: &[Key] = &[
     Key::new("socket", Shape::Text, "path of the daemon's control socket").or(SOCKET),
     Key::new("metrics", Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105"),
     Key::new("tunnels", Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels"),
-    Key::needed("ports", Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to"),
+    Key::needed(
+        "ports",
+        Shape::Named(&Shape::Defined("port", ports::schema)),
+        "where frames come from and go to",
+    ),
     Key::new("root", Shape::Name, "the pipe that frames enter from ports without a `root` of their own"),
     Key::new("counters", Shape::List(&Shape::Name), "names of shared counters; then no others can be used"),
     Key::new("meters", Shape::Named(&Shape::Map(sets::METER)), "meters by name"),
     Key::new("groups", Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name"),
     Key::new("pipes", Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name"),
-    Key::new("apps", Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames"),
+    Key::new(
+        "apps",
+        Shape::List(&Shape::Defined("app", kind::schema)),
+        "functions that write pipes or take frames",
+    ),
 ];
 
 /// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
@@ -271,8 +279,10 @@ impl<'a> Builder<'a> {
         let none = !(0..self.plan.ports.len()).any(takes);
         for (at, port) in self.program.ports.iter().enumerate() {
             if !takes(at) && port.root.is_some() && (own_root[at] || none) {
-                let message =
-                    format!("port `{}` takes nothing from the kernel: write `take: all`, or rules", port.name);
+                let message = format!(
+                    "port `{}` takes nothing from the kernel: write `take: all`, or rules",
+                    port.name
+                );
                 report.warning(report.span_of(port.origin), message);
             }
         }
@@ -284,7 +294,8 @@ impl<'a> Builder<'a> {
             let rules = self.plan.take(PortId(at as u16)).map_or(0, |rules| rules.len());
             if rules > bpf::RULES_MAX {
                 let message = format!(
-                    "port `{}` needs {rules} take rules (services and their fragments), and an interface has room for {}: \
+                    "port `{}` needs {rules} take rules (services and their fragments), and an interface \
+                        has room for {}: \
                      join some in `take` by a prefix, or spread the services over ports",
                     port.name,
                     bpf::RULES_MAX
@@ -325,8 +336,10 @@ impl<'a> Builder<'a> {
         let listed = self.section.get("counters");
         match &finding.kind {
             FindingKind::Unused { what: "counter", name } => {
-                let nodes = listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
-                let is = |node: &&Node| matches!(&node.kind, ::config::raw::Kind::Scalar(text) if text == name);
+                let nodes =
+                    listed.map(|node| list(node, "names", &mut Report::default())).unwrap_or_default();
+                let is =
+                    |node: &&Node| matches!(&node.kind, ::config::raw::Kind::Scalar(text) if text == name);
                 nodes.iter().find(is).map(|node| node.span).unwrap_or_default()
             }
             _ => report.span_of(finding.origin),

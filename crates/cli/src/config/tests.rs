@@ -64,7 +64,9 @@ fn examples_are_good() {
         assert!(loaded.plan.is_some());
     }
     let files = std::fs::read_dir(format!("{}/../../configs", env!("CARGO_MANIFEST_DIR"))).unwrap();
-    for file in files.map(|file| file.unwrap().path()).filter(|file| file.extension().is_some_and(|end| end == "yaml"))
+    for file in files
+        .map(|file| file.unwrap().path())
+        .filter(|file| file.extension().is_some_and(|end| end == "yaml"))
     {
         let text = std::fs::read_to_string(&file).unwrap();
         let loaded = read(&file.display().to_string(), &text);
@@ -74,7 +76,11 @@ fn examples_are_good() {
 
 #[test]
 fn an_empty_file_says_what_is_needed() {
-    assert!(wrong("")[0].contains("a mapping") || wrong("")[0].contains("there is no port"), "{:?}", wrong(""));
+    assert!(
+        wrong("")[0].contains("a mapping") || wrong("")[0].contains("there is no port"),
+        "{:?}",
+        wrong("")
+    );
     assert_eq!(wrong("workers: 1\n"), ["1:1: error: there is no port: write `ports: { p0: { xdp: eth0 } }`"]);
 }
 
@@ -82,16 +88,25 @@ fn an_empty_file_says_what_is_needed() {
 fn everything_becomes_what_it_says() {
     let plan = plan(
         "workers: [0, 2]\nhash_seed: 0x1234\nsocket: /tmp/s\nmetrics: 127.0.0.1:9105\nbusy: true\nroot: a\n\
-         ports:\n  p0: { xdp: eth9, queues: [0, 1], mode: copy, take: [{ dst: 10.0.0.0/8, protocol: udp, dport: 53 }] }\n  \
-         p1: { pcap: { out: o.pcap }, fault: { seed: 7, loss: 1%, delay: 5ms }, trace: t.pcap, mac: 02:00:00:00:00:01 }\n\
+         ports:\n  p0: { xdp: eth9, queues: [0, 1], mode: copy, take: [{ dst: 10.0.0.0/8, protocol: udp, \
+         dport: 53 }] }\n  \
+         p1: { pcap: { out: o.pcap }, fault: { seed: 7, loss: 1%, delay: 5ms }, trace: t.pcap, mac: \
+         02:00:00:00:00:01 }\n\
          groups: { g: { fill: wants, size: 8, targets: { x: p1, y: { weight: 0, forward: in_port } } } }\n\
-         pipes:\n  a: { type: hash, hash: [ipv4.src/24, ipv6.src], group: g, forward: per_entry, miss: drop, rehash: true,\n       \
-         entries: [{ match: { target: x }, forward: { pipe: b } }, { match: { target: y }, forward: drop }] }\n  \
-         b: { type: flow, key: inner, learn: { follow: g }, monitor: { idle_timeout: 30s }, forward: g, miss: b2,\n       \
-         entries: [{ match: { target: x } }, { match: { target: y } }, { match: { flow: \"tcp 1.2.3.4:5 > 5.6.7.8:9 vni 3\" } }] }\n  \
+         pipes:\n  a: { type: hash, hash: [ipv4.src/24, ipv6.src], group: g, forward: per_entry, miss: \
+         drop, rehash: true,\n       \
+         entries: [{ match: { target: x }, forward: { pipe: b } }, { match: { target: y }, forward: drop }] \
+         }\n  \
+         b: { type: flow, key: inner, learn: { follow: g }, monitor: { idle_timeout: 30s }, forward: g, \
+         miss: b2,\n       \
+         entries: [{ match: { target: x } }, { match: { target: y } }, { match: { flow: \"tcp 1.2.3.4:5 > \
+         5.6.7.8:9 vni 3\" } }] }\n  \
          b2: { type: basic, match: { port: p1 }, forward: in_port, miss: drop, entries: [{}] }\n",
     );
-    assert_eq!((plan.workers.clone(), plan.busy, plan.program.select_seed), (Workers::Cores(vec![0, 2]), true, 0x1234));
+    assert_eq!(
+        (plan.workers.clone(), plan.busy, plan.program.select_seed),
+        (Workers::Cores(vec![0, 2]), true, 0x1234)
+    );
     assert_eq!((plan.socket.to_str(), plan.metrics.map(|at| at.port())), (Some("/tmp/s"), Some(9105)));
     let PortKind::Xdp(xdp) = &plan.ports[0].kind else { panic!() };
     assert_eq!((xdp.queues.clone(), xdp.mode), (Some(vec![0, 1]), XdpMode::Copy));
@@ -103,7 +118,10 @@ fn everything_becomes_what_it_says() {
     let [a, b, b2] = plan.program.pipes.as_slice() else { panic!() };
     let fields = vec![(Field::Ipv4Src, 0xffff_ff00), (Field::Ipv6Src, u128::MAX)];
     assert!(matches!(&a.kind, PipeKind::Hash { input: HashInput::Fields(given), .. } if *given == fields));
-    assert_eq!((a.rehash, a.forward, a.entries[0].forward), (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1)))));
+    assert_eq!(
+        (a.rehash, a.forward, a.entries[0].forward),
+        (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1))))
+    );
     assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
     assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == 3));
     assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });
@@ -129,16 +147,22 @@ fn tunnels_have_ports() {
 #[test]
 fn actions_and_their_places() {
     let text = with_pipe(
-        "type: basic, forward: p0, miss: drop, match: { meta.0: ignore, udp.dport: { const: 53 } }, actions: { \
-         one: [pop_vlan, { set: { eth.dst: per_entry, ipv4.ttl: 9 } }, { copy: { from: eth.src, to: meta.1 } }], \
-         two: [{ add: { l4.dport: 1 } }, decrement_ttl, { push_vlan: { vid: per_entry } }, { push_vlan: { vid: 5, pcp: per_entry, \
-         tpid: 0x88a8 } }, { encap_vxlan: { eth.dst: 02:00:00:00:00:01, eth.src: 02:00:00:00:00:02, src: \"::1\", dst: per_entry, \
-         vni: 5 } }] }, entries: [{ action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }]",
+        "type: basic, forward: p0, miss: drop, match: { meta.0: ignore, udp.dport: { const: 53 } }, \
+            actions: { \
+         one: [pop_vlan, { set: { eth.dst: per_entry, ipv4.ttl: 9 } }, { copy: { from: eth.src, to: meta.1 \
+         } }], \
+         two: [{ add: { l4.dport: 1 } }, decrement_ttl, { push_vlan: { vid: per_entry } }, { push_vlan: { \
+         vid: 5, pcp: per_entry, \
+         tpid: 0x88a8 } }, { encap_vxlan: { eth.dst: 02:00:00:00:00:01, eth.src: 02:00:00:00:00:02, src: \
+         \"::1\", dst: per_entry, \
+         vni: 5 } }] }, entries: [{ action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \
+         \"::2\" } }]",
     );
     let plan = plan(&text);
     let pipe = &plan.program.pipes[0];
     assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
-    assert!(matches!(pipe.templates[1].operations[4], Operation::Encap(encap) if encap.ipv6 && encap.sport.is_none()));
+    assert!(matches!(pipe.templates[1].operations[4], Operation::Encap(encap) if encap.ipv6 &&
+            encap.sport.is_none()));
     assert_eq!((pipe.entries[0].template, pipe.entries[0].values.clone()), (1, vec![6, 1, 2]));
     let written = write_entry(&plan.program, pipe, &pipe.entries[0]);
     assert_eq!(
@@ -149,7 +173,8 @@ fn actions_and_their_places() {
 
 #[test]
 fn all_errors_are_told_at_once() {
-    let text = "workers: 0\nhash_sead: 1\nports:\n  p0: { mem: , root: b }\n  drop: { mem: }\npipes:\n  a:\n    type: basic\n    \
+    let text = "workers: 0\nhash_sead: 1\nports:\n  p0: { mem: , root: b }\n  drop: { mem: }\npipes:\n  \
+        a:\n    type: basic\n    \
                 match: { ipv4.scr: per_entry }\n    forward: p9\n";
     assert_eq!(
         wrong(text),
@@ -158,13 +183,17 @@ fn all_errors_are_told_at_once() {
             "2:1: error: there is no key `hash_sead` here",
             "4:22: error: there is no pipe `b`",
             "5:3: error: `drop` is a word of the language, not a name",
-            "7:3: error: `miss` is missing: where packets go that match nothing: a pipe, a port, `kernel`, `drop`",
+            "7:3: error: `miss` is missing: where packets go that match nothing: a pipe, a port, `kernel`, \
+                `drop`",
             "9:14: error: there is no field `ipv4.scr`",
             "10:14: error: there is no port, pipe, group or app `p9`",
         ]
     );
     let report = read("t", text).report.to_string();
-    assert!(report.contains("did you mean `hash_seed`?") && report.contains("did you mean `ipv4.src`?"), "{report}");
+    assert!(
+        report.contains("did you mean `hash_seed`?") && report.contains("did you mean `ipv4.src`?"),
+        "{report}"
+    );
 }
 
 /// A pipe, the words under the caret, and what is said about them.
@@ -185,17 +214,26 @@ fn each_error_has_its_place() {
         ("GOOD, entries: [{ counter: x }]", "x }", "an entry gives its `counter` only where"),
         ("GOOD, entries: [{ set: { eth.dst: 1 } }]", "eth.dst", "the action takes no `eth.dst` per entry"),
         ("GOOD, action: [{ set: { ip.protocol: 1 } }]", "ip.protocol", "`ip.protocol` is read-only"),
-        ("GOOD, action: [decrement_ttl, pop_vlan]", "pop_vlan", "`pop_vlan` cannot stand behind `decrement_ttl`"),
+        (
+            "GOOD, action: [decrement_ttl, pop_vlan]",
+            "pop_vlan",
+            "`pop_vlan` cannot stand behind `decrement_ttl`",
+        ),
         ("GOOD, action: [dorp]", "dorp", "there is no operation `dorp`"),
         ("GOOD, monitor: { meter: m }", "m }", "there is no meter `m`"),
         ("GOOD, monitor: { red: pass }", "pass", "`red` says what becomes"),
         ("GOOD, capacity: 0", "0 }", "`capacity` is a whole number from 1 to "),
         ("type: basic, forward: p0, miss: per_entry", "per_entry", "a miss cannot be `per_entry`"),
-        ("type: basic, forward: a, miss: drop", "a: {", "pipes must not lead back to where they came from: a -> a"),
+        (
+            "type: basic, forward: a, miss: drop",
+            "a: {",
+            "pipes must not lead back to where they came from: a -> a",
+        ),
         ("type: hash, hash: 5-tuple, group: g, forward: p0, miss: drop", "g,", "there is no group `g`"),
         ("GOOD, match: { ipv4.src: prefix }", "ipv4.src", "a BASIC pipe cannot match `ipv4.src` by prefix"),
         (
-            "GOOD, match: { ipv4.src: per_entry }, entries: [{ match: { ipv4.src: 1 } }, { match: { ipv4.src: 0.0.0.1 } }]",
+            "GOOD, match: { ipv4.src: per_entry }, entries: [{ match: { ipv4.src: 1 } }, { match: { \
+                ipv4.src: 0.0.0.1 } }]",
             "{ ipv4.src: 0.0.0.1",
             "pipe `a` has this entry twice",
         ),
@@ -213,14 +251,15 @@ fn each_error_has_its_place() {
 fn findings_of_the_check_have_their_places() {
     let text = "ports: { p0: { xdp: none0, take: [{ dst: 10.0.0.1 }] } }\nroot: a\ncounters: [c]\n\
                 pipes: { a: { type: basic, forward: drop, miss: kernel } }\n";
-    let expected =
-        "4:10: error: `forward: kernel` in `a` is reached from port `p0`, which cannot give a frame to the kernel";
+    let expected = "4:10: error: `forward: kernel` in `a` is reached from port `p0`, which cannot give a \
+        frame to the kernel";
     assert_eq!(wrong(text), ["3:12: warning: counter `c` is never used", expected]);
 }
 
 #[test]
 fn a_port_that_takes_nothing_is_warned_about() {
-    let text = "root: a\nports: { p0: { xdp: none0 }, p1: { xdp: none1 } }\npipes: { a: { type: basic, forward: p1, miss: drop } }\n";
+    let text = "root: a\nports: { p0: { xdp: none0 }, p1: { xdp: none1 } }\npipes: { a: { type: basic, \
+        forward: p1, miss: drop } }\n";
     assert_eq!(wrong(text).len(), 2);
     assert_eq!(wrong(&text.replace("none0 }", "none0, take: [{ dst: 10.0.0.1 }] }")), Vec::<String>::new());
     assert_eq!(wrong(&text.replace("none0 }", "none0, take: all }")).len(), 1, "all is warned about");
@@ -253,7 +292,8 @@ fn entries_at_run_time() {
     )
     .unwrap();
     assert_eq!((pipe, read.run_time, read.values.clone()), (PipeId(0), true, vec![0x0200_0000_0009]));
-    let (_, key) = entry_key(&plan.program, &plan.attachments, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
+    let (_, key) =
+        entry_key(&plan.program, &plan.attachments, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
     assert_eq!(key, EntryKey::of(&read));
     assert_eq!(write_key(&plan.program, &plan.program.pipes[0], &key), "{ match: { ipv4.src: 0.0.0.1 } }");
     let told = |text| entry(&plan.program, &plan.attachments, "balance", text).unwrap_err().to_string();
@@ -286,8 +326,10 @@ fn written_entries_are_read_again() {
 
 fn acl() -> Plan {
     plan(
-        "ports: { p0: { mem: }, p1: { mem: } }\nroot: a\ncounters: [x, y]\npipes: { a: { type: acl, match: { ipv6.src: masked, \
-         eth.dst: masked, ip.protocol: masked, l4.dport: range, port: masked }, monitor: { counter: per_entry }, forward: per_entry, miss: drop, \
+        "ports: { p0: { mem: }, p1: { mem: } }\nroot: a\ncounters: [x, y]\npipes: { a: { type: acl, match: \
+            { ipv6.src: masked, \
+         eth.dst: masked, ip.protocol: masked, l4.dport: range, port: masked }, monitor: { counter: \
+         per_entry }, forward: per_entry, miss: drop, \
          action: [{ set: { ipv6.dst: per_entry } }, { push_vlan: { vid: per_entry, pcp: per_entry } }] } }\n",
     )
 }
@@ -308,7 +350,8 @@ proptest! {
             let mask = mask & field.max();
             if any { EntryMatch::Any } else { EntryMatch::Masked { value: value & mask, mask } }
         };
-        let range = range.map_or(EntryMatch::Any, |(a, b)| EntryMatch::Range { first: a.min(b), last: a.max(b) });
+        let range = range.map_or(EntryMatch::Any, |(a, b)| EntryMatch::Range { first: a.min(b),
+            last: a.max(b) });
         let [src, mac, protocol] = [Field::Ipv6Src, Field::EthDst, Field::IpProtocol];
         let mine = engine::program::Entry {
             matches: vec![masked(src, values[0]), masked(mac, values[1]), masked(protocol, values[2]), range,
@@ -321,7 +364,8 @@ proptest! {
             ..Default::default()
         };
         let written = write_entry(&plan.program, pipe, &mine);
-        let read = entry(&plan.program, &plan.attachments, "a", &written).map_err(|report| TestCaseError::fail(format!("{written}\n{report}")))?;
+        let read = entry(&plan.program, &plan.attachments, "a", &written).map_err(|report|
+            TestCaseError::fail(format!("{written}\n{report}")))?;
         prop_assert_eq!(read.1, mine);
     }
 
@@ -336,7 +380,8 @@ proptest! {
 
     /// An example after a few accidents: something cut out, something put elsewhere.
     #[test]
-    fn no_damaged_example_makes_it_panic(at in 0..EXAMPLES.len(), cuts in prop::collection::vec((any::<u16>(), 0_usize..12, any::<u16>()), 1..4)) {
+    fn no_damaged_example_makes_it_panic(at in 0..EXAMPLES.len(),
+        cuts in prop::collection::vec((any::<u16>(), 0_usize..12, any::<u16>()), 1..4)) {
         let mut text: Vec<char> = example(EXAMPLES[at]).chars().collect();
         for (from, length, to) in cuts {
             let from = usize::from(from) % text.len();
@@ -359,9 +404,14 @@ fn floods_and_turns_are_read_and_written() {
     assert_eq!(write_forward(flood.pipes[0].forward, &flood), "{ flood: g }");
     assert!(wrong(&text.replace("flood: g", "flood: h"))[0].contains("there is no group `h`"));
     assert!(wrong(&text.replace("flood: g", "flod: g"))[0].contains("a forward has no `flod`"));
-    let turns =
-        text.replace("type: basic, forward: { flood: g }", "type: hash, hash: round_robin, group: g, forward: p0");
-    assert!(matches!(plan(&turns).program.pipes[0].kind, PipeKind::Hash { input: HashInput::RoundRobin, .. }));
+    let turns = text.replace(
+        "type: basic, forward: { flood: g }",
+        "type: hash, hash: round_robin, group: g, forward: p0",
+    );
+    assert!(matches!(
+        plan(&turns).program.pipes[0].kind,
+        PipeKind::Hash { input: HashInput::RoundRobin, .. }
+    ));
     let rss = turns.replace("round_robin", "rss");
     assert!(matches!(plan(&rss).program.pipes[0].kind, PipeKind::Hash { input: HashInput::Rss, .. }));
     assert!(wrong(&turns.replace("round_robin", "rsss"))[0].contains("`hash` cannot be `rsss`"));

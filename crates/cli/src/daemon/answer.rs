@@ -130,8 +130,9 @@ impl Daemon {
             "drops" => Ok(json!({ "drops": drops_json(&ledger) })),
             what => {
                 let found = all.remove(what);
-                let found = found
-                    .ok_or_else(|| anyhow!("nothing is called `{what}`: {}", shown().collect::<Vec<_>>().join(", ")))?;
+                let found = found.ok_or_else(|| {
+                    anyhow!("nothing is called `{what}`: {}", shown().collect::<Vec<_>>().join(", "))
+                })?;
                 Ok(json!({ what: found }))
             }
         }
@@ -195,8 +196,10 @@ impl Daemon {
                 sum.unflowed_full += report.unflowed_full;
             }
             let mut json = json!({
-                "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries, "capacity": pipe.capacity,
-                "hits": sum.hits, "misses": sum.misses.packets, "forward": config::write_forward(pipe.forward, &self.plan.program),
+                "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries,
+                    "capacity": pipe.capacity,
+                "hits": sum.hits, "misses": sum.misses.packets,
+                    "forward": config::write_forward(pipe.forward, &self.plan.program),
                 "miss": config::write_forward(pipe.miss, &self.plan.program),
             });
             if let PipeKind::Flow { .. } = pipe.kind {
@@ -219,8 +222,10 @@ impl Daemon {
 
     fn counters_json(&self, reports: &[Report]) -> Value {
         let names = self.plan.program.counters.iter();
-        let one =
-            |(name, count): (&String, Count)| json!({ "name": name, "packets": count.packets, "bytes": count.bytes });
+        let one = |(name, count): (&String, Count)| {
+            json!({ "name": name, "packets": count.packets,
+            "bytes": count.bytes })
+        };
         names.zip(self.counts(reports)).map(one).collect()
     }
 
@@ -231,7 +236,10 @@ impl Daemon {
             // While moves are pending, workers may differ in a few buckets; show those of the first worker.
             let slots = all().next().map(|one| &one.slots[..]).unwrap_or_default();
             let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
-            let target = |(at, target): (usize, &engine::program::Target)| json!({ "name": target.name, "weight": target.weight, "buckets": held(at) });
+            let target = |(at, target): (usize, &engine::program::Target)| {
+                json!({ "name": target.name,
+                "weight": target.weight, "buckets": held(at) })
+            };
             let mut json = json!({
                 "name": group.name, "buckets": slots.len(),
                 "targets": group.targets.iter().enumerate().map(target).collect::<Vec<_>>(),
@@ -250,8 +258,12 @@ impl Daemon {
 
     fn pipe_named(&self, request: &Value) -> Result<PipeId> {
         let name = text(request, "pipe")?;
-        let names = || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
-        self.plan.program.pipe_named(name).ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
+        let names =
+            || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
+        self.plan
+            .program
+            .pipe_named(name)
+            .ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
     }
 
     /// Returns the entries of a pipe with their counts, summed over the workers' replicas.
@@ -260,8 +272,9 @@ impl Daemon {
         let mut all = replicas.next().unwrap_or_default();
         for replica in replicas {
             for (entry, count) in replica {
-                let same =
-                    |one: &&mut (Entry, Count)| one.0.matches == entry.matches && one.0.priority == entry.priority;
+                let same = |one: &&mut (Entry, Count)| {
+                    one.0.matches == entry.matches && one.0.priority == entry.priority
+                };
                 if let Some(one) = all.iter_mut().find(same) {
                     one.1.add(count);
                 }
@@ -295,12 +308,18 @@ impl Daemon {
             if !matches!(pipe.kind, PipeKind::Flow { .. }) {
                 continue;
             }
-            for (flows, count) in self.fleet.ask_all(|_, answer| Command::Flows(PipeId(at as u16), limit, answer))? {
+            for (flows, count) in
+                self.fleet.ask_all(|_, answer| Command::Flows(PipeId(at as u16), limit, answer))?
+            {
                 live += count;
-                all.extend(flows.into_iter().map(|flow| json!({
-                    "pipe": pipe.name, "flow": flow.key.to_string(), "decision": format!("{:?}", flow.decision),
-                    "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms, "last_ms": flow.last_ms,
-                })));
+                all.extend(flows.into_iter().map(|flow| {
+                    json!({
+                        "pipe": pipe.name, "flow": flow.key.to_string(), "decision": format!("{:?}",
+                            flow.decision),
+                        "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
+                            "last_ms": flow.last_ms,
+                    })
+                }));
             }
         }
         all.truncate(limit);
@@ -336,16 +355,21 @@ impl Daemon {
         let (Change::Add { entry, .. } | Change::Update { entry, .. }) = change else { return Ok(()) };
         let without = self.plan.program.ports.iter().find(|port| !port.kernel_path);
         match (entry.forward, without) {
-            (Some(Forward::Kernel), Some(port)) => bail!("port `{}` cannot give a frame back to the kernel", port.name),
+            (Some(Forward::Kernel), Some(port)) => {
+                bail!("port `{}` cannot give a frame back to the kernel", port.name)
+            }
             _ => Ok(()),
         }
     }
 
     fn weight(&mut self, request: &Value) -> Result<Value> {
         let (group, target) = (text(request, "group")?, text(request, "target")?);
-        let weight =
-            request["weight"].as_u64().and_then(|weight| u32::try_from(weight).ok()).context("`weight` is a number")?;
-        let id = self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
+        let weight = request["weight"]
+            .as_u64()
+            .and_then(|weight| u32::try_from(weight).ok())
+            .context("`weight` is a number")?;
+        let id =
+            self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
         let targets = &self.plan.program.groups[id.index()].targets;
         let at = targets.iter().position(|one| one.name == target);
         let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
@@ -357,7 +381,8 @@ impl Daemon {
         let bytes = live::packet(request)?;
         let port = |key: &str| -> Result<Option<PortId>> {
             let Some(name) = request[key].as_str() else { return Ok(None) };
-            let id = self.plan.program.port_named(name).with_context(|| format!("there is no port `{name}`"))?;
+            let id =
+                self.plan.program.port_named(name).with_context(|| format!("there is no port `{name}`"))?;
             Ok(Some(id))
         };
         let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
@@ -382,13 +407,17 @@ pub fn ledger_json(ledger: &Ledger) -> Value {
         ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect();
     json!({
         "received": ledger.received, "originated": ledger.originated, "copied": ledger.copied,
-        "transmitted": ledger.transmitted, "to_kernel": ledger.to_kernel, "to_app": ledger.to_app, "held": ledger.held,
+        "transmitted": ledger.transmitted, "to_kernel": ledger.to_kernel, "to_app": ledger.to_app,
+            "held": ledger.held,
         "dropped": dropped,
     })
 }
 
 fn drops_json(ledger: &Ledger) -> Value {
-    let one = |(reason, count): (DropReason, u64)| json!({ "reason": reason.as_str(), "frames": count, "meaning": reason.explanation() });
+    let one = |(reason, count): (DropReason, u64)| {
+        json!({ "reason": reason.as_str(), "frames": count,
+        "meaning": reason.explanation() })
+    };
     ledger.drops().map(one).collect()
 }
 

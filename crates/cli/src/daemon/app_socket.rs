@@ -10,8 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
+    listen, recv, send, socket_with,
 };
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,9 @@ impl AppSocket {
             match recv(fd, &mut buffer[..], RecvFlags::DONTWAIT) {
                 // An empty datagram looks like the end of the connection.
                 Ok((_, 0)) if !hung_up(fd) => said.push(Received::Datagram(client, Vec::new())),
-                Ok((_, length)) if length > 0 => said.push(Received::Datagram(client, buffer[..length].to_vec())),
+                Ok((_, length)) if length > 0 => {
+                    said.push(Received::Datagram(client, buffer[..length].to_vec()))
+                }
                 Err(Errno::AGAIN | Errno::INTR) => break,
                 Ok(_) | Err(_) => {
                     said.push(Received::Disconnected(client));
@@ -133,7 +135,12 @@ impl Drop for AppSocket {
 }
 
 fn socket() -> rustix::io::Result<OwnedFd> {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::NONBLOCK | SocketFlags::CLOEXEC,
+        None,
+    )
 }
 
 /// Returns true if somebody listens on the path. A socket of another type counts, and so does one that is too

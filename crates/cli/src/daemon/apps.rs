@@ -81,7 +81,8 @@ impl Daemon {
     /// Starts the apps of the first plan; workers have been given the other ends of the rings.
     pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, sockets: Vec<AppSocket>) -> Result<()> {
         (self.host.rings, self.host.sockets) = (rings, sockets);
-        self.host.running = RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
+        self.host.running =
+            RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
         self.start_apps()
     }
 
@@ -126,14 +127,17 @@ impl Daemon {
             let mut kept = || old.iter().position(|one| one.is(name, path)).map(|at| old.swap_remove(at));
             self.host.sockets.extend(new.or_else(&mut kept));
         }
-        let gone =
-            |socket: &AppSocket| socket.clients().into_iter().map(|client| (socket.app.clone(), client)).collect();
+        let gone = |socket: &AppSocket| {
+            socket.clients().into_iter().map(|client| (socket.app.clone(), client)).collect()
+        };
         old.iter().flat_map(|socket| -> Vec<_> { gone(socket) }).collect()
     }
 
     pub(super) fn start_apps(&mut self) -> Result<()> {
-        let watched: Vec<Vec<PortId>> = self.each_app().map(|at| self.host.running.app(at).watches()).collect();
-        self.host.links = Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
+        let watched: Vec<Vec<PortId>> =
+            self.each_app().map(|at| self.host.running.app(at).watches()).collect();
+        self.host.links =
+            Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
         for at in self.each_app() {
             self.deliver(at, Event::Start);
         }
@@ -195,7 +199,10 @@ impl Daemon {
                 let Ring { app, name, .. } = &self.host.rings[at];
                 let name = name.clone();
                 if let Some(owner) = self.host.running.owner(*app) {
-                    self.deliver(owner, Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() });
+                    self.deliver(
+                        owner,
+                        Event::Frame { app: &name, input: carrier.input, bytes: carrier.bytes() },
+                    );
                 }
                 self.host.rings[at].receiver.done(carrier);
             }
@@ -242,7 +249,9 @@ impl Daemon {
             Action::Inject { bytes, output } => {
                 self.inject_for(at, Inject { bytes, output: Some(output), input: PortId::default() });
             }
-            Action::InjectThrough { bytes, input } => self.inject_for(at, Inject { bytes, output: None, input }),
+            Action::InjectThrough { bytes, input } => {
+                self.inject_for(at, Inject { bytes, output: None, input })
+            }
             Action::Change(change) => {
                 if let Err(why) = self.change(&change) {
                     return self.step(at, Event::Refused { change: &change, why: &why.to_string() });
@@ -284,7 +293,9 @@ impl Daemon {
 
     fn inject_for(&mut self, at: usize, inject: Inject) {
         let fleet = &self.fleet;
-        self.host.running.inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
+        self.host
+            .running
+            .inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
     }
 
     /// Applies a change on all workers, and changes of weights to the plan, too.
@@ -301,7 +312,8 @@ impl Daemon {
 
     /// Passes an operator's request to an app. Returns the id with which to ask for the answer.
     pub(super) fn request(&mut self, app: &str, request: &Value) -> Result<RequestId> {
-        let names = || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
+        let names =
+            || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
         let at = self.host.running.named(app);
         let at = at.ok_or_else(|| anyhow!("no app `{app}` runs; there are: {}", names()))?;
         let id = RequestId(self.host.next_request);
@@ -334,7 +346,8 @@ impl Daemon {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
             let (app, account) = (self.host.running.app(at), self.host.running.account(at));
-            let own = app.counts().into_iter().map(|(name, count)| (name, "A counter of the app's own", count));
+            let own =
+                app.counts().into_iter().map(|(name, count)| (name, "A counter of the app's own", count));
             let all = [
                 ("punted", "Frames forwarded to the app", account.punted),
                 ("injected", "Frames that the app sent", account.injected),
@@ -356,7 +369,8 @@ impl Daemon {
         let one = |at: usize| {
             let (app, account) = (self.host.running.app(at), self.host.running.account(at));
             let mut json = json!({
-                "name": app.name(), "kind": app.kind(), "punted": account.punted, "injected": account.injected,
+                "name": app.name(), "kind": app.kind(), "punted": account.punted,
+                    "injected": account.injected,
                 "refused": account.refused,
             });
             app.counts().into_iter().for_each(|(name, count)| json[name] = json!(count));

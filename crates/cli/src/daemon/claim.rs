@@ -16,7 +16,10 @@ pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Resul
         bail!("{} is there and is not a socket: give weir another path ({other})", path.display());
     }
     if answers(path) {
-        bail!("a weir answers on {} already: stop it, or give this one another socket ({other})", path.display());
+        bail!(
+            "a weir answers on {} already: stop it, or give this one another socket ({other})",
+            path.display()
+        );
     }
     std::fs::remove_file(path).with_context(|| format!("{} is stale and cannot be removed", path.display()))
 }

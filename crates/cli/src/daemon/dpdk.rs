@@ -8,7 +8,9 @@ use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, bail};
 use packet::{Pool, Port};
 pub use port::dpdk::DpdkLink;
-use port::dpdk::{DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool};
+use port::dpdk::{
+    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool,
+};
 use port::huge_pages;
 use std::vec::IntoIter;
 
@@ -83,7 +85,9 @@ struct Device<'a> {
 
 fn device(port: &PortConfig) -> Option<Device<'_>> {
     match &port.kind {
-        PortKind::Dpdk { devargs, tap, frames } => Some(Device { devargs, tap: tap.as_deref(), frames: *frames }),
+        PortKind::Dpdk { devargs, tap, frames } => {
+            Some(Device { devargs, tap: tap.as_deref(), frames: *frames })
+        }
         PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Mem => None,
     }
 }
@@ -122,7 +126,13 @@ fn memory(frames: usize) -> EalMemory {
     EalMemory::NoHuge(mebibytes(FRAME_KIB) as u32)
 }
 
-fn queues(eal: Eal, pool: &MbufPool, plan: &Plan, at: usize, port: &PortConfig) -> Result<IntoIter<DpdkPort>> {
+fn queues(
+    eal: Eal,
+    pool: &MbufPool,
+    plan: &Plan,
+    at: usize,
+    port: &PortConfig,
+) -> Result<IntoIter<DpdkPort>> {
     let Some(Device { devargs: device, tap, .. }) = device(port) else { return Ok(Vec::new().into_iter()) };
     let workers = plan.workers.count();
     let options = DpdkOptions {
@@ -133,7 +143,8 @@ fn queues(eal: Eal, pool: &MbufPool, plan: &Plan, at: usize, port: &PortConfig) 
     match DpdkPort::open(eal, &options, pool) {
         Ok(queues) => Ok(queues.into_iter()),
         Err(DpdkError::Queues { device, most, .. }) => bail!(
-            "port `{}`: DPDK device `{device}` can have {most} queues and there are {workers} workers, which need one \
+            "port `{}`: DPDK device `{device}` can have {most} queues and there are {workers} workers, \
+                which need one \
              each: set `workers: {most}`, or have the device make more (its arguments may say how)",
             port.name
         ),
@@ -150,7 +161,8 @@ mod tests {
         for pci in ["0000:01:00.0", "01:00.0", "pci:0000:af:00.1", "0000:01:00.0,representor=[0-3]"] {
             assert!(is_pci(pci), "{pci}");
         }
-        for other in ["net_null0", "net_pcap0,rx_pcap=0000:01:00.0", "", "01:00", "zz:00.0", "vdev:net_ring0"] {
+        for other in ["net_null0", "net_pcap0,rx_pcap=0000:01:00.0", "", "01:00", "zz:00.0", "vdev:net_ring0"]
+        {
             assert!(!is_pci(other), "{other}");
         }
     }

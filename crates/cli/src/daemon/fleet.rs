@@ -179,7 +179,8 @@ fn sleep(worker: &Worker, wake: &OwnedFd) {
     let ready = ports.iter().filter_map(|port| port.readiness());
     waits.extend(ready.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
     // A port that is exhausted will never wake the worker.
-    let all_wake = ports.iter().all(|port| port.readiness().is_some() || port.exhausted()) && !worker.is_waiting();
+    let all_wake =
+        ports.iter().all(|port| port.readiness().is_some() || port.exhausted()) && !worker.is_waiting();
     let timeout = if all_wake { SLEEP } else { SHORT_SLEEP };
     // Whether or not poll was interrupted, the next breath looks.
     let _ = poll(&mut waits, Some(&timeout));

@@ -35,9 +35,12 @@ pub fn packet(request: &Value) -> Result<Vec<u8>> {
         return Ok(recipe.build());
     }
     let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
-    let digits: Option<Vec<u8>> = hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits: Option<Vec<u8>> =
+        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     match digits {
-        Some(digits) if digits.len() % 2 == 0 => Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()),
+        Some(digits) if digits.len() % 2 == 0 => {
+            Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+        }
         _ => bail!("`hex` is an even number of hexadecimal digits"),
     }
 }
@@ -54,7 +57,8 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
         let configured = std::mem::take(&mut program.pipes[at].entries);
         let live = daemon.entries(PipeId(at as u16))?;
         let with_origin = |(mut entry, _): (engine::program::Entry, _)| {
-            let same = configured.iter().find(|one| one.matches == entry.matches && one.priority == entry.priority);
+            let same =
+                configured.iter().find(|one| one.matches == entry.matches && one.priority == entry.priority);
             entry.origin = same.map(|one| one.origin).unwrap_or_default();
             entry
         };

@@ -37,7 +37,8 @@ type Labels = Vec<(&'static str, String)>;
 impl Server {
     /// Starts listening on `address`.
     pub fn start(address: SocketAddr, doorbell: Doorbell) -> Result<Server> {
-        let listener = TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
+        let listener =
+            TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
         let (ask, scrapes) = sync_channel::<SyncSender<String>>(4);
         std::thread::Builder::new().name("weir-metrics".into()).spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -132,7 +133,10 @@ impl Totals<'_> {
         let counters = |of: fn(&Count) -> u64| {
             let names = daemon.plan.program.counters.iter().enumerate();
             names.map(move |(at, name)| {
-                (name.clone(), reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum::<u64>())
+                (
+                    name.clone(),
+                    reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum::<u64>(),
+                )
             })
         };
         let packets = counters(|count| count.packets);
@@ -152,7 +156,11 @@ impl Totals<'_> {
         let misses = pipes(|pipe| pipe.misses.packets);
         self.family(("pipe_misses", "pipe"), "Packets that missed the pipe", misses);
         let unflowed = pipes(|pipe| pipe.unflowed_full);
-        self.family(("pipe_unflowed", "pipe"), "Packets without a flow entry, the table being full", unflowed);
+        self.family(
+            ("pipe_unflowed", "pipe"),
+            "Packets without a flow entry, the table being full",
+            unflowed,
+        );
     }
 
     fn ports(&mut self, daemon: &Daemon, reports: &[Report]) {
@@ -163,7 +171,11 @@ impl Totals<'_> {
             })
         };
         self.family(("port_received", "port"), "Frames received by port", ports(|port| port.received));
-        self.family(("port_transmitted", "port"), "Frames transmitted by port", ports(|port| port.transmitted));
+        self.family(
+            ("port_transmitted", "port"),
+            "Frames transmitted by port",
+            ports(|port| port.transmitted),
+        );
         let lost = ports(|port| port.lost_before);
         self.family(("port_lost_before", "port"), "Frames lost before the worker saw them", lost);
         let starved = ports(|port| port.starved);

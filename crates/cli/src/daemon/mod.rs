@@ -76,8 +76,11 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
     let mut control = Control::bind(&plan.socket)?;
     let signals = Signals::take()?;
     let mut daemon = Daemon::start(file, plan)?;
-    let metrics =
-        daemon.plan.metrics.map(|address| metrics::Server::start(address, daemon.doorbell.clone())).transpose()?;
+    let metrics = daemon
+        .plan
+        .metrics
+        .map(|address| metrics::Server::start(address, daemon.doorbell.clone()))
+        .transpose()?;
     println!("{}", daemon.greeting());
     let mut more = false;
     while !signals.stop() {
@@ -214,7 +217,8 @@ impl Daemon {
     /// not ports.
     fn same_ports(&self, plan: &Plan) -> Result<Vec<usize>> {
         let place = |port: &crate::config::PortConfig| {
-            let same = |old: &&crate::config::PortConfig| old.name == port.name && kind_of(old) == kind_of(port);
+            let same =
+                |old: &&crate::config::PortConfig| old.name == port.name && kind_of(old) == kind_of(port);
             self.plan.ports.iter().position(|old| same(&old))
         };
         let order: Vec<usize> = plan.ports.iter().filter_map(place).collect();
@@ -298,7 +302,10 @@ fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
 
 fn farewell(ledger: &Ledger, balanced: bool) -> String {
     let (came, went) = ledger.sides();
-    let verdict =
-        if balanced { "every frame is accounted for" } else { "THE LEDGER DOES NOT BALANCE: please report this" };
+    let verdict = if balanced {
+        "every frame is accounted for"
+    } else {
+        "THE LEDGER DOES NOT BALANCE: please report this"
+    };
     format!("weir stops: {came} frames came, {went} went; {verdict}")
 }

@@ -23,7 +23,10 @@ impl Dpdk {
     pub fn open(plan: &Plan) -> Result<Option<Dpdk>> {
         match plan.ports.iter().find(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
             Some(port) => {
-                bail!("port `{}`: this weir was built without DPDK: build it with `--features dpdk`", port.name)
+                bail!(
+                    "port `{}`: this weir was built without DPDK: build it with `--features dpdk`",
+                    port.name
+                )
             }
             None => Ok(None),
         }

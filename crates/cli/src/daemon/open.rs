@@ -79,7 +79,10 @@ fn pools(plan: &Plan, interfaces: &Interfaces, dpdk: Option<&Dpdk>) -> Pools {
     let mut pools = Pools::new();
     let xdp_ports = interfaces.iter().flatten().count() as u32;
     if plan.ports.iter().any(|port| !matches!(port.kind, PortKind::Dpdk { .. })) {
-        pools.add(Pool::Region(RegionPool::new(xdp_ports * Rings::default().chunks() + CHUNKS_SPARE, CHUNK_MIN)));
+        pools.add(Pool::Region(RegionPool::new(
+            xdp_ports * Rings::default().chunks() + CHUNKS_SPARE,
+            CHUNK_MIN,
+        )));
     }
     if let Some(dpdk) = dpdk {
         pools.add(dpdk.pool());
@@ -151,7 +154,8 @@ fn queue(xdp: &Xdp, interface: &XdpInterface, worker: usize, workers: usize) -> 
     let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.queues()).collect());
     if queues.len() != workers {
         bail!(
-            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. Set `workers: {}`, \
+            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
+                Set `workers: {}`, \
              or `ethtool -L {} combined {workers}`",
             xdp.interface,
             queues.len(),

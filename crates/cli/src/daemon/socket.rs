@@ -72,7 +72,8 @@ impl Control {
 
     /// Returns what to wait for.
     pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let accepting = (self.clients.len() < CLIENTS_MAX).then(|| PollFd::new(&self.listener, PollFlags::IN));
+        let accepting =
+            (self.clients.len() < CLIENTS_MAX).then(|| PollFd::new(&self.listener, PollFlags::IN));
         accepting.into_iter().chain(self.clients.iter().map(Client::wait))
     }
 
@@ -139,7 +140,12 @@ impl Client {
     }
 
     /// Reads more of the request, and answers it once the line is complete.
-    fn read(&mut self, mut line: Vec<u8>, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> (State, bool) {
+    fn read(
+        &mut self,
+        mut line: Vec<u8>,
+        daemon: &mut Daemon,
+        load: &impl Fn() -> Result<Plan>,
+    ) -> (State, bool) {
         let mut buffer = [0; 4096];
         match self.stream.read(&mut buffer) {
             Ok(count) => {
@@ -163,7 +169,8 @@ impl Client {
         };
         self.last = request["command"] == "stop";
         let reply = daemon.answer(&request, load);
-        self.until = Instant::now() + if matches!(reply, Ok(Reply::Later(_))) { ANSWER_PATIENCE } else { PATIENCE };
+        self.until =
+            Instant::now() + if matches!(reply, Ok(Reply::Later(_))) { ANSWER_PATIENCE } else { PATIENCE };
         match reply {
             Ok(Reply::Now(answer)) => told(Ok(answer)),
             Ok(Reply::Later(later)) => State::Waiting(later),

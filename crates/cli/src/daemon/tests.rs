@@ -71,7 +71,9 @@ impl App for Probe {
                 notes.late_ns.push(now_ns - self.wake_ns.unwrap());
                 self.wake_ns = Some(now_ns + PERIOD_NS);
             }
-            Event::Link { port, up, speed_bps } => notes.events.push(format!("link {} {up} {speed_bps:?}", port.0)),
+            Event::Link { port, up, speed_bps } => {
+                notes.events.push(format!("link {} {up} {speed_bps:?}", port.0))
+            }
             Event::Frame { app, input, bytes } => {
                 notes.events.push(format!("frame {app} {}", input.0));
                 notes.echoed.push(bytes.to_vec());
@@ -99,7 +101,8 @@ const CONFIG: &str = "\
 ports: { p0: { pcap: {}, root: fast }, p1: { pcap: {} } }
 groups: { web: { fill: wants, size: 4, targets: { b1: p1, b2: p1 } } }
 pipes:
-  fast: { type: basic, match: { udp.dport: per_entry }, forward: web, miss: probe, entries: [{ match: { udp.dport: 53 } }] }
+  fast: { type: basic, match: { udp.dport: per_entry }, forward: web, miss: probe, entries: [{ match: {
+      udp.dport: 53 } }] }
 apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 ";
 
@@ -122,7 +125,8 @@ impl Bench {
         let mut daemon = Daemon::start("t".into(), plan).unwrap();
         let notes = Arc::new(Mutex::new(Notes::default()));
         let probe = Probe { notes: notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
-        daemon.host.running = RunningApps::new(vec![Box::new(probe)], RunningApps::default(), &daemon.plan.program);
+        daemon.host.running =
+            RunningApps::new(vec![Box::new(probe)], RunningApps::default(), &daemon.plan.program);
         daemon.start_apps().unwrap();
         Bench { daemon, control, folder, notes }
     }
@@ -193,8 +197,11 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
 fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
     let mut bench = Bench::new("gone");
     let mut stream = std::os::unix::net::UnixStream::connect(bench.folder.join("weir.sock")).unwrap();
-    std::io::Write::write_all(&mut stream, b"{\"command\": \"app\", \"app\": \"probe\", \"request\": \"later\"}\n")
-        .unwrap();
+    std::io::Write::write_all(
+        &mut stream,
+        b"{\"command\": \"app\", \"app\": \"probe\", \"request\": \"later\"}\n",
+    )
+    .unwrap();
     bench.until(|bench| bench.daemon.waiting_requests() == 1);
     drop(stream);
     bench.until(|bench| bench.daemon.waiting_requests() == 0);

@@ -31,7 +31,10 @@ impl Names<'_> {
     }
 
     fn entry(&self, pipe: PipeId, key: &EntryKey) -> String {
-        self.program.pipes.get(pipe.index()).map_or_else(String::new, |pipe| config::write_key(self.program, pipe, key))
+        self.program
+            .pipes
+            .get(pipe.index())
+            .map_or_else(String::new, |pipe| config::write_key(self.program, pipe, key))
     }
 
     fn place(&self, origin: Origin) -> Option<String> {
@@ -58,7 +61,8 @@ impl Names<'_> {
 /// Returns a walk as text.
 pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> String {
     let mut out = String::new();
-    let _ = writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
+    let _ =
+        writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
     for (number, one) in walk.trace.iter().enumerate() {
         step(&mut out, names, number + 1, one);
     }
@@ -76,8 +80,9 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
 fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
     let _ = writeln!(out, "{number:>2} pipe {} ({})", step.name, kind(names, step.pipe));
     for field in &step.key {
-        let value =
-            field.actual.map_or_else(|| "absent".to_string(), |value| write_value(field.field, value, names.program));
+        let value = field
+            .actual
+            .map_or_else(|| "absent".to_string(), |value| write_value(field.field, value, names.program));
         let asked = asked(names, field.asked, field.field);
         let _ = writeln!(out, "     key     {:<16} {value:<24} {asked}", field.field.name());
     }
@@ -117,9 +122,12 @@ fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
 
 fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {
     let value = |value| write_value(field, value, names.program);
-    let masked = |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };
+    let masked =
+        |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };
     match asked {
-        Asked::Match(Criterion::Const { value: wanted, mask }) => format!("must be {}{}", value(wanted), masked(mask)),
+        Asked::Match(Criterion::Const { value: wanted, mask }) => {
+            format!("must be {}{}", value(wanted), masked(mask))
+        }
         Asked::Match(Criterion::PerEntry { mask }) => format!("looked up{}", masked(mask)),
         Asked::Match(Criterion::Prefix) => "longest prefix".into(),
         Asked::Match(Criterion::Masked) => "rules' values and masks".into(),
@@ -175,7 +183,8 @@ fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {
             out.push_str("     miss\n");
             miss.failed.iter().for_each(|one| difference(out, one));
             if let Some(nearest) = &miss.nearest {
-                let place = names.place(nearest.origin).map(|place| format!("  at {place}")).unwrap_or_default();
+                let place =
+                    names.place(nearest.origin).map(|place| format!("  at {place}")).unwrap_or_default();
                 let _ = writeln!(out, "     nearest {}{place}", names.entry(step.pipe, &nearest.entry));
                 nearest.differences.iter().for_each(|one| difference(out, one));
             }
@@ -241,15 +250,19 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         .iter()
         .map(|field| {
             let value = field.actual.map(|value| write_value(field.field, value, names.program));
-            json!({ "field": field.field.name(), "value": value, "asked": asked(names, field.asked, field.field) })
+            json!({ "field": field.field.name(), "value": value, "asked": asked(names, field.asked,
+                field.field) })
         })
         .collect();
     let differences = |list: &[Difference]| -> Vec<Value> {
-        list.iter().map(|one| json!({ "field": one.name, "wanted": one.wanted, "actual": one.actual })).collect()
+        list.iter()
+            .map(|one| json!({ "field": one.name, "wanted": one.wanted, "actual": one.actual }))
+            .collect()
     };
     let lookup = match &step.lookup {
         Lookup::Hit(hit) => json!({
-            "hit": names.entry(step.pipe, &hit.entry), "run_time": hit.run_time, "at": names.place(hit.origin),
+            "hit": names.entry(step.pipe, &hit.entry), "run_time": hit.run_time,
+                "at": names.place(hit.origin),
         }),
         Lookup::NoTarget => json!({ "no_target": true }),
         Lookup::Miss(miss) => json!({
@@ -261,12 +274,14 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
             })),
         }),
     };
-    let actions: Vec<String> = step.operations.iter().map(|one| change(names, one.change, &one.operation)).collect();
+    let actions: Vec<String> =
+        step.operations.iter().map(|one| change(names, one.change, &one.operation)).collect();
     json!({
         "pipe": step.name,
         "type": kind(names, step.pipe),
         "key": key,
-        "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()), "known": known(flow.known) })),
+        "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()),
+            "known": known(flow.known) })),
         "bucket": step.pick.as_ref().map(pick),
         "lookup": lookup,
         "counter": step.monitor.counter.as_ref().map(|(_, name)| name),

@@ -112,7 +112,11 @@ impl Acting {
         }
         let report = |at: usize| {
             let app = self.running.app(at);
-            AppReport { name: app.name().to_string(), account: self.running.account(at), counts: app.counts() }
+            AppReport {
+                name: app.name().to_string(),
+                account: self.running.account(at),
+                counts: app.counts(),
+            }
         };
         Ok(((0..self.running.len()).map(report).collect(), self.said))
     }
@@ -133,7 +137,11 @@ impl Acting {
             Action::InjectThrough { bytes, input } => self.inject(at, Inject { bytes, output: None, input }),
             Action::Change(change) => {
                 if let Err(why) = worker.engine_mut().apply(&change, now_ns) {
-                    return self.running.step(at, now_ns, Event::Refused { change: &change, why: &why.to_string() });
+                    return self.running.step(
+                        at,
+                        now_ns,
+                        Event::Refused { change: &change, why: &why.to_string() },
+                    );
                 }
             }
             Action::ReadBuckets(group) => {
@@ -149,7 +157,8 @@ impl Acting {
 
     fn inject(&mut self, at: usize, inject: Inject) {
         let commands = &self.commands;
-        self.running.inject(at, inject, |inject, answer| commands.try_send(Command::Inject(inject, answer)).is_ok());
+        self.running
+            .inject(at, inject, |inject, answer| commands.try_send(Command::Inject(inject, answer)).is_ok());
     }
 }
 

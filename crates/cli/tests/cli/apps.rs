@@ -7,7 +7,8 @@ use packet::craft::{Recipe, describe};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv, send,
+    socket_with,
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -48,7 +49,11 @@ impl Client {
     fn connect(path: &Path) -> Result<Client, Errno> {
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
-        rustix::net::sockopt::set_socket_timeout(&socket, rustix::net::sockopt::Timeout::Recv, Some(PATIENCE))?;
+        rustix::net::sockopt::set_socket_timeout(
+            &socket,
+            rustix::net::sockopt::Timeout::Recv,
+            Some(PATIENCE),
+        )?;
         Ok(Client(socket))
     }
 
@@ -116,11 +121,17 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
     other.say(3, "p0", &frame(PUNTED));
     assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted)));
     daemon.wait_for("four frames", |daemon| counts(daemon, &["injected"]) == [4]);
-    assert_eq!(counts(&daemon, &["punted", "delivered", "missed", "unheard", "refused", "bad"]), [3, 4, 0, 1, 0, 0]);
+    assert_eq!(
+        counts(&daemon, &["punted", "delivered", "missed", "unheard", "refused", "bad"]),
+        [3, 4, 0, 1, 0, 0]
+    );
     drop(other);
     daemon.wait_for("one client", |daemon| counts(daemon, &["clients"]) == [1]);
     let ledger = daemon.show("ledger");
-    assert_eq!((&ledger["originated"], &ledger["to_app"], &ledger["transmitted"]), (&7.into(), &3.into(), &3.into()));
+    assert_eq!(
+        (&ledger["originated"], &ledger["to_app"], &ledger["transmitted"]),
+        (&7.into(), &3.into(), &3.into())
+    );
     // A port without a root drops what it receives.
     assert_eq!(ledger["dropped"], json!({ "policy": 1 }));
     let said = daemon.weir(&["show", "apps"]).good().out;
@@ -129,7 +140,10 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
     }
     let folder = end(daemon);
     assert_eq!(one.hear(), None, "the daemon has stopped");
-    assert_eq!(recorded(&folder.file("p1.pcap")), [FAST, PUNTED, FAST].map(|recipe| describe(&frame(recipe))));
+    assert_eq!(
+        recorded(&folder.file("p1.pcap")),
+        [FAST, PUNTED, FAST].map(|recipe| describe(&frame(recipe)))
+    );
 }
 
 #[test]
@@ -188,7 +202,9 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     let (quick, count) = reader.join().unwrap();
     assert!(count > 200, "{count} of 400");
     daemon.wait_for("all", |daemon| counts(daemon, &["punted"]) == [400 + lasts]);
-    let [delivered, missed, unheard] = counts(&daemon, &["delivered", "missed", "unheard"])[..] else { panic!() };
+    let [delivered, missed, unheard] = counts(&daemon, &["delivered", "missed", "unheard"])[..] else {
+        panic!()
+    };
     assert_eq!((delivered + missed, unheard), (2 * (400 + lasts), 0));
     assert!(missed > 50, "{missed}");
     end(daemon);
@@ -336,7 +352,9 @@ fn inject_sends_packets_and_recordings() {
     inject(&["p0", "two.pcap", "--frame", "3"]).refused(1, &["2 frames", "no frame 3"]);
     inject(&["p0", "none.pcap"]).refused(1, &["none.pcap", "No such file"]);
     inject(&["p0", "--packet", "dport=x"]).refused(1, &["--packet"]);
-    for wrong in [&["p0"][..], &["p0", "two.pcap", "--packet", FAST], &["p0", "--packet", FAST, "--frame", "1"]] {
+    for wrong in
+        [&["p0"][..], &["p0", "two.pcap", "--packet", FAST], &["p0", "--packet", FAST, "--frame", "1"]]
+    {
         assert_eq!(inject(wrong).code, Some(2), "{wrong:?}");
     }
     let oversize = format!("{FAST} payload={}", "00".repeat(4000));
@@ -374,9 +392,15 @@ fn metrics_have_the_apps() {
     write!(stream, "GET /metrics HTTP/1.1\r\n\r\n").unwrap();
     let mut metrics = String::new();
     stream.read_to_string(&mut metrics).unwrap();
-    for (name, count) in
-        [("punted", 1), ("delivered", 0), ("missed", 0), ("unheard", 1), ("injected", 0), ("refused", 0), ("bad", 0)]
-    {
+    for (name, count) in [
+        ("punted", 1),
+        ("delivered", 0),
+        ("missed", 0),
+        ("unheard", 1),
+        ("injected", 0),
+        ("refused", 0),
+        ("bad", 0),
+    ] {
         let line = format!("weir_app_{name}_total{{app=\"slow_path\"}} {count}\n");
         assert!(metrics.contains(&line), "no {line} in\n{metrics}");
     }
@@ -402,8 +426,16 @@ fn a_replay_records_what_apps_would_be_given_and_twice_the_same() {
     assert_eq!((&json["frames"]["to_app"], &json["balances"]), (&3.into(), &true.into()));
     assert_eq!((&json["apps"][0]["name"], &json["apps"][0]["punted"]), (&"slow_path".into(), &3.into()));
     let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap"]).good();
-    assert!(said.out.starts_with("5 received, 2 transmitted, 0 to the kernel, 3 to apps, 0 dropped\n"), "{}", said.out);
-    assert!(said.out.contains("app slow_path") && said.out.contains("3 frames, 0 injected, 3 unheard"), "{}", said.out);
+    assert!(
+        said.out.starts_with("5 received, 2 transmitted, 0 to the kernel, 3 to apps, 0 dropped\n"),
+        "{}",
+        said.out
+    );
+    assert!(
+        said.out.contains("app slow_path") && said.out.contains("3 frames, 0 injected, 3 unheard"),
+        "{}",
+        said.out
+    );
     assert!(!folder.file("slow.sock").exists(), "a replay listens nowhere");
     let replay = |app: &str| weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--app", app]);
     replay("slow_path").refused(1, &["--app slow_path", "NAME=OUT.pcap"]);
@@ -423,7 +455,8 @@ fn mistakes_are_told_with_line_and_caret() {
         ("broken.yaml:12:23: error: `p1` is the name of a port", "p1"),
     ] {
         let lines: Vec<&str> = said.err.lines().collect();
-        let at = lines.iter().position(|line| line.starts_with(place)).unwrap_or_else(|| panic!("{}", said.err));
+        let at =
+            lines.iter().position(|line| line.starts_with(place)).unwrap_or_else(|| panic!("{}", said.err));
         assert_eq!(lines[at + 1].rfind(caret), lines[at + 2].find('^'), "{}", said.err);
     }
 }
@@ -431,7 +464,8 @@ fn mistakes_are_told_with_line_and_caret() {
 /// The client shown in the documentation, which sends back whatever it receives.
 #[test]
 fn the_documented_client_works() {
-    let python = Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    let python =
+        Command::new("python3").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if !python.is_ok_and(|status| status.success()) {
         assert!(std::env::var_os("CI").is_none(), "CI has python3");
         eprintln!("skipped: there is no python3");
@@ -439,7 +473,8 @@ fn the_documented_client_works() {
     }
     let mut daemon = Daemon::start(SLOW);
     let script = format!("{}/../apps/src/external/client.py", env!("CARGO_MANIFEST_DIR"));
-    let mut client = Command::new("python3").arg(script).arg(daemon.folder.file("slow.sock")).spawn().unwrap();
+    let mut client =
+        Command::new("python3").arg(script).arg(daemon.folder.file("slow.sock")).spawn().unwrap();
     daemon.wait_for("the client", |daemon| counts(daemon, &["clients"]) == [1]);
     daemon.receive(&[PUNTED, PUNTED]);
     daemon.wait_for("its frames", |daemon| counts(daemon, &["injected"]) == [2]);
@@ -476,7 +511,10 @@ impl Wire {
             format!("ip -n {far} addr add 10.0.0.2/24 dev f0 && ip -n {far} link set f0 up"),
             format!("ip netns exec {far} ethtool -K f0 tx off txvlan off"),
         ] {
-            assert!(Command::new("sh").args(["-c", &line]).stdout(Stdio::null()).status().unwrap().success(), "{line}");
+            assert!(
+                Command::new("sh").args(["-c", &line]).stdout(Stdio::null()).status().unwrap().success(),
+                "{line}"
+            );
         }
         Some(wire)
     }
@@ -511,7 +549,8 @@ fn a_client_answers_over_af_xdp() {
     let folder = Folder::new();
     folder.write(
         "weir.yaml",
-        "ports: { p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: all } }
+        "ports: { p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: \
+            all } }
 pipes: { all: { type: basic, match: { udp.dport: 7777 }, forward: slow_path, miss: drop, entries: [{}] } }
 apps: [{ external: { name: slow_path, socket: slow.sock } }]
 ",
@@ -527,7 +566,8 @@ apps: [{ external: { name: slow_path, socket: slow.sock } }]
             client.say(2, &port, &frame);
         }
     });
-    let asked = Command::new("ip").args(["netns", "exec", &wire.far, "python3", "-c", ASKER]).output().unwrap();
+    let asked =
+        Command::new("ip").args(["netns", "exec", &wire.far, "python3", "-c", ASKER]).output().unwrap();
     assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
     let median_us: u64 = String::from_utf8_lossy(&asked.stdout).trim().parse().unwrap();
     println!("to the client and back: {median_us} us");

@@ -49,7 +49,8 @@ fn table(daemon: &Daemon) -> Vec<String> {
 
 fn transmitted(daemon: &Daemon) -> BTreeMap<String, u64> {
     let ports = daemon.show("ports");
-    let one = |port: &Value| (port["name"].as_str().unwrap().to_string(), port["transmitted"].as_u64().unwrap());
+    let one =
+        |port: &Value| (port["name"].as_str().unwrap().to_string(), port["transmitted"].as_u64().unwrap());
     ports.as_array().unwrap().iter().map(one).collect()
 }
 
@@ -73,7 +74,8 @@ fn end(mut daemon: Daemon, sent: usize) {
     let said = daemon.read("stdout");
     assert!(said.ends_with("every frame is accounted for\n"), "{said}");
     let folder = daemon.into_folder();
-    let left: usize = ["p1", "p2", "p3"].map(|port| recorded(&folder.file(&format!("{port}.pcap"))).len()).iter().sum();
+    let left: usize =
+        ["p1", "p2", "p3"].map(|port| recorded(&folder.file(&format!("{port}.pcap"))).len()).iter().sum();
     assert_eq!(left, sent);
 }
 
@@ -107,7 +109,8 @@ fn a_bond_is_shown_for_people_and_programs() {
     let lines: Vec<&str> = lines.lines().collect();
     assert_eq!(lines[1].split_whitespace().collect::<Vec<_>>(), ["bucket", "member", "packets", "bytes"]);
     assert_eq!(lines.len(), 2 + 256);
-    let packets = lines[2..].iter().map(|line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap());
+    let packets =
+        lines[2..].iter().map(|line| line.split_whitespace().nth(2).unwrap().parse::<u64>().unwrap());
     assert_eq!(packets.sum::<u64>(), 200);
     // The table of apps has no room for such detail.
     let apps = daemon.weir(&["show", "apps"]).good().out;
@@ -117,17 +120,26 @@ fn a_bond_is_shown_for_people_and_programs() {
 
 #[test]
 fn what_is_no_bond_is_told() {
-    let daemon =
-        Daemon::start(&config(TWO).replace("apps: [", "apps: [{ external: { name: slow, socket: slow.sock } }, "));
+    let daemon = Daemon::start(
+        &config(TWO).replace("apps: [", "apps: [{ external: { name: slow, socket: slow.sock } }, "),
+    );
     daemon.weir(&["show", "bond", "bond1"]).refused(1, &["there is no bond `bond1`, but bond0"]);
     daemon.weir(&["show", "bond", "slow"]).refused(1, &["there is no bond `slow`, but bond0"]);
     daemon.weir(&["bond", "disable", "bond1", "p1"]).refused(1, &["there is no bond `bond1`, but bond0"]);
     daemon.weir(&["bond", "rebalance", "slow"]).refused(1, &["there is no bond `slow`, but bond0"]);
-    for words in [&["disable", "bond0", "p0"][..], &["set-active", "bond0", "p0"], &["migrate", "bond0", "1", "p0"]] {
-        daemon.weir(&[&["bond"], words].concat()).refused(1, &["bond `bond0` has no member `p0`, but p1, p2"]);
+    for words in
+        [&["disable", "bond0", "p0"][..], &["set-active", "bond0", "p0"], &["migrate", "bond0", "1", "p0"]]
+    {
+        daemon
+            .weir(&[&["bond"], words].concat())
+            .refused(1, &["bond `bond0` has no member `p0`, but p1, p2"]);
     }
-    daemon.weir(&["bond", "migrate", "bond0", "256", "p1"]).refused(1, &["there is no bucket 256: they are 0 to 255"]);
-    daemon.weir(&["bond", "set-active", "bond0", "p1"]).refused(1, &["in mode static no member is the active one"]);
+    daemon
+        .weir(&["bond", "migrate", "bond0", "256", "p1"])
+        .refused(1, &["there is no bucket 256: they are 0 to 255"]);
+    daemon
+        .weir(&["bond", "set-active", "bond0", "p1"])
+        .refused(1, &["in mode static no member is the active one"]);
     assert_eq!(daemon.weir(&["bond", "migrate", "bond0", "x", "p1"]).code, Some(2));
     assert_eq!(daemon.weir(&["bond", "dance", "bond0"]).code, Some(2));
     daemon.weir(&["show", "bond", "bond0", "p1"]).refused(2, &["show bond buckets NAME"]);
@@ -147,7 +159,11 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     assert_eq!(said, "p1 is left: its buckets move when they are idle, within 1000 ms\n");
     settled(&mut daemon);
     assert!(daemon.weir(&["show", "bond"]).good().out.contains("disabled: by the operator"));
-    assert!(daemon.read("stdout").contains("bond0: p1: disabled, by the operator\n"), "{}", daemon.read("stdout"));
+    assert!(
+        daemon.read("stdout").contains("bond0: p1: disabled, by the operator\n"),
+        "{}",
+        daemon.read("stdout")
+    );
     let counted = transmitted(&daemon);
     send(&daemon, 0..100);
     assert_eq!(transmitted(&daemon)["p1"], counted["p1"], "it is out of use");
@@ -165,7 +181,11 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     wanted[7] = other.to_string();
     assert_eq!(table(&daemon), wanted);
     assert!(
-        daemon.weir(&["show", "bond"]).good().out.contains(&format!("bucket 7     to {other}  the operator's word"))
+        daemon
+            .weir(&["show", "bond"])
+            .good()
+            .out
+            .contains(&format!("bucket 7     to {other}  the operator's word"))
     );
     end(daemon, 200);
 }
@@ -201,7 +221,9 @@ fn a_rebalance_can_be_tried_first() {
     }
     let said = daemon.weir(&["bond", "rebalance", "--dry-run", "bond0"]).good().out;
     assert!(
-        said.starts_with("1 bucket would move\n") && said.contains("  p1    p2  ") && said.contains("load before"),
+        said.starts_with("1 bucket would move\n")
+            && said.contains("  p1    p2  ")
+            && said.contains("load before"),
         "{said}"
     );
     assert_eq!(table(&daemon), before, "nothing has moved");
@@ -209,13 +231,18 @@ fn a_rebalance_can_be_tried_first() {
     assert_eq!((&plan["moves"][0]["from"], &plan["moves"][0]["to"]), (&json!("p1"), &json!("p2")), "{plan}");
     settled(&mut daemon);
     assert_eq!(table(&daemon).iter().filter(|member| *member == "p2").count(), 3);
-    assert!(daemon.read("stdout").contains("bond0: rebalanced: 1 buckets move\n"), "{}", daemon.read("stdout"));
+    assert!(
+        daemon.read("stdout").contains("bond0: rebalanced: 1 buckets move\n"),
+        "{}",
+        daemon.read("stdout")
+    );
 }
 
 #[test]
 fn the_active_member_is_chosen_by_hand() {
-    let mut daemon =
-        Daemon::start(&config("mode: active_backup, members: [p1, p2], inside: p0, primary: p1, reselect: failure"));
+    let mut daemon = Daemon::start(&config(
+        "mode: active_backup, members: [p1, p2], inside: p0, primary: p1, reselect: failure",
+    ));
     settled(&mut daemon);
     send(&daemon, 0..20);
     assert_eq!(transmitted(&daemon)["p1"], 20);
@@ -235,9 +262,12 @@ fn the_active_member_is_chosen_by_hand() {
 #[test]
 fn lacp_without_a_partner_is_shown_member_by_member() {
     let mut daemon = Daemon::start(&config(
-        "mode: balance_tcp, members: [p1, p2], inside: p0, lacp: { rate: fast, system_id: 02:00:00:00:00:77 }",
+        "mode: balance_tcp, members: [p1, p2], inside: p0, lacp: { rate: fast, system_id: 02:00:00:00:00:77 \
+            }",
     ));
-    daemon.wait_for("the partner to be given up", |daemon| bond(daemon)["members"][1]["lacp"]["defaulted"] == 1);
+    daemon.wait_for("the partner to be given up", |daemon| {
+        bond(daemon)["members"][1]["lacp"]["defaulted"] == 1
+    });
     let said = daemon.weir(&["show", "bond", "bond0"]).good().out;
     for part in [
         "  LACP            configured, 0 links in sync (needed: 1)\n",
@@ -354,7 +384,8 @@ fn the_bond_of_the_examples_spreads_flows_and_takes_them_in() {
     let input = [("p0", inside), ("p1", outside(1)), ("p2", outside(2))];
     let json = replay_example(&folder, "bond", &input, &["p0", "p1", "p2"]).good().json();
     assert_eq!((&json["frames"]["transmitted"], &json["balances"]), (&258.into(), &true.into()), "{json}");
-    let [inside, first, second] = ["p0", "p1", "p2"].map(|port| recorded(&folder.file(&format!("{port}.pcap"))));
+    let [inside, first, second] =
+        ["p0", "p1", "p2"].map(|port| recorded(&folder.file(&format!("{port}.pcap"))));
     assert_eq!((inside.len(), first.len() + second.len()), (2, 256));
     // 5 sigma for 256 flows over two members.
     assert!(first.len() >= 88 && second.len() >= 88, "{} {}", first.len(), second.len());
@@ -364,7 +395,9 @@ fn the_bond_of_the_examples_spreads_flows_and_takes_them_in() {
 #[test]
 fn the_slb_bond_of_the_examples_needs_nothing_of_the_switch() {
     let folder = Folder::new();
-    let from = |n: u64, at: u64| (at, format!("eth.src=02:00:00:00:01:{n:02x} src=10.0.0.1 dst=192.0.2.1 sport={at}"));
+    let from = |n: u64, at: u64| {
+        (at, format!("eth.src=02:00:00:00:01:{n:02x} src=10.0.0.1 dst=192.0.2.1 sport={at}"))
+    };
     let inside: Vec<(u64, String)> =
         (0..100).flat_map(|n| (0..3).map(move |again| from(n, 1000 + 10 * n + again))).collect();
     let broadcast = "eth.src=02:00:00:00:09:01 eth.dst=ff:ff:ff:ff:ff:ff src=192.0.2.1 dst=192.0.2.255";
@@ -376,8 +409,11 @@ fn the_slb_bond_of_the_examples_needs_nothing_of_the_switch() {
     let sources = |port: &str| -> BTreeMap<String, usize> {
         let mut sources = BTreeMap::new();
         for frame in recorded(&folder.file(&format!("{port}.pcap"))) {
-            let source =
-                frame.split(' ').find(|word| word.starts_with("eth.src=")).unwrap_or("the default").to_string();
+            let source = frame
+                .split(' ')
+                .find(|word| word.starts_with("eth.src="))
+                .unwrap_or("the default")
+                .to_string();
             *sources.entry(source).or_default() += 1;
         }
         sources
@@ -393,9 +429,12 @@ fn the_slb_bond_of_the_examples_needs_nothing_of_the_switch() {
 #[test]
 fn the_load_balancer_of_the_examples_stands_on_its_bond() {
     let folder = Folder::new();
-    let query = |n: u64| (5000 + n, format!("src=198.51.100.7 dst=10.0.0.53 proto=udp sport={} dport=53", 2000 + n));
-    let queries: Vec<(u64, String)> =
-        [(0, "src=198.51.100.7 dst=10.0.0.53 dport=53".to_string())].into_iter().chain((0..300).map(query)).collect();
+    let query =
+        |n: u64| (5000 + n, format!("src=198.51.100.7 dst=10.0.0.53 proto=udp sport={} dport=53", 2000 + n));
+    let queries: Vec<(u64, String)> = [(0, "src=198.51.100.7 dst=10.0.0.53 dport=53".to_string())]
+        .into_iter()
+        .chain((0..300).map(query))
+        .collect();
     let input = [("p1", queries.clone()), ("p2", queries)];
     let json = replay_example(&folder, "lb-over-bond", &input, &["p1", "p2"]).good().json();
     assert_eq!(json["balances"], true, "{json}");

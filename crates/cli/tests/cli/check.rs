@@ -31,7 +31,10 @@ fn all_errors_are_told_at_once_with_line_and_caret() {
     let found: Vec<&str> = said.err.lines().collect();
     for (line, what) in [(6, "basik"), (7, "ipv4.scr"), (10, "p9"), (14, "02:00:00:00:00"), (15, "wrokers")] {
         let place = format!("broken.yaml:{line}:");
-        let at = found.iter().position(|one| one.starts_with(&place)).unwrap_or_else(|| panic!("{place} {}", said.err));
+        let at = found
+            .iter()
+            .position(|one| one.starts_with(&place))
+            .unwrap_or_else(|| panic!("{place} {}", said.err));
         assert!(found[at].contains("error: ") && found[at].contains(what), "{}", found[at]);
         let (text, caret) = (found[at + 1], found[at + 2]);
         let under = text.find(what).expect("the line is shown");
@@ -81,9 +84,11 @@ fn bad_yaml_and_missing_files_are_one_sentence() {
     folder.write("empty.yaml", "");
     assert_eq!(weir(folder.path(), &["check", "empty.yaml"]).code, Some(2));
     // Every command that reads a configuration refuses an invalid one in the same way.
-    for arguments in
-        [&["replay", "empty.yaml"][..], &["run", "empty.yaml"], &["explain", "empty.yaml", "--packet", "dport=1"]]
-    {
+    for arguments in [
+        &["replay", "empty.yaml"][..],
+        &["run", "empty.yaml"],
+        &["explain", "empty.yaml", "--packet", "dport=1"],
+    ] {
         let said = weir(folder.path(), arguments);
         assert_eq!(said.code, Some(2), "{arguments:?}: {}", said.err);
     }

@@ -67,19 +67,23 @@ fn everything_is_shown_for_people_and_programs() {
 #[test]
 fn entries_come_change_and_go_while_it_runs() {
     let daemon = Daemon::start(
-        &TWO.replace("per_entry/0.0.0.1", "per_entry/0.0.0.3").replace("miss: drop", "miss: drop\n    capacity: 3"),
+        &TWO.replace("per_entry/0.0.0.1", "per_entry/0.0.0.3")
+            .replace("miss: drop", "miss: drop\n    capacity: 3"),
     );
     let entry = |what: &str, entry: &str| daemon.weir(&["entry", what, "balance", entry]);
     daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
     assert_eq!((daemon.count("even"), daemon.count("odd")), (0, 0));
-    entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: even }").good();
+    entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: even }")
+        .good();
     daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
     assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 0));
-    entry("update", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }").good();
+    entry("update", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
+        .good();
     daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
     assert_eq!((daemon.count("even"), daemon.count("odd")), (1, 1));
     let entries = daemon.show("entries");
-    let run_time: Vec<&Value> = entries.as_array().unwrap().iter().filter(|one| one["run_time"] == true).collect();
+    let run_time: Vec<&Value> =
+        entries.as_array().unwrap().iter().filter(|one| one["run_time"] == true).collect();
     assert_eq!((run_time.len(), &run_time[0]["packets"]), (1, &2.into()), "{entries}");
     // The same entry twice, one too many, one that fits no pipe, and something that is no entry.
     entry("add", "{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
@@ -87,8 +91,13 @@ fn entries_come_change_and_go_while_it_runs() {
     entry("add", "{ match: { ipv4.src: 0.0.0.3 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }")
         .refused(1, &["full"]);
     entry("remove", "{ match: { ipv4.src: 0.0.0.3 } }").refused(1, &["`balance` has no entry with this key"]);
-    let said = entry("add", "{ match: { ipv4.src: 0.0.0.7 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }");
-    assert!(said.code == Some(1) && said.err.contains("did you mean") && said.err.contains('^'), "{}", said.err);
+    let said =
+        entry("add", "{ match: { ipv4.src: 0.0.0.7 }, set: { eth.dst: 02:00:00:00:00:12 }, counter: odd }");
+    assert!(
+        said.code == Some(1) && said.err.contains("did you mean") && said.err.contains('^'),
+        "{}",
+        said.err
+    );
     daemon.weir(&["entry", "remove", "blaance", "{}"]).refused(1, &["`blaance`", "`balance`"]);
     entry("remove", "{ match: { ipv4.src: 0.0.0.2 } }").good();
     daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
@@ -130,7 +139,9 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     daemon.receive(&[ODD]);
     assert_eq!(daemon.count("odd"), 3);
     // Changing the ports needs a restart.
-    daemon.folder.write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
+    daemon
+        .folder
+        .write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
     daemon.weir(&["reload"]).refused(1, &["ports changed", "restart"]);
     // SIGHUP does the same as the command.
     daemon.folder.write("weir.yaml", TWO.replace("dst: 10.0.0.53", "dst: 10.0.0.54"));
@@ -170,7 +181,9 @@ fn explaining_live_agrees_and_counts_nothing() {
     let daemon = Daemon::start(&program());
     daemon.receive(&[EVEN, ODD, ODD]);
     daemon.weir(&["entry", "remove", "balance", "{ match: { ipv4.src: 0.0.0.0 } }"]).good();
-    let all = || ["entries", "pipes", "counters", "ledger", "flows", "groups", "ports"].map(|what| daemon.show(what));
+    let all = || {
+        ["entries", "pipes", "counters", "ledger", "flows", "groups", "ports"].map(|what| daemon.show(what))
+    };
     let before = all();
     let explain = |packet: &str| daemon.weir(&["explain", "--live", "--packet", packet]).good().out;
     // A flow that exists, one that would be learnt, and an entry that was removed.
@@ -240,7 +253,9 @@ fn it_stops_cleanly_when_told() {
 #[test]
 fn requests_that_make_no_sense_are_answered() {
     let daemon = Daemon::start(TWO);
-    for request in [json!({}), json!([1]), json!({ "command": "dance" }), json!({ "command": "inject", "hex": "0g" })] {
+    for request in
+        [json!({}), json!([1]), json!({ "command": "dance" }), json!({ "command": "inject", "hex": "0g" })]
+    {
         let answer = daemon.ask(&request);
         assert!(answer["error"].is_string(), "{request}: {answer}");
     }
@@ -292,8 +307,9 @@ fn an_idle_daemon_sleeps() {
     };
     let (start, before) = (Instant::now(), ticks());
     std::thread::sleep(Duration::from_secs(2));
-    let share =
-        (ticks() - before) as f64 / rustix::param::clock_ticks_per_second() as f64 / start.elapsed().as_secs_f64();
+    let share = (ticks() - before) as f64
+        / rustix::param::clock_ticks_per_second() as f64
+        / start.elapsed().as_secs_f64();
     println!("idle: {:.1} % of a core", share * 100.0);
     assert!(share < 0.05, "{:.1} % of a core", share * 100.0);
 }

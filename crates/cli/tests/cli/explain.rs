@@ -30,7 +30,8 @@ fn a_hit_says_which_entry_what_it_changed_and_where_it_goes() {
 #[test]
 fn a_near_miss_says_which_field_differs() {
     let folder = prepared();
-    let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", "src=192.0.2.3 dst=10.0.0.54"]).good();
+    let said =
+        weir(folder.path(), &["explain", "weir.yaml", "--packet", "src=192.0.2.3 dst=10.0.0.54"]).good();
     for part in [
         "miss",
         "nearest { match: { ipv4.src: 0.0.0.1 } }  at weir.yaml:14",
@@ -57,7 +58,8 @@ fn json_says_the_same() {
     assert_eq!(json["pipes"][0]["counter"], "odd");
     let bytes = json["bytes"].as_str().unwrap();
     assert!(bytes.starts_with("020000000011020000000001"), "{bytes}");
-    let json = weir(folder.path(), &["explain", "weir.yaml", "--json", "--packet", "dst=10.0.0.54"]).good().json();
+    let json =
+        weir(folder.path(), &["explain", "weir.yaml", "--json", "--packet", "dst=10.0.0.54"]).good().json();
     assert_eq!(json["verdict"]["drop"], "miss");
     assert_eq!(json["pipes"][0]["lookup"]["miss"][0]["field"], "ipv4.dst");
 }
@@ -66,8 +68,9 @@ fn json_says_the_same() {
 fn frames_of_a_recording_are_numbered_from_one() {
     let folder = prepared();
     record(&folder.file("in.pcap"), &["dst=10.0.0.54", "src=192.0.2.2 dst=10.0.0.53"]);
-    let explain =
-        |more: &[&str]| weir(folder.path(), &[&["explain", "weir.yaml", "--pcap", "in.pcap"][..], more].concat());
+    let explain = |more: &[&str]| {
+        weir(folder.path(), &[&["explain", "weir.yaml", "--pcap", "in.pcap"][..], more].concat())
+    };
     assert!(explain(&[]).good().out.contains("verdict drop (miss)"));
     assert!(explain(&["--frame", "2"]).good().out.contains("verdict transmit on p1"));
     assert!(explain(&["--frame", "2", "--port", "p1"]).good().out.contains("verdict drop (policy)"));

@@ -20,7 +20,8 @@ fn prepared() -> Folder {
 #[test]
 fn equal_inputs_give_equal_bytes() {
     let folder = prepared();
-    let run = |out: &str| weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", out, "--json"]).good();
+    let run =
+        |out: &str| weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", out, "--json"]).good();
     let (one, other) = (run("one.pcap"), run("other.pcap"));
     assert_eq!(one.out, other.out);
     let bytes = |name: &str| std::fs::read(folder.file(name)).unwrap();
@@ -29,7 +30,8 @@ fn equal_inputs_give_equal_bytes() {
         recorded(&folder.file("one.pcap")),
         [
             "eth.dst=02:00:00:00:00:10 src=192.0.2.2 dst=10.0.0.53 proto=udp sport=1000 dport=53 payload=00",
-            "eth.dst=02:00:00:00:00:11 src=192.0.2.3 dst=10.0.0.53 proto=udp sport=1000 dport=53 payload=0001",
+            "eth.dst=02:00:00:00:00:11 src=192.0.2.3 dst=10.0.0.53 proto=udp sport=1000 dport=53 \
+                payload=0001",
             "eth.dst=02:00:00:00:00:11 src=192.0.2.5 dst=10.0.0.53 proto=tcp sport=1000 dport=2000 flags=S",
         ]
     );
@@ -43,9 +45,16 @@ fn equal_inputs_give_equal_bytes() {
 #[test]
 fn ports_are_named_or_first_and_last() {
     let folder = prepared();
-    let said = weir(folder.path(), &["replay", "weir.yaml", "p0=in.pcap", "-o", "p1=out.pcap", "-o", "p0=none.pcap"]);
+    let said = weir(
+        folder.path(),
+        &["replay", "weir.yaml", "p0=in.pcap", "-o", "p1=out.pcap", "-o", "p0=none.pcap"],
+    );
     let said = said.good();
-    assert!(said.out.starts_with("4 received, 3 transmitted, 0 to the kernel, 0 to apps, 1 dropped\n"), "{}", said.out);
+    assert!(
+        said.out.starts_with("4 received, 3 transmitted, 0 to the kernel, 0 to apps, 1 dropped\n"),
+        "{}",
+        said.out
+    );
     assert!(said.out.contains("miss: No entry of a pipe matched"), "{}", said.out);
     assert_eq!((recorded(&folder.file("out.pcap")).len(), recorded(&folder.file("none.pcap")).len()), (3, 0));
 }

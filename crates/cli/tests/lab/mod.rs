@@ -51,7 +51,8 @@ pub struct Lab {
 impl Lab {
     /// Starts a lab and waits until it has five processes, which means that its first load is running.
     pub fn start(arguments: &[&str]) -> Lab {
-        let child = command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");
+        let child =
+            command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");
         let mut lab = Lab { child, processes: Vec::new() };
         let deadline = Instant::now() + START;
         while Instant::now() < deadline {
@@ -95,7 +96,8 @@ impl Lab {
     /// Asserts that it left no namespace, no folder and no process.
     pub fn assert_nothing_is_left(&self) {
         let prefix = format!("weir-{}-", self.child.id());
-        let namespaces = fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let namespaces =
+            fs::read_dir("/run/netns").into_iter().flatten().flatten().map(|entry| entry.file_name());
         let left: Vec<_> = namespaces.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
         assert!(left.is_empty(), "namespaces are left: {left:?}");
         assert!(!self.has_folder(), "{} is left", self.folder());

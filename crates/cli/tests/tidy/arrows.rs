@@ -29,15 +29,21 @@ pub fn offences() -> Vec<Offence> {
             continue;
         }
         let manifest = read(&path);
-        let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).unwrap_or_default().trim_matches('"');
+        let name = manifest
+            .lines()
+            .find_map(|line| line.strip_prefix("name = "))
+            .unwrap_or_default()
+            .trim_matches('"');
         let Some((_, uses, tests_use)) = ARROWS.iter().find(|(from, ..)| *from == name) else {
-            let advice = format!("crate `{name}` has no row in ARROWS (crates/cli/tests/tidy/arrows.rs): add one");
+            let advice =
+                format!("crate `{name}` has no row in ARROWS (crates/cli/tests/tidy/arrows.rs): add one");
             offences.push(Offence { rule: "arrow", path, line: 1, advice });
             continue;
         };
         for (line, to, in_tests) in dependencies(&manifest) {
             if !(uses.contains(&to) || in_tests && tests_use.contains(&to)) {
-                let advice = format!("`{name}` must not use `{to}`: see ARROWS in crates/cli/tests/tidy/arrows.rs");
+                let advice =
+                    format!("`{name}` must not use `{to}`: see ARROWS in crates/cli/tests/tidy/arrows.rs");
                 offences.push(Offence { rule: "arrow", path: path.clone(), line, advice });
             }
         }

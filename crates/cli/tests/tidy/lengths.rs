@@ -17,7 +17,8 @@ pub fn long_files() -> Vec<Offence> {
     for file in files(&EXTENSIONS) {
         let lines = file.text.lines().count();
         if lines > FILE_LINES_MAX {
-            let advice = format!("the file has {lines} lines, more than {FILE_LINES_MAX}: split it by what it knows");
+            let advice =
+                format!("the file has {lines} lines, more than {FILE_LINES_MAX}: split it by what it knows");
             offences.push(Offence { rule: "file", path: file.path, line: FILE_LINES_MAX + 1, advice });
         }
     }
@@ -53,8 +54,9 @@ pub fn long_functions() -> Vec<Offence> {
             let (first, last) = (line_of(&code, start), line_of(&code, end));
             let lines = last - first + 1;
             if lines > FUNCTION_LINES_MAX {
-                let advice =
-                    format!("`{name}` has {lines} lines, more than {FUNCTION_LINES_MAX}: split it by its steps");
+                let advice = format!(
+                    "`{name}` has {lines} lines, more than {FUNCTION_LINES_MAX}: split it by its steps"
+                );
                 offences.push(Offence { rule: "function", path: file.path.clone(), line: first, advice });
             }
         }
@@ -120,7 +122,8 @@ fn c_functions(code: &str) -> Vec<(String, usize, usize)> {
         if head.ends_with(')') {
             let start = head[at..].rfind(['}', ';']).map_or(at, |before| at + before + 1);
             let words = head[start..].split_once('(').map_or("", |(words, _)| words);
-            let name = words.rsplit(|part: char| !part.is_alphanumeric() && part != '_').next().unwrap_or_default();
+            let name =
+                words.rsplit(|part: char| !part.is_alphanumeric() && part != '_').next().unwrap_or_default();
             functions.push((name.to_string(), start + head[start..].find(name).unwrap_or(0), end));
         }
         at = (end + 1).min(code.len());
@@ -130,8 +133,8 @@ fn c_functions(code: &str) -> Vec<(String, usize, usize)> {
 
 #[test]
 fn functions_are_found_with_their_bodies() {
-    let rust =
-        "trait T { fn a(&self); }\nfn b(x: [u8; 3]) -> u8\nwhere u8: T,\n{\n    let f = |x| { x };\n}\nlet fn_x = 1;";
+    let rust = "trait T { fn a(&self); }\nfn b(x: [u8; 3]) -> u8\nwhere u8: T,\n{\n    let f = |x| { x \
+        };\n}\nlet fn_x = 1;";
     let found: Vec<_> = rust_functions(rust);
     assert_eq!(found, [("b".to_string(), rust.find("fn b").unwrap(), rust.rfind('}').unwrap())]);
     let c = "struct s { int a; };\nstatic int f(int a)\n{\n  if (a) { }\n}\nint g(void) { }\n";

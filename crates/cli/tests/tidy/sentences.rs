@@ -23,14 +23,21 @@ pub fn without_test() -> Vec<Offence> {
     for sentence in sentences(&read(SPECIFICATION)) {
         let number = sentence.number.to_uppercase();
         let mut offend = |advice: String| {
-            offences.push(Offence { rule: "sentence", path: SPECIFICATION.into(), line: sentence.line, advice });
+            offences.push(Offence {
+                rule: "sentence",
+                path: SPECIFICATION.into(),
+                line: sentence.line,
+                advice,
+            });
         };
         if sentence.tests.is_empty() {
             offend(format!("sentence {number} names no test: write one and name it"));
         }
         for test in &sentence.tests {
             if !functions.contains(test) {
-                offend(format!("sentence {number} names the test `{test}`, which does not exist: correct the name"));
+                offend(format!(
+                    "sentence {number} names the test `{test}`, which does not exist: correct the name"
+                ));
             }
         }
     }
@@ -44,7 +51,8 @@ pub fn without_sentence() -> Vec<Offence> {
     for (name, path, line) in functions(TESTS) {
         let number = name.split('_').next().unwrap_or_default();
         if is_number(number) && !sentences.iter().any(|sentence| sentence.tests.contains(&name)) {
-            let advice = format!("no sentence of {SPECIFICATION} names `{name}`: name it in sentence {number}");
+            let advice =
+                format!("no sentence of {SPECIFICATION} names `{name}`: name it in sentence {number}");
             offences.push(Offence { rule: "sentence", path, line, advice });
         }
     }
@@ -65,7 +73,8 @@ fn sentences(page: &str) -> Vec<Sentence> {
     let mut sentences: Vec<Sentence> = Vec::new();
     let (mut text, mut open) = (String::new(), false);
     for (at, line) in page.lines().chain([""]).enumerate() {
-        let number = line.strip_prefix("- **").and_then(|rest| rest.split_once("**")).map(|(number, _)| number);
+        let number =
+            line.strip_prefix("- **").and_then(|rest| rest.split_once("**")).map(|(number, _)| number);
         let number = number.map(str::to_lowercase).filter(|number| is_number(number));
         if number.is_some() || !line.starts_with("  ") {
             if let Some(sentence) = sentences.last_mut().filter(|_| open) {
@@ -87,7 +96,8 @@ fn tests(text: &str) -> Vec<String> {
 
 /// Returns true for a name such as `f1_what_no_pipe_reads_is_not_checked`.
 fn is_test_name(name: &str) -> bool {
-    name.contains('_') && name.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || part == '_')
+    name.contains('_')
+        && name.chars().all(|part| part.is_ascii_lowercase() || part.is_ascii_digit() || part == '_')
 }
 
 /// Returns the functions of Rust files below a directory, each with its path and line.
@@ -105,7 +115,8 @@ fn functions(below: &str) -> Vec<(String, String, usize)> {
 
 #[test]
 fn sentences_are_found_with_their_tests() {
-    let page = "- **F1** One, (`a_field`)\n  and a (`f1_test`,\n  `f1_other`).\n\n- **bold** no\n- **A12** Two.\n";
+    let page =
+        "- **F1** One, (`a_field`)\n  and a (`f1_test`,\n  `f1_other`).\n\n- **bold** no\n- **A12** Two.\n";
     let found: Vec<_> = sentences(page).into_iter().map(|one| (one.line, one.number, one.tests)).collect();
     let tests = vec!["f1_test".to_string(), "f1_other".to_string()];
     assert_eq!(found, [(1, "f1".to_string(), tests), (6, "a12".to_string(), Vec::new())]);

@@ -35,7 +35,8 @@ pub fn read(path: &str) -> String {
 
 /// Returns all text files with one of these extensions, ordered by path.
 pub fn files(extensions: &[&str]) -> Vec<Source> {
-    let mut files: Vec<Source> = paths().into_iter().map(|path| Source { path, text: String::new() }).collect();
+    let mut files: Vec<Source> =
+        paths().into_iter().map(|path| Source { path, text: String::new() }).collect();
     files.retain(|file| file.is(extensions));
     for file in &mut files {
         file.text = read(&file.path);
@@ -50,7 +51,9 @@ pub fn paths() -> Vec<String> {
         for entry in fs::read_dir(root.join(&directory)).expect("a directory of the repository").flatten() {
             let path = directory.join(entry.file_name());
             match entry.file_type() {
-                Ok(kind) if kind.is_dir() && !SKIPPED.iter().any(|name| path.ends_with(name)) => open.push(path),
+                Ok(kind) if kind.is_dir() && !SKIPPED.iter().any(|name| path.ends_with(name)) => {
+                    open.push(path)
+                }
                 Ok(kind) if kind.is_file() => paths.push(path.to_string_lossy().replace('\\', "/")),
                 _ => (),
             }

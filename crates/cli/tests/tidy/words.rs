@@ -25,7 +25,8 @@ pub fn file_names() -> Vec<Offence> {
         let mut parts = Path::new(&path).components().map(|part| part.as_os_str().to_string_lossy());
         let named = |part: &str| FILE_NAMES.contains(&part.split('.').next().unwrap_or_default());
         if parts.any(|part| named(&part)) {
-            let advice = "the name does not say what is inside: name it by a noun of what it knows".to_string();
+            let advice =
+                "the name does not say what is inside: name it by a noun of what it knows".to_string();
             offences.push(Offence { rule: "name", path, line: 1, advice });
         }
     }
@@ -39,13 +40,19 @@ pub fn identifiers() -> Vec<Offence> {
         let code = code(&file.text);
         for (word, _) in IDENTIFIERS.into_iter().filter(|(_, below)| file.path.starts_with(below)) {
             for (at, _) in code.match_indices(word) {
-                let joins =
-                    |beside: Option<char>| beside.is_some_and(|beside| beside.is_alphanumeric() || beside == '_');
+                let joins = |beside: Option<char>| {
+                    beside.is_some_and(|beside| beside.is_alphanumeric() || beside == '_')
+                };
                 if joins(code[..at].chars().next_back()) || joins(code[at + word.len()..].chars().next()) {
                     continue;
                 }
                 let advice = format!("`{word}` is out: say what it is in the terms of the field");
-                offences.push(Offence { rule: "word", path: file.path.clone(), line: line_of(&code, at), advice });
+                offences.push(Offence {
+                    rule: "word",
+                    path: file.path.clone(),
+                    line: line_of(&code, at),
+                    advice,
+                });
             }
         }
     }

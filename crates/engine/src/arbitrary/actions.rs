@@ -53,8 +53,15 @@ fn operation(random: &mut Random, mut operation: Operation) -> Operation {
 
 /// Picks a field to write: often one that every packet has.
 fn written_field(random: &mut Random) -> Field {
-    const COMMON: &[Field] =
-        &[Field::EthDst, Field::EthSrc, Field::Meta0, Field::Meta3, Field::Ipv4Src, Field::Ipv4Dst, Field::L4Dport];
+    const COMMON: &[Field] = &[
+        Field::EthDst,
+        Field::EthSrc,
+        Field::Meta0,
+        Field::Meta3,
+        Field::Ipv4Src,
+        Field::Ipv4Dst,
+        Field::L4Dport,
+    ];
     let writable: Vec<Field> =
         Field::ALL.iter().copied().filter(|field| field.spec().access == Access::Writable).collect();
     if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }

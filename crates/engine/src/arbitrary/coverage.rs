@@ -2,7 +2,9 @@
 
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
-use crate::interpreter::trace::{Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step};
+use crate::interpreter::trace::{
+    Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step,
+};
 use crate::operation::OPERATIONS;
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
@@ -55,7 +57,8 @@ const KINDS: &str = "
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
     forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
-    forward:drop:hit forward:port:miss forward:in_port:miss forward:pipe:miss forward:group:miss forward:app:miss
+    forward:drop:hit forward:port:miss forward:in_port:miss forward:pipe:miss forward:group:miss
+        forward:app:miss
     forward:kernel:miss forward:drop:miss forward:port:entry forward:in_port:entry forward:pipe:entry
     forward:group:entry forward:app:entry forward:kernel:entry forward:drop:entry
     meter:srtcm:blind:green meter:srtcm:blind:yellow meter:srtcm:blind:red
@@ -63,7 +66,8 @@ const KINDS: &str = "
     meter:trtcm:blind:green meter:trtcm:blind:yellow meter:trtcm:blind:red
     meter:trtcm:aware:yellow meter:trtcm:aware:red
     verdict:transmit verdict:kernel verdict:app no_root
-    change:add:done change:add:exists change:add:full change:add:unknown change:update:done change:update:not_found
+    change:add:done change:add:exists change:add:full change:add:unknown change:update:done
+        change:update:not_found
     change:remove:done change:remove:not_found change:weight:done change:weight:unknown change:weight:filled
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
@@ -174,7 +178,8 @@ impl Coverage {
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
         let operations =
             OPERATIONS.iter().flat_map(|line| [format!("do:{}", line.word), format!("fail:{}", line.word)]);
-        let results = |kind: &PipeKind| ["hit", "miss"].map(|result| format!("pipe:{}:{result}", kind.word()));
+        let results =
+            |kind: &PipeKind| ["hit", "miss"].map(|result| format!("pipe:{}:{result}", kind.word()));
         let types = PipeKind::BLANK.iter().flat_map(results);
         KINDS
             .split_whitespace()

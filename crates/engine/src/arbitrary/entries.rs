@@ -5,13 +5,19 @@ use super::pools::{flow_key, value};
 use super::programs::forward;
 use crate::change::EntryKey;
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Origin, Pipe, PipeKind, Program,
-    SharedUse,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Origin, Pipe, PipeKind,
+    Program, SharedUse,
 };
 use packet::Field;
 
 /// Generates the entries of a new pipe, without duplicate keys.
-pub(super) fn entries(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Vec<Entry> {
+pub(super) fn entries(
+    random: &mut Random,
+    program: &Program,
+    pipe: &Pipe,
+    at: usize,
+    pipes: usize,
+) -> Vec<Entry> {
     let mut list = Vec::new();
     for key in fixed_keys(random, program, pipe) {
         list.push(Entry { matches: vec![key], ..entry(random, program, pipe, at, pipes) });
@@ -71,8 +77,11 @@ pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usi
 /// Picks a meter that no other pipe uses: a meter belongs to one pipe, and at most one pipe has meters per
 /// entry.
 fn own_meter(random: &mut Random, program: &Program) -> MeterId {
-    let taken = |meter: &MeterId| program.pipes.iter().any(|pipe| pipe.monitor.meter == Some(SharedUse::Pipe(*meter)));
-    let left: Vec<MeterId> = (0..program.meters.len() as u16).map(MeterId).filter(|meter| !taken(meter)).collect();
+    let taken = |meter: &MeterId| {
+        program.pipes.iter().any(|pipe| pipe.monitor.meter == Some(SharedUse::Pipe(*meter)))
+    };
+    let left: Vec<MeterId> =
+        (0..program.meters.len() as u16).map(MeterId).filter(|meter| !taken(meter)).collect();
     random.pick(&left)
 }
 

@@ -43,7 +43,9 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
             hash: hash(random),
         },
         1 => Event::Change(change(random, program, state)),
-        2 => Event::Time { ns: random.pick(&[1, 1_000, 999_999, 1_000_000, 4_000_000, 120_000_000, 2_000_000_000]) },
+        2 => Event::Time {
+            ns: random.pick(&[1, 1_000, 999_999, 1_000_000, 4_000_000, 120_000_000, 2_000_000_000]),
+        },
         3 => Event::Age,
         _ => Event::Change(move_buckets(random, program, 90)),
     }
@@ -113,7 +115,8 @@ fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) ->
     let moves: Vec<(u32, u16)> = match random.percent(50) {
         true => (0..size.min(64)).map(|bucket| one(random, bucket)).collect(),
         false => {
-            let some: Vec<u32> = (0..random.between(1, 3)).map(|_| random.below(size as usize) as u32).collect();
+            let some: Vec<u32> =
+                (0..random.between(1, 3)).map(|_| random.below(size as usize) as u32).collect();
             some.into_iter().map(|bucket| one(random, bucket)).collect()
         }
     };

@@ -138,7 +138,8 @@ impl Lockstep {
     fn frames(&mut self, input: PortId, frames: &[Arriving], coverage: &mut Coverage) -> Result<(), String> {
         let mut probed = Vec::new();
         if let [first, ..] = frames {
-            let explained = self.interpreter.explain_arrival(&first.at(input), self.now_ns, &self.interpreter);
+            let explained =
+                self.interpreter.explain_arrival(&first.at(input), self.now_ns, &self.interpreter);
             for cutter in &mut self.engines {
                 probed.push(cutter.probe(input, first, self.now_ns, &explained)?);
             }
@@ -155,7 +156,9 @@ impl Lockstep {
         coverage.change(change, &wanted);
         for cutter in &mut self.engines {
             let found = cutter.engine.apply(change, self.breath_ns);
-            if found.as_ref().map_err(std::mem::discriminant) != wanted.as_ref().map_err(std::mem::discriminant) {
+            if found.as_ref().map_err(std::mem::discriminant)
+                != wanted.as_ref().map_err(std::mem::discriminant)
+            {
                 return Err(format!("{cutter:?}: {change:?}: {found:?}, not {wanted:?}"));
             }
         }
@@ -221,7 +224,13 @@ impl Cutter {
         self.batch.clear();
     }
 
-    fn frames(&mut self, input: PortId, frames: &[Arriving], walks: &[Walk], now_ns: u64) -> Result<(), String> {
+    fn frames(
+        &mut self,
+        input: PortId,
+        frames: &[Arriving],
+        walks: &[Walk],
+        now_ns: u64,
+    ) -> Result<(), String> {
         for (frames, walks) in frames.chunks(self.size).zip(walks.chunks(self.size)) {
             self.load(frames);
             let list = self.batch.mask();
@@ -238,14 +247,24 @@ impl Cutter {
     }
 
     /// Checks that a probe predicts what processing will do, and changes nothing.
-    fn probe(&mut self, input: PortId, frame: &Arriving, now_ns: u64, explained: &Walk) -> Result<(), String> {
+    fn probe(
+        &mut self,
+        input: PortId,
+        frame: &Arriving,
+        now_ns: u64,
+        explained: &Walk,
+    ) -> Result<(), String> {
         let before = self.engine.snapshot();
         self.load(std::slice::from_ref(frame));
         let outcome = self.engine.probe(&mut self.batch, input, now_ns);
         same_end(explained, outcome, 0, input, self.batch.frame(0).bytes())
             .map_err(|what| format!("batches of {}: probe: {what}", self.size))?;
         self.unload();
-        if self.engine.snapshot() == before { Ok(()) } else { Err(format!("{self:?}: a probe changed something")) }
+        if self.engine.snapshot() == before {
+            Ok(())
+        } else {
+            Err(format!("{self:?}: a probe changed something"))
+        }
     }
 }
 

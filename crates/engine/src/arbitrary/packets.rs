@@ -53,7 +53,8 @@ fn ethernet(random: &mut Random) -> Vec<String> {
         let bytes = &address.to_be_bytes()[2..];
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
     };
-    let mut words = vec![format!("eth.src={}", mac(random.pick(MACS))), format!("eth.dst={}", mac(random.pick(MACS)))];
+    let mut words =
+        vec![format!("eth.src={}", mac(random.pick(MACS))), format!("eth.dst={}", mac(random.pick(MACS)))];
     if random.percent(35) {
         words.push(format!("vlan={}.{}", random.pick(VIDS), random.below(8)));
         if random.percent(50) {
@@ -80,7 +81,8 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
     words.push(format!("dscp={}", random.pick(DSCPS)));
     words.push(format!("ecn={}", random.below(4)));
     words.extend(network(random, is_ipv4));
-    let protocol = if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 1, 58, 58, 47, 47, 4, 41]) };
+    let protocol =
+        if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 1, 58, 58, 47, 47, 4, 41]) };
     let fragment = random.percent(12).then(|| random.pick(&["0+", "0+", "0", "1480+", "65528"]));
     let later = fragment.is_some_and(|fragment| !fragment.starts_with('0'));
     words.extend(fragment.map(|fragment| format!("frag={fragment}")));
@@ -163,7 +165,8 @@ fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
         (random.pick(V4).into(), random.pick(V4).into())
     } else {
         let multicast = random.percent(3);
-        let src = if multicast { std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { random.pick(V6) };
+        let src =
+            if multicast { std::net::Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1) } else { random.pick(V6) };
         (src.into(), random.pick(V6).into())
     }
 }

@@ -5,9 +5,9 @@ use super::actions::template;
 use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
-    AppId, CounterId, Criterion, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig, MeterDeclaration,
-    MeterId, MeterSecond, MeterUnit, Monitor, Origin, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
-    SharedUse, Target,
+    AppId, CounterId, Criterion, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
+    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, Pipe, PipeId, PipeKind,
+    PortDeclaration, PortId, Program, SharedUse, Target,
 };
 use packet::{Field, KeySource, TunnelKind};
 
@@ -147,7 +147,8 @@ impl Maker {
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
-        let mut pipe = Pipe::new(format!("pipe{at}"), kind).origin(Origin(1000 + 100 * at as u32)).actions(templates);
+        let mut pipe =
+            Pipe::new(format!("pipe{at}"), kind).origin(Origin(1000 + 100 * at as u32)).actions(templates);
         pipe.matches = matches;
         pipe.forward = if per_entry { Forward::PerEntry } else { forward(random, &self.program) };
         pipe.miss = forward(random, &self.program);
@@ -162,10 +163,13 @@ impl Maker {
 
     fn kind(&self, random: &mut Random) -> PipeKind {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
-        let group = (!self.program.groups.is_empty()).then(|| GroupId(random.below(self.program.groups.len()) as u16));
+        let group = (!self.program.groups.is_empty())
+            .then(|| GroupId(random.below(self.program.groups.len()) as u16));
         match (random.weighted(&[30, 18, 25, 12, 15]), group) {
             (1, Some(group)) if random.percent(15) => PipeKind::Hash { input: HashInput::Rss, group },
-            (1, Some(group)) if random.percent(30) => PipeKind::Hash { input: HashInput::Select(source), group },
+            (1, Some(group)) if random.percent(30) => {
+                PipeKind::Hash { input: HashInput::Select(source), group }
+            }
             (1, Some(group)) if random.percent(35) => PipeKind::Hash { input: HashInput::RoundRobin, group },
             (1, Some(group)) => {
                 let one = |random: &mut Random| {

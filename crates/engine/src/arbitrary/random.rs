@@ -21,7 +21,8 @@ impl Random {
     /// fuzzer that changes a byte thus changes a choice.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Random {
-        let state = bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
+        let state =
+            bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
         Random { state, bytes: bytes.to_vec(), used: 0 }
     }
 

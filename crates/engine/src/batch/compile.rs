@@ -121,7 +121,10 @@ fn guards(pipe: &Pipe) -> Guards {
 }
 
 /// Returns the matched fields that are not constant, with their masks.
-pub fn fields(pipe: &Pipe, mask: impl Fn(Criterion) -> Option<u128>) -> Result<Vec<(Field, u128)>, CompileError> {
+pub fn fields(
+    pipe: &Pipe,
+    mask: impl Fn(Criterion) -> Option<u128>,
+) -> Result<Vec<(Field, u128)>, CompileError> {
     let mut fields = Vec::new();
     for one in pipe.varying() {
         let refused = || CompileError::Criterion { pipe: pipe.name.clone(), field: one.field };
@@ -138,18 +141,24 @@ pub fn refused(pipe: &Pipe, entry: usize, why: &ChangeError) -> CompileError {
 /// Creates a meter with full buckets.
 pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileError> {
     let rates = match config.second {
-        MeterSecond::Excess { ebs } => {
-            table::meter::Rates::Single { committed: config.cir, committed_burst: config.cbs, excess_burst: ebs }
-        }
-        MeterSecond::Peak { pir, pbs } => {
-            table::meter::Rates::Two { committed: config.cir, committed_burst: config.cbs, peak: pir, peak_burst: pbs }
-        }
+        MeterSecond::Excess { ebs } => table::meter::Rates::Single {
+            committed: config.cir,
+            committed_burst: config.cbs,
+            excess_burst: ebs,
+        },
+        MeterSecond::Peak { pir, pbs } => table::meter::Rates::Two {
+            committed: config.cir,
+            committed_burst: config.cbs,
+            peak: pir,
+            peak_burst: pbs,
+        },
     };
     let unit = match config.unit {
         MeterUnit::Bytes => table::meter::Unit::Bytes,
         MeterUnit::Packets => table::meter::Unit::Packets,
     };
-    let awareness = if config.colour_aware { table::meter::Awareness::Aware } else { table::meter::Awareness::Blind };
+    let awareness =
+        if config.colour_aware { table::meter::Awareness::Aware } else { table::meter::Awareness::Blind };
     let config = table::meter::MeterConfig { rates, awareness, unit };
     table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }

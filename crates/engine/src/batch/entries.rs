@@ -94,7 +94,8 @@ impl CompiledPipe {
         if !slab[start as usize..self.aged as usize].iter().any(idle) {
             return;
         }
-        let gone = self.table.keys().into_iter().filter(|(_, at)| idle(&slab[*at as usize])).map(|(key, _)| key);
+        let gone =
+            self.table.keys().into_iter().filter(|(_, at)| idle(&slab[*at as usize])).map(|(key, _)| key);
         for key in gone.collect::<Vec<EntryKey>>() {
             // It existed a moment ago, so this cannot fail.
             let _ = self.remove(&key);

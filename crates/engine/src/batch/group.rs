@@ -90,7 +90,10 @@ impl GroupTable {
     pub fn flood(&mut self, forwards: &[Forward], now_ns: u64, live: bool) -> u64 {
         let ports = |has: &dyn Fn(usize) -> bool| {
             let leads = forwards.iter().enumerate().filter(|(target, _)| has(*target));
-            leads.fold(0, |all, (_, forward)| if let Forward::Port(port) = forward { all | 1 << port.0 } else { all })
+            leads.fold(
+                0,
+                |all, (_, forward)| if let Forward::Port(port) = forward { all | 1 << port.0 } else { all },
+            )
         };
         match &mut self.held {
             Held::Filled(_) => ports(&|target| self.shares[target] > 0),

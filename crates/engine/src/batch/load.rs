@@ -127,7 +127,13 @@ impl KeyPlan {
 
     /// Writes the keys of `list`, whose packets must be `able`. Words without a field are left as they are.
     #[inline]
-    pub fn gather<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+    pub fn gather<const W: usize>(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        list: u64,
+        keys: &mut [[u64; W]; 64],
+    ) {
         for load in &self.loads {
             if load.first {
                 load.column(batch, packets, list, keys, |_, value| value);
@@ -139,7 +145,13 @@ impl KeyPlan {
 
     /// ORs the fields into the keys of `list`, whose bits must be zero there.
     #[inline]
-    pub fn add<const W: usize>(&self, batch: &Batch, packets: &Packets, list: u64, keys: &mut [[u64; W]; 64]) {
+    pub fn add<const W: usize>(
+        &self,
+        batch: &Batch,
+        packets: &Packets,
+        list: u64,
+        keys: &mut [[u64; W]; 64],
+    ) {
         for load in &self.loads {
             load.column(batch, packets, list, keys, |word, value| word | value);
         }
@@ -214,7 +226,8 @@ impl Load {
             Source::Frame(level, base) => {
                 let (level, base) = (level as usize & 1, base as usize & 3);
                 for slot in Bits(list) {
-                    let start = i32::from(packets.headers[slot].levels[level].at[base]) + i32::from(self.offset);
+                    let start =
+                        i32::from(packets.headers[slot].levels[level].at[base]) + i32::from(self.offset);
                     let value = load_be64(batch.frame(slot).window(), start as usize);
                     let key = &mut keys[slot][word];
                     *key = join(*key, ((value >> self.right) & self.mask) << self.left);

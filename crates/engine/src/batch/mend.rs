@@ -5,8 +5,8 @@
 //! change to the bytes covered by the next one.
 
 use packet::{
-    Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Source, Sum,
-    update, update_udp,
+    Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
+    Source, Sum, update, update_udp,
 };
 
 /// Which checksums cover a field.
@@ -36,7 +36,9 @@ impl Cover {
     pub fn of(field: Field) -> Cover {
         let (spec, level) = (field.spec(), field.level);
         let transport = match field.kind {
-            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst => Transport::Address,
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst => {
+                Transport::Address
+            }
             _ if spec.source == Source::Frame(Base::L4) => Transport::Port,
             _ => Transport::No,
         };

@@ -126,7 +126,8 @@ impl Engine {
                 flows.table.prefetch_bucket(hash);
             }
         };
-        let good = walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
+        let good =
+            walk.packets.read(batch, list, &walk.reading, ahead, |slot, reason| outcome.drop(slot, reason));
         walk.lists[root.index()] = good;
         for &at in &self.order {
             let list = std::mem::take(&mut walk.lists[at]);

@@ -75,7 +75,8 @@ impl Outcome {
     /// Returns the copies of one packet, whose bytes are now these.
     #[must_use]
     pub fn copies(&self, slot: usize, bytes: &[u8]) -> Vec<Copied> {
-        let tees = self.tees.of(slot).map(|(app, bytes)| Copied { to: Verdict::App(app), bytes: bytes.to_vec() });
+        let tees =
+            self.tees.of(slot).map(|(app, bytes)| Copied { to: Verdict::App(app), bytes: bytes.to_vec() });
         let mut copies: Vec<Copied> = tees.collect();
         if self.flooded & 1 << slot != 0 {
             let ports = (0..).map(PortId).zip(&self.transmit).filter(|(_, list)| *list & 1 << slot != 0);

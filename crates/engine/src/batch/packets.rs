@@ -2,8 +2,8 @@
 
 use crate::program::{KeyUse, PortId};
 use packet::{
-    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, LevelLayers, SelectIpv4, TableHash, TunnelPorts,
-    parse_into, select_hash,
+    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, LevelLayers, SelectIpv4, TableHash,
+    TunnelPorts, parse_into, select_hash,
 };
 
 /// Below this number packets are hashed one by one.

@@ -27,7 +27,9 @@ impl CompiledPipe {
         match hits {
             // A meter must see its packets in the order of arrival, whatever they hit.
             Hits::Few(few) if !self.metered => {
-                few.iter().filter(|(_, hits)| *hits != 0).for_each(|(row, hits)| self.hit(walk, batch, *hits, row));
+                few.iter()
+                    .filter(|(_, hits)| *hits != 0)
+                    .for_each(|(row, hits)| self.hit(walk, batch, *hits, row));
             }
             hits if hits.all() != 0 => {
                 let hits = hits.by_packet(&mut rows);
@@ -148,7 +150,8 @@ impl CompiledPipe {
     #[inline]
     fn send(&self, walk: &mut Walk, batch: &Batch, list: u64, actions: &impl Numbers) {
         let forward = |action: u32| self.actions.rows[action as usize].forward;
-        let all = if self.forward == Forward::PerEntry { actions.same().map(forward) } else { Some(self.forward) };
+        let all =
+            if self.forward == Forward::PerEntry { actions.same().map(forward) } else { Some(self.forward) };
         if let Some(all) = all {
             return walk.forward(batch, all, list, DropReason::Policy);
         }

@@ -55,7 +55,9 @@ impl Engine {
     #[must_use]
     pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
-        flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.table.len()))
+        flows.map_or_else(Default::default, |flows| {
+            (flows.snapshots().take(limit).collect(), flows.table.len())
+        })
     }
 
     /// Returns the buckets of every group, with targets by position.

@@ -132,7 +132,8 @@ pub struct PipeWide {
 
 impl PipeWide {
     fn resolve(&self, entry: &Entry) -> ActionRow {
-        let forward = if self.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { self.forward };
+        let forward =
+            if self.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { self.forward };
         ActionRow {
             forward,
             template: entry.template,

@@ -1,5 +1,5 @@
-//! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all packets
-//! of a list before the next one starts, so that what to do is decided once a batch.
+//! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all
+//! packets of a list before the next one starts, so that what to do is decided once a batch.
 
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
@@ -9,8 +9,8 @@ use crate::batch::tunnel::{Encapsulation, decap, write_outer};
 use crate::operation::Headers as Moved;
 use crate::program::{Encap, Operation, Template, Value};
 use packet::{
-    Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum, TunnelKind,
-    TunnelPorts,
+    Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum,
+    TunnelKind, TunnelPorts,
 };
 
 /// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row.
@@ -94,7 +94,9 @@ impl Plan {
                 self.steps.push((step, 0));
             }
             Operation::DecrementTtl => self.steps.push((Step::DecrementTtl, 0)),
-            Operation::PushVlan { tpid, vid, pcp } => self.with_value(Step::PushVlan, Fill::Tag { tpid, vid, pcp }),
+            Operation::PushVlan { tpid, vid, pcp } => {
+                self.with_value(Step::PushVlan, Fill::Tag { tpid, vid, pcp })
+            }
             Operation::Encap(encap) => {
                 self.with_value(Step::Encap(Encapsulation::new(&encap)), Fill::Outer(encap, *ports));
             }
@@ -125,7 +127,9 @@ impl Plan {
     /// Destination and source set one behind the other become one copy of twelve bytes.
     fn join_macs(&mut self) {
         let pair = |steps: &[(Step, usize)]| {
-            steps.windows(2).position(|two| two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1 + 6))
+            steps
+                .windows(2)
+                .position(|two| two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1 + 6))
         };
         while let Some(at) = pair(&self.steps) {
             self.steps[at].0 = Step::Macs;
@@ -145,8 +149,8 @@ impl Plan {
         }
     }
 
-    /// Carries the steps out on the packets of `list`. Those that fail are told to `failed`; the mask of the others
-    /// returns.
+    /// Carries the steps out on the packets of `list`. Those that fail are told to `failed`; the mask of the
+    /// others returns.
     #[inline]
     pub fn run(
         &self,
@@ -180,7 +184,9 @@ impl Fill {
 
     fn write(&self, resolve: &mut impl FnMut(Value) -> u128, place: &mut [u8]) {
         match *self {
-            Fill::Number { value, bytes } => place.copy_from_slice(&resolve(value).to_be_bytes()[16 - bytes..]),
+            Fill::Number { value, bytes } => {
+                place.copy_from_slice(&resolve(value).to_be_bytes()[16 - bytes..])
+            }
             Fill::Tag { tpid, vid, pcp } => {
                 let (vid, pcp) = (resolve(vid) as u16, resolve(pcp) as u16);
                 place[..2].copy_from_slice(&tpid.to_be_bytes());
@@ -196,8 +202,8 @@ impl Fill {
     }
 }
 
-/// Must headers be found again between two operations? Removed bytes may have uncovered others; an encapsulation reads
-/// IP behind tags that were pushed.
+/// Must headers be found again between two operations? Removed bytes may have uncovered others; an
+/// encapsulation reads IP behind tags that were pushed.
 fn needs_headers(before: Option<&Operation>, next: &Operation) -> bool {
     match before.map(Operation::headers) {
         Some(Moved::Removed) => true,
@@ -276,7 +282,12 @@ impl Step {
     }
 
     #[inline(always)]
-    fn one(&self, on: &mut Site<'_, impl ActionOf>, values: &Values<'_>, slot: usize) -> Result<(), DropReason> {
+    fn one(
+        &self,
+        on: &mut Site<'_, impl ActionOf>,
+        values: &Values<'_>,
+        slot: usize,
+    ) -> Result<(), DropReason> {
         let action = on.action.of(slot);
         let headers = &on.packets.headers[slot];
         let frame = on.batch.frame_mut(slot);
@@ -326,7 +337,12 @@ fn ipv4_address(bytes: &mut [u8], headers: &Headers, at: usize, new: [u8; 4]) ->
 }
 
 #[inline(always)]
-fn port(bytes: &mut [u8], headers: &Headers, (at, needs): (usize, Layers), new: [u8; 2]) -> Result<(), DropReason> {
+fn port(
+    bytes: &mut [u8],
+    headers: &Headers,
+    (at, needs): (usize, Layers),
+    new: [u8; 2],
+) -> Result<(), DropReason> {
     if !headers.outer().layers.has_all(needs) {
         return Err(DropReason::NotApplicable);
     }

@@ -39,7 +39,9 @@ impl Engine {
         for (at, from) in old.pipes.iter_mut().enumerate() {
             let mut all = (0..).map(PipeId).zip(pipes.iter_mut());
             let lost = match all.find(|(_, pipe)| names.same_shape(&from.shape, &pipe.shape)) {
-                Some((id, heir)) => inherit_pipe((id, heir), from, &names, &mut report, (now_ns / 1_000_000) as u32),
+                Some((id, heir)) => {
+                    inherit_pipe((id, heir), from, &names, &mut report, (now_ns / 1_000_000) as u32)
+                }
                 None => lose_pipe(from),
             };
             if lost != (0, 0) {
@@ -112,7 +114,8 @@ fn inherit_pipe(
     for (entry, row) in from.entries() {
         let kept = names.matches(&entry.matches, &from.shape).is_some_and(|matches| {
             let key = EntryKey { matches, priority: entry.priority };
-            heir.inherit(&key, row) || entry.run_time && enter_again((id, heir), &entry, key, names, now_ms, row)
+            heir.inherit(&key, row)
+                || entry.run_time && enter_again((id, heir), &entry, key, names, now_ms, row)
         });
         if kept {
             report.entries_kept += 1;
@@ -157,9 +160,13 @@ impl Names<'_> {
     fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
         let operations = |pipe: &Pipe| -> Vec<(String, Vec<Operation>)> {
             let bare = Operation::without_constants;
-            pipe.templates.iter().map(|one| (one.name.clone(), one.operations.iter().map(bare).collect())).collect()
+            pipe.templates
+                .iter()
+                .map(|one| (one.name.clone(), one.operations.iter().map(bare).collect()))
+                .collect()
         };
-        let matches = |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
+        let matches =
+            |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
         old.name == new.name
             && old.kind.shape() == new.kind.shape()
             && group_of(self.old, old) == group_of(self.new, new)

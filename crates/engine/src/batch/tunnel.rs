@@ -1,7 +1,8 @@
-//! Tunnels: outer headers removed, and added as a copy of the action row with what differs by packet filled in.
+//! Tunnels: outer headers removed, and added as a copy of the action row with what differs by packet filled
+//! in.
 //!
-//! ECN follows RFC 6040: the packet's is copied into the outer header (§4.1), and on the way out the outer one is combined
-//! with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
+//! ECN follows RFC 6040: the packet's is copied into the outer header (§4.1), and on the way out the outer
+//! one is combined with that inside (§4.2), so that congestion inside the tunnel reaches the receiver.
 
 use crate::program::Encap;
 use packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
@@ -43,11 +44,12 @@ impl Tunnel {
     }
 }
 
-/// Removes the outer headers of a tunnel, and what lies behind it. Of a tunnel with IP inside, the outer Ethernet header
-/// and its tags stay.
+/// Removes the outer headers of a tunnel, and what lies behind it. Of a tunnel with IP inside, the outer
+/// Ethernet header and its tags stay.
 pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(), DropReason> {
     let bytes = frame.bytes_mut();
-    let tunnel = Tunnel::of(bytes, found).filter(|tunnel| tunnel.kind == kind).ok_or(DropReason::NotApplicable)?;
+    let tunnel =
+        Tunnel::of(bytes, found).filter(|tunnel| tunnel.kind == kind).ok_or(DropReason::NotApplicable)?;
     let outer = Ip::of(found.outer()).ok_or(DropReason::NotApplicable)?;
     if kind == TunnelKind::Geneve {
         geneve_options(bytes.get(tunnel.at + 8..tunnel.start).unwrap_or_default())?;
@@ -71,7 +73,8 @@ pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(),
     cut(frame, tunnel.start - ethernet, tunnel.end)
 }
 
-/// RFC 8926 §3.5: class 16, type 8 of which the first bit says critical, reserved 3, length 5 in words. None is known.
+/// RFC 8926 §3.5: class 16, type 8 of which the first bit says critical, reserved 3, length 5 in words. None
+/// is known.
 fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
     while let Some(&[_, _, kind, length]) = options.first_chunk() {
         if kind & 0x80 != 0 {
@@ -98,8 +101,8 @@ pub struct Encapsulation {
     udp_checksum: bool,
 }
 
-/// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source port that
-/// is not hashed lies where it belongs.
+/// The outer headers in an action row: finished, but for what [`Encapsulation::run`] fills in. A UDP source
+/// port that is not hashed lies where it belongs.
 pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 7], place: &mut [u8]) {
     let [eth_dst, eth_src, src, dst, id, ttl, sport] = *numbers;
     let mac = |number: u128| {
@@ -172,7 +175,8 @@ impl Encapsulation {
 fn copy(row: &[u8], outer: &mut [u8]) {
     if let (Ok(row), Ok(outer)) = (<&[u8; 50]>::try_from(row), <&mut [u8; 50]>::try_from(&mut *outer)) {
         *outer = *row;
-    } else if let (Ok(row), Ok(outer)) = (<&[u8; 70]>::try_from(row), <&mut [u8; 70]>::try_from(&mut *outer)) {
+    } else if let (Ok(row), Ok(outer)) = (<&[u8; 70]>::try_from(row), <&mut [u8; 70]>::try_from(&mut *outer))
+    {
         *outer = *row;
     } else {
         outer.copy_from_slice(row);

@@ -42,7 +42,10 @@ impl Walk {
             uses_meta: uses_metadata(program),
         };
         Ok(Walk {
-            packets: Box::new(Packets::new(program.key_use(KeySource::Outer), program.key_use(KeySource::Inner))),
+            packets: Box::new(Packets::new(
+                program.key_use(KeySource::Outer),
+                program.key_use(KeySource::Inner),
+            )),
             reading,
             groups: program.groups.iter().map(|group| GroupTable::new(group, None)).collect(),
             targets: program.groups.iter().map(forwards).collect(),

@@ -59,7 +59,8 @@ fn field(one: &Match, given: EntryMatch) -> Option<FindingKind> {
         (Criterion::PerEntry { mask }, EntryMatch::Value(value)) => masked_value(field, value, mask),
         (Criterion::Prefix, EntryMatch::Prefix { value, length }) => prefix(field, value, length),
         (Criterion::Masked, EntryMatch::Masked { value, mask }) => {
-            too_large(format!("the mask of {field}"), mask, field.max()).or_else(|| masked_value(field, value, mask))
+            too_large(format!("the mask of {field}"), mask, field.max())
+                .or_else(|| masked_value(field, value, mask))
         }
         (Criterion::Range, EntryMatch::Range { first, last }) if first > last => {
             Some(FindingKind::RangeEmpty { field, first, last })
@@ -120,7 +121,9 @@ fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     }
     if wanted > 0 {
         let named = template.places().into_iter().zip(&entry.values);
-        kinds.extend(named.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())));
+        kinds.extend(
+            named.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())),
+        );
     }
 }
 

@@ -34,7 +34,10 @@ impl Finding {
 
 /// What was found.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[allow(missing_docs, reason = "every variant's sentence is its documentation, its fields are what the sentence names")]
+#[allow(
+    missing_docs,
+    reason = "every variant's sentence is its documentation, its fields are what the sentence names"
+)]
 pub enum FindingKind {
     #[error("there are {count} {what}, the limit is {max}")]
     TooMany { what: &'static str, count: usize, max: usize },
@@ -48,7 +51,10 @@ pub enum FindingKind {
     Unreachable { pipe: String },
     #[error("no port has a root pipe: every frame that is received is dropped")]
     NoRoot,
-    #[error("`forward: kernel` in `{place}` is reached from port `{port}`, which cannot give a frame to the kernel")]
+    #[error(
+        "`forward: kernel` in `{place}` is reached from port `{port}`, which cannot give a frame to the \
+            kernel"
+    )]
     KernelUnavailable { place: String, port: String },
     #[error("a miss cannot be `per_entry`: where nothing matched, there is no entry")]
     MissPerEntry,
@@ -74,7 +80,9 @@ pub enum FindingKind {
     ActionOrder { earlier: &'static str, later: &'static str },
     #[error("`{name}` is at most {max:#x}, not {value:#x}")]
     OutOfRange { name: String, value: u128, max: u128 },
-    #[error("the value {value:#x} of `{field}` has bits outside the mask {mask:#x}: they could never be equal")]
+    #[error(
+        "the value {value:#x} of `{field}` has bits outside the mask {mask:#x}: they could never be equal"
+    )]
     OutsideMask { field: Field, value: u128, mask: u128 },
     #[error("a prefix of `{field}` has at most {bits} bits, not {length}")]
     PrefixTooLong { field: Field, length: u8, bits: u8 },
@@ -96,13 +104,19 @@ pub enum FindingKind {
     PriorityUnexpected,
     #[error("pipe `{pipe}` has this entry twice: keys that are equal under the pipe's mask")]
     EntryTwice { pipe: String },
-    #[error("this entry can never be hit: entry {by} of the pipe (priority {priority}) matches all that it matches")]
+    #[error(
+        "this entry can never be hit: entry {by} of the pipe (priority {priority}) matches all that it \
+            matches"
+    )]
     Shadowed { by: usize, priority: u32 },
     #[error("pipe `{pipe}` holds {capacity} entries at most, but {entries} are written: raise its capacity")]
     CapacityTooSmall { pipe: String, capacity: u32, entries: usize },
     #[error("a capacity is between 1 and {max}, not {capacity}")]
     Capacity { capacity: u32, max: u32 },
-    #[error("pipe `{pipe}` has no entry for target `{target}` of group `{group}`: its packets are dropped (no_target)")]
+    #[error(
+        "pipe `{pipe}` has no entry for target `{target}` of group `{group}`: its packets are dropped \
+            (no_target)"
+    )]
     TargetWithoutEntry { pipe: String, target: String, group: String },
     #[error("`learn: default` needs the entry that new flows get: one with `match: default`")]
     NoDefaultEntry,
@@ -110,11 +124,13 @@ pub enum FindingKind {
     GroupEmpty { group: String },
     #[error("all targets of group `{group}` have weight 0: it drops every packet (no_target)")]
     GroupDead { group: String },
-    #[error("the size of a Maglev group is a prime between its number of targets ({targets}) and {max}, not {size}{}",
+    #[error("the size of a Maglev group is a prime between its number of targets ({targets}) and {max}, not \
+        {size}{}",
             hint.map(|prime| format!(": {prime} is one")).unwrap_or_default())]
     MaglevSize { size: u32, targets: usize, max: u32, hint: Option<u32> },
     #[error(
-        "the size of a group filled by wants is a power of two between its number of targets ({targets}) and {max}, not {size}"
+        "the size of a group filled by wants is a power of two between its number of targets ({targets}) \
+            and {max}, not {size}"
     )]
     WantsSize { size: u32, targets: usize, max: u32 },
     #[error("the size of a group whose buckets are given is a power of two up to {max}, not {size}")]
@@ -131,7 +147,10 @@ pub enum FindingKind {
     MeterZero { what: &'static str },
     #[error("a peak rate is not below the committed one: pir {pir}, cir {cir}")]
     PeakBelowCommitted { pir: u64, cir: u64 },
-    #[error("meter `{meter}` is used by pipe `{first}` already; two pipes would colour a batch in different orders")]
+    #[error(
+        "meter `{meter}` is used by pipe `{first}` already; two pipes would colour a batch in different \
+            orders"
+    )]
     MeterTwice { meter: String, first: String },
     #[error("{what} `{name}` is never used")]
     Unused { what: &'static str, name: String },

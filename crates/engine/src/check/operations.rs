@@ -10,7 +10,9 @@ use packet::{Access, Field};
 pub(super) fn check(template: &Template, kinds: &mut Vec<FindingKind>) {
     let pairs = template.operations.windows(2);
     let wrong = pairs.into_iter().find(|pair| pair[1].stage() < pair[0].stage());
-    kinds.extend(wrong.map(|pair| FindingKind::ActionOrder { earlier: pair[0].word(), later: pair[1].word() }));
+    kinds.extend(
+        wrong.map(|pair| FindingKind::ActionOrder { earlier: pair[0].word(), later: pair[1].word() }),
+    );
     too_many("operations of an action", template.operations.len(), OPERATIONS_MAX, kinds);
     for operation in &template.operations {
         let mut operation: Operation = *operation;
@@ -22,7 +24,9 @@ fn argument(one: &Argument<'_>) -> Option<FindingKind> {
     match &one.slot {
         Slot::Number(Value::Const(value), like)
         | Slot::Optional(Some(Value::Const(value)), like)
-        | Slot::Hashed(Some(Value::Const(value)), like) => too_large(one.key.to_string(), *value, (*like).max()),
+        | Slot::Hashed(Some(Value::Const(value)), like) => {
+            too_large(one.key.to_string(), *value, (*like).max())
+        }
         Slot::Copied(Some(value), like) => too_large(one.key.to_string(), u128::from(*value), (*like).max()),
         Slot::Written(field) | Slot::Changed(field) => read_only(**field),
         Slot::OneOf(value, of) if !of.contains(value) => {

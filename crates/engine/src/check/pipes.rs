@@ -58,9 +58,8 @@ pub(super) fn dangling(program: &Program, forward: Forward) -> Option<FindingKin
         Forward::Group(id) => lost("group", id.index(), program.groups.len()),
         Forward::App(id) => lost("app", id.index(), program.apps.len()),
         Forward::Flood(id) => lost("group", id.index(), program.groups.len()),
-        Forward::Tee { app, next } => {
-            lost("app", app.index(), program.apps.len()).or_else(|| lost("pipe", next.index(), program.pipes.len()))
-        }
+        Forward::Tee { app, next } => lost("app", app.index(), program.apps.len())
+            .or_else(|| lost("pipe", next.index(), program.pipes.len())),
         Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => None,
     }
 }
@@ -86,7 +85,9 @@ fn criterion(pipe: &Pipe, one: &Match, findings: &mut Vec<Finding>) {
             kinds.extend(too_large(format!("the mask of {field}"), mask, field.max()));
             kinds.extend(masked_value(field, value, mask));
         }
-        Criterion::PerEntry { mask } => kinds.extend(too_large(format!("the mask of {field}"), mask, field.max())),
+        Criterion::PerEntry { mask } => {
+            kinds.extend(too_large(format!("the mask of {field}"), mask, field.max()))
+        }
         Criterion::Range if field.spec().bits > 16 => {
             kinds.push(FindingKind::RangeTooWide { field, bits: field.spec().bits });
         }
@@ -104,7 +105,12 @@ pub(super) fn masked_value(field: Field, value: u128, mask: u128) -> Option<Find
 fn not_allowed(pipe: &Pipe, one: &Match) -> Option<FindingKind> {
     let kind = pipe.kind.of_type();
     let criterion = one.criterion.word().filter(|word| !kind.criteria.contains(word))?;
-    Some(FindingKind::CriterionNotAllowed { kind: kind.word, field: one.field, criterion, instead: kind.matches })
+    Some(FindingKind::CriterionNotAllowed {
+        kind: kind.word,
+        field: one.field,
+        criterion,
+        instead: kind.matches,
+    })
 }
 
 /// The meters a pipe uses, each with the origin to blame in a finding.

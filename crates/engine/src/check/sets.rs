@@ -30,7 +30,11 @@ fn names(program: &Program, findings: &mut Vec<Finding>) {
     twice("app", program.apps.iter().map(|name| (name, none)), findings);
 }
 
-fn twice<'a>(what: &'static str, names: impl Iterator<Item = (&'a String, Origin)>, findings: &mut Vec<Finding>) {
+fn twice<'a>(
+    what: &'static str,
+    names: impl Iterator<Item = (&'a String, Origin)>,
+    findings: &mut Vec<Finding>,
+) {
     let mut seen = HashSet::new();
     for (name, origin) in names {
         if !seen.insert(name) {
@@ -83,7 +87,9 @@ fn size(group: &Group) -> Option<FindingKind> {
 
 fn is_prime(number: u32) -> bool {
     number >= 2
-        && (2..).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
+        && (2..)
+            .take_while(|divisor| divisor * divisor <= number)
+            .all(|divisor| !number.is_multiple_of(divisor))
 }
 
 fn rates(config: &MeterConfig) -> Vec<FindingKind> {
@@ -118,8 +124,11 @@ fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
 /// Finds floods that reach no port.
 fn floods(program: &Program, findings: &mut Vec<Finding>) {
     for pipe in &program.pipes {
-        let entries = pipe.entries.iter().filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
-        for (forward, origin) in [(pipe.forward, pipe.origin), (pipe.miss, pipe.origin)].into_iter().chain(entries) {
+        let entries =
+            pipe.entries.iter().filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
+        for (forward, origin) in
+            [(pipe.forward, pipe.origin), (pipe.miss, pipe.origin)].into_iter().chain(entries)
+        {
             let Forward::Flood(id) = forward else { continue };
             let Some(group) = program.groups.get(id.index()) else { continue };
             if !group.targets.iter().any(|target| matches!(target.forward, Forward::Port(_))) {

@@ -4,7 +4,9 @@
 use super::check_entry;
 use super::finding::{Finding, FindingKind};
 use crate::change::ChangeError;
-use crate::program::{Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, Template};
+use crate::program::{
+    Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, Template,
+};
 use packet::Field;
 use std::collections::BTreeSet;
 
@@ -126,7 +128,9 @@ impl Shape {
         for to in ends(program, forward) {
             match to {
                 Forward::Kernel => self.no_kernel(program, pipe, &from.name)?,
-                Forward::Pipe(to) if to.index() < self.facts.len() => self.onwards(program, pipe, to, given)?,
+                Forward::Pipe(to) if to.index() < self.facts.len() => {
+                    self.onwards(program, pipe, to, given)?
+                }
                 _ => {}
             }
         }
@@ -141,7 +145,10 @@ impl Shape {
         if self.reachable[to.index()] {
             let lacking = self.facts[to.index()] & !given & 0xf;
             if let Some(field) = META.get(lacking.trailing_zeros() as usize) {
-                return Err(FindingKind::MetadataUnwritten { field: *field, path: vec![name(from), name(to)] });
+                return Err(FindingKind::MetadataUnwritten {
+                    field: *field,
+                    path: vec![name(from), name(to)],
+                });
             }
         }
         if self.to_kernel[to.index()] { self.no_kernel(program, from, &name(to)) } else { Ok(()) }
@@ -189,7 +196,9 @@ impl Shape {
             let known = known | self.facts[id.index()];
             let path = || self.path(program, id);
             let kind = match field.meta_word() {
-                Some(word) if known & (1 << word) == 0 => FindingKind::MetadataUnwritten { field, path: path() },
+                Some(word) if known & (1 << word) == 0 => {
+                    FindingKind::MetadataUnwritten { field, path: path() }
+                }
                 None if field == Field::MeterColor && known & METERED == 0 => {
                     FindingKind::ColorUnmetered { path: path() }
                 }
@@ -299,7 +308,9 @@ fn edges(program: &Program, pipe: &Pipe) -> Vec<Edge> {
     add(pipe.miss, 0);
     add(pipe.forward, every);
     for entry in &pipe.entries {
-        if let (Some(forward), Some(template)) = (entry.forward, pipe.templates.get(usize::from(entry.template))) {
+        if let (Some(forward), Some(template)) =
+            (entry.forward, pipe.templates.get(usize::from(entry.template)))
+        {
             add(forward, writes(template) | metered(pipe));
         }
     }

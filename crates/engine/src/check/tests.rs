@@ -16,7 +16,10 @@ fn group(fill: Fill, size: u32, weights: &[u32]) -> Group {
 }
 
 fn meter(name: &str, cir: u64, second: MeterSecond) -> MeterDeclaration {
-    MeterDeclaration::new(name, MeterConfig { unit: MeterUnit::Bytes, cir, cbs: 1, second, colour_aware: false })
+    MeterDeclaration::new(
+        name,
+        MeterConfig { unit: MeterUnit::Bytes, cir, cbs: 1, second, colour_aware: false },
+    )
 }
 
 /// Two ports, the second without a kernel path; the first pipe is the root of both.
@@ -86,7 +89,8 @@ finds!(too_many_matches: only((0..17).fold(pipe("a"), |pipe, _| pipe.constant(Fi
 finds!(names_twice: program(vec![good(), good()]) => FindingKind::NameTwice { what: "pipe", .. });
 finds!(a_forward_into_nothing: changed(|pipe| pipe.forward = Forward::Pipe(PipeId(9)))
     => FindingKind::Dangling { what: "pipe", index: 9 });
-finds!(a_root_that_does_not_exist: { let mut all = program(vec![good()]); all.ports[0].root = Some(PipeId(3)); all }
+finds!(a_root_that_does_not_exist: { let mut all = program(vec![good()]); all.ports[0].root =
+    Some(PipeId(3)); all }
     => FindingKind::Dangling { what: "pipe", index: 3 });
 finds!(a_template_that_does_not_exist: changed(|pipe| pipe.entries[0].template = 1)
     => FindingKind::Dangling { what: "action", .. });
@@ -105,7 +109,8 @@ finds!(a_loop_through_a_group: {
 } => FindingKind::Loop { .. });
 finds!(a_pipe_nobody_leads_to: program(vec![good(), pipe("b")])
     => FindingKind::Unreachable { pipe } if pipe == "b");
-finds!(no_root: { let mut all = program(vec![good()]); all.ports.iter_mut().for_each(|port| port.root = None); all }
+finds!(no_root: { let mut all = program(vec![good()]); all.ports.iter_mut().for_each(|port| port.root =
+    None); all }
     => FindingKind::NoRoot);
 finds!(a_kernel_that_a_port_does_not_have: changed(|pipe| pipe.miss = Forward::Kernel)
     => FindingKind::KernelUnavailable { place, port } if place == "a" && port == "p1");
@@ -133,7 +138,8 @@ finds!(ipv6_protocol_in_ipv4: only(good().constant(Field::IpProtocol, 58))
     => FindingKind::NeverHits { .. });
 finds!(an_acl_entry_that_contradicts_itself: {
     let odd = EntryMatch::Masked { value: 1, mask: 1 };
-    let both = Pipe::acl("a").matching(Field::Ipv4Src, Criterion::Masked).matching(Field::Ipv6Src, Criterion::Masked);
+    let both = Pipe::acl("a").matching(Field::Ipv4Src, Criterion::Masked).matching(Field::Ipv6Src,
+        Criterion::Masked);
     only(both.entry(Entry::on(odd).and(odd)))
 } => FindingKind::NeverHits { .. });
 finds!(nothing_hashed: Program {
@@ -148,16 +154,20 @@ finds!(operations_out_of_order: acts(vec![Operation::DecrementTtl, Operation::Po
 finds!(a_constant_that_is_too_large: acts(vec![Operation::Set(Field::Ipv4Ttl, Value::Const(256))])
     => FindingKind::OutOfRange { max: 255, .. });
 finds!(an_entry_value_that_is_too_large: changed(|pipe| {
-    pipe.templates[0].operations = vec![Operation::PushVlan { tpid: 0x8100, vid: Value::PerEntry, pcp: Value::Const(0) }];
+    pipe.templates[0].operations = vec![Operation::PushVlan { tpid: 0x8100, vid: Value::PerEntry,
+        pcp: Value::Const(0) }];
     pipe.entries.iter_mut().for_each(|entry| entry.values = vec![4096]);
 }) => FindingKind::OutOfRange { name, value: 4096, .. } if name == "vid");
-finds!(a_match_value_that_is_too_large: changed(|pipe| pipe.entries[0].matches = vec![EntryMatch::Value(1 << 32)])
+finds!(a_match_value_that_is_too_large: changed(|pipe| pipe.entries[0].matches =
+    vec![EntryMatch::Value(1 << 32)])
     => FindingKind::OutOfRange { .. });
 finds!(a_value_outside_its_mask: only(pipe("a").per_entry_bits(Field::Ipv4Src, 1).entry(2))
     => FindingKind::OutsideMask { value: 2, mask: 1, .. });
-finds!(bits_behind_a_prefix: only(Pipe::lpm("a", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 1, length: 8 }))
+finds!(bits_behind_a_prefix: only(Pipe::lpm("a", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 1,
+    length: 8 }))
     => FindingKind::OutsideMask { .. });
-finds!(a_prefix_that_is_too_long: only(Pipe::lpm("a", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 1, length: 33 }))
+finds!(a_prefix_that_is_too_long: only(Pipe::lpm("a", Field::Ipv4Src).entry(EntryMatch::Prefix { value: 1,
+    length: 33 }))
     => FindingKind::PrefixTooLong { length: 33, bits: 32, .. });
 finds!(an_empty_range: only(
     Pipe::acl("a").matching(Field::UdpDport, Criterion::Range).entry(EntryMatch::Range { first: 2, last: 1 })
@@ -178,12 +188,15 @@ finds!(a_counter_missing: changed(|pipe| pipe.monitor.counter = Some(SharedUse::
     => FindingKind::PerEntryMissing { what: "counter" });
 finds!(a_forward_too_many: changed(|pipe| pipe.entries[0].forward = Some(Forward::Drop))
     => FindingKind::PerEntryUnexpected { what: "forward" });
-finds!(a_priority_in_a_basic_pipe: changed(|pipe| pipe.entries[0].priority = 1) => FindingKind::PriorityUnexpected);
-finds!(an_entry_twice: changed(|pipe| pipe.entries[1] = pipe.entries[0].clone()) => FindingKind::EntryTwice { .. });
+finds!(a_priority_in_a_basic_pipe: changed(|pipe| pipe.entries[0].priority =
+    1) => FindingKind::PriorityUnexpected);
+finds!(an_entry_twice: changed(|pipe| pipe.entries[1] = pipe.entries[0].clone()) => FindingKind::EntryTwice {
+    .. });
 finds!(a_shadowed_entry: {
     let rows = [(EntryMatch::Any, 10, 20), (EntryMatch::Masked { value: 1, mask: 3 }, 12, 20)]
         .map(|(src, first, last)| Entry::on(src).and(EntryMatch::Range { first, last }));
-    let acl = Pipe::acl("a").matching(Field::Ipv4Src, Criterion::Masked).matching(Field::UdpDport, Criterion::Range);
+    let acl = Pipe::acl("a").matching(Field::Ipv4Src, Criterion::Masked).matching(Field::UdpDport,
+        Criterion::Range);
     only(acl.entries(rows))
 } => FindingKind::Shadowed { by: 1, .. });
 finds!(too_small_a_capacity: changed(|pipe| pipe.capacity = 1)
@@ -239,7 +252,8 @@ finds!(a_group_in_a_group: {
     group.targets[0].forward = Forward::Group(GroupId(0));
     with_group(group)
 } => FindingKind::TargetForward { found: "a group" });
-finds!(a_meter_without_a_rate: Program { meters: vec![meter("m", 0, MeterSecond::Excess { ebs: 0 })], ..program(vec![good()]) }
+finds!(a_meter_without_a_rate: Program { meters: vec![meter("m", 0, MeterSecond::Excess { ebs: 0 })],
+    ..program(vec![good()]) }
     => FindingKind::MeterZero { what: "cir" });
 finds!(a_peak_below_the_committed_rate: Program {
     meters: vec![meter("m", 9, MeterSecond::Peak { pir: 8, pbs: 1 })],
@@ -253,7 +267,8 @@ finds!(an_unused_counter: Program { counters: vec!["c".into()], ..program(vec![g
     => FindingKind::Unused { what: "counter", .. });
 finds!(an_unused_group: Program { groups: vec![group(Fill::Wants, 8, &[1])], ..program(vec![good()]) }
     => FindingKind::Unused { what: "group", .. });
-finds!(an_unused_meter: Program { meters: vec![meter("m", 1, MeterSecond::Excess { ebs: 0 })], ..program(vec![good()]) }
+finds!(an_unused_meter: Program { meters: vec![meter("m", 1, MeterSecond::Excess { ebs: 0 })],
+    ..program(vec![good()]) }
     => FindingKind::Unused { what: "meter", .. });
 
 #[test]
@@ -297,5 +312,8 @@ fn entries_at_run_time_break_nothing_that_was_proven() {
         check_entry(&program, PipeId(0), &lead(1, 7))[..],
         [FindingKind::Dangling { what: "action", .. }]
     ));
-    assert!(matches!(check_entry(&program, PipeId(7), &lead(1, 0))[..], [FindingKind::Dangling { what: "pipe", .. }]));
+    assert!(matches!(
+        check_entry(&program, PipeId(7), &lead(1, 0))[..],
+        [FindingKind::Dangling { what: "pipe", .. }]
+    ));
 }

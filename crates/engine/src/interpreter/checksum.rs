@@ -59,7 +59,9 @@ fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> V
         // Of the pseudo header only the addresses (RFC 8200 §8.1) can be changed.
         FieldKind::Ipv6Src | FieldKind::Ipv6Dst => (false, true),
         FieldKind::L4Sport | FieldKind::L4Dport => (false, true),
-        FieldKind::TcpSport | FieldKind::TcpDport | FieldKind::UdpSport | FieldKind::UdpDport => (false, true),
+        FieldKind::TcpSport | FieldKind::TcpDport | FieldKind::UdpSport | FieldKind::UdpDport => {
+            (false, true)
+        }
         _ => (false, false),
     };
     header.filter(|_| in_header).into_iter().chain(transport.filter(|_| in_transport)).collect()
@@ -67,7 +69,12 @@ fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> V
 
 /// RFC 791 §3.1: over the header.
 fn header_checksum(ip: &Ip, name: &'static str) -> Checksum {
-    Checksum { name, at: ip.start + 10, covers: vec![ip.start..ip.start + 10, ip.start + 12..ip.payload], udp: false }
+    Checksum {
+        name,
+        at: ip.start + 10,
+        covers: vec![ip.start..ip.start + 10, ip.start + 12..ip.payload],
+        udp: false,
+    }
 }
 
 /// RFC 9293 §3.1, RFC 768, RFC 4443 §2.3: covers addresses and payload. A first fragment has it if it is long

@@ -133,7 +133,10 @@ pub(super) fn width(field: Field) -> usize {
         | FieldKind::TcpFlags => 8,
         FieldKind::IcmpType | FieldKind::IcmpCode | FieldKind::Icmpv6Type | FieldKind::Icmpv6Code => 8,
         FieldKind::VlanVid | FieldKind::SecondVlanVid => 12,
-        FieldKind::EthType | FieldKind::ArpOperation | FieldKind::Ipv4Identification | FieldKind::InputPort => 16,
+        FieldKind::EthType
+        | FieldKind::ArpOperation
+        | FieldKind::Ipv4Identification
+        | FieldKind::InputPort => 16,
         FieldKind::L4Sport
         | FieldKind::L4Dport
         | FieldKind::TcpSport

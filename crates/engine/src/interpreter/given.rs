@@ -74,7 +74,13 @@ impl Interpreter {
     }
 
     /// Assigns buckets to targets.
-    pub(super) fn move_buckets(&mut self, group: GroupId, moves: &[(u32, u16)], idle_gap_ns: u64, wait_max_ns: u64) {
+    pub(super) fn move_buckets(
+        &mut self,
+        group: GroupId,
+        moves: &[(u32, u16)],
+        idle_gap_ns: u64,
+        wait_max_ns: u64,
+    ) {
         let now_ns = self.clock_ns;
         for &(bucket, target) in moves {
             let bucket = bucket as usize;
@@ -119,8 +125,9 @@ impl Interpreter {
             if self.program.groups[at].fill != Fill::Given {
                 return BucketReport { slots, ..BucketReport::default() };
             }
-            let counts =
-                || (0..slots.len()).map(|bucket| state.met.get(&bucket).map(|met| met.count).unwrap_or_default());
+            let counts = || {
+                (0..slots.len()).map(|bucket| state.met.get(&bucket).map(|met| met.count).unwrap_or_default())
+            };
             BucketReport {
                 packets: counts().map(|count| count.packets).collect(),
                 bytes: counts().map(|count| count.bytes).collect(),

@@ -155,7 +155,16 @@ impl Interpreter {
         let target = self.target_of(id, bucket, now_ns);
         let target = group.targets.get(usize::from(target)).map(|one| (target, one.name.clone()));
         let moving = self.moving(id, bucket, now_ns);
-        Pick { group: id, name: group.name.clone(), hash: 0, rss: Rss::NotAsked, turn: None, bucket, moving, target }
+        Pick {
+            group: id,
+            name: group.name.clone(),
+            hash: 0,
+            rss: Rss::NotAsked,
+            turn: None,
+            bucket,
+            moving,
+            target,
+        }
     }
 
     fn by_flow(
@@ -297,7 +306,9 @@ fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
 }
 
 fn matches_row(key: &[KeyField], row: &Row) -> bool {
-    per_entry(key).zip(&row.entry.matches).all(|((field, criterion), wanted)| satisfies(field, criterion, Some(wanted)))
+    per_entry(key)
+        .zip(&row.entry.matches)
+        .all(|((field, criterion), wanted)| satisfies(field, criterion, Some(wanted)))
 }
 
 fn prefix_length(row: &Row) -> u8 {

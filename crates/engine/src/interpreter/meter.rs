@@ -34,11 +34,21 @@ impl MeterState {
             MeterSecond::Excess { .. } => self.second + committed.saturating_sub(cbs),
             MeterSecond::Peak { pir, .. } => self.second + elapsed * u128::from(pir),
         };
-        MeterState { committed: committed.min(cbs), second: second.min(second_burst), at_ns: now_ns.max(self.at_ns) }
+        MeterState {
+            committed: committed.min(cbs),
+            second: second.min(second_burst),
+            at_ns: now_ns.max(self.at_ns),
+        }
     }
 
     /// Returns the colour of a frame that arrived with the colour `incoming`, and the remaining tokens.
-    pub(super) fn color(self, config: &MeterConfig, now_ns: u64, bytes: usize, incoming: Color) -> (Color, MeterState) {
+    pub(super) fn color(
+        self,
+        config: &MeterConfig,
+        now_ns: u64,
+        bytes: usize,
+        incoming: Color,
+    ) -> (Color, MeterState) {
         let mut state = self.filled(config, now_ns);
         let incoming = if config.colour_aware { incoming } else { Color::Green };
         let size = match config.unit {

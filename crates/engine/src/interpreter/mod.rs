@@ -107,7 +107,8 @@ impl Interpreter {
         let mut program = program.clone();
         let (depth, shape) = (program.depth(), Shape::of(&program));
         // From here on the entries are part of the state.
-        let pipes = program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
+        let pipes =
+            program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];
@@ -172,7 +173,9 @@ impl Interpreter {
             trace: Vec::new(),
             effects: Vec::new(),
         };
-        let Some(root) = self.program.ports[arrival.input.index()].root else { return dropped(DropReason::Policy) };
+        let Some(root) = self.program.ports[arrival.input.index()].root else {
+            return dropped(DropReason::Policy);
+        };
         let mut packet = match Packet::receive(arrival, self.depth, self.program.tunnels) {
             Ok(packet) => packet,
             Err(reason) => return dropped(reason),
@@ -180,7 +183,13 @@ impl Interpreter {
         let (trace, effects, copies) = (Vec::new(), Vec::new(), Vec::new());
         let mut visit = Visit { interpreter: self, now_ns, flows, trace, effects, copies };
         let verdict = visit.walk_from(root, &mut packet);
-        Walk { verdict, bytes: packet.bytes, copies: visit.copies, trace: visit.trace, effects: visit.effects }
+        Walk {
+            verdict,
+            bytes: packet.bytes,
+            copies: visit.copies,
+            trace: visit.trace,
+            effects: visit.effects,
+        }
     }
 }
 
@@ -253,7 +262,13 @@ impl Visit<'_> {
     }
 
     /// Runs monitor, action, rehash and forward of a hit.
-    fn hit(&mut self, id: PipeId, row: usize, packet: &mut Packet, step: &mut Step) -> Result<End, DropReason> {
+    fn hit(
+        &mut self,
+        id: PipeId,
+        row: usize,
+        packet: &mut Packet,
+        step: &mut Step,
+    ) -> Result<End, DropReason> {
         let interpreter = self.interpreter;
         let pipe = &interpreter.program.pipes[id.index()];
         let Row { entry, .. } = &interpreter.pipes[id.index()].rows[row];
@@ -266,7 +281,9 @@ impl Visit<'_> {
             template: template.name.clone(),
         });
         step.monitor = self.monitor(pipe, entry, packet);
-        if pipe.monitor.drop_red && step.monitor.meter.as_ref().is_some_and(|meter| meter.after == trace::Color::Red) {
+        if pipe.monitor.drop_red
+            && step.monitor.meter.as_ref().is_some_and(|meter| meter.after == trace::Color::Red)
+        {
             return Err(DropReason::Metered);
         }
         let acted = act(packet, template, &entry.values, &interpreter.program);
@@ -352,7 +369,8 @@ impl Visit<'_> {
         let mut ports = BTreeSet::new();
         for bucket in 0..self.interpreter.buckets[id.index()].len() {
             let target = self.interpreter.target_of(id, bucket, self.now_ns);
-            if let Some(Target { forward: Forward::Port(port), .. }) = group.targets.get(usize::from(target)) {
+            if let Some(Target { forward: Forward::Port(port), .. }) = group.targets.get(usize::from(target))
+            {
                 ports.insert(*port);
             }
         }
@@ -362,7 +380,12 @@ impl Visit<'_> {
         Verdict::Transmit(last)
     }
 
-    fn forward_to_group(&mut self, packet: &Packet, group: GroupId, reason: DropReason) -> (Option<trace::Pick>, End) {
+    fn forward_to_group(
+        &mut self,
+        packet: &Packet,
+        group: GroupId,
+        reason: DropReason,
+    ) -> (Option<trace::Pick>, End) {
         let hash = packet.select_hash(KeySource::Outer, self.interpreter.program.select_seed);
         let pick = self.interpreter.pick(group, hash, self.now_ns);
         let Some((target, _)) = pick.target else { return (Some(pick), drop_for(DropReason::NoTarget)) };

@@ -12,7 +12,8 @@ use packet::FlowKey;
 pub(super) fn nearest(key: &[KeyField], rows: &[Row]) -> Option<Nearest> {
     fewest(rows, |row| {
         let wanted = per_entry(key).zip(&row.entry.matches);
-        let failed = wanted.filter(|((field, criterion), wanted)| !satisfies(field, *criterion, Some(wanted)));
+        let failed =
+            wanted.filter(|((field, criterion), wanted)| !satisfies(field, *criterion, Some(wanted)));
         failed.map(|((field, criterion), wanted)| difference(field, criterion, Some(wanted))).collect()
     })
 }
@@ -30,8 +31,14 @@ pub(super) fn nearest_flow(key: &FlowKey, rows: &[Row]) -> Option<Nearest> {
 fn fewest(rows: &[Row], differences: impl Fn(&Row) -> Vec<Difference>) -> Option<Nearest> {
     rows.iter()
         .map(|row| (row, differences(row)))
-        .min_by_key(|(_, differences)| (differences.len(), differences.iter().map(|one| one.bits).sum::<u32>()))
-        .map(|(row, differences)| Nearest { entry: EntryKey::of(&row.entry), origin: row.entry.origin, differences })
+        .min_by_key(|(_, differences)| {
+            (differences.len(), differences.iter().map(|one| one.bits).sum::<u32>())
+        })
+        .map(|(row, differences)| Nearest {
+            entry: EntryKey::of(&row.entry),
+            origin: row.entry.origin,
+            differences,
+        })
 }
 
 /// Describes a field that does not satisfy its criterion.
@@ -89,6 +96,11 @@ fn flow_differences(actual: &FlowKey, wanted: &FlowKey) -> Vec<Difference> {
     let pairs = parts(actual).into_iter().zip(parts(wanted));
     pairs
         .filter(|(has, wants)| has != wants)
-        .map(|((name, has), (_, wanted))| Difference { name: name.to_string(), wanted, actual: Some(has), bits: 1 })
+        .map(|((name, has), (_, wanted))| Difference {
+            name: name.to_string(),
+            wanted,
+            actual: Some(has),
+            bits: 1,
+        })
         .collect()
 }

@@ -97,7 +97,11 @@ impl Packet {
                 let bits = fields::read_bits(&self.bytes, 8 * (ip.start + offset_v4), 32);
                 IpAddr::V4(Ipv4Addr::from_bits(bits as u32))
             } else {
-                IpAddr::V6(Ipv6Addr::from_bits(fields::read_bits(&self.bytes, 8 * (ip.start + offset_v6), 128)))
+                IpAddr::V6(Ipv6Addr::from_bits(fields::read_bits(
+                    &self.bytes,
+                    8 * (ip.start + offset_v6),
+                    128,
+                )))
             }
         };
         let port = |offset: usize| {

@@ -128,7 +128,8 @@ impl PipeState {
     fn put(&mut self, entry: Entry, now_ms: u64) {
         let row = Row { entry, hits: Count::default(), last_hit_ms: None, added_ms: now_ms };
         if let Some(key) = own_flow(&row) {
-            self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms)).decision = FlowDecision::Own;
+            self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms)).decision =
+                FlowDecision::Own;
         }
         self.rows.push(row);
     }
@@ -363,7 +364,9 @@ impl Interpreter {
         for (pipe, state) in self.program.pipes.iter().zip(&mut self.pipes) {
             let idle = |since: u64, timeout_ns| is_over(now_ms.saturating_sub(since), timeout_ns);
             let entry_timeout = pipe.monitor.idle_timeout_ns;
-            let is_old = |row: &Row| row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout);
+            let is_old = |row: &Row| {
+                row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
+            };
             if let PipeKind::Flow { idle_timeout_ns, .. } = pipe.kind {
                 let old = state.take_flows(|_, flow| idle(flow.last_ms, idle_timeout_ns));
                 old.iter().for_each(|(key, _)| state.after_flow(*key, now_ms));

@@ -311,11 +311,16 @@ impl fmt::Display for FieldValue {
                 write!(f, "{}", Ipv4Addr::from_bits(value as u32))
             }
             FieldKind::Ipv6Src | FieldKind::Ipv6Dst => write!(f, "{}", Ipv6Addr::from_bits(value)),
-            FieldKind::EthType | FieldKind::TcpFlags | FieldKind::Ipv4Identification | FieldKind::Ipv6FlowLabel => {
+            FieldKind::EthType
+            | FieldKind::TcpFlags
+            | FieldKind::Ipv4Identification
+            | FieldKind::Ipv6FlowLabel => {
                 write!(f, "{value:#x}")
             }
             FieldKind::Ipv4Dscp | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),
-            FieldKind::Meta0 | FieldKind::Meta1 | FieldKind::Meta2 | FieldKind::Meta3 => write!(f, "{value:#x}"),
+            FieldKind::Meta0 | FieldKind::Meta1 | FieldKind::Meta2 | FieldKind::Meta3 => {
+                write!(f, "{value:#x}")
+            }
             FieldKind::MeterColor => match value {
                 0 => f.write_str("green"),
                 1 => f.write_str("yellow"),

@@ -99,7 +99,13 @@ fn only_ip(packet: &mut Packet) -> Result<Inside, DropReason> {
 }
 
 /// RFC 791 §3.1: version 4, five words, class, identification 0, DF.
-fn outer_ipv4(length: usize, class: u8, ttl: u8, protocol: u8, (src, dst): (u32, u32)) -> Result<Vec<u8>, DropReason> {
+fn outer_ipv4(
+    length: usize,
+    class: u8,
+    ttl: u8,
+    protocol: u8,
+    (src, dst): (u32, u32),
+) -> Result<Vec<u8>, DropReason> {
     let length = u16::try_from(20 + length).map_err(|_| DropReason::Oversize)?;
     let mut header = vec![0x45, class];
     header.extend(length.to_be_bytes());
@@ -112,7 +118,13 @@ fn outer_ipv4(length: usize, class: u8, ttl: u8, protocol: u8, (src, dst): (u32,
 }
 
 /// RFC 8200 §3: version 6, class, flow label 0.
-fn outer_ipv6(length: usize, class: u8, ttl: u8, next: u8, (src, dst): (u128, u128)) -> Result<Vec<u8>, DropReason> {
+fn outer_ipv6(
+    length: usize,
+    class: u8,
+    ttl: u8,
+    next: u8,
+    (src, dst): (u128, u128),
+) -> Result<Vec<u8>, DropReason> {
     let length = u16::try_from(length).map_err(|_| DropReason::Oversize)?;
     let mut header = (0x6000_0000 | u32::from(class) << 20).to_be_bytes().to_vec();
     header.extend(length.to_be_bytes());

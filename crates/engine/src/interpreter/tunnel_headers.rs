@@ -65,7 +65,11 @@ struct Header {
 type Read = Result<Option<Header>, DropReason>;
 
 /// Finds the tunnel in a frame.
-pub(super) fn tunnel(frame: &[u8], found: &Headers, ports: &TunnelPorts) -> Result<Option<Tunnel>, DropReason> {
+pub(super) fn tunnel(
+    frame: &[u8],
+    found: &Headers,
+    ports: &TunnelPorts,
+) -> Result<Option<Tunnel>, DropReason> {
     let Some(ip) = found.ip.as_ref().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let (kind, start, end) = if let Some(udp) = found.transport_of(TransportKind::Udp) {
         let port = number16(frame, udp + 2);
@@ -89,7 +93,8 @@ pub(super) fn tunnel(frame: &[u8], found: &Headers, ports: &TunnelPorts) -> Resu
         TunnelKind::Gue => gue(bytes)?,
     };
     let Some(Header { length, id, checksum, inside }) = header else { return Ok(None) };
-    let inner = inner_headers(&frame[..end], start + length, inside).map_err(|_| DropReason::MalformedInner)?;
+    let inner =
+        inner_headers(&frame[..end], start + length, inside).map_err(|_| DropReason::MalformedInner)?;
     let id = id.map(|(first, bits)| (8 * start + first, bits));
     let checksum = checksum.map(|at| start + at);
     Ok(Some(Tunnel { kind, start, end, id, checksum, inner: inner.map(Box::new) }))
@@ -130,7 +135,7 @@ fn gre(bytes: &[u8]) -> Read {
     }
     let flag = |bit: u8| bytes[0] >> (7 - bit) & 1 == 1;
     let (checksum, routing, key, sequence) = (flag(0), flag(1), flag(2), flag(3));
-    if bytes[1] % 8 != 0 || routing {
+    if !bytes[1].is_multiple_of(8) || routing {
         return Ok(None);
     }
     let mut length = 4;

@@ -74,7 +74,8 @@ const CAPACITY_LEAST: usize = 1024;
 
 impl PipeKind {
     /// One kind of each type, with nothing configured.
-    pub const BLANK: [PipeKind; 5] = [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
+    pub const BLANK: [PipeKind; 5] =
+        [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
 
     /// Returns its type.
     #[must_use]
@@ -185,10 +186,15 @@ impl PipeKind {
         let Making { program, hash, secret } = making;
         Ok(match self {
             PipeKind::Basic => Table::Basic(Box::new(basic::BasicTable::new(pipe, hash)?)),
-            PipeKind::Hash { input, group } => Table::Hash(hash::HashTable::new(pipe, program, input, *group)?),
-            PipeKind::Flow { key, learn, idle_timeout_ns } => {
-                Table::Flow(Box::new(flow::Flows::new(pipe, program, (*key, *learn, *idle_timeout_ns), hash)?))
+            PipeKind::Hash { input, group } => {
+                Table::Hash(hash::HashTable::new(pipe, program, input, *group)?)
             }
+            PipeKind::Flow { key, learn, idle_timeout_ns } => Table::Flow(Box::new(flow::Flows::new(
+                pipe,
+                program,
+                (*key, *learn, *idle_timeout_ns),
+                hash,
+            )?)),
             PipeKind::Lpm => Table::Lpm(lpm::LpmTable::new(pipe)?),
             PipeKind::Acl => Table::Acl(Box::new(acl::AclTable::new(pipe, secret)?)),
         })

@@ -185,11 +185,9 @@ impl Hits {
         if count > FEW_MAX {
             return self;
         }
-        Hits::Few(std::array::from_fn(
-            |row| {
-                if row < count { (row as u32, having(rows, row as u32) & hits) } else { (0, 0) }
-            },
-        ))
+        Hits::Few(std::array::from_fn(|row| {
+            if row < count { (row as u32, having(rows, row as u32) & hits) } else { (0, 0) }
+        }))
     }
 
     /// Converts to rows by packet. Returns the packets that hit.

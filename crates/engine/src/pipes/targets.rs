@@ -88,7 +88,9 @@ pub fn fit(
             let targets = program.groups.get(group.index()).map_or(0, |group| group.targets.len());
             kinds.extend(lost("target", usize::from(*target), targets));
         }
-        ([other], _) => kinds.push(FindingKind::MatchKind { place: place.into(), wanted, found: found(*other) }),
+        ([other], _) => {
+            kinds.push(FindingKind::MatchKind { place: place.into(), wanted, found: found(*other) })
+        }
         (all, _) => {
             let (pipe, found) = (pipe.name.clone(), all.len());
             kinds.push(FindingKind::MatchCount { pipe, wanted: 1, found });

@@ -105,7 +105,10 @@ impl Worker {
         self.engine = engine;
         let Rewiring { ports, punts } = rewiring;
         self.outbox.punts = punts;
-        self.waiting.renumber(&ports).into_iter().for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
+        self.waiting
+            .renumber(&ports)
+            .into_iter()
+            .for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
         let old = std::mem::take(&mut self.outbox.ports);
         let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
         self.outbox.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
@@ -126,7 +129,8 @@ impl Worker {
         let turns = self.engine.turns();
         let outcome = self.engine.probe(&mut batch, input, now_ns);
         let bytes = batch.frame(0).bytes().to_vec();
-        let probe = Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns };
+        let probe =
+            Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns };
         self.outbox.pools.give(batch.take(0));
         Some(probe)
     }

@@ -214,7 +214,9 @@ impl Outbox {
     /// Sends one frame if there is room for it now.
     pub fn send(&mut self, batch: &mut Batch, bytes: &[u8], port: PortId) -> Sent {
         let at = port.index();
-        let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else { return Sent::Never(DropReason::Policy) };
+        let Some(wanted) = self.ports.get(at).map(|port| port.pool()) else {
+            return Sent::Never(DropReason::Policy);
+        };
         match self.originate(batch, bytes, wanted) {
             Ok(()) => {}
             Err(DropReason::PoolEmpty) => return Sent::NotNow,

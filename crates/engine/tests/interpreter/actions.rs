@@ -127,7 +127,9 @@ fn a3_a_field_in_the_middle_of_a_byte_leaves_its_neighbours() {
 
 #[test]
 fn a4_a_ttl_of_0_or_1_expires() {
-    for (ttl, verdict) in [(0, dropped(DropReason::TtlExpired)), (1, dropped(DropReason::TtlExpired)), (2, HIT)] {
+    for (ttl, verdict) in
+        [(0, dropped(DropReason::TtlExpired)), (1, dropped(DropReason::TtlExpired)), (2, HIT)]
+    {
         for family in ["src=10.0.0.1 dst=10.0.0.2", "src=2001:db8::1 dst=2001:db8::2"] {
             let bytes = frame(&format!("{family} ttl={ttl}"));
             assert_eq!(fails(vec![Operation::DecrementTtl], &bytes), verdict, "{family} {ttl}");
@@ -143,7 +145,17 @@ fn a4_a_ttl_of_0_or_1_expires() {
 fn a5_right_checksums_stay_right() {
     let icmpv6 = "src=2001:db8::1 dst=2001:db8::2 proto=icmpv6 icmp_type=128 payload=0102030405";
     let writes: &[(&str, &[Field])] = &[
-        (TCP, &[Field::Ipv4Src, Field::Ipv4Dst, Field::Ipv4Ttl, Field::Ipv4Dscp, Field::Ipv4Ecn, Field::TcpSport]),
+        (
+            TCP,
+            &[
+                Field::Ipv4Src,
+                Field::Ipv4Dst,
+                Field::Ipv4Ttl,
+                Field::Ipv4Dscp,
+                Field::Ipv4Ecn,
+                Field::TcpSport,
+            ],
+        ),
         (UDP, &[Field::Ipv4Src, Field::Ipv4Dst, Field::UdpDport, Field::L4Sport]),
         (TCP6, &[Field::Ipv6Src, Field::Ipv6Dst, Field::Ipv6HopLimit, Field::Ipv6FlowLabel, Field::L4Dport]),
         (icmpv6, &[Field::Ipv6Src, Field::Ipv6Dst]),
@@ -187,7 +199,8 @@ fn a5_a_change_inside_vxlan_mends_the_inner_checksums_and_the_outer_one() {
 /// Over header and payload, which are everything behind the outer IP header.
 #[test]
 fn a5_a_change_inside_gre_mends_its_checksum() {
-    let text = "tunnel=gre header=a00008000000000000000007 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp payload=0102)";
+    let text =
+        "tunnel=gre header=a00008000000000000000007 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp payload=0102)";
     let mut bytes = frame(text);
     let sum = packet::checksum(packet::Sum::default().bytes(&bytes[34..]));
     bytes[38..40].copy_from_slice(&sum.to_be_bytes());
@@ -309,8 +322,10 @@ fn a8_the_source_port_comes_from_the_select_hash() {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 80), 0);
     let out = acted(vec![set(Field::L4Dport, 9), encap(false, None)], &frame(UDP));
     assert_eq!(number(&out, 34), 49152 + (select_hash(7, &key.0) >> 50) as u16, "of the key as received");
-    let arp =
-        frame("eth.src=02:00:00:00:00:01 eth.dst=ff:ff:ff:ff:ff:ff arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2");
+    let arp = frame(
+        "eth.src=02:00:00:00:00:01 eth.dst=ff:ff:ff:ff:ff:ff arp=request sender_ip=10.0.0.1 \
+            target_ip=10.0.0.2",
+    );
     let out = acted(vec![encap(false, None)], &arp);
     let hash = select_hash(7, &[0xffff_ffff_ffff, 0x0200_0000_0001, 0x0806]);
     assert_eq!(number(&out, 34), 49152 + (hash >> 50) as u16);
@@ -325,7 +340,8 @@ fn a8_not_enough_headroom_drops_with_no_headroom() {
         assert_eq!(verdict, dropped(DropReason::NoHeadroom));
     }
     // What is taken off makes room.
-    let mut interpreter = start(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan), encap(false, None)])]));
+    let mut interpreter =
+        start(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan), encap(false, None)])]));
     assert_eq!(interpreter.walk(PortId(0), &frame(TUNNEL), 0, 0).verdict, HIT);
 }
 
@@ -334,7 +350,10 @@ fn a9_decap_cuts_off_what_lies_behind_the_datagram() {
     let bytes = frame(&format!("{TUNNEL} trailer=eeeeee"));
     let out = acted(vec![Operation::Decap(TunnelKind::Vxlan)], &bytes);
     assert_eq!(out, bytes[INNER..bytes.len() - 3]);
-    assert_eq!(fails(vec![Operation::Decap(TunnelKind::Vxlan)], &frame(UDP)), dropped(DropReason::NotApplicable));
+    assert_eq!(
+        fails(vec![Operation::Decap(TunnelKind::Vxlan)], &frame(UDP)),
+        dropped(DropReason::NotApplicable)
+    );
 }
 
 #[test]
@@ -359,7 +378,11 @@ fn a11_metadata_starts_as_0_and_lasts_for_the_frame() {
     let counted = act(vec![Operation::Add(Field::Meta2, Value::Const(1))]).forward(PipeId(1));
     let mut interpreter = start(&program(vec![counted, read(1)]));
     for _ in 0..2 {
-        assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, HIT, "the next frame starts from 0");
+        assert_eq!(
+            interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict,
+            HIT,
+            "the next frame starts from 0"
+        );
     }
 }
 

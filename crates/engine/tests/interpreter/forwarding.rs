@@ -30,7 +30,8 @@ fn w1_an_entry_that_leads_back_is_refused_at_run_time() {
     let per_entry = exact(Field::L4Dport, &[]).forward(Forward::PerEntry);
     let first = exact(Field::L4Dport, &[]).miss(PipeId(1));
     let mut interpreter = start(&program(vec![first, per_entry, all()]));
-    let mut add = |forward| interpreter.apply(&Change::Add { pipe: PipeId(1), entry: Entry::on(80).to(forward) });
+    let mut add =
+        |forward| interpreter.apply(&Change::Add { pipe: PipeId(1), entry: Entry::on(80).to(forward) });
     assert!(matches!(add(Forward::Pipe(PipeId(0))), Err(ChangeError::Unfit { .. })));
     assert!(matches!(add(Forward::Pipe(PipeId(1))), Err(ChangeError::Unfit { .. })));
     assert_eq!(add(Forward::Pipe(PipeId(2))), Ok(()));
@@ -47,7 +48,11 @@ fn w2_a_group_is_picked_from_by_the_select_hash_of_the_outer_key() {
     interpreter.set_buckets(GroupId(0), vec![u16::MAX; 4]);
     assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, dropped(DropReason::NoTarget));
     interpreter.set_buckets(GroupId(0), vec![1; 4]);
-    assert_eq!(interpreter.walk(PortId(0), &frame(ARP), 128, 0).verdict, HIT, "without IP by its Ethernet header");
+    assert_eq!(
+        interpreter.walk(PortId(0), &frame(ARP), 128, 0).verdict,
+        HIT,
+        "without IP by its Ethernet header"
+    );
 }
 
 #[test]
@@ -60,8 +65,9 @@ fn w3_in_port_sends_back() {
 #[test]
 fn w4_kernel_needs_a_kernel_path_at_every_port_that_leads_there() {
     let mut program = program(vec![says(Forward::Kernel)]);
-    let refused =
-        |program: &Program| check(program).iter().any(|one| matches!(one.kind, FindingKind::KernelUnavailable { .. }));
+    let refused = |program: &Program| {
+        check(program).iter().any(|one| matches!(one.kind, FindingKind::KernelUnavailable { .. }))
+    };
     assert!(!refused(&program));
     program.ports[0].kernel_path = false;
     assert!(refused(&program));
@@ -86,7 +92,8 @@ fn w5_a_port_without_a_root_drops_whatever_comes() {
 }
 
 fn rewritten(rehash: bool) -> Interpreter {
-    let rewrite = act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
+    let rewrite =
+        act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
     start(&with_group(program(vec![rewrite, hash(HashInput::Select(KeySource::Outer))]), 2))
 }
 

@@ -143,7 +143,8 @@ fn f7_vxlan_is_udp_to_the_configured_port() {
     let mut program = program(vec![only(Field::VxlanVni, 5, 0xff_ffff)]);
     program.tunnels.set(TunnelKind::Vxlan, 8472);
     for addresses in ["", "src=2001:db8::1 dst=2001:db8::2 "] {
-        let verdict = |port: &str| walk(&program, &frame(&format!("{addresses}vni=5 {port} inner()"))).verdict;
+        let verdict =
+            |port: &str| walk(&program, &frame(&format!("{addresses}vni=5 {port} inner()"))).verdict;
         assert_eq!([verdict("dport=8472"), verdict("dport=4789")], [HIT, MISS]);
     }
 }
@@ -155,7 +156,8 @@ fn f7_other_arp_and_tunnels_inside_a_tunnel_are_not_read() {
     assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &arp), MISS);
     let whole = frame("vni=5 inner(arp=request)");
     assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &whole), HIT);
-    let twice = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789)");
+    let twice =
+        frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789)");
     assert_eq!(meets(only(Field::L4Dport.inner(), 4789, 0xffff), &twice), HIT);
 }
 

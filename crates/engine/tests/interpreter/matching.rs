@@ -6,8 +6,8 @@ use engine::change::{Change, ChangeError, EntryKey};
 use engine::interpreter::trace::{Known, Lookup, Rss};
 use engine::interpreter::{Arrival, Interpreter};
 use engine::program::{
-    Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId, Program,
-    Value,
+    Criterion, Entry, EntryMatch, Fill, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind, PortId,
+    Program, Value,
 };
 use engine::snapshot::FlowDecision;
 use packet::{DropReason, Field, FlowKey, KeySource, select_hash};
@@ -50,7 +50,8 @@ fn m1_only_any_matches_an_absent_field() {
     assert_eq!(meets(any, &frame(UDP)), HIT);
     let masked = acl(Field::TcpDport, Criterion::Masked, vec![(EntryMatch::Masked { value: 0, mask: 0 }, 0)]);
     assert_eq!(meets(masked, &frame(UDP)), MISS);
-    let range = acl(Field::TcpDport, Criterion::Range, vec![(EntryMatch::Range { first: 0, last: 65535 }, 0)]);
+    let range =
+        acl(Field::TcpDport, Criterion::Range, vec![(EntryMatch::Range { first: 0, last: 65535 }, 0)]);
     assert_eq!(meets(range.clone(), &frame(UDP)), MISS);
     assert_eq!(meets(range, &frame(TCP)), HIT);
 }
@@ -72,7 +73,10 @@ fn m3_entries_are_compared_under_the_pipes_mask_and_equal_keys_are_refused() {
     let mut interpreter = start(&program(vec![subnet]));
     let add = |value| Change::Add { pipe: PipeId(0), entry: Entry::on(value) };
     assert_eq!(interpreter.apply(&add(ipv4(0))), Err(ChangeError::Exists { pipe: "pipe".to_string() }));
-    assert!(matches!(interpreter.apply(&add(ipv4(1))), Err(ChangeError::Unfit { .. })), "a bit outside the mask");
+    assert!(
+        matches!(interpreter.apply(&add(ipv4(1))), Err(ChangeError::Unfit { .. })),
+        "a bit outside the mask"
+    );
     assert_eq!(interpreter.apply(&add(ipv4(0) + 0x100)), Ok(()));
 }
 
@@ -88,7 +92,8 @@ fn m4_zero_and_all_ones_are_values_like_others() {
 #[test]
 fn m5_the_longest_prefix_wins_and_length_0_matches_all() {
     let prefix = |value, length| EntryMatch::Prefix { value, length };
-    let rows = [prefix(0, 0), prefix(ipv4(0), 8), prefix(ipv4(2), 32), prefix(ipv4(0), 24), prefix(ipv4(3), 32)];
+    let rows =
+        [prefix(0, 0), prefix(ipv4(0), 8), prefix(ipv4(2), 32), prefix(ipv4(0), 24), prefix(ipv4(3), 32)];
     let program = program(vec![Pipe::lpm("pipe", Field::Ipv4Dst).entries(rows).forward(PortId(1))]);
     let longest = |text: &str| hit_entry(&program, &frame(text)).map(|key| key.matches[0]);
     assert_eq!(longest(TCP), Some(prefix(ipv4(2), 32)));
@@ -104,13 +109,17 @@ fn m6_the_lowest_priority_wins_and_of_equals_the_one_written_first() {
     let rows = vec![(EntryMatch::Any, 9), (range(0, 100), 5), (range(80, 80), 5), (range(70, 90), 3)];
     let program = program(vec![acl(Field::L4Dport, Criterion::Range, rows)]);
     let mut interpreter = start(&program);
-    let best = |interpreter: &Interpreter| match &interpreter.explain(PortId(0), &frame(TCP), 0, 0).trace[0].lookup {
+    let best = |interpreter: &Interpreter| match &interpreter.explain(PortId(0), &frame(TCP), 0, 0).trace[0]
+        .lookup
+    {
         Lookup::Hit(hit) => hit.entry.matches[0],
         _ => unreachable!("`any` matches"),
     };
     assert_eq!(best(&interpreter), range(70, 90));
-    let remove =
-        |wanted, priority| Change::Remove { pipe: PipeId(0), key: EntryKey { matches: vec![wanted], priority } };
+    let remove = |wanted, priority| Change::Remove {
+        pipe: PipeId(0),
+        key: EntryKey { matches: vec![wanted], priority },
+    };
     interpreter.apply(&remove(range(70, 90), 3)).expect("it is there");
     assert_eq!(best(&interpreter), range(0, 100));
     interpreter.apply(&remove(range(0, 100), 5)).expect("it is there");
@@ -190,7 +199,8 @@ fn m16_a_bucket_in_use_moves_when_it_has_rested_or_waited_long_enough() {
         let before = interpreter.snapshot();
         let probed = interpreter.explain(PortId(0), &frame(TCP), 128, now_ns).verdict;
         assert_eq!(interpreter.snapshot(), before);
-        let Verdict::Transmit(PortId(port)) = interpreter.walk(PortId(0), &frame(TCP), 128, now_ns).verdict else {
+        let Verdict::Transmit(PortId(port)) = interpreter.walk(PortId(0), &frame(TCP), 128, now_ns).verdict
+        else {
             panic!("every bucket has a target")
         };
         assert_eq!(probed, Verdict::Transmit(PortId(port)));
@@ -200,13 +210,21 @@ fn m16_a_bucket_in_use_moves_when_it_has_rested_or_waited_long_enough() {
     };
     assert_eq!(port(Some(all_to(1, 2 * MS, 5 * MS)), 0), (0, 7, 0, 1), "three buckets were never used");
     assert_eq!(port(None, 2 * MS - 1), (0, 7, 0, 1));
-    assert_eq!(port(Some(all_to(0, 2 * MS, 5 * MS)), 4 * MS - 1), (1, 11, 0, 1), "the packet already goes there");
+    assert_eq!(
+        port(Some(all_to(0, 2 * MS, 5 * MS)), 4 * MS - 1),
+        (1, 11, 0, 1),
+        "the packet already goes there"
+    );
     for now_ns in (5 * MS..9 * MS - 1).step_by(MS as usize) {
         assert_eq!(port(None, now_ns), (1, 11, 0, 1), "in use");
     }
     assert_eq!(port(None, 9 * MS - 1), (0, 12, 1, 0), "waited long enough");
     port(Some(all_to(1, 1, u64::MAX)), 10 * MS);
-    assert_eq!(port(Some(all_to(0, 1, u64::MAX)), 10 * MS), (0, 18, 1, 0), "a later move replaces one that waits");
+    assert_eq!(
+        port(Some(all_to(0, 1, u64::MAX)), 10 * MS),
+        (0, 18, 1, 0),
+        "a later move replaces one that waits"
+    );
 }
 
 #[test]
@@ -229,8 +247,16 @@ fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
     interpreter.set_buckets(GroupId(0), vec![0, 1, 1, u16::MAX]);
     let wanted = [HIT, HIT, dropped(DropReason::NoTarget), Verdict::Transmit(PortId(0))];
     for verdict in [Verdict::Transmit(PortId(0))].into_iter().chain(wanted) {
-        assert_eq!(interpreter.explain(PortId(0), &frame(TCP), 128, 0).verdict, verdict, "to ask takes no turn");
-        assert_eq!(interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict, MISS, "nor does a failed constant");
+        assert_eq!(
+            interpreter.explain(PortId(0), &frame(TCP), 128, 0).verdict,
+            verdict,
+            "to ask takes no turn"
+        );
+        assert_eq!(
+            interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict,
+            MISS,
+            "nor does a failed constant"
+        );
         assert_eq!(interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict, verdict);
     }
 }
@@ -242,11 +268,20 @@ fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
     let mut program = with_group(program(vec![rewriting, hash(HashInput::Rss)]), 2);
     let picked = |program: &Program, hash| {
         let arrival = Arrival { input: PortId(0), bytes: &frame(TCP), headroom: 128, hash };
-        start(program).walk_arrival(&arrival, 0).trace.pop().and_then(|step| step.pick).expect("a HASH pipe picks")
+        start(program)
+            .walk_arrival(&arrival, 0)
+            .trace
+            .pop()
+            .and_then(|step| step.pick)
+            .expect("a HASH pipe picks")
     };
     // Four buckets: the upper two of the 32 bits.
     let pick = picked(&program, 0x8000_0001);
-    assert_eq!((pick.hash, pick.bucket, pick.rss), (0x8000_0001_8000_0001, 2, Rss::Taken(0x8000_0001)), "rewritten");
+    assert_eq!(
+        (pick.hash, pick.bucket, pick.rss),
+        (0x8000_0001_8000_0001, 2, Rss::Taken(0x8000_0001)),
+        "rewritten"
+    );
     assert_eq!(pick.hash, table::spread(0x8000_0001));
     let rewritten = FlowKey::new([10, 0, 0, 9].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
     let pick = picked(&program, 0);
@@ -258,7 +293,8 @@ fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
 
 #[test]
 fn m8_hashed_fields_are_masked_and_taken_in_order() {
-    let fields = vec![(Field::L4Dport, 0x00f0), (Field::Ipv6Dst, u128::MAX), (Field::EthDst, 0xffff_ffff_ffff)];
+    let fields =
+        vec![(Field::L4Dport, 0x00f0), (Field::Ipv6Dst, u128::MAX), (Field::EthDst, 0xffff_ffff_ffff)];
     let program = with_group(program(vec![hash(HashInput::Fields(fields))]), 2);
     let bytes = frame("eth.dst=02:00:00:00:00:09 src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80");
     let pick = walk(&program, &bytes).trace[0].pick.clone().expect("a HASH pipe picks");
@@ -276,8 +312,9 @@ fn m8_without_ip_the_select_hash_is_of_the_ethernet_header() {
 
 #[test]
 fn m9_the_key_is_as_received_or_since_the_last_rehash() {
-    let rewrite =
-        |rehash| act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
+    let rewrite = |rehash| {
+        act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash)
+    };
     for (rehash, dport) in [(false, 80), (true, 443)] {
         let walk = walk(&program(vec![rewrite(rehash), flow(Learn::Default, 4)]), &frame(TCP));
         assert_eq!(walk.trace[1].flow.and_then(|flow| flow.key).map(|key| key.dport()), Some(dport));
@@ -289,10 +326,13 @@ fn m9_the_key_is_as_received_or_since_the_last_rehash() {
 fn m9_the_inner_key_has_the_vni_and_is_the_outer_one_without_a_tunnel() {
     let program = program(vec![flow(Learn::Default, 4).key(KeySource::Inner)]);
     let key = |text: &str| walk(&program, &frame(text)).trace[0].flow.and_then(|flow| flow.key).expect("IP");
-    let inner = key("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)");
+    let inner =
+        key("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)");
     assert_eq!(inner, FlowKey::new([10, 1, 0, 1].into(), [10, 1, 0, 2].into(), 6, (1, 2), 5));
     assert_eq!(key(TCP), tcp_key());
-    let no_ip = key("src=10.0.0.1 dst=10.0.0.2 sport=9 vni=5 inner(arp=request sender_ip=10.1.0.1 target_ip=10.1.0.2)");
+    let no_ip = key(
+        "src=10.0.0.1 dst=10.0.0.2 sport=9 vni=5 inner(arp=request sender_ip=10.1.0.1 target_ip=10.1.0.2)",
+    );
     assert_eq!(no_ip, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 4789), 0));
 }
 
@@ -330,7 +370,11 @@ fn m10_an_entry_of_a_live_flow_takes_it_over() {
     let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
     interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     let own = || Entry::on(EntryMatch::Flow(tcp_key()));
-    assert_eq!(interpreter.apply(&Change::Add { pipe: PipeId(0), entry: own() }), Ok(()), "no row more is needed");
+    assert_eq!(
+        interpreter.apply(&Change::Add { pipe: PipeId(0), entry: own() }),
+        Ok(()),
+        "no row more is needed"
+    );
     let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     assert_eq!(known(&walk), Known::Found(FlowDecision::Own));
     let pipe = &interpreter.snapshot().pipes[0];
@@ -343,7 +387,8 @@ fn m10_an_entry_of_a_live_flow_takes_it_over() {
 fn m11_pin_decides_once_and_follow_for_each_packet() {
     for (learn, after) in [(Learn::Pin(GroupId(0)), 0), (Learn::Follow(GroupId(0)), 1)] {
         let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
-        let verdict = |interpreter: &mut Interpreter| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
+        let verdict =
+            |interpreter: &mut Interpreter| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
         assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(0)));
         interpreter.set_buckets(GroupId(0), vec![1; 4]);
         assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(after)));
@@ -363,7 +408,11 @@ fn m11_without_a_live_target_nothing_is_learnt_or_counted() {
         interpreter.set_buckets(GroupId(0), vec![u16::MAX; 4]);
         let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
         let live = matches!(learn, Learn::Pin(_));
-        assert_eq!(walk.verdict == Verdict::Transmit(PortId(0)), live, "a pinned flow stays, one that follows drops");
+        assert_eq!(
+            walk.verdict == Verdict::Transmit(PortId(0)),
+            live,
+            "a pinned flow stays, one that follows drops"
+        );
         assert_eq!(interpreter.snapshot().pipes[0].flows[0].hits.packets, 1 + u64::from(live));
     }
 }
@@ -384,7 +433,8 @@ fn m11_with_a_row_go_the_flows_it_was_decided_for() {
 #[test]
 fn m12_an_entry_learnt_by_one_frame_is_seen_by_the_next() {
     let mut interpreter = start(&program(vec![flow(Learn::Default, 4)]));
-    let learnt: Vec<Known> = (0..3).map(|_| known(&interpreter.walk(PortId(0), &frame(TCP), 128, 0))).collect();
+    let learnt: Vec<Known> =
+        (0..3).map(|_| known(&interpreter.walk(PortId(0), &frame(TCP), 128, 0))).collect();
     let found = Known::Found(FlowDecision::Default);
     assert_eq!(learnt, [Known::Learnt(FlowDecision::Default), found, found]);
 }
@@ -435,13 +485,15 @@ fn m14_after_an_action_pipes_match_the_new_bytes() {
 
 #[test]
 fn explain_names_the_nearest_entry_and_what_differs() {
-    let rows = [(ipv4(9), 443), (ipv4(2), 443), (ipv4(2), 81)].map(|(address, port)| Entry::on(address).and(port));
+    let rows =
+        [(ipv4(9), 443), (ipv4(2), 443), (ipv4(2), 81)].map(|(address, port)| Entry::on(address).and(port));
     let near = pipe(PipeKind::Basic).per_entry(Field::Ipv4Dst).per_entry(Field::L4Dport).entries(rows);
     let walk = walk(&program(vec![near]), &frame(TCP));
     let Lookup::Miss(miss) = &walk.trace[0].lookup else { panic!("it misses") };
     let nearest = miss.nearest.as_ref().expect("there are entries");
     assert_eq!(nearest.entry.matches[1], EntryMatch::Value(81), "one field, one bit");
-    let told: Vec<_> = nearest.differences.iter().map(|one| (one.name.as_str(), one.wanted.as_str())).collect();
+    let told: Vec<_> =
+        nearest.differences.iter().map(|one| (one.name.as_str(), one.wanted.as_str())).collect();
     assert_eq!(told, [("l4.dport", "81")]);
     assert_eq!(nearest.differences[0].actual.as_deref(), Some("80"));
 }

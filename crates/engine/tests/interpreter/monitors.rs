@@ -6,8 +6,8 @@ use engine::check::{FindingKind, check};
 use engine::interpreter::Interpreter;
 use engine::interpreter::trace::Color;
 use engine::program::{
-    CounterId, Entry, EntryMatch, Learn, MeterConfig, MeterId, MeterSecond, MeterUnit, Operation, Pipe, PipeId,
-    PipeKind, PortId, Program, SharedUse,
+    CounterId, Entry, EntryMatch, Learn, MeterConfig, MeterId, MeterSecond, MeterUnit, Operation, Pipe,
+    PipeId, PipeKind, PortId, Program, SharedUse,
 };
 use engine::snapshot::Count;
 use packet::{DropReason, Field, FlowKey};
@@ -68,10 +68,16 @@ fn c3_a_single_rate_meter_runs_over_into_its_excess_bucket() {
     let program = with_meter(program(vec![metered(false)]), two_packets());
     assert_eq!(colors(&program, &[0, 0, 0]), [Green, Yellow, Red]);
     // A token takes 100 ms: a nanosecond less does not earn it, but that time is not lost either.
-    assert_eq!(colors(&program, &[0, 0, 99_999_999, 100_000_000, 100_000_000]), [Green, Yellow, Red, Green, Red]);
+    assert_eq!(
+        colors(&program, &[0, 0, 99_999_999, 100_000_000, 100_000_000]),
+        [Green, Yellow, Red, Green, Red]
+    );
     assert_eq!(colors(&program, &[0, 0, 50 * MS, 100 * MS, 200 * MS]), [Green, Yellow, Red, Green, Green]);
     // After a second both buckets are full again, and no fuller than that.
-    assert_eq!(colors(&program, &[0, 0, 1000 * MS, 1000 * MS, 1000 * MS]), [Green, Yellow, Green, Yellow, Red]);
+    assert_eq!(
+        colors(&program, &[0, 0, 1000 * MS, 1000 * MS, 1000 * MS]),
+        [Green, Yellow, Green, Yellow, Red]
+    );
 }
 
 #[test]
@@ -79,7 +85,8 @@ fn c3_a_two_rate_meter_is_red_above_the_peak() {
     use Color::{Green, Red, Yellow};
     let length = frame(TCP).len() as u64;
     let second = MeterSecond::Peak { pir: 10 * length, pbs: 2 * length };
-    let config = MeterConfig { unit: MeterUnit::Bytes, cir: length, cbs: length, second, colour_aware: false };
+    let config =
+        MeterConfig { unit: MeterUnit::Bytes, cir: length, cbs: length, second, colour_aware: false };
     let program = with_meter(program(vec![metered(false)]), config);
     assert_eq!(colors(&program, &[0, 0, 0, 100 * MS, 100 * MS]), [Green, Yellow, Red, Yellow, Red]);
     assert_eq!(colors(&program, &[0, 0, 1000 * MS]), [Green, Yellow, Green]);
@@ -88,13 +95,18 @@ fn c3_a_two_rate_meter_is_red_above_the_peak() {
 #[test]
 fn c3_an_aware_meter_never_makes_a_packet_better() {
     use Color::{Red, Yellow};
-    let plenty = MeterConfig { cbs: 100, second: MeterSecond::Excess { ebs: 1 }, colour_aware: true, ..two_packets() };
+    let plenty =
+        MeterConfig { cbs: 100, second: MeterSecond::Excess { ebs: 1 }, colour_aware: true, ..two_packets() };
     let first = MeterConfig { cbs: 1, second: MeterSecond::Excess { ebs: 5 }, ..two_packets() };
     let both = with_meter(
         with_meter(program(vec![metered(false).forward(PipeId(1)), all().meter(MeterId(1))]), first),
         plenty,
     );
-    assert_eq!(colors(&both, &[0, 0, 0]), [Color::Green, Yellow, Red], "yellow draws on the excess bucket alone");
+    assert_eq!(
+        colors(&both, &[0, 0, 0]),
+        [Color::Green, Yellow, Red],
+        "yellow draws on the excess bucket alone"
+    );
 }
 
 #[test]

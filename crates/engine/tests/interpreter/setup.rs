@@ -5,8 +5,8 @@ use engine::builder::ProgramBuilder;
 use engine::interpreter::trace::Known;
 use engine::interpreter::{Interpreter, Walk};
 use engine::program::{
-    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig, MeterDeclaration, Operation, Pipe,
-    PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
+    Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterConfig, MeterDeclaration,
+    Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
 };
 use engine::snapshot::Count;
 use packet::{DropReason, Field};

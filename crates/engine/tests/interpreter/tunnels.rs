@@ -32,7 +32,12 @@ fn a8_each_tunnel_has_its_header() {
     let headers: [(Encap, &[u8], u8, &[u8]); 8] = [
         (Encap { id, ..tunnel(TunnelKind::Vxlan, false) }, &[8, 0, 0, 0, 1, 2, 3, 0], 17, &carried),
         (Encap { id, ..tunnel(TunnelKind::Geneve, false) }, &[0, 0, 0x65, 0x58, 1, 2, 3, 0], 17, &carried),
-        (Encap { id, ethernet: false, ..tunnel(TunnelKind::Geneve, false) }, &[0, 0, 8, 0, 1, 2, 3, 0], 17, packet),
+        (
+            Encap { id, ethernet: false, ..tunnel(TunnelKind::Geneve, false) },
+            &[0, 0, 8, 0, 1, 2, 3, 0],
+            17,
+            packet,
+        ),
         (tunnel(TunnelKind::Gre, false), &[0, 0, 8, 0], 47, packet),
         (Encap { id, ..tunnel(TunnelKind::Gre, false) }, &[0x20, 0, 8, 0, 0, 1, 2, 3], 47, packet),
         (Encap { ethernet: true, ..tunnel(TunnelKind::Gre, false) }, &[0, 0, 0x65, 0x58], 47, &carried),
@@ -54,7 +59,11 @@ fn a8_each_tunnel_has_its_header() {
                     _ => 6080,
                 };
                 let length = 8 + behind.len() as u16;
-                assert_eq!([0, 2, 4, 6].map(|at| number(&out, 14 + ip + at)), [0xbeef, port, length, 0], "{encap:?}");
+                assert_eq!(
+                    [0, 2, 4, 6].map(|at| number(&out, 14 + ip + at)),
+                    [0xbeef, port, length, 0],
+                    "{encap:?}"
+                );
             }
         }
     }
@@ -121,7 +130,11 @@ fn a14_decap_combines_the_ecn_of_both_headers() {
         }
     }
     let arp = frame("ecn=3 vni=5 inner(arp=request)");
-    assert_eq!(acted(vec![Operation::Decap(TunnelKind::Vxlan)], &arp), arp[50..], "what is not IP has no ECN");
+    assert_eq!(
+        acted(vec![Operation::Decap(TunnelKind::Vxlan)], &arp),
+        arp[50..],
+        "what is not IP has no ECN"
+    );
 }
 
 #[test]
@@ -188,7 +201,11 @@ fn a9_decap_leaves_the_frame_or_the_ip_packet_behind_the_outer_ethernet() {
     }
     for (tunnel, other) in [("vni=5", TunnelKind::Geneve), ("tunnel=gre", TunnelKind::Ipip)] {
         let bytes = frame(&format!("{tunnel} inner({inner})"));
-        assert_eq!(fails(vec![Operation::Decap(other)], &bytes), dropped(DropReason::NotApplicable), "{tunnel}");
+        assert_eq!(
+            fails(vec![Operation::Decap(other)], &bytes),
+            dropped(DropReason::NotApplicable),
+            "{tunnel}"
+        );
     }
 }
 

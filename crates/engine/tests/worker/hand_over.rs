@@ -38,7 +38,8 @@ fn of_flow(number: u16) -> Vec<Vec<u8>> {
         format!("src={here} dst={there} proto=udp sport={port} dport=53"),
         format!("src={there} dst={here} proto=udp sport=53 dport={port}"),
         format!(
-            "src={here} dst={there} proto=udp frag=0+ sport={port} dport=53 payload=00112233445566778899aabbccddeeff"
+            "src={here} dst={there} proto=udp frag=0+ sport={port} dport=53 \
+                payload=00112233445566778899aabbccddeeff"
         ),
         format!("src={here} dst={there} frag=24 proto=udp payload=001122334455667788"),
     ];
@@ -82,8 +83,10 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
         })
     };
     let done = std::sync::Arc::new(std::sync::Barrier::new(2));
-    let threads =
-        [breathe(first, first_wires[0].clone(), done.clone()), breathe(second, second_wires[0].clone(), done)];
+    let threads = [
+        breathe(first, first_wires[0].clone(), done.clone()),
+        breathe(second, second_wires[0].clone(), done),
+    ];
     let workers = threads.map(|thread| thread.join().expect("a worker does not panic"));
     let mut sum = Ledger::default();
     let mut handed = (0, 0);
@@ -118,7 +121,8 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
             let id = pools.first().id();
             let (first, first_wire) = MemPort::new("a", id);
             let (second, second_wire) = MemPort::new("b", id);
-            let first: Box<dyn Port> = Box::new(Strict { inner: first, pool: Some(id), kernel_path: false, hash });
+            let first: Box<dyn Port> =
+                Box::new(Strict { inner: first, pool: Some(id), kernel_path: false, hash });
             let mut engine = Engine::new(&program, SECRET).unwrap();
             let moves = Change::MoveBuckets {
                 group: GroupId(0),
@@ -127,7 +131,10 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
                 wait_max_ns: 0,
             };
             engine.apply(&moves, 0).unwrap();
-            (Worker::new(engine, vec![first, Box::new(second)], pools).with_hand_over(rings), [first_wire, second_wire])
+            (
+                Worker::new(engine, vec![first, Box::new(second)], pools).with_hand_over(rings),
+                [first_wire, second_wire],
+            )
         });
         (0..20).flat_map(of_flow).for_each(|frame| workers[0].1[0].push(&frame));
         for (worker, _) in &mut workers {
@@ -185,7 +192,10 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
     assert_eq!((sum.received, sum.held), (200, 0));
     // The second worker still runs one batch of them through its program in the turn in which it is stopped.
     let carried = between.min(packet::BATCH as u64);
-    assert_eq!((sum.transmitted, dropped(&sum, DropReason::Stopped)), (200 - between + carried, between - carried));
+    assert_eq!(
+        (sum.transmitted, dropped(&sum, DropReason::Stopped)),
+        (200 - between + carried, between - carried)
+    );
 }
 
 #[test]

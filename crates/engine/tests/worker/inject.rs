@@ -68,7 +68,10 @@ fn only_so_many_wait_for_a_port_and_a_stuck_one_takes_no_others_room() {
     assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (2 * WAITING_MAX as u64, 2));
     wires[1].limit_transmit(usize::MAX);
     worker.breathe(1);
-    assert!((0..WAITING_MAX as u16).all(|sport| wires[1].pop() == Some(udp(sport, 53))), "in the order they came");
+    assert!(
+        (0..WAITING_MAX as u16).all(|sport| wires[1].pop() == Some(udp(sport, 53))),
+        "in the order they came"
+    );
     assert!(waiting[WAITING_MAX..].iter().all(|answer| answer.try_recv() == Ok(Ok(()))));
     let report = ask(&mut worker, &commands, Command::Stop);
     assert!(report.ledger.balances(), "{:?}", report.ledger);

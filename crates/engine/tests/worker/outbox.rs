@@ -42,7 +42,8 @@ fn ledgers_balance_whatever_random_programs_do() {
         // Random frames have full headroom.
         DropReason::NoHeadroom,
     ];
-    let missing: Vec<_> = DropReason::ALL.iter().filter(never).filter(|reason| !elsewhere.contains(reason)).collect();
+    let missing: Vec<_> =
+        DropReason::ALL.iter().filter(never).filter(|reason| !elsewhere.contains(reason)).collect();
     assert_eq!(missing, Vec::<&DropReason>::new());
     assert!(met.to_app > 0 && met.to_kernel > 0 && met.transmitted > 0 && met.copied > 0);
     assert!(missed > 0, "no copy found its ring full");
@@ -66,7 +67,8 @@ fn teeing() -> Program {
     let ttl = Operation::Set(Field::Ipv4Ttl, Value::Const(9));
     let mut program = ProgramBuilder::new();
     let ([_, b], app) = (program.ports(["a", "b"]), program.app("app"));
-    let second = Pipe::basic("second").per_entry(Field::L4Sport).entries([1, 3]).act([ttl]).forward(app).miss(b);
+    let second =
+        Pipe::basic("second").per_entry(Field::L4Sport).entries([1, 3]).act([ttl]).forward(app).miss(b);
     let next = program.pipe(second);
     let first = program.pipe(Pipe::basic("first").per_entry(Field::L4Dport).miss(Forward::Tee { app, next }));
     program.root_of_all(first);
@@ -162,7 +164,8 @@ fn a_frame_too_long_for_a_ring_is_oversize_and_the_ring_is_not_full() {
     let pool = pools.add(Pool::Region(RegionPool::new(8, 4096)));
     let (ports, wires) = ports(&program, pool);
     let (punts, mut app) = carriers(3);
-    let mut worker = Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_punts(vec![punts]);
+    let mut worker =
+        Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_punts(vec![punts]);
     for length in [CARRIER_BYTES, CARRIER_BYTES + 1] {
         let mut frame = udp(1, 53);
         frame.resize(length, 0);
@@ -211,7 +214,8 @@ fn two_pools(kernel_path: bool) -> (Worker, Vec<MemWire>) {
     let small = pools.add(Pool::Region(RegionPool::new(2, 2048)));
     let (a, a_wire) = MemPort::new("a", large);
     let (b, b_wire) = MemPort::new("b", small);
-    let strict = |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path, hash: 0 }) };
+    let strict =
+        |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path, hash: 0 }) };
     let target = if kernel_path { Forward::Port(PortId(1)) } else { Forward::Kernel };
     let engine = Engine::new(&all_to(target), SECRET).unwrap();
     (Worker::new(engine, vec![strict(a, large), strict(b, small)], pools), vec![a_wire, b_wire])

@@ -94,7 +94,11 @@ pub fn learning(flows: u32) -> Pipe {
 }
 
 /// Sends a worker a command, runs one turn of its loop, and returns the answer.
-pub fn ask<T>(worker: &mut Worker, commands: &SyncSender<Command>, ask: impl FnOnce(SyncSender<T>) -> Command) -> T {
+pub fn ask<T>(
+    worker: &mut Worker,
+    commands: &SyncSender<Command>,
+    ask: impl FnOnce(SyncSender<T>) -> Command,
+) -> T {
     let (answer, answers) = sync_channel(1);
     commands.try_send(ask(answer)).expect("room for a command");
     worker.breathe(0);

@@ -40,10 +40,23 @@ impl Iperf {
         wait_until_it_listens(topology, interrupt)?;
         let mut command = topology.inside.command("iperf3");
         let time = seconds.to_string();
-        command.args(["--client", OUTSIDE, "--congestion", "cubic", "--parallel", CONNECTIONS, "--time", &time]);
+        command.args([
+            "--client",
+            OUTSIDE,
+            "--congestion",
+            "cubic",
+            "--parallel",
+            CONNECTIONS,
+            "--time",
+            &time,
+        ]);
         command.arg("--json").stdout(File::create(run.folder().join("iperf3.json"))?);
         let client = run.start("iperf3", &mut command)?;
-        Ok(Iperf { client, server, deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + GRACE })
+        Ok(Iperf {
+            client,
+            server,
+            deadline: Instant::now() + Duration::from_secs(u64::from(seconds)) + GRACE,
+        })
     }
 
     /// Returns true if the load has ended. Fails if it is overdue.
@@ -64,9 +77,10 @@ impl Iperf {
         let result: Value = serde_json::from_str(&text).context("iperf3 printed no JSON")?;
         let end = &result["end"];
         match end["sum_received"]["bits_per_second"].as_f64() {
-            Some(bps) => {
-                Ok(Throughput { mbps: bps / 1e6, retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or(0) })
-            }
+            Some(bps) => Ok(Throughput {
+                mbps: bps / 1e6,
+                retransmits: end["sum_sent"]["retransmits"].as_u64().unwrap_or(0),
+            }),
             None => bail!("iperf3 failed: {}", result["error"]),
         }
     }

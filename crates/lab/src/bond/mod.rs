@@ -41,7 +41,8 @@ const FAILOVER_MS: f64 = 10.0;
 /// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
-const NEEDED: [&str; 8] = ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
+const NEEDED: [&str; 8] =
+    ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
 /// Options of the lab.
 pub struct Options {
@@ -96,7 +97,12 @@ fn check_means() -> Result<()> {
     }
 }
 
-fn perform(options: &Options, run: &mut Run, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<Phase>> {
+fn perform(
+    options: &Options,
+    run: &mut Run,
+    interrupt: &Interrupt,
+    screen: &mut Screen,
+) -> Result<Vec<Phase>> {
     screen.say("inside -- weir == two links, then four == Open vSwitch -- outside");
     let topology = Topology::build(run)?;
     let partner = Partner::start(run, &topology, interrupt)?;
@@ -305,7 +311,11 @@ impl Lab<'_> {
     }
 
     /// Runs a stream during an event, and adds its result to the phase.
-    fn through<T>(&mut self, phase: &mut Phase, event: impl FnOnce(&mut Self, &Stream) -> Result<T>) -> Result<T> {
+    fn through<T>(
+        &mut self,
+        phase: &mut Phase,
+        event: impl FnOnce(&mut Self, &Stream) -> Result<T>,
+    ) -> Result<T> {
         let stream = Stream::start(self.run, &self.topology, self.options.rate, self.interrupt)?;
         let name = phase.name.clone();
         self.pass(LEAD, &stream, &name)?;

@@ -114,7 +114,8 @@ fn configuration(members: usize, mode: &str, rate: &str) -> String {
     let ports: String = (0..=LINKS).map(|port| format!("  p{port}: {{ xdp: p{port} }}\n")).collect();
     let members: Vec<String> = (1..=members).map(|link| format!("p{link}")).collect();
     format!(
-        "workers: 1\nports:\n{ports}apps:\n  - bond: {{ name: bond0, mode: balance_tcp, members: [{}], inside: p0, \
+        "workers: 1\nports:\n{ports}apps:\n  - bond: {{ name: bond0, mode: balance_tcp, members: [{}], \
+            inside: p0, \
          updelay: 100ms, lacp: {{ mode: {mode}, rate: {rate} }} }}\n",
         members.join(", ")
     )

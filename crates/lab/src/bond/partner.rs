@@ -53,7 +53,16 @@ impl Partner {
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
         let link = format!("s{link}");
         self.0.vsctl(&["del-bond-iface", "bond0", &link])?;
-        self.0.vsctl(&["--may-exist", "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev"])?;
+        self.0.vsctl(&[
+            "--may-exist",
+            "add-br",
+            bridge,
+            "--",
+            "set",
+            "bridge",
+            bridge,
+            "datapath_type=netdev",
+        ])?;
         self.0.vsctl(&[
             "add-port",
             bridge,

@@ -184,7 +184,8 @@ impl Stream {
         interrupt.sleep(SETTLE)?;
         let received = self.receiver.end(run, interrupt)?;
         let sent: Vec<u64> = sent.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
-        let received: Vec<u32> = received.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+        let received: Vec<u32> =
+            received.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
         Ok(Tally::of(&sent, &received))
     }
 }
@@ -268,8 +269,10 @@ impl Tally {
             *latest = number.max(*latest);
         }
         let lost: Vec<usize> = (0..sent.len()).filter(|&number| !came[number]).collect();
-        let mut tally = Tally { sent: sent.len() as u64, lost: lost.len() as u64, reordered, ..Tally::default() };
-        let last_lost: BTreeMap<usize, usize> = lost.iter().map(|&number| (number % FLOWS as usize, number)).collect();
+        let mut tally =
+            Tally { sent: sent.len() as u64, lost: lost.len() as u64, reordered, ..Tally::default() };
+        let last_lost: BTreeMap<usize, usize> =
+            lost.iter().map(|&number| (number % FLOWS as usize, number)).collect();
         let again = |lost: usize| (lost..sent.len()).step_by(FLOWS as usize).find(|&number| came[number]);
         let returns: Vec<Option<usize>> = last_lost.values().map(|&lost| again(lost)).collect();
         tally.back = returns.iter().all(Option::is_some);

@@ -83,7 +83,8 @@ impl Topology {
 /// Connects two interfaces, with one queue at each end because weir has one worker.
 fn cable((here, name): (&Namespace, &str), (there, other): (&Namespace, &str)) -> Result<()> {
     here.ip(&format!(
-        "link add name {name} numtxqueues 1 numrxqueues 1 type veth peer name {other} numtxqueues 1 numrxqueues 1 netns {}\n\
+        "link add name {name} numtxqueues 1 numrxqueues 1 type veth peer name {other} numtxqueues 1 \
+            numrxqueues 1 netns {}\n\
          link set {name} up\n",
         there.name()
     ))?;

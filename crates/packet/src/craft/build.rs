@@ -3,8 +3,8 @@
 
 use super::{Addresses, Arp, Body, Checksum, Extension, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp};
 use crate::{
-    ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, Sum,
-    checksum,
+    ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
+    Sum, checksum,
 };
 
 impl Recipe {
@@ -31,7 +31,11 @@ impl Recipe {
         };
         let mut frame = [self.eth_dst, self.eth_src].concat();
         let outer_tpid = if self.second_vlan.is_some() { ETHER_QINQ } else { ETHER_VLAN };
-        let tags = self.vlan.map(|tag| (outer_tpid, tag)).into_iter().chain(self.second_vlan.map(|t| (ETHER_VLAN, t)));
+        let tags = self
+            .vlan
+            .map(|tag| (outer_tpid, tag))
+            .into_iter()
+            .chain(self.second_vlan.map(|t| (ETHER_VLAN, t)));
         for (tpid, Tag { vid, pcp }) in tags {
             frame.extend(tpid.to_be_bytes());
             frame.extend((u16::from(pcp) << 13 | vid & 0xfff).to_be_bytes());

@@ -4,12 +4,12 @@
 //! exact copy is believed. What no recipe says exactly stays hex.
 
 use super::{
-    Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment, Icmp, Ip,
-    Recipe, TTL, Tag, Tcp, Transport, Tunnel, Udp, WINDOW,
+    Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment,
+    Icmp, Ip, Recipe, TTL, Tag, Tcp, Transport, Tunnel, Udp, WINDOW,
 };
 use crate::{
-    Base, Depth, ETHER_ARP, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind,
-    TunnelPorts, parse,
+    Base, Depth, ETHER_ARP, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
+    TunnelKind, TunnelPorts, parse,
 };
 use std::fmt::{Display, Formatter, Result as Written};
 

@@ -51,7 +51,12 @@ impl Tunnel {
     }
 
     /// The tunnel at the start of `bytes`, and how many of them it is; a payload follows.
-    pub(super) fn read(kind: TunnelKind, protocol: u8, bytes: &[u8], nesting: usize) -> Option<(Tunnel, usize)> {
+    pub(super) fn read(
+        kind: TunnelKind,
+        protocol: u8,
+        bytes: &[u8],
+        nesting: usize,
+    ) -> Option<(Tunnel, usize)> {
         let header = kind.read(bytes, protocol).ok()?;
         let (raw, behind) = bytes.split_at(header.length);
         let ethernet = header.inside == Some(Inside::Ethernet);
@@ -85,7 +90,11 @@ impl Tunnel {
             line.say("inside", if self.ethernet { "ethernet" } else { "ip" });
         }
         if let Some(inner) = &self.inner {
-            line.words.push(if line.is_short { format!("inner({inner:#})") } else { format!("inner({inner})") });
+            line.words.push(if line.is_short {
+                format!("inner({inner:#})")
+            } else {
+                format!("inner({inner})")
+            });
         }
     }
 }
@@ -108,7 +117,9 @@ pub(super) fn tunnel(kind: TunnelKind, words: &mut Words<'_>) -> Result<Tunnel, 
     };
     let id = id.or((spec.id_needed && header.is_none()).then_some(0));
     let ethernet = match (spec.ethernet, spec.ip) {
-        (true, true) => words.choice("inside", &[("ethernet", true), ("ip", false)])?.unwrap_or(spec.ethernet_first),
+        (true, true) => {
+            words.choice("inside", &[("ethernet", true), ("ip", false)])?.unwrap_or(spec.ethernet_first)
+        }
         (ethernet, _) => ethernet,
     };
     let depth = words.depth + 1;

@@ -134,8 +134,12 @@ impl std::fmt::Display for RecipeError {
             Problem::Families => write!(f, "source and destination must both be IPv4 or both be IPv6"),
             Problem::Parenthesis => write!(f, "parentheses do not match; close each inner( with one )"),
             Problem::TooDeep => write!(f, "more than {NESTING_MAX} recipes inside each other; take one out"),
-            Problem::TooLong(bytes) => write!(f, "the frame would have {bytes} bytes; {FRAME_MAX} is the limit"),
-            Problem::TooShort(bytes) => write!(f, "headers and payload have {bytes} bytes; len= must not be less"),
+            Problem::TooLong(bytes) => {
+                write!(f, "the frame would have {bytes} bytes; {FRAME_MAX} is the limit")
+            }
+            Problem::TooShort(bytes) => {
+                write!(f, "headers and payload have {bytes} bytes; len= must not be less")
+            }
         }
     }
 }
@@ -212,7 +216,9 @@ fn limited(
 }
 
 fn body(words: &mut Words<'_>) -> Result<Body, RecipeError> {
-    if let Some(is_reply) = words.value("arp", |value| choice(value, &[("request", false), ("reply", true)]))? {
+    if let Some(is_reply) =
+        words.value("arp", |value| choice(value, &[("request", false), ("reply", true)]))?
+    {
         let sender_ip = words.value("sender_ip", parsed)?.unwrap_or(Ipv4Addr::new(10, 0, 0, 1));
         let target_ip = words.value("target_ip", parsed)?.unwrap_or(Ipv4Addr::new(10, 0, 0, 2));
         return Ok(Body::Arp(Arp { is_reply, sender_ip, target_ip }));
@@ -284,7 +290,9 @@ fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Tra
         (Protocol::Named(PROTOCOL_ICMPV6), Some(word)) if is_ipv4 => Err(word.error(Problem::OutOfPlace(V6))),
         (Protocol::Named(PROTOCOL_UDP), _) if is_first => udp(words, kind).map(Transport::Udp),
         (Protocol::Named(PROTOCOL_TCP), _) if is_first => tcp(words).map(Transport::Tcp),
-        (Protocol::Named(_), _) if is_first => icmp(words, if is_ipv4 { 8 } else { 128 }).map(Transport::Icmp),
+        (Protocol::Named(_), _) if is_first => {
+            icmp(words, if is_ipv4 { 8 } else { 128 }).map(Transport::Icmp)
+        }
         (Protocol::Named(number) | Protocol::Number(number), _) => Ok(Transport::Other(number)),
     }
 }
@@ -300,7 +308,9 @@ fn udp(words: &mut Words<'_>, kind: Option<TunnelKind>) -> Result<Udp, RecipeErr
     let dport = words.number("dport", 0xffff)?.map_or(dport, |port| port as u16);
     let checksum = match words.value("csum", checksum)? {
         Some(checksum) => checksum,
-        None => words.choice("udp_csum", &[("0", Checksum::Value(0)), ("full", Checksum::Good)])?.unwrap_or(usual),
+        None => {
+            words.choice("udp_csum", &[("0", Checksum::Value(0)), ("full", Checksum::Good)])?.unwrap_or(usual)
+        }
     };
     Ok(Udp { sport, dport, checksum, tunnel })
 }
@@ -344,7 +354,8 @@ impl<'t> Word<'t> {
             None => place.text.split_once('=').ok_or_else(|| place.error(Problem::NotKeyValue))?,
         };
         let value = Place { text: value, at: place.at + key.len() + 1 };
-        let key = KEYS.iter().find(|(name, ..)| *name == key).ok_or_else(|| place.error(Problem::UnknownKey))?;
+        let key =
+            KEYS.iter().find(|(name, ..)| *name == key).ok_or_else(|| place.error(Problem::UnknownKey))?;
         Ok(Word { key, value, place })
     }
 }
@@ -388,12 +399,20 @@ impl<'t> Words<'t> {
     }
 
     /// Takes a key's value, if it is there.
-    pub(super) fn value<T>(&mut self, key: &str, read: impl Fn(&str) -> Option<T>) -> Result<Option<T>, RecipeError> {
+    pub(super) fn value<T>(
+        &mut self,
+        key: &str,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Result<Option<T>, RecipeError> {
         let Some(word) = self.take(key) else { return Ok(None) };
         read(word.value.text).map(Some).ok_or_else(|| word.place.error(Problem::Expected(word.key.1)))
     }
 
-    pub(super) fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)]) -> Result<Option<T>, RecipeError> {
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        key: &str,
+        choices: &[(&str, T)],
+    ) -> Result<Option<T>, RecipeError> {
         self.value(key, |value| choice(value, choices))
     }
 
@@ -436,7 +455,8 @@ fn number(value: &str) -> Option<u64> {
 }
 
 pub(super) fn hex(value: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> = value.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
+    let digits: Option<Vec<u8>> =
+        value.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
@@ -471,7 +491,8 @@ fn fragment(value: &str) -> Option<Fragment> {
 }
 
 fn extensions(value: &str) -> Option<Vec<Extension>> {
-    let names = [("hbh", Extension::HopByHop), ("dst", Extension::Destination), ("routing", Extension::Routing)];
+    let names =
+        [("hbh", Extension::HopByHop), ("dst", Extension::Destination), ("routing", Extension::Routing)];
     let extensions: Option<Vec<Extension>> = value.split(',').map(|name| choice(name, &names)).collect();
     extensions.filter(|extensions| extensions.len() <= EXTENSIONS_MAX)
 }

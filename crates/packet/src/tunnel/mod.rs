@@ -1,9 +1,10 @@
-//! Tunnels: frames and packets inside UDP or IP. One file a kind, each with the same four functions: `read` a header,
-//! the `length` of one that is to be written, `write` it, and say in it what it is to `carry`. The table below is all that names them: the parser, the
-//! configuration, the check, the engine and `craft` go by it.
+//! Tunnels: frames and packets inside UDP or IP. One file a kind, each with the same four functions: `read` a
+//! header, the `length` of one that is to be written, `write` it, and say in it what it is to `carry`. The
+//! table below is all that names them: the parser, the configuration, the check, the engine and `craft` go by
+//! it.
 //!
-//! A tunnel is recognised by a UDP destination port ([`TunnelPorts`]) or by an IP protocol. What is inside is read once: a
-//! tunnel in it is payload.
+//! A tunnel is recognised by a UDP destination port ([`TunnelPorts`]) or by an IP protocol. What is inside is
+//! read once: a tunnel in it is payload.
 
 mod geneve;
 mod gre;
@@ -27,7 +28,8 @@ pub struct TunnelSpec {
     pub id: Option<(&'static str, u8)>,
     /// Must a header that is written have that id?
     pub id_needed: bool,
-    /// A checksum over header and payload: the bit of the first byte that says it is there, and the bytes in front of it.
+    /// A checksum over header and payload: the bit of the first byte that says it is there, and the bytes in
+    /// front of it.
     pub checksum: Option<(u8, usize)>,
     /// Can it carry Ethernet?
     pub ethernet: bool,
@@ -81,7 +83,8 @@ macro_rules! tunnels {
                 match self { $(TunnelKind::$kind => $module::carry(place, inside),)* }
             }
 
-            /// Reads the header at the start of `bytes`, what its carrier carries. `protocol` is that of the IP header.
+            /// Reads the header at the start of `bytes`, what its carrier carries. `protocol` is that of the
+            /// IP header.
             ///
             /// # Errors
             /// Why there is none.
@@ -105,7 +108,8 @@ tunnels! {
     };
     /// GRE (RFC 2784, RFC 2890).
     Gre, gre: TunnelSpec {
-        word: "gre", carrier: Carrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false, checksum: Some((0x80, 4)),
+        word: "gre", carrier: Carrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false,
+            checksum: Some((0x80, 4)),
         ethernet: true, ip: true, ethernet_first: false, malformed: DropReason::MalformedGre,
     };
     /// IP in IP (RFC 2003, RFC 2473, RFC 4213).
@@ -136,8 +140,10 @@ impl TunnelKind {
     /// The kind that an IP protocol number means.
     #[must_use]
     pub fn of_protocol(protocol: u8) -> Option<TunnelKind> {
-        let means =
-            |kind: &TunnelKind| matches!(kind.spec().carrier, Carrier::Ip(numbers) if numbers.contains(&protocol));
+        let means = |kind: &TunnelKind| {
+            matches!(kind.spec().carrier,
+            Carrier::Ip(numbers) if numbers.contains(&protocol))
+        };
         TunnelKind::ALL.iter().copied().find(means)
     }
 
@@ -263,7 +269,8 @@ pub enum Unread {
     Unknown,
 }
 
-/// UDP destination ports that mean a tunnel, by kind; 0 where it is not in UDP. As many as fit a vector register.
+/// UDP destination ports that mean a tunnel, by kind; 0 where it is not in UDP. As many as fit a vector
+/// register.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TunnelPorts([u16; 8]);
 

@@ -1,6 +1,6 @@
-//! The headers in front of what a tunnel carries: Ethernet, IPv4 or IPv6, UDP where the kind is in it, and the tunnel's
-//! own. What is the same for many packets is written once into a template; [`Finish`] fills in the rest in
-//! front of each packet.
+//! The headers in front of what a tunnel carries: Ethernet, IPv4 or IPv6, UDP where the kind is in it, and
+//! the tunnel's own. What is the same for many packets is written once into a template; [`Finish`] fills in
+//! the rest in front of each packet.
 
 use super::{Inside, TunnelKind, TunnelPorts};
 use crate::{ETHER_IPV4, ETHER_IPV6, Sum, checksum};
@@ -50,8 +50,8 @@ pub struct Carried {
     pub sport: Option<u16>,
 }
 
-/// Fills in what differs, in a copy of the template: the shape with its lengths worked out, because this is done for every
-/// packet.
+/// Fills in what differs, in a copy of the template: the shape with its lengths worked out, because this is
+/// done for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
     is_ipv6: bool,
@@ -92,8 +92,8 @@ impl OuterShape {
         Finish { is_ipv6: self.is_ipv6, is_udp: self.kind.is_udp(), behind_ip }
     }
 
-    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. What [`Finish`]
-    /// fills in is 0, and the IPv4 checksum is right for that.
+    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. What
+    /// [`Finish`] fills in is 0, and the IPv4 checksum is right for that.
     pub fn write(self, outer: &Outer, inside: Inside, ports: &TunnelPorts, place: &mut [u8]) {
         place.fill(0);
         place[..6].copy_from_slice(&outer.eth_dst);
@@ -148,8 +148,8 @@ impl Finish {
         u16::MAX as usize - ip - self.behind_ip as usize
     }
 
-    /// Fills in lengths, DSCP, ECN, the IPv4 checksum and the UDP source port. A UDP checksum stays 0. Headers that are
-    /// shorter than their shape are left alone.
+    /// Fills in lengths, DSCP, ECN, the IPv4 checksum and the UDP source port. A UDP checksum stays 0.
+    /// Headers that are shorter than their shape are left alone.
     #[inline(always)]
     pub fn write(self, headers: &mut [u8], carried: Carried) {
         let Carried { length, traffic_class, sport } = carried;

@@ -6,7 +6,9 @@ use proptest::prelude::*;
 type Text = BoxedStrategy<String>;
 
 fn joined(parts: Vec<Text>) -> Text {
-    parts.prop_map(|parts| parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ")).boxed()
+    parts
+        .prop_map(|parts| parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "))
+        .boxed()
 }
 
 /// Generates the words, or nothing.
@@ -20,7 +22,9 @@ fn number(key: &'static str, range: std::ops::RangeInclusive<u64>) -> Text {
 
 fn bytes(key: &'static str, count: std::ops::Range<usize>) -> Text {
     proptest::collection::vec(any::<u8>(), count)
-        .prop_map(move |bytes| format!("{key}={}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>()))
+        .prop_map(move |bytes| {
+            format!("{key}={}", bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>())
+        })
         .boxed()
 }
 
@@ -37,7 +41,8 @@ pub fn plain() -> Text {
 /// Frames of every kind.
 pub fn any_recipe() -> Text {
     let hex = bytes("hex", 0..80);
-    prop_oneof![8 => plain(), 4 => tunnel(prop_oneof![5 => plain(), 1 => hex.clone()].boxed()), 1 => hex].boxed()
+    prop_oneof![8 => plain(), 4 => tunnel(prop_oneof![5 => plain(), 1 => hex.clone()].boxed()), 1 => hex]
+        .boxed()
 }
 
 /// IP packets without a tunnel, to go without Ethernet.
@@ -70,14 +75,18 @@ pub fn tunnel(inner: Text) -> Text {
 }
 
 fn link() -> Text {
-    let mac = any::<[u8; 6]>().prop_map(|mac| format!("eth.src={}", mac.map(|byte| format!("{byte:02x}")).join(":")));
+    let mac = any::<[u8; 6]>()
+        .prop_map(|mac| format!("eth.src={}", mac.map(|byte| format!("{byte:02x}")).join(":")));
     let tag = |key| (0..4096u32, 0..8u32).prop_map(move |(vid, pcp)| format!("{key}={vid}.{pcp}")).boxed();
-    let tags = prop_oneof![3 => Just(String::new()).boxed(), 1 => tag("vlan"), 1 => joined(vec![tag("vlan"), tag("second_vlan")])];
+    let tags = prop_oneof![3 => Just(String::new()).boxed(), 1 => tag("vlan"), 1 => joined(vec![tag("vlan"),
+        tag("second_vlan")])];
     joined(vec![perhaps(mac), tags.boxed()])
 }
 
 fn other() -> Text {
-    proptest::sample::select(vec!["type=0x88cc", "type=0x0842", "type=5", "type=65535"]).prop_map(String::from).boxed()
+    proptest::sample::select(vec!["type=0x88cc", "type=0x0842", "type=5", "type=65535"])
+        .prop_map(String::from)
+        .boxed()
 }
 
 fn arp() -> Text {
@@ -96,8 +105,10 @@ fn ip(transport: impl Fn(bool) -> Text) -> Text {
         let id = if is_fragment { vec![perhaps(number("id", 0..=65535))] } else { vec![] };
         joined(words.into_iter().map(perhaps).chain(id).collect())
     };
-    let later = proptest::sample::select(vec!["proto=udp", "proto=tcp", "proto=99"]).prop_map(String::from).boxed();
-    let first_fragment = |is_ipv4| joined(vec![Just("frag=0+".to_string()).boxed(), transport(is_ipv4), shared(true)]);
+    let later =
+        proptest::sample::select(vec!["proto=udp", "proto=tcp", "proto=99"]).prop_map(String::from).boxed();
+    let first_fragment =
+        |is_ipv4| joined(vec![Just("frag=0+".to_string()).boxed(), transport(is_ipv4), shared(true)]);
     let later_fragment = joined(vec![
         (1..8191u32, any::<bool>())
             .prop_map(|(at, more)| format!("frag={}{}", at * 8, if more { "+" } else { "" }))
@@ -113,7 +124,8 @@ fn ip(transport: impl Fn(bool) -> Text) -> Text {
 }
 
 fn v4() -> Text {
-    let address = |key| any::<u32>().prop_map(move |bits| format!("{key}={}", std::net::Ipv4Addr::from(bits))).boxed();
+    let address =
+        |key| any::<u32>().prop_map(move |bits| format!("{key}={}", std::net::Ipv4Addr::from(bits))).boxed();
     let csum = prop_oneof![Just("ip_csum=bad".to_string()), Just("ip_csum=0x1234".to_string())];
     joined(vec![
         address("src"),
@@ -128,7 +140,9 @@ fn v6() -> Text {
     // A source is never multicast, because the parser rejects those.
     let address = |key, top: u128| {
         any::<u128>()
-            .prop_map(move |bits| format!("{key}={}", std::net::Ipv6Addr::from(bits & (u128::MAX >> 1) | top)))
+            .prop_map(move |bits| {
+                format!("{key}={}", std::net::Ipv6Addr::from(bits & (u128::MAX >> 1) | top))
+            })
             .boxed()
     };
     let names = proptest::sample::select(vec!["hbh", "dst", "routing"]);
@@ -146,7 +160,8 @@ fn transport(is_ipv4: bool) -> Text {
     let word = |word: &str| Just(word.to_string()).boxed();
     let ports = || joined(vec![number("sport", 0..=65535), number("dport", 0..=65535)]);
     let flags = (0..256u32).prop_map(|bits| {
-        let letters: String = (0..8).filter(|bit| bits >> bit & 1 == 1).map(|bit| &"FSRPAUEC"[bit..=bit]).collect();
+        let letters: String =
+            (0..8).filter(|bit| bits >> bit & 1 == 1).map(|bit| &"FSRPAUEC"[bit..=bit]).collect();
         format!("flags={}", if letters.is_empty() { "none" } else { &letters })
     });
     let tcp_options = (0..11usize).prop_map(|words| format!("tcp_options={}", "01010402".repeat(words)));
@@ -162,8 +177,12 @@ fn transport(is_ipv4: bool) -> Text {
         csum(),
     ];
     let (name, kind) = if is_ipv4 { ("proto=icmp", 0..=12) } else { ("proto=icmpv6", 128..=140) };
-    let icmp =
-        vec![word(name), perhaps(number("icmp_type", kind)), perhaps(number("icmp_rest", 0..=0xffff_ffff)), csum()];
+    let icmp = vec![
+        word(name),
+        perhaps(number("icmp_type", kind)),
+        perhaps(number("icmp_rest", 0..=0xffff_ffff)),
+        csum(),
+    ];
     let raw = number("proto", 100..=130);
     prop_oneof![3 => udp, 3 => joined(tcp), 1 => joined(icmp), 1 => raw].boxed()
 }

@@ -77,7 +77,9 @@ pub enum DpdkError {
     )]
     NoHugePages,
     /// A privilege is missing.
-    #[error("DPDK lacks a privilege: run weir as root or with CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_RAWIO ({0})")]
+    #[error(
+        "DPDK lacks a privilege: run weir as root or with CAP_NET_ADMIN, CAP_IPC_LOCK and CAP_SYS_RAWIO ({0})"
+    )]
     NotPermitted(String),
     /// DPDK did not start for another reason.
     #[error("DPDK does not start: {0}")]
@@ -123,7 +125,9 @@ pub enum DpdkError {
         log: String,
     },
     /// There is too little memory for a pool.
-    #[error("DPDK has no memory for a pool of {frames} frames: give it more, or make the pool smaller ({log})")]
+    #[error(
+        "DPDK has no memory for a pool of {frames} frames: give it more, or make the pool smaller ({log})"
+    )]
     PoolMemory {
         /// Frames requested.
         frames: u32,

@@ -46,7 +46,13 @@ impl DpdkOptions {
     /// One queue, without a connection to the host's stack.
     #[must_use]
     pub fn new(name: &str, device: &str) -> DpdkOptions {
-        DpdkOptions { name: name.into(), device: device.into(), queues: 1, descriptors: DESCRIPTORS, kernel: None }
+        DpdkOptions {
+            name: name.into(),
+            device: device.into(),
+            queues: 1,
+            descriptors: DESCRIPTORS,
+            kernel: None,
+        }
     }
 }
 

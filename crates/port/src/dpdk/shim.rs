@@ -78,7 +78,14 @@ unsafe extern "C" {
     fn weir_port_close(port: u16, queues: u16);
     fn weir_port_link(port: u16, out: *mut Link) -> c_int;
     fn weir_rx_burst(port: u16, queue: u16, out: *mut Frame, n: u16, pool: u32, sum: *mut Burst);
-    fn weir_tx_burst(port: u16, queue: u16, frames: *const Frame, list: u64, pool: u32, sum: *mut Burst) -> u64;
+    fn weir_tx_burst(
+        port: u16,
+        queue: u16,
+        frames: *const Frame,
+        list: u64,
+        pool: u32,
+        sum: *mut Burst,
+    ) -> u64;
     fn weir_port_counters(port: u16, out: *mut Counters) -> c_int;
     fn weir_xstat_names(port: u16, names: *mut [u8; XSTAT_NAME], ids: *mut u64, n: u32) -> c_int;
     fn weir_xstats(port: u16, ids: *const u64, values: *mut u64, n: u32) -> c_int;
@@ -279,10 +286,16 @@ impl Device {
         let _asking = self.ask();
         let (mut names, mut ids) = (vec![[0; XSTAT_NAME]; limit], vec![0; limit]);
         // SAFETY: both arrays have `limit` elements, and the shim fills no more than that.
-        let count = unsafe { weir_xstat_names(self.port, names.as_mut_ptr(), ids.as_mut_ptr(), limit as u32) };
+        let count =
+            unsafe { weir_xstat_names(self.port, names.as_mut_ptr(), ids.as_mut_ptr(), limit as u32) };
         let count = usize::try_from(count).unwrap_or(0);
-        let text = |name: &[u8]| CStr::from_bytes_until_nul(name).map(|name| name.to_string_lossy().into_owned());
-        ids.into_iter().zip(&names).take(count).filter_map(|(id, name)| Some((id, text(name).ok()?))).collect()
+        let text =
+            |name: &[u8]| CStr::from_bytes_until_nul(name).map(|name| name.to_string_lossy().into_owned());
+        ids.into_iter()
+            .zip(&names)
+            .take(count)
+            .filter_map(|(id, name)| Some((id, text(name).ok()?)))
+            .collect()
     }
 
     /// Returns the values of extended statistics; empty if the driver refuses.
@@ -354,8 +367,9 @@ impl Queue {
         // SAFETY: all bits are inside `frames`; the shim checks that each frame belongs to this queue's pool
         // before it treats its handle as an mbuf; the frame's bytes lie inside that mbuf (ensured by
         // `Frame`).
-        let accepted =
-            unsafe { weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst) };
+        let accepted = unsafe {
+            weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst)
+        };
         assert!(burst.frames != u16::MAX, "a frame goes to a port on its own pool");
         (accepted, burst)
     }

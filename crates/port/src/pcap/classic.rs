@@ -45,7 +45,11 @@ impl Classic {
         Ok(Classic { ns_per_unit, fcs })
     }
 
-    pub(super) fn read<R: Read>(&self, source: &mut Source<R>, record: &mut Record) -> Result<bool, ReadError> {
+    pub(super) fn read<R: Read>(
+        &self,
+        source: &mut Source<R>,
+        record: &mut Record,
+    ) -> Result<bool, ReadError> {
         let mut header = [0; 16];
         if !source.next(&mut header, "a record's header")? {
             return Ok(false);

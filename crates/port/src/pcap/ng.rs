@@ -65,7 +65,12 @@ struct Block {
 }
 
 impl Block {
-    fn claim(&mut self, source: &Source<impl Read>, what: &'static str, wanted: u32) -> Result<(), ReadError> {
+    fn claim(
+        &mut self,
+        source: &Source<impl Read>,
+        what: &'static str,
+        wanted: u32,
+    ) -> Result<(), ReadError> {
         if wanted > self.left {
             return source.wrong(0, Problem::OutsideBlock { what, wanted, left: self.left });
         }
@@ -82,7 +87,12 @@ impl Block {
         source.piece(what)
     }
 
-    fn data(&mut self, source: &mut Source<impl Read>, record: &mut Record, wanted: u32) -> Result<(), ReadError> {
+    fn data(
+        &mut self,
+        source: &mut Source<impl Read>,
+        record: &mut Record,
+        wanted: u32,
+    ) -> Result<(), ReadError> {
         if wanted > RECORD_MAX {
             return source.wrong(0, Problem::RecordTooLong(wanted));
         }
@@ -143,7 +153,11 @@ impl Section {
     }
 
     /// Reads blocks until one is a packet.
-    pub(super) fn read<R: Read>(&mut self, source: &mut Source<R>, record: &mut Record) -> Result<bool, ReadError> {
+    pub(super) fn read<R: Read>(
+        &mut self,
+        source: &mut Source<R>,
+        record: &mut Record,
+    ) -> Result<bool, ReadError> {
         loop {
             let mut header = [0; 8];
             if !source.next(&mut header, "a block's header")? {

@@ -78,7 +78,8 @@ impl PcapPort {
             write_errors: 0,
         };
         if let Some(input) = files.input {
-            let reader = Reader::open(input).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let reader =
+                Reader::open(input).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             port.input = Some(Input { reader, record: Record::default(), waiting: false });
             port.read_ahead();
             port.set_base(port.first_ns().unwrap_or(0));
@@ -159,12 +160,19 @@ impl Output {
 
 /// Writes the frames of `list` and returns them to their pools, until a write fails. Returns the mask of
 /// frames written, and their bytes.
-fn write(output: &mut Option<Output>, time_ns: u64, pools: &mut Pools, batch: &mut Batch, list: u64) -> (u64, u64) {
+fn write(
+    output: &mut Option<Output>,
+    time_ns: u64,
+    pools: &mut Pools,
+    batch: &mut Batch,
+    list: u64,
+) -> (u64, u64) {
     let (mut accepted, mut bytes) = (0, 0);
     for slot in Bits(list) {
         if let Some(output) = output {
             let frame = batch.frame(slot);
-            output.failed = output.failed || output.writer.write(time_ns, frame.len() as u32, frame.bytes()).is_err();
+            output.failed =
+                output.failed || output.writer.write(time_ns, frame.len() as u32, frame.bytes()).is_err();
             if output.failed {
                 break;
             }
@@ -187,7 +195,8 @@ impl Port for PcapPort {
     }
 
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
-        while batch.space() > 0 && self.next_arrival_ns().is_some_and(|arrival_ns| arrival_ns <= self.now_ns) {
+        while batch.space() > 0 && self.next_arrival_ns().is_some_and(|arrival_ns| arrival_ns <= self.now_ns)
+        {
             if !self.receive_one(pools, batch) {
                 return;
             }

@@ -84,7 +84,12 @@ impl<R: Read> Source<R> {
     }
 
     /// Replaces `bytes` by the next `wanted` bytes. It grows as bytes are read, not by the claimed length.
-    pub(super) fn fill(&mut self, bytes: &mut Vec<u8>, wanted: u32, what: &'static str) -> Result<(), ReadError> {
+    pub(super) fn fill(
+        &mut self,
+        bytes: &mut Vec<u8>,
+        wanted: u32,
+        what: &'static str,
+    ) -> Result<(), ReadError> {
         bytes.clear();
         match self.input.by_ref().take(u64::from(wanted)).read_to_end(bytes) {
             Err(error) => return self.wrong(0, Problem::Io(error)),

@@ -23,7 +23,9 @@ pub enum XdpError {
     )]
     MemoryLimit,
     /// The driver does not support native XDP.
-    #[error("`{interface}` does not support native XDP ({reason}): omit `mode` to use the best mode it supports")]
+    #[error(
+        "`{interface}` does not support native XDP ({reason}): omit `mode` to use the best mode it supports"
+    )]
     NoNativeMode {
         /// Name of the interface.
         interface: String,
@@ -31,7 +33,10 @@ pub enum XdpError {
         reason: io::Error,
     },
     /// The driver does not support zero-copy.
-    #[error("queue {queue} of `{interface}` does not support zero-copy: omit `mode` to use the best mode it supports")]
+    #[error(
+        "queue {queue} of `{interface}` does not support zero-copy: omit `mode` to use the best mode it \
+            supports"
+    )]
     NoZeroCopy {
         /// Name of the interface.
         interface: String,
@@ -39,7 +44,9 @@ pub enum XdpError {
         queue: u32,
     },
     /// Another XDP program is attached.
-    #[error("`{0}` already has an XDP program: `bpftool net` and `bpftool link` show its owner; stop that first")]
+    #[error(
+        "`{0}` already has an XDP program: `bpftool net` and `bpftool link` show its owner; stop that first"
+    )]
     AlreadyAttached(String),
     /// The driver requires a smaller MTU.
     #[error(

@@ -80,7 +80,8 @@ unsafe impl Answer for Channels {}
 // SAFETY: `struct ethtool_drvinfo` is 196 bytes long.
 unsafe impl Answer for DriverInfo {}
 
-const _: () = assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
+const _: () =
+    assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
 const _: () = assert!(size_of::<Settings>() == 44);
 
 /// Queries the interfaces of the namespace in which it was opened.

@@ -77,16 +77,19 @@ impl XdpInterface {
     pub fn attach(config: XdpConfig) -> Result<XdpInterface, XdpError> {
         let name = &config.interface;
         let link = find(name)?;
-        let queues = Ethtool::open().ok().and_then(|ethtool| ethtool.queues(name)).map_or(link.rx_queues, |(rx, _)| rx);
+        let queues = Ethtool::open()
+            .ok()
+            .and_then(|ethtool| ethtool.queues(name))
+            .map_or(link.rx_queues, |(rx, _)| rx);
         let mut program = XdpTake::load(queues).map_err(load_error)?;
         program.set_take(link.mac, &config.take)?;
         let native = match config.mode {
             Some(Mode::GenericCopy) => attach_generic(&mut program, &link)?,
             Some(_) => attach(&mut program, &link, AttachMode::Native)?,
             None => match attach(&mut program, &link, AttachMode::Native) {
-                Err(XdpError::NoNativeMode { .. } | XdpError::MtuTooLarge { .. } | XdpError::TooFewQueues(_)) => {
-                    attach_generic(&mut program, &link)?
-                }
+                Err(
+                    XdpError::NoNativeMode { .. } | XdpError::MtuTooLarge { .. } | XdpError::TooFewQueues(_),
+                ) => attach_generic(&mut program, &link)?,
                 other => other?,
             },
         };

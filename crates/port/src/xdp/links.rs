@@ -7,7 +7,9 @@ use std::io;
 
 use rustix::fd::OwnedFd;
 use rustix::net::netlink::{GENERIC, SocketAddrNetlink};
-use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
+use rustix::net::{
+    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
+};
 
 /// An interface as reported by RTM_GETLINK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +40,8 @@ pub(super) fn links() -> io::Result<Vec<Link>> {
 /// Returns what the netlink family `netdev` reports about drivers, by interface index. Empty on kernels
 /// before 6.3.
 pub(super) fn xdp_features() -> Vec<(u32, XdpFeatures)> {
-    let answers = netdev_family().and_then(|family| dump(Some(GENERIC), family, &NETDEV_DEV_GET)).unwrap_or_default();
+    let answers =
+        netdev_family().and_then(|family| dump(Some(GENERIC), family, &NETDEV_DEV_GET)).unwrap_or_default();
     answers.iter().filter_map(|(_, body)| device(body.get(4..)?)).collect()
 }
 
@@ -81,7 +84,8 @@ fn link(body: &[u8]) -> Option<Link> {
             IFLA_MTU => link.mtu = word(value),
             IFLA_LINK => link.peer = Some(word(value)),
             IFLA_LINKINFO => {
-                link.kind = attributes(value).find(|(kind, _)| *kind == 1).map(|(_, v)| text(v)).unwrap_or_default()
+                link.kind =
+                    attributes(value).find(|(kind, _)| *kind == 1).map(|(_, v)| text(v)).unwrap_or_default()
             }
             IFLA_NUM_TX_QUEUES => link.tx_queues = word(value),
             IFLA_NUM_RX_QUEUES => link.rx_queues = word(value),
@@ -107,7 +111,8 @@ fn netdev_family() -> io::Result<u16> {
     question.extend(b"netdev\0\0");
     let answers = talk(Some(GENERIC), GENL_ID_CTRL, 0, &question)?;
     let id = answers.iter().find_map(|(_, body)| attributes(body.get(4..)?).find(|(kind, _)| *kind == 1));
-    id.and_then(|(_, value)| value.try_into().ok().map(u16::from_ne_bytes)).ok_or(io::ErrorKind::NotFound.into())
+    id.and_then(|(_, value)| value.try_into().ok().map(u16::from_ne_bytes))
+        .ok_or(io::ErrorKind::NotFound.into())
 }
 
 fn device(body: &[u8]) -> Option<(u32, XdpFeatures)> {

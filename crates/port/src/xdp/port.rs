@@ -96,11 +96,16 @@ pub struct XdpPort {
 }
 
 impl XdpPort {
-    pub(super) fn open(interface: Arc<Attached>, queue: u32, pool: &mut RegionPool) -> Result<XdpPort, XdpError> {
+    pub(super) fn open(
+        interface: Arc<Attached>,
+        queue: u32,
+        pool: &mut RegionPool,
+    ) -> Result<XdpPort, XdpError> {
         let rings = interface.config().rings;
         rings.check()?;
         let zero_copy = interface.zero_copy();
-        let binding = Binding { interface: interface.name(), index: interface.index(), queue, rings, zero_copy };
+        let binding =
+            Binding { interface: interface.name(), index: interface.index(), queue, rings, zero_copy };
         let socket = Socket::open(&binding, pool)?;
         let mode = interface.mode(socket.is_zero_copy());
         let mut port = XdpPort {
@@ -250,7 +255,9 @@ impl Port for XdpPort {
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
         let pool = pools.region_mut(self.umem.pool());
         while batch.space() > 0 {
-            let Some(descriptor) = self.socket.as_mut().and_then(|socket| socket.receive.pop()) else { break };
+            let Some(descriptor) = self.socket.as_mut().and_then(|socket| socket.receive.pop()) else {
+                break;
+            };
             self.receive_one(pool, batch, &descriptor);
         }
         if let Some(socket) = &mut self.socket {

@@ -45,8 +45,11 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
         .iter()
         .map(|link| {
             let peer = links.iter().find(|other| Some(other.index) == link.peer);
-            let known =
-                features.iter().find(|(index, _)| *index == link.index).map(|(_, known)| *known).unwrap_or_default();
+            let known = features
+                .iter()
+                .find(|(index, _)| *index == link.index)
+                .map(|(_, known)| *known)
+                .unwrap_or_default();
             report(link, peer, known, &ethtool)
         })
         .collect())
@@ -59,7 +62,8 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Eth
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
     } else if link.kind == "veth" {
         obstacles.push(format!(
-            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan off` there, \
+            "the other end of veth {} is in another network namespace: run `ethtool -K PEER tx off txvlan \
+                off` there, \
              or frames sent by that namespace arrive without L4 checksum",
             link.name
         ));
@@ -100,7 +104,8 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool) -> Vec<String> {
     }
     if link.mtu > MTU_MAX && name != "lo" {
         obstacles.push(format!(
-            "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {MTU_MAX}` or less",
+            "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {MTU_MAX}` \
+                or less",
             link.mtu
         ));
     }
@@ -114,17 +119,20 @@ fn peer_obstacles(link: &Link, rx_queues: u32, peer: &Link, ethtool: &Ethtool) -
     let mut obstacles = Vec::new();
     let far = &peer.name;
     if ethtool.tx_checksum_offload(far) {
-        obstacles
-            .push(format!("frames sent by the host on {far} arrive without L4 checksum: `ethtool -K {far} tx off`"));
+        obstacles.push(format!(
+            "frames sent by the host on {far} arrive without L4 checksum: `ethtool -K {far} tx off`"
+        ));
     }
     if ethtool.tx_vlan_offload(far) {
-        obstacles
-            .push(format!("VLAN tags sent by the host on {far} are hidden from XDP: `ethtool -K {far} txvlan off`"));
+        obstacles.push(format!(
+            "VLAN tags sent by the host on {far} are hidden from XDP: `ethtool -K {far} txvlan off`"
+        ));
     }
     let far_queues = ethtool.queues(far).map_or(peer.tx_queues, |(_, tx)| tx);
     if rx_queues < far_queues {
         obstacles.push(format!(
-            "{} has {rx_queues} receive queues but its peer {far} has {far_queues} transmit queues, so native XDP \
+            "{} has {rx_queues} receive queues but its peer {far} has {far_queues} transmit queues, so \
+                native XDP \
              is refused: `ethtool -L {} rx {far_queues}` or `ethtool -L {far} tx {rx_queues}`",
             link.name, link.name
         ));

@@ -73,12 +73,24 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Maps the socket's ring at `page_offset`.
-    fn of_socket(socket: impl AsFd, page_offset: u64, offsets: &XdpRingOffset, size: u32) -> io::Result<Ring<T>> {
+    fn of_socket(
+        socket: impl AsFd,
+        page_offset: u64,
+        offsets: &XdpRingOffset,
+        size: u32,
+    ) -> io::Result<Ring<T>> {
         let length = offsets.desc as usize + size as usize * size_of::<T>();
         // SAFETY: a new mapping at an address chosen by the kernel touches no existing memory.
         let base = unsafe {
             let access = ProtFlags::READ | ProtFlags::WRITE;
-            mmap(std::ptr::null_mut(), length, access, MapFlags::SHARED | MapFlags::POPULATE, socket, page_offset)?
+            mmap(
+                std::ptr::null_mut(),
+                length,
+                access,
+                MapFlags::SHARED | MapFlags::POPULATE,
+                socket,
+                page_offset,
+            )?
         };
         let base = NonNull::new(base.cast()).expect("a mapping is not at address 0");
         // SAFETY: XDP_MMAP_OFFSETS returned the offsets of this ring; entries are u64 or xdp_desc: integers

@@ -11,7 +11,9 @@ use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
     XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpStatistics,
 };
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, bind, recv, send, socket_with,
+};
 
 use super::XdpError;
 use super::port::Rings as RingSizes;
@@ -48,18 +50,20 @@ impl Socket {
     /// Opens a socket on the pool's region and binds it.
     pub(super) fn open(binding: &Binding<'_>, pool: &RegionPool) -> Result<Socket, XdpError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
-            Errno::PERM => XdpError::NoPrivilege("AF_XDP sockets"),
-            _ => binding.error("opening an AF_XDP socket", errno),
-        })?;
+        let fd =
+            socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
+                Errno::PERM => XdpError::NoPrivilege("AF_XDP sockets"),
+                _ => binding.error("opening an AF_XDP socket", errno),
+            })?;
         Umem::register(pool, &fd).map_err(|errno| match errno {
             Errno::NOBUFS => XdpError::MemoryLimit,
             _ => binding.error("registering frame memory with a socket", errno),
         })?;
-        let mut socket =
-            Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("creating the rings", errno))?;
+        let mut socket = Socket::with_rings(fd, &binding.rings)
+            .map_err(|errno| binding.error("creating the rings", errno))?;
         socket.bind_patiently(binding).map_err(|errno| binding.bind_error(errno))?;
-        let options = sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("reading the mode", errno))?;
+        let options =
+            sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("reading the mode", errno))?;
         socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
         Ok(socket)
     }
@@ -72,7 +76,12 @@ impl Socket {
         let offsets = sockopt::xdp_mmap_offsets(&fd)?;
         Ok(Socket {
             fill: Producer::of_socket(&fd, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, sizes.fill)?,
-            completion: Consumer::of_socket(&fd, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, sizes.transmit)?,
+            completion: Consumer::of_socket(
+                &fd,
+                XDP_UMEM_PGOFF_COMPLETION_RING,
+                &offsets.cr,
+                sizes.transmit,
+            )?,
             receive: Consumer::of_socket(&fd, XDP_PGOFF_RX_RING, &offsets.rx, sizes.receive)?,
             transmit: Producer::of_socket(&fd, XDP_PGOFF_TX_RING, &offsets.tx, sizes.transmit)?,
             fd,

@@ -125,7 +125,8 @@ impl Umem {
     fn unmark(&mut self, address: u64) -> Result<u32, NotOurs> {
         let chunk = address >> self.chunk_bits;
         let bit = 1 << (chunk % 64);
-        let word = self.away.get_mut((chunk / 64) as usize).filter(|word| **word & bit != 0).ok_or(NotOurs)?;
+        let word =
+            self.away.get_mut((chunk / 64) as usize).filter(|word| **word & bit != 0).ok_or(NotOurs)?;
         *word &= !bit;
         self.count -= 1;
         Ok(chunk as u32) // An index of `away` times 64: the pool counts chunks in u32.

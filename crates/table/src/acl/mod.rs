@@ -241,7 +241,14 @@ impl<const W: usize> Acl<W> {
     /// Looks up a batch in one tuple and lowers `best` wherever a better rank is found. Returns the packets
     /// that have an entry.
     #[inline(always)]
-    fn visit(&self, number: u32, tuple: &Tuple<W>, keys: &[[u64; W]; 64], mask: u64, best: &mut [u64; 64]) -> u64 {
+    fn visit(
+        &self,
+        number: u32,
+        tuple: &Tuple<W>,
+        keys: &[[u64; W]; 64],
+        mask: u64,
+        best: &mut [u64; 64],
+    ) -> u64 {
         let (mut hashes, mut rows, mut maybe) = ([0; 64], [0; 64], 0);
         for i in Bits(mask) {
             hashes[i] = tuple.hash(&keys[i]);
@@ -254,8 +261,9 @@ impl<const W: usize> Acl<W> {
             self.entries.prefetch(hashes[i]);
         }
         let is_it = |i: usize, entry: &Entry<W>| {
-            let words =
-                (0..W).fold(0, |differs, word| differs | ((keys[i][word] & tuple.mask[word]) ^ entry.key.words[word]));
+            let words = (0..W).fold(0, |differs, word| {
+                differs | ((keys[i][word] & tuple.mask[word]) ^ entry.key.words[word])
+            });
             words == 0 && entry.key.tuple == number
         };
         let found = self.entries.find_batch(&hashes, maybe, &mut rows, is_it, |_| {});
@@ -325,7 +333,8 @@ impl<const W: usize> Acl<W> {
 
     fn add_tuple(&mut self, mask: &[u64; W]) -> Result<u32, AclError> {
         let number = self.tuples.iter().position(|tuple| tuple.entries == 0).unwrap_or(self.tuples.len());
-        let secret = std::array::from_fn(|word| mix(self.seed, (number as u64) << 32 | 1 << 16 | word as u64));
+        let secret =
+            std::array::from_fn(|word| mix(self.seed, (number as u64) << 32 | 1 << 16 | word as u64));
         let tuple = Tuple { mask: *mask, secret, best: u64::MAX, entries: 0 };
         match self.tuples.get_mut(number) {
             Some(place) => *place = tuple,
@@ -353,7 +362,8 @@ impl<const W: usize> Acl<W> {
 
     fn sort(&mut self) {
         self.visits.clear();
-        self.visits.extend((0..self.tuples.len() as u32).filter(|&number| self.tuples[number as usize].entries > 0));
+        self.visits
+            .extend((0..self.tuples.len() as u32).filter(|&number| self.tuples[number as usize].entries > 0));
         self.visits.sort_unstable_by_key(|&number| self.tuples[number as usize].best);
     }
 }

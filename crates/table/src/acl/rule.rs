@@ -73,8 +73,12 @@ impl std::fmt::Display for AclError {
         match self {
             AclError::Full => Full.fmt(formatter),
             AclError::TooManyTuples => write!(formatter, "more than {TUPLES_MAX} different masks"),
-            AclError::TooManyPieces => write!(formatter, "the ranges of the rule make more than {PIECES_MAX} entries"),
-            AclError::BadRange => formatter.write_str("a range is empty, overlaps the other or lies outside the key"),
+            AclError::TooManyPieces => {
+                write!(formatter, "the ranges of the rule make more than {PIECES_MAX} entries")
+            }
+            AclError::BadRange => {
+                formatter.write_str("a range is empty, overlaps the other or lies outside the key")
+            }
             AclError::Exists(id) => write!(formatter, "there is a rule {id} already"),
         }
     }
@@ -103,7 +107,8 @@ pub(super) fn pieces<const W: usize>(rule: &Rule<W>) -> Result<Vec<Piece<W>>, Ac
         if parts.len() * pieces.len() > PIECES_MAX {
             return Err(AclError::TooManyPieces);
         }
-        let cut = |piece: &Piece<W>| parts.iter().map(|&part| with_field(*piece, range, part)).collect::<Vec<_>>();
+        let cut =
+            |piece: &Piece<W>| parts.iter().map(|&part| with_field(*piece, range, part)).collect::<Vec<_>>();
         pieces = pieces.iter().flat_map(cut).collect();
     }
     for piece in &mut pieces {
@@ -116,7 +121,8 @@ pub(super) fn pieces<const W: usize>(rule: &Rule<W>) -> Result<Vec<Piece<W>>, Ac
 
 /// Returns the bits of a range's field; `None` if they do not fit the word or the range is empty.
 fn field_of(range: &PortRange) -> Option<u64> {
-    (range.shift <= u64::BITS - PORT_BITS && range.low <= range.high).then(|| u64::from(u16::MAX) << range.shift)
+    (range.shift <= u64::BITS - PORT_BITS && range.low <= range.high)
+        .then(|| u64::from(u16::MAX) << range.shift)
 }
 
 /// Sets a field of a piece to a value and mask.

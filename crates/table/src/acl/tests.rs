@@ -70,7 +70,8 @@ fn masks_are_limited() {
 #[test]
 fn entries_run_out_and_come_back() {
     let mut acl = Acl::with_capacity(100, 1);
-    let wide = |id: u32| Rule { ranges: [range(0, 1, 65534), None], ..rule(id, id, u64::from(id) << 32, !0 << 32) };
+    let wide =
+        |id: u32| Rule { ranges: [range(0, 1, 65534), None], ..rule(id, id, u64::from(id) << 32, !0 << 32) };
     let fitted = (0..100).take_while(|&id| acl.insert(wide(id)).is_ok()).count() as u32;
     assert!((26..100).contains(&fitted), "{fitted}");
     assert_eq!(acl.insert(wide(fitted)), Err(AclError::Full));
@@ -87,7 +88,8 @@ fn entries_run_out_and_come_back() {
 
 /// Compares every rule, one after the other.
 fn scan(rules: &[Rule<2>], key: &[u64; 2]) -> Option<u32> {
-    let in_range = |range: &PortRange| (range.low..=range.high).contains(&((key[range.word] >> range.shift) as u16));
+    let in_range =
+        |range: &PortRange| (range.low..=range.high).contains(&((key[range.word] >> range.shift) as u16));
     let matches = |rule: &&Rule<2>| {
         let fields = rule.ranges.iter().flatten().fold([0, 0], |mut fields, range| {
             fields[range.word] |= 0xFFFF << range.shift;
@@ -103,10 +105,19 @@ fn any_rule() -> impl Strategy<Value = Rule<2>> {
     let mask = prop_oneof![Just(0_u64), Just(0x3), Just(0x7_0003), Just(u64::MAX)];
     let port = |word| {
         let bounds = (0_u16..9, prop_oneof![0_u16..9, Just(u16::MAX)]);
-        prop::option::weighted(0.4, bounds.prop_map(move |(low, high)| PortRange { word, shift: 16, low, high }))
+        prop::option::weighted(
+            0.4,
+            bounds.prop_map(move |(low, high)| PortRange { word, shift: 16, low, high }),
+        )
     };
     let parts = (0_u32..40, 0_u32..6, [0_u64..4, 0_u64..4], [mask.clone(), mask], (port(0), port(1)));
-    parts.prop_map(|(id, priority, key, mask, ranges)| Rule { id, priority, key, mask, ranges: [ranges.0, ranges.1] })
+    parts.prop_map(|(id, priority, key, mask, ranges)| Rule {
+        id,
+        priority,
+        key,
+        mask,
+        ranges: [ranges.0, ranges.1],
+    })
 }
 
 proptest! {
@@ -131,7 +142,8 @@ proptest! {
             prop_assert_eq!(acl.len(), twin.len());
         }
         // Ports in both words, so that ranges matter.
-        let keys = std::array::from_fn(|i| [probes[i][0] | probes[i][1] << 16, probes[i][0] | probes[63 - i][1] << 16]);
+        let keys = std::array::from_fn(|i| [probes[i][0] | probes[i][1] << 16, probes[i][0] |
+            probes[63 - i][1] << 16]);
         let mut ids = [0; 64];
         let hits = acl.lookup_batch(&keys, mask, &mut ids);
         for i in 0..64 {

@@ -40,7 +40,9 @@ impl Config {
             system: self.system,
             key: settings.key.unwrap_or(self.key),
             port: Port { priority: settings.priority, number: settings.port.get() },
-            state: State::AGGREGATION.with(State::ACTIVITY, self.active).with(State::TIMEOUT, self.rate == Rate::Fast),
+            state: State::AGGREGATION
+                .with(State::ACTIVITY, self.active)
+                .with(State::TIMEOUT, self.rate == Rate::Fast),
         }
     }
 }

@@ -81,8 +81,16 @@ impl State {
     /// The information about its partner has expired.
     pub const EXPIRED: State = State(0x80);
 
-    const NAMES: [&str; 8] =
-        ["activity", "timeout", "aggregation", "synchronized", "collecting", "distributing", "defaulted", "expired"];
+    const NAMES: [&str; 8] = [
+        "activity",
+        "timeout",
+        "aggregation",
+        "synchronized",
+        "collecting",
+        "distributing",
+        "defaulted",
+        "expired",
+    ];
 
     /// Returns true if all of `bits` are set.
     pub const fn has(self, bits: State) -> bool {
@@ -101,7 +109,11 @@ impl State {
 
     /// Iterates over the names of the bits that are set, lowest bit first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        State::NAMES.into_iter().enumerate().filter(move |(bit, _)| self.0 >> bit & 1 == 1).map(|(_, name)| name)
+        State::NAMES
+            .into_iter()
+            .enumerate()
+            .filter(move |(bit, _)| self.0 >> bit & 1 == 1)
+            .map(|(_, name)| name)
     }
 }
 

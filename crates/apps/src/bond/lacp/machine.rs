@@ -282,7 +282,12 @@ impl Lacp {
             partner_key: lag.partner_key,
             individual: lag.alone.is_some(),
             speed_bps: selection::speed_bps(&self.members, lag),
-            members: self.members.iter().filter(|at| lag_of(*at) == Some(lag)).map(|(number, _)| *number).collect(),
+            members: self
+                .members
+                .iter()
+                .filter(|at| lag_of(*at) == Some(lag))
+                .map(|(number, _)| *number)
+                .collect(),
         };
         lags.into_iter().map(aggregator).collect()
     }
@@ -294,8 +299,11 @@ fn tell(now_ns: u64, number: u16, member: &mut Member, actions: &mut Vec<Action>
     member.show_mux();
     member.look_for_churn(now_ns);
     member.run_periodic(now_ns);
-    let news =
-        member.news().map(|(collecting, distributing)| Action::Member { member: number, collecting, distributing });
+    let news = member.news().map(|(collecting, distributing)| Action::Member {
+        member: number,
+        collecting,
+        distributing,
+    });
     actions.extend(news);
     let report = |(notice, kept_back)| Action::Report { member: number, notice, kept_back };
     actions.extend(member.notices.pending.drain(..).map(report));

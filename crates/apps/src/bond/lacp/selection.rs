@@ -38,9 +38,11 @@ type Members = BTreeMap<u16, Member>;
 
 /// Chooses the aggregator to use.
 pub(super) fn choose(config: &Config, members: &Members, active: Option<Lag>) -> Option<Lag> {
-    let candidates: BTreeSet<Lag> = current(members).filter_map(|(number, member)| lag(number, member)).collect();
+    let candidates: BTreeSet<Lag> =
+        current(members).filter_map(|(number, member)| lag(number, member)).collect();
     let rank = |lag: &Lag| rank(config, members, lag);
-    let best = candidates.iter().copied().max_by_key(rank).map(|best| agree(config, members, &candidates, best));
+    let best =
+        candidates.iter().copied().max_by_key(rank).map(|best| agree(config, members, &candidates, best));
     match (active, best) {
         (Some(active), Some(best)) if works(members, active) => {
             let (old, new) = (rank(&active), rank(&best));
@@ -66,7 +68,8 @@ fn agree(config: &Config, members: &Members, candidates: &BTreeSet<Lag>, best: L
     if !partner_leads && !in_vain() {
         return best;
     }
-    let in_sync = |lag: &Lag| current_of(members, *lag).any(|(_, member)| member.partner.state.has(State::SYNC));
+    let in_sync =
+        |lag: &Lag| current_of(members, *lag).any(|(_, member)| member.partner.state.has(State::SYNC));
     let chosen = candidates.iter().copied().filter(|lag| lag.partner == best.partner && in_sync(lag));
     chosen.max_by_key(|lag| rank(config, members, lag)).unwrap_or(best)
 }
@@ -83,7 +86,10 @@ pub(super) fn select(now_ns: u64, members: &mut Members, active: Option<Lag>) ->
         member.selected = selected;
         let outside = lag.is_some() && !inside && member.is_current();
         if outside && !member.outside {
-            member.note(now_ns, Notice::NotSelected { partner: member.partner.system, key: member.partner.key });
+            member.note(
+                now_ns,
+                Notice::NotSelected { partner: member.partner.system, key: member.partner.key },
+            );
         }
         member.outside = outside;
     }
@@ -97,7 +103,12 @@ pub(super) fn lag(number: u16, member: &Member) -> Option<Lag> {
         return None;
     }
     let alone = (!member.partner.state.has(State::AGGREGATION)).then_some(number);
-    Some(Lag { key: member.actor.key, partner: member.partner.system, partner_key: member.partner.key, alone })
+    Some(Lag {
+        key: member.actor.key,
+        partner: member.partner.system,
+        partner_key: member.partner.key,
+        alone,
+    })
 }
 
 /// Iterates over the members of `lag` whose partner's information is current.

@@ -35,7 +35,9 @@ impl Member {
         }
         self.transmit.wanted = false;
         self.counters.lacpdus_sent += 1;
-        Some(LacpPdu { actor: self.actor, partner: self.partner, collector_delay: 0 }.frame(self.settings.mac))
+        Some(
+            LacpPdu { actor: self.actor, partner: self.partner, collector_delay: 0 }.frame(self.settings.mac),
+        )
     }
 
     /// Returns the response to a marker.

@@ -28,7 +28,8 @@ fn primary(member: u16, reselect: Reselect) -> Policy {
 
 #[test]
 fn members_with_carrier_are_enabled_and_the_first_is_active() {
-    let (links, outputs) = Links::new(0, Policy::default(), None, &[link(1, false), link(2, true), link(3, true)]);
+    let (links, outputs) =
+        Links::new(0, Policy::default(), None, &[link(1, false), link(2, true), link(3, true)]);
     assert_eq!(outputs, [Output::Enabled(2), Output::Enabled(3), active(None, Some(2))]);
     assert_eq!((links.active(), links.wake_ns()), (Some(2), None));
     assert_eq!(links.enabled().collect::<Vec<_>>(), [2, 3]);
@@ -225,7 +226,8 @@ fn late_steps_catch_up() {
 fn lacp_admits() {
     let silent = Admission { collecting: false, distributing: false };
     let members = [1, 2].map(|member| Link { admission: silent, ..link(member, true) });
-    let (mut links, outputs) = Links::new(0, Policy { downdelay_ms: 50, ..Policy::default() }, None, &members);
+    let (mut links, outputs) =
+        Links::new(0, Policy { downdelay_ms: 50, ..Policy::default() }, None, &members);
     assert_eq!(outputs, []);
     assert_eq!(links.state(1).unwrap().against, Some(Reason::Lacp));
     let half = Admission { collecting: true, distributing: false };
@@ -294,7 +296,8 @@ fn what_is_heard_counts_unless_answers_are_validated() {
 #[test]
 fn probes_start_anew_with_carrier() {
     let asked = [Output::Probe(1, 0), Output::Probe(1, 1)];
-    let (mut links, outputs) = Links::new(0, probing(Need::Any, false), None, &[link(1, true), link(2, false)]);
+    let (mut links, outputs) =
+        Links::new(0, probing(Need::Any, false), None, &[link(1, true), link(2, false)]);
     assert_eq!(outputs, asked);
     assert_eq!(links.step(0, Event::Answer(2, 0)), []);
     assert_eq!(links.step(MS, Event::Received(2)), []);
@@ -331,8 +334,8 @@ fn late_probes_are_not_caught_up() {
 
 fn event() -> impl Strategy<Value = Event> {
     let member = 0_u16..4;
-    let admission =
-        (any::<bool>(), any::<bool>()).prop_map(|(collecting, distributing)| Admission { collecting, distributing });
+    let admission = (any::<bool>(), any::<bool>())
+        .prop_map(|(collecting, distributing)| Admission { collecting, distributing });
     let reselect = prop_oneof![Just(Reselect::Always), Just(Reselect::Better), Just(Reselect::Failure)];
     let policy = (0_u32..50, 0_u32..50, prop::option::of(0_u16..5), reselect).prop_map(
         |(updelay_ms, downdelay_ms, primary, reselect)| Policy {

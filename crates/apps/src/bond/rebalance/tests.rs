@@ -22,7 +22,8 @@ fn moves(plan: &Plan) -> Vec<(u32, u16)> {
 
 #[test]
 fn intervals_are_where_ovs_puts_them() {
-    for (asked, ms) in [(0, None), (1, Some(1000)), (999, Some(1000)), (1000, Some(1000)), (1001, Some(1001))] {
+    for (asked, ms) in [(0, None), (1, Some(1000)), (999, Some(1000)), (1000, Some(1000)), (1001, Some(1001))]
+    {
         assert_eq!(Rebalance::new(Rule::default(), asked, 0, &[]).remaining_ms(0), ms);
     }
 }
@@ -80,8 +81,9 @@ fn a_link_that_fails_and_returns_has_its_buckets_again() {
         // 49 125 kB a round, and no bucket has a load of six digits of kB.
         assert_eq!(totals.iter().sum::<u64>(), round * 49_125 * 1024);
         now += 1000 * MS;
-        let plan =
-            rebalance.step(now, View { totals: &totals, slots: assignment.slots(), carriers: &carriers }).unwrap();
+        let plan = rebalance
+            .step(now, View { totals: &totals, slots: assignment.slots(), carriers: &carriers })
+            .unwrap();
         assert_eq!(plan.moves, [], "round {round}: even already");
         assert!(rebalance.loads.iter().all(|&load| load < 100_000 * 1024));
         assert_eq!(has(assignment.slots(), 2), 128);
@@ -103,7 +105,8 @@ fn an_empty_member_gets_its_half() {
     for total in &mut totals {
         *total += 3 * 65_500;
     }
-    let plan = rebalance.step(1000 * MS, View { totals: &totals, slots: &slots, carriers: &carriers }).unwrap();
+    let plan =
+        rebalance.step(1000 * MS, View { totals: &totals, slots: &slots, carriers: &carriers }).unwrap();
     for (bucket, to) in moves(&plan) {
         slots[bucket as usize] = to;
     }
@@ -158,7 +161,11 @@ fn the_thresholds_are_exact() {
         ([60_000, 6_400_000 + 139_999, 6_400_000], false),
         ([100_000, 6_400_000 + 100_000, 6_400_000], true),
     ] {
-        assert_eq!(!planned(Rule::default(), &loads, &slots, &carriers).moves.is_empty(), uneven, "{loads:?}");
+        assert_eq!(
+            !planned(Rule::default(), &loads, &slots, &carriers).moves.is_empty(),
+            uneven,
+            "{loads:?}"
+        );
     }
 }
 
@@ -181,7 +188,10 @@ fn capacity_shares_a_mix_of_speeds() {
     let plan = planned(OURS, &vec![1_000_000; 256], &slots, &carriers);
     let ratio = plan.after[1] as f64 / plan.after[0] as f64;
     assert!((ratio / 4.0 - 1.0).abs() < 0.05, "{ratio}");
-    assert!(planned(Rule::default(), &vec![1_000_000; 256], &slots, &carriers).moves.is_empty(), "bytes are even");
+    assert!(
+        planned(Rule::default(), &vec![1_000_000; 256], &slots, &carriers).moves.is_empty(),
+        "bytes are even"
+    );
 }
 
 #[test]
@@ -283,8 +293,9 @@ fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
     let mut given_up = vec![false; usize::from(members)];
     let mut moves = Vec::new();
     loop {
-        let load_of =
-            |wanted: u16| entries.iter().filter(|entry| entry.member == wanted).map(|entry| entry.load).sum::<u64>();
+        let load_of = |wanted: u16| {
+            entries.iter().filter(|entry| entry.member == wanted).map(|entry| entry.load).sum::<u64>()
+        };
         let (mut from, mut to) = (None, None);
         for member in (0..members).filter(|&member| !given_up[usize::from(member)]) {
             if from.is_none_or(|best| load_of(member) > load_of(best)) {
@@ -316,16 +327,21 @@ fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
 
 fn loads() -> impl Strategy<Value = Vec<u64>> {
     let even = prop::collection::vec(0_u64..200_000, 1..64);
-    let wild = prop::collection::vec(prop_oneof![Just(0), 0_u64..1000, 0_u64..1_000_000, 0_u64..1_000_000_000], 1..64);
+    let wild = prop::collection::vec(
+        prop_oneof![Just(0), 0_u64..1000, 0_u64..1_000_000, 0_u64..1_000_000_000],
+        1..64,
+    );
     let equal = (1_u64..500_000, 1_usize..64).prop_map(|(load, size)| vec![load; size]);
     prop_oneof![even, wild, equal]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None,
+        ..ProptestConfig::default() })]
 
     #[test]
-    fn the_default_is_the_rule_told_plainly(loads in loads(), holders in prop::collection::vec(0_u16..7, 64), members in 0_u16..7) {
+    fn the_default_is_the_rule_told_plainly(loads in loads(), holders in prop::collection::vec(0_u16..7, 64),
+        members in 0_u16..7) {
         let plan = planned(Rule::default(), &loads, &holders[..loads.len()], &equal(members));
         prop_assert_eq!(moves(&plan), twin(&loads, &holders[..loads.len()], members));
     }
@@ -340,11 +356,13 @@ proptest! {
         moves_on: bool,
         budget in prop::option::of(0_usize..20),
     ) {
-        let carriers: Vec<Carrier> = (0..).zip(&capacities).map(|(member, &capacity)| Carrier { member, capacity }).collect();
+        let carriers: Vec<Carrier> = (0..).zip(&capacities).map(|(member, &capacity)| Carrier { member,
+            capacity }).collect();
         let mut slots = holders[..loads.len()].to_vec();
         let plan = planned(Rule { by_capacity: true, moves_on, budget }, &loads, &slots, &carriers);
         let sums = |slots: &[u16]| -> Vec<u64> {
-            let of = |member| slots.iter().zip(&loads).filter(move |entry| *entry.0 == member).map(|entry| *entry.1);
+            let of = |member| slots.iter().zip(&loads).filter(move |entry| *entry.0 == member).map(|entry|
+                *entry.1);
             (0..carriers.len() as u16).map(|member| of(member).sum()).collect()
         };
         prop_assert_eq!(&plan.before, &sums(&slots));
@@ -355,7 +373,8 @@ proptest! {
             slots[shift.bucket as usize] = shift.to;
         }
         prop_assert_eq!(&plan.after, &sums(&slots));
-        let fullest = |loads: &[u64]| loads.iter().zip(&carriers).map(|(&load, carrier)| load as f64 / f64::from(carrier.capacity.max(1))).fold(0.0, f64::max);
+        let fullest = |loads: &[u64]| loads.iter().zip(&carriers).map(|(&load, carrier)|
+            load as f64 / f64::from(carrier.capacity.max(1))).fold(0.0, f64::max);
         prop_assert!(fullest(&plan.after) <= fullest(&plan.before));
         let mut buckets: Vec<u32> = plan.moves.iter().map(|shift| shift.bucket).collect();
         buckets.sort_unstable();
@@ -410,8 +429,9 @@ mod simulation {
         for seed in 0..SEEDS {
             let mut random = Random(seed);
             let rates = interval(flows, &mut random);
-            let mut slots: Vec<u16> =
-                (0..256).map(|_| if all_on_one { 0 } else { (random.next() % u64::from(members)) as u16 }).collect();
+            let mut slots: Vec<u16> = (0..256)
+                .map(|_| if all_on_one { 0 } else { (random.next() % u64::from(members)) as u16 })
+                .collect();
             let mut totals = vec![0; 256];
             let mut rebalance = Rebalance::new(rule, 10_000, 0, &totals);
             ratios[0] += ratio(&rates, &slots, members);
@@ -448,7 +468,8 @@ mod simulation {
     fn reproduces(all_on_one: bool, flows: Flows, rows: [Row; 3]) {
         for (members, before, after, moves) in rows {
             let (ratios, moved) = simulate(Rule::default(), all_on_one, members, flows, 1);
-            let alike = near(ratios[0], before, 0.05) && near(ratios[1], after, 0.02) && near(moved, moves, 0.3);
+            let alike =
+                near(ratios[0], before, 0.05) && near(ratios[1], after, 0.02) && near(moved, moves, 0.3);
             assert!(alike, "{members} members, {flows:?}: {ratios:?}, {moved} moves");
             let (ours, fewer) = simulate(OURS, all_on_one, members, flows, 1);
             assert!(ours[1] <= ratios[1] * 1.003 && fewer <= moved, "{members}: {ours:?}, {fewer} moves");
@@ -457,18 +478,30 @@ mod simulation {
 
     #[test]
     fn random_buckets_of_equal_flows() {
-        reproduces(false, Flows::Uniform, [(2, 1.05, 1.003, 6.0), (4, 1.13, 1.010, 10.0), (8, 1.26, 1.013, 17.0)]);
+        reproduces(
+            false,
+            Flows::Uniform,
+            [(2, 1.05, 1.003, 6.0), (4, 1.13, 1.010, 10.0), (8, 1.26, 1.013, 17.0)],
+        );
     }
 
     /// With eight members one bucket is more than an eighth of the load: no rule can be better than 1.2.
     #[test]
     fn random_buckets_of_uneven_flows() {
-        reproduces(false, Flows::Zipf, [(2, 1.16, 1.006, 2.0), (4, 1.44, 1.009, 12.0), (8, 2.02, 1.25, 48.0)]);
+        reproduces(
+            false,
+            Flows::Zipf,
+            [(2, 1.16, 1.006, 2.0), (4, 1.44, 1.009, 12.0), (8, 2.02, 1.25, 48.0)],
+        );
     }
 
     #[test]
     fn all_on_one_takes_ovs_three_runs() {
-        reproduces(true, Flows::Uniform, [(2, 2.0, 1.007, 122.0), (4, 4.0, 1.81, 215.0), (8, 8.0, 3.62, 252.0)]);
+        reproduces(
+            true,
+            Flows::Uniform,
+            [(2, 2.0, 1.007, 122.0), (4, 4.0, 1.81, 215.0), (8, 8.0, 3.62, 252.0)],
+        );
         let runs = |members| simulate(Rule::default(), true, members, Flows::Uniform, 6).0;
         let (four, eight) = (runs(4), runs(8));
         assert!(near(four[2], 1.013, 0.01), "{four:?}");
@@ -481,7 +514,10 @@ mod simulation {
             let (ratios, moved) = simulate(OURS, true, members, Flows::Uniform, 2);
             assert!(ratios[1] < 1.02, "{members}: {ratios:?}");
             assert_eq!(ratios[1], ratios[2], "and then it rests");
-            assert!(moved <= 256.0 * f64::from(members - 1) / f64::from(members), "a bucket moves once: {moved}");
+            assert!(
+                moved <= 256.0 * f64::from(members - 1) / f64::from(members),
+                "a bucket moves once: {moved}"
+            );
         }
     }
 
@@ -498,8 +534,10 @@ mod simulation {
                 (0..).zip(capacities).map(|(member, capacity)| Carrier { member, capacity }).collect();
             let after = planned(rule, &loads, &slots, &carriers).after;
             let whole = after.iter().sum::<u64>() as f64 / f64::from(capacities.iter().sum::<u32>());
-            let fullest =
-                after.iter().zip(capacities).map(|(&load, capacity)| load as f64 / f64::from(capacity) / whole);
+            let fullest = after
+                .iter()
+                .zip(capacities)
+                .map(|(&load, capacity)| load as f64 / f64::from(capacity) / whole);
             let fullest = fullest.fold(0.0, f64::max);
             assert!(limit.contains(&fullest), "{rule:?}: {fullest}");
         }

@@ -46,7 +46,10 @@ fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
         }
         let report = rig.report();
         let grew = |new: &[u64], old: &[u64]| new.iter().zip(old).all(|(new, old)| new >= old);
-        assert!(grew(&report.bytes, &before.bytes) && grew(&report.packets, &before.packets), "counters are monotone");
+        assert!(
+            grew(&report.bytes, &before.bytes) && grew(&report.packets, &before.packets),
+            "counters are monotone"
+        );
         assert_eq!(report.bytes.iter().sum::<u64>(), sent, "what the buckets counted is what was sent");
         before = report;
         rig.run(SEC);
@@ -121,7 +124,10 @@ fn b5_stations_are_spread_and_stay() {
     for station in 0..=100 {
         let of = |rig: &mut Rig, vid| {
             let first = rig.send(&from(station, vid, 1));
-            assert!((2..20).all(|flow| rig.send(&from(station, vid, flow)) == first), "sticky per MAC and VLAN");
+            assert!(
+                (2..20).all(|flow| rig.send(&from(station, vid, flow)) == first),
+                "sticky per MAC and VLAN"
+            );
             first
         };
         differ += usize::from(of(&mut rig, Some(7)) != of(&mut rig, Some(8)));
@@ -133,7 +139,8 @@ fn b5_stations_are_spread_and_stay() {
 #[test]
 fn b12_flows_make_no_entries() {
     let mut rig = Rig::negotiated(3);
-    let entries = |rig: &Rig| rig.engine.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum::<usize>();
+    let entries =
+        |rig: &Rig| rig.engine.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum::<usize>();
     let before = entries(&rig);
     for flow in 0..10_000 {
         rig.frame(0, &udp(flow));
@@ -151,14 +158,19 @@ fn fragments_of_a_datagram_stay_on_one_member() {
     for host in 1..=100 {
         let fragment = |offset: &str| {
             let ports = if offset == "0+" { "sport=7 dport=9" } else { "" };
-            craft::frame(&format!("src=10.0.1.{host} dst=10.0.0.1 id=9 frag={offset} proto=udp {ports} len=100"))
+            craft::frame(&format!(
+                "src=10.0.1.{host} dst=10.0.0.1 id=9 frag={offset} proto=udp {ports} len=100"
+            ))
         };
         let first = rig.send(&fragment("0+"));
         assert_eq!(rig.send(&fragment("64+")), first);
         assert_eq!(rig.send(&fragment("128")), first);
         *members.entry(first).or_insert(0) += 1;
     }
-    assert!(members.len() == 3 && members.values().all(|count| *count > 10), "datagrams are spread: {members:?}");
+    assert!(
+        members.len() == 3 && members.values().all(|count| *count > 10),
+        "datagrams are spread: {members:?}"
+    );
 }
 
 #[test]

@@ -48,7 +48,13 @@ struct Traffic {
 
 impl Traffic {
     fn new(heavy: &[u16]) -> Traffic {
-        Traffic { heavy: heavy.to_vec(), restless: false, number: BTreeMap::new(), mouse: 0, left: BTreeMap::new() }
+        Traffic {
+            heavy: heavy.to_vec(),
+            restless: false,
+            number: BTreeMap::new(),
+            mouse: 0,
+            left: BTreeMap::new(),
+        }
     }
 
     /// Sends for `ns`: every 2 ms, three frames of each heavy flow and two of a few mice.
@@ -150,10 +156,15 @@ fn an_elephant_leaves_its_bucket_and_the_rest_is_made_even() {
         let shown = pinned(&mut rig);
         assert_eq!(shown.len(), 1);
         assert_eq!(shown[0]["flow"], format!("udp 10.0.0.2:{HEAVY} > 10.0.0.1:80"));
-        assert_eq!((&shown[0]["member"], &shown[0]["bucket"]), (&format!("p{own}").into(), &bucket_of(HEAVY).into()));
+        assert_eq!(
+            (&shown[0]["member"], &shown[0]["bucket"]),
+            (&format!("p{own}").into(), &bucket_of(HEAVY).into())
+        );
         assert!(shown[0]["load"].as_u64().unwrap() > 1_000_000);
         assert!(
-            rig.said.iter().any(|line| line.starts_with(&format!("pinned: udp 10.0.0.2:{HEAVY} > 10.0.0.1:80 on p")))
+            rig.said
+                .iter()
+                .any(|line| line.starts_with(&format!("pinned: udp 10.0.0.2:{HEAVY} > 10.0.0.1:80 on p")))
         );
         let plan = rig.ask("rebalance dry-run").unwrap();
         assert_eq!(plan["elephants"], serde_json::json!([]), "it is known");
@@ -213,7 +224,9 @@ fn a_flow_that_ends_gives_its_bucket_back() {
     traffic.heavy.clear();
     traffic.run(&mut rig, 2500 * MS);
     assert_eq!(pinned(&mut rig), [Value::Null; 0]);
-    assert!(rig.said.iter().any(|line| line.starts_with("unpinned: ") && line.ends_with(": it carries little")));
+    assert!(
+        rig.said.iter().any(|line| line.starts_with("unpinned: ") && line.ends_with(": it carries little"))
+    );
     assert_eq!(rig.engine.entries(rig.program.pipe_named("bond0").unwrap()).len(), 0);
     // The flow returns and is pinned again.
     traffic.heavy = vec![HEAVY];

@@ -80,7 +80,8 @@ fn after_a_total_outage_the_first_member_says_who_is_behind_it() {
 #[test]
 fn b7_another_primary_takes_over_and_none_leaves_things_as_they_are() {
     let mut rig = two_stations(Bond { primary: Some("p1".into()), ..bond(Mode::ActiveBackup, 3) });
-    let with = |primary: Option<&str>| Bond { primary: primary.map(str::to_string), ..bond(Mode::ActiveBackup, 3) };
+    let with =
+        |primary: Option<&str>| Bond { primary: primary.map(str::to_string), ..bond(Mode::ActiveBackup, 3) };
     rig.reload(with(Some("p2")));
     rig.run(100 * MS);
     stations_leave_by(&mut rig, 2);
@@ -112,7 +113,8 @@ fn b8_nothing_goes_to_the_old_member_any_more() {
 
 #[test]
 fn reselect_failure_waits_until_the_active_member_is_lost() {
-    let policy = Bond { primary: Some("p1".into()), reselect: Reselect::Failure, ..bond(Mode::ActiveBackup, 2) };
+    let policy =
+        Bond { primary: Some("p1".into()), reselect: Reselect::Failure, ..bond(Mode::ActiveBackup, 2) };
     let mut rig = two_stations(policy);
     rig.carrier(1, false);
     rig.carrier(1, true);
@@ -163,7 +165,11 @@ fn what_is_inside_does_not_come_in_again() {
         assert_eq!(rig.receive(port, &from(station, None, 1)), 0);
     }
     rig.run(4 * SEC);
-    assert_eq!([1, 2, 3].map(|port| rig.receive(port, &arp(station, true))), [0; 3], "too early to have moved");
+    assert_eq!(
+        [1, 2, 3].map(|port| rig.receive(port, &arp(station, true))),
+        [0; 3],
+        "too early to have moved"
+    );
     rig.run(SEC);
     // The station has moved outside and announces itself; the switch floods that to every member, and one
     // copy is accepted.

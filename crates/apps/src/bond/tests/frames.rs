@@ -26,7 +26,10 @@ pub fn number_of(frame: &[u8]) -> (u16, u32) {
 
 /// A TCP packet of this length to one of many ports, as OVS's tests send them.
 pub fn tcp(dport: u16, length: usize) -> Vec<u8> {
-    craft::frame(&format!("eth.src={} src=10.0.0.2 dst=10.0.0.1 proto=tcp sport=8 dport={dport} len={length}", mac(1)))
+    craft::frame(&format!(
+        "eth.src={} src=10.0.0.2 dst=10.0.0.1 proto=tcp sport=8 dport={dport} len={length}",
+        mac(1)
+    ))
 }
 
 /// A packet from a station, optionally tagged.

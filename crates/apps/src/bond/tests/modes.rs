@@ -84,11 +84,13 @@ fn a_static_bond_needs_nobody_and_takes_from_all() {
 
 /// Answers the probes sent on these members since `since`; returns how many there were.
 fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
-    let asked: Vec<Seen> = rig.sent[since..].iter().filter(|seen| seen.bytes[12..14] == [8, 6]).cloned().collect();
+    let asked: Vec<Seen> =
+        rig.sent[since..].iter().filter(|seen| seen.bytes[12..14] == [8, 6]).cloned().collect();
     for seen in asked.iter().filter(|seen| by.contains(&seen.port)) {
         let target = Ipv4Addr::from_octets(seen.bytes[38..42].try_into().unwrap());
         let reply = craft::frame(&format!(
-            "eth.src=02:00:00:00:99:99 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={target} target_ip=0.0.0.0"
+            "eth.src=02:00:00:00:99:99 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={target} \
+                target_ip=0.0.0.0"
         ));
         let admitted = rig.admitted().contains(&seen.port);
         let arrived = rig.receive(seen.port, &reply);

@@ -71,7 +71,10 @@ fn with_fallback_one_member_works_until_a_partner_speaks() {
     let mark = rig.sent.len();
     rig.carrier(1, false);
     assert_eq!(rig.send(&udp(1)), [2]);
-    assert!(rig.data_since(mark).iter().any(|seen| super::frames::is_rarp(&seen.bytes)), "the switch has to learn");
+    assert!(
+        rig.data_since(mark).iter().any(|seen| super::frames::is_rarp(&seen.bytes)),
+        "the switch has to learn"
+    );
     rig.assert_sound();
     rig.carrier(1, true);
     rig.add_partner();
@@ -170,7 +173,15 @@ fn hostile(pdu: &[u8]) -> Vec<Vec<u8>> {
     let mut own = pdu.to_vec();
     own[20..26].copy_from_slice(&lacp_config(1).system.mac);
     let mut all: Vec<Vec<u8>> = (14..pdu.len().min(124)).map(|length| pdu[..length].to_vec()).collect();
-    all.extend([spoilt(14, 2), spoilt(14, 10), spoilt(14, 0xff), spoilt(15, 0), spoilt(16, 9), spoilt(17, 1), own]);
+    all.extend([
+        spoilt(14, 2),
+        spoilt(14, 10),
+        spoilt(14, 0xff),
+        spoilt(15, 0),
+        spoilt(16, 9),
+        spoilt(17, 1),
+        own,
+    ]);
     // Sent to an address that is not the protocol's.
     all.extend([spoilt(5, 3), spoilt(0, 2)]);
     all

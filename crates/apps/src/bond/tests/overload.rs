@@ -111,7 +111,8 @@ impl Overload {
         for port in 1..=MEMBERS {
             overload.deliver(Event::Link { port: PortId(port), up: true, speed_bps: None });
             let number = port.try_into().unwrap();
-            let settings = Settings { mac: [2, 9, 9, 0, 0, port as u8], port: number, priority: 0x8000, key: None };
+            let settings =
+                Settings { mac: [2, 9, 9, 0, 0, port as u8], port: number, priority: 0x8000, key: None };
             overload.partner_event(lacp::Event::Add { member: port, settings });
             overload.partner_event(lacp::Event::Link { member: port, up: true, speed_bps: None });
         }
@@ -141,7 +142,8 @@ impl Overload {
         self.members.get_mut(&output.0).expect("a member").asked.push_back((self.now_ns, bytes.clone()));
         let inject = Inject { bytes, output: Some(output), input: PortId::default() };
         let commands = &self.commands;
-        self.apps.inject(0, inject, |inject, answer| commands.try_send(Command::Inject(inject, answer)).is_ok());
+        self.apps
+            .inject(0, inject, |inject, answer| commands.try_send(Command::Inject(inject, answer)).is_ok());
     }
 
     fn partner_event(&mut self, event: lacp::Event<'_>) {
@@ -256,7 +258,9 @@ impl Overload {
         let answer = answer();
         for step in 0..steps {
             for flow in 0..OFFERED {
-                flows.iter().for_each(|flows| self.wires[0].push(&flows[(step * OFFERED + flow) % flows.len()]));
+                flows
+                    .iter()
+                    .for_each(|flows| self.wires[0].push(&flows[(step * OFFERED + flow) % flows.len()]));
             }
             for port in 1..=MEMBERS {
                 (0..FLOOD).for_each(|_| self.wires[usize::from(port)].push(&answer));
@@ -288,7 +292,9 @@ fn probe() -> Probe {
 
 /// The gateway's answer to a question of the bond.
 fn answer() -> Vec<u8> {
-    craft::frame(&format!("eth.src=02:00:00:00:07:07 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={GATEWAY}"))
+    craft::frame(&format!(
+        "eth.src=02:00:00:00:07:07 eth.dst=02:00:00:00:00:01 arp=reply sender_ip={GATEWAY}"
+    ))
 }
 
 #[test]
@@ -307,7 +313,9 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     // It was an overload: of what was offered half was dropped, by its name and by no other.
     let dropped: BTreeMap<String, u64> = DropReason::ALL
         .iter()
-        .map(|&reason| (reason, after.ledger.dropped[reason as usize] - before.ledger.dropped[reason as usize]))
+        .map(|&reason| {
+            (reason, after.ledger.dropped[reason as usize] - before.ledger.dropped[reason as usize])
+        })
         .filter(|(_, count)| *count > 0)
         .map(|(reason, count)| (reason.to_string(), count))
         .collect();

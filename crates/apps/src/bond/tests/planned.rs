@@ -151,7 +151,8 @@ fn a_leaver_that_is_lost_is_left_at_once() {
     type Loss = fn(&mut Rig);
     let losses: [Loss; 2] = [|rig| rig.carrier(2, false), |rig| rig.partner_holds(2, true)];
     for lose in losses {
-        let mut rig = Rig::new(Bond { idle_gap_max_ns: 60 * SEC, idle_gap_ns: 30 * SEC, ..bond(Mode::BalanceTcp, 3) });
+        let mut rig =
+            Rig::new(Bond { idle_gap_max_ns: 60 * SEC, idle_gap_ns: 30 * SEC, ..bond(Mode::BalanceTcp, 3) });
         rig.add_partner();
         rig.run(5 * SEC);
         let flows: Vec<u16> = (0..200).filter(|flow| rig.send(&udp(*flow)) == [2]).collect();

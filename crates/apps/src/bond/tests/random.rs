@@ -67,8 +67,12 @@ fn reload() -> impl Strategy<Value = Reload> {
     let mode = prop::sample::select(Mode::ALL.to_vec());
     let flags = prop::array::uniform5(any::<bool>());
     let weights = prop::option::of(prop::array::uniform4(1_u32..20));
-    let numbers =
-        (prop::sample::select(vec![0_u32, 0, 30]), prop::sample::select(vec![4_u32, 256]), 4_u32..7, 0_u32..3);
+    let numbers = (
+        prop::sample::select(vec![0_u32, 0, 30]),
+        prop::sample::select(vec![4_u32, 256]),
+        4_u32..7,
+        0_u32..3,
+    );
     (mode, 1_u8..16, flags, weights, numbers).prop_map(|(mode, members, flags, weights, numbers)| Reload {
         mode,
         members,
@@ -109,7 +113,8 @@ fn act() -> impl Strategy<Value = Act> {
         6 => (station.clone(), prop::option::of(1_u16..3)).prop_map(|(station, vid)| Act::Send(station, vid)),
         3 => (port.clone(), station.clone()).prop_map(|(port, station)| Act::Receive(port, station)),
         2 => (port.clone(), station).prop_map(|(port, station)| Act::Gratuitous(port, station)),
-        1 => (port, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(port, bytes)| Act::Pdu(port, bytes)),
+        1 => (port, prop::collection::vec(any::<u8>(), 0..120)).prop_map(|(port, bytes)| Act::Pdu(port,
+            bytes)),
         3 => reload().prop_map(Act::Reload),
         1 => (0_u16..4).prop_map(Act::Heavy),
         6 => prop::sample::select(vec![0, 1, 15, 100, 1100, 4000, 10_000]).prop_map(|ms| Act::Run(ms * MS)),
@@ -216,7 +221,8 @@ fn all_go_well(first: &Reload, acts: Vec<Act>) {
     }
     rig.run(12_000 * MS);
     rig.assert_sound();
-    let members: std::collections::BTreeSet<u16> = rig.bond.members.iter().map(|member| member.port.0).collect();
+    let members: std::collections::BTreeSet<u16> =
+        rig.bond.members.iter().map(|member| member.port.0).collect();
     assert_eq!(rig.enabled(), members.into_iter().collect::<Vec<_>>());
     rig.run(2000 * MS);
     assert!(!rig.send(&udp(1)).is_empty());

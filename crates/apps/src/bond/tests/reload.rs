@@ -117,7 +117,8 @@ fn ports_may_have_other_numbers() {
 #[test]
 fn what_is_inside_stays_known_and_more_or_less_may_be() {
     let mut rig = Rig::new(Bond { learnt_max: 10, ..bond(Mode::BalanceSlb, 2) });
-    let stations = |rig: &mut Rig, count: u16| (0..count).for_each(|station| drop(rig.send(&from(station, None, 1))));
+    let stations =
+        |rig: &mut Rig, count: u16| (0..count).for_each(|station| drop(rig.send(&from(station, None, 1))));
     stations(&mut rig, 20);
     rig.reload(Bond { learnt_max: 10, basis: 3, ..bond(Mode::BalanceSlb, 2) });
     assert_eq!(rig.app.stations.learnt.len(), 10);
@@ -145,13 +146,17 @@ fn any_mode_may_follow_any_other() {
             rig.forgive_removals();
             rig.assert_sound();
             rig.run(6 * SEC);
-            (0..10).for_each(|station| assert!(!rig.send(&from(station, None, 1)).is_empty(), "{first:?} {second:?}"));
+            (0..10).for_each(|station| {
+                assert!(!rig.send(&from(station, None, 1)).is_empty(), "{first:?} {second:?}")
+            });
             rig.assert_sound();
             rig.reload(bond(first, 3));
             rig.forgive_removals();
             rig.assert_sound();
             rig.run(6 * SEC);
-            (0..10).for_each(|station| assert!(!rig.send(&from(station, None, 1)).is_empty(), "{first:?} {second:?}"));
+            (0..10).for_each(|station| {
+                assert!(!rig.send(&from(station, None, 1)).is_empty(), "{first:?} {second:?}")
+            });
             rig.assert_sound();
         }
     }

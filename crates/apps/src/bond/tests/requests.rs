@@ -23,7 +23,10 @@ fn show_tells_of_members_and_buckets() {
     let listed = listed["buckets"].as_array().unwrap();
     assert_eq!(listed.len(), 256);
     for (bucket, (line, port)) in listed.iter().zip(rig.table()).enumerate() {
-        assert_eq!((&line["bucket"], &line["member"]), (&json!(bucket), &json!(format!("p{}", port.unwrap()))));
+        assert_eq!(
+            (&line["bucket"], &line["member"]),
+            (&json!(bucket), &json!(format!("p{}", port.unwrap())))
+        );
     }
     let packets: u64 = listed.iter().map(|line| line["packets"].as_u64().unwrap()).sum();
     assert_eq!(packets, 256);
@@ -40,7 +43,10 @@ fn a_bucket_is_migrated() {
     assert_eq!(rig.table()[9], Some(to));
     let shown = rig.ask("show").unwrap();
     assert_eq!(shown["moves"][0]["why"], "the operator's word");
-    assert_eq!((&shown["moves"][0]["first"], &shown["moves"][0]["to"]), (&json!(9), &json!(format!("p{to}"))));
+    assert_eq!(
+        (&shown["moves"][0]["first"], &shown["moves"][0]["to"]),
+        (&json!(9), &json!(format!("p{to}")))
+    );
     // The choice survives a flap of both.
     for port in [from, to] {
         rig.carrier(port, false);
@@ -83,7 +89,8 @@ fn a_dry_run_changes_nothing_and_a_run_evens_out() {
 fn rebalances_come_by_themselves() {
     let mut rig = Rig::new(Bond { rebalance_ms: 10_000, ..bond(Mode::BalanceSlb, 2) });
     assert_eq!(rig.ask("show").unwrap()["next_rebalance_ms"], 10_000);
-    let heavy: Vec<u16> = (0..60).filter(|station| rig.send(&super::frames::from(*station, None, 1)) == [1]).collect();
+    let heavy: Vec<u16> =
+        (0..60).filter(|station| rig.send(&super::frames::from(*station, None, 1)) == [1]).collect();
     for station in &heavy {
         (0..200).for_each(|_| rig.frame(0, &super::frames::from(*station, None, 1)));
     }

@@ -320,7 +320,8 @@ impl Rig {
         self.batch.push(frame).expect("one frame at a time");
         let outcome = self.engine.process(&mut self.batch, 1, PortId(port), self.now_ns);
         let bytes = self.batch.frame(0).bytes().to_vec();
-        let ports: Vec<u16> = (0..).zip(&outcome.transmit).filter(|one| *one.1 == 1).map(|one| one.0).collect();
+        let ports: Vec<u16> =
+            (0..).zip(&outcome.transmit).filter(|one| *one.1 == 1).map(|one| one.0).collect();
         let tees = outcome.tees.of(0).map(|(app, bytes)| (app.index(), bytes.to_vec()));
         let mut punts: Vec<(usize, Vec<u8>)> = tees.collect();
         self.ledger.copied += punts.len() as u64 + (ports.len() as u64).saturating_sub(1);
@@ -416,7 +417,12 @@ impl Rig {
             self.now_ns = self.now_ns.max(next);
             self.engine.tick(self.now_ns);
             self.carry_frames();
-            if self.partner.as_ref().and_then(|one| one.lacp.wake_ns()).is_some_and(|wake| wake <= self.now_ns) {
+            if self
+                .partner
+                .as_ref()
+                .and_then(|one| one.lacp.wake_ns())
+                .is_some_and(|wake| wake <= self.now_ns)
+            {
                 self.partner_event(lacp::Event::Tick);
             }
             if self.tick_ns().is_some_and(|wake| wake <= self.now_ns) {
@@ -590,10 +596,13 @@ impl Rig {
         let single = app.is_single();
         for &target in &wanted {
             let port = self.bond.members.get(usize::from(target)).map(|member| member.port.0);
-            let fits = port.is_some_and(|port| enabled.contains(&port) && (!single || self.active() == Some(port)));
+            let fits =
+                port.is_some_and(|port| enabled.contains(&port) && (!single || self.active() == Some(port)));
             assert!(fits, "a bucket is with {port:?} of {enabled:?}");
         }
-        let same = |wanted: u16, is: u16| self.plain(wanted).map(|one| one.port) == self.plain(is).map(|one| one.port);
+        let same = |wanted: u16, is: u16| {
+            self.plain(wanted).map(|one| one.port) == self.plain(is).map(|one| one.port)
+        };
         let elsewhere = wanted.iter().zip(&report.slots).filter(|(wanted, is)| !same(**wanted, **is)).count();
         assert_eq!(elsewhere, report.pending, "a bucket is where it should be, or waits to go there");
         assert!(report.moved_busy <= report.moved);
@@ -613,7 +622,8 @@ impl Rig {
         let flows = self.program.pipe_named(&self.bond.name).unwrap();
         let entries = self.engine.entries(flows);
         let flow = |one: &EntryMatch| if let EntryMatch::Flow(flow) = one { Some(*flow) } else { None };
-        let known: BTreeSet<_> = entries.iter().filter_map(|(entry, _)| flow(entry.matches.first()?)).collect();
+        let known: BTreeSet<_> =
+            entries.iter().filter_map(|(entry, _)| flow(entry.matches.first()?)).collect();
         let pinned: BTreeSet<_> = elephants.pins.values().map(|pin| pin.flow).collect();
         assert_eq!(known, pinned);
         if self.enabled().is_empty() {
@@ -625,7 +635,10 @@ impl Rig {
         for (slot, is) in (0..).zip(&report.slots) {
             let free = app.traffic.buckets.assignment.slots()[slot as usize % self.bond.size() as usize];
             let wanted = elephants.pins.get(&slot).map_or(free, |pin| pin.member);
-            assert!(app.traffic.buckets.assignment.lives(wanted), "a bucket is with a member that may be used");
+            assert!(
+                app.traffic.buckets.assignment.lives(wanted),
+                "a bucket is with a member that may be used"
+            );
             elsewhere += usize::from(app.members.target(wanted) != *is);
         }
         assert!(elsewhere <= report.pending, "a bucket is where it should be, or waits to go there");
@@ -642,7 +655,9 @@ impl Rig {
             let enabled = self.enabled().contains(&port);
             let collects = |status: &lacp::Status| {
                 let one = status.members.iter().find(|one| one.member == id).unwrap();
-                matches!(one.mux, "collecting" | "distributing") && one.link_up && !app.members.disabled.contains(&id)
+                matches!(one.mux, "collecting" | "distributing")
+                    && one.link_up
+                    && !app.members.disabled.contains(&id)
             };
             let wanted = match &status {
                 Some(status) if status.negotiation != lacp::Negotiation::Fallback => collects(status),

@@ -29,12 +29,20 @@ fn an_external_app_is_a_name_to_forward_to() {
 fn each_error_of_an_app_has_its_place() {
     let long = format!("/{}", "a".repeat(107));
     for (app, culprit, expected) in [
-        ("external: { name: slow }", "{ name", "`socket` is missing: the unix socket where its clients connect"),
+        (
+            "external: { name: slow }",
+            "{ name",
+            "`socket` is missing: the unix socket where its clients connect",
+        ),
         ("external: { socket: s }", "{ socket", "`name` is missing"),
         ("external: { name: p0, socket: s }", "p0", "`p0` is the name of a port already"),
         ("external: { name: a, socket: s }", "a, socket", "`a` is the name of a pipe already"),
         ("external: { name: g, socket: s }", "g, socket", "`g` is the name of a group already"),
-        ("external: { name: lb, socket: s }", "lb, socket", "`lb` is the name of the load balancer's pipe already"),
+        (
+            "external: { name: lb, socket: s }",
+            "lb, socket",
+            "`lb` is the name of the load balancer's pipe already",
+        ),
         ("external: { name: drop, socket: s }", "drop", "`drop` is a word of the language, not a name"),
         (
             "external: { name: x, socket: s }, external: { name: y, socket: t }",
@@ -51,7 +59,11 @@ fn each_error_of_an_app_has_its_place() {
             "s } }]",
             "this is the socket of app `x` already",
         ),
-        ("external: { name: x, socket: /run/weir/weir.sock }", "/run/weir", "this is the socket of the daemon already"),
+        (
+            "external: { name: x, socket: /run/weir/weir.sock }",
+            "/run/weir",
+            "this is the socket of the daemon already",
+        ),
         ("external: { name: x, socket: \"\" }", "\"\"", "the path names no file"),
         ("external: { name: x, socket: /run/ }", "/run/", "the path names no file"),
         (
@@ -74,8 +86,8 @@ fn each_error_of_an_app_has_its_place() {
 
 #[test]
 fn a_misspelt_app_is_suggested() {
-    let text =
-        with_pipe("type: basic, forward: slwo, miss: drop") + "apps: [external: { name: slow, socket: s.sock }]\n";
+    let text = with_pipe("type: basic, forward: slwo, miss: drop")
+        + "apps: [external: { name: slow, socket: s.sock }]\n";
     let report = read("t", &text).report.to_string();
     assert!(report.contains("t:3:37: error: there is no port, pipe, group or app `slwo`"), "{report}");
     assert!(report.contains("did you mean `slow`?"), "{report}");
@@ -86,7 +98,10 @@ fn json_is_yaml() {
     let mut report = Report::new("b.json", "");
     let text = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"}]}"#;
     let back_ends = xenoflow(text, &mut report);
-    assert_eq!((back_ends[0].name.as_str(), back_ends[0].mac), ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a]));
+    assert_eq!(
+        (back_ends[0].name.as_str(), back_ends[0].mac),
+        ("fips2", [0xa0, 0x88, 0xc2, 0xb5, 0xf4, 0x5a])
+    );
     for (text, expected) in [
         (
             r#"{"backends":[{"name":"a","mac_address":"A0:88:C2"}]}"#,

@@ -23,12 +23,16 @@ fn with_bonds(bonds: &str) -> String {
 #[test]
 fn a_bond_has_defaults() {
     let plain = plan(&with_bonds(
-        "{ bond: { name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: { mode: active, rate: fast } } }",
+        "{ bond: { name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: { mode: active, \
+            rate: fast } } }",
     ));
     let bond = &bonds(&plain)[0];
     assert_eq!((bond.name.as_str(), bond.mode, bond.buckets), ("bond0", Mode::BalanceTcp, 256));
     assert_eq!((bond.inward, bond.ports()), (Inward::Port(PortId(0)), vec![PortId(1), PortId(2)]));
-    assert_eq!((bond.rebalance_ms, bond.idle_gap_ns, bond.idle_gap_max_ns), (10_000, 1_000_000, 1_000_000_000));
+    assert_eq!(
+        (bond.rebalance_ms, bond.idle_gap_ns, bond.idle_gap_max_ns),
+        (10_000, 1_000_000, 1_000_000_000)
+    );
     assert_eq!((bond.elephants, plain.program.pipe_named("bond0/hash")), (0, None));
     let lacp = bond.lacp.as_ref().unwrap();
     assert!(lacp.active && !lacp.fallback && lacp.rate == Rate::Fast);
@@ -43,23 +47,40 @@ fn a_bond_has_defaults() {
 #[test]
 fn a_bond_is_what_it_says() {
     let told = plan(&with_bonds(
-        "{ bond: { name: b, mode: balance_tcp, members: [{ port: p1, weight: 3, lacp_priority: 7, lacp_key: 9 }, p2], \
-         root: a, buckets: 1024, hash: { basis: 5, headers: inner }, primary: p2, reselect: failure, updelay: 2s, \
-         downdelay: 10ms, probe: { targets: [192.0.2.1, \"2001:db8::1\"], source: 192.0.2.9, interval: 100ms, missed_max: 3, \
-         need: all }, rebalance: { interval: 1s, by_capacity: true, moves_on: true, budget: 8, elephants: 4 }, idle_gap: 2ms, \
-         idle_gap_max: 3s, learnt_max: 77, announce: [192.0.2.9], lacp: { mode: passive, rate: slow, system_priority: 3, \
+        "{ bond: { name: b, mode: balance_tcp, members: [{ port: p1, weight: 3, lacp_priority: 7, lacp_key: \
+            9 }, p2], \
+         root: a, buckets: 1024, hash: { basis: 5, headers: inner }, primary: p2, reselect: failure, \
+         updelay: 2s, \
+         downdelay: 10ms, probe: { targets: [192.0.2.1, \"2001:db8::1\"], source: 192.0.2.9, interval: \
+         100ms, missed_max: 3, \
+         need: all }, rebalance: { interval: 1s, by_capacity: true, moves_on: true, budget: 8, elephants: 4 \
+         }, idle_gap: 2ms, \
+         idle_gap_max: 3s, learnt_max: 77, announce: [192.0.2.9], lacp: { mode: passive, rate: slow, \
+         system_priority: 3, \
          system_id: 02:00:00:00:00:77, key: 4, min_links: 2, select: count, fallback: true } } }",
     ));
     let bond = &bonds(&told)[0];
     let first = &bond.members[0];
-    assert_eq!((first.weight, first.priority, first.key, bond.members[1].weight), (Some(3), 7, Some(9), None));
+    assert_eq!(
+        (first.weight, first.priority, first.key, bond.members[1].weight),
+        (Some(3), 7, Some(9), None)
+    );
     assert_eq!((bond.inward, bond.buckets, bond.basis), (Inward::Pipe(PipeId(0)), 1024, 5));
-    assert_eq!((bond.key, bond.primary.as_deref(), bond.reselect), (KeySource::Inner, Some("p2"), Reselect::Failure));
+    assert_eq!(
+        (bond.key, bond.primary.as_deref(), bond.reselect),
+        (KeySource::Inner, Some("p2"), Reselect::Failure)
+    );
     assert_eq!((bond.updelay_ms, bond.downdelay_ms, bond.learnt_max), (2000, 10, 77));
     assert_eq!((bond.idle_gap_ns, bond.idle_gap_max_ns), (2_000_000, 3_000_000_000));
     let probe = bond.probe.as_ref().unwrap();
-    assert_eq!((probe.targets.len(), probe.interval_ms, probe.missed_max, probe.need), (2, 100, 3, Need::All));
-    assert_eq!((bond.rebalance_ms, bond.rule), (1000, Rule { by_capacity: true, moves_on: true, budget: Some(8) }));
+    assert_eq!(
+        (probe.targets.len(), probe.interval_ms, probe.missed_max, probe.need),
+        (2, 100, 3, Need::All)
+    );
+    assert_eq!(
+        (bond.rebalance_ms, bond.rule),
+        (1000, Rule { by_capacity: true, moves_on: true, budget: Some(8) })
+    );
     let lacp = bond.lacp.as_ref().unwrap();
     assert_eq!((lacp.system.priority, lacp.system.mac[5], lacp.key, lacp.min_links), (3, 0x77, 4, 2));
     assert!(!lacp.active && lacp.fallback && lacp.rate == Rate::Slow && lacp.policy == Policy::Count);
@@ -70,8 +91,9 @@ fn a_bond_is_what_it_says() {
 #[test]
 fn a_bond_can_use_the_hash_of_the_nic() {
     for (hash, basis) in [("rss", 0), ("{ headers: rss, basis: 5 }", 5)] {
-        let rss =
-            plan(&with_bonds(&format!("{{ bond: {{ name: b, mode: static, members: [p1, p2], hash: {hash} }} }}")));
+        let rss = plan(&with_bonds(&format!(
+            "{{ bond: {{ name: b, mode: static, members: [p1, p2], hash: {hash} }} }}"
+        )));
         let bond = &bonds(&rss)[0];
         assert_eq!((bond.rss, bond.basis, bond.key), (true, basis, KeySource::Outer));
         let pipe = &rss.program.pipes[rss.program.pipe_named("b").unwrap().index()];
@@ -94,7 +116,11 @@ const ERRORS: &[(&str, &str, &str)] = &[
     ("name: p1, mode: static, members: [p1]", "p1, mode", "`p1` is the name of a port already"),
     ("name: drop, mode: static, members: [p1]", "drop", "`drop` is a word of the language"),
     ("GOOD } }, { bond: { GOOD", "b, mode: static, members: [p1, p2] } }]", "two bonds are called so"),
-    ("GOOD } }, { bond: { name: c, mode: static, members: [p0, p2]", "p2] } }]", "port `p2` is a member of bond `b`"),
+    (
+        "GOOD } }, { bond: { name: c, mode: static, members: [p0, p2]",
+        "p2] } }]",
+        "port `p2` is a member of bond `b`",
+    ),
     ("name: b, mode: static, members: [p1, p1]", "p1] }", "port `p1` is a member of bond `b` already"),
     ("name: b, mode: static, members: [p1, p9]", "p9", "there is no port `p9`"),
     ("name: b, mode: static, members: [{ port: p1, wieght: 1 }]", "wieght", "there is no key `wieght` here"),
@@ -141,7 +167,11 @@ const ERRORS: &[(&str, &str, &str)] = &[
         "b, mode",
         "bond `b` looks for elephants when it rebalances",
     ),
-    ("GOOD, hash: rss, rebalance: { elephants: 1 }", "b, mode", "bond `b` cannot find elephants with `hash: rss`"),
+    (
+        "GOOD, hash: rss, rebalance: { elephants: 1 }",
+        "b, mode",
+        "bond `b` cannot find elephants with `hash: rss`",
+    ),
     (
         "name: b, mode: balance_slb, members: [p1], rebalance: { elephants: 1 }",
         "b, mode",
@@ -205,20 +235,25 @@ fn each_error_of_a_bond_has_its_place() {
 
 #[test]
 fn members_of_a_bond_carry_the_same_frames() {
-    let mut bond = bonds(&plan(&with_bonds("{ bond: { name: b, mode: static, members: [p1, p2] } }"))).remove(0);
+    let mut bond =
+        bonds(&plan(&with_bonds("{ bond: { name: b, mode: static, members: [p1, p2] } }"))).remove(0);
     (bond.members[0].mtu, bond.members[1].mtu) = (Some(1500), Some(1400));
     let origin = bond.members[1].origin;
     let problems = ::apps::bond::problems(&[bond]);
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].0, origin);
-    assert!(problems[0].1.to_string().starts_with("the MTU of `p1` is 1500 and that of `p2` 1400"), "{problems:?}");
+    assert!(
+        problems[0].1.to_string().starts_with("the MTU of `p1` is 1500 and that of `p2` 1400"),
+        "{problems:?}"
+    );
 }
 
 #[test]
 fn a_bond_has_64_members_at_most() {
     let ports: Vec<String> = (0..64).map(|at| format!("m{at}")).collect();
-    let members =
-        |more: &str| format!("{{ bond: {{ name: b, mode: static, members: [{}{more}] }} }}", ports.join(", "));
+    let members = |more: &str| {
+        format!("{{ bond: {{ name: b, mode: static, members: [{}{more}] }} }}", ports.join(", "))
+    };
     let declared: String = ports.iter().map(|port| format!("{port}: {{ mem: }}, ")).collect();
     let text = |bonds: &str| format!("ports: {{ {declared} }}\napps: [{bonds}]\n");
     assert!(read("t", &text(&members(""))).plan.is_some());
@@ -238,7 +273,10 @@ fn a_service_stands_on_a_bond_that_leads_nowhere_else() {
     for more in [", inside: p0", ", root: a"] {
         let told = wrong(&with_bonds(&(bond(more) + lb)));
         assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].starts_with("3:24: error: bond `b` sends what comes in to its `inside` or `root`"), "{told:?}");
+        assert!(
+            told[0].starts_with("3:24: error: bond `b` sends what comes in to its `inside` or `root`"),
+            "{told:?}"
+        );
     }
 }
 
@@ -263,11 +301,14 @@ fn an_error_of_a_bond_is_told_once() {
 fn an_entry_of_a_bond_is_one_of_each_member() {
     let bond = "{ bond: { name: b, mode: static, members: [p1, p2] } }";
     let with = |pipe: &str| with_bonds(bond).replace("type: basic, forward: p0, miss: drop", pipe);
-    let basic = "type: basic, match: { udp.dport: per_entry, port: per_entry }, monitor: { counter: per_entry }, forward: p0, \
-                 miss: drop, entries: [{ match: { port: b, udp.dport: 53 }, counter: c }, { match: { port: p0, udp.dport: 53 }, \
+    let basic = "type: basic, match: { udp.dport: per_entry, port: per_entry }, monitor: { counter: \
+        per_entry }, forward: p0, \
+                 miss: drop, entries: [{ match: { port: b, udp.dport: 53 }, counter: c }, { match: { port: \
+                 p0, udp.dport: 53 }, \
                  counter: d }]";
     let expanded = plan(&with(basic));
-    let matches = |plan: &Plan| plan.program.pipes.iter().find(|pipe| pipe.name == "a").unwrap().entries.clone();
+    let matches =
+        |plan: &Plan| plan.program.pipes.iter().find(|pipe| pipe.name == "a").unwrap().entries.clone();
     let keys: Vec<Vec<EntryMatch>> = matches(&expanded).into_iter().map(|entry| entry.matches).collect();
     let key = |port: u128| vec![EntryMatch::Value(53), EntryMatch::Value(port)];
     assert_eq!(keys, [key(1), key(2), key(0)]);
@@ -284,7 +325,8 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     let constant = wrong(&with("type: basic, match: { port: b }, forward: p0, miss: drop"));
     assert!(constant[0].contains("`b` is a bond of several ports (p1, p2)"), "{constant:?}");
     assert!(constant[0].contains("match `port` per entry"), "{constant:?}");
-    for text in ["{ match: { port: b, udp.dport: 53 }, counter: c }", "{ match: { port: b, udp.dport: 53 } }"] {
+    for text in ["{ match: { port: b, udp.dport: 53 }, counter: c }", "{ match: { port: b, udp.dport: 53 } }"]
+    {
         let told = match text.contains("counter") {
             true => entry(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),
             false => entry_key(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),

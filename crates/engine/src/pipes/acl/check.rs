@@ -34,7 +34,9 @@ fn covers_field(wide: EntryMatch, narrow: EntryMatch) -> bool {
         (EntryMatch::Masked { value, mask }, EntryMatch::Masked { value: inner, mask: finer }) => {
             mask & !finer == 0 && inner & mask == value
         }
-        (EntryMatch::Range { first, last }, EntryMatch::Range { first: from, last: to }) => first <= from && to <= last,
+        (EntryMatch::Range { first, last }, EntryMatch::Range { first: from, last: to }) => {
+            first <= from && to <= last
+        }
         _ => false,
     }
 }

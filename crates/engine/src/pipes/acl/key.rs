@@ -25,7 +25,9 @@ impl Keys {
     /// ranges of 16 bits, so a narrower field matched by range has 16 bits to itself.
     pub fn new(fields: &[(Field, u32)]) -> Keys {
         let mut needs: Vec<LevelLayers> = Vec::new();
-        for wanted in fields.iter().map(|(field, _)| field.needs()).filter(|needs| *needs != LevelLayers::default()) {
+        for wanted in
+            fields.iter().map(|(field, _)| field.needs()).filter(|needs| *needs != LevelLayers::default())
+        {
             if !needs.contains(&wanted) {
                 needs.push(wanted);
             }
@@ -34,7 +36,8 @@ impl Keys {
         let bits: Vec<u32> = bits.chain(needs.iter().map(|_| 1)).collect();
         let (places, words) = pack(&bits);
         let (places, presence) = places.split_at(fields.len());
-        let present = |field: Field| needs.iter().position(|one| *one == field.needs()).map(|at| presence[at]);
+        let present =
+            |field: Field| needs.iter().position(|one| *one == field.needs()).map(|at| presence[at]);
         let mut keys = Keys { groups: Vec::new(), fields: Vec::new(), words };
         for (&(field, _), &place) in fields.iter().zip(places) {
             let layers = field.needs();

@@ -9,5 +9,9 @@ pub use table::AclTable;
 
 use super::Type;
 
-pub const TYPE: Type =
-    Type { word: "acl", criteria: &["masked", "range"], matches: "a value, `masked` or `range`", priorities: true };
+pub const TYPE: Type = Type {
+    word: "acl",
+    criteria: &["masked", "range"],
+    matches: "a value, `masked` or `range`",
+    priorities: true,
+};

@@ -52,7 +52,8 @@ impl AclTable {
             Criterion::Range => Some(16),
             _ => None,
         })?;
-        let fields: Vec<(Field, u32)> = fields.into_iter().map(|(field, least)| (field, least as u32)).collect();
+        let fields: Vec<(Field, u32)> =
+            fields.into_iter().map(|(field, least)| (field, least as u32)).collect();
         let (keys, capacity) = (Keys::new(&fields), pipe.capacity as usize);
         let rules = match keys.words {
             0..=2 => Rules::Two(Acl::with_capacity(capacity, secret)),
@@ -68,8 +69,8 @@ impl AclTable {
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let (batch, packets, list) = (look.batch, look.packets, look.list);
         let rows = &mut *look.rows;
-        let hits =
-            each_width!(&self.rules, acl => acl.lookup_batch(&self.keys.gather(batch, packets, list), list, rows));
+        let hits = each_width!(&self.rules, acl => acl.lookup_batch(&self.keys.gather(batch, packets, list),
+            list, rows));
         for slot in Bits(hits) {
             rows[slot] = self.row_of[rows[slot] as usize];
         }
@@ -114,9 +115,12 @@ impl AclTable {
     /// Returns all entries and their rows.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        let live = self.entries.iter().zip(&self.row_of).filter_map(|(entry, &row)| Some((entry.as_ref()?, row)));
-        live.map(|((matches, priority), row)| (EntryKey { matches: matches.clone(), priority: *priority }, row))
-            .collect()
+        let live =
+            self.entries.iter().zip(&self.row_of).filter_map(|(entry, &row)| Some((entry.as_ref()?, row)));
+        live.map(|((matches, priority), row)| {
+            (EntryKey { matches: matches.clone(), priority: *priority }, row)
+        })
+        .collect()
     }
 
     /// Returns the number of entries.

@@ -16,7 +16,8 @@ use packet::KeySource;
 pub const TYPE: Type =
     Type { word: "flow", criteria: &[], matches: "a value; its key is the flow key", priorities: false };
 
-pub const BLANK: PipeKind = PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
+pub const BLANK: PipeKind =
+    PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
 
 /// Default capacity for flows.
 pub const FLOWS: usize = 65_536;

@@ -66,7 +66,8 @@ impl Flows {
                     self.table.pin(at, Decision::Pinned(row));
                     break;
                 }
-                let other = self.table.iter().find(|(_, flow)| !self.own.contains_key(flow.key())).map(|(at, _)| at);
+                let other =
+                    self.table.iter().find(|(_, flow)| !self.own.contains_key(flow.key())).map(|(at, _)| at);
                 let Some(other) = other else { break };
                 self.forget(other, DeltaReason::Evicted);
                 gone += 1;

@@ -158,7 +158,9 @@ impl Flows {
             _ if self.own.contains_key(flow.key()) => FlowDecision::Own,
             Decision::Pinned(row) if row == self.default_row => FlowDecision::Default,
             Decision::Pinned(row) => self.targets.target(row).map_or(FlowDecision::Own, FlowDecision::Pinned),
-            Decision::Group(_) | Decision::Cached(_) => FlowDecision::Follow(self.learn.group().unwrap_or_default()),
+            Decision::Group(_) | Decision::Cached(_) => {
+                FlowDecision::Follow(self.learn.group().unwrap_or_default())
+            }
         };
         FlowSnapshot {
             key: *flow.key(),

@@ -9,8 +9,12 @@ use crate::check::{FindingKind, lost, too_large};
 use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
 use packet::{Depth, Field, KeySource};
 
-pub const TYPE: Type =
-    Type { word: "hash", criteria: &[], matches: "a value; its entries are the group's targets", priorities: false };
+pub const TYPE: Type = Type {
+    word: "hash",
+    criteria: &[],
+    matches: "a value; its entries are the group's targets",
+    priorities: false,
+};
 
 pub const BLANK: PipeKind = PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) };
 
@@ -32,7 +36,9 @@ impl HashInput {
     /// Returns how deep it reads.
     pub fn depth(&self) -> Depth {
         match self {
-            HashInput::Fields(fields) => fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default(),
+            HashInput::Fields(fields) => {
+                fields.iter().map(|(field, _)| field.depth()).max().unwrap_or_default()
+            }
             HashInput::Select(source) => key_depth(*source),
             // Not every frame has a NIC's hash.
             HashInput::Rss => key_depth(KeySource::Outer),

@@ -28,7 +28,12 @@ impl HashTable {
     ///
     /// # Errors
     /// The hashed fields are too wide, or the pipe has per-entry matches.
-    pub fn new(pipe: &Pipe, program: &Program, input: &HashInput, group: GroupId) -> Result<HashTable, CompileError> {
+    pub fn new(
+        pipe: &Pipe,
+        program: &Program,
+        input: &HashInput,
+        group: GroupId,
+    ) -> Result<HashTable, CompileError> {
         compile::fields(pipe, |_| None)?;
         let plan = match input {
             HashInput::Select(_) | HashInput::Rss | HashInput::RoundRobin => KeyPlan::default(),

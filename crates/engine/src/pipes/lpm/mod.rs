@@ -8,8 +8,12 @@ use super::Type;
 use crate::check::FindingKind;
 use crate::program::{Criterion, Pipe};
 
-pub const TYPE: Type =
-    Type { word: "lpm", criteria: &["prefix"], matches: "a value, and `prefix` for one field", priorities: false };
+pub const TYPE: Type = Type {
+    word: "lpm",
+    criteria: &["prefix"],
+    matches: "a value, and `prefix` for one field",
+    priorities: false,
+};
 
 /// Checks that exactly one field is matched by prefix.
 pub fn check(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {

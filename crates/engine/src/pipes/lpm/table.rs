@@ -21,7 +21,8 @@ impl LpmTable {
     /// # Errors
     /// The pipe matches no field, several fields, or one that is not an address matched by prefix.
     pub fn new(pipe: &Pipe) -> Result<LpmTable, CompileError> {
-        let fields = compile::fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
+        let fields =
+            compile::fields(pipe, |criterion| (criterion == Criterion::Prefix).then_some(u128::MAX))?;
         let [(field, _)] = fields[..] else { return Err(CompileError::Prefix(pipe.name.clone())) };
         let width = match field.spec().bits {
             32 => Width::V4,

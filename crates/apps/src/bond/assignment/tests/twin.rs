@@ -133,7 +133,10 @@ impl Twin {
         prop_assert!((0..after[0].len()).all(is_home), "a bucket is not at home");
         for entry in moves.iter().filter(|entry| entry.when == When::Idle) {
             let from = before[0][entry.bucket as usize];
-            prop_assert!(matches!(event, Event::Remove(_)) || self.members[&from].1, "the dead are left at once");
+            prop_assert!(
+                matches!(event, Event::Remove(_)) || self.members[&from].1,
+                "the dead are left at once"
+            );
         }
         Ok(())
     }
@@ -194,7 +197,8 @@ impl Twin {
                 let returned = |at: usize| if after[1][at] == member { member } else { before[0][at] };
                 let mut table: Vec<u16> = (0..after[0].len()).map(returned).collect();
                 while self.take_one(member, &living, &mut table, after[1]) {}
-                let taken = |table: &[u16]| living.iter().map(|&member| of(table, member).len()).collect::<Vec<_>>();
+                let taken =
+                    |table: &[u16]| living.iter().map(|&member| of(table, member).len()).collect::<Vec<_>>();
                 prop_assert_eq!(taken(&table), taken(after[0]));
             }
         }
@@ -244,7 +248,10 @@ impl Twin {
             modest[entry.bucket as usize] = before[0][entry.bucket as usize];
         }
         let all: Vec<u16> = self.members.keys().copied().collect();
-        prop_assert!(stood_in.is_empty() || self.worst(&modest, &all) > 1, "a stand-in was moved that nobody needed");
+        prop_assert!(
+            stood_in.is_empty() || self.worst(&modest, &all) > 1,
+            "a stand-in was moved that nobody needed"
+        );
         let rehomed: Vec<u32> = differences(before[1], after[1]).iter().map(|change| change.0).collect();
         prop_assert_eq!(rehomed, of(before[1], member));
         prop_assert!(!after[0].contains(&member) && !after[1].contains(&member));
@@ -253,7 +260,12 @@ impl Twin {
 
     /// Needed: as many homes as some members have too many, and that nobody is more than a bucket from its
     /// share after.
-    fn check_shares(&mut self, member: u16, before: [&[u16]; 2], after: [&[u16]; 2]) -> Result<(), TestCaseError> {
+    fn check_shares(
+        &mut self,
+        member: u16,
+        before: [&[u16]; 2],
+        after: [&[u16]; 2],
+    ) -> Result<(), TestCaseError> {
         self.undo.clear();
         let all: Vec<u16> = self.members.keys().copied().collect();
         if all.iter().all(|member| self.members[member].0 == 0) {
@@ -275,13 +287,20 @@ impl Twin {
                 modest[bucket as usize] = from;
             }
         }
-        prop_assert!(modest == after[1] || self.worst(&modest, &all) > 1, "moves between others that nobody needed");
+        prop_assert!(
+            modest == after[1] || self.worst(&modest, &all) > 1,
+            "moves between others that nobody needed"
+        );
         Ok(())
     }
 }
 
 fn differences(before: &[u16], after: &[u16]) -> Vec<(u32, u16)> {
-    (0..).zip(before.iter().zip(after)).filter(|slot| slot.1.0 != slot.1.1).map(|slot| (slot.0, *slot.1.1)).collect()
+    (0..)
+        .zip(before.iter().zip(after))
+        .filter(|slot| slot.1.0 != slot.1.1)
+        .map(|slot| (slot.0, *slot.1.1))
+        .collect()
 }
 
 fn homes(assignment: &Assignment) -> Vec<u16> {
@@ -329,15 +348,18 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_fresh_table_is_what_wants_count_fills(weights in prop::collection::vec(prop_oneof![0_u32..5, any::<u32>()], 1..9)) {
+    fn a_fresh_table_is_what_wants_count_fills(weights in prop::collection::vec(prop_oneof![0_u32..5,
+        any::<u32>()], 1..9)) {
         let assignment = up(256, &weights);
         let (twin, _) = fill_wants(None, &weights, 256);
         let counts = counts(&assignment, 1..=weights.len() as u16);
         for (at, &weight) in weights.iter().enumerate() {
             let filled = twin.iter().filter(|&&slot| usize::from(slot) == at).count();
-            let others = weights.iter().enumerate().filter(|&(other, &same)| other != at && same == weight).count();
+            let others = weights.iter().enumerate().filter(|&(other, &same)| other != at && same ==
+                weight).count();
             // Of equal remainders another may be rounded up.
-            prop_assert!(counts[at] == filled || others > 0 && counts[at].abs_diff(filled) == 1, "{counts:?} {twin:?}");
+            prop_assert!(counts[at] == filled || others > 0 && counts[at].abs_diff(filled) == 1,
+                "{counts:?} {twin:?}");
         }
     }
 }

@@ -12,9 +12,11 @@ const FRAME: [u8; 74] = [
     0x01, 0x80, 0xc2, 0x00, 0x00, 0x02, 0x02, 0x11, 0x22, 0x33, 0x44, 0x55, 0x88, 0x09,
     0x01, 0x01,
     // Actor: system 54321, key 3333, port 111/11, activity timeout aggregation synchronized.
-    0x01, 0x14, 0xd4, 0x31, 0x50, 0x54, 0x00, 0x00, 0x00, 0x01, 0x0d, 0x05, 0x00, 0x6f, 0x00, 0x0b, 0x0f, 0, 0, 0,
+    0x01, 0x14, 0xd4, 0x31, 0x50, 0x54, 0x00, 0x00, 0x00, 0x01, 0x0d, 0x05, 0x00, 0x6f, 0x00, 0x0b, 0x0f, 0,
+        0, 0,
     // Partner: system 65534, key 15, port 128/513, activity aggregation synchronized collecting distributing.
-    0x02, 0x14, 0xff, 0xfe, 0x50, 0x54, 0x00, 0x00, 0x00, 0x02, 0x00, 0x0f, 0x00, 0x80, 0x02, 0x01, 0x3d, 0, 0, 0,
+    0x02, 0x14, 0xff, 0xfe, 0x50, 0x54, 0x00, 0x00, 0x00, 0x02, 0x00, 0x0f, 0x00, 0x80, 0x02, 0x01, 0x3d, 0,
+        0, 0,
     // Collector: 50 000 us; terminator. Reserved bytes follow.
     0x03, 0x10, 0x13, 0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
     0x00, 0x00,
@@ -39,7 +41,13 @@ fn pdu() -> LacpPdu {
             system: System { priority: 65534, mac: [0x50, 0x54, 0, 0, 0, 2] },
             key: 15,
             port: Port { priority: 128, number: 513 },
-            state: state(&[State::ACTIVITY, State::AGGREGATION, State::SYNC, State::COLLECTING, State::DISTRIBUTING]),
+            state: state(&[
+                State::ACTIVITY,
+                State::AGGREGATION,
+                State::SYNC,
+                State::COLLECTING,
+                State::DISTRIBUTING,
+            ]),
         },
         collector_delay: 5000,
     }
@@ -148,7 +156,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0usize..130, byte: u8) {
+    fn any_bytes_are_parsed_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..200),
+        at in 0usize..130, byte: u8) {
         let _ = parse(&bytes);
         let mut near = frame();
         near.splice(at.min(124).., bytes.iter().copied());

@@ -127,7 +127,8 @@ fn markers_are_answered_with_what_they_asked_ten_a_second_at_most() {
         net.run(10 * MS);
     }
     let is_answer = |frame: &[u8]| matches!(parse(frame), Ok(Pdu::MarkerResponse(_)));
-    let answers: Vec<u64> = net.ends[0].sent.iter().filter(|sent| is_answer(&sent.2)).map(|sent| sent.0).collect();
+    let answers: Vec<u64> =
+        net.ends[0].sent.iter().filter(|sent| is_answer(&sent.2)).map(|sent| sent.0).collect();
     assert_eq!((answers.len(), most_in_a_second(&answers)), (31, 10));
     let counters = net.status(0, 1).counters;
     assert_eq!((counters.markers_received, counters.markers_unanswered), (301, 270));
@@ -163,7 +164,10 @@ fn churn_is_a_minute_out_of_sync() {
     assert_eq!((status.actor_churn, status.partner_churn), ("churning", "churning"));
     assert_eq!((status.counters.actor_churned, status.counters.partner_churned), (1, 1));
     for notice in [Notice::ActorChurn, Notice::PartnerChurn] {
-        assert_eq!(net.ends[0].reports.iter().filter(|report| (report.1, report.2) == (2, notice)).count(), 1);
+        assert_eq!(
+            net.ends[0].reports.iter().filter(|report| (report.1, report.2) == (2, notice)).count(),
+            1
+        );
     }
     let other = net.status(0, 1);
     assert_eq!((other.actor_churn, other.partner_churn), ("none", "none"));

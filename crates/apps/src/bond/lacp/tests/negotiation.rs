@@ -64,7 +64,10 @@ fn two_links_are_negotiated_within_three_seconds() {
         for member in [1, 2] {
             let status = net.status(end, member);
             assert_eq!((status.receive, status.mux, status.periodic), ("current", "distributing", "fast"));
-            assert_eq!((status.actor.state.to_string().as_str(), status.partner.state), (ALL_SIX, State(0x3f)));
+            assert_eq!(
+                (status.actor.state.to_string().as_str(), status.partner.state),
+                (ALL_SIX, State(0x3f))
+            );
             assert_eq!(status.partner, net.status(other, member).actor);
             assert_eq!(status.partner.system.priority, 65534);
         }
@@ -76,7 +79,11 @@ fn nothing_is_sent_before_the_other_end_takes_it() {
     let net = negotiated(config(1), config(2), 3);
     let first = |end: usize, member: u16, wanted: fn(&(u64, u16, bool, bool)) -> bool| {
         let changes = net.ends[end].changes.iter();
-        changes.filter(|change| change.1 == member).find(|change| wanted(change)).map(|change| change.0).unwrap()
+        changes
+            .filter(|change| change.1 == member)
+            .find(|change| wanted(change))
+            .map(|change| change.0)
+            .unwrap()
     };
     for (end, other) in [(0, 1), (1, 0)] {
         for member in 1..=3 {
@@ -175,7 +182,9 @@ fn carrier_of_one_end_only() {
 
 #[test]
 fn active_finds_passive_and_passive_does_not_find_passive() {
-    for (a, b) in [(config(1), passive(2)), (passive(1), config(2)), (slow(1), Config { active: false, ..slow(2) })] {
+    for (a, b) in
+        [(config(1), passive(2)), (passive(1), config(2)), (slow(1), Config { active: false, ..slow(2) })]
+    {
         let mut net = Net::pair(a, b, 2);
         assert!(net.run_until(3 * SEC, Net::all_work).is_some());
     }
@@ -210,7 +219,10 @@ fn each_end_waits_as_long_as_it_said() {
             let sent = net.ends[end].pdus(1).iter().filter(|pdu| pdu.0 > net.now - 120 * SEC).count();
             let asked = if rates[1 - end] == Rate::Fast { 119..=121 } else { 3..=5 };
             assert!(asked.contains(&sent), "{rates:?} end {end} sent {sent} in 120 s");
-            assert_eq!(net.status(end, 1).periodic, if rates[1 - end] == Rate::Fast { "fast" } else { "slow" });
+            assert_eq!(
+                net.status(end, 1).periodic,
+                if rates[1 - end] == Rate::Fast { "fast" } else { "slow" }
+            );
         }
         let cut = net.now;
         net.cut(0, true);
@@ -239,7 +251,10 @@ fn a_change_of_rate_breaks_nothing() {
         assert_eq!(net.ends[end].changes.len(), 4, "up once, each member in two steps");
     }
     net.cut(0, true);
-    assert!(net.run_until(3 * SEC, |net| !net.works(0, 1) && !net.works(1, 1)).is_some(), "fast it is at the end");
+    assert!(
+        net.run_until(3 * SEC, |net| !net.works(0, 1) && !net.works(1, 1)).is_some(),
+        "fast it is at the end"
+    );
 }
 
 #[test]
@@ -279,7 +294,8 @@ fn a_partner_that_returns_with_another_system_id_is_taken() {
     net.restart(1, config(3));
     assert!(net.run_until(3 * SEC, Net::all_work).is_some());
     assert_eq!(net.status(0, 1).partner.system, config(3).system);
-    let changed = net.ends[0].reports.iter().filter(|report| matches!(report.2, Notice::PartnerChanged { .. }));
+    let changed =
+        net.ends[0].reports.iter().filter(|report| matches!(report.2, Notice::PartnerChanged { .. }));
     assert_eq!(changed.count(), 2);
 }
 
@@ -343,7 +359,8 @@ fn a_lossy_link_is_negotiated_and_held() {
 #[test]
 fn a_late_caller_hands_over_what_waits_before_it_ticks() {
     let mut net = negotiated(config(1), config(2), 2);
-    let frames: Vec<_> = [1, 2].map(|member| (member, net.ends[1].sent.iter().rfind(|sent| sent.1 == member))).into();
+    let frames: Vec<_> =
+        [1, 2].map(|member| (member, net.ends[1].sent.iter().rfind(|sent| sent.1 == member))).into();
     let frames: Vec<(u16, Vec<u8>)> =
         frames.into_iter().map(|(member, sent)| (member, sent.unwrap().2.clone())).collect();
     // Our thread did not run for 5 s, longer than the partner may be silent.
@@ -370,7 +387,11 @@ fn fallback_is_said_once_every_link_that_is_up_is_silent() {
     net.carrier(0, 2, false);
     assert_eq!(net.ends[0].negotiation, Negotiation::Fallback);
     net.carrier(0, 1, false);
-    assert_eq!(net.ends[0].negotiation, Negotiation::Configured, "without a link there is nothing to fall back on");
+    assert_eq!(
+        net.ends[0].negotiation,
+        Negotiation::Configured,
+        "without a link there is nothing to fall back on"
+    );
     net.carrier(0, 1, true);
     net.cut(0, false);
     net.run(1100 * MS);
@@ -416,7 +437,8 @@ fn a_partner_is_in_sync_if_it_says_so_of_this_link() {
 fn a_partner_that_has_not_heard_us_is_answered_at_once_and_sent_nothing() {
     let mut net = with_partner(config(1), |_| {});
     assert!(net.works(0, 1));
-    let mut pdu = LacpPdu { actor: net.status(0, 1).partner, partner: net.status(0, 1).actor, collector_delay: 0 };
+    let mut pdu =
+        LacpPdu { actor: net.status(0, 1).partner, partner: net.status(0, 1).actor, collector_delay: 0 };
     pdu.actor.state = pdu.actor.state | State::EXPIRED;
     net.run(SEC / 2);
     let sent = net.ends[0].sent.len();
@@ -431,7 +453,10 @@ fn a_partner_that_has_not_heard_us_is_answered_at_once_and_sent_nothing() {
 fn two_ends_of_which_none_speaks_first_are_not_in_sync() {
     let net = with_partner(passive(1), |pdu| pdu.actor.state = State(0x3e));
     assert_eq!(net.ends[0].changes, []);
-    assert!(with_partner(config(1), |pdu| pdu.actor.state = State(0x3e)).works(0, 1), "we speak, and it knows");
+    assert!(
+        with_partner(config(1), |pdu| pdu.actor.state = State(0x3e)).works(0, 1),
+        "we speak, and it knows"
+    );
     let unaware = |pdu: &mut LacpPdu| {
         pdu.actor.state = State(0x3e);
         pdu.partner.state = pdu.partner.state.with(State::ACTIVITY, false);

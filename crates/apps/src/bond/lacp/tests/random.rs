@@ -54,7 +54,8 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => speak.prop_map(|(member, system, key, port, state, knows)| {
             Happening::Speak { member, system, key, port, state, knows }
         }),
-        2 => (member(), any::<bool>(), bytes).prop_map(|(member, header, bytes)| Happening::Bytes(member, header, bytes)),
+        2 => (member(), any::<bool>(), bytes).prop_map(|(member, header, bytes)| Happening::Bytes(member,
+            header, bytes)),
         6 => prop_oneof![0u64..3 * SEC, 0u64..100 * SEC].prop_map(Happening::Wait),
         4 => Just(Happening::Tick),
         1 => configuration().prop_map(Happening::Reconfigure),
@@ -63,7 +64,8 @@ fn happening() -> impl Strategy<Value = Happening> {
 
 prop_compose! {
     fn configuration()(
-        own in 1u8..3, active: bool, fast: bool, min_links in 0u16..4, policy in 0..3, fallback: bool, key in 1u16..3,
+        own in 1u8..3, active: bool, fast: bool, min_links in 0u16..4, policy in 0..3, fallback: bool,
+            key in 1u16..3,
     ) -> Config {
         let rate = if fast { Rate::Fast } else { Rate::Slow };
         let policy = [Policy::Stable, Policy::Bandwidth, Policy::Count][policy as usize];

@@ -52,7 +52,8 @@ fn a_wrong_system_costs_the_member_that_leads_to_it() {
     assert_eq!((used(&net, 0), used(&net, 1), used(&net, 2)), (vec![1, 2], vec![1, 2], vec![]));
     assert_eq!(net.states(0, 3), ("current", "detached"));
     let status = net.ends[0].lacp.status();
-    let list: Vec<_> = status.aggregators.iter().map(|at| (at.active, at.partner.mac[5], at.members.clone())).collect();
+    let list: Vec<_> =
+        status.aggregators.iter().map(|at| (at.active, at.partner.mac[5], at.members.clone())).collect();
     assert_eq!(list, [(true, 2, vec![1, 2]), (false, 3, vec![3])]);
     assert_eq!((status.aggregators[0].speed_bps, status.links), (20_000_000_000, 2));
 }
@@ -92,7 +93,8 @@ fn policies_choose_among_partners() {
 
 #[test]
 fn stable_stays_and_the_others_move_to_what_is_better() {
-    for (policy, expected) in [(Policy::Stable, vec![1]), (Policy::Bandwidth, vec![2, 3]), (Policy::Count, vec![2, 3])]
+    for (policy, expected) in
+        [(Policy::Stable, vec![1]), (Policy::Bandwidth, vec![2, 3]), (Policy::Count, vec![2, 3])]
     {
         let mut net = star(Config { policy, ..config(1) }, &[1]);
         net.run(5 * SEC);
@@ -125,7 +127,11 @@ fn fewer_than_min_links_are_not_used() {
     net.carrier(0, 1, false);
     assert_eq!(used(&net, 0), [] as [u16; 0]);
     net.run(MS);
-    assert_eq!(used(&net, 1), [1], "who takes nothing is sent nothing, but for the link where that cannot be said");
+    assert_eq!(
+        used(&net, 1),
+        [1],
+        "who takes nothing is sent nothing, but for the link where that cannot be said"
+    );
     net.carrier(0, 1, true);
     net.run(4 * SEC);
     assert!(net.all_work());
@@ -152,7 +158,11 @@ fn a_loop_is_reported_and_never_selected() {
         assert_eq!(net.states(0, member), ("defaulted", "detached"));
         assert!(net.status(0, member).counters.refused(Refusal::OwnSystem) > 100);
         assert_eq!(net.status(0, member).counters.lacpdus_received, 0);
-        let loops = net.ends[0].reports.iter().filter(|report| (report.1, report.2) == (member, Notice::Loop)).count();
+        let loops = net.ends[0]
+            .reports
+            .iter()
+            .filter(|report| (report.1, report.2) == (member, Notice::Loop))
+            .count();
         assert!((4..=12).contains(&loops), "{loops}");
     }
 }
@@ -238,7 +248,8 @@ proptest! {
         theirs.sort();
         prop_assert!(!ours.is_empty());
         let keys = |member: &u16| (links[usize::from(*member) - 1].0, links[usize::from(*member) - 1].1);
-        let expected: Vec<u16> = (1..=links.len() as u16).filter(|member| keys(member) == keys(&ours[0])).collect();
+        let expected: Vec<u16> = (1..=links.len() as u16).filter(|member| keys(member) ==
+            keys(&ours[0])).collect();
         prop_assert_eq!(&ours, &expected);
         prop_assert_eq!(&theirs, &expected);
     }

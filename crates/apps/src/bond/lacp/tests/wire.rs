@@ -197,7 +197,10 @@ impl Net {
             self.deliver();
             for end in 0..self.ends.len() {
                 self.handle(end, Event::Tick);
-                assert!(self.ends[end].lacp.wake_ns().is_none_or(|wake| wake > self.now), "a tick does what is due");
+                assert!(
+                    self.ends[end].lacp.wake_ns().is_none_or(|wake| wake > self.now),
+                    "a tick does what is due"
+                );
             }
         }
         self.now = until;
