@@ -37,14 +37,14 @@ pub fn offences() -> Vec<Offence> {
         let Some((_, uses, tests_use)) = ARROWS.iter().find(|(from, ..)| *from == name) else {
             let advice =
                 format!("crate `{name}` has no row in ARROWS (crates/cli/tests/tidy/arrows.rs): add one");
-            offences.push(Offence { rule: "arrow", path, line: 1, advice });
+            offences.push(Offence { path, line: 1, advice });
             continue;
         };
         for (line, to, in_tests) in dependencies(&manifest) {
             if !(uses.contains(&to) || in_tests && tests_use.contains(&to)) {
                 let advice =
                     format!("`{name}` must not use `{to}`: see ARROWS in crates/cli/tests/tidy/arrows.rs");
-                offences.push(Offence { rule: "arrow", path: path.clone(), line, advice });
+                offences.push(Offence { path: path.clone(), line, advice });
             }
         }
     }

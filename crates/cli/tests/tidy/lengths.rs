@@ -19,7 +19,7 @@ pub fn long_files() -> Vec<Offence> {
         if lines > FILE_LINES_MAX {
             let advice =
                 format!("the file has {lines} lines, more than {FILE_LINES_MAX}: split it by what it knows");
-            offences.push(Offence { rule: "file", path: file.path, line: FILE_LINES_MAX + 1, advice });
+            offences.push(Offence { path: file.path, line: FILE_LINES_MAX + 1, advice });
         }
     }
     offences
@@ -37,7 +37,7 @@ pub fn long_lines() -> Vec<Offence> {
             let wraps = !listing && !line.starts_with('|') && line.split_whitespace().count() > 2;
             if columns > COLUMNS_MAX && wraps {
                 let advice = format!("the line has {columns} columns, more than {COLUMNS_MAX}: wrap it");
-                offences.push(Offence { rule: "column", path: file.path.clone(), line: at + 1, advice });
+                offences.push(Offence { path: file.path.clone(), line: at + 1, advice });
             }
         }
     }
@@ -57,7 +57,7 @@ pub fn long_functions() -> Vec<Offence> {
                 let advice = format!(
                     "`{name}` has {lines} lines, more than {FUNCTION_LINES_MAX}: split it by its steps"
                 );
-                offences.push(Offence { rule: "function", path: file.path.clone(), line: first, advice });
+                offences.push(Offence { path: file.path.clone(), line: first, advice });
             }
         }
     }

@@ -23,12 +23,7 @@ pub fn without_test() -> Vec<Offence> {
     for sentence in sentences(&read(SPECIFICATION)) {
         let number = sentence.number.to_uppercase();
         let mut offend = |advice: String| {
-            offences.push(Offence {
-                rule: "sentence",
-                path: SPECIFICATION.into(),
-                line: sentence.line,
-                advice,
-            });
+            offences.push(Offence { path: SPECIFICATION.into(), line: sentence.line, advice });
         };
         if sentence.tests.is_empty() {
             offend(format!("sentence {number} names no test: write one and name it"));
@@ -53,7 +48,7 @@ pub fn without_sentence() -> Vec<Offence> {
         if is_number(number) && !sentences.iter().any(|sentence| sentence.tests.contains(&name)) {
             let advice =
                 format!("no sentence of {SPECIFICATION} names `{name}`: name it in sentence {number}");
-            offences.push(Offence { rule: "sentence", path, line, advice });
+            offences.push(Offence { path, line, advice });
         }
     }
     offences

@@ -27,7 +27,7 @@ pub fn file_names() -> Vec<Offence> {
         if parts.any(|part| named(&part)) {
             let advice =
                 "the name does not say what is inside: name it by a noun of what it knows".to_string();
-            offences.push(Offence { rule: "name", path, line: 1, advice });
+            offences.push(Offence { path, line: 1, advice });
         }
     }
     offences
@@ -47,12 +47,7 @@ pub fn identifiers() -> Vec<Offence> {
                     continue;
                 }
                 let advice = format!("`{word}` is out: say what it is in the terms of the field");
-                offences.push(Offence {
-                    rule: "word",
-                    path: file.path.clone(),
-                    line: line_of(&code, at),
-                    advice,
-                });
+                offences.push(Offence { path: file.path.clone(), line: line_of(&code, at), advice });
             }
         }
     }
