@@ -272,7 +272,7 @@ fn what_cannot_be_opened_is_answered_in_a_sentence() {
     assert_eq!(misspelt.lines().count(), 1, "{misspelt}");
     let argument = refusal(&folder, &configuration(&recording, "net_null0,sizze=3", ""));
     assert!(
-        argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` refuses it"),
+        argument.contains("port `sink`: the driver of DPDK device `net_null0,sizze=3` rejects it"),
         "{argument}"
     );
     let queues = refusal(&folder, &configuration(&recording, "net_null0", "workers: 2"));
