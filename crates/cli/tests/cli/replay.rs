@@ -98,7 +98,11 @@ fn a_garbled_length_names_the_byte_too() {
     folder.write("garbled.pcap", &bytes);
     let said = weir(folder.path(), &["replay", "weir.yaml", "garbled.pcap", "-o", "out.pcap"]);
     assert_eq!(said.code, Some(1));
-    assert!(said.err.contains(&format!("byte {second}")) && said.err.contains("the file is corrupt here"), "{}", said.err);
+    assert!(
+        said.err.contains(&format!("byte {second}")) && said.err.contains("the file is corrupt here"),
+        "{}",
+        said.err
+    );
     assert_eq!(recorded(&folder.file("out.pcap")).len(), 1);
 }
 

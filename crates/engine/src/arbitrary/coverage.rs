@@ -173,7 +173,9 @@ impl Coverage {
     #[must_use]
     pub fn wanted() -> Vec<String> {
         let writable = |field: &&Field| field.spec().access == Access::Writable;
-        let matched = Field::ALL.iter().map(|field| format!("field:{field}"));
+        // ARP inside a tunnel is made too seldom to be counted on: tests/interpreter/frames.rs reads it.
+        let usual = |field: &&Field| !field.name().starts_with("inner.arp.");
+        let matched = Field::ALL.iter().filter(usual).map(|field| format!("field:{field}"));
         let written = Field::ALL.iter().filter(writable).map(|field| format!("write:{field}"));
         let reasons = REASONS.iter().map(|reason| format!("drop:{reason}"));
         let operations =

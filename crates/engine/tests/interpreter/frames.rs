@@ -154,8 +154,12 @@ fn f7_other_arp_and_tunnels_inside_a_tunnel_are_not_read() {
     let arp = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(type=2054 payload=00)");
     assert_eq!(meets(only(Field::EthType.inner(), 0x0806, 0xffff), &arp), HIT);
     assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &arp), MISS);
-    let whole = frame("vni=5 inner(arp=request)");
-    assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &whole), HIT);
+    let whole = frame("vni=5 inner(arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2)");
+    let fields =
+        [(Field::ArpOperation, 1), (Field::ArpSenderIp, 0x0a00_0001), (Field::ArpTargetIp, 0x0a00_0002)];
+    for (field, value) in fields {
+        assert_eq!(meets(only(field.inner(), value, field.max()), &whole), HIT, "{field}");
+    }
     let twice =
         frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789)");
     assert_eq!(meets(only(Field::L4Dport.inner(), 4789, 0xffff), &twice), HIT);
