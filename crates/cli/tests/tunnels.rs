@@ -172,8 +172,7 @@ const TUNNELS: &[Tunnel] = &[
     Tunnel {
         name: "gue over IPv4 (ipip, encap gue)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap gue \
-            encap-sport 50000 \
-                 encap-dport 6080 noencap-csum",
+            encap-sport 50000 encap-dport 6080 noencap-csum",
         before: Some("fou add port 6080 gue"),
         word: "gue",
         told: "sport: 50000, dscp: copy",
