@@ -1,6 +1,6 @@
 //! The port trait: where frames come from and where they go. Called once per batch, never per frame.
 
-use crate::{Batch, PoolId, Pools};
+use crate::{Batch, DropReason, PoolId, Pools};
 use std::os::fd::BorrowedFd;
 
 /// One queue of a port, owned by a worker.
@@ -21,10 +21,12 @@ pub trait Port: Send {
     /// in the batch and the caller drops them.
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64;
 
-    /// Returns the length in bytes of the longest frame that can be sent. Longer frames are dropped as
-    /// `oversize` rather than `transmit_full`.
-    fn frame_max(&self) -> usize {
-        usize::MAX
+    /// Returns why a frame of this length in bytes cannot be sent, however long it waits; `None` if only a
+    /// full transmit queue can keep it from being sent. It is dropped for this reason rather than as
+    /// `transmit_full`.
+    fn refuses(&self, length: usize) -> Option<DropReason> {
+        let _ = length;
+        None
     }
 
     /// Rings doorbells, takes back completed frames and refills. Called once per breath after the last

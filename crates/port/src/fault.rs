@@ -16,7 +16,7 @@
 //! some 20 ns per frame.
 #![forbid(unsafe_code)]
 
-use packet::{BATCH, Batch, Bits, Frame, PoolId, Pools, Port, PortStatistics};
+use packet::{BATCH, Batch, Bits, DropReason, Frame, PoolId, Pools, Port, PortStatistics};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
@@ -513,8 +513,8 @@ impl Port for FaultPort {
         all
     }
 
-    fn frame_max(&self) -> usize {
-        self.inner.frame_max()
+    fn refuses(&self, length: usize) -> Option<DropReason> {
+        self.inner.refuses(length)
     }
 
     fn mode(&self) -> String {

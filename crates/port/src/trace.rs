@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
-use packet::{BATCH, Batch, Bits, PoolId, Pools, Port, PortStatistics};
+use packet::{BATCH, Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
@@ -185,8 +185,8 @@ impl Port for TracePort {
         all
     }
 
-    fn frame_max(&self) -> usize {
-        self.inner.frame_max()
+    fn refuses(&self, length: usize) -> Option<DropReason> {
+        self.inner.refuses(length)
     }
 
     fn mode(&self) -> String {

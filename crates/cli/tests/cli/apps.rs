@@ -2,6 +2,7 @@
 
 use super::folder::Folder;
 use super::running::Daemon;
+use super::wire::Wire;
 use super::{record, recorded, weir};
 use packet::craft::{Recipe, describe};
 use rustix::fd::OwnedFd;
@@ -485,49 +486,6 @@ fn the_documented_client_works() {
     assert_eq!(recorded(&folder.file("p0.pcap")), [describe(&back), describe(&back)]);
 }
 
-/// Two namespaces joined by a veth pair, removed on drop.
-struct Wire {
-    weir: String,
-    far: String,
-}
-
-impl Wire {
-    /// Returns `None` with a message without root; in CI that is a failure.
-    fn new() -> Option<Wire> {
-        if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let name = format!("weirtest-{}", std::process::id());
-        let wire = Wire { weir: format!("{name}-app-w"), far: format!("{name}-app-f") };
-        let Wire { weir, far } = &wire;
-        for line in [
-            format!("ip netns add {weir} && ip netns add {far}"),
-            format!("ip netns exec {weir} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"),
-            format!("ip netns exec {far} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"),
-            format!("ip -n {weir} link add w0 type veth peer name f0 netns {far}"),
-            format!("ip -n {weir} addr add 10.0.0.1/24 dev w0 && ip -n {weir} link set w0 up"),
-            format!("ip -n {far} addr add 10.0.0.2/24 dev f0 && ip -n {far} link set f0 up"),
-            format!("ip netns exec {far} ethtool -K f0 tx off txvlan off"),
-        ] {
-            assert!(
-                Command::new("sh").args(["-c", &line]).stdout(Stdio::null()).status().unwrap().success(),
-                "{line}"
-            );
-        }
-        Some(wire)
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        for netns in [&self.weir, &self.far] {
-            let _ = Command::new("ip").args(["netns", "del", netns]).status();
-        }
-    }
-}
-
 /// Asks 100 times in sequence and prints the median latency in microseconds.
 const ASKER: &str = "
 import socket, time
@@ -545,7 +503,7 @@ print(int(sorted(times)[50] * 1e6))
 /// A program outside weir answers frames that weir punts to it, over a real interface.
 #[test]
 fn a_client_answers_over_af_xdp() {
-    let Some(wire) = Wire::new() else { return };
+    let Some(wire) = Wire::new("app", 1) else { return };
     let folder = Folder::new();
     folder.write(
         "weir.yaml",

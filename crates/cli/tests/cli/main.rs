@@ -7,8 +7,10 @@ mod daemon;
 mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;
+mod interfaces;
 mod replay;
 mod running;
+mod wire;
 
 use packet::craft::Recipe;
 use port::pcap::{Reader, Writer};

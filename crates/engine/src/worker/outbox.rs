@@ -80,13 +80,9 @@ impl Outbox {
         let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
         let list = wanted.map_or(list, |pool| self.move_to_pool(batch, pool, list));
         let accepted = self.ports[port].transmit(&mut self.pools, batch, list);
-        let refused = list & !accepted;
-        if refused != 0 {
-            let longest = self.ports[port].frame_max();
-            let too_long = |slot: &usize| batch.frame(*slot).len() > longest;
-            let oversize = Bits(refused).filter(too_long).fold(0, |list, slot| list | 1 << slot);
-            self.drop_list(batch, oversize, DropReason::Oversize);
-            self.drop_list(batch, refused & !oversize, DropReason::TransmitFull);
+        for slot in Bits(list & !accepted) {
+            let reason = self.ports[port].refuses(batch.frame(slot).len());
+            self.drop_one(batch, slot, reason.unwrap_or(DropReason::TransmitFull));
         }
     }
 
@@ -227,10 +223,10 @@ impl Outbox {
             return Sent::Yes;
         }
         let frame = batch.take(0);
-        let too_long = frame.len() > self.ports[at].frame_max();
+        let reason = self.ports[at].refuses(frame.len());
         self.pools.give(frame);
         batch.clear();
-        if too_long { Sent::Never(DropReason::Oversize) } else { Sent::NotNow }
+        reason.map_or(Sent::NotNow, Sent::Never)
     }
 }
 

@@ -121,8 +121,7 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
             let id = pools.first().id();
             let (first, first_wire) = MemPort::new("a", id);
             let (second, second_wire) = MemPort::new("b", id);
-            let first: Box<dyn Port> =
-                Box::new(Strict { inner: first, pool: Some(id), kernel_path: false, hash });
+            let first: Box<dyn Port> = Box::new(Strict { pool: Some(id), hash, ..Strict::new(first) });
             let mut engine = Engine::new(&program, SECRET).unwrap();
             let moves = Change::MoveBuckets {
                 group: GroupId(0),

@@ -5,8 +5,10 @@ use crate::support::{SECRET, udp};
 use engine::WAITING_MAX;
 use engine::batch::Engine;
 use engine::program::{Forward, PortId};
-use engine::worker::{Command, Rewiring};
-use packet::DropReason;
+use engine::worker::{Command, Rewiring, Worker};
+use packet::{DropReason, Pools};
+use port::MemPort;
+use std::sync::mpsc::sync_channel;
 
 #[test]
 fn injected_frames_are_originated() {
@@ -48,6 +50,32 @@ fn an_injected_frame_waits_for_room_and_goes_before_data() {
     assert_eq!((later.try_recv(), worker.is_waiting()), (Ok(Ok(())), false));
     let ledger = balanced(&worker);
     assert_eq!((ledger.held, dropped(&ledger, DropReason::TransmitFull)), (0, 1));
+}
+
+/// A frame that the port can never send must not be tried for ever, or all later ones wait behind it.
+#[test]
+fn a_frame_that_a_port_never_sends_holds_up_nobody() {
+    let program = all_to(Forward::Port(PortId(0)));
+    let mut pools = Pools::region(8);
+    let (first, wire) = MemPort::new("a", pools.first().id());
+    let (second, data) = MemPort::new("b", pools.first().id());
+    let strict = Strict { lengths: 14..=100, ..Strict::new(first) };
+    let engine = Engine::new(&program, SECRET).unwrap();
+    let (commands, receiver) = sync_channel(8);
+    let worker = Worker::new(engine, vec![Box::new(strict), Box::new(second)], pools);
+    let mut worker = worker.with_commands(receiver);
+    let mut sent = |bytes| inject(&mut worker, &commands, bytes, Some(PortId(0))).0;
+    assert_eq!(sent(vec![1; 13]), Some(Err(DropReason::MalformedEthernet)));
+    assert_eq!(sent(vec![1; 101]), Some(Err(DropReason::Oversize)));
+    assert_eq!(sent(udp(1, 53)), Some(Ok(())));
+    assert_eq!(wire.pop(), Some(udp(1, 53)));
+    // The same for data.
+    [vec![1; 13], udp(2, 53), vec![1; 101]].iter().for_each(|frame| data.push(frame));
+    worker.breathe(1);
+    let ledger = balanced(&worker);
+    let reasons = [DropReason::MalformedEthernet, DropReason::Oversize, DropReason::TransmitFull];
+    assert_eq!(reasons.map(|reason| dropped(&ledger, reason)), [2, 2, 0]);
+    assert_eq!((ledger.transmitted, ledger.held, wire.pop()), (2, 0, Some(udp(2, 53))));
 }
 
 #[test]

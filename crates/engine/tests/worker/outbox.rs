@@ -214,8 +214,9 @@ fn two_pools(kernel_path: bool) -> (Worker, Vec<MemWire>) {
     let small = pools.add(Pool::Region(RegionPool::new(2, 2048)));
     let (a, a_wire) = MemPort::new("a", large);
     let (b, b_wire) = MemPort::new("b", small);
-    let strict =
-        |inner, pool| -> Box<dyn Port> { Box::new(Strict { inner, pool: Some(pool), kernel_path, hash: 0 }) };
+    let strict = |inner, pool| -> Box<dyn Port> {
+        Box::new(Strict { pool: Some(pool), kernel_path, ..Strict::new(inner) })
+    };
     let target = if kernel_path { Forward::Port(PortId(1)) } else { Forward::Kernel };
     let engine = Engine::new(&all_to(target), SECRET).unwrap();
     (Worker::new(engine, vec![strict(a, large), strict(b, small)], pools), vec![a_wire, b_wire])

@@ -14,8 +14,17 @@ pub struct Strict {
     /// If set, frames it sends must be from this pool.
     pub pool: Option<PoolId>,
     pub kernel_path: bool,
+    /// The shortest and the longest frame that it sends.
+    pub lengths: std::ops::RangeInclusive<usize>,
     /// The hash it delivers with every frame; 0 means none.
     pub hash: u32,
+}
+
+impl Strict {
+    /// A port without requirements.
+    pub fn new(inner: MemPort) -> Strict {
+        Strict { inner, pool: None, kernel_path: false, lengths: 0..=usize::MAX, hash: 0 }
+    }
 }
 
 impl Port for Strict {
@@ -35,7 +44,17 @@ impl Port for Strict {
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         let own = |slot: &usize| self.pool.is_none_or(|pool| batch.frame(*slot).pool() == pool);
         assert!(packet::Bits(list).all(|slot| own(&slot)), "a frame of another pool");
+        let fits = |slot: &usize| self.lengths.contains(&batch.frame(*slot).len());
+        let list = packet::Bits(list).filter(fits).fold(0, |list, slot| list | 1 << slot);
         self.inner.transmit(pools, batch, list)
+    }
+
+    fn refuses(&self, length: usize) -> Option<DropReason> {
+        match length {
+            _ if length < *self.lengths.start() => Some(DropReason::MalformedEthernet),
+            _ if length > *self.lengths.end() => Some(DropReason::Oversize),
+            _ => None,
+        }
     }
 
     fn flush(&mut self, pools: &mut Pools) {

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, RegionPool};
+use packet::{Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics, RegionPool};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::interface::Attached;
@@ -243,6 +243,16 @@ fn lost(socket: &Socket) -> u64 {
     socket.statistics().map_or(0, |kernel| kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0))
 }
 
+/// Returns why a frame of this length cannot be sent.
+#[inline]
+fn refusal(length: usize, frame_max: usize) -> Option<DropReason> {
+    match length {
+        _ if length < FRAME_MIN => Some(DropReason::MalformedEthernet),
+        _ if length > frame_max => Some(DropReason::Oversize),
+        _ => None,
+    }
+}
+
 impl Port for XdpPort {
     fn name(&self) -> &str {
         &self.name
@@ -271,7 +281,7 @@ impl Port for XdpPort {
         let mut accepted = 0_u64;
         for slot in Bits(list) {
             let length = batch.frame(slot).len();
-            if !(FRAME_MIN..=self.frame_max).contains(&length) {
+            if refusal(length, self.frame_max).is_some() {
                 self.extra.transmit_refused += 1;
                 continue;
             }
@@ -326,8 +336,8 @@ impl Port for XdpPort {
         all
     }
 
-    fn frame_max(&self) -> usize {
-        self.frame_max
+    fn refuses(&self, length: usize) -> Option<DropReason> {
+        refusal(length, self.frame_max)
     }
 
     fn mode(&self) -> String {
