@@ -4,7 +4,7 @@ use crate::{arm, bond, dpdk, engine, memory, xdp};
 use anyhow::Result;
 use lab::screen::Screen;
 use lab::{INTERRUPTED, Interrupted};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::process::ExitCode;
 
 /// What is measured.
@@ -109,7 +109,7 @@ fn print(what: &Bench) -> Result<()> {
 }
 
 /// The DPDK ports beside dpdk-testpmd.
-fn beside_testpmd() -> Result<Option<Vec<dpdk::Row>>> {
+fn beside_testpmd() -> Result<Option<Vec<Value>>> {
     println!("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)");
-    dpdk::run(|row| println!("{row}"))
+    dpdk::run()
 }

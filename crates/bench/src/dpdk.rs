@@ -13,6 +13,7 @@ use lab::{Interrupt, namespace, weir};
 use port::Stream;
 use port::huge_pages::HugePages;
 use port::pcap::Writer;
+use serde_json::{Value, json};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,38 +36,36 @@ const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
 
 /// One line of results: million frames a second.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
     flows: u32,
-    weir_mpps: f64,
-    weir_mpps_min: f64,
-    weir_mpps_max: f64,
-    testpmd_io_mpps: f64,
-    testpmd_io_mpps_min: f64,
-    testpmd_io_mpps_max: f64,
-    testpmd_macswap_mpps: f64,
-    testpmd_macswap_mpps_min: f64,
-    testpmd_macswap_mpps_max: f64,
+    /// Those of [`NAMES`].
+    rates: [Spread; 3],
+}
+
+/// weir, and testpmd's two modes, as the keys of a row name them.
+const NAMES: [&str; 3] = ["weir", "testpmd_io", "testpmd_macswap"];
+
+impl Row {
+    fn json(&self) -> Value {
+        let mut row = json!({ "flows": self.flows });
+        NAMES.iter().zip(self.rates).for_each(|(name, rate)| Spread::put(Some(rate), name, &mut row));
+        row
+    }
 }
 
 impl std::fmt::Display for Row {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut rate = |name, median, min, max| write!(f, "  {name} {median:.2} ({min:.2} - {max:.2})");
-        rate("weir", self.weir_mpps, self.weir_mpps_min, self.weir_mpps_max)?;
-        rate("io", self.testpmd_io_mpps, self.testpmd_io_mpps_min, self.testpmd_io_mpps_max)?;
-        let Row {
-            testpmd_macswap_mpps: macswap,
-            testpmd_macswap_mpps_min: min,
-            testpmd_macswap_mpps_max: max,
-            ..
-        } = self;
-        rate("macswap", *macswap, *min, *max)?;
-        write!(f, "  weir / macswap {:.0} %  ({} flows)", 100.0 * self.weir_mpps / macswap, self.flows)
+        for (name, Spread { median, min, max }) in ["weir", "io", "macswap"].iter().zip(self.rates) {
+            write!(f, "  {name} {median:.2} ({min:.2} - {max:.2})")?;
+        }
+        let [weir, _, macswap] = self.rates.map(|rate| rate.median);
+        write!(f, "  weir / macswap {:.0} %  ({} flows)", 100.0 * weir / macswap, self.flows)
     }
 }
 
 /// Measures; `None`, and a line that says why, where it cannot be done.
-pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
+pub fn run() -> Result<Option<Vec<Value>>> {
     if cfg!(not(feature = "dpdk")) {
         println!("dpdk: not measured, this weir was built without it: build it with `--features dpdk`");
         return Ok(None);
@@ -89,8 +88,8 @@ pub fn run(mut progress: impl FnMut(&Row)) -> Result<Option<Vec<Row>>> {
     let mut rows = Vec::new();
     for flows in FLOWS {
         let row = measure(&mut run, &setting, flows, &interrupt)?;
-        progress(&row);
-        rows.push(row);
+        println!("{row}");
+        rows.push(row.json());
     }
     Ok(Some(rows))
 }
@@ -114,22 +113,7 @@ fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) 
     }
     weir.stop(run)?;
     testpmd.stop(run)?;
-    Ok(row(flows, rates.map(Spread::of)))
-}
-
-fn row(flows: u32, [weir, io, macswap]: [Spread; 3]) -> Row {
-    Row {
-        flows,
-        weir_mpps: weir.median,
-        weir_mpps_min: weir.min,
-        weir_mpps_max: weir.max,
-        testpmd_io_mpps: io.median,
-        testpmd_io_mpps_min: io.min,
-        testpmd_io_mpps_max: io.max,
-        testpmd_macswap_mpps: macswap.median,
-        testpmd_macswap_mpps_min: macswap.min,
-        testpmd_macswap_mpps_max: macswap.max,
-    }
+    Ok(Row { flows, rates: rates.map(Spread::of) })
 }
 
 /// This program, as weir's part.

@@ -17,6 +17,7 @@ use lab::spread::Spread;
 use lab::{Interrupt, namespace, weir};
 use namespace::Namespace;
 use port::huge_pages::HugePages;
+use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Rounds of which the median is reported; one before them is not counted.
@@ -30,23 +31,8 @@ const TURN: Duration = Duration::from_millis(1500);
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = 800;
 
-/// One line of results: million frames a second.
-#[derive(Clone, Debug, serde::Serialize)]
-pub struct Row {
-    weir_mpps: f64,
-    weir_mpps_min: f64,
-    weir_mpps_max: f64,
-    testpmd_mpps: f64,
-    testpmd_mpps_min: f64,
-    testpmd_mpps_max: f64,
-    /// weir's median over testpmd's.
-    ratio: f64,
-    /// What the source sent, median.
-    offered_mpps: f64,
-}
-
 /// Measures; `None`, and a line that says why, where it cannot be done.
-pub fn run() -> Result<Option<Vec<Row>>> {
+pub fn run() -> Result<Option<Vec<Value>>> {
     if !namespace::missing(&[TESTPMD]).is_empty() {
         println!("xdp: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
         return Ok(None);
@@ -70,27 +56,15 @@ pub fn run() -> Result<Option<Vec<Row>>> {
             rates.iter_mut().zip([weir, testpmd, offered]).for_each(|(rates, rate)| rates.push(rate));
         }
     }
-    let row = row(rates.map(Spread::of));
-    println!(
-        "median {:>6.3}  {:>7.3}  weir / testpmd {:.0} %",
-        row.weir_mpps,
-        row.testpmd_mpps,
-        100.0 * row.ratio
-    );
+    let [weir, testpmd, offered] = rates.map(Spread::of);
+    let ratio = weir.median / testpmd.median;
+    println!("median {:>6.3}  {:>7.3}  weir / testpmd {:.0} %", weir.median, testpmd.median, 100.0 * ratio);
+    let mut row = json!({});
+    Spread::put(Some(weir), "weir", &mut row);
+    Spread::put(Some(testpmd), "testpmd", &mut row);
+    row["ratio"] = json!(ratio);
+    row["offered_mpps"] = json!(offered.median);
     Ok(Some(vec![row]))
-}
-
-fn row([weir, testpmd, offered]: [Spread; 3]) -> Row {
-    Row {
-        weir_mpps: weir.median,
-        weir_mpps_min: weir.min,
-        weir_mpps_max: weir.max,
-        testpmd_mpps: testpmd.median,
-        testpmd_mpps_min: testpmd.min,
-        testpmd_mpps_max: testpmd.max,
-        ratio: weir.median / testpmd.median,
-        offered_mpps: offered.median,
-    }
 }
 
 struct Bench {

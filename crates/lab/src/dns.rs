@@ -17,9 +17,10 @@ use super::reloads::Reloads;
 use super::report::{Arm, Report, grouped};
 use super::run::Run;
 use super::screen::Screen;
+use super::session::{self, Outcome};
 use super::topology::{Topology, VIP};
 use super::witness::Witness;
-use super::{INTERRUPTED, Interrupt, Interrupted, namespace, nsd, verdict};
+use super::{Interrupt, namespace, nsd, verdict};
 
 /// How often the lab polls while a load runs.
 const TICK: Duration = Duration::from_millis(20);
@@ -27,61 +28,48 @@ const TICK: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_secs(10);
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
-/// Options of the lab.
+/// The options of `weir lab dns`.
+#[derive(clap::Args)]
 pub struct Options {
-    /// Duration of each of the two loads.
-    pub seconds: u32,
+    /// Duration of each of the two loads (direct, and through weir).
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
     /// Queries per second.
-    pub rate: u32,
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
+    rate: u32,
     /// Number of weir's workers, each with its own queue.
-    pub workers: u32,
-    /// Reloads during the load through weir.
-    pub reloads: u32,
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    workers: u32,
+    /// Reloads during the load, alternating between two configurations that differ in pipes, entries and back
+    /// ends.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    reloads: u32,
     /// Print a JSON object on the last line.
-    pub json: bool,
-    /// Leave everything in place for inspection.
-    pub keep: bool,
+    #[arg(long)]
+    json: bool,
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
+    #[arg(long)]
+    keep: bool,
 }
 
 /// Runs the lab. Succeeds if nothing was lost and all counts agree.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    check_means()?;
-    let interrupt = Interrupt::on_signals()?;
-    let run = Run::begin(options.keep)?;
-    let mut lab = Lab { options, run, interrupt, screen: Screen::new(options.json) };
-    let report = match lab.perform() {
-        Err(error) if error.is::<Interrupted>() => {
-            lab.screen.say("interrupted");
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        result => result?,
-    };
-    let reasons = verdict::reasons(&report);
-    lab.screen.say(&report.text(&reasons));
-    if options.keep {
-        lab.screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
-    }
-    if options.json {
-        println!("{}", report.json(&reasons));
-    }
-    Ok(if reasons.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn check_means() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("labs create network namespaces: run this as root (sudo weir lab dns)");
-    }
-    match namespace::missing(&NEEDED).as_slice() {
-        [] => Ok(()),
-        missing => bail!("missing: {}; `./setup --for demo` installs what labs need", missing.join(", ")),
-    }
+    let missing = namespace::missing(&NEEDED);
+    session::check_means("dns", &missing, "./setup --for demo")?;
+    session::run((options.keep, options.json), |interrupt, screen| {
+        let run = Run::begin(options.keep)?;
+        let report = Lab { options, run, interrupt, screen }.perform()?;
+        let reasons = verdict::reasons(&report);
+        let (text, json) = (report.text(&reasons), report.json(&reasons));
+        Ok(Outcome { ok: reasons.is_empty(), text, json })
+    })
 }
 
 struct Lab<'a> {
     options: &'a Options,
     run: Run,
-    interrupt: Interrupt,
-    screen: Screen,
+    interrupt: &'a Interrupt,
+    screen: &'a mut Screen,
 }
 
 impl Lab<'_> {
@@ -96,7 +84,7 @@ impl Lab<'_> {
         let direct = self.direct(&topology, &queries)?;
         let before = Witness::read(&topology)?;
         let configuration = daemon::configuration(&topology.back_ends, self.options.workers);
-        let daemon = Daemon::start(&mut self.run, &topology, &configuration, &self.interrupt)?;
+        let daemon = Daemon::start(&mut self.run, &topology, &configuration, self.interrupt)?;
         let mut reloads = Reloads::over(seconds, reloads, &topology, self.options.workers);
         let weir = self.through_weir(&topology, &queries, &daemon, &mut reloads)?;
         let snapshot = self.settled(&daemon)?;
@@ -115,14 +103,11 @@ impl Lab<'_> {
         for back_end in &topology.back_ends {
             nsd::start(&mut self.run, back_end)?;
         }
-        let deadline = Instant::now() + SETTLE;
         for back_end in &topology.back_ends {
-            while !dnsperf::answers(&topology.client, back_end.address, &query) {
-                if Instant::now() > deadline {
-                    let log = self.run.last_words(&format!("nsd-{}", back_end.name));
-                    bail!("the name server of {} does not answer: {log}", back_end.name);
-                }
-                self.interrupt.sleep(TICK)?;
+            let answers = || Ok(dnsperf::answers(&topology.client, back_end.address, &query));
+            if !self.interrupt.wait(SETTLE, answers)? {
+                let log = self.run.last_words(&format!("nsd-{}", back_end.name));
+                bail!("the name server of {} does not answer: {log}", back_end.name);
             }
         }
         Ok(())

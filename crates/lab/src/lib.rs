@@ -24,6 +24,7 @@ mod reloads;
 mod report;
 pub mod run;
 pub mod screen;
+mod session;
 mod share;
 pub mod spread;
 mod topology;
@@ -35,12 +36,15 @@ pub use command::{Lab, perform};
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
 /// Exit code that a shell reports for a program ended by SIGINT.
 pub const INTERRUPTED: u8 = 130;
+
+/// How often [`Interrupt::wait`] looks.
+const POLL: Duration = Duration::from_millis(10);
 
 /// The error of a lab that was ended by a signal.
 #[derive(Debug, thiserror::Error)]
@@ -66,5 +70,17 @@ impl Interrupt {
     pub fn sleep(&self, time: Duration) -> Result<(), Interrupted> {
         std::thread::sleep(time);
         if self.0.load(Ordering::Relaxed) { Err(Interrupted) } else { Ok(()) }
+    }
+
+    /// Waits until `is_so` returns true; returns false if that takes longer than `limit`.
+    pub fn wait(&self, limit: Duration, mut is_so: impl FnMut() -> Result<bool>) -> Result<bool> {
+        let deadline = Instant::now() + limit;
+        while !is_so()? {
+            if Instant::now() > deadline {
+                return Ok(false);
+            }
+            self.sleep(POLL)?;
+        }
+        Ok(true)
     }
 }

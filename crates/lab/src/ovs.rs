@@ -9,7 +9,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -81,8 +81,8 @@ impl Ovs {
     }
 
     /// Changes the configuration, and waits until the switch has applied it.
-    pub fn vsctl(&self, words: &[&str]) -> Result<()> {
-        vsctl(&self.folder, words)
+    pub fn vsctl(&self, words: &str) -> Result<()> {
+        vsctl(&self.folder, &words.split_whitespace().collect::<Vec<_>>())
     }
 
     /// Replaces the flows of a bridge.
@@ -128,15 +128,12 @@ fn switch(
     }
     command.arg("-vconsole:warn").stdin(Stdio::null()).stdout(Stdio::null());
     let process = run.start(NAME, &mut command)?;
-    let deadline = Instant::now() + START;
-    while appctl(&control, "version", &[]).is_err() {
-        if let Some(status) = run.child(process).try_wait()? {
-            bail!("Open vSwitch has ended ({status}): {}", run.last_words(NAME));
-        }
-        if Instant::now() > deadline {
-            bail!("Open vSwitch did not answer within {} s: {}", START.as_secs(), run.last_words(NAME));
-        }
-        interrupt.sleep(Duration::from_millis(20))?;
+    let answers = || match run.child(process).try_wait()? {
+        Some(status) => bail!("Open vSwitch has ended ({status}): {}", run.last_words(NAME)),
+        None => Ok(appctl(&control, "version", &[]).is_ok()),
+    };
+    if !interrupt.wait(START, answers)? {
+        bail!("Open vSwitch did not answer within {} s: {}", START.as_secs(), run.last_words(NAME));
     }
     Ok(process)
 }
@@ -160,12 +157,8 @@ fn appctl(control: &Path, command: &str, arguments: &[&str]) -> Result<String> {
 }
 
 fn wait_for(socket: &Path, interrupt: &Interrupt) -> Result<()> {
-    let deadline = Instant::now() + START;
-    while UnixStream::connect(socket).is_err() {
-        if Instant::now() > deadline {
-            bail!("no process listens on {}", socket.display());
-        }
-        interrupt.sleep(Duration::from_millis(20))?;
+    if !interrupt.wait(START, || Ok(UnixStream::connect(socket).is_ok()))? {
+        bail!("no process listens on {}", socket.display());
     }
     Ok(())
 }

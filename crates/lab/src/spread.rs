@@ -1,5 +1,7 @@
 //! The median and the range of repeated measurements.
 
+use serde_json::{Value, json};
+
 /// Median, smallest and largest value.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread {
@@ -16,6 +18,14 @@ impl Spread {
     pub fn of(mut values: Vec<f64>) -> Spread {
         values.sort_by(f64::total_cmp);
         Spread { median: values[values.len() / 2], min: values[0], max: values[values.len() - 1] }
+    }
+
+    /// Adds the keys `NAME_mpps`, `NAME_mpps_min` and `NAME_mpps_max` to a row of results; null if there is
+    /// no spread.
+    pub fn put(rate: Option<Spread>, name: &str, row: &mut Value) {
+        row[format!("{name}_mpps")] = json!(rate.map(|rate| rate.median));
+        row[format!("{name}_mpps_min")] = json!(rate.map(|rate| rate.min));
+        row[format!("{name}_mpps_max")] = json!(rate.map(|rate| rate.max));
     }
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -52,18 +52,10 @@ impl Weir {
     }
 
     fn wait_until_it_answers(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
-        let deadline = Instant::now() + START;
-        while self.show("ledger").is_err() {
-            self.still_runs(run)?;
-            if Instant::now() > deadline {
-                bail!(
-                    "{} did not answer within {} s: {}",
-                    self.name,
-                    START.as_secs(),
-                    run.last_words(self.name)
-                );
-            }
-            interrupt.sleep(Duration::from_millis(20))?;
+        let answers = || self.still_runs(run).map(|()| self.show("ledger").is_ok());
+        if !interrupt.wait(START, answers)? {
+            let (name, seconds) = (self.name, START.as_secs());
+            bail!("{name} did not answer within {seconds} s: {}", run.last_words(name));
         }
         Ok(())
     }

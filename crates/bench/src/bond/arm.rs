@@ -11,7 +11,7 @@ use lab::run::{Run, Started};
 use lab::weir::Weir;
 use serde_json::Value;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long an arm runs before it is counted, and how long it is counted.
 const SETTLE: Duration = Duration::from_millis(80);
@@ -91,13 +91,10 @@ impl Arm {
             Carrier::Ovs { ovs, lb_output } => (ovs, lb_output),
             Carrier::Testpmd(_) => return Ok(()),
         };
-        ovs.vsctl(&["set", "port", "bond0", &format!("other_config:lb-output-action={lb_output}")])?;
-        let deadline = Instant::now() + PATIENCE;
-        while ovs.members_enabled("bond0")? < 2 || uses_lb_output(ovs)? != Some(*lb_output) {
-            if Instant::now() > deadline {
-                bail!("Open vSwitch's bond does not come up: {}", ovs.appctl("bond/show", &["bond0"])?);
-            }
-            interrupt.sleep(Duration::from_millis(20))?;
+        ovs.vsctl(&format!("set port bond0 other_config:lb-output-action={lb_output}"))?;
+        let is_up = || Ok(ovs.members_enabled("bond0")? >= 2 && uses_lb_output(ovs)? == Some(*lb_output));
+        if !interrupt.wait(PATIENCE, is_up)? {
+            bail!("Open vSwitch's bond does not come up: {}", ovs.appctl("bond/show", &["bond0"])?);
         }
         Ok(())
     }
@@ -129,18 +126,16 @@ impl Arm {
 
 /// Waits until weir's bond uses both members.
 fn both_enabled(weir: &Weir, interrupt: &Interrupt) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let bond = weir.app("bond0", "show")?;
+    let mut bond = Value::Null;
+    let is_up = || {
+        bond = weir.app("bond0", "show")?;
         let members = bond["members"].as_array().context("no members")?;
-        if members.iter().all(|member| member["enabled"] == true) {
-            return Ok(());
-        }
-        if Instant::now() > deadline {
-            bail!("weir's bond does not come up: {bond}");
-        }
-        interrupt.sleep(Duration::from_millis(20))?;
+        Ok(members.iter().all(|member| member["enabled"] == true))
+    };
+    if !interrupt.wait(PATIENCE, is_up)? {
+        bail!("weir's bond does not come up: {bond}");
     }
+    Ok(())
 }
 
 /// Whether frames go out by lb_output; `None` while there are no such flows yet.

@@ -20,7 +20,6 @@ mod turn;
 mod weir;
 
 pub use flat::run as flatness;
-pub use row::Row;
 
 use super::dpdk::record;
 use super::peers::{Setting, TESTPMD, TESTPMD_PACKAGE};
@@ -31,7 +30,8 @@ use lab::run::Run;
 use lab::screen::Screen;
 use lab::{Interrupt, namespace};
 use port::huge_pages::HugePages;
-use row::{ARMS, Round, Rounds};
+use row::{ARMS, Round, Rounds, Row};
+use serde_json::Value;
 use turn::Turn;
 
 /// Flows of the recordings, one frame each.
@@ -46,7 +46,7 @@ const TESTPMD_MIB: u32 = 512;
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
 /// Measures the bond on DPDK devices; `None`, and a line that says why, where it cannot be done.
-pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
+pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     if let Some(why) = obstacle() {
         screen.say(&format!("bond: not measured, {why}"));
         return Ok(None);
@@ -69,7 +69,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Row>>> {
     for &streams in streams {
         let row = measure(streams, with_ovs, &interrupt, screen)?;
         screen.say(&row.to_string());
-        rows.push(row);
+        rows.push(row.json());
     }
     Ok(Some(rows))
 }

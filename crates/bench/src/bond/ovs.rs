@@ -52,50 +52,21 @@ fn settings(setting: &Setting) -> [String; 7] {
 }
 
 fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> Result<()> {
-    ovs.vsctl(&[
-        "add-br",
-        "br0",
-        "--",
-        "set",
-        "bridge",
-        "br0",
-        "datapath_type=netdev",
-        "other_config:mac-aging-time=3600",
-    ])?;
+    ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev other_config:mac-aging-time=3600")?;
     let core = setting.core;
-    let affinity = format!("other_config:pmd-rxq-affinity=0:{core},1:{core}");
-    let device = |at: usize| format!("options:dpdk-devargs=\"{}\"", memif("server", at, socket));
-    let (p1, p2, queues) = (device(0), device(1), format!("options:n_rxq={QUEUES}"));
-    // Slow LACPDUs: a partner that is held for its pauses is missed after 90 s only.
-    ovs.vsctl(&[
-        "add-bond",
-        "br0",
-        "bond0",
-        "p1",
-        "p2",
-        "bond_mode=balance-tcp",
-        "lacp=active",
-        "other_config:lacp-time=slow",
-        "--",
-        "set",
-        "interface",
-        "p1",
-        "type=dpdk",
-        &p1,
-        &queues,
-        &affinity,
-        "--",
-        "set",
-        "interface",
-        "p2",
-        "type=dpdk",
-        &p2,
-        &queues,
-        &affinity,
-    ])?;
+    let bond = "add-bond br0 bond0 p1 p2 bond_mode=balance-tcp lacp=active other_config:lacp-time=slow";
+    let member = |at: usize| {
+        let device = memif("server", at, socket);
+        format!(
+            " -- set interface p{} type=dpdk options:dpdk-devargs=\"{device}\" options:n_rxq={QUEUES} \
+             other_config:pmd-rxq-affinity=0:{core},1:{core}",
+            at + 1
+        )
+    };
+    ovs.vsctl(&format!("{bond}{}{}", member(0), member(1)))?;
     let source = format!("options:dpdk-devargs=\"net_pcap0,rx_pcap={},infinite_rx=1\"", recording.display());
     let affinity = format!("other_config:pmd-rxq-affinity=0:{core}");
-    ovs.vsctl(&["add-port", "br0", "p0", "--", "set", "interface", "p0", "type=dpdk", &source, &affinity])?;
+    ovs.vsctl(&format!("add-port br0 p0 -- set interface p0 type=dpdk {source} {affinity}"))?;
     ovs.set_flows("br0", "actions=NORMAL")?;
     ovs.appctl("fdb/add", &["br0", "p1", "0", DESTINATION]).map(drop)
 }

@@ -6,6 +6,7 @@
 
 use super::turn::Turn;
 use lab::spread::Spread;
+use serde_json::{Value, json};
 use std::fmt;
 
 /// Share of dropped frames above which a turn does not count: a full ring is cheap, so a rate with loss is
@@ -83,51 +84,48 @@ fn enough(values: Vec<f64>) -> Option<Spread> {
 }
 
 /// Million frames a second that the two members took; `None` where the arm is absent or void.
-#[derive(Clone, Debug, serde::Serialize)]
+#[derive(Clone, Debug)]
 pub struct Row {
     streams: u32,
-    weir_mpps: Option<f64>,
-    weir_mpps_min: Option<f64>,
-    weir_mpps_max: Option<f64>,
-    weir_dropped: Option<f64>,
-    ovs_lb_mpps: Option<f64>,
-    ovs_lb_mpps_min: Option<f64>,
-    ovs_lb_mpps_max: Option<f64>,
-    ovs_lb_dropped: Option<f64>,
-    ovs_recirc_mpps: Option<f64>,
-    ovs_recirc_dropped: Option<f64>,
-    ceiling_mpps: Option<f64>,
-    ceiling_dropped: Option<f64>,
-    /// Medians of the rounds' ratios.
+    /// By arm, as in [`ARMS`]: million packets a second of processor time, and the share that was dropped.
+    rates: [Option<Spread>; 4],
+    dropped: [Option<f64>; 4],
     weir_of_ovs_lb: Option<f64>,
     weir_of_ceiling: Option<f64>,
-    /// Arms of which too few turns were without loss.
     void: Vec<&'static str>,
 }
 
 impl Row {
-    /// From all rounds.
+    /// The medians of the rounds.
     pub fn new(streams: u32, rounds: &Rounds) -> Row {
-        let [weir, lb, recirc, ceiling] = [0, 1, 2, 3].map(|arm| rounds.rate(arm));
-        let median = |rate: Option<Spread>| rate.map(|rate| rate.median);
         Row {
             streams,
-            weir_mpps: median(weir),
-            weir_mpps_min: weir.map(|rate| rate.min),
-            weir_mpps_max: weir.map(|rate| rate.max),
-            weir_dropped: rounds.dropped(0),
-            ovs_lb_mpps: median(lb),
-            ovs_lb_mpps_min: lb.map(|rate| rate.min),
-            ovs_lb_mpps_max: lb.map(|rate| rate.max),
-            ovs_lb_dropped: rounds.dropped(1),
-            ovs_recirc_mpps: median(recirc),
-            ovs_recirc_dropped: rounds.dropped(2),
-            ceiling_mpps: median(ceiling),
-            ceiling_dropped: rounds.dropped(3),
+            rates: [0, 1, 2, 3].map(|arm| rounds.rate(arm)),
+            dropped: [0, 1, 2, 3].map(|arm| rounds.dropped(arm)),
             weir_of_ovs_lb: rounds.ratio(0, 1),
             weir_of_ceiling: rounds.ratio(0, 3),
             void: (0..ARMS.len()).filter(|&arm| rounds.is_void(arm)).map(|arm| ARMS[arm]).collect(),
         }
+    }
+
+    /// The row for programs. The last two arms have no range.
+    pub fn json(&self) -> Value {
+        let mut row = json!({ "streams": self.streams });
+        for (arm, name) in ARMS.iter().enumerate() {
+            match arm {
+                0 | 1 => Spread::put(self.rates[arm], name, &mut row),
+                _ => row[format!("{name}_mpps")] = json!(self.median(arm)),
+            }
+            row[format!("{name}_dropped")] = json!(self.dropped[arm]);
+        }
+        row["weir_of_ovs_lb"] = json!(self.weir_of_ovs_lb);
+        row["weir_of_ceiling"] = json!(self.weir_of_ceiling);
+        row["void"] = json!(self.void);
+        row
+    }
+
+    fn median(&self, arm: usize) -> Option<f64> {
+        self.rates[arm].map(|rate| rate.median)
     }
 
     /// The heading of a table of rows.
@@ -136,8 +134,8 @@ impl Row {
         format!("{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS", "streams")
     }
 
-    fn rate(&self, arm: usize, rate: Option<f64>) -> String {
-        match rate {
+    fn rate(&self, arm: usize) -> String {
+        match self.median(arm) {
             Some(rate) => format!("{rate:.2}"),
             None if self.void.contains(&ARMS[arm]) => "void".into(),
             None => "-".into(),
@@ -147,20 +145,17 @@ impl Row {
 
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spread = |arm, median, min: Option<f64>, max: Option<f64>| match min.zip(max) {
-            Some((min, max)) => format!("{} ({min:.2} - {max:.2})", self.rate(arm, median)),
-            None => self.rate(arm, median),
-        };
-        let weir = spread(0, self.weir_mpps, self.weir_mpps_min, self.weir_mpps_max);
-        let lb = spread(1, self.ovs_lb_mpps, self.ovs_lb_mpps_min, self.ovs_lb_mpps_max);
-        let [recirc, ceiling] = [self.rate(2, self.ovs_recirc_mpps), self.rate(3, self.ceiling_mpps)];
+        let [weir, lb] = [0, 1].map(|arm| match self.rates[arm] {
+            Some(Spread { min, max, .. }) => format!("{} ({min:.2} - {max:.2})", self.rate(arm)),
+            None => self.rate(arm),
+        });
+        let [recirc, ceiling] = [self.rate(2), self.rate(3)];
         write!(f, "{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}", self.streams)?;
         let percent =
             |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
         let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
-        let shares = [self.weir_dropped, self.ovs_lb_dropped, self.ovs_recirc_dropped, self.ceiling_dropped];
-        for (name, share) in ARMS.into_iter().zip(shares).filter(|(name, _)| self.void.contains(name)) {
+        for (name, share) in ARMS.into_iter().zip(self.dropped).filter(|(name, _)| self.void.contains(name)) {
             let share = 100.0 * share.unwrap_or(1.0);
             // Turns are also left out as doubtful: rates that the arm itself cannot have had.
             write!(
@@ -196,10 +191,12 @@ mod tests {
             ]));
         }
         let row = Row::new(7, &rounds);
-        assert_eq!((row.weir_mpps, row.weir_dropped), (Some(13.0), Some(0.0)));
-        assert_eq!((row.ovs_lb_mpps, row.ovs_lb_dropped), (None, Some(0.5)));
-        assert_eq!((row.ovs_recirc_mpps, row.ovs_recirc_dropped), (None, None));
-        assert_eq!((row.ceiling_mpps, row.ceiling_dropped), (Some(26.0), Some(0.0005)));
+        assert_eq!([0, 1, 2, 3].map(|arm| row.median(arm)), [Some(13.0), None, None, Some(26.0)]);
+        assert_eq!(row.dropped, [Some(0.0), Some(0.5), None, Some(0.0005)]);
+        let json = row.json();
+        let keys: Vec<&str> = json.as_object().unwrap().keys().map(String::as_str).collect();
+        let ovs = ["ovs_lb_mpps", "ovs_lb_mpps_min", "ovs_lb_mpps_max", "ovs_lb_dropped", "ovs_recirc_mpps"];
+        assert_eq!(keys[5..10], ovs);
         assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
         assert_eq!(row.void, ["ovs_lb"]);
         assert!(

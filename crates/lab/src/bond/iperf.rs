@@ -40,16 +40,8 @@ impl Iperf {
         wait_until_it_listens(topology, interrupt)?;
         let mut command = topology.inside.command("iperf3");
         let time = seconds.to_string();
-        command.args([
-            "--client",
-            OUTSIDE,
-            "--congestion",
-            "cubic",
-            "--parallel",
-            CONNECTIONS,
-            "--time",
-            &time,
-        ]);
+        command.args(["--client", OUTSIDE, "--time", &time, "--parallel", CONNECTIONS]);
+        command.args(["--congestion", "cubic"]);
         command.arg("--json").stdout(File::create(run.folder().join("iperf3.json"))?);
         let client = run.start("iperf3", &mut command)?;
         Ok(Iperf {
@@ -88,12 +80,9 @@ impl Iperf {
 
 /// Waits for the server: port 5201 is 0x1451, and state 0A is LISTEN.
 fn wait_until_it_listens(topology: &Topology, interrupt: &Interrupt) -> Result<()> {
-    let deadline = Instant::now() + GRACE;
-    while !topology.outside.output("cat", &["/proc/net/tcp"])?.contains(":1451 00000000:0000 0A") {
-        if Instant::now() > deadline {
-            bail!("iperf3's server does not listen");
-        }
-        interrupt.sleep(Duration::from_millis(50))?;
+    let sockets = || topology.outside.output("cat", &["/proc/net/tcp"]);
+    if !interrupt.wait(GRACE, || Ok(sockets()?.contains(":1451 00000000:0000 0A")))? {
+        bail!("iperf3's server does not listen");
     }
     Ok(())
 }

@@ -27,7 +27,8 @@ use self::topology::{LINKS, Topology};
 use super::ovs::{PACKAGE, SWITCH};
 use super::run::Run;
 use super::screen::Screen;
-use super::{INTERRUPTED, Interrupt, Interrupted, namespace};
+use super::session::{self, Outcome};
+use super::{Interrupt, namespace};
 
 /// How often the lab polls.
 const TICK: Duration = Duration::from_millis(20);
@@ -44,57 +45,40 @@ const SILENCE_MS: f64 = 3000.0 + 100.0;
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
-/// Options of the lab.
+/// The options of `weir lab bond`.
+#[derive(clap::Args)]
 pub struct Options {
-    /// Duration of each quiet phase.
-    pub seconds: u32,
+    /// Duration of each quiet phase: steady traffic and TCP, over two links and over four.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    seconds: u32,
     /// Packets per second of the stream.
-    pub rate: u32,
-    /// How often links fail and recover.
-    pub cuts: u32,
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(64..=100_000))]
+    rate: u32,
+    /// How often a link fails and recovers.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    cuts: u32,
     /// Print a JSON object on the last line.
-    pub json: bool,
-    /// Leave everything in place for inspection.
-    pub keep: bool,
+    #[arg(long)]
+    json: bool,
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
+    #[arg(long)]
+    keep: bool,
 }
 
 /// Runs the lab. Succeeds if all phases keep their promises.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    check_means()?;
-    let interrupt = Interrupt::on_signals()?;
-    let mut run = Run::begin(options.keep)?;
-    let mut screen = Screen::new(options.json);
-    let phases = match perform(options, &mut run, &interrupt, &mut screen) {
-        Err(error) if error.is::<Interrupted>() => {
-            screen.say("interrupted");
-            return Ok(ExitCode::from(INTERRUPTED));
-        }
-        result => result?,
-    };
-    let ok = phases.iter().all(|phase| phase.reasons().is_empty());
-    screen.say(if ok { "All phases succeeded." } else { "Some phases failed." });
-    if options.keep {
-        screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
-    }
-    if options.json {
-        let phases: Vec<_> = phases.iter().map(Phase::json).collect();
-        println!("{}", json!({ "ok": ok, "phases": phases }));
-    }
-    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-fn check_means() -> Result<()> {
-    if !rustix::process::geteuid().is_root() {
-        bail!("labs create network namespaces: run this as root (sudo weir lab bond)");
-    }
     let mut missing = namespace::missing(&NEEDED);
     if !std::fs::exists(SWITCH).unwrap_or(false) {
         missing.push(PACKAGE);
     }
-    match missing.as_slice() {
-        [] => Ok(()),
-        missing => bail!("missing: {}; `./setup` installs what labs need", missing.join(", ")),
-    }
+    session::check_means("bond", &missing, "./setup")?;
+    session::run((options.keep, options.json), |interrupt, screen| {
+        let phases = perform(options, &mut Run::begin(options.keep)?, interrupt, screen)?;
+        let ok = phases.iter().all(|phase| phase.reasons().is_empty());
+        let text = if ok { "All phases succeeded." } else { "Some phases failed." };
+        let phases: Vec<_> = phases.iter().map(Phase::json).collect();
+        Ok(Outcome { ok, text: text.into(), json: json!({ "ok": ok, "phases": phases }) })
+    })
 }
 
 fn perform(
@@ -173,16 +157,10 @@ impl Lab<'_> {
 
     /// Adds two members by a new configuration.
     fn become_four(&mut self) -> Result<()> {
-        let mut phase = Phase::new("two links become four", Promise::Nothing);
-        let ms = self.through(&mut phase, |lab, stream| {
-            let start = Instant::now();
+        self.timed("two links become four", Promise::Nothing, |lab, stream| {
             lab.node.set_members(LINKS)?;
-            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)?;
-            Ok(milliseconds(start.elapsed()))
-        })?;
-        phase.recovered(Some(ms));
-        self.end(phase);
-        Ok(())
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+        })
     }
 
     fn cut_and_mend(&mut self) -> Result<()> {
@@ -190,19 +168,15 @@ impl Lab<'_> {
         let mut mended = Phase::new("the link is mended", Promise::Nothing);
         for time in 0..self.options.cuts as usize {
             let link = 1 + time % LINKS;
-            let tally = self.through(&mut cut, |lab, stream| {
+            self.through(&mut cut, |lab, stream| {
                 lab.topology.set_link(link, false)?;
                 lab.wait_in(stream, "the link's loss", |bond| !bond.uses(link))?;
                 lab.pass(LEAD, stream, &format!("link {link} is cut"))
-            });
-            tally?;
-            let ms = self.through(&mut mended, |lab, stream| {
-                let start = Instant::now();
-                lab.topology.set_link(link, true)?;
-                lab.settled("the link's return", stream, |bond| bond.uses(link))?;
-                Ok(milliseconds(start.elapsed()))
             })?;
-            mended.recovered(Some(ms));
+            self.through_timed(&mut mended, |lab, stream| {
+                lab.topology.set_link(link, true)?;
+                lab.settled("the link's return", stream, |bond| bond.uses(link))
+            })?;
         }
         self.end(cut);
         self.end(mended);
@@ -210,103 +184,108 @@ impl Lab<'_> {
     }
 
     fn remove_and_add(&mut self) -> Result<()> {
-        let mut removed = Phase::new("a member is removed", Promise::Nothing);
-        let ms = self.through(&mut removed, |lab, stream| {
-            let start = Instant::now();
+        self.timed("a member is removed", Promise::Nothing, |lab, stream| {
             lab.node.command("disable p2")?;
-            lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)?;
-            Ok(milliseconds(start.elapsed()))
+            lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
         })?;
-        removed.recovered(Some(ms));
-        self.end(removed);
-        let mut added = Phase::new("the member is added again", Promise::Nothing);
-        let ms = self.through(&mut added, |lab, stream| {
-            let start = Instant::now();
+        self.timed("the member is added again", Promise::Nothing, |lab, stream| {
             lab.node.command("enable p2")?;
-            lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)?;
-            Ok(milliseconds(start.elapsed()))
-        })?;
-        added.recovered(Some(ms));
-        self.end(added);
-        Ok(())
+            lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)
+        })
     }
 
     /// Blocks LACPDUs on one link, which keeps its carrier.
     fn fall_silent(&mut self) -> Result<()> {
-        let mut phase = Phase::new("LACP falls silent on a link", Promise::Noticed { within_ms: SILENCE_MS });
-        let ms = self.through(&mut phase, |lab, stream| {
-            let start = Instant::now();
+        let noticed = Promise::Noticed { within_ms: SILENCE_MS };
+        self.timed("LACP falls silent on a link", noticed, |lab, stream| {
             lab.topology.silence(3)?;
-            lab.wait_in(stream, "the silence", |bond| !bond.uses(3))?;
-            Ok(milliseconds(start.elapsed()))
+            lab.wait_in(stream, "the silence", |bond| !bond.uses(3))
         })?;
-        phase.recovered(Some(ms));
-        self.end(phase);
-        let mut phase = Phase::new("LACP speaks again", Promise::Nothing);
-        let ms = self.through(&mut phase, |lab, stream| {
-            let start = Instant::now();
+        self.timed("LACP speaks again", Promise::Nothing, |lab, stream| {
             lab.topology.speak()?;
-            lab.settled("the link's return", stream, |bond| bond.uses(3))?;
-            Ok(milliseconds(start.elapsed()))
-        })?;
-        phase.recovered(Some(ms));
-        self.end(phase);
-        Ok(())
+            lab.settled("the link's return", stream, |bond| bond.uses(3))
+        })
     }
 
     /// Moves a link to another aggregate of the partner, or to another system. The bond must not use it with
     /// the others.
     fn lead_elsewhere(&mut self, name: &str, bridge: &str) -> Result<()> {
-        let mut phase = Phase::new(name, Promise::Back);
-        self.through(&mut phase, |lab, stream| {
+        self.during(name, Promise::Back, |lab, stream| {
             lab.partner.take_out(LINKS, bridge)?;
             lab.wait_in(stream, "the link to be left", |bond| !bond.uses(LINKS))
         })?;
-        self.end(phase);
         self.partner.take_in(LINKS)?;
         self.wait_for("four members", |bond| bond.enabled() == LINKS)
     }
 
     /// Makes one end passive and slow, then the other.
     fn speak_otherwise(&mut self) -> Result<()> {
-        let mut phase = Phase::new("the partner is passive and slow", Promise::Back);
-        self.through(&mut phase, |lab, stream| {
+        self.during("the partner is passive and slow", Promise::Back, |lab, stream| {
             lab.partner.speak("passive", "slow")?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS && !bond.is_active("partner"))
         })?;
-        self.end(phase);
         self.partner.speak("active", "fast")?;
         self.wait_for("four members", |bond| bond.enabled() == LINKS && bond.is_active("partner"))?;
-        let mut phase = Phase::new("weir is passive and slow", Promise::Nothing);
-        self.through(&mut phase, |lab, stream| {
+        self.during("weir is passive and slow", Promise::Nothing, |lab, stream| {
             lab.node.speak("passive", "slow")?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS && !bond.is_active("actor"))
         })?;
-        self.end(phase);
         self.node.speak("active", "fast")?;
         self.wait_for("four members", |bond| bond.enabled() == LINKS && bond.is_active("actor"))
     }
 
     fn restart_partner(&mut self) -> Result<()> {
-        let mut phase = Phase::new("the partner restarts", Promise::Back);
-        let tally = self.through(&mut phase, |lab, stream| {
+        self.during("the partner restarts", Promise::Back, |lab, stream| {
             lab.partner.stop(lab.run)?;
             lab.partner.restart(lab.run, &lab.topology, lab.interrupt)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
-        });
-        tally?;
+        })
+    }
+
+    fn restart_weir(&mut self) -> Result<()> {
+        self.during("weir restarts", Promise::Back, |lab, stream| {
+            lab.node.stop(lab.run)?;
+            lab.node = Node::start(lab.run, &lab.topology, LINKS, lab.interrupt)?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+        })
+    }
+
+    /// A phase with one event.
+    fn during(
+        &mut self,
+        name: &str,
+        promise: Promise,
+        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+    ) -> Result<()> {
+        let mut phase = Phase::new(name, promise);
+        self.through(&mut phase, event)?;
         self.end(phase);
         Ok(())
     }
 
-    fn restart_weir(&mut self) -> Result<()> {
-        let mut phase = Phase::new("weir restarts", Promise::Back);
-        self.through(&mut phase, |lab, stream| {
-            lab.node.stop(lab.run)?;
-            lab.node = Node::start(lab.run, &lab.topology, LINKS, lab.interrupt)?;
-            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
-        })?;
+    /// A phase with one event, which has recovered when `event` returns.
+    fn timed(
+        &mut self,
+        name: &str,
+        promise: Promise,
+        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+    ) -> Result<()> {
+        let mut phase = Phase::new(name, promise);
+        self.through_timed(&mut phase, event)?;
         self.end(phase);
+        Ok(())
+    }
+
+    fn through_timed(
+        &mut self,
+        phase: &mut Phase,
+        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+    ) -> Result<()> {
+        let time = self.through(phase, |lab, stream| {
+            let start = Instant::now();
+            event(lab, stream).map(|()| start.elapsed())
+        })?;
+        phase.recovered(Some(time.as_secs_f64() * 1e3));
         Ok(())
     }
 
@@ -353,43 +332,41 @@ impl Lab<'_> {
 
     /// Waits, while a stream runs, until the bond satisfies `is_so` and the partner uses as many links.
     fn settled(&mut self, what: &str, stream: &Stream, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let (bond, partner) = (self.node.bond()?, self.partner.members_enabled()?);
-            if is_so(&bond) && bond.waiting() == 0 && bond.enabled() == partner {
-                return Ok(());
-            }
-            if start.elapsed() > PATIENCE {
-                bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
-            }
-            self.tick(stream, what)?;
-        }
+        self.wait(what, Some(stream), |bond, partner| {
+            is_so(bond) && bond.waiting() == 0 && bond.enabled() == partner
+        })
     }
 
     /// Waits, while a stream runs, until the bond satisfies `is_so`.
     fn wait_in(&mut self, stream: &Stream, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !is_so(&self.node.bond()?) {
-            if start.elapsed() > PATIENCE {
-                bail!("timed out waiting for {what}: {}", self.node.bond()?.text());
-            }
-            self.tick(stream, what)?;
-        }
-        Ok(())
+        self.wait(what, Some(stream), |bond, _| is_so(bond))
     }
 
     /// Waits until the bond satisfies `is_so` and the partner uses as many links.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
+        self.wait(what, None, |bond, partner| is_so(bond) && bond.enabled() == partner)
+    }
+
+    /// Waits until the bond and the number of links that the partner uses satisfy `is_so`.
+    fn wait(
+        &mut self,
+        what: &str,
+        stream: Option<&Stream>,
+        is_so: impl Fn(&Bond, usize) -> bool,
+    ) -> Result<()> {
         let start = Instant::now();
         loop {
             let (bond, partner) = (self.node.bond()?, self.partner.members_enabled()?);
-            if is_so(&bond) && bond.enabled() == partner {
+            if is_so(&bond, partner) {
                 return Ok(());
             }
             if start.elapsed() > PATIENCE {
                 bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
             }
-            self.interrupt.sleep(TICK)?;
+            match stream {
+                Some(stream) => self.tick(stream, what)?,
+                None => self.interrupt.sleep(TICK)?,
+            }
         }
     }
 
@@ -402,8 +379,4 @@ impl Lab<'_> {
         self.screen.say(&phase.text());
         self.phases.push(phase);
     }
-}
-
-fn milliseconds(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
 }

@@ -17,13 +17,11 @@ impl Partner {
     pub fn start(run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<Partner> {
         let settings = ["other_config:n-handler-threads=1", "other_config:n-revalidator-threads=1"];
         let ovs = Ovs::start(run, SWITCH, &settings, inside(topology), interrupt)?;
-        ovs.vsctl(&["add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev"])?;
-        ovs.vsctl(&["add-port", "br0", "o0"])?;
+        ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev")?;
+        ovs.vsctl("add-port br0 o0")?;
         let links: Vec<String> = (1..=LINKS).map(|link| format!("s{link}")).collect();
-        let mut words = vec!["add-bond", "br0", "bond0"];
-        words.extend(links.iter().map(String::as_str));
-        words.extend(["bond_mode=balance-tcp", "lacp=active", "other_config:lacp-time=fast"]);
-        ovs.vsctl(&words)?;
+        let options = "bond_mode=balance-tcp lacp=active other_config:lacp-time=fast";
+        ovs.vsctl(&format!("add-bond br0 bond0 {} {options}", links.join(" ")))?;
         Ok(Partner(ovs))
     }
 
@@ -44,43 +42,22 @@ impl Partner {
 
     /// Changes its LACP settings: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
-        let (mode, rate) = (format!("lacp={mode}"), format!("other_config:lacp-time={rate}"));
-        self.0.vsctl(&["set", "port", "bond0", &mode, &rate])
+        self.0.vsctl(&format!("set port bond0 lacp={mode} other_config:lacp-time={rate}"))
     }
 
     /// Removes a link (counted from 1) from the bond and lets it speak LACP alone on this bridge: with
     /// another key on `br0`, as another system on any other bridge.
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
-        let link = format!("s{link}");
-        self.0.vsctl(&["del-bond-iface", "bond0", &link])?;
-        self.0.vsctl(&[
-            "--may-exist",
-            "add-br",
-            bridge,
-            "--",
-            "set",
-            "bridge",
-            bridge,
-            "datapath_type=netdev",
-        ])?;
-        self.0.vsctl(&[
-            "add-port",
-            bridge,
-            &link,
-            "--",
-            "set",
-            "port",
-            &link,
-            "lacp=active",
-            "other_config:lacp-time=fast",
-        ])
+        self.0.vsctl(&format!("del-bond-iface bond0 s{link}"))?;
+        self.0.vsctl(&format!("--may-exist add-br {bridge} -- set bridge {bridge} datapath_type=netdev"))?;
+        let options = "lacp=active other_config:lacp-time=fast";
+        self.0.vsctl(&format!("add-port {bridge} s{link} -- set port s{link} {options}"))
     }
 
-    /// Returns the link to the bond.
+    /// Takes the link back into the bond.
     pub fn take_in(&self, link: usize) -> Result<()> {
-        let link = format!("s{link}");
-        self.0.vsctl(&["del-port", &link])?;
-        self.0.vsctl(&["add-bond-iface", "bond0", &link])
+        self.0.vsctl(&format!("del-port s{link}"))?;
+        self.0.vsctl(&format!("add-bond-iface bond0 s{link}"))
     }
 }
 

@@ -204,12 +204,11 @@ impl Process {
     }
 
     fn wait_until_it_counts(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while self.count.load(Ordering::Relaxed) == NOTHING {
-            if Instant::now() > deadline || run.child(self.started).try_wait()?.is_some() {
-                bail!("the stream's receiver does not start: {}", run.last_words("receiver"));
-            }
-            interrupt.sleep(Duration::from_millis(5))?;
+        let counts = || self.count.load(Ordering::Relaxed) != NOTHING;
+        let starts =
+            interrupt.wait(PATIENCE, || Ok(counts() || run.child(self.started).try_wait()?.is_some()))?;
+        if !starts || !counts() {
+            bail!("the stream's receiver does not start: {}", run.last_words("receiver"));
         }
         Ok(())
     }
@@ -217,12 +216,8 @@ impl Process {
     /// Ends the process and returns its log.
     fn end(self, run: &mut Run, interrupt: &Interrupt) -> Result<Vec<u8>> {
         drop(self.input);
-        let deadline = Instant::now() + PATIENCE;
-        while run.child(self.started).try_wait()?.is_none() {
-            if Instant::now() > deadline {
-                bail!("an end of the stream does not end");
-            }
-            interrupt.sleep(Duration::from_millis(5))?;
+        if !interrupt.wait(PATIENCE, || Ok(run.child(self.started).try_wait()?.is_some()))? {
+            bail!("an end of the stream does not end");
         }
         fs::read(&self.log).with_context(|| format!("{} was not written", self.log.display()))
     }

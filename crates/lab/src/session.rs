@@ -1,0 +1,54 @@
+//! What all labs have around them: what they need, how they are interrupted, what they print at the end.
+
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::screen::Screen;
+use super::{INTERRUPTED, Interrupt, Interrupted};
+
+/// What a lab found out.
+pub struct Outcome {
+    /// Whether everything was as it must be.
+    pub ok: bool,
+    /// The last lines for a person.
+    pub text: String,
+    /// The last line for a program.
+    pub json: Value,
+}
+
+/// Refuses a lab that is not run by root, or lacks programs; `setup` installs them.
+pub fn check_means(lab: &str, missing: &[&str], setup: &str) -> Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("labs create network namespaces: run this as root (sudo weir lab {lab})");
+    }
+    if !missing.is_empty() {
+        bail!("missing: {}; `{setup}` installs what labs need", missing.join(", "));
+    }
+    Ok(())
+}
+
+/// Runs a lab and prints its outcome, as JSON if wanted.
+pub fn run(
+    (keep, json): (bool, bool),
+    lab: impl FnOnce(&Interrupt, &mut Screen) -> Result<Outcome>,
+) -> Result<ExitCode> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut screen = Screen::new(json);
+    let outcome = match lab(&interrupt, &mut screen) {
+        Err(error) if error.is::<Interrupted>() => {
+            screen.say("interrupted");
+            return Ok(ExitCode::from(INTERRUPTED));
+        }
+        result => result?,
+    };
+    screen.say(&outcome.text);
+    if keep {
+        screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
+    }
+    if json {
+        println!("{}", outcome.json);
+    }
+    Ok(if outcome.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
