@@ -140,6 +140,12 @@ impl<const W: usize, T: Default> Exact<W, T> {
         &mut self.store.row_mut(row).expect(NEVER_GIVEN).data
     }
 
+    /// Number of rows ever used; the numbers of all live rows are below it.
+    #[must_use]
+    pub fn used(&self) -> u32 {
+        self.store.used()
+    }
+
     /// Returns true from the insertion of a row until its removal.
     #[inline]
     #[must_use]
@@ -159,9 +165,7 @@ impl<const W: usize, T: Default> Exact<W, T> {
     }
 
     /// Looks up the packets of `mask`, whose buckets should have been [prefetched](Exact::prefetch_bucket).
-    /// Returns the mask of hits; `rows` holds their rows, its other elements are unspecified. `likely` gets
-    /// each row whose tag matches before its key is compared, so that the caller can prefetch what it keeps
-    /// for it.
+    /// Returns the mask of hits; `rows` holds their rows, its other elements are unspecified.
     #[inline]
     #[must_use]
     pub fn lookup_batch(
@@ -170,9 +174,8 @@ impl<const W: usize, T: Default> Exact<W, T> {
         hashes: &[u64; 64],
         mask: u64,
         rows: &mut [u32; 64],
-        likely: impl Fn(u32),
     ) -> u64 {
-        self.store.lookup_batch(keys, hashes, mask, rows, likely)
+        self.store.lookup_batch(keys, hashes, mask, rows)
     }
 }
 
@@ -272,7 +275,7 @@ mod tests {
                 let keys = std::array::from_fn(|i| key(first + i as u64));
                 let hashes = keys.map(|key| hash(&key));
                 let (mut rows, mask) = ([0; 64], 0xFFFF_0FF0_F0F0_FFFF);
-                let hits = table.lookup_batch(&keys, &hashes, mask, &mut rows, |_| {});
+                let hits = table.lookup_batch(&keys, &hashes, mask, &mut rows);
                 for i in 0..64 {
                     let expected = twin.get(&keys[i]).filter(|_| mask >> i & 1 == 1).map(|entry| entry.0);
                     prop_assert_eq!((hits >> i & 1 == 1).then_some(rows[i]), expected);

@@ -279,7 +279,7 @@ impl FlowTable {
         for i in Bits(mask) {
             self.store.prefetch(hashes[i]);
         }
-        self.store.lookup_batch(keys, hashes, mask, rows, |_| {})
+        self.store.lookup_batch(keys, hashes, mask, rows)
     }
 
     /// Returns the row of a key.

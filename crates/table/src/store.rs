@@ -113,9 +113,8 @@ impl<R: Record> Store<R> {
         hashes: &[u64; 64],
         mask: u64,
         rows: &mut [u32; 64],
-        likely: impl Fn(u32),
     ) -> u64 {
-        self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]), likely)
+        self.find_batch(hashes, mask, rows, |i, record| record.has(&keys[i]))
     }
 
     /// Finds the rows of the hashes in `mask` for which `is_it` holds.
@@ -126,7 +125,6 @@ impl<R: Record> Store<R> {
         mask: u64,
         rows: &mut [u32; 64],
         is_it: impl Fn(usize, &R) -> bool,
-        likely: impl Fn(u32),
     ) -> u64 {
         let mut behind = Bits(mask);
         let (mut guessed, mut hits) = (0, 0);
@@ -138,7 +136,6 @@ impl<R: Record> Store<R> {
             match self.index.guess_home(hashes[i]) {
                 Some(row) => {
                     self.touch(row);
-                    likely(row);
                     rows[i] = row;
                     guessed |= 1 << i;
                 }
@@ -158,7 +155,6 @@ impl<R: Record> Store<R> {
             for i in Bits(away) {
                 if let Some(row) = self.index.guess_other(hashes[i]) {
                     self.touch(row);
-                    likely(row);
                     rows[i] = row;
                     found |= 1 << i;
                 }

@@ -60,7 +60,7 @@ pub struct CompiledPipe {
     pub shape: Pipe,
     pub guards: Guards,
     pub table: Table,
-    /// The rows that the table's keys lead to.
+    /// The rows that the table's keys lead to; unused if the table keeps them itself.
     pub slab: Slab,
     pub wide: PipeWide,
     pub plans: Vec<Plan>,
@@ -85,11 +85,12 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
     let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &making.program.tunnels)).collect();
     let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
+    let table = pipe.kind.table(pipe, making)?;
     Ok(CompiledPipe {
         shape: pipe.without_entries(),
         guards: guards(pipe),
-        table: pipe.kind.table(pipe, making)?,
-        slab: Slab::with_capacity(pipe.capacity as usize),
+        slab: Slab::with_capacity(if matches!(table, Table::Basic(_)) { 0 } else { pipe.capacity as usize }),
+        table,
         wide,
         plans,
         actions: Actions::new(stride),

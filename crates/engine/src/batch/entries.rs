@@ -1,9 +1,9 @@
 //! Entries of a compiled pipe: inserted, updated, removed, aged, listed. Never on the packet path.
 
 use crate::batch::compile::CompiledPipe;
-use crate::batch::rows::{EntryRow, RUN_TIME};
+use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::change::{ChangeError, EntryKey};
-use crate::pipes::table::Refusal;
+use crate::pipes::table::{Refusal, with_rows};
 use crate::program::Entry;
 use crate::worker::PipeReport;
 
@@ -15,12 +15,11 @@ impl CompiledPipe {
     pub fn enter(&mut self, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         let action = self.actions.intern(entry, &self.wide, &self.plans);
         let flag = if entry.run_time { RUN_TIME } else { 0 };
-        if let Err(refusal) = self.table.insert(entry, self.slab.next(), now_ms) {
+        let row = EntryRow { packets: 0, bytes: 0, last: now_ms, action: action | flag };
+        self.table.insert(&mut self.slab, entry, row, now_ms).map_err(|refusal| {
             self.actions.release(action);
-            return Err(self.refused(refusal));
-        }
-        self.slab.insert(EntryRow { packets: 0, bytes: 0, last: now_ms, action: action | flag });
-        Ok(())
+            self.refused(refusal)
+        })
     }
 
     /// Replaces template, values, forward, counter and meter of the entry with the same key.
@@ -30,7 +29,7 @@ impl CompiledPipe {
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
         let at = self.table.find(&EntryKey::of(entry)).ok_or_else(|| self.not_found())?;
         let action = self.actions.intern(entry, &self.wide, &self.plans);
-        let row = &mut self.slab.rows[at as usize];
+        let row = self.row_mut(at);
         let old = row.action();
         row.action = action | (row.action & RUN_TIME);
         self.actions.release(old);
@@ -42,8 +41,8 @@ impl CompiledPipe {
     /// # Errors
     /// There is no such entry.
     pub fn remove(&mut self, key: &EntryKey) -> Result<(), ChangeError> {
-        let at = self.table.remove(key).ok_or_else(|| self.not_found())?;
-        self.free(at);
+        let row = self.table.remove(&mut self.slab, key).ok_or_else(|| self.not_found())?;
+        self.actions.release(row.action());
         Ok(())
     }
 
@@ -51,7 +50,7 @@ impl CompiledPipe {
     #[must_use]
     pub fn entries(&self) -> Vec<(Entry, EntryRow)> {
         let all = self.table.keys().into_iter().map(|(key, at)| {
-            let row = self.slab.rows[at as usize];
+            let row = *self.row(at);
             let entry = self.actions.entry(row, &self.wide);
             (Entry { matches: key.matches, priority: key.priority, ..entry }, row)
         });
@@ -73,7 +72,7 @@ impl CompiledPipe {
     /// Takes over the counts of the same entry in the predecessor.
     pub fn inherit(&mut self, key: &EntryKey, from: EntryRow) -> bool {
         let Some(at) = self.table.find(key) else { return false };
-        let row = &mut self.slab.rows[at as usize];
+        let row = self.row_mut(at);
         (row.packets, row.bytes, row.last) = (from.packets, from.bytes, from.last);
         true
     }
@@ -85,17 +84,18 @@ impl CompiledPipe {
         if timeout == 0 {
             return;
         }
-        let slab = &self.slab.rows;
-        let end = slab.len() as u32;
+        let end = self.rows_used();
         let start = if self.aged < end { self.aged } else { 0 };
         self.aged = start.saturating_add(rows).min(end);
         // A removed row looks like a configured one.
-        let idle = |row: &EntryRow| row.is_run_time() && now_ms.wrapping_sub(row.last) > timeout;
-        if !slab[start as usize..self.aged as usize].iter().any(idle) {
+        let idle = |at: u32| {
+            let row = self.row(at);
+            row.is_run_time() && now_ms.wrapping_sub(row.last) > timeout
+        };
+        if !(start..self.aged).any(idle) {
             return;
         }
-        let gone =
-            self.table.keys().into_iter().filter(|(_, at)| idle(&slab[*at as usize])).map(|(key, _)| key);
+        let gone = self.table.keys().into_iter().filter(|&(_, at)| idle(at)).map(|(key, _)| key);
         for key in gone.collect::<Vec<EntryKey>>() {
             // It existed a moment ago, so this cannot fail.
             let _ = self.remove(&key);
@@ -106,15 +106,25 @@ impl CompiledPipe {
     /// anew.
     pub fn age_flows(&mut self, rows: u32, now_ms: u32, room: usize) {
         let Some(flows) = self.table.flows_mut() else { return };
-        let slab = &self.slab.rows;
-        let gone = flows.age(rows, now_ms, room, |at| !slab[at as usize].is_run_time());
-        gone.into_iter().for_each(|at| self.free(at));
+        let slab = &self.slab;
+        let gone = flows.age(rows, now_ms, room, |at| !slab.at(at).is_run_time());
+        gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
     }
 
-    /// Frees the row of a removed entry.
-    fn free(&mut self, at: u32) {
-        let row = self.slab.remove(at);
-        self.actions.release(row.action());
+    /// Returns a row.
+    fn row(&self, at: u32) -> &EntryRow {
+        with_rows!(self [&], rows => rows.at(at))
+    }
+
+    /// Returns a row for modification.
+    fn row_mut(&mut self, at: u32) -> &mut EntryRow {
+        with_rows!(self [&mut], rows => rows.at_mut(at))
+    }
+
+    /// Number of rows ever used; the numbers of all rows are below it.
+    #[inline]
+    pub fn rows_used(&self) -> u32 {
+        with_rows!(self [&], rows => rows.used())
     }
 
     fn not_found(&self) -> ChangeError {

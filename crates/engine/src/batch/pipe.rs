@@ -2,9 +2,9 @@
 
 use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
-use crate::batch::rows::ActionOf;
+use crate::batch::rows::{ActionOf, ActionRow, Rows};
 use crate::batch::steps::Site;
-use crate::pipes::table::{Hits, Lookup};
+use crate::pipes::table::{Hits, Lookup, with_rows};
 use crate::program::Forward;
 use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason};
@@ -46,7 +46,6 @@ impl CompiledPipe {
             batch,
             packets: &walk.packets,
             list,
-            slab: &self.slab,
             groups: &mut walk.groups,
             seed: walk.reading.seed,
             now_ms: walk.now_ms,
@@ -57,7 +56,7 @@ impl CompiledPipe {
             failed: 0,
         };
         let hits = self.table.lookup(&mut look);
-        (hits.by_row(look.rows, self.slab.rows.len()), look.failed)
+        (hits.by_row(look.rows, self.rows_used() as usize), look.failed)
     }
 
     /// Counts, acts and forwards for packets that hit: either all the same row, so that its entry is looked
@@ -73,22 +72,13 @@ impl CompiledPipe {
     /// Counts packets in their entries and in shared counters. Returns their actions.
     #[inline(always)]
     fn count<N: Numbers>(&mut self, walk: &mut Walk, batch: &Batch, hits: u64, rows: &N) -> N {
-        let (slab, does) = (&mut self.slab.rows, &self.actions.rows);
         if !walk.live {
-            return rows.tally(batch, hits, |row, _| slab[row as usize].action());
+            return with_rows!(self [&], all => rows.tally(batch, hits, |row, _| all.at(row).action()));
         }
         self.hits += u64::from(hits.count_ones());
         let now_ms = walk.now_ms;
-        if !self.counted {
-            return rows.tally(batch, hits, |row, count| slab[row as usize].hit(count, now_ms));
-        }
-        rows.tally(batch, hits, |row, count| {
-            let action = slab[row as usize].hit(count, now_ms);
-            if let Some(counter) = does[action as usize].counter {
-                walk.counters[counter.index()].add(count);
-            }
-            action
-        })
+        let shared = if self.counted { Some((&*self.actions.rows, &mut *walk.counters)) } else { None };
+        with_rows!(self [&mut], all => count_in(all, (batch, hits, rows), now_ms, shared))
     }
 
     fn miss(&mut self, walk: &mut Walk, batch: &Batch, misses: u64) {
@@ -159,6 +149,26 @@ impl CompiledPipe {
             walk.forward(batch, forward(actions.of(slot)), 1 << slot, DropReason::Policy);
         }
     }
+}
+
+/// Counts packets in `all` and in shared counters, if there are any. Returns their actions.
+#[inline(always)]
+fn count_in<N: Numbers>(
+    all: &mut impl Rows,
+    (batch, hits, rows): (&Batch, u64, &N),
+    now_ms: u32,
+    shared: Option<(&[ActionRow], &mut [Count])>,
+) -> N {
+    let Some((does, counters)) = shared else {
+        return rows.tally(batch, hits, |row, count| all.at_mut(row).hit(count, now_ms));
+    };
+    rows.tally(batch, hits, |row, count| {
+        let action = all.at_mut(row).hit(count, now_ms);
+        if let Some(counter) = does[action as usize].counter {
+            counters[counter.index()].add(count);
+        }
+        action
+    })
 }
 
 #[inline]

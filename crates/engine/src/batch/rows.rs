@@ -10,6 +10,7 @@ use crate::batch::steps::Plan;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
 use std::collections::HashMap;
+use table::Exact;
 
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
@@ -222,11 +223,57 @@ impl Actions {
     }
 }
 
-/// The rows of a pipe, referred to by number from its table.
+/// Rows by number.
+pub trait Rows {
+    /// Returns a row.
+    fn at(&self, row: u32) -> &EntryRow;
+
+    /// Returns a row for modification.
+    fn at_mut(&mut self, row: u32) -> &mut EntryRow;
+
+    /// Number of rows ever used; the numbers of all rows are below it.
+    fn used(&self) -> u32;
+}
+
+/// The rows of a table of exact keys lie beside the keys, so that comparing a key brings its row into the
+/// cache.
+impl<const W: usize> Rows for Exact<W, EntryRow> {
+    #[inline(always)]
+    fn at(&self, row: u32) -> &EntryRow {
+        self.data(row)
+    }
+
+    #[inline(always)]
+    fn at_mut(&mut self, row: u32) -> &mut EntryRow {
+        self.data_mut(row)
+    }
+
+    fn used(&self) -> u32 {
+        Exact::used(self)
+    }
+}
+
+/// The rows of a pipe whose table leads from a key to a number only.
 #[derive(Debug, Default)]
 pub struct Slab {
-    pub rows: Vec<EntryRow>,
+    rows: Vec<EntryRow>,
     free: Vec<u32>,
+}
+
+impl Rows for Slab {
+    #[inline(always)]
+    fn at(&self, row: u32) -> &EntryRow {
+        &self.rows[row as usize]
+    }
+
+    #[inline(always)]
+    fn at_mut(&mut self, row: u32) -> &mut EntryRow {
+        &mut self.rows[row as usize]
+    }
+
+    fn used(&self) -> u32 {
+        self.rows.len() as u32
+    }
 }
 
 impl Slab {
@@ -256,13 +303,5 @@ impl Slab {
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
         std::mem::take(&mut self.rows[at as usize])
-    }
-
-    /// Prefetches a row that is likely to be hit.
-    #[inline(always)]
-    pub fn prefetch(&self, at: u32) {
-        if let Some(row) = self.rows.get(at as usize) {
-            packet::prefetch(row);
-        }
     }
 }

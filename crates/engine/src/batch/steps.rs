@@ -271,6 +271,16 @@ impl Step {
             Step::FindHeaders => {
                 on.packets.refresh(on.batch, list, on.reading, fail);
             }
+            Step::Encap(how) => {
+                for slot in Bits(list) {
+                    let row = values.slice(on.action.of(slot), how.length);
+                    let (frame, found) = (on.batch.frame_mut(slot), &on.packets.headers[slot]);
+                    if let Err(reason) = how.run(frame, found, row, on.packets.outer.select[slot]) {
+                        fail(slot, reason);
+                    }
+                }
+                on.packets.stale |= list;
+            }
             _ => {
                 for slot in Bits(list) {
                     if let Err(reason) = self.one(on, values, slot) {
@@ -307,11 +317,7 @@ impl Step {
             Step::Decap(kind) => moved(decap(frame, headers, *kind), on.packets, slot),
             Step::PopVlan => moved(pop_vlan(frame, headers), on.packets, slot),
             Step::PushVlan => moved(push_vlan(frame, values.bytes(action)), on.packets, slot),
-            Step::Encap(how) => {
-                let (row, hash) = (values.slice(action, how.length), on.packets.outer.select[slot]);
-                moved(how.run(frame, headers, row, hash), on.packets, slot)
-            }
-            Step::Mac(_) | Step::Macs | Step::FindHeaders => Ok(()),
+            Step::Mac(_) | Step::Macs | Step::FindHeaders | Step::Encap(_) => Ok(()),
         }
     }
 }

@@ -90,6 +90,8 @@ fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
 pub struct Encapsulation {
     shape: OuterShape,
     finish: Finish,
+    /// Bytes that can be carried.
+    length_max: usize,
     /// Bytes of the outer headers.
     pub length: usize,
     /// The whole frame is carried, else its IP packet.
@@ -137,6 +139,7 @@ impl Encapsulation {
         Encapsulation {
             shape,
             finish: shape.finish(),
+            length_max: shape.finish().length_max(),
             length: shape.length(),
             ethernet: encap.ethernet,
             hashed: encap.sport.is_none(),
@@ -151,7 +154,7 @@ impl Encapsulation {
         let class = Ip::of(found.outer()).map_or(0, |ip| ip.class(frame.bytes()));
         let is_ipv6 = !self.ethernet && only_ip(frame, found)? == Inside::Ipv6;
         let length = frame.len();
-        if length > self.finish.length_max() {
+        if length > self.length_max {
             return Err(DropReason::Oversize);
         }
         let bytes = frame.prepend(row.len() as u16).map_err(|_| DropReason::NoHeadroom)?;

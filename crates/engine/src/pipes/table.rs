@@ -1,9 +1,10 @@
-//! The tables behind a common interface: a key leads to the number of a row, and the compiled pipe has the
-//! rows.
+//! The tables behind a common interface: a key leads to the number of a row.
 //!
-//! The pipe's slab assigns a number when an entry is inserted and takes it back when it is removed, so a
-//! table stores no counts, ages or actions. Every type must provide what [`each_type`] calls: `insert`,
-//! `find`, `remove`, `keys`, `len` and `lookup`.
+//! The compiled pipe has a slab of rows, which assigns a number when an entry is inserted and takes it back
+//! when it is removed, so a table stores no counts, ages or actions. BASIC alone keeps the rows itself,
+//! beside its keys: with a million entries every cache line counts (an eighth of the rate). Every type must
+//! provide what [`each_type`] calls: `find`, `keys`, `len` and `lookup`, and be listed in `insert` and
+//! `remove`.
 
 use super::acl::AclTable;
 use super::basic::BasicTable;
@@ -13,7 +14,7 @@ use super::lpm::LpmTable;
 use crate::batch::Outcome;
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
-use crate::batch::rows::Slab;
+use crate::batch::rows::{EntryRow, Slab};
 use crate::change::EntryKey;
 use crate::program::Entry;
 use packet::{Batch, Bits, DropReason};
@@ -50,6 +51,25 @@ macro_rules! each_type {
     };
 }
 
+/// Runs `$body` with the rows of a compiled pipe: those of its BASIC table, or its slab.
+macro_rules! with_rows {
+    ($pipe:ident [& $($mutable:ident)?], $rows:ident => $body:expr) => {
+        match &$($mutable)? $pipe.table {
+            crate::pipes::table::Table::Basic(table) => {
+                crate::pipes::basic::each_width!(&$($mutable)? **table, table => {
+                    let $rows = &$($mutable)? table.exact;
+                    $body
+                })
+            }
+            _ => {
+                let $rows = &$($mutable)? $pipe.slab;
+                $body
+            }
+        }
+    };
+}
+pub(crate) use with_rows;
+
 /// Why an entry was refused, before the pipe's name is added.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -64,8 +84,6 @@ pub struct Lookup<'a> {
     pub packets: &'a Packets,
     /// The packets to look up.
     pub list: u64,
-    /// The pipe's rows, to be prefetched as soon as a number is likely.
-    pub slab: &'a Slab,
     pub groups: &'a mut [GroupTable],
     pub seed: u64,
     pub now_ms: u32,
@@ -89,12 +107,27 @@ pub enum Hits {
 }
 
 impl Table {
-    /// Inserts an entry whose row is `row`.
+    /// Inserts an entry with its row.
     ///
     /// # Errors
     /// Says why it was refused; nothing has changed then.
-    pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
-        each_type!(self, table => table.insert(entry, row, now_ms))
+    pub fn insert(
+        &mut self,
+        slab: &mut Slab,
+        entry: &Entry,
+        row: EntryRow,
+        now_ms: u32,
+    ) -> Result<(), Refusal> {
+        let at = slab.next();
+        match self {
+            Table::Basic(table) => return table.insert(entry, row),
+            Table::Hash(table) => table.insert(entry, at)?,
+            Table::Flow(table) => table.insert(entry, at, now_ms)?,
+            Table::Lpm(table) => table.insert(entry, at)?,
+            Table::Acl(table) => table.insert(entry, at)?,
+        }
+        slab.insert(row);
+        Ok(())
     }
 
     /// Returns the row of an entry.
@@ -104,8 +137,15 @@ impl Table {
     }
 
     /// Removes an entry and returns its row.
-    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
-        each_type!(self, table => table.remove(key))
+    pub fn remove(&mut self, slab: &mut Slab, key: &EntryKey) -> Option<EntryRow> {
+        let at = match self {
+            Table::Basic(table) => return table.remove(key),
+            Table::Hash(table) => table.remove(key),
+            Table::Flow(table) => table.remove(key),
+            Table::Lpm(table) => table.remove(key),
+            Table::Acl(table) => table.remove(key),
+        };
+        at.map(|at| slab.remove(at))
     }
 
     /// Returns all entries and their rows.

@@ -266,7 +266,7 @@ impl<const W: usize> Acl<W> {
             });
             words == 0 && entry.key.tuple == number
         };
-        let found = self.entries.find_batch(&hashes, maybe, &mut rows, is_it, |_| {});
+        let found = self.entries.find_batch(&hashes, maybe, &mut rows, is_it);
         for i in Bits(found) {
             if let Some(entry) = self.entries.row(rows[i]) {
                 best[i] = best[i].min(entry.best);

@@ -78,7 +78,7 @@ impl AclTable {
     }
 
     /// Inserts an entry whose row is `row`.
-    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+    pub fn insert(&mut self, entry: &Entry, row: u32) -> Result<(), Refusal> {
         if self.number(&entry.matches, entry.priority).is_some() {
             return Err(Refusal::Exists);
         }

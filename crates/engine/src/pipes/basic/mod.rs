@@ -3,6 +3,7 @@
 mod table;
 
 pub use table::BasicTable;
+pub(crate) use table::each_width;
 
 use super::Type;
 

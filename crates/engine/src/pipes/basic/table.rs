@@ -5,6 +5,7 @@
 
 use crate::batch::compile::{self, CompileError};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
+use crate::batch::rows::EntryRow;
 use crate::change::EntryKey;
 use crate::pipes::table::{FEW_MAX, Hits, Lookup, Refusal};
 use crate::program::{Criterion, Entry, EntryMatch, Pipe};
@@ -16,9 +17,7 @@ use table::{Exact, InsertError, Small};
 pub struct Basic<const W: usize> {
     plan: KeyPlan,
     hash: TableHash,
-    /// Numbers its rows like the pipe's slab: the one freed last is the next, or else one more than ever
-    /// before.
-    exact: Exact<W, ()>,
+    pub exact: Exact<W, EntryRow>,
     /// A copy of the keys while they are few, and their rows.
     small: Option<(Small<W>, [u32; FEW_MAX])>,
     /// The packets' keys; words without a field stay zero.
@@ -44,9 +43,7 @@ impl<const W: usize> Basic<W> {
             // The first bucket is prefetched while the other keys are hashed.
             self.exact.prefetch_bucket(hashes[slot]);
         }
-        // Rows are prefetched while keys are compared.
-        let slab = look.slab;
-        Hits::Each(self.exact.lookup_batch(&self.keys, &hashes, list, look.rows, |row| slab.prefetch(row)))
+        Hits::Each(self.exact.lookup_batch(&self.keys, &hashes, list, look.rows))
     }
 
     fn key(&self, matches: &[EntryMatch]) -> [u64; W] {
@@ -63,13 +60,12 @@ impl<const W: usize> Basic<W> {
         (0..self.plan.places.len()).map(|at| EntryMatch::Value(self.plan.get(at, key))).collect()
     }
 
-    fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
+    fn insert(&mut self, matches: &[EntryMatch], row: EntryRow) -> Result<(), Refusal> {
         let key = self.key(matches);
-        let given = self.exact.insert(self.hash.hash(&key), key, ()).map_err(|error| match error {
+        self.exact.insert(self.hash.hash(&key), key, row).map_err(|error| match error {
             InsertError::Full => Refusal::Full,
             InsertError::Exists(_) => Refusal::Exists,
         })?;
-        assert_eq!(given, row, "the table and the slab number rows alike");
         self.mirror();
         Ok(())
     }
@@ -79,16 +75,16 @@ impl<const W: usize> Basic<W> {
         self.exact.get(self.hash.hash(&key), &key)
     }
 
-    fn remove(&mut self, matches: &[EntryMatch]) -> Option<u32> {
+    fn remove(&mut self, matches: &[EntryMatch]) -> Option<EntryRow> {
         let key = self.key(matches);
-        let (row, ()) = self.exact.remove(self.hash.hash(&key), &key)?;
+        let (_, row) = self.exact.remove(self.hash.hash(&key), &key)?;
         self.mirror();
         Some(row)
     }
 
     fn keys(&self) -> Vec<(EntryKey, u32)> {
         let key = |key: &[u64; W]| EntryKey { matches: self.matches(key), priority: 0 };
-        self.exact.iter().map(|(row, words, ())| (key(words), row)).collect()
+        self.exact.iter().map(|(row, words, _)| (key(words), row)).collect()
     }
 
     /// Copies the keys to the small table while they are few.
@@ -98,7 +94,7 @@ impl<const W: usize> Basic<W> {
             return;
         }
         let (mut small, mut row_of) = (Small::new(), [0; FEW_MAX]);
-        for (row, key, ()) in self.exact.iter() {
+        for (row, key, _) in self.exact.iter() {
             if let Ok(at) = small.insert(*key) {
                 row_of[at as usize] = row;
             }
@@ -117,17 +113,20 @@ pub enum BasicTable {
     Eight(Basic<KEY_WORDS_MAX>),
 }
 
+/// Calls the code of the table's width.
+/// Runs `$body` with the table of the width in use.
 macro_rules! each_width {
     ($table:expr, $one:ident => $body:expr) => {
         match $table {
-            BasicTable::One($one) => $body,
-            BasicTable::Two($one) => $body,
-            BasicTable::Three($one) => $body,
-            BasicTable::Five($one) => $body,
-            BasicTable::Eight($one) => $body,
+            crate::pipes::basic::BasicTable::One($one) => $body,
+            crate::pipes::basic::BasicTable::Two($one) => $body,
+            crate::pipes::basic::BasicTable::Three($one) => $body,
+            crate::pipes::basic::BasicTable::Five($one) => $body,
+            crate::pipes::basic::BasicTable::Eight($one) => $body,
         }
     };
 }
+pub(crate) use each_width;
 
 impl BasicTable {
     /// Creates an empty table for the entries of a pipe.
@@ -150,8 +149,8 @@ impl BasicTable {
         })
     }
 
-    /// Inserts an entry whose row is `row`.
-    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+    /// Inserts an entry with its row.
+    pub fn insert(&mut self, entry: &Entry, row: EntryRow) -> Result<(), Refusal> {
         each_width!(self, table => table.insert(&entry.matches, row))
     }
 
@@ -162,7 +161,7 @@ impl BasicTable {
     }
 
     /// Removes an entry and returns its row.
-    pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
+    pub fn remove(&mut self, key: &EntryKey) -> Option<EntryRow> {
         each_width!(self, table => table.remove(&key.matches))
     }
 

@@ -47,7 +47,7 @@ impl HashTable {
     }
 
     /// Inserts an entry whose row is `row`.
-    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+    pub fn insert(&mut self, entry: &Entry, row: u32) -> Result<(), Refusal> {
         self.targets.insert(&entry.matches, row)
     }
 

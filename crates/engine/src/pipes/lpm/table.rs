@@ -34,7 +34,7 @@ impl LpmTable {
     }
 
     /// Inserts an entry whose row is `row`.
-    pub fn insert(&mut self, entry: &Entry, row: u32, _now_ms: u32) -> Result<(), Refusal> {
+    pub fn insert(&mut self, entry: &Entry, row: u32) -> Result<(), Refusal> {
         let EntryMatch::Prefix { value, length } = entry.matches[0] else {
             return Err(Refusal::Unfit("an lpm entry matches a prefix".into()));
         };
