@@ -81,6 +81,13 @@ struct Content {
     own: Box<[u128]>,
 }
 
+impl Content {
+    fn of(row: ActionRow, own: &[u128]) -> Content {
+        let ActionRow { forward, template, counter, meter } = row;
+        Content { forward: forward_key(forward), template, counter, meter, own: own.into() }
+    }
+}
+
 /// A [`Forward`] in a form that can be hashed.
 type ForwardKey = (u8, u16, u16);
 
@@ -161,13 +168,7 @@ impl Actions {
     /// Returns the action row of `entry`, shared with entries that have the same action.
     pub fn intern(&mut self, entry: &Entry, wide: &PipeWide, plans: &[Plan]) -> u32 {
         let row = wide.resolve(entry);
-        let content = Content {
-            forward: forward_key(row.forward),
-            template: row.template,
-            counter: row.counter,
-            meter: row.meter,
-            own: entry.values.clone().into(),
-        };
+        let content = Content::of(row, &entry.values);
         if let Some(&at) = self.by_content.get(&content) {
             self.users[at as usize] += 1;
             return at;
@@ -217,7 +218,7 @@ impl Actions {
         let users = &mut self.users[at as usize];
         *users -= 1;
         if *users == 0 {
-            self.by_content.retain(|_, &mut row| row != at);
+            self.by_content.remove(&Content::of(self.rows[at as usize], &self.own[at as usize]));
             self.free.push(at);
         }
     }

@@ -5,8 +5,9 @@ use crate::batch::compile::{self, CompileError};
 use crate::batch::load::KEY_WORDS_MAX;
 use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, Refusal};
-use crate::program::{Criterion, Entry, EntryMatch, Pipe};
+use crate::program::{Criterion, Entry, Pipe};
 use packet::{Bits, Field};
+use std::collections::HashMap;
 use table::{Acl, AclError};
 
 /// Rule numbers are reassigned when this many per entry of capacity have been used.
@@ -18,9 +19,10 @@ pub struct AclTable {
     keys: Keys,
     rules: Rules,
     capacity: usize,
-    /// Row of each rule number; and the entry of each.
+    /// Row of each rule number, also of rules that were removed.
     row_of: Vec<u32>,
-    entries: Vec<Option<(Vec<EntryMatch>, u32)>>,
+    /// Rule number of each entry.
+    numbers: HashMap<EntryKey, u32>,
 }
 
 #[derive(Debug)]
@@ -61,7 +63,7 @@ impl AclTable {
             5..=KEY_WORDS_MAX => Rules::Eight(Acl::with_capacity(capacity, secret)),
             _ => return Err(CompileError::KeyTooWide(pipe.name.clone())),
         };
-        Ok(AclTable { keys, rules, capacity, row_of: Vec::new(), entries: Vec::new() })
+        Ok(AclTable { keys, rules, capacity, row_of: Vec::new(), numbers: HashMap::new() })
     }
 
     /// Returns the packets that a rule matches, with the row of the best rule.
@@ -79,48 +81,42 @@ impl AclTable {
 
     /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32) -> Result<(), Refusal> {
-        if self.number(&entry.matches, entry.priority).is_some() {
+        let key = EntryKey::of(entry);
+        if self.numbers.contains_key(&key) {
             return Err(Refusal::Exists);
         }
         if self.len() >= self.capacity {
             return Err(Refusal::Full);
         }
-        if self.entries.len() > self.capacity * NUMBERS_PER_ENTRY {
+        if self.row_of.len() > self.capacity * NUMBERS_PER_ENTRY {
             self.renumber();
         }
-        self.insert_rule(entry.priority, &entry.matches).map_err(|error| match error {
+        self.insert_rule(key, row).map_err(|error| match error {
             AclError::Full => Refusal::Full,
             other => Refusal::Unfit(other.to_string()),
-        })?;
-        self.row_of.push(row);
-        self.entries.push(Some((entry.matches.clone(), entry.priority)));
-        Ok(())
+        })
     }
 
     /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
-        Some(self.row_of[self.number(&key.matches, key.priority)?])
+        self.numbers.get(key).map(|&number| self.row_of[number as usize])
     }
 
     /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
-        let number = self.number(&key.matches, key.priority)?;
-        self.remove_rule(number).then(|| {
-            self.entries[number] = None;
-            self.row_of[number]
-        })
+        let number = self.numbers.remove(key)?;
+        self.remove_rule(number);
+        Some(self.row_of[number as usize])
     }
 
-    /// Returns all entries and their rows.
+    /// Returns all entries and their rows, older ones first.
     #[must_use]
     pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        let live =
-            self.entries.iter().zip(&self.row_of).filter_map(|(entry, &row)| Some((entry.as_ref()?, row)));
-        live.map(|((matches, priority), row)| {
-            (EntryKey { matches: matches.clone(), priority: *priority }, row)
-        })
-        .collect()
+        let mut keys: Vec<(&EntryKey, u32)> =
+            self.numbers.iter().map(|(key, &number)| (key, number)).collect();
+        keys.sort_unstable_by_key(|(_, number)| *number);
+        keys.into_iter().map(|(key, number)| (key.clone(), self.row_of[number as usize])).collect()
     }
 
     /// Returns the number of entries.
@@ -129,36 +125,29 @@ impl AclTable {
         each_width!(&self.rules, acl => acl.len())
     }
 
-    /// Returns the number of an entry's rule.
-    fn number(&self, matches: &[EntryMatch], priority: u32) -> Option<usize> {
-        let is = |entry: &Option<(Vec<EntryMatch>, u32)>| {
-            entry.as_ref().is_some_and(|entry| entry.0 == matches && entry.1 == priority)
-        };
-        self.entries.iter().position(is)
-    }
-
     /// Inserts a rule with the next number.
-    fn insert_rule(&mut self, priority: u32, matches: &[EntryMatch]) -> Result<(), AclError> {
-        let number = self.entries.len() as u32;
-        each_width!(&mut self.rules, acl => acl.insert(self.keys.rule(number, priority, matches)))
+    fn insert_rule(&mut self, key: EntryKey, row: u32) -> Result<(), AclError> {
+        let number = self.row_of.len() as u32;
+        each_width!(&mut self.rules, acl => acl.insert(self.keys.rule(number, key.priority, &key.matches)))?;
+        self.row_of.push(row);
+        self.numbers.insert(key, number);
+        Ok(())
     }
 
-    fn remove_rule(&mut self, number: usize) -> bool {
-        each_width!(&mut self.rules, acl => acl.remove(number as u32).is_some())
+    fn remove_rule(&mut self, number: u32) {
+        each_width!(&mut self.rules, acl => _ = acl.remove(number));
     }
 
-    /// Reassigns rule numbers in the order of the old ones. All rules fitted before, so they fit again.
+    /// Reassigns rule numbers in the order of the old ones.
     fn renumber(&mut self) {
-        let (entries, row_of) = (std::mem::take(&mut self.entries), std::mem::take(&mut self.row_of));
-        for number in 0..entries.len() {
+        let entries = self.keys();
+        for number in self.numbers.drain().map(|(_, number)| number).collect::<Vec<u32>>() {
             self.remove_rule(number);
         }
-        for (entry, row) in entries.into_iter().zip(row_of) {
-            let Some((matches, priority)) = &entry else { continue };
-            if self.insert_rule(*priority, matches).is_ok() {
-                self.row_of.push(row);
-                self.entries.push(entry);
-            }
+        self.row_of.clear();
+        for (key, row) in entries {
+            // All rules fitted before, so they fit again.
+            _ = self.insert_rule(key, row);
         }
     }
 }
