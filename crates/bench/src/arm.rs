@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use bpf::XdpGenerate;
 use engine::batch::Engine;
 use engine::worker::Worker;
+use lab::screen::line;
 use packet::{Pool, Pools, Port, RegionPool, TableHash};
 use port::Stream;
 use port::xdp::{Rings, XdpConfig, XdpInterface};
@@ -189,10 +190,10 @@ fn source(interface: &str) -> Result<()> {
 fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     let running = Arc::new(AtomicBool::new(false));
     let turns = listen(Arc::clone(&running));
-    println!("ready");
+    line("ready")?;
     for () in turns {
-        println!("started");
-        println!("transmitted {}", turn(&running)?);
+        line("started")?;
+        line(format_args!("transmitted {}", turn(&running)?))?;
     }
     Ok(())
 }

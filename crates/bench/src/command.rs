@@ -2,9 +2,10 @@
 
 use crate::{arm, bond, dpdk, engine, memory, xdp};
 use anyhow::Result;
-use lab::screen::Screen;
+use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
 use serde_json::{Value, json};
+use std::io::{Write, stderr};
 use std::process::ExitCode;
 
 /// What is measured.
@@ -52,7 +53,7 @@ pub enum Bench {
 pub fn measure(what: &Bench) -> Result<ExitCode> {
     match print(what) {
         Err(error) if error.is::<Interrupted>() => {
-            eprintln!("weir: interrupted, all processes ended, all namespaces removed");
+            let _ = writeln!(stderr(), "weir: interrupted, all processes ended, all namespaces removed");
             Ok(ExitCode::from(INTERRUPTED))
         }
         measured => measured.map(|()| ExitCode::SUCCESS),
@@ -62,34 +63,37 @@ pub fn measure(what: &Bench) -> Result<ExitCode> {
 fn print(what: &Bench) -> Result<()> {
     match what {
         Bench::Engine { only, json } => {
-            println!("scenario     Mpps  (min - max)        ns  cycles  port_ns");
+            line("scenario     Mpps  (min - max)        ns  cycles  port_ns")?;
             let rows = engine::run(only, |row, what| {
-                println!(
+                line(format_args!(
                     "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
                     row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
-                );
-            });
+                ))
+            })?;
             let mut all = json!({ "results": rows });
             if only.is_empty() || only.iter().any(|name| name == "dpdk") {
                 all["dpdk"] = json!(beside_testpmd()?);
             }
             if *json {
-                println!("{all}");
+                line(all)?;
             }
         }
         Bench::Memory { json } => {
             let rows = memory::run()?;
             for row in &rows {
-                println!("{:<14} {:>9} entries  {:>6.1} bytes each", row.name, row.entries, row.bytes);
+                line(format_args!(
+                    "{:<14} {:>9} entries  {:>6.1} bytes each",
+                    row.name, row.entries, row.bytes
+                ))?;
             }
             if *json {
-                println!("{}", json!({ "results": rows }));
+                line(json!({ "results": rows }))?;
             }
         }
         Bench::Xdp { json } => {
             let rows = xdp::run()?;
             if *json {
-                println!("{}", json!({ "xdp": rows }));
+                line(json!({ "xdp": rows }))?;
             }
         }
         Bench::Bond { streams, json } => {
@@ -100,7 +104,7 @@ fn print(what: &Bench) -> Result<()> {
             screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
             let flatness = bond::flatness(|line| screen.say(line));
             if *json {
-                println!("{}", json!({ "results": rows, "flatness": flatness }));
+                line(json!({ "results": rows, "flatness": flatness }))?;
             }
         }
         Bench::Arm(arm) => arm::run(arm)?,
@@ -110,6 +114,6 @@ fn print(what: &Bench) -> Result<()> {
 
 /// The DPDK ports beside dpdk-testpmd.
 fn beside_testpmd() -> Result<Option<Vec<Value>>> {
-    println!("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)");
+    line("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)")?;
     dpdk::run()
 }

@@ -8,6 +8,7 @@ use super::peers::{FRAMES, Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use super::scenarios::shuffled;
 use anyhow::{Context, Result};
 use lab::run::Run;
+use lab::screen::line;
 use lab::spread::Spread;
 use lab::{Interrupt, namespace, weir};
 use port::Stream;
@@ -67,15 +68,17 @@ impl std::fmt::Display for Row {
 /// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run() -> Result<Option<Vec<Value>>> {
     if cfg!(not(feature = "dpdk")) {
-        println!("dpdk: not measured, this weir was built without it: build it with `--features dpdk`");
+        line("dpdk: not measured, this weir was built without it: build it with `--features dpdk`")?;
         return Ok(None);
     }
     if !namespace::missing(&[TESTPMD]).is_empty() {
-        println!("dpdk: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
+        line(format_args!(
+            "dpdk: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"
+        ))?;
         return Ok(None);
     }
     if !rustix::process::geteuid().is_root() {
-        println!("dpdk: not measured, DPDK needs root");
+        line("dpdk: not measured, DPDK needs root")?;
         return Ok(None);
     }
     let interrupt = Interrupt::on_signals()?;
@@ -83,12 +86,12 @@ pub fn run() -> Result<Option<Vec<Value>>> {
     let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     if !pages.enough {
-        println!("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower");
+        line("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower")?;
     }
     let mut rows = Vec::new();
     for flows in FLOWS {
         let row = measure(&mut run, &setting, flows, &interrupt)?;
-        println!("{row}");
+        line(&row)?;
         rows.push(row.json());
     }
     Ok(Some(rows))

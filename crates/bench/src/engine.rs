@@ -5,6 +5,7 @@
 //! tick. The port's own share is timed apart and printed beside (`port_ns`), not taken off.
 
 use super::scenarios::{ALL, Scenario};
+use anyhow::Result;
 use engine::batch::Engine;
 use engine::change::Change;
 use engine::program::{Fill, GroupId, Program};
@@ -47,18 +48,17 @@ pub struct Row {
 }
 
 /// Runs the scenarios named by `only` (all when empty).
-#[must_use]
-pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str)) -> Vec<Row> {
+pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str) -> Result<()>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (name, make) in ALL {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
             let scenario = make();
             let row = measure(&scenario);
-            progress(&row, scenario.what);
+            progress(&row, scenario.what)?;
             rows.push(row);
         }
     }
-    rows
+    Ok(rows)
 }
 
 fn measure(scenario: &Scenario) -> Row {

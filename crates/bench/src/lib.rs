@@ -8,6 +8,8 @@
 //!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `bond/`: a bond beside Open vSwitch's.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod arm;
 mod bond;
 mod command;

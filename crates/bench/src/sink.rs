@@ -7,6 +7,7 @@
 
 use anyhow::{Context, Result};
 use apps::bond::lacp::{Action, Config, ETHER_TYPE, Event, Lacp, Rate, Settings, System};
+use lab::screen::line;
 use packet::{Batch, Pools, Port};
 use std::io::BufRead;
 use std::num::NonZeroU16;
@@ -39,11 +40,13 @@ pub fn run(pools: Pools, members: Vec<Queues>) -> Result<()> {
     let stop = Arc::clone(&ended);
     std::thread::spawn(move || {
         for _ in std::io::stdin().lock().lines().map_while(Result::ok) {
-            println!("arrived {}", arrived.load(Ordering::Relaxed));
+            if line(format_args!("arrived {}", arrived.load(Ordering::Relaxed))).is_err() {
+                break;
+            }
         }
         stop.store(true, Ordering::Relaxed);
     });
-    println!("ready");
+    line("ready")?;
     let mut ticked = Instant::now();
     while !ended.load(Ordering::Relaxed) {
         if sink.look()? < FEW {

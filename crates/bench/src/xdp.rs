@@ -13,6 +13,7 @@
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};
 use lab::run::Run;
+use lab::screen::line;
 use lab::spread::Spread;
 use lab::{Interrupt, namespace, weir};
 use namespace::Namespace;
@@ -34,11 +35,13 @@ const ORDINARY_MIB: u32 = 800;
 /// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run() -> Result<Option<Vec<Value>>> {
     if !namespace::missing(&[TESTPMD]).is_empty() {
-        println!("xdp: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}");
+        line(format_args!(
+            "xdp: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"
+        ))?;
         return Ok(None);
     }
     if !rustix::process::geteuid().is_root() {
-        println!("xdp: not measured, network namespaces and AF_XDP need root");
+        line("xdp: not measured, network namespaces and AF_XDP need root")?;
         return Ok(None);
     }
     let interrupt = Interrupt::on_signals()?;
@@ -46,19 +49,21 @@ pub fn run() -> Result<Option<Vec<Value>>> {
     let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     let mut bench = Bench::new(&mut run, setting, interrupt)?;
-    println!("turn     weir  testpmd  (Mpps delivered, offered)");
+    line("turn     weir  testpmd  (Mpps delivered, offered)")?;
     let mut rates = [const { Vec::new() }; 3];
     for round in 0..=ROUNDS {
         let (weir, offered) = bench.turn(&mut run, Bench::weir)?;
         let (testpmd, _) = bench.turn(&mut run, Bench::testpmd)?;
-        println!("{:<6} {weir:>6.3}  {testpmd:>7.3}  ({offered:.3})", if round > 0 { "" } else { "warm" });
+        let warm = if round > 0 { "" } else { "warm" };
+        line(format_args!("{warm:<6} {weir:>6.3}  {testpmd:>7.3}  ({offered:.3})"))?;
         if round > 0 {
             rates.iter_mut().zip([weir, testpmd, offered]).for_each(|(rates, rate)| rates.push(rate));
         }
     }
     let [weir, testpmd, offered] = rates.map(Spread::of);
     let ratio = weir.median / testpmd.median;
-    println!("median {:>6.3}  {:>7.3}  weir / testpmd {:.0} %", weir.median, testpmd.median, 100.0 * ratio);
+    let (ours, theirs, percent) = (weir.median, testpmd.median, 100.0 * ratio);
+    line(format_args!("median {ours:>6.3}  {theirs:>7.3}  weir / testpmd {percent:.0} %"))?;
     let mut row = json!({});
     Spread::put(Some(weir), "weir", &mut row);
     Spread::put(Some(testpmd), "testpmd", &mut row);

@@ -4,11 +4,15 @@
 //! It is a library so that tests and fuzzers can call what the binary calls: the configuration, replay,
 //! explain.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod commands;
 pub mod config;
 mod daemon;
 pub mod explain;
 pub mod import;
+mod log;
+mod output;
 pub mod replay;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -66,11 +70,7 @@ enum Command {
 /// Parses the arguments, runs the subcommand and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let result = perform(&Arguments::command().subcommands(commands::apps::commands()).get_matches());
-    result.unwrap_or_else(|error| {
-        eprintln!("weir: {error:#}");
-        ExitCode::FAILURE
-    })
+    output::end(perform(&Arguments::command().subcommands(commands::apps::commands()).get_matches()))
 }
 
 /// Runs the subcommand: one of ours, or one that a kind of app provides.

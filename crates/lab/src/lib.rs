@@ -10,6 +10,8 @@
 //! It is a library, and a feature of the binary, so that a packaged daemon can be built without it. `bench`
 //! uses its processes, namespaces and daemons.
 
+#![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
+
 mod bond;
 mod clients;
 mod command;

@@ -3,11 +3,21 @@
 //!
 //! With `--json` all of it goes to standard error, because standard output is for programs.
 
+use anyhow::{Context, Result};
+use std::fmt::Display;
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
 const REDRAW: Duration = Duration::from_millis(200);
 const LINE: Duration = Duration::from_secs(1);
+
+/// Prints a line, usually for a program that reads it. Unlike `println!`, it does not panic.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn line(text: impl Display) -> Result<()> {
+    writeln!(stdout(), "{text}").context("standard output cannot be written to")
+}
 
 /// The screen of a running lab.
 pub struct Screen {

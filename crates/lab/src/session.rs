@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::screen::Screen;
+use super::screen::{self, Screen};
 use super::{INTERRUPTED, Interrupt, Interrupted};
 
 /// What a lab found out.
@@ -48,7 +48,7 @@ pub fn run(
         screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
     }
     if json {
-        println!("{}", outcome.json);
+        screen::line(&outcome.json)?;
     }
     Ok(if outcome.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

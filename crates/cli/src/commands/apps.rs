@@ -3,6 +3,7 @@
 
 use super::bad_input;
 use super::show::Connection;
+use crate::output;
 use anyhow::{Result, bail};
 use apps::KINDS;
 use apps::kind::{Kind, Verb};
@@ -67,10 +68,10 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     named(&connection, kind, Some(name))?;
     let answer = request(&connection, name, &words.collect::<Vec<_>>().join(" "))?;
     match (answer.as_str(), connection.is_json()) {
-        (Some(_), true) => println!("{}", json!({ "done": true, "said": answer })),
-        (Some(said), false) => println!("{said}"),
-        (None, true) => println!("{answer}"),
-        (None, false) => print!("{}", (verb.text)(&answer, &flags)),
+        (Some(_), true) => output::line(json!({ "done": true, "said": answer }))?,
+        (Some(said), false) => output::line(said)?,
+        (None, true) => output::line(&answer)?,
+        (None, false) => output::print((verb.text)(&answer, &flags))?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -89,18 +90,18 @@ fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode>
     let view = kind.views.iter().find(|view| view.word == word && !word.is_empty());
     let (view, rest) = view.map_or((&kind.views[0], of), |view| (view, &of[1..]));
     if rest.len() > 1 {
-        eprintln!("weir: {}", usage(kind));
+        output::complain(format_args!("weir: {}\n", usage(kind)));
         return Ok(bad_input());
     }
     let names = named(connection, kind, rest.first().map(String::as_str))?;
     let answers =
         names.iter().map(|name| request(connection, name, view.request)).collect::<Result<Vec<Value>>>()?;
     if connection.is_json() {
-        println!("{}", json!({ kind.key: answers }));
+        output::line(json!({ kind.key: answers }))?;
         return Ok(ExitCode::SUCCESS);
     }
     let all: Vec<String> = answers.iter().map(view.text).collect();
-    print!("{}", if all.is_empty() { format!("no {} runs\n", kind.key) } else { all.join("\n") });
+    output::print(if all.is_empty() { format!("no {} runs\n", kind.key) } else { all.join("\n") })?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -2,7 +2,7 @@
 
 use super::bad_input;
 use crate::config::{Loaded, Plan};
-use crate::import;
+use crate::{import, output};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,20 +20,17 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The file cannot be read.
+/// The file cannot be read, or standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let loaded = import::load(&arguments.file, &import::Options::default())?;
     let report = &loaded.report;
-    eprint!("{report}");
-    println!("{}", summary(&arguments.file.display().to_string(), &loaded));
+    output::complain(report);
+    output::line(summary(&arguments.file.display().to_string(), &loaded))?;
     if arguments.json {
         let (errors, warnings) = (report.errors(), report.warnings());
         let ok = errors == 0;
-        println!(
-            "{}",
-            serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
-                "diagnostics": report.json() })
-        );
+        output::line(serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
+            "diagnostics": report.json() }))?;
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
 }

@@ -3,7 +3,7 @@
 use super::bad_input;
 use super::show::Connection;
 use crate::explain::{Explanation, Names};
-use crate::{import, replay};
+use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::program::PortId;
 use packet::craft::Recipe;
@@ -47,12 +47,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let request = json!({ "command": "explain", "hex": hex, "port": arguments.port });
         return arguments
             .connection
-            .ask(&request, |answer| print!("{}", answer["text"].as_str().unwrap_or_default()));
+            .ask(&request, |answer| answer["text"].as_str().unwrap_or_default().to_string());
     }
     let file = arguments.file.as_ref().context("which configuration?")?;
     let loaded = import::load(file, &import::Options::default())?;
     let Some(plan) = &loaded.plan else {
-        eprint!("{}", loaded.report);
+        output::complain(&loaded.report);
         return Ok(bad_input());
     };
     let input = match &arguments.port {
@@ -62,9 +62,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let explanation = Explanation::offline(plan, input, &frame)?;
     let names = Names { program: &plan.program, report: Some(&loaded.report) };
     if arguments.connection.is_json() {
-        println!("{}", explanation.json(&names, input, &frame));
+        output::line(explanation.json(&names, input, &frame))?;
     } else {
-        print!("{}", explanation.text(&names, input, &frame));
+        output::print(explanation.text(&names, input, &frame))?;
     }
     Ok(if explanation.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -1,7 +1,7 @@
 //! `weir import xenoflow FILE`: prints XenoFlow's `backends.json` as a configuration in YAML.
 
 use super::bad_input;
-use crate::import;
+use crate::{import, output};
 use anyhow::Result;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -26,11 +26,11 @@ pub fn run(source: &Source) -> Result<ExitCode> {
     let Source::Xenoflow { file, options } = source;
     match import::xenoflow(file, &import::text(file)?, options) {
         Ok(yaml) => {
-            print!("{yaml}");
+            output::print(yaml)?;
             Ok(ExitCode::SUCCESS)
         }
         Err(report) => {
-            eprint!("{report}");
+            output::complain(report);
             Ok(bad_input())
         }
     }

@@ -2,7 +2,7 @@
 //! other.
 
 use super::show::Connection;
-use crate::replay;
+use crate::{output, replay};
 use anyhow::{Context, Result, anyhow};
 use packet::craft::Recipe;
 use serde_json::json;
@@ -44,9 +44,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         many += 1;
     }
     if arguments.connection.is_json() {
-        println!("{}", json!({ "sent": many }));
+        output::line(json!({ "sent": many }))?;
     } else {
-        println!("{many} {} sent", if many == 1 { "frame" } else { "frames" });
+        output::line(format_args!("{many} {} sent", if many == 1 { "frame" } else { "frames" }))?;
     }
     Ok(ExitCode::SUCCESS)
 }

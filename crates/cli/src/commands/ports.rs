@@ -1,5 +1,6 @@
 //! `weir ports`: the interfaces, what they support, and obstacles to using them.
 
+use crate::output;
 use anyhow::{Context, Result};
 use serde_json::json;
 use std::process::ExitCode;
@@ -15,7 +16,7 @@ pub struct Arguments {
 /// Runs the command.
 ///
 /// # Errors
-/// The kernel could not be asked.
+/// The kernel could not be asked, or standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let all = port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
     if arguments.json {
@@ -27,12 +28,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 "obstacles": report.obstacles,
             })
         };
-        println!("{}", json!({ "ports": all.iter().map(one).collect::<Vec<_>>() }));
+        output::line(json!({ "ports": all.iter().map(one).collect::<Vec<_>>() }))?;
         return Ok(ExitCode::SUCCESS);
     }
     for report in &all {
         let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
-        println!(
+        output::line(format_args!(
             "{:<16} {:<10} {}/{} queues, MTU {}, {}; XDP: {}",
             report.name,
             if report.driver.is_empty() { "-" } else { &report.driver },
@@ -41,8 +42,10 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             report.mtu,
             if report.carrier { "up" } else { "down" },
             if modes.is_empty() { "none".into() } else { modes.join(", ") },
-        );
-        report.obstacles.iter().for_each(|obstacle| println!("  ! {obstacle}"));
+        ))?;
+        for obstacle in &report.obstacles {
+            output::line(format_args!("  ! {obstacle}"))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

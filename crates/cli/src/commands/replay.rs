@@ -2,7 +2,7 @@
 
 use super::bad_input;
 use crate::replay::{AppReport, Recordings, assign, assign_apps, replay};
-use crate::{daemon, import};
+use crate::{daemon, import, output};
 use anyhow::Result;
 use engine::program::Pipe;
 use engine::worker::PipeReport;
@@ -38,7 +38,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let loaded = import::load(&arguments.file, &import::Options::default())?;
     let Some(plan) = &loaded.plan else {
-        eprint!("{}", loaded.report);
+        output::complain(&loaded.report);
         return Ok(bad_input());
     };
     let last = plan.ports.len().saturating_sub(1);
@@ -66,19 +66,16 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             })
         };
         let pipes: Vec<_> = plan.program.pipes.iter().zip(&replayed.report.pipes).map(pipe).collect();
-        println!(
-            "{}",
-            json!({
-                "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
-                "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(),
-                    "error": replayed.read_error,
-            })
-        );
+        output::line(json!({
+            "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
+            "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(),
+            "error": replayed.read_error,
+        }))?;
     } else {
-        print!("{}", summary(plan, &replayed));
+        output::print(summary(plan, &replayed))?;
     }
     if let Some(error) = &replayed.read_error {
-        eprintln!("weir: {error}; what came before is kept");
+        output::complain(format_args!("weir: {error}; what came before is kept\n"));
     }
     let good = replayed.read_error.is_none() && ledger.balances();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })

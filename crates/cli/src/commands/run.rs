@@ -3,10 +3,12 @@
 
 use super::{bad_input, socket};
 use crate::config::SOCKET;
-use crate::{daemon, import};
+use crate::log::{Level, Log};
+use crate::{daemon, import, output};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use tracing::warn;
 
 /// Arguments of `weir run`.
 #[derive(clap::Args)]
@@ -18,6 +20,9 @@ pub struct Arguments {
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// How much to say on standard error.
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    log: Level,
 }
 
 /// Runs the command.
@@ -30,16 +35,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let Some(mut plan) = loaded.plan else {
             bail!("{} has errors\n{}", arguments.file.display(), loaded.report.to_string().trim_end());
         };
-        eprint!("{}", loaded.report);
+        if loaded.report.warnings() > 0 {
+            warn!("{}", loaded.report);
+        }
         let configured = Some(plan.socket).filter(|path| path != Path::new(SOCKET));
         plan.socket = socket(arguments.socket.clone(), configured);
         Ok(plan)
     };
     let first = import::load(&arguments.file, &arguments.import)?;
     if first.plan.is_none() {
-        eprint!("{}", first.report);
+        output::complain(&first.report);
         return Ok(bad_input());
     }
+    let _log = Log::start(arguments.log)?;
     daemon::run(arguments.file.clone(), load()?, load)?;
     Ok(ExitCode::SUCCESS)
 }

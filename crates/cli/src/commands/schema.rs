@@ -1,6 +1,6 @@
 //! `weir schema`: the JSON Schema of the configuration, for editors.
 
-use crate::config;
+use crate::{config, output};
 use anyhow::Result;
 use std::process::ExitCode;
 
@@ -9,6 +9,6 @@ use std::process::ExitCode;
 /// # Errors
 /// Standard output could not be written to.
 pub fn run() -> Result<ExitCode> {
-    println!("{}", serde_json::to_string_pretty(&config::schema())?);
+    output::line(serde_json::to_string_pretty(&config::schema())?)?;
     Ok(ExitCode::SUCCESS)
 }

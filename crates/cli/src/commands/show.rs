@@ -3,6 +3,7 @@
 
 use super::{apps, bad_input, socket};
 use crate::daemon::shown;
+use crate::output;
 use ::apps::KINDS;
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -33,13 +34,13 @@ impl Connection {
         ask(&socket(self.socket.clone(), None), request)
     }
 
-    /// Sends a request; `print` prints the answer for a person.
-    pub fn ask(&self, request: &Value, print: impl FnOnce(&Value)) -> Result<ExitCode> {
+    /// Sends a request and prints the answer; `text` writes it for a person.
+    pub fn ask(&self, request: &Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
         let answer = self.answer(request)?;
         if self.json {
-            println!("{answer}")
+            output::line(answer)?;
         } else {
-            print(&answer)
+            output::print(text(&answer))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -75,20 +76,21 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
         return shown;
     }
     if let Some(word) = arguments.of.first() {
-        eprintln!("weir: `show {}` stands alone: what is `{word}`?", arguments.what);
+        output::complain(format_args!("weir: `show {}` stands alone: what is `{word}`?\n", arguments.what));
         return Ok(bad_input());
     }
     let request = json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe,
         "limit": arguments.limit });
-    arguments.connection.ask(&request, |answer| {
-        let Some(answer) = answer.as_object() else { return };
-        for (name, value) in answer {
-            match name.as_str() {
-                "apps" => section(name, &flat(value)),
-                _ => section(name, value),
-            }
-        }
-    })
+    arguments.connection.ask(&request, sections)
+}
+
+/// Writes everything in an answer.
+fn sections(answer: &Value) -> String {
+    let section = |(name, value): (&String, &Value)| match name.as_str() {
+        "apps" => section(name, &flat(value)),
+        _ => section(name, value),
+    };
+    answer.as_object().into_iter().flatten().map(section).collect()
 }
 
 /// Returns the rows without nested lists and objects, which `show KEY` prints and a table has no room for.
@@ -105,26 +107,20 @@ fn flat(rows: &Value) -> Value {
     rows.as_array().map_or_else(|| rows.clone(), |rows| rows.iter().map(flat).collect())
 }
 
-/// Prints a list of objects as a table, an object as lines, and anything else as one line.
-fn section(name: &str, value: &Value) {
+/// Writes a list of objects as a table, an object as lines, and anything else as one line.
+fn section(name: &str, value: &Value) -> String {
     match value {
-        Value::Array(rows) if rows.iter().all(Value::is_object) => {
-            println!("{name}");
-            table(rows);
-        }
+        Value::Array(rows) if rows.iter().all(Value::is_object) => format!("{name}\n{}", table(rows)),
         Value::Object(fields) => {
-            println!("{name}");
-            fields.iter().for_each(|(key, value)| println!("  {key:<22} {}", plain(value)));
+            let line = |(key, value): (&String, &Value)| format!("  {key:<22} {}\n", plain(value));
+            format!("{name}\n{}", fields.iter().map(line).collect::<String>())
         }
-        other => println!("{name:<24} {}", plain(other)),
+        other => format!("{name:<24} {}\n", plain(other)),
     }
 }
 
-fn table(rows: &[Value]) {
-    let Some(first) = rows.first().and_then(Value::as_object) else {
-        println!("  none");
-        return;
-    };
+fn table(rows: &[Value]) -> String {
+    let Some(first) = rows.first().and_then(Value::as_object) else { return "  none\n".to_string() };
     // Apps of different kinds have different columns.
     let mut columns: Vec<&String> = first.keys().collect();
     for key in rows.iter().filter_map(Value::as_object).flat_map(|row| row.keys()) {
@@ -141,10 +137,10 @@ fn table(rows: &[Value]) {
     let line = |row: &[String]| {
         let padded: Vec<String> =
             row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:<width$}")).collect();
-        println!("  {}", padded.join("  ").trim_end());
+        format!("  {}\n", padded.join("  ").trim_end())
     };
-    line(&columns.iter().map(|column| (*column).clone()).collect::<Vec<_>>());
-    cells.iter().for_each(|row| line(row));
+    let head: Vec<String> = columns.iter().map(|column| (*column).clone()).collect();
+    [head].iter().chain(&cells).map(|row| line(row)).collect()
 }
 
 fn plain(value: &Value) -> String {
@@ -170,14 +166,12 @@ pub struct Plain {
 
 /// Runs `weir reload`.
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
-    arguments
-        .connection
-        .ask(&json!({ "command": "reload" }), |answer| println!("{}", plain(&answer["summary"])))
+    arguments.connection.ask(&json!({ "command": "reload" }), |answer| plain(&answer["summary"]) + "\n")
 }
 
 /// Runs `weir stop`.
 pub fn stop(arguments: &Plain) -> Result<ExitCode> {
-    arguments.connection.ask(&json!({ "command": "stop" }), |_| println!("stopping"))
+    arguments.connection.ask(&json!({ "command": "stop" }), |_| "stopping\n".to_string())
 }
 
 /// Arguments of `weir entry`.
@@ -198,7 +192,7 @@ pub struct Entry {
 pub fn entry(arguments: &Entry) -> Result<ExitCode> {
     let request =
         json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
-    arguments.connection.ask(&request, |_| println!("done"))
+    arguments.connection.ask(&request, |_| "done\n".to_string())
 }
 
 /// Arguments of `weir app`.
@@ -219,8 +213,8 @@ pub fn app(arguments: &App) -> Result<ExitCode> {
     let request: Value = serde_json::from_str(&words).unwrap_or(Value::String(words));
     let request = json!({ "command": "app", "app": arguments.name, "request": request });
     arguments.connection.ask(&request, |answer| match answer.as_object() {
-        Some(answer) => answer.iter().for_each(|(name, value)| section(name, value)),
-        None => println!("{}", plain(answer)),
+        Some(answer) => answer.iter().map(|(name, value)| section(name, value)).collect(),
+        None => plain(answer) + "\n",
     })
 }
 
@@ -241,5 +235,5 @@ pub struct Weight {
 pub fn weight(arguments: &Weight) -> Result<ExitCode> {
     let Weight { group, target, weight, connection } = arguments;
     let request = json!({ "command": "weight", "group": group, "target": target, "weight": weight });
-    connection.ask(&request, |_| println!("done"))
+    connection.ask(&request, |_| "done\n".to_string())
 }

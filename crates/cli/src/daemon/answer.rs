@@ -102,6 +102,7 @@ impl Daemon {
         all.insert("generation".into(), json!(self.generation));
         all.insert("file".into(), json!(self.file.display().to_string()));
         all.insert("uptime_s".into(), json!(self.clock.now_ns() / 1_000_000_000));
+        all.insert("log_lost".into(), json!(crate::log::lost()));
         all.insert("workers".into(), json!(reports.len()));
         let received: Vec<u64> = reports.iter().map(|report| report.ledger.received).collect();
         all.insert("received_by_worker".into(), json!(received));

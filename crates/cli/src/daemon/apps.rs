@@ -16,6 +16,7 @@ use packet::BATCH;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use tracing::{error, info};
 
 /// The largest number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.
@@ -240,7 +241,7 @@ impl Daemon {
             let Some(action) = actions.pop_front() else { return };
             actions.extend(self.perform(at, action));
         }
-        eprintln!("weir: app {} does not come to an end, it was cut off", self.host.running.app(at).name());
+        error!("app {} does not come to an end, it was cut off", self.host.running.app(at).name());
     }
 
     /// Carries out an action. Returns the further actions that the app wants because of its outcome.
@@ -262,7 +263,7 @@ impl Daemon {
                     return self.step(at, Event::Buckets { group, report: &buckets(group, &reports) });
                 }
             }
-            Action::Say(text) => println!("{}: {text}", self.host.running.app(at).name()),
+            Action::Say(text) => info!("{}: {text}", self.host.running.app(at).name()),
             Action::Answer { id, answer } => {
                 if let Some(waiting) = self.host.requests.get_mut(&id) {
                     *waiting = Some(answer);

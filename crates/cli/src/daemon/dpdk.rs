@@ -13,6 +13,7 @@ use port::dpdk::{
 };
 use port::huge_pages;
 use std::vec::IntoIter;
+use tracing::warn;
 
 /// Frames per worker in addition to those in its ports: its cache, batches, hand-over, a burst of apps.
 const FRAMES_SPARE: usize = 2048;
@@ -118,8 +119,8 @@ fn memory(frames: usize) -> EalMemory {
     if wanted <= free {
         return EalMemory::Huge(wanted as u32);
     }
-    eprintln!(
-        "weir: DPDK runs on ordinary memory, as {free} MiB of huge pages are free and it wants {wanted}: \
+    warn!(
+        "DPDK runs on ordinary memory, as {free} MiB of huge pages are free and it wants {wanted}: \
          `echo {} > /proc/sys/vm/nr_hugepages` before the start makes it faster",
         huge_pages::count(wanted)
     );

@@ -6,6 +6,7 @@
 use super::Daemon;
 use super::answer::total;
 use super::doorbell::Doorbell;
+use crate::log;
 use anyhow::{Context, Result};
 use engine::snapshot::Count;
 use engine::worker::{PipeReport, Report};
@@ -96,6 +97,9 @@ fn text(daemon: &Daemon) -> Result<String> {
     totals.counters(daemon, &reports);
     totals.pipes(daemon, &reports);
     totals.ports(daemon, &reports);
+    let lost: Counter = Counter::default();
+    lost.inc_by(log::lost());
+    totals.registry.register("log_lost", "Lines of the log that nobody read", lost);
     for family in daemon.app_families() {
         totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts);
     }

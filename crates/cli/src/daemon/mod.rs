@@ -45,6 +45,7 @@ use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use tracing::{error, info};
 
 /// Frames that may wait for an app or another worker: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
@@ -81,7 +82,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         .metrics
         .map(|address| metrics::Server::start(address, daemon.doorbell.clone()))
         .transpose()?;
-    println!("{}", daemon.greeting());
+    info!("{}", daemon.greeting());
     let mut more = false;
     while !signals.stop() {
         if !more {
@@ -90,8 +91,8 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         daemon.doorbell.answer();
         if signals.take_reload() {
             match load().and_then(|plan| daemon.reload(plan)) {
-                Ok(summary) => println!("{summary}"),
-                Err(error) => eprintln!("weir: not reloaded, the old program stays: {error:#}"),
+                Ok(summary) => info!("{summary}"),
+                Err(error) => error!("not reloaded, the old program stays: {error:#}"),
             }
         }
         more = daemon.drive_apps();
@@ -103,7 +104,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         }
     }
     let (ledger, balanced) = daemon.stop()?;
-    println!("{}", farewell(&ledger, balanced));
+    info!("{}", farewell(&ledger, balanced));
     Ok(())
 }
 

@@ -100,7 +100,7 @@ fn counts(daemon: &Daemon, names: &[&str]) -> Vec<u64> {
 fn end(mut daemon: Daemon) -> Folder {
     daemon.weir(&["stop"]).good();
     assert_eq!(daemon.end().code(), Some(0));
-    let said = daemon.read("stdout");
+    let said = daemon.log();
     assert!(said.ends_with("every frame is accounted for\n"), "{said}");
     assert!(!daemon.folder.file("slow.sock").exists(), "its socket is gone");
     daemon.into_folder()

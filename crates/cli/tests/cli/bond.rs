@@ -71,7 +71,7 @@ fn settled(daemon: &mut Daemon) {
 fn end(mut daemon: Daemon, sent: usize) {
     daemon.weir(&["stop"]).good();
     assert_eq!(daemon.end().code(), Some(0));
-    let said = daemon.read("stdout");
+    let said = daemon.log();
     assert!(said.ends_with("every frame is accounted for\n"), "{said}");
     let folder = daemon.into_folder();
     let left: usize =
@@ -159,11 +159,7 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     assert_eq!(said, "p1 is left: its buckets move when they are idle, within 1000 ms\n");
     settled(&mut daemon);
     assert!(daemon.weir(&["show", "bond"]).good().out.contains("disabled: by the operator"));
-    assert!(
-        daemon.read("stdout").contains("bond0: p1: disabled, by the operator\n"),
-        "{}",
-        daemon.read("stdout")
-    );
+    assert!(daemon.log().contains("bond0: p1: disabled, by the operator\n"), "{}", daemon.log());
     let counted = transmitted(&daemon);
     send(&daemon, 0..100);
     assert_eq!(transmitted(&daemon)["p1"], counted["p1"], "it is out of use");
@@ -231,11 +227,7 @@ fn a_rebalance_can_be_tried_first() {
     assert_eq!((&plan["moves"][0]["from"], &plan["moves"][0]["to"]), (&json!("p1"), &json!("p2")), "{plan}");
     settled(&mut daemon);
     assert_eq!(table(&daemon).iter().filter(|member| *member == "p2").count(), 3);
-    assert!(
-        daemon.read("stdout").contains("bond0: rebalanced: 1 buckets move\n"),
-        "{}",
-        daemon.read("stdout")
-    );
+    assert!(daemon.log().contains("bond0: rebalanced: 1 buckets move\n"), "{}", daemon.log());
 }
 
 #[test]

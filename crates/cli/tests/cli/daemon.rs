@@ -146,13 +146,13 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     // SIGHUP does the same as the command.
     daemon.folder.write("weir.yaml", TWO.replace("dst: 10.0.0.53", "dst: 10.0.0.54"));
     daemon.signal(Signal::HUP);
-    daemon.wait_for("generation 3", |daemon| daemon.read("stdout").contains("generation 3: "));
-    assert!(daemon.read("stdout").contains("pipe balance: 2 entries"), "{}", daemon.read("stdout"));
+    daemon.wait_for("generation 3", |daemon| daemon.log().contains("generation 3: "));
+    assert!(daemon.log().contains("pipe balance: 2 entries"), "{}", daemon.log());
     daemon.receive(&[OTHER, ODD]);
     assert_eq!(daemon.count("odd"), 4, "counters that keep their names go on");
     daemon.folder.write("weir.yaml", "ports: [");
     daemon.signal(Signal::HUP);
-    daemon.wait_for("a refusal", |daemon| daemon.read("stderr").contains("not reloaded"));
+    daemon.wait_for("a refusal", |daemon| daemon.log().contains("not reloaded"));
     let ledger = daemon.show("ledger");
     assert_eq!(
         (&ledger["originated"], &ledger["transmitted"], &ledger["dropped"]["miss"]),
@@ -242,9 +242,9 @@ fn it_stops_cleanly_when_told() {
         assert_eq!(daemon.end().code(), Some(0));
         assert!(!daemon.folder.file("weir.sock").exists());
         assert!(
-            daemon.read("stdout").ends_with("2 frames came, 2 went; every frame is accounted for\n"),
+            daemon.log().ends_with("2 frames came, 2 went; every frame is accounted for\n"),
             "{}",
-            daemon.read("stdout")
+            daemon.log()
         );
         assert_eq!(super::recorded(&daemon.folder.file("out.pcap")).len(), 2);
     }

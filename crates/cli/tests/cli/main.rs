@@ -8,6 +8,7 @@ mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;
 mod interfaces;
+mod output;
 mod replay;
 mod running;
 mod wire;

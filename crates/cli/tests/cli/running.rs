@@ -38,16 +38,30 @@ impl Daemon {
         Daemon::start_by(folder, ip)
     }
 
-    fn start_by(folder: Folder, mut command: Command) -> Daemon {
-        let file = |name: &str| File::create(folder.file(name)).expect("a file in the test's folder");
+    /// Starts a daemon with an environment and output of its own, and waits until it answers.
+    pub fn start_as(mut command: Command, config: &str) -> Daemon {
+        let folder = Folder::new();
+        folder.write("weir.yaml", config);
         command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
-        command.stdin(Stdio::null()).stdout(file("stdout")).stderr(file("stderr"));
+        let child = command.stdin(Stdio::null()).spawn().expect("weir runs");
+        let mut daemon = Daemon { folder, child };
+        daemon.wait_for("an answer", |daemon| {
+            assert_eq!(daemon.child.try_wait().unwrap(), None);
+            daemon.weir(&["show", "ledger"]).code == Some(0)
+        });
+        daemon
+    }
+
+    fn start_by(folder: Folder, mut command: Command) -> Daemon {
+        let log = File::create(folder.file("stderr")).expect("a file in the test's folder");
+        command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         let child = command.spawn().expect("weir runs");
         let mut daemon = Daemon { folder, child };
         daemon.wait_for("the socket", |daemon| {
             let ended = daemon.child.try_wait().unwrap();
-            assert!(ended.is_none(), "{ended:?}: {}{}", daemon.read("stdout"), daemon.read("stderr"));
-            daemon.read("stdout").contains("ask it over")
+            assert!(ended.is_none(), "{ended:?}: {}", daemon.log());
+            daemon.log().contains("ask it over")
         });
         daemon
     }
@@ -60,9 +74,9 @@ impl Daemon {
         }
     }
 
-    /// The contents of `stdout`, `stderr` or any other file in its folder.
-    pub fn read(&self, name: &str) -> String {
-        std::fs::read_to_string(self.folder.file(name)).unwrap_or_default()
+    /// What it has said so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.file("stderr")).unwrap_or_default()
     }
 
     /// Runs a `weir` command against this daemon.

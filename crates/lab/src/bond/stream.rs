@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 
 use super::topology::{OUTSIDE, Topology};
 use crate::run::{Run, Started};
-use crate::{Interrupt, weir};
+use crate::{Interrupt, screen, weir};
 
 /// Number of flows: enough for every member to carry some, and so few that each has a packet every few
 /// milliseconds.
@@ -98,7 +98,7 @@ fn send(address: SocketAddr, rate: u32, log: &Path) -> Result<()> {
         }
         if said.elapsed() > SAY {
             said = Instant::now();
-            println!("{}", sent.len());
+            screen::line(sent.len())?;
         }
         std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
@@ -112,7 +112,7 @@ fn receive(address: SocketAddr, log: &Path) -> Result<()> {
         .context("cannot enlarge the receive buffer")?;
     socket.set_read_timeout(Some(SAY / 4))?;
     let ended = end_of_input();
-    println!("0");
+    screen::line(0)?;
     let (mut numbers, mut said): (Vec<u32>, Instant) = (Vec::new(), Instant::now());
     let mut payload = [0; PAYLOAD];
     while !ended.load(Ordering::Relaxed) {
@@ -121,7 +121,7 @@ fn receive(address: SocketAddr, log: &Path) -> Result<()> {
         }
         if said.elapsed() > SAY {
             said = Instant::now();
-            println!("{}", numbers.len());
+            screen::line(numbers.len())?;
         }
     }
     let bytes: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();

@@ -1,0 +1,211 @@
+//! The daemon's log: `tracing`, with time and level, to standard error.
+//!
+//! Whoever reads it may be slow, stuck or gone, and its disk may be full. The daemon must not notice: a line
+//! is put into a bounded queue, or counted as lost if that is full, and a thread writes. What was lost is
+//! said when there is room again. tracing-appender would do nearly that, but prints an error of its own when
+//! it cannot end in time, and so waits for the reader that is stuck.
+//!
+//! If standard error is the journal's, a line starts with its priority instead (`sd-daemon(3)`), because the
+//! journal adds the time itself. Its own protocol is not used, because sending on its socket may block.
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use rustix::fs::fstat;
+use std::fmt;
+use std::io::{Write, stderr};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields, MakeWriter};
+use tracing_subscriber::registry::LookupSpan;
+
+/// Lines that may wait to be written: the events of a large bond whose links all go down.
+const LINES: usize = 1024;
+
+/// How long the end of the daemon waits for its last lines to be written.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Lines lost since the start.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// How much to say.
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Level {
+    /// What failed.
+    Error,
+    /// What somebody should look at, too.
+    Warn,
+    /// What happened, too.
+    Info,
+    /// What was asked of the daemon, too.
+    Debug,
+}
+
+/// The running log; when dropped, it waits a moment for the last lines to be written.
+pub struct Log(SyncSender<Line>);
+
+/// What the writing thread is given.
+enum Line {
+    Text(Vec<u8>),
+    /// All earlier lines have been written; answer.
+    End(SyncSender<()>),
+}
+
+impl Log {
+    /// Starts the log. There is one in a process.
+    ///
+    /// # Errors
+    /// There is no thread to be had, or there is a log already.
+    pub fn start(level: Level) -> Result<Log> {
+        let (lines, queue) = sync_channel(LINES);
+        std::thread::Builder::new().name("weir-log".into()).spawn(move || write_all(&queue))?;
+        let level = match level {
+            Level::Error => tracing::Level::ERROR,
+            Level::Warn => tracing::Level::WARN,
+            Level::Info => tracing::Level::INFO,
+            Level::Debug => tracing::Level::DEBUG,
+        };
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(level)
+            .event_format(Format { journal: is_journal() })
+            .with_writer(Lines(lines.clone()))
+            .finish();
+        tracing::subscriber::set_global_default(subscriber).context("the log")?;
+        Ok(Log(lines))
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        let (answer, written) = sync_channel(1);
+        while let Err(TrySendError::Full(_)) = self.0.try_send(Line::End(answer.clone())) {
+            if Instant::now() >= until {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = written.recv_timeout(until.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Returns the number of lines lost since the start.
+pub fn lost() -> u64 {
+    LOST.load(Ordering::Relaxed)
+}
+
+/// Writes lines until the process ends.
+fn write_all(queue: &Receiver<Line>) {
+    let mut told = 0;
+    while let Ok(line) = queue.recv() {
+        match line {
+            Line::Text(text) => write_line(&text, &mut told),
+            Line::End(answer) => {
+                let _ = answer.try_send(());
+            }
+        }
+    }
+}
+
+/// Writes a line. Afterwards says how many were lost before it, if that has not been said.
+fn write_line(text: &[u8], told: &mut u64) {
+    if stderr().write_all(text).is_err() {
+        LOST.fetch_add(1, Ordering::Relaxed);
+        return;
+    }
+    let lost = lost();
+    if lost > *told && writeln!(stderr(), "weir: {} lines of the log were lost here", lost - *told).is_ok() {
+        *told = lost;
+    }
+}
+
+/// The sending end of the queue, as `tracing` wants it.
+struct Lines(SyncSender<Line>);
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = &'a Lines;
+
+    fn make_writer(&'a self) -> &'a Lines {
+        self
+    }
+}
+
+impl Write for &Lines {
+    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+        if self.0.try_send(Line::Text(text.to_vec())).is_err() {
+            LOST.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// How a line looks.
+struct Format {
+    journal: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for Format
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut message = Message(String::new());
+        event.record(&mut message);
+        let level = *event.metadata().level();
+        if self.journal {
+            // Every line of a message is an entry of the journal.
+            return message.0.lines().try_for_each(|line| writeln!(writer, "<{}>{line}", priority(level)));
+        }
+        SystemTime.format_time(&mut writer)?;
+        writeln!(writer, " {level:>5} {}", message.0)
+    }
+}
+
+/// The text of an event. Names of back ends or LACP systems come from elsewhere, so control characters are
+/// escaped.
+struct Message(String);
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() != "message" {
+            return;
+        }
+        for letter in format!("{value:?}").trim_end().chars() {
+            match letter {
+                '\n' => self.0.push(letter),
+                letter if letter.is_control() => self.0.extend(letter.escape_default()),
+                letter => self.0.push(letter),
+            }
+        }
+    }
+}
+
+/// Returns the priority of syslog(3).
+fn priority(level: tracing::Level) -> u8 {
+    match level {
+        tracing::Level::ERROR => 3,
+        tracing::Level::WARN => 4,
+        tracing::Level::INFO => 6,
+        _ => 7,
+    }
+}
+
+/// Returns true if standard error is connected to the journal: systemd says to which file.
+fn is_journal() -> bool {
+    let Ok(stream) = std::env::var("JOURNAL_STREAM") else { return false };
+    fstat(stderr()).is_ok_and(|file| stream == format!("{}:{}", file.st_dev, file.st_ino))
+}
