@@ -7,8 +7,8 @@ use config::attachment::{Attachment, Attachments};
 use config::ports::PortConfig;
 use config::raw::{Kind as Shape, Node};
 use config::schema::Schema;
-use config::section::{Section, list, name, pairs, text};
-use config::{Frames, Key, Report, Span, TakeRule, suggestion};
+use config::section::{Section, list, name, named, pairs, position, text};
+use config::{Frames, Key, Report, TakeRule};
 use engine::builder::ProgramBuilder;
 use engine::program::PortId;
 use engine::snapshot::Count;
@@ -29,7 +29,7 @@ pub struct Kind {
     /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
     pub pipes: &'static [(&'static str, &'static str)],
     /// Reads all its sections and writes them into the program. Errors go into the report.
-    pub read: fn(&[Item<'_>], &mut Scope<'_>) -> Arc<dyn Configured>,
+    pub read: fn(&[&Node], &mut Scope<'_>) -> Arc<dyn Configured>,
     /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
     pub table: Option<&'static str>,
     /// The views of `weir show KEY` for each app; the first has no word.
@@ -38,15 +38,6 @@ pub struct Kind {
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
-}
-
-/// A section: an item of `apps`.
-#[derive(Clone, Copy)]
-pub struct Item<'a> {
-    /// Place of its key.
-    pub span: Span,
-    /// Its contents.
-    pub node: &'a Node,
 }
 
 /// The apps of one kind in a configuration.
@@ -139,16 +130,14 @@ impl Apps {
         let mut items = Vec::new();
         for item in node.map(|node| list(node, "apps", scope.report)).unwrap_or_default() {
             for (key, span, node) in pairs(item, scope.report) {
-                if KINDS.iter().all(|kind| kind.key != key) {
-                    let help = suggestion(key, KINDS.iter().map(|kind| kind.key));
-                    scope.report.error_help(span, format!("there is no app `{key}`"), help);
-                }
-                items.push((key, Item { span, node }));
+                let kinds = KINDS.iter().map(|kind| kind.key);
+                position("there is no app", (key, span), kinds, scope.report);
+                items.push((key, node));
             }
         }
         let read = |kind: &Kind| {
-            let own: Vec<Item<'_>> =
-                items.iter().filter(|(key, _)| *key == kind.key).map(|(_, item)| *item).collect();
+            let own: Vec<&Node> =
+                items.iter().filter(|(key, _)| *key == kind.key).map(|(_, node)| *node).collect();
             (kind.read)(&own, scope)
         };
         Apps(KINDS.iter().map(read).collect())
@@ -211,23 +200,13 @@ impl Scope<'_> {
 
     /// Returns the attachment that a node names: a port, or what another app offers.
     pub fn attachment(&mut self, node: &Node) -> Option<Attachment> {
-        let name = text(node, "the name of a port", self.report)?;
-        let found = self.attachments.named(name).cloned();
-        if found.is_none() {
-            let help = suggestion(name, self.attachments.names());
-            self.report.error_help(node.span, format!("there is no port `{name}`"), help);
-        }
-        found
+        let at = named("port", node, self.attachments.names().into_iter(), self.report)?;
+        self.attachments.at(at).cloned()
     }
 
     /// Returns the port that a node names.
     pub fn port(&mut self, node: &Node) -> Option<PortId> {
-        let name = text(node, "the name of a port", self.report)?;
-        let port = self.program.port_named(name);
-        if port.is_none() {
-            let help = suggestion(name, self.program.ports.iter().map(|port| port.name.as_str()));
-            self.report.error_help(node.span, format!("there is no port `{name}`"), help);
-        }
-        port
+        let names = self.program.ports.iter().map(|port| port.name.as_str());
+        named("port", node, names, self.report).map(|at| PortId(at as u16))
     }
 }

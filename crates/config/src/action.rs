@@ -1,11 +1,11 @@
 //! Actions: the operations of a pipe's templates, and the values in them that entries supply.
 
-use crate::diagnostic::{Report, suggestion};
+use crate::diagnostic::Report;
 use crate::key::Shape;
 use crate::pipes::fields;
 use crate::raw::{Kind, Node};
 use crate::schema::{Schema, typed};
-use crate::section::{Section, boolean, choice, list, pairs, text};
+use crate::section::{Section, boolean, choice, list, pairs, position, text};
 use crate::value;
 use engine::operation::{Argument, Form, Line, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
@@ -49,11 +49,9 @@ impl Reader<'_> {
     }
 
     fn operation(&mut self, name: &str, at: &Node, told: Option<&Node>, report: &mut Report) {
-        let Some(line) = OPERATIONS.iter().find(|line| line.word == name) else {
-            let names = OPERATIONS.iter().map(|line| line.word);
-            report.error_help(at.span, format!("there is no operation `{name}`"), suggestion(name, names));
-            return;
-        };
+        let names = OPERATIONS.iter().map(|line| line.word);
+        let line = position("there is no operation", (name, at.span), names, report);
+        let Some(line) = line.map(|at| &OPERATIONS[at]) else { return };
         match self.last.filter(|last| line.blank.stage() < last.blank.stage()) {
             Some(last) => {
                 let message = format!("`{name}` cannot stand behind `{}`", last.word);
@@ -171,12 +169,8 @@ fn writable(node: &Node, report: &mut Report) -> Option<Field> {
 /// Returns the field with this name; an unknown name is reported.
 #[must_use]
 pub fn field_named(name: &str, span: crate::diagnostic::Span, report: &mut Report) -> Option<Field> {
-    let field = Field::from_name(name);
-    if field.is_none() {
-        let names = Field::ALL.iter().map(|field| field.name());
-        report.error_help(span, format!("there is no field `{name}`"), suggestion(name, names));
-    }
-    field
+    let names = Field::ALL.iter().map(|field| field.name());
+    position("there is no field", (name, span), names, report).map(|at| Field::ALL[at])
 }
 
 /// Reads a constant value of a field.

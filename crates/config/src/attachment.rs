@@ -132,10 +132,16 @@ impl Attachments {
         self.0.iter().find(|one| one.name == name)
     }
 
-    /// Returns all names.
+    /// Returns all names, and with [`Attachments::at`] what they name.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|one| one.name.as_str()).collect()
+    }
+
+    /// Returns the attachment at this position among the names.
+    #[must_use]
+    pub fn at(&self, at: usize) -> Option<&Attachment> {
+        self.0.get(at)
     }
 
     /// Returns the attachment that owns the frames of a port: one offered by an app, or the port itself.

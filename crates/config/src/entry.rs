@@ -7,7 +7,7 @@ use crate::diagnostic::{Report, Span, suggestion};
 use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
-use crate::section::{Section, pairs, text};
+use crate::section::{Section, named, pairs, position, text};
 use crate::{action, forward, pipes, value};
 use engine::change::EntryKey;
 use engine::operation::{Line, OPERATIONS, Place};
@@ -44,8 +44,7 @@ impl Counters {
             return Some(CounterId(*number));
         }
         if !self.open {
-            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
-            report.error_help(node.span, format!("there is no counter `{name}`"), suggestion(name, names));
+            named("counter", node, self.names.iter().map(String::as_str), report);
             return None;
         }
         let name = crate::section::name(name, node.span, report)?;
@@ -229,13 +228,10 @@ impl EntryReader<'_> {
     fn target(&mut self, node: &Node, group: GroupId) -> Option<EntryMatch> {
         let name = text(node, "the name of a target", self.report)?;
         let group = self.program.groups.get(group.index())?;
-        let at = group.targets.iter().position(|target| target.name == name);
-        if at.is_none() {
-            let names: Vec<&str> = group.targets.iter().map(|target| target.name.as_str()).collect();
-            let message = format!("group `{}` has no target `{name}`", group.name);
-            self.report.error_help(node.span, message, suggestion(name, names));
-        }
-        at.map(|at| EntryMatch::Target(at as u16))
+        let what = format_args!("group `{}` has no target", group.name);
+        let names = group.targets.iter().map(|target| target.name.as_str());
+        let at = position(what, (name, node.span), names, self.report)?;
+        Some(EntryMatch::Target(at as u16))
     }
 
     fn flow(&mut self, node: &Node) -> Option<EntryMatch> {
@@ -279,9 +275,9 @@ impl EntryReader<'_> {
             Some(_) => {}
             None if !self.sure => {}
             None => {
-                let names: Vec<&str> = self.pipe.matches.iter().map(|one| one.field.name()).collect();
-                let message = format!("pipe `{}` does not match `{name}`", self.pipe.name);
-                self.report.error_help(span, message, suggestion(name, names));
+                let what = format_args!("pipe `{}` does not match", self.pipe.name);
+                let names = self.pipe.matches.iter().map(|one| one.field.name());
+                position(what, (name, span), names, self.report);
             }
         }
     }
@@ -344,13 +340,9 @@ impl EntryReader<'_> {
             return 0;
         };
         let Some(name) = text(node, "the name of an action", self.report) else { return 0 };
-        let at = self.pipe.templates.iter().position(|template| template.name == name);
-        if at.is_none() {
-            let names: Vec<&str> = self.pipe.templates.iter().map(|one| one.name.as_str()).collect();
-            let message = format!("pipe `{}` has no action `{name}`", self.pipe.name);
-            self.report.error_help(node.span, message, suggestion(name, names));
-        }
-        at.unwrap_or_default() as u16
+        let what = format_args!("pipe `{}` has no action", self.pipe.name);
+        let names = self.pipe.templates.iter().map(|one| one.name.as_str());
+        position(what, (name, node.span), names, self.report).unwrap_or_default() as u16
     }
 
     fn values(&mut self, section: &Section, template: u16) -> Vec<u128> {
@@ -389,8 +381,8 @@ impl EntryReader<'_> {
         for (occurrence, told) in occurrences(node).into_iter().enumerate() {
             for (key, span, _) in pairs(told, self.report) {
                 let fits = |place: &&Place| place.word == operation && place.occurrence == occurrence;
-                if !places.iter().filter(fits).any(|place| place.key == key) {
-                    let names: Vec<&str> = places.iter().filter(fits).map(|place| place.key).collect();
+                let names = places.iter().filter(fits).map(|place| place.key);
+                if !names.clone().any(|one| one == key) {
                     let message = format!("the action takes no `{key}` per entry in `{operation}`");
                     self.report.error_help(span, message, suggestion(key, names));
                 }
@@ -447,13 +439,8 @@ fn occurrences(node: &Node) -> Vec<&Node> {
 
 /// Returns the meter that `node` names.
 pub fn meter_named(node: &Node, program: &Program, report: &mut Report) -> Option<MeterId> {
-    let name = text(node, "the name of a meter", report)?;
-    let at = program.meters.iter().position(|meter| meter.name == name);
-    if at.is_none() {
-        let names: Vec<&str> = program.meters.iter().map(|meter| meter.name.as_str()).collect();
-        report.error_help(node.span, format!("there is no meter `{name}`"), suggestion(name, names));
-    }
-    at.map(|at| MeterId(at as u16))
+    let names = program.meters.iter().map(|meter| meter.name.as_str());
+    named("meter", node, names, report).map(|at| MeterId(at as u16))
 }
 
 /// Writes an entry as one line of YAML that reads back as the same entry.

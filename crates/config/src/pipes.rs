@@ -2,12 +2,12 @@
 
 use crate::action::{self, field_named, template};
 use crate::attachment::Attachments;
-use crate::diagnostic::{Report, suggestion};
+use crate::diagnostic::Report;
 use crate::entry::{self, Counters, EntryReader, meter_named};
 use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
-use crate::section::{Section, choice, list, pairs, text, words};
+use crate::section::{Section, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
@@ -229,13 +229,8 @@ impl Reader<'_> {
     }
 
     fn group_named(&self, node: &Node, report: &mut Report) -> Option<GroupId> {
-        let name = text(node, "the name of a group", report)?;
-        let group = self.program.group_named(name);
-        if group.is_none() {
-            let names: Vec<&str> = self.program.groups.iter().map(|group| group.name.as_str()).collect();
-            report.error_help(node.span, format!("there is no group `{name}`"), suggestion(name, names));
-        }
-        group
+        let names = self.program.groups.iter().map(|group| group.name.as_str());
+        named("group", node, names, report).map(|at| GroupId(at as u16))
     }
 
     fn key(&self, report: &mut Report) -> KeySource {

@@ -1,9 +1,10 @@
 //! Entries added at run time over the control socket, in the syntax of a pipe's `entries`.
 
 use crate::attachment::Attachments;
-use crate::diagnostic::{Report, Span, suggestion};
+use crate::diagnostic::{Report, Span};
 use crate::entry::{Counters, EntryReader};
 use crate::raw::{self, Node};
+use crate::section::position;
 use engine::change::EntryKey;
 use engine::program::{Entry, PipeId, Program};
 
@@ -55,14 +56,12 @@ fn run_time<T>(
     read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
 ) -> Result<(PipeId, T, Report), Report> {
     let mut report = Report::new("entry", text);
-    let Some(id) = program.pipe_named(name) else {
-        let names: Vec<&str> = program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
-        report.error_help(Span::default(), format!("there is no pipe `{name}`"), suggestion(name, names));
-        return Err(report);
-    };
+    let names = program.pipes.iter().map(|pipe| pipe.name.as_str());
+    let at = position("there is no pipe", (name, Span::default()), names, &mut report);
+    let Some(at) = at else { return Err(report) };
     let Some(node) = raw::parse(text, &mut report) else { return Err(report) };
     let mut counters = Counters::new(program.counters.clone(), false);
-    let pipe = &program.pipes[id.index()];
+    let pipe = &program.pipes[at];
     let entry = read(
         &mut EntryReader {
             program,
@@ -76,7 +75,7 @@ fn run_time<T>(
         &node,
     );
     match entry {
-        Some(entry) if report.errors() == 0 => Ok((id, entry, report)),
+        Some(entry) if report.errors() == 0 => Ok((PipeId(at as u16), entry, report)),
         _ => Err(report),
     }
 }

@@ -3,6 +3,7 @@
 use crate::diagnostic::{Report, Span, suggestion};
 use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
+use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
@@ -175,12 +176,34 @@ pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut 
 #[must_use]
 pub fn choice<T: Copy>(node: &Node, what: &str, choices: &[(&str, T)], report: &mut Report) -> Option<T> {
     let text = text(node, what, report)?;
-    let chosen = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
-    if chosen.is_none() {
-        let names = choices.iter().map(|(name, _)| *name);
-        report.error_help(node.span, format!("{what} cannot be `{text}`"), suggestion(text, names));
+    let words = choices.iter().map(|(word, _)| *word);
+    let at = position(format_args!("{what} cannot be"), (text, node.span), words, report);
+    at.map(|at| choices[at].1)
+}
+
+/// Returns the position of a name; if it is unknown, reports `what` it is not and suggests others.
+pub fn position<'n>(
+    what: impl Display,
+    (name, span): (&str, Span),
+    names: impl Iterator<Item = &'n str> + Clone,
+    report: &mut Report,
+) -> Option<usize> {
+    let at = names.clone().position(|one| one == name);
+    if at.is_none() {
+        report.error_help(span, format!("{what} `{name}`"), suggestion(name, names));
     }
-    chosen
+    at
+}
+
+/// Returns the position of the thing of a kind that a node names.
+pub fn named<'n>(
+    kind: &str,
+    node: &Node,
+    names: impl Iterator<Item = &'n str> + Clone,
+    report: &mut Report,
+) -> Option<usize> {
+    let name = text(node, &format!("the name of a {kind}"), report)?;
+    position(format_args!("there is no {kind}"), (name, node.span), names, report)
 }
 
 /// Returns the words of a choice.

@@ -1,10 +1,10 @@
 //! Tunnels: the UDP ports by which they are recognised and to which they are sent.
 
-use crate::diagnostic::{Report, suggestion};
+use crate::diagnostic::Report;
 use crate::key::{Key, Shape};
 use crate::raw::Node;
 use crate::schema::Schema;
-use crate::section::{Section, pairs};
+use crate::section::{Section, pairs, position};
 use packet::{TunnelKind, TunnelPorts};
 use serde_json::{Map, Value, json};
 
@@ -16,12 +16,10 @@ pub fn read(node: &Node, report: &mut Report) -> TunnelPorts {
     let mut ports = TunnelPorts::default();
     let mut given = Vec::new();
     for (word, span, node) in pairs(node, report) {
-        let kind = TunnelKind::from_word(word).filter(|kind| kind.is_udp());
-        let Some(kind) = kind else {
-            let kinds = TunnelKind::ALL.iter().filter(|kind| kind.is_udp()).map(|kind| kind.word());
-            report.error_help(span, format!("there is no UDP tunnel `{word}`"), suggestion(word, kinds));
-            continue;
-        };
+        let kinds = TunnelKind::ALL.iter().filter(|kind| kind.is_udp());
+        let words = kinds.clone().map(|kind| kind.word());
+        let at = position("there is no UDP tunnel", (word, span), words, report);
+        let Some(&kind) = at.and_then(|at| kinds.clone().nth(at)) else { continue };
         let section = Section::read(node, KEYS, report);
         let Some(node) = section.needed("port", report) else { continue };
         let Some(port) = section.number("port", report) else { continue };

@@ -7,6 +7,7 @@
 pub use crate::operation::{Encap, Operation, Place, Value};
 pub use crate::pipes::{HashInput, Learn, PipeKind};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
+pub use table::{MeterConfig, MeterSecond, MeterUnit};
 
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident;)*) => {$(
@@ -337,47 +338,6 @@ pub struct Target {
     pub forward: Forward,
     /// Place in the configuration.
     pub origin: Origin,
-}
-
-/// A meter.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct MeterConfig {
-    /// Bytes or packets.
-    pub unit: MeterUnit,
-    /// Committed rate, in units per second.
-    pub cir: u64,
-    /// Committed burst, in units.
-    pub cbs: u64,
-    /// The second bucket.
-    pub second: MeterSecond,
-    /// Whether to take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
-    pub colour_aware: bool,
-}
-
-/// What a meter counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MeterUnit {
-    /// Bytes of the frame, without FCS.
-    Bytes,
-    /// Frames.
-    Packets,
-}
-
-/// The second token bucket of a meter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MeterSecond {
-    /// RFC 2697: an excess burst, filled by the overflow of the committed one.
-    Excess {
-        /// Excess burst, in units.
-        ebs: u64,
-    },
-    /// RFC 2698: a separate peak rate.
-    Peak {
-        /// Peak rate, in units per second.
-        pir: u64,
-        /// Peak burst, in units.
-        pbs: u64,
-    },
 }
 
 /// A meter with its name. Used by one pipe only, because two pipes would see a batch in different orders.

@@ -277,15 +277,11 @@ fn acl(rules: u32, masks: usize) {
 }
 
 fn meter() {
-    let single = Rates::Single { committed: 1_000_000_000, committed_burst: 15_000, excess_burst: 15_000 };
-    let two = Rates::Two {
-        committed: 1_000_000_000,
-        committed_burst: 15_000,
-        peak: 2_000_000_000,
-        peak_burst: 30_000,
-    };
-    for (name, rates) in [("single rate", single), ("two rates", two)] {
-        let config = MeterConfig { rates, awareness: Awareness::Blind, unit: Unit::Bytes };
+    let (single, two) =
+        (MeterSecond::Excess { ebs: 15_000 }, MeterSecond::Peak { pir: 2_000_000_000, pbs: 30_000 });
+    for (name, second) in [("single rate", single), ("two rates", two)] {
+        let unit = MeterUnit::Bytes;
+        let config = MeterConfig { unit, cir: 1_000_000_000, cbs: 15_000, second, colour_aware: false };
         let mut meter = Meter::new(config).expect("a good configuration");
         time(&format!("meter {name}: one meter, one packet after the other"), || {
             (0..MILLION as u64).for_each(|n| _ = black_box(meter.color(n * 50, 100, Color::Green)));

@@ -35,40 +35,26 @@ pub use exact::{Exact, Row};
 pub use flow::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
-pub use meter::{Awareness, Color, Meter, MeterConfig, MeterError, Rates, Unit};
+pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
 pub use small::Small;
 
+use thiserror::Error;
+
 /// A table is full: its rows are used up, or the buckets where this key may lie are (see [`exact`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the table is full")]
 pub struct Full;
 
-impl std::fmt::Display for Full {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("the table is full")
-    }
-}
-
-impl std::error::Error for Full {}
-
 /// Why a key was not inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum InsertError {
     /// No room, see [`Full`].
+    #[error("{Full}")]
     Full,
     /// The key is there already, in this row.
+    #[error("the key is in row {0} already")]
     Exists(u32),
 }
-
-impl std::fmt::Display for InsertError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            InsertError::Full => Full.fmt(formatter),
-            InsertError::Exists(row) => write!(formatter, "the key is in row {row} already"),
-        }
-    }
-}
-
-impl std::error::Error for InsertError {}
 
 impl From<Full> for InsertError {
     fn from(Full: Full) -> InsertError {

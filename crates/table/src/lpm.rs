@@ -19,6 +19,7 @@
 
 use crate::{Exact, InsertError, mix::mix};
 use packet::{Bits, prefetch};
+use thiserror::Error;
 
 /// Address bits per node: 16 entries of 4 bytes fill a cache line.
 const STRIDE: u32 = 4;
@@ -57,26 +58,15 @@ impl Width {
 }
 
 /// Why a prefix was not inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum LpmError {
     /// The table has as many prefixes or nodes as it can hold.
+    #[error("{}", crate::Full)]
     Full,
     /// The prefix is longer than an address.
+    #[error("a prefix of {0} bits is longer than an address")]
     Length(u8),
 }
-
-impl std::fmt::Display for LpmError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            LpmError::Full => crate::Full.fmt(formatter),
-            LpmError::Length(length) => {
-                write!(formatter, "a prefix of {length} bits is longer than an address")
-            }
-        }
-    }
-}
-
-impl std::error::Error for LpmError {}
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
@@ -133,18 +123,6 @@ impl Lpm {
         };
         table.set_slot(DEFAULT, 0, 0);
         table
-    }
-
-    /// Returns the address family.
-    #[must_use]
-    pub fn width(&self) -> Width {
-        self.width
-    }
-
-    /// Returns the number of prefixes that fit.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.rules.capacity()
     }
 
     /// Returns the number of prefixes.
@@ -229,20 +207,6 @@ impl Lpm {
             let prefix = u128::from(high) << 64 | u128::from(low);
             (prefix >> down, length as u8, self.values[slot_of(rule, length as u32) as usize])
         })
-    }
-
-    /// Returns the value of the longest prefix that contains an address.
-    #[inline]
-    #[must_use]
-    pub fn lookup(&self, address: u128) -> Option<u32> {
-        let address = self.align(address);
-        let mut entry = self.trie.root[self.trie.root_index(address)];
-        let mut depth = self.trie.root_bits;
-        while entry & NODE != 0 {
-            entry = self.trie.nodes[(entry ^ NODE) as usize].0[nibble(address, depth)];
-            depth += STRIDE;
-        }
-        (entry != DEFAULT || self.default != 0).then(|| self.values[entry as usize])
     }
 
     /// Looks up the addresses of `mask`. Returns the mask of hits; `values` holds their values, its other
@@ -468,6 +432,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
+
+    impl Lpm {
+        /// Returns the value of the longest prefix that contains an address.
+        fn lookup(&self, address: u128) -> Option<u32> {
+            let address = self.align(address);
+            let mut entry = self.trie.root[self.trie.root_index(address)];
+            let mut depth = self.trie.root_bits;
+            while entry & NODE != 0 {
+                entry = self.trie.nodes[(entry ^ NODE) as usize].0[nibble(address, depth)];
+                depth += STRIDE;
+            }
+            (entry != DEFAULT || self.default != 0).then(|| self.values[entry as usize])
+        }
+    }
 
     fn v4(text: &str) -> (u128, u8) {
         let (address, length) = text.split_once('/').unwrap_or((text, "32"));

@@ -13,6 +13,7 @@
 //! handled.
 
 use std::fmt;
+use thiserror::Error;
 
 /// Fractions per token: the nanoseconds in a second.
 const NANO: u64 = 1_000_000_000;
@@ -21,9 +22,10 @@ const NANO: u64 = 1_000_000_000;
 pub const BURST_MAX: u64 = u64::MAX / NANO;
 
 /// The colour of a packet, from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Color {
     /// Within the committed rate.
+    #[default]
     Green,
     /// Above the committed rate, within the excess burst or the peak rate.
     Yellow,
@@ -31,85 +33,71 @@ pub enum Color {
     Red,
 }
 
-/// What one token stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Unit {
-    /// A packet costs its size.
-    Bytes,
-    /// A packet costs one.
-    Packets,
-}
-
-/// Whether the incoming colour of a packet counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Awareness {
-    /// It does not: every packet is treated as green.
-    Blind,
-    /// It does: no packet leaves with a better colour than it came with.
-    Aware,
-}
-
-/// Rates in tokens per second, bursts in tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rates {
-    /// RFC 2697: CIR, CBS, EBS.
-    Single {
-        /// CIR: fills the committed bucket, then the excess bucket.
-        committed: u64,
-        /// CBS: size of the committed bucket.
-        committed_burst: u64,
-        /// EBS: size of the excess bucket.
-        excess_burst: u64,
-    },
-    /// RFC 2698: CIR, CBS, PIR, PBS.
-    Two {
-        /// CIR: fills the committed bucket.
-        committed: u64,
-        /// CBS: size of the committed bucket.
-        committed_burst: u64,
-        /// PIR: fills the peak bucket; not below CIR.
-        peak: u64,
-        /// PBS: size of the peak bucket.
-        peak_burst: u64,
-    },
-}
-
-/// Parameters of a meter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MeterConfig {
-    /// The algorithm and its numbers.
-    pub rates: Rates,
-    /// Whether incoming colours count.
-    pub awareness: Awareness,
-    /// Bytes or packets.
-    pub unit: Unit,
-}
-
-/// Why a meter could not be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MeterError {
-    /// A burst is above [`BURST_MAX`].
-    BurstTooLarge,
-    /// No packet could pass: both bursts of a single rate meter are 0 (RFC 2697 section 2), or one of the two
-    /// bursts of a two rate meter is (RFC 2698 section 2).
-    NoBurst,
-    /// The peak rate is below the committed rate (RFC 2698 section 2).
-    PeakBelowCommitted,
-}
-
-impl fmt::Display for MeterError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            MeterError::BurstTooLarge => write!(formatter, "a burst is above {BURST_MAX}"),
-            MeterError::NoBurst => formatter.write_str("a burst of 0 lets no packet pass"),
-            MeterError::PeakBelowCommitted => {
-                formatter.write_str("the peak rate is below the committed rate")
-            }
-        }
+impl fmt::Display for Color {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Color::Green => "green",
+            Color::Yellow => "yellow",
+            Color::Red => "red",
+        })
     }
 }
 
-impl std::error::Error for MeterError {}
+/// Parameters of a meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeterConfig {
+    /// Bytes or packets.
+    pub unit: MeterUnit,
+    /// Committed rate, in units per second.
+    pub cir: u64,
+    /// Committed burst, in units.
+    pub cbs: u64,
+    /// The second bucket.
+    pub second: MeterSecond,
+    /// Whether to take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
+    pub colour_aware: bool,
+}
+
+/// What a meter counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeterUnit {
+    /// Bytes of the frame, without FCS.
+    Bytes,
+    /// Frames.
+    Packets,
+}
+
+/// The second token bucket of a meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MeterSecond {
+    /// RFC 2697: an excess burst, filled by the overflow of the committed one.
+    Excess {
+        /// Excess burst, in units.
+        ebs: u64,
+    },
+    /// RFC 2698: a separate peak rate.
+    Peak {
+        /// Peak rate, in units per second.
+        pir: u64,
+        /// Peak burst, in units.
+        pbs: u64,
+    },
+}
+
+/// Why a meter could not be created.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum MeterError {
+    /// A burst is above [`BURST_MAX`].
+    #[error("a burst is above {BURST_MAX}")]
+    BurstTooLarge,
+    /// No packet could pass: both bursts of a single rate meter are 0 (RFC 2697 section 2), or one of the two
+    /// bursts of a two rate meter is (RFC 2698 section 2).
+    #[error("a burst of 0 lets no packet pass")]
+    NoBurst,
+    /// The peak rate is below the committed rate (RFC 2698 section 2).
+    #[error("the peak rate is below the committed rate")]
+    PeakBelowCommitted,
+}
 
 /// Levels of both buckets, in billionths of a token. The second is the excess or the peak bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,26 +121,16 @@ impl Meter {
     /// # Errors
     /// The numbers contradict the RFC or exceed a limit.
     pub fn new(config: MeterConfig) -> Result<Meter, MeterError> {
-        let (committed, second) = match config.rates {
-            Rates::Single { committed_burst: 0, excess_burst: 0, .. } => return Err(MeterError::NoBurst),
-            Rates::Single { committed_burst, excess_burst, .. } => (committed_burst, excess_burst),
-            Rates::Two { committed_burst: 0, .. } | Rates::Two { peak_burst: 0, .. } => {
-                return Err(MeterError::NoBurst);
-            }
-            Rates::Two { committed, peak, .. } if peak < committed => {
-                return Err(MeterError::PeakBelowCommitted);
-            }
-            Rates::Two { committed_burst, peak_burst, .. } => (committed_burst, peak_burst),
+        let second = match config.second {
+            MeterSecond::Excess { ebs: 0 } if config.cbs == 0 => return Err(MeterError::NoBurst),
+            MeterSecond::Excess { ebs } => ebs,
+            MeterSecond::Peak { pbs, .. } if config.cbs == 0 || pbs == 0 => return Err(MeterError::NoBurst),
+            MeterSecond::Peak { pir, .. } if pir < config.cir => return Err(MeterError::PeakBelowCommitted),
+            MeterSecond::Peak { pbs, .. } => pbs,
         };
         let scale = |burst: u64| burst.checked_mul(NANO).ok_or(MeterError::BurstTooLarge);
-        let full = Buckets { committed: scale(committed)?, second: scale(second)? };
+        let full = Buckets { committed: scale(config.cbs)?, second: scale(second)? };
         Ok(Meter { config, full, now: full, last_ns: 0 })
-    }
-
-    /// Returns the parameters of the meter.
-    #[must_use]
-    pub fn config(&self) -> &MeterConfig {
-        &self.config
     }
 
     /// Returns the colour of a packet of `size` bytes and spends its tokens. A blind meter ignores
@@ -175,17 +153,14 @@ impl Meter {
     #[inline]
     fn decide(&self, now_ns: u64, size: u32, incoming: Color) -> (Color, Buckets) {
         let buckets = self.filled(now_ns);
-        let incoming = match self.config.awareness {
-            Awareness::Blind => Color::Green,
-            Awareness::Aware => incoming,
-        };
+        let incoming = if self.config.colour_aware { incoming } else { Color::Green };
         let cost = match self.config.unit {
-            Unit::Bytes => u64::from(size) * NANO,
-            Unit::Packets => NANO,
+            MeterUnit::Bytes => u64::from(size) * NANO,
+            MeterUnit::Packets => NANO,
         };
-        match self.config.rates {
-            Rates::Single { .. } => buckets.spend_single(cost, incoming),
-            Rates::Two { .. } => buckets.spend_two(cost, incoming),
+        match self.config.second {
+            MeterSecond::Excess { .. } => buckets.spend_single(cost, incoming),
+            MeterSecond::Peak { .. } => buckets.spend_two(cost, incoming),
         }
     }
 
@@ -194,16 +169,12 @@ impl Meter {
     fn filled(&self, now_ns: u64) -> Buckets {
         let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));
         let Buckets { committed, second } = self.now;
-        match self.config.rates {
-            Rates::Single { committed: rate, .. } => {
-                let (committed, over) = fill(committed, self.full.committed, elapsed * u128::from(rate));
-                Buckets { committed, second: fill(second, self.full.second, over).0 }
-            }
-            Rates::Two { committed: rate, peak, .. } => Buckets {
-                committed: fill(committed, self.full.committed, elapsed * u128::from(rate)).0,
-                second: fill(second, self.full.second, elapsed * u128::from(peak)).0,
-            },
-        }
+        let (committed, over) = fill(committed, self.full.committed, elapsed * u128::from(self.config.cir));
+        let gain = match self.config.second {
+            MeterSecond::Excess { .. } => over,
+            MeterSecond::Peak { pir, .. } => elapsed * u128::from(pir),
+        };
+        Buckets { committed, second: fill(second, self.full.second, gain).0 }
     }
 }
 
@@ -262,30 +233,20 @@ mod tests {
         }
 
         fn bursts(&self) -> (u128, u128) {
-            let nano = u128::from(NANO);
-            match self.config.rates {
-                Rates::Single { committed_burst, excess_burst, .. } => {
-                    (u128::from(committed_burst) * nano, u128::from(excess_burst) * nano)
-                }
-                Rates::Two { committed_burst, peak_burst, .. } => {
-                    (u128::from(committed_burst) * nano, u128::from(peak_burst) * nano)
-                }
-            }
+            let (MeterSecond::Excess { ebs: second } | MeterSecond::Peak { pbs: second, .. }) =
+                self.config.second;
+            (u128::from(self.config.cbs) * u128::from(NANO), u128::from(second) * u128::from(NANO))
         }
 
         fn tick(&mut self) {
             let (cbs, second) = self.bursts();
-            match self.config.rates {
-                Rates::Single { committed, .. } => {
-                    let sum = self.committed + u128::from(committed);
-                    self.committed = sum.min(cbs);
-                    self.second = (self.second + sum - self.committed).min(second);
-                }
-                Rates::Two { committed, peak, .. } => {
-                    self.committed = (self.committed + u128::from(committed)).min(cbs);
-                    self.second = (self.second + u128::from(peak)).min(second);
-                }
-            }
+            let sum = self.committed + u128::from(self.config.cir);
+            self.committed = sum.min(cbs);
+            self.second += match self.config.second {
+                MeterSecond::Excess { .. } => sum - self.committed,
+                MeterSecond::Peak { pir, .. } => u128::from(pir),
+            };
+            self.second = self.second.min(second);
         }
 
         fn color(&mut self, now: u64, size: u32, incoming: Color) -> Color {
@@ -293,27 +254,27 @@ mod tests {
                 self.tick();
                 self.ticks += 1;
             }
-            let tokens = if self.config.unit == Unit::Packets { 1 } else { u128::from(size) };
+            let tokens = if self.config.unit == MeterUnit::Packets { 1 } else { u128::from(size) };
             let b = tokens * u128::from(NANO);
-            let incoming = if self.config.awareness == Awareness::Blind { Color::Green } else { incoming };
-            match (self.config.rates, incoming) {
-                (Rates::Single { .. }, Color::Green) if self.committed >= b => {
+            let incoming = if self.config.colour_aware { incoming } else { Color::Green };
+            match (self.config.second, incoming) {
+                (MeterSecond::Excess { .. }, Color::Green) if self.committed >= b => {
                     self.committed -= b;
                     Color::Green
                 }
-                (Rates::Single { .. }, Color::Green | Color::Yellow) if self.second >= b => {
+                (MeterSecond::Excess { .. }, Color::Green | Color::Yellow) if self.second >= b => {
                     self.second -= b;
                     Color::Yellow
                 }
-                (Rates::Single { .. }, _) => Color::Red,
-                (Rates::Two { .. }, Color::Red) => Color::Red,
-                (Rates::Two { .. }, _) if self.second < b => Color::Red,
-                (Rates::Two { .. }, Color::Green) if self.committed >= b => {
+                (MeterSecond::Excess { .. }, _) => Color::Red,
+                (MeterSecond::Peak { .. }, Color::Red) => Color::Red,
+                (MeterSecond::Peak { .. }, _) if self.second < b => Color::Red,
+                (MeterSecond::Peak { .. }, Color::Green) if self.committed >= b => {
                     self.committed -= b;
                     self.second -= b;
                     Color::Green
                 }
-                (Rates::Two { .. }, _) => {
+                (MeterSecond::Peak { .. }, _) => {
                     self.second -= b;
                     Color::Yellow
                 }
@@ -326,25 +287,18 @@ mod tests {
     }
 
     fn config() -> impl Strategy<Value = MeterConfig> {
-        let single =
-            (rate(), 1_u64..5000, 0_u64..5000).prop_map(|(committed, committed_burst, excess_burst)| {
-                Rates::Single { committed, committed_burst, excess_burst }
-            });
-        let two = (rate(), 1_u64..5000, rate(), 1_u64..5000).prop_map(
-            |(committed, committed_burst, more, peak_burst)| Rates::Two {
-                committed,
-                committed_burst,
-                peak: committed + more,
-                peak_burst,
+        let excess = (0_u64..5000).prop_map(|ebs| (0, MeterSecond::Excess { ebs }));
+        let peak = (rate(), 1_u64..5000).prop_map(|(more, pbs)| (more, MeterSecond::Peak { pir: 0, pbs }));
+        let unit = prop_oneof![3 => Just(MeterUnit::Bytes), 1 => Just(MeterUnit::Packets)];
+        (rate(), 1_u64..5000, prop_oneof![excess, peak], any::<bool>(), unit).prop_map(
+            |(cir, cbs, (more, second), colour_aware, unit)| {
+                let second = match second {
+                    MeterSecond::Peak { pbs, .. } => MeterSecond::Peak { pir: cir + more, pbs },
+                    excess => excess,
+                };
+                MeterConfig { unit, cir, cbs, second, colour_aware }
             },
-        );
-        let awareness = prop_oneof![Just(Awareness::Blind), Just(Awareness::Aware)];
-        let unit = prop_oneof![3 => Just(Unit::Bytes), 1 => Just(Unit::Packets)];
-        (prop_oneof![single, two], awareness, unit).prop_map(|(rates, awareness, unit)| MeterConfig {
-            rates,
-            awareness,
-            unit,
-        })
+        )
     }
 
     fn incoming() -> impl Strategy<Value = Color> {
@@ -352,9 +306,11 @@ mod tests {
     }
 
     const SINGLE: MeterConfig = MeterConfig {
-        rates: Rates::Single { committed: 1000, committed_burst: 100, excess_burst: 50 },
-        awareness: Awareness::Blind,
-        unit: Unit::Bytes,
+        unit: MeterUnit::Bytes,
+        cir: 1000,
+        cbs: 100,
+        second: MeterSecond::Excess { ebs: 50 },
+        colour_aware: false,
     };
 
     #[test]
@@ -369,13 +325,9 @@ mod tests {
 
     #[test]
     fn what_contradicts_the_rfc_is_refused() {
-        let with = |rates| Meter::new(MeterConfig { rates, ..SINGLE }).map(drop);
-        let single = |committed_burst, excess_burst| {
-            with(Rates::Single { committed: 1, committed_burst, excess_burst })
-        };
-        let two = |committed, peak, peak_burst| {
-            with(Rates::Two { committed, committed_burst: 1, peak, peak_burst })
-        };
+        let with = |cir, cbs, second| Meter::new(MeterConfig { cir, cbs, second, ..SINGLE }).map(drop);
+        let single = |cbs, ebs| with(1, cbs, MeterSecond::Excess { ebs });
+        let two = |cir, pir, pbs| with(cir, 1, MeterSecond::Peak { pir, pbs });
         assert_eq!(single(0, 0), Err(MeterError::NoBurst));
         assert_eq!(single(0, 1), Ok(()));
         assert_eq!(single(BURST_MAX, BURST_MAX), Ok(()));
@@ -386,9 +338,9 @@ mod tests {
 
     #[test]
     fn no_gap_is_too_long_and_the_clock_may_go_back() {
-        let rates =
-            Rates::Single { committed: u64::MAX, committed_burst: BURST_MAX, excess_burst: BURST_MAX };
-        let mut meter = Meter::new(MeterConfig { rates, ..SINGLE }).unwrap();
+        let second = MeterSecond::Excess { ebs: BURST_MAX };
+        let config = MeterConfig { cir: u64::MAX, cbs: BURST_MAX, second, ..SINGLE };
+        let mut meter = Meter::new(config).unwrap();
         assert_eq!(meter.color(u64::MAX, u32::MAX, Color::Green), Color::Green);
         assert_eq!(meter.color(0, u32::MAX, Color::Green), Color::Green);
         let spent = meter.now;
@@ -399,8 +351,8 @@ mod tests {
     /// Seven tenths of a token and a fraction every 7 ns, three million times, without losing a token.
     #[test]
     fn nothing_drifts() {
-        let rates = Rates::Single { committed: 100_000_001, committed_burst: 2, excess_burst: 0 };
-        let mut meter = Meter::new(MeterConfig { rates, ..SINGLE }).unwrap();
+        let second = MeterSecond::Excess { ebs: 0 };
+        let mut meter = Meter::new(MeterConfig { cir: 100_000_001, cbs: 2, second, ..SINGLE }).unwrap();
         let green = |n: &u64| meter.color(n * 7, 1, Color::Green) == Color::Green;
         let passed = (0..3_000_000_u64).filter(green).count() as u64;
         assert_eq!(passed, 2 + 2_999_999 * 7 * 100_000_001 / NANO);
@@ -431,7 +383,7 @@ mod tests {
             for (now, size, incoming) in packets {
                 let peeked = meter.peek(now, size, incoming);
                 prop_assert_eq!(meter.color(now, size, incoming), peeked);
-                prop_assert!(config.awareness == Awareness::Blind || peeked >= incoming);
+                prop_assert!(!config.colour_aware || peeked >= incoming);
             }
         }
     }

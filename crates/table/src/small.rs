@@ -29,18 +29,6 @@ impl<const W: usize> Small<W> {
         Small { keys: [[0; W]; KEYS_MAX], live: 0 }
     }
 
-    /// Returns the number of keys.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.live.count_ones() as usize
-    }
-
-    /// Returns true if there are no keys.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.live == 0
-    }
-
     /// Inserts a key and returns its row.
     ///
     /// # Errors
@@ -61,18 +49,6 @@ impl<const W: usize> Small<W> {
     #[must_use]
     pub fn get(&self, key: &[u64; W]) -> Option<u32> {
         self.rows().find(|&row| self.keys[row] == *key).map(|row| row as u32)
-    }
-
-    /// Removes a key and returns the row it had.
-    pub fn remove(&mut self, key: &[u64; W]) -> Option<u32> {
-        let row = self.get(key)?;
-        self.live &= !(1 << row);
-        Some(row)
-    }
-
-    /// Iterates over all keys and their rows.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &[u64; W])> {
-        self.rows().map(|row| (row as u32, &self.keys[row]))
     }
 
     /// Returns, for each row, the packets of `mask` whose key equals the row's; none for an empty row.
@@ -116,6 +92,19 @@ impl<const W: usize> Small<W> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    impl<const W: usize> Small<W> {
+        fn len(&self) -> usize {
+            self.live.count_ones() as usize
+        }
+
+        /// Removes a key and returns the row it had.
+        fn remove(&mut self, key: &[u64; W]) -> Option<u32> {
+            let row = self.get(key)?;
+            self.live &= !(1 << row);
+            Some(row)
+        }
+    }
 
     #[test]
     fn the_ninth_key_is_refused() {

@@ -9,14 +9,14 @@ use super::{
     Probe, problems,
 };
 use crate::App;
-use crate::kind::{Configured, Item, Scope};
+use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::ports::{PortConfig, PortKind, mac};
 use config::raw::{Kind, Node};
-use config::section::{Section, choice, list, parsed, text, words};
+use config::section::{Section, choice, list, named, parsed, text, words};
 use config::sets::WEIGHT_MAX;
-use config::{Frames, Key, Report, Shape, TakeRule, suggestion};
-use engine::program::Pipe;
+use config::{Frames, Key, Report, Shape, TakeRule};
+use engine::program::{Pipe, PipeId};
 use packet::KeySource;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -159,18 +159,18 @@ impl Configured for Bonds {
 }
 
 /// Reads the bonds. If there are no errors, writes them and offers them to other apps.
-pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let mut bonds: Vec<Bond> = Vec::new();
     let mut called: Vec<&Node> = Vec::new();
     for item in items {
-        let section = Section::read(item.node, KEYS, &mut Report::default());
+        let section = Section::read(item, KEYS, &mut Report::default());
         let own = section.get("name");
         if let Some(node) = own.filter(|node| called.iter().any(|other| other.kind == node.kind)) {
             scope.report.error(node.span, "two bonds are called so");
         } else if own.is_none() || scope.name_is_free(&section) {
             called.extend(own);
-            bonds.extend(bond(item.node, scope));
+            bonds.extend(bond(item, scope));
         }
     }
     for (origin, problem) in problems(&bonds) {
@@ -304,15 +304,10 @@ fn inward(section: &Section<'_>, scope: &mut Scope<'_>) -> Inward {
     }
     let inside = section.get("inside").and_then(|node| scope.port(node)).map(Inward::Port);
     let root = section.get("root").and_then(|node| {
-        let name = text(node, "the name of a pipe", scope.report)?;
-        let pipe = scope.program.pipe_named(name);
-        if pipe.is_none() {
-            let help = suggestion(name, scope.program.pipes.iter().map(|pipe| pipe.name.as_str()));
-            scope.report.error_help(node.span, format!("there is no pipe `{name}`"), help);
-        }
-        pipe
+        let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
+        named("pipe", node, names, scope.report).map(|at| Inward::Pipe(PipeId(at as u16)))
     });
-    inside.or(root.map(Inward::Pipe)).unwrap_or(Inward::Open)
+    inside.or(root).unwrap_or(Inward::Open)
 }
 
 fn lacp(node: &Node, own: [u8; 6], report: &mut Report) -> Option<Config> {

@@ -2,7 +2,7 @@
 
 use super::External;
 use crate::App;
-use crate::kind::{Configured, Item, Scope};
+use crate::kind::{Configured, Scope};
 use config::raw::Node;
 use config::section::{Section, text};
 use config::{Key, Report, Shape};
@@ -28,13 +28,13 @@ impl Configured for Externals {
 }
 
 /// Reads them; frames are forwarded to each by its name.
-pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let mut all: Vec<External> = Vec::new();
     for item in items {
-        let Some(external) = external(item.node, scope) else { continue };
+        let Some(external) = external(item, scope) else { continue };
         let others = all.iter().map(|other| (other.socket.as_path(), format!("app `{}`", other.name)));
         let taken: Vec<_> = others.chain([(scope.control, "the daemon".to_string())]).collect();
-        if let Some(external) = alone(external, item.node, &taken, scope.report) {
+        if let Some(external) = alone(external, item, &taken, scope.report) {
             scope.program.app(&external.name);
             all.push(external);
         }

@@ -1,7 +1,7 @@
 //! Reads services from the configuration, and back ends from XenoFlow's.
 
 use super::{BackEnd, By, Lb, Problem, Service, SourceMac};
-use crate::kind::{Configured, Item, Scope};
+use crate::kind::{Configured, Scope};
 use config::attachment::Attachment;
 use config::ports::{PortKind, mac, protocol};
 use config::raw::{self, Kind, Node};
@@ -55,9 +55,9 @@ const XENOFLOW_BACK_END: &[Key] = &[
 ];
 
 /// Reads the services; writes them if nothing is wrong.
-pub(super) fn read(items: &[Item<'_>], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
-    let services = items.iter().filter_map(|item| service(item.node, scope)).collect();
+    let services = items.iter().filter_map(|item| service(item, scope)).collect();
     let lb = Lb { services };
     for (origin, problem) in lb.problems() {
         scope.report.error(scope.report.span_of(origin), problem.to_string());

@@ -257,14 +257,8 @@ impl<'a> Builder<'a> {
     }
 
     fn root(&self, node: &Node, report: &mut Report) -> Option<PipeId> {
-        let name = text(node, "the name of a pipe", report)?;
-        let pipe = self.program.pipe_named(name);
-        if pipe.is_none() {
-            let names: Vec<&str> = self.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
-            let help = ::config::suggestion(name, names);
-            report.error_help(node.span, format!("there is no pipe `{name}`"), help);
-        }
-        pipe
+        let names = self.program.pipes.iter().map(|pipe| pipe.name.as_str());
+        ::config::section::named("pipe", node, names, report).map(|at| PipeId(at as u16))
     }
 
     /// Warns of a port that has a root of its own but takes nothing from the kernel, since it never sees a

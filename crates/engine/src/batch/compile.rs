@@ -7,7 +7,7 @@ use crate::change::ChangeError;
 use crate::check::Shape;
 use crate::pipes::Making;
 use crate::pipes::table::Table;
-use crate::program::{Criterion, Forward, MeterConfig, MeterSecond, MeterUnit, Pipe, Program};
+use crate::program::{Criterion, Forward, MeterConfig, Pipe, Program};
 use crate::snapshot::Count;
 use packet::Field;
 use thiserror::Error;
@@ -141,27 +141,7 @@ pub fn refused(pipe: &Pipe, entry: usize, why: &ChangeError) -> CompileError {
 
 /// Creates a meter with full buckets.
 pub fn meter(name: &str, config: &MeterConfig) -> Result<table::Meter, CompileError> {
-    let rates = match config.second {
-        MeterSecond::Excess { ebs } => table::meter::Rates::Single {
-            committed: config.cir,
-            committed_burst: config.cbs,
-            excess_burst: ebs,
-        },
-        MeterSecond::Peak { pir, pbs } => table::meter::Rates::Two {
-            committed: config.cir,
-            committed_burst: config.cbs,
-            peak: pir,
-            peak_burst: pbs,
-        },
-    };
-    let unit = match config.unit {
-        MeterUnit::Bytes => table::meter::Unit::Bytes,
-        MeterUnit::Packets => table::meter::Unit::Packets,
-    };
-    let awareness =
-        if config.colour_aware { table::meter::Awareness::Aware } else { table::meter::Awareness::Blind };
-    let config = table::meter::MeterConfig { rates, awareness, unit };
-    table::Meter::new(config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
+    table::Meter::new(*config).map_err(|why| CompileError::Meter { meter: name.into(), why: why.to_string() })
 }
 
 /// Returns the order of pipes: every forward leads onward, and of several candidates the one written first is

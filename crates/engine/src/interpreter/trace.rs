@@ -8,6 +8,7 @@ use crate::verdict::Verdict;
 use packet::{DropReason, Field, FieldKind, FlowKey};
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
+pub use table::Color;
 
 /// The passage of a packet through one pipe.
 #[derive(Clone, Debug, PartialEq)]
@@ -204,18 +205,6 @@ pub struct Metered {
     pub after: Color,
 }
 
-/// The colour of a packet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Color {
-    /// Colour 0.
-    #[default]
-    Green,
-    /// Colour 1.
-    Yellow,
-    /// Colour 2.
-    Red,
-}
-
 /// An operation that was performed or attempted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Performed {
@@ -311,21 +300,11 @@ impl fmt::Display for FieldValue {
                 write!(f, "{}", Ipv4Addr::from_bits(value as u32))
             }
             FieldKind::Ipv6Src | FieldKind::Ipv6Dst => write!(f, "{}", Ipv6Addr::from_bits(value)),
-            FieldKind::EthType
-            | FieldKind::TcpFlags
-            | FieldKind::Ipv4Identification
-            | FieldKind::Ipv6FlowLabel => {
-                write!(f, "{value:#x}")
-            }
-            FieldKind::Ipv4Dscp | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),
-            FieldKind::Meta0 | FieldKind::Meta1 | FieldKind::Meta2 | FieldKind::Meta3 => {
-                write!(f, "{value:#x}")
-            }
-            FieldKind::MeterColor => match value {
-                0 => f.write_str("green"),
-                1 => f.write_str("yellow"),
-                _ => f.write_str("red"),
-            },
+            FieldKind::EthType | FieldKind::TcpFlags => write!(f, "{value:#x}"),
+            FieldKind::Ipv4Identification | FieldKind::Ipv4Dscp => write!(f, "{value:#x}"),
+            FieldKind::Ipv6FlowLabel | FieldKind::Ipv6TrafficClass => write!(f, "{value:#x}"),
+            _ if self.field.meta_word().is_some() => write!(f, "{value:#x}"),
+            FieldKind::MeterColor => [Color::Green, Color::Yellow, Color::Red][value.min(2) as usize].fmt(f),
             _ => write!(f, "{value}"),
         }
     }
@@ -338,16 +317,6 @@ pub struct Mask(pub u128);
 impl fmt::Display for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
-    }
-}
-
-impl fmt::Display for Color {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Color::Green => "green",
-            Color::Yellow => "yellow",
-            Color::Red => "red",
-        })
     }
 }
 

@@ -128,13 +128,6 @@ impl<const W: usize> Acl<W> {
         }
     }
 
-    /// Returns the number of rules that fit if their ranges are cut into [`ENTRIES_PER_RULE`] entries on
-    /// average.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.rules.capacity()
-    }
-
     /// Returns the number of rules.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -151,18 +144,6 @@ impl<const W: usize> Acl<W> {
     #[must_use]
     pub fn tuples(&self) -> usize {
         self.visits.len()
-    }
-
-    /// Returns a rule by its id.
-    #[must_use]
-    pub fn rule(&self, id: u32) -> Option<&Rule<W>> {
-        let key = [u64::from(id)];
-        self.rules.get(mix(self.seed, key[0]), &key).map(|row| self.rules.data(row))
-    }
-
-    /// Iterates over all rules, in unspecified order.
-    pub fn iter(&self) -> impl Iterator<Item = &Rule<W>> {
-        self.rules.iter().map(|(_, _, rule)| rule)
     }
 
     /// Inserts a rule.
@@ -194,26 +175,6 @@ impl<const W: usize> Acl<W> {
         let pieces = pieces(&rule).unwrap_or_default();
         self.remove_pieces(&pieces, rule.rank());
         Some(rule)
-    }
-
-    /// Returns the id of the rule that wins for a key.
-    #[must_use]
-    pub fn lookup(&self, key: &[u64; W]) -> Option<u32> {
-        let mut best = None;
-        for &number in &self.visits {
-            let tuple = &self.tuples[number as usize];
-            if best.is_some_and(|best| best < tuple.best) {
-                break;
-            }
-            let hash = tuple.hash(key);
-            if self.filter.may_have(hash) == 1 {
-                let words = std::array::from_fn(|word| key[word] & tuple.mask[word]);
-                let row = self.entries.get(hash, &EntryKey { words, tuple: number });
-                let found = row.and_then(|row| self.entries.row(row)).map(|entry| entry.best);
-                best = best.into_iter().chain(found).min();
-            }
-        }
-        best.map(|rank| rank as u32)
     }
 
     /// Looks up the packets of `mask`. Returns the mask of hits; `ids` holds the ids of the winning rules,

@@ -2,6 +2,7 @@
 
 use super::TUPLES_MAX;
 use crate::Full;
+use thiserror::Error;
 
 /// The largest number of ranges in a rule: a source and a destination port.
 pub const RANGES_MAX: usize = 2;
@@ -54,37 +55,24 @@ impl<const W: usize> Rule<W> {
 }
 
 /// Why a rule was not inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum AclError {
     /// There is no room for the rule or its entries.
+    #[error("{Full}")]
     Full,
     /// There are already [`TUPLES_MAX`] masks.
+    #[error("more than {TUPLES_MAX} different masks")]
     TooManyTuples,
     /// The ranges cut the rule into more than [`PIECES_MAX`] entries.
+    #[error("the ranges of the rule make more than {PIECES_MAX} entries")]
     TooManyPieces,
     /// A range is empty, overlaps the other, or lies outside the key.
+    #[error("a range is empty, overlaps the other or lies outside the key")]
     BadRange,
     /// A rule with this id exists.
+    #[error("there is a rule {0} already")]
     Exists(u32),
 }
-
-impl std::fmt::Display for AclError {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            AclError::Full => Full.fmt(formatter),
-            AclError::TooManyTuples => write!(formatter, "more than {TUPLES_MAX} different masks"),
-            AclError::TooManyPieces => {
-                write!(formatter, "the ranges of the rule make more than {PIECES_MAX} entries")
-            }
-            AclError::BadRange => {
-                formatter.write_str("a range is empty, overlaps the other or lies outside the key")
-            }
-            AclError::Exists(id) => write!(formatter, "there is a rule {id} already"),
-        }
-    }
-}
-
-impl std::error::Error for AclError {}
 
 /// A part of a rule, without ranges.
 #[derive(Clone, Copy, Debug)]

@@ -4,6 +4,27 @@ use super::rule::prefixes;
 use super::*;
 use proptest::prelude::*;
 
+impl<const W: usize> Acl<W> {
+    /// Returns the id of the rule that wins for a key.
+    fn lookup(&self, key: &[u64; W]) -> Option<u32> {
+        let mut best = None;
+        for &number in &self.visits {
+            let tuple = &self.tuples[number as usize];
+            if best.is_some_and(|best| best < tuple.best) {
+                break;
+            }
+            let hash = tuple.hash(key);
+            if self.filter.may_have(hash) == 1 {
+                let words = std::array::from_fn(|word| key[word] & tuple.mask[word]);
+                let row = self.entries.get(hash, &EntryKey { words, tuple: number });
+                let found = row.and_then(|row| self.entries.row(row)).map(|entry| entry.best);
+                best = best.into_iter().chain(found).min();
+            }
+        }
+        best.map(|rank| rank as u32)
+    }
+}
+
 fn rule(id: u32, priority: u32, key: u64, mask: u64) -> Rule<1> {
     Rule { id, priority, key: [key], mask: [mask], ranges: [None; 2] }
 }
