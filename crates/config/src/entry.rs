@@ -75,22 +75,18 @@ pub struct EntryReader<'a> {
 }
 
 /// Keys of an entry, besides the words of operations that take numbers from it.
-const KEYS: &[Key] = &[
-    Key::new("match", Shape::Defined("entry_match", matches), "what packets must have to meet this entry"),
-    Key::new(
-        "priority",
-        Shape::Number(0, u32::MAX as u64),
-        "acl: of the entries that match, the lowest wins",
-    )
-    .or("0"),
-    Key::new("action", Shape::Name, "which of the pipe's `actions`"),
-    Key::new("counter", Shape::Name, "the shared counter, where the pipe says `per_entry`"),
-    Key::new("meter", Shape::Name, "the meter, where the pipe says `per_entry`"),
-    Key::new("forward", forward::SHAPE, "where packets go, where the pipe says `per_entry`"),
-];
-const TARGET: &[Key] = &[Key::needed("target", Shape::Name, "hash, flow: the target of the group")];
-const FLOW: &[Key] =
-    &[Key::needed("flow", Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`")];
+const KEYS: &[Key] = crate::keys! {
+    "match": Shape::Defined("entry_match", matches), "what packets must have to meet this entry";
+    "priority": Shape::Number(0, u32::MAX as u64), "acl: of the entries that match, the lowest wins" or "0";
+    "action": Shape::Name, "which of the pipe's `actions`";
+    "counter": Shape::Name, "the shared counter, where the pipe says `per_entry`";
+    "meter": Shape::Name, "the meter, where the pipe says `per_entry`";
+    "forward": forward::SHAPE, "where packets go, where the pipe says `per_entry`";
+};
+const TARGET: &[Key] = crate::keys! { needed "target": Shape::Name, "hash, flow: the target of the group"; };
+const FLOW: &[Key] = crate::keys! {
+    needed "flow": Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`";
+};
 
 /// Returns the schema of an entry.
 pub fn schema(schema: &mut Schema) -> serde_json::Value {

@@ -15,10 +15,10 @@ pub const RESERVED: &[&str] =
 /// The shape of a forward.
 pub const SHAPE: Shape = Shape::Defined("forward", schema);
 
-const TEE: &[Key] = &[
-    Key::needed("copy", Shape::Name, "the app that gets a copy"),
-    Key::needed("then", Shape::Name, "the pipe where the packet itself goes"),
-];
+const TEE: &[Key] = crate::keys! {
+    needed "copy": Shape::Name, "the app that gets a copy";
+    needed "then": Shape::Name, "the pipe where the packet itself goes";
+};
 
 /// Words that are forwards, and their meanings.
 const WORDS: [(&str, Forward); 4] = [
@@ -31,7 +31,7 @@ const WORDS: [(&str, Forward); 4] = [
 fn schema(schema: &mut Schema) -> Value {
     let mut shapes = vec![json!({ "enum": words(&WORDS) }), schema.shape(&Shape::Name), schema.map(TEE)];
     for (kind, help) in KINDS.into_iter().zip(KINDS_HELP).chain([FLOOD]) {
-        shapes.push(schema.map(&[Key::needed(kind, Shape::Name, help)]));
+        shapes.push(schema.map(&[Key::new(kind, Shape::Name, help).needed()]));
     }
     json!({ "anyOf": shapes })
 }

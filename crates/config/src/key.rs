@@ -22,6 +22,16 @@ pub struct Key {
     pub default: Option<&'static str>,
 }
 
+/// Makes a table of keys, each `"word": shape, "help"`: `needed` before it if it must be written, behind it
+/// `or` with its default and `only` with the kind of mapping that has it.
+#[macro_export]
+macro_rules! keys {
+    ($($($needed:ident)? $word:literal: $shape:expr, $help:literal $(or $default:tt)?
+        $(only $kind:literal)?;)*) => {
+        &[$($crate::Key::new($word, $shape, $help)$(.$needed())?$(.or($default))?$(.only($kind))?),*]
+    };
+}
+
 /// What a value may be.
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
@@ -74,10 +84,10 @@ impl Key {
         Key { word, help, shape, needed: false, only: None, default: None }
     }
 
-    /// A key that must be written.
+    /// The same, but it must be written.
     #[must_use]
-    pub const fn needed(word: &'static str, shape: Shape, help: &'static str) -> Key {
-        Key { needed: true, ..Key::new(word, shape, help) }
+    pub const fn needed(self) -> Key {
+        Key { needed: true, ..self }
     }
 
     /// The same with a default, as it would be written.

@@ -18,68 +18,44 @@ use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
 
 /// Keys of pipes; some exist only for one type.
-const KEYS: &[Key] = &[
-    Key::needed("type", Shape::Words(types), "how packets are looked up"),
-    Key::new("match", Shape::Defined("match", matches), "the fields that packets are looked up by"),
-    Key::needed(
-        "hash",
-        Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
-        "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields",
-    )
-    .only("hash"),
-    Key::needed("group", Shape::Name, "the group whose buckets are used").only("hash"),
-    Key::new("key", Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart")
-        .or("outer")
-        .only("flow"),
-    Key::needed(
-        "learn",
-        Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
-        "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`",
-    )
-    .only("flow"),
-    Key::new("monitor", Shape::Map(MONITOR), "what is counted and metered"),
-    Key::new("action", action::SHAPE, "what is done to packets: a list of operations"),
-    Key::new("actions", Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one"),
-    Key::needed("forward", forward::SHAPE, "where hits go"),
-    Key::needed(
-        "miss",
-        forward::SHAPE,
-        "where packets go that match nothing: a pipe, a port, `kernel`, `drop`",
-    ),
-    Key::new("rehash", Shape::Boolean, "whether flow key and select hash are made anew after the action")
-        .or("false"),
-    Key::new(
-        "capacity",
-        Shape::Number(1, CAPACITY_MAX as u64),
-        "entries or flows that the pipe has room for",
-    ),
-    Key::new("entries", Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries"),
-];
-const LEARN: &[Key] = &[
-    Key::new("pin", Shape::Name, "the group of which a flow keeps the target that it got first"),
-    Key::new("follow", Shape::Name, "the group whose buckets a flow follows"),
-];
+const KEYS: &[Key] = crate::keys! {
+    needed "type": Shape::Words(types), "how packets are looked up";
+    "match": Shape::Defined("match", matches), "the fields that packets are looked up by";
+    needed "hash": Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
+        "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields" only "hash";
+    needed "group": Shape::Name, "the group whose buckets are used" only "hash";
+    "key": Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart" or "outer" only "flow";
+    needed "learn": Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
+        "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
+    "monitor": Shape::Map(MONITOR), "what is counted and metered";
+    "action": action::SHAPE, "what is done to packets: a list of operations";
+    "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";
+    needed "forward": forward::SHAPE, "where hits go";
+    needed "miss": forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`";
+    "rehash": Shape::Boolean, "whether flow key and select hash are made anew after the action" or "false";
+    "capacity": Shape::Number(1, CAPACITY_MAX as u64), "entries or flows that the pipe has room for";
+    "entries": Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries";
+};
+const LEARN: &[Key] = crate::keys! {
+    "pin": Shape::Name, "the group of which a flow keeps the target that it got first";
+    "follow": Shape::Name, "the group whose buckets a flow follows";
+};
 const LEARNT: [(&str, Learn); 2] = [("nothing", Learn::Nothing), ("default", Learn::Default)];
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
 const HASHES: [&str; 4] = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
-const MONITOR: &[Key] = &[
-    Key::new("counter", Shape::Name, "the shared counter that counts hits, or `per_entry`"),
-    Key::new("meter", Shape::Name, "the meter that colours hits, or `per_entry`"),
-    Key::new("red", Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red")
-        .or("pass"),
-    Key::new(
-        "idle_timeout",
-        Shape::Time,
-        "how long an entry of the run time, or a flow, stays without a packet",
-    )
-    .or("never"),
-];
+const MONITOR: &[Key] = crate::keys! {
+    "counter": Shape::Name, "the shared counter that counts hits, or `per_entry`";
+    "meter": Shape::Name, "the meter that colours hits, or `per_entry`";
+    "red": Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red" or "pass";
+    "idle_timeout": Shape::Time,
+        "how long an entry of the run time, or a flow, stays without a packet" or "never";
+};
 const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];
-const LONG: &[Key] = &[
-    Key::new("const", Shape::Text, "the value that the field must have"),
-    Key::new("mask", Shape::Text, "the bits of the value that count"),
-    Key::new("per_entry", Shape::Text, "the bits that entries give a value for"),
-];
+const LONG: &[Key] = crate::keys! {
+    "const": Shape::Text, "the value that the field must have";
+    "mask": Shape::Text, "the bits of the value that count";
+    "per_entry": Shape::Text, "the bits that entries give a value for";
+};
 
 /// Returns the schema of a pipe, whose type determines some of the keys.
 pub fn schema(schema: &mut Schema) -> Value {

@@ -124,68 +124,44 @@ impl PortConfig {
 const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
 
 /// Keys of a port, of which one of the first four determines the kind.
-const KEYS: &[Key] = &[
-    Key::new("xdp", Shape::Text, "the interface that AF_XDP receives from and sends to"),
-    Key::new("pcap", Shape::Map(PCAP), "recordings, each of which may be left out"),
-    Key::new("mem", Shape::Either(&[Shape::Nothing, Shape::Map(&[])]), "memory, for tests and benches"),
-    Key::new("dpdk", Shape::Text, "devargs of a DPDK device, such as net_pcap0,iface=eth0"),
-    Key::new(
-        "queues",
-        Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Number(0, QUEUE_MAX))]),
-        "queues of the interface that are used",
-    )
-    .or("all")
-    .only("xdp"),
-    Key::new(
-        "mode",
-        Shape::Words(|| words(&MODES)),
-        "how the kernel hands frames over; `auto` is the best that works",
-    )
-    .or("auto")
-    .only("xdp"),
-    Key::new(
-        "take",
-        Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
-        "what is taken from the kernel, besides what apps name: all, or rules",
-    )
-    .only("xdp"),
-    Key::new("tap", Shape::Text, "the TAP interface that frames for the kernel go to").only("dpdk"),
-    Key::new("frames", Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself")
-        .or("0")
-        .only("dpdk"),
-    Key::new("mac", Shape::Mac, "the port's own MAC address, by default the interface's"),
-    Key::new(
-        "root",
-        Shape::Name,
-        "the pipe that the port's frames enter, before that of an app or of the file",
-    ),
-    Key::new("fault", Shape::Map(FAULT), "mishaps that are made to happen to the port's frames"),
-    Key::new("trace", Shape::Text, "a pcap file that all frames of the port are written to"),
-];
-const PCAP: &[Key] = &[
-    Key::new("in", Shape::Text, "the recording that is received"),
-    Key::new("out", Shape::Text, "the recording of what is sent"),
-    Key::new("kernel", Shape::Text, "the recording of what goes to the kernel"),
-];
-const TAKE: &[Key] = &[
-    Key::needed("dst", Shape::Prefix, "the destination address or prefix"),
-    Key::new("protocol", Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written"),
-    Key::new(
-        "dport",
-        Shape::Number(1, 65535),
-        "the destination port of TCP or UDP; any unless it is written",
-    ),
-    Key::new("fragments", Shape::Boolean, "take fragments, and only them: they have no ports").or("false"),
-];
-const FAULT: &[Key] = &[
-    Key::new("seed", Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer").or("0"),
-    Key::new("loss", Shape::Share, "the share of frames that is lost").or("0"),
-    Key::new("duplicate", Shape::Share, "the share that is sent twice").or("0"),
-    Key::new("truncate", Shape::Share, "the share that is cut short").or("0"),
-    Key::new("corrupt", Shape::Share, "the share in which a bit is flipped").or("0"),
-    Key::new("reorder", Shape::Share, "the share that is overtaken by the next frame").or("0"),
-    Key::new("delay", Shape::Time, "how long every frame is held back"),
-];
+const KEYS: &[Key] = crate::keys! {
+    "xdp": Shape::Text, "the interface that AF_XDP receives from and sends to";
+    "pcap": Shape::Map(PCAP), "recordings, each of which may be left out";
+    "mem": Shape::Either(&[Shape::Nothing, Shape::Map(&[])]), "memory, for tests and benches";
+    "dpdk": Shape::Text, "devargs of a DPDK device, such as net_pcap0,iface=eth0";
+    "queues": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Number(0, QUEUE_MAX))]),
+        "queues of the interface that are used" or "all" only "xdp";
+    "mode": Shape::Words(|| words(&MODES)),
+        "how the kernel hands frames over; `auto` is the best that works" or "auto" only "xdp";
+    "take": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
+        "what is taken from the kernel, besides what apps name: all, or rules" only "xdp";
+    "tap": Shape::Text, "the TAP interface that frames for the kernel go to" only "dpdk";
+    "frames": Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself" or "0" only "dpdk";
+    "mac": Shape::Mac, "the port's own MAC address, by default the interface's";
+    "root": Shape::Name, "the pipe that the port's frames enter, before that of an app or of the file";
+    "fault": Shape::Map(FAULT), "mishaps that are made to happen to the port's frames";
+    "trace": Shape::Text, "a pcap file that all frames of the port are written to";
+};
+const PCAP: &[Key] = crate::keys! {
+    "in": Shape::Text, "the recording that is received";
+    "out": Shape::Text, "the recording of what is sent";
+    "kernel": Shape::Text, "the recording of what goes to the kernel";
+};
+const TAKE: &[Key] = crate::keys! {
+    needed "dst": Shape::Prefix, "the destination address or prefix";
+    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
+    "dport": Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written";
+    "fragments": Shape::Boolean, "take fragments, and only them: they have no ports" or "false";
+};
+const FAULT: &[Key] = crate::keys! {
+    "seed": Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer" or "0";
+    "loss": Shape::Share, "the share of frames that is lost" or "0";
+    "duplicate": Shape::Share, "the share that is sent twice" or "0";
+    "truncate": Shape::Share, "the share that is cut short" or "0";
+    "corrupt": Shape::Share, "the share in which a bit is flipped" or "0";
+    "reorder": Shape::Share, "the share that is overtaken by the next frame" or "0";
+    "delay": Shape::Time, "how long every frame is held back";
+};
 const MODES: [(&str, XdpMode); 4] = [
     ("auto", XdpMode::Auto),
     ("zero_copy", XdpMode::ZeroCopy),

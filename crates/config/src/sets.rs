@@ -17,38 +17,30 @@ pub const MAGLEV_SIZE: u32 = 65_537;
 const WANTS_SIZE: u32 = 256;
 
 /// Keys of a group.
-pub const GROUP: &[Key] = &[
-    Key::new("fill", Shape::Words(|| words(&FILLS)), "how targets get their buckets").or("maglev"),
-    Key::new(
-        "size",
-        Shape::Number(1, MAGLEV_MAX as u64),
-        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256)",
-    ),
-    Key::new("seed", Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket"),
-    Key::needed(
-        "targets",
-        Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
-        "who gets the buckets",
-    ),
-];
-const TARGET: &[Key] = &[
-    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none")
-        .or("1"),
-    Key::new("forward", forward::SHAPE, "where the target's packets go").or("drop"),
-];
+pub const GROUP: &[Key] = crate::keys! {
+    "fill": Shape::Words(|| words(&FILLS)), "how targets get their buckets" or "maglev";
+    "size": Shape::Number(1, MAGLEV_MAX as u64),
+        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256)";
+    "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
+    needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
+        "who gets the buckets";
+};
+const TARGET: &[Key] = crate::keys! {
+    "weight": Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none" or "1";
+    "forward": forward::SHAPE, "where the target's packets go" or "drop";
+};
 const FILLS: [(&str, Fill); 3] = [("maglev", Fill::Maglev), ("wants", Fill::Wants), ("given", Fill::Given)];
 
 /// Keys of a meter (RFC 2697, or RFC 2698 with a peak rate).
-pub const METER: &[Key] = &[
-    Key::new("unit", Shape::Words(|| words(&UNITS)), "what rates and bursts count").or("bytes"),
-    Key::needed("cir", Shape::Number(1, RATE_MAX), "the committed rate per second"),
-    Key::needed("cbs", Shape::Number(1, RATE_MAX), "the committed burst"),
-    Key::new("ebs", Shape::Number(0, RATE_MAX), "the excess burst (RFC 2697)").or("0"),
-    Key::new("pir", Shape::Number(1, RATE_MAX), "the peak rate per second (RFC 2698), at least `cir`"),
-    Key::new("pbs", Shape::Number(1, RATE_MAX), "the peak burst (RFC 2698)"),
-    Key::new("colour_aware", Shape::Boolean, "whether the colour that a packet already has counts")
-        .or("false"),
-];
+pub const METER: &[Key] = crate::keys! {
+    "unit": Shape::Words(|| words(&UNITS)), "what rates and bursts count" or "bytes";
+    needed "cir": Shape::Number(1, RATE_MAX), "the committed rate per second";
+    needed "cbs": Shape::Number(1, RATE_MAX), "the committed burst";
+    "ebs": Shape::Number(0, RATE_MAX), "the excess burst (RFC 2697)" or "0";
+    "pir": Shape::Number(1, RATE_MAX), "the peak rate per second (RFC 2698), at least `cir`";
+    "pbs": Shape::Number(1, RATE_MAX), "the peak burst (RFC 2698)";
+    "colour_aware": Shape::Boolean, "whether the colour that a packet already has counts" or "false";
+};
 const UNITS: [(&str, MeterUnit); 2] = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
 
 /// Reads the contents of a group whose name the program knows.

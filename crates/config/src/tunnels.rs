@@ -8,7 +8,7 @@ use crate::section::{Section, pairs, position};
 use packet::{TunnelKind, TunnelPorts};
 use serde_json::{Map, Value, json};
 
-const KEYS: &[Key] = &[Key::needed("port", Shape::Number(1, 65535), "the UDP destination port")];
+const KEYS: &[Key] = crate::keys! { needed "port": Shape::Number(1, 65535), "the UDP destination port"; };
 
 /// Reads `tunnels: { vxlan: { port: 4789 } }`; kinds that are not named keep the ports that IANA assigned.
 #[must_use]

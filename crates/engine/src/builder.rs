@@ -221,15 +221,17 @@ impl From<EntryMatch> for Entry {
     }
 }
 
-/// Defines methods that set the field of the same name.
+/// Defines methods that set a field.
 macro_rules! setters {
-    ($($type:ident { $($(#[$doc:meta])* $field:ident: $of:ty;)* })*) => {$(
+    ($($type:ident {
+        $($(#[$doc:meta])* $method:ident($value:ident: $of:ty) $field:ident = $set:expr;)*
+    })*) => {$(
         impl $type {
             $(
                 $(#[$doc])*
                 #[must_use]
-                pub fn $field(self, $field: $of) -> $type {
-                    $type { $field, ..self }
+                pub fn $method(self, $value: $of) -> $type {
+                    $type { $field: $set, ..self }
                 }
             )*
         }
@@ -239,39 +241,49 @@ macro_rules! setters {
 setters! {
     PortDeclaration {
         /// Sets whether the port has a kernel path.
-        kernel_path: bool;
+        kernel_path(has: bool) kernel_path = has;
         /// Sets the place in the configuration.
-        origin: Origin;
-    }
-    MeterDeclaration {
-        /// Sets the place in the configuration.
-        origin: Origin;
+        origin(place: Origin) origin = place;
     }
     Group {
+        /// Sets a seed that is mixed into the hash before a bucket is picked.
+        seed(seed: u64) seed = Some(seed);
         /// Sets the place in the configuration.
-        origin: Origin;
+        origin(place: Origin) origin = place;
     }
     Target {
         /// Sets the share relative to the other targets; 1 by default.
-        weight: u32;
+        weight(weight: u32) weight = weight;
         /// Sets the place in the configuration.
-        origin: Origin;
+        origin(place: Origin) origin = place;
     }
     Entry {
         /// Selects one of the pipe's actions by its position.
-        template: u16;
+        template(position: u16) template = position;
         /// Sets the priority, of which the lowest number wins (ACL).
-        priority: u32;
+        priority(priority: u32) priority = priority;
+        /// Sets the forward, in a pipe with forwards per entry.
+        to(forward: impl Into<Forward>) forward = Some(forward.into());
+        /// Sets the shared counter, in a pipe with counters per entry.
+        counter(counter: CounterId) counter = Some(counter);
+        /// Sets the meter, in a pipe with meters per entry.
+        meter(meter: MeterId) meter = Some(meter);
         /// Sets the place in the configuration.
-        origin: Origin;
+        origin(place: Origin) origin = place;
     }
     Pipe {
         /// Sets the number of entries or flows that the pipe has room for.
-        capacity: u32;
+        capacity(most: u32) capacity = most;
         /// Sets whether flow key and select hash are recomputed after the actions.
-        rehash: bool;
+        rehash(again: bool) rehash = again;
+        /// Sets several actions, of which each entry selects one.
+        actions(templates: impl Into<Vec<Template>>) templates = templates.into();
+        /// Sets where hits go.
+        forward(forward: impl Into<Forward>) forward = forward.into();
+        /// Sets where misses go.
+        miss(miss: impl Into<Forward>) miss = miss.into();
         /// Sets the place in the configuration.
-        origin: Origin;
+        origin(place: Origin) origin = place;
     }
 }
 
@@ -331,12 +343,6 @@ impl Group {
         Group { name: name.into(), fill, size, seed: None, targets: Vec::new(), origin: Origin::default() }
     }
 
-    /// Sets a seed that is mixed into the hash before a bucket is picked.
-    #[must_use]
-    pub fn seed(self, seed: u64) -> Group {
-        Group { seed: Some(seed), ..self }
-    }
-
     /// Adds a target.
     #[must_use]
     pub fn target(mut self, target: Target) -> Group {
@@ -377,29 +383,11 @@ impl Entry {
         self
     }
 
-    /// Sets the forward, in a pipe with forwards per entry.
-    #[must_use]
-    pub fn to(self, forward: impl Into<Forward>) -> Entry {
-        Entry { forward: Some(forward.into()), ..self }
-    }
-
     /// Adds the next per-entry value of the action.
     #[must_use]
     pub fn value(mut self, value: impl Number) -> Entry {
         self.values.push(value.number());
         self
-    }
-
-    /// Sets the shared counter, in a pipe with counters per entry.
-    #[must_use]
-    pub fn counter(self, counter: CounterId) -> Entry {
-        Entry { counter: Some(counter), ..self }
-    }
-
-    /// Sets the meter, in a pipe with meters per entry.
-    #[must_use]
-    pub fn meter(self, meter: MeterId) -> Entry {
-        Entry { meter: Some(meter), ..self }
     }
 
     /// Marks the entry as added at run time: it ages, and survives a swap of programs.
@@ -536,24 +524,6 @@ impl Pipe {
     #[must_use]
     pub fn act(self, operations: impl IntoIterator<Item = Operation>) -> Pipe {
         self.actions([Template::new(Template::DEFAULT, operations)])
-    }
-
-    /// Sets several actions, of which each entry selects one.
-    #[must_use]
-    pub fn actions(self, templates: impl Into<Vec<Template>>) -> Pipe {
-        Pipe { templates: templates.into(), ..self }
-    }
-
-    /// Sets where hits go.
-    #[must_use]
-    pub fn forward(self, forward: impl Into<Forward>) -> Pipe {
-        Pipe { forward: forward.into(), ..self }
-    }
-
-    /// Sets where misses go.
-    #[must_use]
-    pub fn miss(self, miss: impl Into<Forward>) -> Pipe {
-        Pipe { miss: miss.into(), ..self }
     }
 
     /// Sets a shared counter for hits.

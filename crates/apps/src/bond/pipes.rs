@@ -33,68 +33,41 @@ const ADMITTED_MAX: u32 = 2 * super::config::MEMBERS_MAX as u32;
 /// Names of the parts of a bond.
 pub struct Names<'a>(pub &'a str);
 
-impl Names<'_> {
+macro_rules! names {
+    ($($(#[$doc:meta])* $part:ident = $word:literal;)*) => {
+        impl Names<'_> {
+            $($(#[$doc])* #[must_use] pub fn $part(&self) -> String { self.part($word) })*
+
+            fn part(&self, part: &str) -> String {
+                format!("{}/{part}", self.0)
+            }
+        }
+    };
+}
+
+names! {
     /// The group of members.
-    #[must_use]
-    pub fn group(&self) -> String {
-        format!("{}/members", self.0)
-    }
-
+    group = "members";
     /// The app that receives frames of slow protocols.
-    #[must_use]
-    pub fn slow(&self) -> String {
-        format!("{}/slow", self.0)
-    }
-
+    slow = "slow";
     /// The pipe that admits frames from members.
-    #[must_use]
-    pub fn inward(&self) -> String {
-        format!("{}/in", self.0)
-    }
-
+    inward = "in";
     /// The pipe of MAC addresses known inside, and the app that receives copies of frames from other
     /// addresses.
-    #[must_use]
-    pub fn learn(&self) -> String {
-        format!("{}/learn", self.0)
-    }
-
+    learn = "learn";
     /// The app that receives copies of answers to probes; separate, so that a flood of them does not affect
     /// LACP.
-    #[must_use]
-    pub fn answers(&self) -> String {
-        format!("{}/answers", self.0)
-    }
-
+    answers = "answers";
     /// The pipe that drops frames from inside when they come back.
-    #[must_use]
-    pub fn reflected(&self) -> String {
-        format!("{}/reflected", self.0)
-    }
-
+    reflected = "reflected";
     /// The pipe that admits broadcasts from the active member.
-    #[must_use]
-    pub fn group_active(&self) -> String {
-        format!("{}/group/active", self.0)
-    }
-
+    group_active = "group/active";
     /// With elephants, the pipe that finds a bucket; the pipe with the bond's name then has entries for
     /// flows.
-    #[must_use]
-    pub fn hash(&self) -> String {
-        format!("{}/hash", self.0)
-    }
-
+    hash = "hash";
     /// The group and the pipe of flows with a bucket of their own, and the app that receives copies of frames
     /// that may belong to such a flow.
-    #[must_use]
-    pub fn heavy(&self) -> String {
-        format!("{}/heavy", self.0)
-    }
-
-    fn part(&self, part: &str) -> String {
-        format!("{}/{part}", self.0)
-    }
+    heavy = "heavy";
 }
 
 impl Bond {

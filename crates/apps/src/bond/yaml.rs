@@ -21,94 +21,67 @@ use packet::KeySource;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-pub(super) const KEYS: &[Key] = &[
-    Key::needed("name", Shape::Name, "what it is called: others forward to it as to a port"),
-    Key::needed("mode", Shape::Words(|| words(&modes())), "how frames find their member"),
-    Key::needed(
-        "members",
-        Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])),
-        "the ports that are one",
-    ),
-    Key::new("inside", Shape::Name, "the port that the bond extends"),
-    Key::new("root", Shape::Name, "the pipe that frames from the members enter, instead of `inside`"),
-    Key::new("buckets", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two").or("256"),
-    Key::new(
-        "hash",
-        Shape::Either(&[Shape::Words(|| vec!["rss"]), Shape::Map(HASH)]),
-        "what picks the bucket of a frame",
-    ),
-    Key::new("lacp", Shape::Map(LACP), "how the bond speaks LACP"),
-    Key::new("primary", Shape::Name, "the member that should be active"),
-    Key::new(
-        "reselect",
-        Shape::Words(|| words(&RESELECT)),
-        "when the primary takes over from a member that works",
-    )
-    .or("always"),
-    Key::new("updelay", Shape::Time, "how long a link must work before that counts, an hour at most"),
-    Key::new("downdelay", Shape::Time, "how long a link must fail before that counts, an hour at most"),
-    Key::new("probe", Shape::Map(PROBE), "addresses that are asked on every member"),
+pub(super) const KEYS: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called: others forward to it as to a port";
+    needed "mode": Shape::Words(|| words(&modes())), "how frames find their member";
+    needed "members": Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])),
+        "the ports that are one";
+    "inside": Shape::Name, "the port that the bond extends";
+    "root": Shape::Name, "the pipe that frames from the members enter, instead of `inside`";
+    "buckets": Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two" or "256";
+    "hash": Shape::Either(&[Shape::Words(|| vec!["rss"]), Shape::Map(HASH)]),
+        "what picks the bucket of a frame";
+    "lacp": Shape::Map(LACP), "how the bond speaks LACP";
+    "primary": Shape::Name, "the member that should be active";
+    "reselect": Shape::Words(|| words(&RESELECT)),
+        "when the primary takes over from a member that works" or "always";
+    "updelay": Shape::Time, "how long a link must work before that counts, an hour at most";
+    "downdelay": Shape::Time, "how long a link must fail before that counts, an hour at most";
+    "probe": Shape::Map(PROBE), "addresses that are asked on every member";
     // The interval of Open vSwitch.
-    Key::new("rebalance", Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared")
-        .or("10s"),
+    "rebalance": Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared" or "10s";
     // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
     // windows.
-    Key::new("idle_gap", Shape::Time, "how long nothing must have used a bucket that is to move").or("1ms"),
-    Key::new("idle_gap_max", Shape::Time, "how long a bucket that is to move may wait").or("1s"),
-    Key::new("learnt_max", Shape::Number(1, 65_536), "how many MAC addresses inside are remembered")
-        .or("1024"),
-    Key::new("announce", Shape::List(&Shape::Ip), "IP addresses whose new way the bond announces"),
-];
-const MEMBER: &[Key] = &[
-    Key::needed("port", Shape::Name, "the member's port"),
-    Key::new(
-        "weight",
-        Shape::Number(0, WEIGHT_MAX),
-        "its share of the buckets, by default its speed in Mbit/s",
-    ),
-    Key::new("lacp_priority", Shape::Number(0, 0xffff), "the lower, the better").or("32768"),
-    Key::new("lacp_key", Shape::Number(0, 0xffff), "its LACP key, by default the bond's"),
-];
-const HASH: &[Key] = &[
-    Key::new("basis", Shape::Number(0, u64::MAX), "a number mixed into the hash").or("0"),
-    Key::new(
-        "headers",
-        Shape::Words(|| words(&HEADERS)),
-        "the headers that are hashed, or `rss`: the NIC's hash",
-    )
-    .or("outer"),
-];
-const LACP: &[Key] = &[
-    Key::new("mode", Shape::Words(|| words(&ACTIVE)), "whether the bond speaks first").or("active"),
-    Key::new("rate", Shape::Words(|| words(&RATES)), "how often the partner is asked to speak").or("slow"),
-    Key::new("system_priority", Shape::Number(0, 0xffff), "the lower, the better").or("32768"),
-    Key::new("system_id", Shape::Mac, "the system's MAC address, by default the first member's"),
-    Key::new("key", Shape::Number(0, 0xffff), "the key of the bond's links").or("1"),
-    Key::new("min_links", Shape::Number(0, 0xffff), "members in sync that are needed to use any").or("0"),
-    Key::new("select", Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several")
-        .or("stable"),
-    Key::new("fallback", Shape::Boolean, "whether one member is used while nobody speaks LACP").or("false"),
-];
-const PROBE: &[Key] = &[
-    Key::needed("targets", Shape::List(&Shape::Ip), "whom to ask"),
-    Key::new("source", Shape::Ipv4, "the IPv4 address that asks").or("0.0.0.0"),
-    Key::new("interval", Shape::Time, "how often they are asked").or("1s"),
-    Key::new("missed_max", Shape::Number(1, 100), "how many answers in a row may be missing").or("2"),
-    Key::new("need", Shape::Words(|| words(&NEEDS)), "whether any or all of them must answer").or("any"),
-];
-const REBALANCE: &[Key] = &[
-    Key::new("interval", Shape::Time, "how often loads are compared").or("10s"),
-    Key::new("by_capacity", Shape::Boolean, "whether a member's load is measured by its speed").or("false"),
-    Key::new("moves_on", Shape::Boolean, "whether a bucket may move on from a member it has just come to")
-        .or("false"),
-    Key::new("budget", Shape::Number(1, BUCKETS_MAX as u64), "how many buckets may move at a time"),
-    Key::new(
-        "elephants",
-        Shape::Number(0, ELEPHANTS_MAX as u64),
-        "flows that may have a bucket of their own",
-    )
-    .or("0"),
-];
+    "idle_gap": Shape::Time, "how long nothing must have used a bucket that is to move" or "1ms";
+    "idle_gap_max": Shape::Time, "how long a bucket that is to move may wait" or "1s";
+    "learnt_max": Shape::Number(1, 65_536), "how many MAC addresses inside are remembered" or "1024";
+    "announce": Shape::List(&Shape::Ip), "IP addresses whose new way the bond announces";
+};
+const MEMBER: &[Key] = config::keys! {
+    needed "port": Shape::Name, "the member's port";
+    "weight": Shape::Number(0, WEIGHT_MAX), "its share of the buckets, by default its speed in Mbit/s";
+    "lacp_priority": Shape::Number(0, 0xffff), "the lower, the better" or "32768";
+    "lacp_key": Shape::Number(0, 0xffff), "its LACP key, by default the bond's";
+};
+const HASH: &[Key] = config::keys! {
+    "basis": Shape::Number(0, u64::MAX), "a number mixed into the hash" or "0";
+    "headers": Shape::Words(|| words(&HEADERS)),
+        "the headers that are hashed, or `rss`: the NIC's hash" or "outer";
+};
+const LACP: &[Key] = config::keys! {
+    "mode": Shape::Words(|| words(&ACTIVE)), "whether the bond speaks first" or "active";
+    "rate": Shape::Words(|| words(&RATES)), "how often the partner is asked to speak" or "slow";
+    "system_priority": Shape::Number(0, 0xffff), "the lower, the better" or "32768";
+    "system_id": Shape::Mac, "the system's MAC address, by default the first member's";
+    "key": Shape::Number(0, 0xffff), "the key of the bond's links" or "1";
+    "min_links": Shape::Number(0, 0xffff), "members in sync that are needed to use any" or "0";
+    "select": Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several" or "stable";
+    "fallback": Shape::Boolean, "whether one member is used while nobody speaks LACP" or "false";
+};
+const PROBE: &[Key] = config::keys! {
+    needed "targets": Shape::List(&Shape::Ip), "whom to ask";
+    "source": Shape::Ipv4, "the IPv4 address that asks" or "0.0.0.0";
+    "interval": Shape::Time, "how often they are asked" or "1s";
+    "missed_max": Shape::Number(1, 100), "how many answers in a row may be missing" or "2";
+    "need": Shape::Words(|| words(&NEEDS)), "whether any or all of them must answer" or "any";
+};
+const REBALANCE: &[Key] = config::keys! {
+    "interval": Shape::Time, "how often loads are compared" or "10s";
+    "by_capacity": Shape::Boolean, "whether a member's load is measured by its speed" or "false";
+    "moves_on": Shape::Boolean, "whether a bucket may move on from a member it has just come to" or "false";
+    "budget": Shape::Number(1, BUCKETS_MAX as u64), "how many buckets may move at a time";
+    "elephants": Shape::Number(0, ELEPHANTS_MAX as u64), "flows that may have a bucket of their own" or "0";
+};
 const RESELECT: [(&str, Reselect); 3] =
     [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
 /// Frames without a hash from their NIC use their outer headers.

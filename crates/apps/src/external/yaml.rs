@@ -12,10 +12,10 @@ use std::sync::Arc;
 /// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
 const SOCKET_PATH_MAX: usize = 107;
 
-pub(super) const KEYS: &[Key] = &[
-    Key::needed("name", Shape::Name, "what it is called: pipes forward to it by this name"),
-    Key::needed("socket", Shape::Text, "the unix socket where its clients connect"),
-];
+pub(super) const KEYS: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called: pipes forward to it by this name";
+    needed "socket": Shape::Text, "the unix socket where its clients connect";
+};
 
 /// The apps outside weir, none of which has a client yet.
 #[derive(Debug)]

@@ -14,45 +14,35 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-pub(super) const SERVICE: &[Key] = &[
-    Key::needed("name", Shape::Name, "what it is called"),
-    Key::needed(
-        "port",
-        Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
-        "the port (or list of ports) where its packets arrive",
-    ),
-    Key::new(
-        "out",
-        Shape::Name,
-        "the port where the back ends are, by default that which a packet came in by",
-    ),
-    Key::needed("service", Shape::Map(ADDRESS), "`{ vip, protocol, port }`"),
-    Key::needed("by", Shape::Text, "`5-tuple`, `source` or `src/MASK`"),
-    Key::new("size", Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime").or("65537"),
-    Key::needed("back_ends", Shape::List(&Shape::Map(BACK_END)), "who answers"),
-    Key::new(
-        "source_mac",
-        Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
-        "the source MAC address of packets to back ends",
-    )
-    .or("auto"),
-];
-const ADDRESS: &[Key] = &[
-    Key::needed("vip", Shape::Ip, "the address clients know"),
-    Key::needed("protocol", Shape::Words(|| vec!["tcp", "udp"]), "tcp or udp"),
-    Key::needed("port", Shape::Number(1, 65535), "the port clients know"),
-];
-const BACK_END: &[Key] = &[
-    Key::needed("name", Shape::Name, "what it is called"),
-    Key::needed("mac", Shape::Mac, "its MAC address"),
-    Key::new("weight", Shape::Number(0, WEIGHT_MAX), "its share of the buckets; 0 gets none").or("1"),
-];
-const XENOFLOW: &[Key] =
-    &[Key::needed("backends", Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends")];
-const XENOFLOW_BACK_END: &[Key] = &[
-    Key::needed("name", Shape::Name, "what it is called"),
-    Key::needed("mac_address", Shape::Mac, "its MAC address"),
-];
+pub(super) const SERVICE: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the port (or list of ports) where its packets arrive";
+    "out": Shape::Name, "the port where the back ends are, by default that which a packet came in by";
+    needed "service": Shape::Map(ADDRESS), "`{ vip, protocol, port }`";
+    needed "by": Shape::Text, "`5-tuple`, `source` or `src/MASK`";
+    "size": Shape::Number(1, MAGLEV_MAX as u64), "how many buckets, a prime" or "65537";
+    needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "who answers";
+    "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
+        "the source MAC address of packets to back ends" or "auto";
+};
+const ADDRESS: &[Key] = config::keys! {
+    needed "vip": Shape::Ip, "the address clients know";
+    needed "protocol": Shape::Words(|| vec!["tcp", "udp"]), "tcp or udp";
+    needed "port": Shape::Number(1, 65535), "the port clients know";
+};
+const BACK_END: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "mac": Shape::Mac, "its MAC address";
+    "weight": Shape::Number(0, WEIGHT_MAX), "its share of the buckets; 0 gets none" or "1";
+};
+const XENOFLOW: &[Key] = config::keys! {
+    needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
+};
+const XENOFLOW_BACK_END: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "mac_address": Shape::Mac, "its MAC address";
+};
 
 /// Reads the services; writes them if nothing is wrong.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {

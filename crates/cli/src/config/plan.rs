@@ -67,34 +67,22 @@ impl Workers {
 }
 
 /// The keys at the top level of the file.
-pub const KEYS: &[Key] = &[
-    Key::new(
-        "workers",
-        Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
-        "how many threads carry frames, or a list of cores with one on each",
-    )
-    .or("1"),
-    Key::new("busy", Shape::Boolean, "whether workers never sleep").or("false"),
-    Key::new("hash_seed", Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet").or("0"),
-    Key::new("socket", Shape::Text, "path of the daemon's control socket").or(SOCKET),
-    Key::new("metrics", Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105"),
-    Key::new("tunnels", Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels"),
-    Key::needed(
-        "ports",
-        Shape::Named(&Shape::Defined("port", ports::schema)),
-        "where frames come from and go to",
-    ),
-    Key::new("root", Shape::Name, "the pipe that frames enter from ports without a `root` of their own"),
-    Key::new("counters", Shape::List(&Shape::Name), "names of shared counters; then no others can be used"),
-    Key::new("meters", Shape::Named(&Shape::Map(sets::METER)), "meters by name"),
-    Key::new("groups", Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name"),
-    Key::new("pipes", Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name"),
-    Key::new(
-        "apps",
-        Shape::List(&Shape::Defined("app", kind::schema)),
-        "functions that write pipes or take frames",
-    ),
-];
+pub const KEYS: &[Key] = ::config::keys! {
+    "workers": Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
+        "how many threads carry frames, or a list of cores with one on each" or "1";
+    "busy": Shape::Boolean, "whether workers never sleep" or "false";
+    "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet" or "0";
+    "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
+    "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
+    "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
+    needed "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
+    "root": Shape::Name, "the pipe that frames enter from ports without a `root` of their own";
+    "counters": Shape::List(&Shape::Name), "names of shared counters; then no others can be used";
+    "meters": Shape::Named(&Shape::Map(sets::METER)), "meters by name";
+    "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
+    "pipes": Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name";
+    "apps": Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames";
+};
 
 /// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
 #[must_use]

@@ -2,56 +2,33 @@
 
 use thiserror::Error;
 
-/// Why a PDU was refused.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "every variant's sentence is its documentation")]
-pub enum Refusal {
-    #[error("shorter than the PDU it claims to be")]
-    Truncated,
-    #[error("not sent to the slow protocols' address and type")]
-    NotSlowProtocol,
-    #[error("neither LACP nor Marker")]
-    Subtype,
-    #[error("version 0")]
-    Version,
-    #[error("a marker that is neither request nor response")]
-    TlvType,
-    #[error("a TLV of wrong length")]
-    TlvLength,
-    #[error("its system id is 00:00:00:00:00:00, which means no system")]
-    Nobody,
-    #[error("our own system id: the link leads back to us")]
-    OwnSystem,
-    #[error("the link is down")]
-    LinkDown,
+macro_rules! refusals {
+    ($($id:ident = $name:literal, $why:literal;)*) => {
+        /// Why a PDU was refused.
+        #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
+        pub enum Refusal { $(#[doc = $why] #[error($why)] $id,)* }
+
+        impl Refusal {
+            /// All reasons.
+            pub const ALL: [Refusal; [$($name),*].len()] = [$(Refusal::$id),*];
+
+            /// Returns its name.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Refusal::$id => $name,)* }
+            }
+        }
+    };
 }
 
-impl Refusal {
-    /// All reasons, in the order of their counters.
-    pub const ALL: [Refusal; 9] = [
-        Refusal::Truncated,
-        Refusal::NotSlowProtocol,
-        Refusal::Subtype,
-        Refusal::Version,
-        Refusal::TlvType,
-        Refusal::TlvLength,
-        Refusal::Nobody,
-        Refusal::OwnSystem,
-        Refusal::LinkDown,
-    ];
-
-    /// Its name in counters.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Refusal::Truncated => "truncated",
-            Refusal::NotSlowProtocol => "not_slow_protocol",
-            Refusal::Subtype => "subtype",
-            Refusal::Version => "version",
-            Refusal::TlvType => "tlv_type",
-            Refusal::TlvLength => "tlv_length",
-            Refusal::Nobody => "nobody",
-            Refusal::OwnSystem => "own_system",
-            Refusal::LinkDown => "link_down",
-        }
-    }
+refusals! {
+    Truncated = "truncated", "shorter than the PDU it claims to be";
+    NotSlowProtocol = "not_slow_protocol", "not sent to the slow protocols' address and type";
+    Subtype = "subtype", "neither LACP nor Marker";
+    Version = "version", "version 0";
+    TlvType = "tlv_type", "a marker that is neither request nor response";
+    TlvLength = "tlv_length", "a TLV of wrong length";
+    Nobody = "nobody", "its system id is 00:00:00:00:00:00, which means no system";
+    OwnSystem = "own_system", "our own system id: the link leads back to us";
+    LinkDown = "link_down", "the link is down";
 }
