@@ -114,9 +114,7 @@ impl Reader<'_> {
             Slot::Optional(value, like) | Slot::Hashed(value, like) => {
                 **value = Some(self.value(*like, node, report)?);
             }
-            Slot::Copied(copied, _) if matches!(&node.kind, Kind::Scalar(text) if text == "copy") => {
-                **copied = None
-            }
+            Slot::Copied(copied, _) if node.is("copy") => **copied = None,
             Slot::Copied(copied, like) => {
                 **copied = Some(constant(*like, node, self.program, report)? as u8);
             }
@@ -132,7 +130,7 @@ impl Reader<'_> {
     }
 
     fn value(&self, field: Field, node: &Node, report: &mut Report) -> Option<Value> {
-        if matches!(&node.kind, Kind::Scalar(text) if text == "per_entry") {
+        if node.is("per_entry") {
             return Some(Value::PerEntry);
         }
         constant(field, node, self.program, report).map(Value::Const)

@@ -202,7 +202,7 @@ impl EntryReader<'_> {
             (None, _) => "`{ flow: \"...\" }` or `default`",
         };
         let Some(node) = section.need("match", what, self.report) else { return Vec::new() };
-        if flow && matches!(&node.kind, Kind::Scalar(text) if text == "default") {
+        if flow && node.is("default") {
             return vec![EntryMatch::Default];
         }
         let pairs = pairs(node, self.report);

@@ -2,7 +2,6 @@
 //! schema` prints, so that the three cannot differ.
 
 use crate::schema::Schema;
-use packet::Field;
 use serde_json::Value;
 
 /// A key of a mapping.
@@ -61,8 +60,6 @@ pub enum Shape {
     Endpoint,
     /// A share between 0 and 1, or in percent.
     Share,
-    /// A value of a field.
-    Value(Field),
     /// Nothing: the key alone.
     Nothing,
     /// A list.

@@ -304,12 +304,11 @@ impl Reader<'_> {
         let mut monitor = Monitor::default();
         let Some(node) = self.section.get("monitor") else { return monitor };
         let section = Section::read(node, MONITOR, report);
-        let per_entry = |node: &Node| matches!(&node.kind, Kind::Scalar(text) if text == "per_entry");
-        monitor.counter = section.get("counter").and_then(|node| match per_entry(node) {
+        monitor.counter = section.get("counter").and_then(|node| match node.is("per_entry") {
             true => Some(SharedUse::PerEntry),
             false => counters.named(node, report).map(SharedUse::Pipe),
         });
-        monitor.meter = section.get("meter").and_then(|node| match per_entry(node) {
+        monitor.meter = section.get("meter").and_then(|node| match node.is("per_entry") {
             true => Some(SharedUse::PerEntry),
             false => meter_named(node, self.program, report).map(SharedUse::Pipe),
         });

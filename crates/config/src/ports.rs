@@ -256,7 +256,7 @@ const INTERFACE_MAX: usize = 15;
 const QUEUE_MAX: u64 = 1023;
 
 fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
-    if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
+    if node.is("all") {
         return None;
     }
     let queues = list(node, "queue numbers (or `all`)", report).iter();
@@ -269,7 +269,7 @@ fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
 }
 
 fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
-    if matches!(&node.kind, Kind::Scalar(text) if text == "all") {
+    if node.is("all") {
         report.warning(
             node.span,
             "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH",

@@ -7,7 +7,6 @@
 
 use crate::key::{Key, Shape};
 use crate::section::NAME_MAX;
-use crate::value;
 use serde_json::{Map, Value, json};
 
 /// How a number is spelt where it is not one of JSON.
@@ -86,7 +85,6 @@ impl Schema {
             Shape::Share => {
                 json!({ "anyOf": [{ "type": "number", "minimum": 0, "maximum": 1 }, text("[0-9.]+ *%?")] })
             }
-            Shape::Value(field) => value::schema(field, self),
             Shape::Nothing => json!({ "type": "null" }),
             Shape::List(of) => json!({ "type": "array", "items": self.shape(of) }),
             Shape::Named(of) => self.named(of),

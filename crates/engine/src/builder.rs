@@ -245,6 +245,10 @@ setters! {
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
     }
+    MeterDeclaration {
+        /// Sets the place in the configuration.
+        origin(place: Origin) origin = place;
+    }
     Group {
         /// Sets a seed that is mixed into the hash before a bucket is picked.
         seed(seed: u64) seed = Some(seed);

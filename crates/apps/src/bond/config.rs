@@ -135,27 +135,20 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// All modes.
-    pub const ALL: [Mode; 6] = [
-        Mode::ActiveBackup,
-        Mode::BalanceSlb,
-        Mode::BalanceTcp,
-        Mode::Static,
-        Mode::RoundRobin,
-        Mode::Broadcast,
+    /// All modes and their names in configurations, ordered as they are declared.
+    pub const WORDS: [(&str, Mode); 6] = [
+        ("active_backup", Mode::ActiveBackup),
+        ("balance_slb", Mode::BalanceSlb),
+        ("balance_tcp", Mode::BalanceTcp),
+        ("static", Mode::Static),
+        ("round_robin", Mode::RoundRobin),
+        ("broadcast", Mode::Broadcast),
     ];
 
     /// Its name in configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Mode::ActiveBackup => "active_backup",
-            Mode::BalanceSlb => "balance_slb",
-            Mode::BalanceTcp => "balance_tcp",
-            Mode::Static => "static",
-            Mode::RoundRobin => "round_robin",
-            Mode::Broadcast => "broadcast",
-        }
+        Mode::WORDS[self as usize].0
     }
 
     /// Returns true if the 5-tuple picks the bucket.

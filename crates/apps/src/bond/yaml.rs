@@ -23,7 +23,7 @@ use std::sync::Arc;
 
 pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called: others forward to it as to a port";
-    needed "mode": Shape::Words(|| words(&modes())), "how frames find their member";
+    needed "mode": Shape::Words(|| words(&Mode::WORDS)), "how frames find their member";
     needed "members": Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])),
         "the ports that are one";
     "inside": Shape::Name, "the port that the bond extends";
@@ -95,10 +95,6 @@ const RATES: [(&str, Rate); 2] = [("fast", Rate::Fast), ("slow", Rate::Slow)];
 const POLICIES: [(&str, Policy); 3] =
     [("stable", Policy::Stable), ("bandwidth", Policy::Bandwidth), ("count", Policy::Count)];
 const NEEDS: [(&str, Need); 2] = [("any", Need::Any), ("all", Need::All)];
-
-fn modes() -> Vec<(&'static str, Mode)> {
-    Mode::ALL.into_iter().map(|mode| (mode.name(), mode)).collect()
-}
 
 /// Default priority of systems and ports (802.1AX 6.3.2, 6.3.4).
 const PRIORITY: u16 = 0x8000;
@@ -175,7 +171,7 @@ fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
     let inward = inward(&section, scope);
     let report = &mut *scope.report;
     let _ = section.needed("mode", report);
-    let mode = section.choice("mode", &modes(), report);
+    let mode = section.choice("mode", &Mode::WORDS, report);
     let Hashed { basis, key, rss } = hash(section.get("hash"), report);
     let buckets = section.number("buckets", report);
     let (rule, rebalance_ms, elephants) = rebalance(&section, report);
