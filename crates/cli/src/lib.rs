@@ -10,6 +10,7 @@ mod commands;
 pub mod config;
 mod daemon;
 pub mod explain;
+mod files;
 pub mod import;
 mod log;
 mod output;

@@ -135,13 +135,14 @@ impl Walk {
             output: files("out", all()),
             kernel: files("kernel", all()),
             apps: files("app", plan.program.apps.iter().collect()),
+            ..Recordings::default()
         };
         for ((_, frames), (port, path)) in self.input.iter().zip(&recordings.input) {
             assert!(plan.program.port_named(port).is_some(), "{}: there is no port {port}", self.name());
             record(path, frames);
         }
         let replayed = replay(&plan, &recordings).unwrap();
-        assert_eq!(replayed.read_error, None, "{}", self.name());
+        assert_eq!(replayed.errors(), [""; 0], "{}", self.name());
         assert!(replayed.report.ledger.balances(), "{}: {:?}", self.name(), replayed.report.ledger);
         let frames = |files: &[(String, PathBuf)]| files.iter().map(|(_, path)| recorded(path)).collect();
         let (output, kernel, apps) =

@@ -58,6 +58,7 @@ drop_reasons! {
     Metered = "metered", "The meter coloured it red and the monitor says `red: drop`.";
     AppFull = "app_full", "The app's ring of punted frames is full.";
     TransmitFull = "transmit_full", "The port's transmit queue is full.";
+    NotWritten = "not_written", "The file that records the port's frames could not be written.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
     Oversize = "oversize", "The frame is larger than a chunk or the port's MTU, or has several segments.";

@@ -39,5 +39,5 @@ pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,
     PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,
 };
-pub use port::{Port, PortStatistics};
+pub use port::{Port, PortStatistics, Remark};
 pub use tunnel::{TunnelKind, TunnelPorts};

@@ -45,6 +45,11 @@ pub trait Port: Send {
     /// Describes in a word or two how the port runs (`native copy`, `pcap`, `net_ring`).
     fn mode(&self) -> String;
 
+    /// Returns what a person should know about the recordings that the port reads and writes.
+    fn remarks(&self) -> Vec<Remark> {
+        Vec::new()
+    }
+
     /// Returns the descriptor on which a sleeping worker waits for frames; `None` if the port must be polled.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
@@ -84,6 +89,15 @@ pub trait Port: Send {
     }
 }
 
+/// What a person should know about a recording.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Remark {
+    /// Part of a sentence: `skipped 3 packets of link type 113`.
+    pub text: String,
+    /// True if something is missing because of it.
+    pub is_error: bool,
+}
+
 /// Counters of a port since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PortStatistics {
@@ -106,4 +120,6 @@ pub struct PortStatistics {
     pub starved: u64,
     /// Frames that the port received and dropped; the ledger has them as `oversize`.
     pub oversize: u64,
+    /// Frames that the port accepted and could not write to its file; the ledger has them as `not_written`.
+    pub not_written: u64,
 }

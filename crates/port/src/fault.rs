@@ -16,7 +16,7 @@
 //! some 20 ns per frame.
 #![forbid(unsafe_code)]
 
-use packet::{BATCH, Batch, Bits, DropReason, Frame, PoolId, Pools, Port, PortStatistics};
+use packet::{BATCH, Batch, Bits, DropReason, Frame, PoolId, Pools, Port, PortStatistics, Remark};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
@@ -515,6 +515,10 @@ impl Port for FaultPort {
 
     fn refuses(&self, length: usize) -> Option<DropReason> {
         self.inner.refuses(length)
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        self.inner.remarks()
     }
 
     fn mode(&self) -> String {

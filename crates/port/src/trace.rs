@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
-use packet::{BATCH, Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics};
+use packet::{BATCH, Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
@@ -36,7 +36,7 @@ struct Tap {
     left_bytes: u64,
     recorded: u64,
     left_out: u64,
-    errors: u64,
+    error: Option<io::Error>,
 }
 
 impl Tap {
@@ -55,21 +55,20 @@ impl Tap {
             self.left_out += 1;
             return;
         };
-        if writer.write(time_ns, bytes.len() as u32, bytes).is_ok() {
-            self.left_bytes -= needed;
-            self.recorded += 1;
-        } else {
-            // A record may be half written, and nothing behind it could be read.
-            self.writer = None;
-            self.errors += 1;
-            self.left_out += 1;
+        self.left_bytes -= needed;
+        self.recorded += 1;
+        if writer.write(time_ns, bytes.len() as u32, bytes).is_err() {
+            self.end();
         }
     }
 
-    /// Ends the recording and writes what is buffered.
+    /// Ends the recording and writes what is buffered. What cannot be written was not recorded.
     fn end(&mut self) {
-        if let Some(mut writer) = self.writer.take() {
-            self.errors += u64::from(writer.flush().is_err());
+        let Some(mut writer) = self.writer.take() else { return };
+        if let Err(error) = writer.flush() {
+            self.recorded -= writer.lost();
+            self.left_out += writer.lost();
+            self.error = Some(error);
         }
     }
 }
@@ -132,6 +131,10 @@ impl TracePort {
         })
     }
 
+    fn errors(&self) -> impl Iterator<Item = &io::Error> {
+        [&self.received, &self.transmitted, &self.to_kernel].into_iter().filter_map(|tap| tap.error.as_ref())
+    }
+
     fn time_ns(&self) -> u64 {
         self.base_ns.saturating_add(self.now_ns)
     }
@@ -180,13 +183,18 @@ impl Port for TracePort {
             ("trace_transmitted_left_out", self.transmitted.left_out),
             ("trace_to_kernel", self.to_kernel.recorded),
             ("trace_to_kernel_left_out", self.to_kernel.left_out),
-            ("trace_errors", self.received.errors + self.transmitted.errors + self.to_kernel.errors),
+            ("trace_errors", self.errors().count() as u64),
         ]);
         all
     }
 
     fn refuses(&self, length: usize) -> Option<DropReason> {
         self.inner.refuses(length)
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        let remark = |error| Remark { text: format!("its trace cannot be written: {error}"), is_error: true };
+        self.inner.remarks().into_iter().chain(self.errors().map(remark)).collect()
     }
 
     fn mode(&self) -> String {

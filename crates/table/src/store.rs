@@ -229,8 +229,8 @@ impl<R: Record> Store<R> {
 
     /// Iterates over live rows in the order of their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &R)> {
-        let rows =
-            self.live.iter().enumerate().flat_map(|(word, &bits)| Bits(bits).map(move |bit| word * 64 + bit));
+        let used = self.live.iter().take(self.rows.len().div_ceil(64));
+        let rows = used.enumerate().flat_map(|(word, &bits)| Bits(bits).map(move |bit| word * 64 + bit));
         rows.map(|row| (row as u32, &self.rows[row]))
     }
 

@@ -1,14 +1,18 @@
 //! `weir replay FILE IN.pcap -o OUT.pcap`: runs a program on recordings, without root and without a clock.
 
 use super::bad_input;
-use crate::replay::{AppReport, Recordings, assign, assign_apps, replay};
+use crate::config::Plan;
+use crate::replay::{AppReport, Recordings, Replayed, STEPS_MAX, assign, assign_apps, replay};
 use crate::{daemon, import, output};
 use anyhow::Result;
 use engine::program::Pipe;
 use engine::worker::PipeReport;
+use packet::Remark;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+const NS_PER_S: u64 = 1_000_000_000;
 
 /// Arguments of `weir replay`.
 #[derive(clap::Args)]
@@ -26,7 +30,7 @@ pub struct Arguments {
     /// Where to record frames forwarded to apps: `APP=OUT.pcap`.
     #[arg(short, long)]
     app: Vec<PathBuf>,
-    /// Print a JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`.
+    /// Print a JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`, `remarks`, `slept_s`.
     #[arg(long)]
     json: bool,
 }
@@ -41,15 +45,15 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         output::complain(&loaded.report);
         return Ok(bad_input());
     };
-    let last = plan.ports.len().saturating_sub(1);
-    let recordings = Recordings {
-        input: assign(plan, &arguments.input, 0)?,
-        output: assign(plan, &arguments.output, last)?,
-        kernel: assign(plan, &arguments.kernel, 0)?,
-        apps: assign_apps(plan, &arguments.app)?,
+    let recordings = match recordings(plan, arguments) {
+        Ok(recordings) => recordings,
+        Err(wrong) => {
+            output::complain(format_args!("weir: {wrong:#}\n"));
+            return Ok(bad_input());
+        }
     };
     let replayed = replay(plan, &recordings)?;
-    let ledger = &replayed.report.ledger;
+    let (ledger, errors) = (&replayed.report.ledger, replayed.errors());
     let counters: Vec<_> = plan
         .program
         .counters
@@ -66,19 +70,34 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             })
         };
         let pipes: Vec<_> = plan.program.pipes.iter().zip(&replayed.report.pipes).map(pipe).collect();
+        let remarks: Vec<_> = replayed.remarks.iter().map(remark).collect();
         output::line(json!({
             "frames": daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
             "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(),
-            "error": replayed.read_error,
+            "error": errors.first(), "remarks": remarks, "slept_s": replayed.slept_ns / NS_PER_S,
         }))?;
     } else {
         output::print(summary(plan, &replayed))?;
     }
-    if let Some(error) = &replayed.read_error {
-        output::complain(format_args!("weir: {error}; what came before is kept\n"));
-    }
-    let good = replayed.read_error.is_none() && ledger.balances();
+    errors.iter().for_each(|error| output::complain(format_args!("weir: {error}\n")));
+    let good = errors.is_empty() && ledger.balances();
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Returns which files are for which ports and apps.
+fn recordings(plan: &Plan, arguments: &Arguments) -> Result<Recordings> {
+    let last = plan.ports.len().saturating_sub(1);
+    Ok(Recordings {
+        input: assign(plan, &arguments.input, "", 0)?,
+        output: assign(plan, &arguments.output, "-o ", last)?,
+        kernel: assign(plan, &arguments.kernel, "-k ", 0)?,
+        apps: assign_apps(plan, &arguments.app)?,
+        configuration: arguments.file.clone(),
+    })
+}
+
+fn remark((port, remark): &(String, Remark)) -> serde_json::Value {
+    json!({ "port": port, "text": remark.text, "error": remark.is_error })
 }
 
 fn app(app: &AppReport) -> serde_json::Value {
@@ -90,7 +109,7 @@ fn app(app: &AppReport) -> serde_json::Value {
     json
 }
 
-fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> String {
+fn summary(plan: &Plan, replayed: &Replayed) -> String {
     let (report, ledger) = (&replayed.report, &replayed.report.ledger);
     let mut text = format!(
         "{} received, {} transmitted, {} to the kernel, {} to apps, {} dropped\n",
@@ -121,6 +140,13 @@ fn summary(plan: &crate::config::Plan, replayed: &crate::replay::Replayed) -> St
     }
     for (time_ns, said) in &replayed.said {
         text += &format!("  {}.{:09} s  {said}\n", time_ns / 1_000_000_000, time_ns % 1_000_000_000);
+    }
+    for (port, remark) in replayed.remarks.iter().filter(|(_, remark)| !remark.is_error) {
+        text += &format!("  port {port}: {}\n", remark.text);
+    }
+    let slept_s = replayed.slept_ns / NS_PER_S;
+    if slept_s > 0 {
+        text += &format!("  apps slept for {slept_s} s without frames: they were woken {STEPS_MAX} times\n");
     }
     if !ledger.balances() {
         text += "THE LEDGER DOES NOT BALANCE: please report this\n";

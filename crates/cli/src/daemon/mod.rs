@@ -26,7 +26,7 @@ mod socket;
 mod tests;
 
 pub use answer::{ledger_json, shown};
-pub use open::{recording, wrap};
+pub use open::{recording, traced, wrap};
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, bail};

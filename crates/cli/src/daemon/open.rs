@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use bpf::Prefix;
 use engine::program::PortId;
 use packet::{CHUNK_MIN, Pool, PoolId, Pools, Port, RegionPool};
+use port::pcap::Output;
 use port::xdp::{Mode, Rings, XdpConfig};
 use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, XdpInterface};
 use std::fs::File;
@@ -131,10 +132,10 @@ pub fn recording(
             .as_deref()
             .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
             .transpose()?,
-        output: output.as_deref().map(create).transpose()?,
+        output: output.as_deref().map(named).transpose()?,
         // Frames that are not recorded are counted and freed, because the check assumes that recordings have
         // a kernel path.
-        kernel: Some(kernel.as_deref().map_or_else(|| Ok(Box::new(std::io::sink()) as _), create)?),
+        kernel: Some(kernel.as_deref().map_or_else(|| Ok(nowhere()), named)?),
     };
     let read = input.as_ref().map_or_else(|| "its output".to_string(), |path| path.display().to_string());
     PcapPort::open(name, pool, files).context(read)
@@ -144,9 +145,16 @@ fn open(path: &Path) -> Result<File> {
     File::open(path).with_context(|| format!("{} cannot be read", path.display()))
 }
 
-fn create(path: &Path) -> Result<Box<dyn std::io::Write + Send>> {
-    let file = File::create(path).with_context(|| format!("{} cannot be written", path.display()))?;
-    Ok(Box::new(std::io::BufWriter::new(file)))
+fn named(path: &Path) -> Result<Output> {
+    Ok(Output { name: path.display().to_string(), file: Box::new(create(path)?) })
+}
+
+fn nowhere() -> Output {
+    Output { name: "nowhere".to_string(), file: Box::new(std::io::sink()) }
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("{} cannot be written", path.display()))
 }
 
 /// Returns the queue of a worker, the `n`th for worker `n`: every worker needs one to send on.
@@ -208,7 +216,8 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<
     }
     if let Some(path) = &config.trace {
         let base_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
-        let file = |direction: &str| create(&traced(path, direction, worker)).map(Some);
+        let file =
+            |direction: &str| create(&traced(path, direction, worker)).map(|file| Some(Box::new(file) as _));
         let taps = Taps {
             received: file("in")?,
             transmitted: file("out")?,
@@ -223,7 +232,7 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<
 
 /// Returns the file of a trace: `trace.pcap` becomes `trace.in.pcap`, and `trace.1.in.pcap` for the second
 /// worker.
-fn traced(path: &Path, direction: &str, worker: usize) -> std::path::PathBuf {
+pub fn traced(path: &Path, direction: &str, worker: usize) -> std::path::PathBuf {
     let ending = if worker == 0 { format!("{direction}.pcap") } else { format!("{worker}.{direction}.pcap") };
     path.with_extension(ending)
 }

@@ -12,7 +12,6 @@ use packet::BATCH;
 use port::pcap::Writer;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::BufWriter;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -34,7 +33,7 @@ struct Ring {
     app: AppId,
     name: String,
     receiver: CarrierReceiver,
-    record: Option<(PathBuf, Writer<BufWriter<File>>)>,
+    record: Option<(PathBuf, Writer<File>)>,
 }
 
 /// The worker's ends of channels and rings.
@@ -91,7 +90,7 @@ impl Acting {
                 let ring = &mut self.rings[at];
                 let (app, name) = (ring.app, ring.name.clone());
                 if let Some((path, writer)) = &mut ring.record {
-                    let (time_ns, bytes) = (self.base_ns + now_ns, carrier.bytes());
+                    let (time_ns, bytes) = (self.base_ns.saturating_add(now_ns), carrier.bytes());
                     let written = writer.write(time_ns, bytes.len() as u32, bytes);
                     written.with_context(|| format!("{} cannot be written", path.display()))?;
                 }
@@ -162,9 +161,9 @@ impl Acting {
     }
 }
 
-fn record(path: PathBuf) -> Result<(PathBuf, Writer<BufWriter<File>>)> {
+fn record(path: PathBuf) -> Result<(PathBuf, Writer<File>)> {
     let told = || format!("{} cannot be written", path.display());
     let file = File::create(&path).with_context(told)?;
-    let writer = Writer::new(BufWriter::new(file)).with_context(told)?;
+    let writer = Writer::new(file).with_context(told)?;
     Ok((path, writer))
 }

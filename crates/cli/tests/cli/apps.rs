@@ -439,8 +439,8 @@ fn a_replay_records_what_apps_would_be_given_and_twice_the_same() {
     );
     assert!(!folder.file("slow.sock").exists(), "a replay listens nowhere");
     let replay = |app: &str| weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--app", app]);
-    replay("slow_path").refused(1, &["--app slow_path", "NAME=OUT.pcap"]);
-    replay("slwo=a.pcap").refused(1, &["no app `slwo`", "slow_path"]);
+    replay("slow_path").refused(2, &["--app slow_path", "NAME=OUT.pcap"]);
+    replay("slwo=a.pcap").refused(2, &["no app `slwo`", "slow_path"]);
     replay("slow_path=no/such/folder.pcap").refused(1, &["no/such/folder.pcap", "cannot be written"]);
 }
 

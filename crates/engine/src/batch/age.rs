@@ -1,6 +1,7 @@
 //! Work between batches: ages flows and run-time entries, carries out moves of buckets, hands over flow
 //! deltas.
 
+use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
 use crate::program::PipeId;
 use table::FlowDelta;
@@ -8,6 +9,8 @@ use table::FlowDelta;
 /// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
 /// whatever the table's size and the pace of breaths.
 const AGE_SWEEP_MS: u64 = 1_000;
+
+const NS_PER_MS: u64 = 1_000_000;
 
 /// The largest number of rows checked in one breath: 50 microseconds for a worker that has slept.
 const AGE_ROWS_MAX: u64 = 16_384;
@@ -45,6 +48,22 @@ impl Engine {
                 pipe.age_entries(u32::MAX, now_ms);
             }
         }
+    }
+
+    /// Returns when the next flow or run-time entry goes if no packet hits it, in nanoseconds. Looks at all
+    /// of them: for a caller that wants to sleep until then.
+    #[must_use]
+    pub fn next_age_ns(&self, now_ns: u64) -> Option<u64> {
+        let now_ms = now_ns / NS_PER_MS;
+        let rest_ms = self.pipes.iter().filter_map(|pipe| pipe.rest_ms(now_ms as u32)).min()?;
+        Some((now_ms + u64::from(rest_ms)) * NS_PER_MS)
+    }
+
+    /// Returns the shortest timeout of the program: nothing that is learnt now goes earlier.
+    #[must_use]
+    pub fn least_timeout_ns(&self) -> Option<u64> {
+        let least_ms = self.pipes.iter().flat_map(CompiledPipe::timeouts_ms).min()?;
+        Some(u64::from(least_ms) * NS_PER_MS)
     }
 
     /// Passes the waiting flow deltas to `sink`, as long as it accepts them, with the pipe of each ([`GONE`]

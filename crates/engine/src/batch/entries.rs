@@ -3,6 +3,7 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::change::{ChangeError, EntryKey};
+use crate::pipes::flow::Flows;
 use crate::pipes::table::{Refusal, with_rows};
 use crate::program::Entry;
 use crate::worker::PipeReport;
@@ -125,6 +126,21 @@ impl CompiledPipe {
     #[inline]
     pub fn rows_used(&self) -> u32 {
         with_rows!(self [&], rows => rows.used())
+    }
+
+    /// Returns in how many milliseconds the next flow or run-time entry goes if no packet hits it.
+    pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
+        let timeout = self.idle_timeout_ms;
+        let used = if timeout == 0 { 0 } else { self.rows_used() };
+        let rows = (0..used).map(|at| self.row(at)).filter(|row| row.is_run_time());
+        let rests = rows.map(|row| timeout.saturating_add(1).saturating_sub(now_ms.wrapping_sub(row.last)));
+        rests.chain(self.table.flows().and_then(|flows| flows.rest_ms(now_ms))).min()
+    }
+
+    /// Iterates over the timeouts of its flows and run-time entries.
+    pub fn timeouts_ms(&self) -> impl Iterator<Item = u32> {
+        let flows = self.table.flows().map_or(0, Flows::timeout_ms);
+        [self.idle_timeout_ms, flows].into_iter().filter(|timeout| *timeout != 0)
     }
 
     fn not_found(&self) -> ChangeError {

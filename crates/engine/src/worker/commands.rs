@@ -137,7 +137,7 @@ impl Worker {
 
     /// Takes every frame back from the ports. What they held, what waited and what other workers had handed
     /// over is dropped as `stopped`.
-    fn stop(&mut self) {
+    pub fn stop(&mut self) {
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
         for port in &mut self.outbox.ports {
             stopped += port.close(&mut self.outbox.pools);

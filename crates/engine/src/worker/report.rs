@@ -2,7 +2,7 @@
 
 use super::Worker;
 use crate::snapshot::{BucketReport, Count};
-use packet::{DropReason, Ledger, Port, PortStatistics};
+use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 
 /// A worker's report.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +56,8 @@ pub struct PortReport {
     pub statistics: PortStatistics,
     /// Counters that only this kind of port has.
     pub extra: Vec<(&'static str, u64)>,
+    /// What a person should know about its recordings.
+    pub remarks: Vec<Remark>,
 }
 
 impl Worker {
@@ -95,7 +97,7 @@ impl Worker {
 
 fn port_report(port: &dyn Port, name: &str) -> PortReport {
     let (statistics, extra) = (port.statistics(), port.extra_statistics());
-    PortReport { name: name.to_string(), mode: port.mode(), statistics, extra }
+    PortReport { name: name.to_string(), mode: port.mode(), statistics, extra, remarks: port.remarks() }
 }
 
 /// Adds the counts of a port.
@@ -105,4 +107,5 @@ pub(super) fn add_port(ledger: &mut Ledger, statistics: &PortStatistics) {
     ledger.to_kernel += statistics.to_kernel;
     ledger.held += statistics.held;
     ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
+    ledger.dropped[DropReason::NotWritten as usize] += statistics.not_written;
 }

@@ -34,6 +34,7 @@ fn ledgers_balance_whatever_random_programs_do() {
     }
     let never = |reason: &&DropReason| dropped(&met, **reason) == 0;
     let elsewhere = [
+        DropReason::NotWritten,
         DropReason::NoKernelPath,
         DropReason::PoolEmpty,
         DropReason::Oversize,

@@ -1,4 +1,7 @@
 //! Classic pcap (draft-ietf-opsawg-pcap): a header of 24 bytes, then records of 16 bytes and their data.
+//!
+//! Versions before 2.4 differ in the order of a record's two lengths. As libpcap and Wireshark do, 2.0 to 2.2
+//! are read with the length on the wire first, and 2.3, of which both orders exist, by what makes sense.
 
 use super::reader::Record;
 use super::source::{Order, Source};
@@ -8,8 +11,19 @@ use std::io::Read;
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
 
+/// Which of a record's lengths comes first.
+enum Lengths {
+    /// The captured one (version 2.4).
+    CapturedFirst,
+    /// The one on the wire (before 2.3).
+    WireFirst,
+    /// The smaller one is the captured one (2.3).
+    Smaller,
+}
+
 pub(super) struct Classic {
     ns_per_unit: u64,
+    lengths: Lengths,
     /// Bytes of frame check sequence at the end of every frame.
     fcs: u32,
 }
@@ -33,16 +47,19 @@ impl Classic {
             word
         });
         let [major, minor] = source.order.halves(version);
-        if (major, minor) != (2, 4) {
-            return source.wrong(20, Problem::Version { format: "pcap", major, minor });
-        }
+        let lengths = match (major, minor) {
+            (2, 4) => Lengths::CapturedFirst,
+            (2, 3) => Lengths::Smaller,
+            (2, 0..=2) => Lengths::WireFirst,
+            _ => return source.wrong(20, Problem::Version { format: "pcap", major, minor }),
+        };
         let link = source.order.u32(link);
         if link as u16 != LINK_ETHERNET {
             return source.wrong(4, Problem::Link { number: link as u16 });
         }
         // If bit 26 is set, the four bits above it are the length of the FCS in 16-bit words.
         let fcs = if link & 1 << 26 == 0 { 0 } else { (link >> 28) * 2 };
-        Ok(Classic { ns_per_unit, fcs })
+        Ok(Classic { ns_per_unit, lengths, fcs })
     }
 
     pub(super) fn read<R: Read>(
@@ -54,7 +71,12 @@ impl Classic {
         if !source.next(&mut header, "a record's header")? {
             return Ok(false);
         }
-        let [seconds, part, captured, length] = source.order.words(&header);
+        let [seconds, part, first, second] = source.order.words(&header);
+        let (captured, length) = match self.lengths {
+            Lengths::CapturedFirst => (first, second),
+            Lengths::WireFirst => (second, first),
+            Lengths::Smaller => (first.min(second), first.max(second)),
+        };
         if captured > RECORD_MAX {
             return source.wrong(16, Problem::RecordTooLong(captured));
         }

@@ -63,7 +63,8 @@ fn guess(magic: &[u8; 4]) -> &'static str {
     }
 }
 
-fn link(link: u16) -> &'static str {
+/// Returns what a link type is called, behind its number.
+pub(super) fn link(link: u16) -> &'static str {
     match link {
         0 => " (NULL, a BSD loopback)",
         101 => " (RAW, IP without Ethernet)",

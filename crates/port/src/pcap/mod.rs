@@ -1,10 +1,11 @@
 //! Recordings: a reader of classic pcap and pcapng, a writer of classic pcap, and the port made of both.
 //!
 //! Everything is streamed and nothing is trusted: a length in a file is checked before it is used, and no
-//! file makes weir hold more than one record ([`RECORD_MAX`]) and a list of interfaces ([`INTERFACES_MAX`]).
+//! file makes weir hold more than two records ([`RECORD_MAX`]) and a list of interfaces ([`INTERFACES_MAX`]).
 #![forbid(unsafe_code)]
 
 mod classic;
+mod clock;
 mod error;
 mod ng;
 mod port;
@@ -13,7 +14,7 @@ mod source;
 mod writer;
 
 pub use error::{Problem, ReadError};
-pub use port::{Files, PcapPort};
+pub use port::{Files, Output, PcapPort};
 pub use reader::{Reader, Record};
 pub use writer::Writer;
 

@@ -2,10 +2,9 @@
 //! its byte order; interfaces are described before the packets that refer to them.
 //!
 //! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
-//! skips others. An interface that is not Ethernet is refused only when a packet refers to it, because a file
-//! may describe interfaces without packets.
+//! skips others, and counts packets of interfaces that are not Ethernet, which it skips too.
 
-use super::reader::Record;
+use super::reader::{Record, Skipped};
 use super::source::{Order, Source};
 use super::{BLOCK_MAX, INTERFACES_MAX, LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
 use std::io::Read;
@@ -115,6 +114,7 @@ pub(super) struct Section {
     interfaces: Vec<Interface>,
     /// Simple packets have no time; they take that of the packet before them.
     last_ns: u64,
+    pub(super) skipped: Skipped,
 }
 
 impl Section {
@@ -124,7 +124,7 @@ impl Section {
 
     /// Reads the first section header behind its type.
     pub(super) fn open<R: Read>(source: &mut Source<R>) -> Result<Section, ReadError> {
-        let mut section = Section { interfaces: Vec::new(), last_ns: 0 };
+        let mut section = Section { interfaces: Vec::new(), last_ns: 0, skipped: Skipped::default() };
         let length = source.piece("a section header")?;
         section.begin(source, length)?;
         Ok(section)
@@ -152,7 +152,7 @@ impl Section {
         block.end(source)
     }
 
-    /// Reads blocks until one is a packet.
+    /// Reads blocks until one is a packet of Ethernet.
     pub(super) fn read<R: Read>(
         &mut self,
         source: &mut Source<R>,
@@ -187,12 +187,11 @@ impl Section {
         record: &mut Record,
     ) -> Result<bool, ReadError> {
         match block.kind {
-            INTERFACE => self.describe(source, block)?,
-            ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(source, block, record)?,
-            SIMPLE_PACKET => self.simple_packet(source, block, record)?,
-            _ => {}
+            INTERFACE => self.describe(source, block).map(|()| false),
+            ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(source, block, record),
+            SIMPLE_PACKET => self.simple_packet(source, block, record),
+            _ => Ok(false),
         }
-        Ok(matches!(block.kind, ENHANCED_PACKET | OBSOLETE_PACKET | SIMPLE_PACKET))
     }
 
     fn describe<R: Read>(&mut self, source: &mut Source<R>, block: &mut Block) -> Result<(), ReadError> {
@@ -214,37 +213,43 @@ impl Section {
         Ok(())
     }
 
-    fn interface<R: Read>(&self, source: &Source<R>, number: u32) -> Result<&Interface, ReadError> {
+    /// Returns the interface of a packet, or `None` if it is not Ethernet and the packet is skipped.
+    fn interface<R: Read>(
+        &mut self,
+        source: &Source<R>,
+        number: u32,
+    ) -> Result<Option<&Interface>, ReadError> {
         let Some(interface) = self.interfaces.get(number as usize) else {
             return source.wrong(0, Problem::Interface { wanted: number, there: self.interfaces.len() });
         };
         if interface.link != LINK_ETHERNET {
-            return source.wrong(0, Problem::Link { number: interface.link });
+            self.skipped.count(interface.link, source.offset);
+            return Ok(None);
         }
-        Ok(interface)
+        Ok(Some(interface))
     }
 
-    /// Reads a packet. Enhanced and obsolete packets differ in the first word: the interface, or interface
-    /// and drop count.
+    /// Reads a packet; returns false if it was skipped. Enhanced and obsolete packets differ in the first
+    /// word: the interface, or interface and drop count.
     fn packet<R: Read>(
         &mut self,
         source: &mut Source<R>,
         block: &mut Block,
         record: &mut Record,
-    ) -> Result<(), ReadError> {
+    ) -> Result<bool, ReadError> {
         let first: [u8; 4] = block.piece(source, "a packet's header")?;
         let number = match block.kind {
             OBSOLETE_PACKET => u32::from(source.order.halves(first)[0]),
             _ => source.order.u32(first),
         };
-        let interface = self.interface(source, number)?;
+        let Some(interface) = self.interface(source, number)? else { return Ok(false) };
         let rest: [u8; 16] = block.piece(source, "a packet's header")?;
         let [high, low, captured, length] = source.order.words(&rest);
         block.data(source, record, captured)?;
         record.time_ns = interface.time_ns(high, low);
         record.set_length(length, interface.fcs);
         self.last_ns = record.time_ns;
-        Ok(())
+        Ok(true)
     }
 
     fn simple_packet<R: Read>(
@@ -252,14 +257,15 @@ impl Section {
         source: &mut Source<R>,
         block: &mut Block,
         record: &mut Record,
-    ) -> Result<(), ReadError> {
-        let interface = self.interface(source, 0)?;
+    ) -> Result<bool, ReadError> {
+        let last_ns = self.last_ns;
+        let Some(interface) = self.interface(source, 0)? else { return Ok(false) };
         let length = source.order.u32(block.piece(source, "a packet's header")?);
         let captured = if interface.snap == 0 { length } else { length.min(interface.snap) };
         block.data(source, record, captured)?;
-        record.time_ns = self.last_ns;
+        record.time_ns = last_ns;
         record.set_length(length, interface.fcs);
-        Ok(())
+        Ok(true)
     }
 }
 

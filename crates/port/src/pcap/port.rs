@@ -1,16 +1,18 @@
 //! The port for replay: it receives a recording as virtual time passes, and records what it transmits.
 //!
-//! Promises: frames are received in the order of the file, each once its time has come; a frame whose time
-//! goes backwards arrives with the one before it. The machine's clock is never used. A frame larger than a
-//! chunk is received, dropped and counted as `oversize`: `received` includes it, the batch never sees it, and
-//! the worker balances it by `oversize` in the ledger. A frame that was recorded only in part is received as
-//! that part and counted as `truncated`. While the pool is empty, the frame waits (`starved`). At an error in
-//! the recording the port is exhausted, and `read_errors` and the port's mode report it. After a write error
-//! the port refuses frames (`write_errors`), like a port whose link is down; without an output file it counts
-//! frames and frees them.
+//! Promises: frames are received in the order of the file, each once its time has come ([`super::clock`] says
+//! when that is). The machine's clock is never used. A frame larger than a chunk is received, dropped and
+//! counted as `oversize`: `received` includes it, the batch never sees it, and the worker balances it by
+//! `oversize` in the ledger. A frame that was recorded only in part is received as that part and counted as
+//! `truncated`. While the pool is empty, the frame waits (`starved`). At an error in the recording the port
+//! is exhausted, and `read_errors` and the port's mode report it. Frames are accepted whether or not they can
+//! be written: those that did not reach their file are `not_written` rather than `transmitted`, and a remark
+//! says why. Without an output file, frames are counted and freed.
 
-use super::{ReadError, Reader, Record, Writer};
-use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics};
+use super::clock::{self, Clock};
+use super::error::link;
+use super::{Problem, ReadError, Reader, Record, Writer};
+use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, Read, Write};
 
 /// Inputs and outputs of a [`PcapPort`]; each may be absent.
@@ -19,22 +21,34 @@ pub struct Files {
     /// The recording to receive.
     pub input: Option<Box<dyn Read + Send>>,
     /// Where transmitted frames are recorded.
-    pub output: Option<Box<dyn Write + Send>>,
+    pub output: Option<Output>,
     /// Where frames for the host's stack are recorded. Without it, the port has no kernel path.
-    pub kernel: Option<Box<dyn Write + Send>>,
+    pub kernel: Option<Output>,
 }
 
-/// The recording being received, one record ahead.
+/// A file to record in.
+pub struct Output {
+    /// What it is called in remarks.
+    pub name: String,
+    /// The file. The port collects what it writes.
+    pub file: Box<dyn Write + Send>,
+}
+
+/// The recording being received, two records ahead: whether a time is odd shows behind it.
 struct Input {
     reader: Reader<Box<dyn Read + Send>>,
+    /// The record that waits for its time, if there is one.
     record: Record,
     waiting: bool,
+    next: Record,
+    has_next: bool,
+    clock: Clock,
 }
 
-/// A recording being written, until a write fails.
-struct Output {
+/// A recording being written.
+struct Recording {
+    name: String,
     writer: Writer<Box<dyn Write + Send>>,
-    failed: bool,
 }
 
 /// A port that receives one recording and writes others.
@@ -42,8 +56,8 @@ pub struct PcapPort {
     name: String,
     pool: PoolId,
     input: Option<Input>,
-    output: Option<Output>,
-    kernel: Option<Output>,
+    output: Option<Recording>,
+    kernel: Option<Recording>,
     /// The recording's time at virtual time 0.
     base_ns: u64,
     now_ns: u64,
@@ -52,7 +66,6 @@ pub struct PcapPort {
     statistics: PortStatistics,
     truncated: u64,
     read_error: Option<ReadError>,
-    write_errors: u64,
 }
 
 impl PcapPort {
@@ -67,37 +80,43 @@ impl PcapPort {
             name: name.to_owned(),
             pool,
             input: None,
-            output: files.output.map(Output::new).transpose()?,
-            kernel: files.kernel.map(Output::new).transpose()?,
+            output: files.output.map(Recording::new).transpose()?,
+            kernel: files.kernel.map(Recording::new).transpose()?,
             base_ns: 0,
             now_ns: 0,
             arrival_ns: 0,
             statistics: PortStatistics::default(),
             truncated: 0,
             read_error: None,
-            write_errors: 0,
         };
         if let Some(input) = files.input {
             let reader =
                 Reader::open(input).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            port.input = Some(Input { reader, record: Record::default(), waiting: false });
+            let (record, next) = Default::default();
+            let clock = Clock::default();
+            port.input = Some(Input { reader, record, waiting: false, next, has_next: false, clock });
+            port.read_next();
             port.read_ahead();
             port.set_base(port.first_ns().unwrap_or(0));
         }
         Ok(port)
     }
 
-    /// Returns when the next frame was recorded, in nanoseconds since 1970. Ports that are replayed together
-    /// use the smallest of theirs as base, so that the time between their frames is kept.
+    /// Returns when the first frame was recorded, in nanoseconds since 1970, before it is received. Ports
+    /// that are replayed together use the smallest of theirs as base, so that the time between their frames
+    /// is kept.
     #[must_use]
     pub fn first_ns(&self) -> Option<u64> {
-        self.waiting().map(|record| record.time_ns)
+        let input = self.input.as_ref().filter(|input| input.waiting)?;
+        Some(clock::first_ns(input.record.time_ns, input.next_ns()))
     }
 
     /// Makes virtual time 0 the time `base_ns` of the recording. Must be called before anything is received.
     pub fn set_base(&mut self, base_ns: u64) {
         self.base_ns = base_ns;
-        self.arrival_ns = 0;
+        if let Some(input) = &mut self.input {
+            input.clock = Clock::new(base_ns);
+        }
         self.schedule();
     }
 
@@ -111,23 +130,31 @@ impl PcapPort {
         self.input.as_ref().filter(|input| input.waiting).map(|input| &input.record)
     }
 
+    /// Makes the next record the waiting one, and reads the one behind it.
     fn read_ahead(&mut self) {
         let Some(input) = &mut self.input else { return };
-        match input.reader.read(&mut input.record) {
-            Ok(more) => input.waiting = more,
-            Err(error) => {
-                input.waiting = false;
-                self.read_error = Some(error);
-            }
-        }
-        self.schedule();
+        std::mem::swap(&mut input.record, &mut input.next);
+        input.waiting = input.has_next;
+        self.read_next();
     }
 
-    /// Sets the arrival time of the waiting record: never before that of the previous one.
+    fn read_next(&mut self) {
+        let Some(input) = &mut self.input else { return };
+        input.has_next = input.reader.read(&mut input.next).unwrap_or_else(|error| {
+            self.read_error = Some(error);
+            false
+        });
+    }
+
+    /// Sets the arrival time of the waiting record.
     fn schedule(&mut self) {
-        if let Some(time_ns) = self.first_ns() {
-            self.arrival_ns = self.arrival_ns.max(time_ns.saturating_sub(self.base_ns));
+        if let Some(input) = self.input.as_mut().filter(|input| input.waiting) {
+            self.arrival_ns = input.clock.arrival_ns(input.record.time_ns, input.next_ns());
         }
+    }
+
+    fn recordings(&self) -> impl Iterator<Item = &Recording> {
+        [&self.output, &self.kernel].into_iter().flatten()
     }
 
     /// Receives the waiting record. Returns false if there is no free frame for it.
@@ -148,41 +175,56 @@ impl PcapPort {
             self.statistics.oversize += 1;
         }
         self.read_ahead();
+        self.schedule();
         true
     }
 }
 
-impl Output {
-    fn new(output: Box<dyn Write + Send>) -> io::Result<Output> {
-        Ok(Output { writer: Writer::new(output)?, failed: false })
+impl Input {
+    fn next_ns(&self) -> Option<u64> {
+        self.has_next.then_some(self.next.time_ns)
     }
 }
 
-/// Writes the frames of `list` and returns them to their pools, until a write fails. Returns the mask of
-/// frames written, and their bytes.
+impl Recording {
+    fn new(output: Output) -> io::Result<Recording> {
+        Ok(Recording { name: output.name, writer: Writer::new(output.file)? })
+    }
+
+    fn remark(&self) -> Option<Remark> {
+        let (name, lost) = (&self.name, self.writer.lost());
+        let text = |error| format!("{name} cannot be written: {error}; {lost} frames are missing in it");
+        self.writer.error().map(|error| Remark { text: text(error), is_error: true })
+    }
+}
+
+/// Says where a recording ended early.
+fn ended(error: &ReadError) -> String {
+    match error.problem {
+        Problem::Link { .. } => format!("nothing to read: {error}"),
+        _ => format!("cut short at {error}"),
+    }
+}
+
+/// Writes the frames of `list` and returns them to their pools. Returns their bytes. The writer counts what
+/// it cannot write.
 fn write(
-    output: &mut Option<Output>,
+    recording: &mut Option<Recording>,
     time_ns: u64,
     pools: &mut Pools,
     batch: &mut Batch,
     list: u64,
-) -> (u64, u64) {
-    let (mut accepted, mut bytes) = (0, 0);
+) -> u64 {
+    let mut bytes = 0;
     for slot in Bits(list) {
-        if let Some(output) = output {
-            let frame = batch.frame(slot);
-            output.failed =
-                output.failed || output.writer.write(time_ns, frame.len() as u32, frame.bytes()).is_err();
-            if output.failed {
-                break;
-            }
-        }
         let frame = batch.take(slot);
+        if let Some(recording) = recording {
+            let _ = recording.writer.write(time_ns, frame.len() as u32, frame.bytes());
+        }
         bytes += frame.len() as u64;
         pools.give(frame);
-        accepted |= 1 << slot;
     }
-    (accepted, bytes)
+    bytes
 }
 
 impl Port for PcapPort {
@@ -205,32 +247,52 @@ impl Port for PcapPort {
 
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         let time_ns = self.base_ns.saturating_add(self.now_ns);
-        let (accepted, bytes) = write(&mut self.output, time_ns, pools, batch, list);
-        self.write_errors += u64::from(accepted != list);
-        self.statistics.transmitted += u64::from(accepted.count_ones());
-        self.statistics.transmitted_bytes += bytes;
-        accepted
+        self.statistics.transmitted += u64::from(list.count_ones());
+        self.statistics.transmitted_bytes += write(&mut self.output, time_ns, pools, batch, list);
+        list
     }
 
     fn flush(&mut self, _pools: &mut Pools) {}
 
     fn statistics(&self) -> PortStatistics {
-        self.statistics
+        let lost = |one: &Option<Recording>| one.as_ref().map_or(0, |one| one.writer.lost());
+        let (output, kernel) = (lost(&self.output), lost(&self.kernel));
+        PortStatistics {
+            transmitted: self.statistics.transmitted - output,
+            to_kernel: self.statistics.to_kernel - kernel,
+            not_written: output + kernel,
+            ..self.statistics
+        }
     }
 
     fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
         vec![
             ("truncated", self.truncated),
             ("read_errors", u64::from(self.read_error.is_some())),
-            ("write_errors", self.write_errors),
+            ("write_errors", self.recordings().filter(|one| one.writer.error().is_some()).count() as u64),
         ]
     }
 
     fn mode(&self) -> String {
         match &self.read_error {
             None => "pcap".to_owned(),
-            Some(error) => format!("pcap, cut short at {error}"),
+            Some(error) => format!("pcap, {}", ended(error)),
         }
+    }
+
+    fn remarks(&self) -> Vec<Remark> {
+        let mut all = Vec::new();
+        if let Some(input) = &self.input {
+            let skipped = |(number, packets)| {
+                format!("packets skipped, of link type {number}{}: {packets}", link(number))
+            };
+            let notes = input.reader.skipped().map(skipped).chain(input.clock.remarks());
+            all.extend(notes.map(|text| Remark { text, is_error: false }));
+        }
+        let kept = |error| format!("{}; what came before is kept", ended(error));
+        all.extend(self.read_error.iter().map(|error| Remark { text: kept(error), is_error: true }));
+        all.extend(self.recordings().filter_map(Recording::remark));
+        all
     }
 
     fn exhausted(&self) -> bool {
@@ -246,10 +308,9 @@ impl Port for PcapPort {
             return 0;
         }
         let time_ns = self.base_ns.saturating_add(self.now_ns);
-        let (accepted, _) = write(&mut self.kernel, time_ns, pools, batch, list);
-        self.write_errors += u64::from(accepted != list);
-        self.statistics.to_kernel += u64::from(accepted.count_ones());
-        accepted
+        write(&mut self.kernel, time_ns, pools, batch, list);
+        self.statistics.to_kernel += u64::from(list.count_ones());
+        list
     }
 
     fn next_arrival_ns(&self) -> Option<u64> {
@@ -261,11 +322,13 @@ impl Port for PcapPort {
     }
 
     fn close(&mut self, _pools: &mut Pools) -> u64 {
-        for output in [self.output.take(), self.kernel.take()].into_iter().flatten() {
-            let mut output = output;
-            self.write_errors += u64::from(!output.failed && output.writer.flush().is_err());
+        for recording in [&mut self.output, &mut self.kernel].into_iter().flatten() {
+            // The writer keeps the error for the remarks.
+            let _ = recording.writer.flush();
         }
-        self.input = None;
+        if let Some(input) = &mut self.input {
+            (input.waiting, input.has_next) = (false, false);
+        }
         0
     }
 }

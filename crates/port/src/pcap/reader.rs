@@ -8,6 +8,7 @@ use super::classic::Classic;
 use super::ng::Section;
 use super::source::Source;
 use super::{Problem, ReadError};
+use std::collections::BTreeMap;
 use std::io::Read;
 
 /// One recorded frame.
@@ -36,10 +37,28 @@ impl Record {
     }
 }
 
+/// Packets of other link types that a reader skipped.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Skipped {
+    /// The number of packets of each link type.
+    counts: BTreeMap<u16, u64>,
+    /// Link type and offset of the first.
+    first: Option<(u16, u64)>,
+}
+
+impl Skipped {
+    pub(super) fn count(&mut self, link: u16, offset: u64) {
+        *self.counts.entry(link).or_default() += 1;
+        self.first.get_or_insert((link, offset));
+    }
+}
+
 /// A recording being read. The reader buffers its input.
 pub struct Reader<R> {
     source: Source<R>,
     format: Format,
+    /// Records returned.
+    read: u64,
     over: bool,
 }
 
@@ -67,13 +86,14 @@ impl<R: Read> Reader<R> {
         } else {
             return source.wrong(4, Problem::Unknown(magic));
         };
-        Ok(Reader { source, format, over: false })
+        Ok(Reader { source, format, read: 0, over: false })
     }
 
     /// Reads the next record into `record`. Returns false at the end of the recording.
     ///
     /// # Errors
-    /// The file is invalid here. `record` is then meaningless, and the reader is at its end.
+    /// The file is invalid here, or none of its packets is Ethernet. `record` is then meaningless, and the
+    /// reader is at its end.
     pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
         if self.over {
             return Ok(false);
@@ -83,7 +103,36 @@ impl<R: Read> Reader<R> {
             Format::Ng(section) => section.read(&mut self.source, record),
         };
         self.over = !matches!(result, Ok(true));
-        result
+        self.read += u64::from(!self.over);
+        match (result, self.first_skipped()) {
+            (Ok(false), Some((number, offset))) if self.read == 0 => {
+                Err(ReadError { offset, problem: Problem::Link { number } })
+            }
+            (result, _) => result,
+        }
+    }
+
+    /// Returns the number of the latest record in its file, counted from 1 like Wireshark, which counts
+    /// skipped packets too.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        self.read + self.skipped().map(|(_, packets)| packets).sum::<u64>()
+    }
+
+    /// Iterates over the link types of packets that were skipped, and their number.
+    pub fn skipped(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+        let skipped = match &self.format {
+            Format::Classic(_) => None,
+            Format::Ng(section) => Some(&section.skipped),
+        };
+        skipped.into_iter().flat_map(|skipped| skipped.counts.iter().map(|(link, packets)| (*link, *packets)))
+    }
+
+    fn first_skipped(&self) -> Option<(u16, u64)> {
+        match &self.format {
+            Format::Classic(_) => None,
+            Format::Ng(section) => section.skipped.first,
+        }
     }
 }
 

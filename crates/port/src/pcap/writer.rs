@@ -1,11 +1,22 @@
 //! A writer of classic pcap with nanoseconds, little endian on every machine: equal frames make equal files.
+//!
+//! Records are collected and written many at a time. If that fails (the disk is full), the writer knows how
+//! many records did not reach the output, so that nobody counts them as recorded.
 
 use super::{LINK_ETHERNET, NS_PER_S, RECORD_MAX};
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 
-/// A recording being written. It buffers its output, and writes the rest when flushed or dropped.
+/// Bytes collected before they are written: few system calls, and still in the second-level cache.
+const BUFFER: usize = 64 << 10;
+
+/// A recording being written. What is collected is written when the writer is flushed or dropped.
 pub struct Writer<W: Write> {
-    output: BufWriter<W>,
+    output: W,
+    buffer: Vec<u8>,
+    /// Where each collected record ends in the buffer.
+    ends: Vec<usize>,
+    lost: u64,
+    error: Option<io::Error>,
 }
 
 impl<W: Write> Writer<W> {
@@ -14,41 +25,100 @@ impl<W: Write> Writer<W> {
     /// Bytes in front of each record's data.
     pub const RECORD_HEADER: u64 = 16;
 
-    /// Writes the header.
+    /// Begins with the header.
     ///
     /// # Errors
     /// Returns the errors of the output.
     pub fn new(output: W) -> io::Result<Writer<W>> {
-        let mut output = BufWriter::new(output);
+        let mut buffer = Vec::with_capacity(BUFFER);
         let version = 4 << 16 | 2u32;
         for word in [0xa1b2_3c4d, version, 0, 0, RECORD_MAX, u32::from(LINK_ETHERNET)] {
-            output.write_all(&word.to_le_bytes())?;
+            buffer.extend_from_slice(&word.to_le_bytes());
         }
-        Ok(Writer { output })
+        let ends = Vec::with_capacity(BUFFER / Self::RECORD_HEADER as usize);
+        Ok(Writer { output, buffer, ends, lost: 0, error: None })
     }
 
     /// Writes the bytes `bytes` of a frame of `length` bytes; at most [`RECORD_MAX`] are kept. A time after
     /// the year 2106, where the format ends, becomes its last second.
     ///
     /// # Errors
-    /// Returns the errors of the output.
+    /// Returns the errors of the output, which may be about earlier records. After an error nothing more is
+    /// written: a record may be half written, and nothing behind it could be read.
     pub fn write(&mut self, time_ns: u64, length: u32, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(RECORD_MAX as usize)];
+        let needed = Self::RECORD_HEADER as usize + kept.len();
+        let room = if self.buffer.len() + needed > BUFFER { self.drain() } else { self.ended() };
+        if room.is_err() {
+            self.lost += 1;
+            return room;
+        }
         let seconds = u32::try_from(time_ns / NS_PER_S).unwrap_or(u32::MAX);
         let part = (time_ns % NS_PER_S) as u32;
-        let mut header = [0; 16];
-        for (place, word) in header.chunks_exact_mut(4).zip([seconds, part, kept.len() as u32, length]) {
-            place.copy_from_slice(&word.to_le_bytes());
+        for word in [seconds, part, kept.len() as u32, length] {
+            self.buffer.extend_from_slice(&word.to_le_bytes());
         }
-        self.output.write_all(&header)?;
-        self.output.write_all(kept)
+        self.buffer.extend_from_slice(kept);
+        self.ends.push(self.buffer.len());
+        Ok(())
     }
 
-    /// Writes everything that is buffered.
+    /// Writes everything that was collected.
     ///
     /// # Errors
     /// Returns the errors of the output.
     pub fn flush(&mut self) -> io::Result<()> {
+        self.drain()?;
         self.output.flush()
     }
+
+    /// Returns how many records were to be written and are not in the output, because of an error.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Returns the error that ended the recording.
+    #[must_use]
+    pub fn error(&self) -> Option<&io::Error> {
+        self.error.as_ref()
+    }
+
+    fn ended(&self) -> io::Result<()> {
+        self.error.as_ref().map_or(Ok(()), |error| Err(same(error)))
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        self.ended()?;
+        let mut written = 0;
+        while written < self.buffer.len() {
+            let error = match self.output.write(&self.buffer[written..]) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                Ok(count) => {
+                    written += count;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => error,
+            };
+            self.lost += self.ends.iter().filter(|end| **end > written).count() as u64;
+            self.error = Some(same(&error));
+            break;
+        }
+        self.buffer.clear();
+        self.ends.clear();
+        self.ended()
+    }
+}
+
+impl<W: Write> Drop for Writer<W> {
+    fn drop(&mut self) {
+        // An error cannot be told here; whoever wants to know it flushes first.
+        let _ = self.drain();
+    }
+}
+
+/// Returns an equal error; `io::Error` cannot be cloned.
+fn same(error: &io::Error) -> io::Error {
+    error.raw_os_error().map_or_else(|| error.kind().into(), io::Error::from_raw_os_error)
 }

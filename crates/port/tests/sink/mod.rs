@@ -28,11 +28,13 @@ impl Sink {
 impl Write for Sink {
     fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
         let mut bytes = self.bytes.lock().unwrap();
-        if self.limit.is_some_and(|limit| bytes.len() + buffer.len() > limit) {
+        let room = self.limit.map_or(buffer.len(), |limit| limit.saturating_sub(bytes.len()));
+        if room == 0 && !buffer.is_empty() {
             return Err(io::ErrorKind::StorageFull.into());
         }
-        bytes.extend_from_slice(buffer);
-        Ok(buffer.len())
+        let taken = &buffer[..buffer.len().min(room)];
+        bytes.extend_from_slice(taken);
+        Ok(taken.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

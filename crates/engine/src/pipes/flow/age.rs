@@ -28,6 +28,17 @@ impl Flows {
         gone
     }
 
+    /// Returns the age from which flows go, in milliseconds; 0 if they stay.
+    pub fn timeout_ms(&self) -> u32 {
+        self.timeout_ms
+    }
+
+    /// Returns in how many milliseconds the next flow goes if no packet hits it.
+    pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
+        let flows = self.table.iter().filter(|_| self.timeout_ms != 0);
+        flows.map(|(_, flow)| self.timeout_ms.saturating_add(1).saturating_sub(flow.idle(now_ms))).min()
+    }
+
     fn age_slice(&mut self, rows: u32, now_ms: u32, room: usize) {
         let (hash, deltas) = (self.hash, &mut self.deltas);
         let accept = |delta| {

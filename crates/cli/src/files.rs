@@ -1,0 +1,92 @@
+//! The files that a run reads and writes, compared by what they are rather than by their names: a hard link
+//! or a symbolic link to an input is that input. They are compared before any of them is opened for writing,
+//! because opening truncates.
+
+use crate::config::{PortConfig, PortKind};
+use crate::daemon::traced;
+use anyhow::{Result, bail};
+use std::ffi::OsString;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Symbolic links that are followed to a file that does not exist yet: the kernel's limit.
+const LINKS_MAX: usize = 40;
+
+/// A file of a run, and what it is for: `the input of port p0`.
+pub struct Use {
+    pub what: String,
+    pub path: PathBuf,
+}
+
+impl Use {
+    pub fn new(what: String, path: &Path) -> Use {
+        Use { what, path: path.to_path_buf() }
+    }
+}
+
+/// What a path leads to.
+#[derive(PartialEq, Eq)]
+enum Identity {
+    /// The device and inode of a file.
+    There(u64, u64),
+    /// The device and inode of the folder in which a file will be made, and its name.
+    New(u64, u64, OsString),
+}
+
+/// Returns the files that ports read and those that they write.
+pub fn of(ports: &[PortConfig]) -> (Vec<Use>, Vec<Use>) {
+    let (mut read, mut written) = (Vec::new(), Vec::new());
+    for port in ports {
+        let named = |what: &str, path: &Path| Use::new(format!("{what} of port `{}`", port.name), path);
+        if let PortKind::Pcap { input, output, kernel } = &port.kind {
+            read.extend(input.as_deref().map(|path| named("the input", path)));
+            written.extend(output.as_deref().map(|path| named("the output", path)));
+            written.extend(kernel.as_deref().map(|path| named("the frames for the kernel", path)));
+        }
+        for direction in ["in", "out"] {
+            let path = port.trace.as_deref().map(|path| traced(path, direction, 0));
+            written.extend(path.map(|path| named("the trace", &path)));
+        }
+    }
+    (read, written)
+}
+
+/// Checks that nothing is written to a file that is read, or that something else is written to.
+///
+/// # Errors
+/// Two of them are the same file; the message names both.
+pub fn distinct(read: &[Use], written: &[Use]) -> Result<()> {
+    let known = |one: &'_ Use| identity(&one.path);
+    for (at, one) in written.iter().enumerate() {
+        let Some(own) = known(one) else { continue };
+        let mut others = read.iter().chain(&written[..at]);
+        if let Some(other) = others.find(|other| known(other).as_ref() == Some(&own)) {
+            bail!(
+                "{}, {}, is the same file as {}, {}: give it a file of its own (nothing was written)",
+                one.path.display(),
+                one.what,
+                other.path.display(),
+                other.what
+            );
+        }
+    }
+    Ok(())
+}
+
+/// Returns what a path leads to; `None` for devices such as /dev/null, which any number may share, and for
+/// what cannot be opened anyway.
+fn identity(path: &Path) -> Option<Identity> {
+    if let Ok(there) = path.metadata() {
+        let kind = there.file_type();
+        let shared = kind.is_char_device() || kind.is_block_device();
+        return (!shared).then(|| Identity::There(there.dev(), there.ino()));
+    }
+    let mut path = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        let Ok(target) = path.read_link() else { break };
+        path = path.parent().unwrap_or(Path::new("")).join(target);
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.metadata().ok()?;
+    Some(Identity::New(folder.dev(), folder.ino(), path.file_name()?.to_os_string()))
+}

@@ -1,0 +1,60 @@
+//! Which file is for which port or app: what the arguments of `weir replay` say, refused where they leave
+//! anything to guess. A port that is misspelt must not become the name of a file.
+
+use crate::config::Plan;
+use anyhow::{Result, bail};
+use std::path::PathBuf;
+
+/// Parses `FILE` or `PORT=FILE`. The first `FILE` without a port is for the port at `first`, the next one for
+/// the port after it. `flag` is how the argument is written.
+///
+/// # Errors
+/// There is no such port, or a port has two files.
+pub fn assign(plan: &Plan, list: &[PathBuf], flag: &str, first: usize) -> Result<Vec<(String, PathBuf)>> {
+    let mut all: Vec<(String, PathBuf)> = Vec::new();
+    let mut unnamed = plan.ports.iter().skip(first);
+    for path in list {
+        let text = path.to_string_lossy();
+        let (name, path) = match text.split_once('=').filter(|(name, _)| !name.contains('/')) {
+            Some((name, path)) if plan.program.port_named(name).is_some() => (name.to_string(), path.into()),
+            Some((name, _)) => bail!(
+                "{flag}{text}: there is no port `{name}`; there are: {} (if it is the name of a file, write \
+                    ./{text})",
+                ports(plan)
+            ),
+            None => match unnamed.next() {
+                Some(port) => (port.name.clone(), path.clone()),
+                None => bail!("{flag}{text}: for which port? Write PORT={text}; there are: {}", ports(plan)),
+            },
+        };
+        if let Some((_, other)) = all.iter().find(|(other, _)| *other == name) {
+            bail!("{flag}{text}: port `{name}` has {} already; a port has one file", other.display());
+        }
+        all.push((name, path));
+    }
+    Ok(all)
+}
+
+fn ports(plan: &Plan) -> String {
+    plan.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ")
+}
+
+/// Parses `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
+///
+/// # Errors
+/// There is no such name, or it has two files.
+pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf)>> {
+    let mut all: Vec<(String, PathBuf)> = Vec::new();
+    for path in list {
+        let text = path.to_string_lossy();
+        let Some((name, path)) = text.split_once('=') else { bail!("--app {text}: write NAME=OUT.pcap") };
+        if !plan.program.apps.iter().any(|app| app == name) {
+            bail!("--app {text}: there is no app `{name}`; there are: {}", plan.program.apps.join(", "));
+        }
+        if all.iter().any(|(other, _)| other == name) {
+            bail!("--app {text}: `{name}` is here twice");
+        }
+        all.push((name.to_string(), path.into()));
+    }
+    Ok(all)
+}
