@@ -33,7 +33,8 @@ const KEYS: &[Key] = crate::keys! {
     needed "forward": forward::SHAPE, "where hits go";
     needed "miss": forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`";
     "rehash": Shape::Boolean, "whether flow key and select hash are made anew after the action" or "false";
-    "capacity": Shape::Number(1, CAPACITY_MAX as u64), "entries or flows that the pipe has room for";
+    "capacity": Shape::Number(1, CAPACITY_MAX as u64),
+        "entries that the pipe has room for; flow: flows for each worker";
     "entries": Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries";
 };
 const LEARN: &[Key] = crate::keys! {

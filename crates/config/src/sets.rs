@@ -91,8 +91,8 @@ fn target(
     Some(Target { name, weight: weight.unwrap_or(1) as u32, forward: forward.unwrap_or_default(), origin })
 }
 
-/// The largest weight: with 65535 targets, the sum fits into 32 bits.
-pub const WEIGHT_MAX: u64 = 65_535;
+/// The largest weight.
+pub const WEIGHT_MAX: u64 = engine::check::WEIGHT_MAX as u64;
 
 /// Reads a meter.
 #[must_use]

@@ -1,6 +1,7 @@
 //! Changes of a running program's entries. Every worker applies the same changes in the same order between
 //! breaths; a change is complete when all workers have applied it.
 
+use crate::check::WEIGHT_MAX;
 use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Program};
 use std::sync::Arc;
 use thiserror::Error;
@@ -116,6 +117,16 @@ pub enum ChangeError {
         /// How they are filled, and what to do instead.
         why: &'static str,
     },
+    /// The weight is too large.
+    #[error("a weight of group `{group}` is a number from 0 to {max}, not {weight}")]
+    Weight {
+        /// The group's name.
+        group: String,
+        /// The weight.
+        weight: u32,
+        /// The largest one.
+        max: u32,
+    },
     /// There is no such pipe, group or target.
     #[error("no such {what}")]
     Unknown {
@@ -144,6 +155,9 @@ impl Change {
             }
             Change::SetWeight { target, .. } if usize::from(*target) >= targets.len() => {
                 unknown("target".into())
+            }
+            Change::SetWeight { weight, .. } if *weight > WEIGHT_MAX => {
+                Err(ChangeError::Weight { group: name.clone(), weight: *weight, max: WEIGHT_MAX })
             }
             Change::MoveBuckets { .. } if *fill != Fill::Given => filled("follow its weights: change those"),
             Change::MoveBuckets { moves, .. } => match moves.iter().find(|one| one.0 >= *size) {

@@ -2,7 +2,7 @@
 //!
 //! The executors rely on it: indices are valid, entries fit their pipes, and forwards form no loop. What is
 //! merely suspicious (a pipe that nothing leads to, an ACL entry hidden by a wider one) is a warning. Entries
-//! added at run time are checked by [`Shape::admits`].
+//! added at run time are checked by `Shape::admits`.
 //!
 //! Cost: linear in the number of entries, except for the pairwise comparison of up to [`SHADOW_MAX`] ACL
 //! entries.
@@ -16,11 +16,14 @@ mod sets;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod uses;
 
 pub(crate) use entries::found;
 pub use finding::{Finding, FindingKind, Severity};
 pub(crate) use pipes::{lost, too_large};
 pub use shape::Shape;
+pub(crate) use shape::fits;
+pub(crate) use uses::Uses;
 
 use crate::program::{Entry, PipeId, Program};
 
@@ -46,6 +49,8 @@ pub const CAPACITY_MAX: u32 = 1 << 26;
 pub const MAGLEV_MAX: u32 = 1 << 20;
 /// Most buckets of a group that is filled by wants or given.
 pub const WANTS_MAX: u32 = 1 << 16;
+/// The largest weight of a target: with 65535 targets, the sum fits into 32 bits.
+pub const WEIGHT_MAX: u32 = 65_535;
 /// Largest ACL pipe that is searched for hidden entries, since every pair is compared.
 pub const SHADOW_MAX: usize = 4096;
 

@@ -207,7 +207,7 @@ pub struct Template {
 }
 
 /// Where a packet goes next.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Forward {
     /// Through a port.
     Port(PortId),

@@ -8,8 +8,8 @@ use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, GONE, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
-    AppId, CounterId, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId, Operation,
-    Pipe, PipeId, PipeKind, PortId, Program, SharedUse,
+    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId,
+    Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -46,13 +46,13 @@ fn s2_an_entry_survives_iff_name_type_matches_and_action_shape_are_equal() {
     assert_eq!(with(&|pipe| pipe.rehash = true), Some(1));
     assert_eq!(with(&|pipe| pipe.capacity = 77), Some(1));
     assert_eq!(with(&|pipe| pipe.matches[0].field = Field::L4Sport), Some(0));
-    let mask = engine::program::Criterion::PerEntry { mask: 0xff };
+    let mask = Criterion::PerEntry { mask: 0xff };
     assert_eq!(with(&|pipe| pipe.matches[0].criterion = mask), Some(0));
     assert_eq!(with(&|pipe| pipe.templates[0].name = "other".into()), Some(0));
     assert_eq!(with(&|pipe| pipe.templates[0].operations.push(Operation::DecrementTtl)), Some(0));
     let acl = |pipe: &mut Pipe| {
         pipe.kind = PipeKind::Acl;
-        pipe.matches[0].criterion = engine::program::Criterion::Masked;
+        pipe.matches[0].criterion = Criterion::Masked;
         pipe.entries[0].matches = vec![EntryMatch::Masked { value: 53, mask: 0xffff }];
     };
     assert_eq!(with(&acl), Some(0));
@@ -282,11 +282,8 @@ fn placed<T: Clone>(list: &[T], places: &[usize]) -> Vec<T> {
 
 impl Numbers {
     fn new(random: &mut Random, program: &Program) -> Numbers {
-        // Programs can match port numbers, so those are renumbered as values too.
-        let ports = program.ports.len();
-        let ports = if reads_port(program) { (0..ports).collect() } else { shuffled(random, ports) };
         Numbers {
-            ports,
+            ports: shuffled(random, program.ports.len()),
             pipes: shuffled(random, program.pipes.len()),
             groups: shuffled(random, program.groups.len()),
             targets: program.groups.iter().map(|group| shuffled(random, group.targets.len())).collect(),
@@ -335,10 +332,22 @@ impl Numbers {
         if let Some(SharedUse::Pipe(meter)) = &mut pipe.monitor.meter {
             *meter = self.meter(*meter);
         }
+        for one in &mut pipe.matches {
+            if let (Field::InputPort, Criterion::Const { value, mask: 0xffff }) =
+                (one.field, &mut one.criterion)
+            {
+                *value = self.port(*value);
+            }
+        }
+        let varying: Vec<_> = pipe.varying().copied().collect();
         for entry in &mut pipe.entries {
-            for one in &mut entry.matches {
-                if let EntryMatch::Target(target) = one {
-                    *target = targets[usize::from(*target)] as u16;
+            for (at, one) in entry.matches.iter_mut().enumerate() {
+                match one {
+                    EntryMatch::Target(target) => *target = targets[usize::from(*target)] as u16,
+                    other if varying.get(at).is_some_and(|one| one.field == Field::InputPort) => {
+                        self.port_match(other);
+                    }
+                    _ => {}
                 }
             }
             entry.forward = entry.forward.map(|forward| self.forward(forward));
@@ -361,6 +370,23 @@ impl Numbers {
         }
     }
 
+    /// Renumbers what an entry matches `port` with.
+    fn port_match(&self, one: &mut EntryMatch) {
+        match one {
+            EntryMatch::Masked { mask: 0, .. } | EntryMatch::Any => {}
+            EntryMatch::Value(value) | EntryMatch::Masked { value, .. } => *value = self.port(*value),
+            EntryMatch::Range { first, last } => {
+                (*first, *last) =
+                    (self.ports[usize::from(*first)] as u16, self.ports[usize::from(*last)] as u16);
+            }
+            other => panic!("{other:?} is no port"),
+        }
+    }
+
+    fn port(&self, number: u128) -> u128 {
+        self.ports[number as usize] as u128
+    }
+
     fn pipe(&self, id: PipeId) -> PipeId {
         PipeId(self.pipes[id.index()] as u16)
     }
@@ -376,21 +402,6 @@ impl Numbers {
     fn meter(&self, id: MeterId) -> MeterId {
         MeterId(self.meters[id.index()] as u16)
     }
-}
-
-fn reads_port(program: &Program) -> bool {
-    let of = |pipe: &Pipe| {
-        let hashed = match &pipe.kind {
-            PipeKind::Hash { input: HashInput::Fields(fields), .. } => fields.as_slice(),
-            _ => &[],
-        };
-        let copied =
-            |operation: &Operation| matches!(operation, Operation::Copy { from: Field::InputPort, .. });
-        pipe.matches.iter().any(|one| one.field == Field::InputPort)
-            || hashed.iter().any(|(field, _)| *field == Field::InputPort)
-            || pipe.templates.iter().flat_map(|one| &one.operations).any(copied)
-    };
-    program.pipes.iter().any(of)
 }
 
 /// Where a frame and its copies went, by name. Which copy of a flood is the frame itself depends on port
@@ -586,12 +597,31 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
                     let group = &bench.program.groups[group.index()];
                     format!("{} of {}", group.targets[usize::from(*target)].name, group.name)
                 }
-                (matches, _) => format!("{matches:?} {}", entry.priority),
+                (matches, _) => {
+                    format!("{:?} {}", by_port_name(&bench.program, pipe, matches), entry.priority)
+                }
             };
             assert_eq!(all.insert((pipe.name.clone(), key), count), None);
         }
     }
     all
+}
+
+/// What an entry matches, with ports by name.
+fn by_port_name(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Vec<String> {
+    let of = pipe.varying().map(|one| one.field).chain(std::iter::repeat(Field::Meta0));
+    let one = |(field, one): (Field, &EntryMatch)| match *one {
+        EntryMatch::Value(port) | EntryMatch::Masked { value: port, mask: 0xffff }
+            if field == Field::InputPort =>
+        {
+            program.ports[port as usize].name.clone()
+        }
+        EntryMatch::Range { first, .. } if field == Field::InputPort => {
+            program.ports[usize::from(first)].name.clone()
+        }
+        other => format!("{other:?}"),
+    };
+    of.zip(matches).map(one).collect()
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The members whose frames are accepted: the entries of the pipes `in` and `group/active`.
 //!
-//! An entry is identified by the port number it matches, which after a reload may belong to another port.
+//! An entry matches a port. In a reload the engine keeps it by the port's name, and so does this list.
 
 use super::entries::{add, remove};
 use super::pipes::Names;
@@ -13,6 +13,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Admitted {
     inward: Option<PipeId>,
     group_active: Option<PipeId>,
+    /// The names of the program's ports, by number.
+    names: Vec<String>,
     /// The port in the entry of `in`, by member.
     ports: BTreeMap<u16, PortId>,
     /// The port in the entry of `group/active`.
@@ -25,14 +27,21 @@ pub(super) struct Admitted {
 }
 
 impl Admitted {
-    /// Looks up the pipes in the program.
+    /// Looks up the pipes in the program, and the ports, which may have other numbers than before. The entry
+    /// of a port that is gone went with it.
     pub fn bind(&mut self, names: &Names<'_>, program: &Program) {
+        let now = |old: &PortId| program.port_named(self.names.get(old.index())?);
+        self.ports = self.ports.iter().filter_map(|(id, port)| Some((*id, now(port)?))).collect();
+        self.broadcast = self.broadcast.as_ref().and_then(now);
+        self.leftover = self.leftover.iter().filter_map(now).collect();
+        self.names = program.ports.iter().map(|port| port.name.clone()).collect();
         self.inward = program.pipe_named(&names.inward());
         self.group_active = program.pipe_named(&names.group_active());
     }
 
     /// Schedules the removal of the entries of a bond of another kind.
     pub fn replace(&mut self, old: Admitted) {
+        self.names = old.names;
         self.leftover = old.ports.into_values().collect();
     }
 

@@ -225,7 +225,7 @@ pub struct Weight {
     group: String,
     /// The name of the target.
     target: String,
-    /// The new weight; 0 takes all buckets away.
+    /// The new weight, 0 to 65535; 0 takes all buckets away.
     weight: u32,
     #[command(flatten)]
     connection: Connection,

@@ -3,11 +3,13 @@
 
 use super::{Daemon, live};
 use crate::config::{self, Plan};
+use crate::explain::decision;
 use ::apps::{KINDS, RequestId};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
 use engine::change::Change;
-use engine::program::{Entry, Fill, Forward, PipeId, PipeKind, PortId};
+use engine::check::WEIGHT_MAX;
+use engine::program::{Entry, Fill, PipeId, PipeKind, PortId};
 use engine::snapshot::Count;
 use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
@@ -205,6 +207,9 @@ impl Daemon {
             });
             if let PipeKind::Flow { .. } = pipe.kind {
                 json["flows"] = json!(sum.flows);
+                // Each worker has a table of its own for its flows, which are added up here.
+                json["capacity"] = json!(pipe.capacity as usize * reports.len());
+                json["capacity_per_worker"] = json!(pipe.capacity);
                 json["unflowed_full"] = json!(sum.unflowed_full);
             }
             json
@@ -314,9 +319,9 @@ impl Daemon {
             {
                 live += count;
                 all.extend(flows.into_iter().map(|flow| {
+                    let decided = decision(&self.plan.program, PipeId(at as u16), flow.decision);
                     json!({
-                        "pipe": pipe.name, "flow": flow.key.to_string(), "decision": format!("{:?}",
-                            flow.decision),
+                        "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
                         "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
                             "last_ms": flow.last_ms,
                     })
@@ -346,21 +351,8 @@ impl Daemon {
             }
             other => bail!("an entry is added, updated or removed, not `{other}`"),
         };
-        self.check_kernel_path(&change)?;
         self.change(&change)?;
         Ok(json!({ "done": true }))
-    }
-
-    /// Applies the check of configured entries to a change at run time.
-    fn check_kernel_path(&self, change: &Change) -> Result<()> {
-        let (Change::Add { entry, .. } | Change::Update { entry, .. }) = change else { return Ok(()) };
-        let without = self.plan.program.ports.iter().find(|port| !port.kernel_path);
-        match (entry.forward, without) {
-            (Some(Forward::Kernel), Some(port)) => {
-                bail!("port `{}` cannot give a frame back to the kernel", port.name)
-            }
-            _ => Ok(()),
-        }
     }
 
     fn weight(&mut self, request: &Value) -> Result<Value> {
@@ -368,7 +360,7 @@ impl Daemon {
         let weight = request["weight"]
             .as_u64()
             .and_then(|weight| u32::try_from(weight).ok())
-            .context("`weight` is a number")?;
+            .with_context(|| format!("`weight` is a number from 0 to {WEIGHT_MAX}"))?;
         let id =
             self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
         let targets = &self.plan.program.groups[id.index()].targets;

@@ -4,7 +4,7 @@
 
 mod render;
 
-pub use render::Names;
+pub use render::{Names, decision};
 
 use crate::config::Plan;
 use engine::batch::Engine;

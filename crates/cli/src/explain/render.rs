@@ -6,7 +6,7 @@ use engine::interpreter::Walk;
 use engine::interpreter::trace::{
     Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
-use engine::program::{Criterion, Forward, Operation, Origin, PipeId, PortId, Program};
+use engine::program::{Criterion, Forward, GroupId, Operation, Origin, PipeId, PortId, Program};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
 use packet::craft::describe_short;
@@ -88,7 +88,7 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
     }
     if let Some(flow) = &step.flow {
         let key = flow.key.map_or_else(|| "none: the packet has no IP".into(), |key| key.to_string());
-        let _ = writeln!(out, "     flow    {key}: {}", known(flow.known));
+        let _ = writeln!(out, "     flow    {key}: {}", known(names.program, step.pipe, flow.known));
     }
     if let Some(one) = &step.pick {
         let _ = writeln!(out, "     bucket  {}", pick(one));
@@ -136,13 +136,25 @@ fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {
     }
 }
 
-fn known(known: Known) -> String {
-    let decision = |decision: FlowDecision| match decision {
+/// Says what was decided for a flow of a pipe.
+pub fn decision(program: &Program, pipe: PipeId, decision: FlowDecision) -> String {
+    let group = |id: Option<GroupId>| program.groups.get(id?.index());
+    match decision {
         FlowDecision::Default => "default entry".to_string(),
-        FlowDecision::Pinned(target) => format!("pinned to target {target}"),
-        FlowDecision::Follow(_) => "follows the group's buckets".to_string(),
+        FlowDecision::Pinned(target) => {
+            let group = group(program.pipes.get(pipe.index()).and_then(|pipe| pipe.kind.group()));
+            let target = group.and_then(|group| group.targets.get(usize::from(target)));
+            format!("pinned to {}", target.map_or("?", |target| &target.name))
+        }
+        FlowDecision::Follow(id) => {
+            format!("follows the buckets of {}", group(Some(id)).map_or("?", |group| &group.name))
+        }
         FlowDecision::Own => "its own entry".to_string(),
-    };
+    }
+}
+
+fn known(program: &Program, pipe: PipeId, known: Known) -> String {
+    let decision = |of: FlowDecision| decision(program, pipe, of);
     match known {
         Known::No => "unknown".into(),
         Known::Found(found) => format!("live, {}", decision(found)),
@@ -281,7 +293,7 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         "type": kind(names, step.pipe),
         "key": key,
         "flow": step.flow.as_ref().map(|flow| json!({ "key": flow.key.map(|key| key.to_string()),
-            "known": known(flow.known) })),
+            "known": known(names.program, step.pipe, flow.known) })),
         "bucket": step.pick.as_ref().map(pick),
         "lookup": lookup,
         "counter": step.monitor.counter.as_ref().map(|(_, name)| name),

@@ -35,10 +35,10 @@ fn everything_is_shown_for_people_and_programs() {
     daemon.receive(&[EVEN, ODD, ODD, OTHER]);
     for (what, parts) in [
         ("ports", &["p0", "p1", "transmitted"][..]),
-        ("pipes", &["balance", "basic", "flow", "misses"]),
+        ("pipes", &["balance", "basic", "flow", "misses", "capacity_per_worker"]),
         ("entries", &["{ match: { ipv4.src: 0.0.0.1 }", "run_time"]),
         ("backends", &["none"]),
-        ("flows", &["udp 192.0.2.3:1000 > 10.0.0.53:53", "live"]),
+        ("flows", &["udp 192.0.2.3:1000 > 10.0.0.53:53", "live", "pinned to b"]),
         ("groups", &["web", "b1"]),
         ("counters", &["even", "odd"]),
         ("drops", &["miss", "No entry of a pipe matched"]),
@@ -118,6 +118,9 @@ fn weights_move_buckets_while_it_runs() {
     assert_eq!(buckets(), [3, 1]);
     daemon.weir(&["weight", "wbe", "b1", "3"]).refused(1, &["no group `wbe`"]);
     daemon.weir(&["weight", "web", "b9", "3"]).refused(1, &["no target `b9`"]);
+    // What the file refuses, as 65536 or more, is refused here too.
+    daemon.weir(&["weight", "web", "b1", "99999"]).refused(1, &["`web`", "0 to 65535", "99999"]);
+    assert_eq!(buckets(), [3, 1]);
 }
 
 #[test]
@@ -174,6 +177,45 @@ fn run_time_entries_survive_a_reload_that_keeps_their_pipe() {
     daemon.weir(&["reload"]).good();
     daemon.receive(&["src=192.0.2.2 dst=10.0.0.53"]);
     assert_eq!(daemon.count("even"), 1);
+}
+
+#[test]
+fn a_reload_that_reorders_ports_leaves_entries_with_their_ports() {
+    let config = |ports: [&str; 2]| {
+        format!(
+            "ports: {{ {}: {{ mem: ~ }}, {}: {{ mem: ~ }} }}
+root: by
+pipes:
+  by:
+    type: basic
+    match: {{ port: per_entry }}
+    forward: in_port
+    miss: drop
+    entries: [{{ match: {{ port: p0 }} }}]
+",
+            ports[0], ports[1]
+        )
+    };
+    let daemon = Daemon::start(&config(["p0", "p1"]));
+    daemon.weir(&["entry", "add", "by", "{ match: { port: p1 } }"]).good();
+    let receive = |port: &str| daemon.ask(&json!({ "command": "inject", "packet": EVEN, "input": port }));
+    (0..2).for_each(|_| drop(receive("p0")));
+    (0..3).for_each(|_| drop(receive("p1")));
+    let counts = || -> Vec<(String, u64)> {
+        let entries = daemon.show("entries");
+        let one =
+            |one: &Value| (one["entry"].as_str().unwrap().to_string(), one["packets"].as_u64().unwrap());
+        let mut all: Vec<_> = entries.as_array().unwrap().iter().map(one).collect();
+        all.sort();
+        all
+    };
+    let entry = |port: &str, count| (format!("{{ match: {{ port: {port} }} }}"), count);
+    assert_eq!(counts(), [entry("p0", 2), entry("p1", 3)]);
+    daemon.folder.write("weir.yaml", config(["p1", "p0"]));
+    daemon.weir(&["reload"]).good();
+    assert_eq!(counts(), [entry("p0", 2), entry("p1", 3)]);
+    receive("p1");
+    assert_eq!(counts(), [entry("p0", 2), entry("p1", 4)]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::Random;
 use super::pools::value;
-use super::programs::match_field;
+use super::programs::read_field;
 use crate::operation::{OPERATIONS, Operation, Slot, Stage, Value};
 use crate::program::Template;
 use packet::{Access, Field};
@@ -42,7 +42,7 @@ fn operation(random: &mut Random, mut operation: Operation) -> Operation {
             Slot::Copied(copied, like) => **copied = random.percent(60).then(|| value(random, *like) as u8),
             Slot::Either(either, _) => **either = random.percent(50),
             Slot::Hashed(value, like) => **value = random.percent(40).then(|| number(random, *like)),
-            Slot::Read(field) => **field = match_field(random),
+            Slot::Read(field) => **field = read_field(random),
             Slot::Written(field) | Slot::Changed(field) => **field = written_field(random),
             Slot::OneOf(value, of) => **value = random.pick(of),
             Slot::Ipv6(ipv6) => **ipv6 = random.percent(40),

@@ -69,6 +69,7 @@ const KINDS: &str = "
     change:add:done change:add:exists change:add:full change:add:unknown change:update:done
         change:update:not_found
     change:remove:done change:remove:not_found change:weight:done change:weight:unknown change:weight:filled
+    change:weight:heavy
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
@@ -141,6 +142,7 @@ impl Coverage {
             Err(ChangeError::Unfit { .. }) => "unfit",
             Err(ChangeError::Unknown { .. }) => "unknown",
             Err(ChangeError::Filled { .. }) => "filled",
+            Err(ChangeError::Weight { .. }) => "heavy",
         };
         self.meet(&format!("change:{what}:{result}"));
     }

@@ -115,6 +115,10 @@ fn key(random: &mut Random, field: Field, criterion: Criterion) -> Option<EntryM
             EntryMatch::Masked { value: value(random, field) & mask, mask }
         }
         Criterion::Range if random.percent(25) => EntryMatch::Any,
+        Criterion::Range if field == Field::InputPort => {
+            let port = value(random, field) as u16;
+            EntryMatch::Range { first: port, last: port }
+        }
         Criterion::Range => {
             let (first, last) = random.pick(super::pools::RANGES);
             let max = field.max().min(0xffff) as u16;

@@ -92,7 +92,7 @@ fn set_weight(random: &mut Random, program: &Program) -> Change {
     }
     let targets = program.groups[group].targets.len();
     let target = if random.percent(5) { targets } else { random.below(targets) };
-    let weight = random.pick(&[0, 0, 1, 2, 7]);
+    let weight = random.pick(&[0, 0, 1, 2, 7, 99_999]);
     Change::SetWeight { group: GroupId(group as u16), target: target as u16, weight }
 }
 

@@ -52,7 +52,7 @@ pub(super) fn flow_key(random: &mut Random) -> FlowKey {
 
 /// A value that a field is likely to have.
 pub(super) fn value(random: &mut Random, field: Field) -> u128 {
-    if random.percent(4) {
+    if random.percent(4) && field != Field::InputPort {
         return random.wide() & field.max();
     }
     match field.kind {
@@ -72,7 +72,9 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
         FieldKind::Ipv4Ttl | FieldKind::Ipv6HopLimit => u128::from(random.pick(TTLS)),
         FieldKind::Ipv4Dscp => u128::from(random.pick(DSCPS)),
         FieldKind::TcpFlags => random.pick(&[0x02, 0x10, 0x12, 0x11, 0]),
-        FieldKind::InputPort | FieldKind::MeterColor => random.below(3) as u128,
+        // Every program has two ports.
+        FieldKind::InputPort => random.below(2) as u128,
+        FieldKind::MeterColor => random.below(3) as u128,
         _ => random.below(4) as u128 & field.max(),
     }
 }
@@ -80,6 +82,8 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
 /// A mask, usually of all bits.
 pub(super) fn mask(random: &mut Random, field: Field) -> u128 {
     match random.below(10) {
+        // A port is compared as a whole.
+        0..2 if field == Field::InputPort => field.max(),
         0 => random.wide() & field.max(),
         1 => field.max() & !1,
         2 if random.percent(20) => 0,

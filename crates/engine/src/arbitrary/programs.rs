@@ -173,7 +173,7 @@ impl Maker {
             (1, Some(group)) if random.percent(35) => PipeKind::Hash { input: HashInput::RoundRobin, group },
             (1, Some(group)) => {
                 let one = |random: &mut Random| {
-                    let field = match_field(random);
+                    let field = read_field(random);
                     (field, mask(random, field))
                 };
                 let fields = (0..random.between(1, 3)).map(|_| one(random)).collect();
@@ -216,7 +216,17 @@ impl Maker {
     }
 }
 
-/// A field to match or hash, often one that many packets have.
+/// A field to hash or copy; a port has a name and no number.
+pub(super) fn read_field(random: &mut Random) -> Field {
+    loop {
+        let field = match_field(random);
+        if field != Field::InputPort {
+            return field;
+        }
+    }
+}
+
+/// A field to match, often one that many packets have.
 pub(super) fn match_field(random: &mut Random) -> Field {
     const COMMON: &[Field] = &[
         Field::EthType,

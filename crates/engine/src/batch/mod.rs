@@ -25,7 +25,7 @@ mod tunnel;
 mod walk;
 
 use crate::change::{Change, ChangeError};
-use crate::check::Shape;
+use crate::check::{Shape, Uses, fits};
 use crate::pipes::Making;
 use crate::program::{Entry, PipeId, PortId, Program};
 use ::table::{FlowDelta, Patience};
@@ -78,7 +78,9 @@ impl Engine {
             Engine { program: names, shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
-                let change = engine.enter(PipeId(at as u16), entry, 0);
+                // The check of the program has judged where its entries lead.
+                let change =
+                    fits(program, PipeId(at as u16), entry).and_then(|()| engine.pipes[at].enter(entry, 0));
                 change.map_err(|why| compile::refused(pipe, number, &why))?;
             }
         }
@@ -147,7 +149,7 @@ impl Engine {
         match change {
             Change::Add { pipe, entry } => self.enter(*pipe, entry, now_ms),
             Change::Update { pipe, entry } => {
-                self.shape.admits(&self.program, *pipe, entry)?;
+                self.admits(*pipe, entry)?;
                 self.pipe_mut(*pipe)?.update(entry)
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
@@ -169,11 +171,21 @@ impl Engine {
     }
 
     fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
-        self.shape.admits(&self.program, pipe, entry)?;
+        self.admits(pipe, entry)?;
         self.pipe_mut(pipe)?.enter(entry, now_ms)
+    }
+
+    /// Checks that an entry may be added beside the present ones.
+    fn admits(&self, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        self.shape.admits(&self.program, &uses(&self.pipes), pipe, entry)
     }
 
     fn pipe_mut(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
         self.pipes.get_mut(pipe.index()).ok_or_else(|| ChangeError::Unknown { what: "pipe".into() })
     }
+}
+
+/// Returns what the entries of each pipe lead to and use.
+fn uses(pipes: &[CompiledPipe]) -> Vec<&Uses> {
+    pipes.iter().map(|pipe| &pipe.actions.uses).collect()
 }

@@ -7,6 +7,7 @@
 //! performing an action is copying.
 
 use crate::batch::steps::Plan;
+use crate::check::Uses;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
 use std::collections::HashMap;
@@ -70,11 +71,13 @@ pub struct Actions {
     users: Vec<u32>,
     free: Vec<u32>,
     by_content: HashMap<Content, u32>,
+    /// What the rows lead to and use.
+    pub uses: Uses,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Content {
-    forward: ForwardKey,
+    forward: Forward,
     template: u16,
     counter: Option<CounterId>,
     meter: Option<MeterId>,
@@ -84,27 +87,7 @@ struct Content {
 impl Content {
     fn of(row: ActionRow, own: &[u128]) -> Content {
         let ActionRow { forward, template, counter, meter } = row;
-        Content { forward: forward_key(forward), template, counter, meter, own: own.into() }
-    }
-}
-
-/// A [`Forward`] in a form that can be hashed.
-type ForwardKey = (u8, u16, u16);
-
-/// Encodes a forward as numbers: its kind and its indices.
-#[must_use]
-pub fn forward_key(forward: Forward) -> ForwardKey {
-    match forward {
-        Forward::Port(id) => (0, id.0, 0),
-        Forward::InputPort => (1, 0, 0),
-        Forward::Pipe(id) => (2, id.0, 0),
-        Forward::Group(id) => (3, id.0, 0),
-        Forward::App(id) => (4, id.0, 0),
-        Forward::Kernel => (5, 0, 0),
-        Forward::Drop => (6, 0, 0),
-        Forward::PerEntry => (7, 0, 0),
-        Forward::Tee { app, next } => (8, app.0, next.0),
-        Forward::Flood(id) => (9, id.0, 0),
+        Content { forward, template, counter, meter, own: own.into() }
     }
 }
 
@@ -189,6 +172,7 @@ impl Actions {
         let place = at as usize * self.stride..(at as usize + 1) * self.stride;
         self.rows[at as usize] = row;
         self.users[at as usize] = 1;
+        self.uses.add(Some(row.forward), row.template, row.meter);
         self.own[at as usize] = entry.values.clone().into();
         let place = &mut self.values[place];
         // The values of another entry may be left here, and an outer header is written only where it is not
@@ -218,7 +202,9 @@ impl Actions {
         let users = &mut self.users[at as usize];
         *users -= 1;
         if *users == 0 {
-            self.by_content.remove(&Content::of(self.rows[at as usize], &self.own[at as usize]));
+            let row = self.rows[at as usize];
+            self.by_content.remove(&Content::of(row, &self.own[at as usize]));
+            self.uses.remove(Some(row.forward), row.template, row.meter);
             self.free.push(at);
         }
     }

@@ -7,13 +7,15 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::{GroupTable, Held};
 use crate::batch::rows::EntryRow;
-use crate::batch::{Engine, GONE};
+use crate::batch::{Engine, GONE, uses};
 use crate::change::EntryKey;
 use crate::check::Shape;
 use crate::pipes::flow::Flows;
 use crate::program::{
-    CounterId, Entry, EntryMatch, Fill, Forward, MeterDeclaration, MeterId, Operation, Pipe, PipeId, Program,
+    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Match, MeterDeclaration, MeterId, Operation,
+    Pipe, PipeId, PortId, Program,
 };
+use packet::Field;
 
 /// What a swap kept and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,10 +39,10 @@ impl Engine {
         let renumber = |pipe: PipeId| names.pipe(pipe).unwrap_or(GONE);
         departed.extend(old.departed.drain(..).map(|(pipe, delta)| (renumber(pipe), delta)));
         for (at, from) in old.pipes.iter_mut().enumerate() {
-            let mut all = (0..).map(PipeId).zip(pipes.iter_mut());
-            let lost = match all.find(|(_, pipe)| names.same_shape(&from.shape, &pipe.shape)) {
-                Some((id, heir)) => {
-                    inherit_pipe((id, heir), from, &names, &mut report, (now_ns / 1_000_000) as u32)
+            let lost = match pipes.iter().position(|pipe| names.same_shape(&from.shape, &pipe.shape)) {
+                Some(heir) => {
+                    let id = PipeId(heir as u16);
+                    inherit_pipe((id, pipes), from, &names, &mut report, (now_ns / 1_000_000) as u32)
                 }
                 None => lose_pipe(from),
             };
@@ -103,19 +105,20 @@ fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
 }
 
 fn inherit_pipe(
-    (id, heir): (PipeId, &mut CompiledPipe),
+    (id, pipes): (PipeId, &mut [CompiledPipe]),
     from: &mut CompiledPipe,
     names: &Names<'_>,
     report: &mut SwapReport,
     now_ms: u32,
 ) -> (usize, usize) {
-    (heir.hits, heir.misses) = (from.hits, from.misses);
+    let at = id.index();
+    (pipes[at].hits, pipes[at].misses) = (from.hits, from.misses);
     let mut lost = 0;
     for (entry, row) in from.entries() {
         let kept = names.matches(&entry.matches, &from.shape).is_some_and(|matches| {
             let key = EntryKey { matches, priority: entry.priority };
-            heir.inherit(&key, row)
-                || entry.run_time && enter_again((id, heir), &entry, key, names, now_ms, row)
+            pipes[at].inherit(&key, row)
+                || entry.run_time && enter_again((id, pipes), &entry, key, names, now_ms, row)
         });
         if kept {
             report.entries_kept += 1;
@@ -123,6 +126,7 @@ fn inherit_pipe(
             lost += 1;
         }
     }
+    let heir = &mut pipes[at];
     let flows_lost = heir.table.inherit(&mut from.table, &|target| names.target(&from.shape, target), now_ms);
     report.flows_kept += heir.table.flows().map_or(0, |flows| flows.table.len());
     (lost, flows_lost)
@@ -130,15 +134,17 @@ fn inherit_pipe(
 
 /// Inserts a run-time entry with its counts. Returns false if that is impossible.
 fn enter_again(
-    (id, heir): (PipeId, &mut CompiledPipe),
+    (id, pipes): (PipeId, &mut [CompiledPipe]),
     entry: &Entry,
     key: EntryKey,
     names: &Names<'_>,
     now_ms: u32,
     row: EntryRow,
 ) -> bool {
-    let translated = names.entry(entry, key.clone(), id);
-    translated.is_some_and(|entry| heir.enter(&entry, now_ms).is_ok()) && heir.inherit(&key, row)
+    let Some(entry) = names.entry(entry, key.clone()) else { return false };
+    let admitted = names.shape.admits(names.new, &uses(pipes), id, &entry).is_ok();
+    let heir = &mut pipes[id.index()];
+    admitted && heir.enter(&entry, now_ms).is_ok() && heir.inherit(&key, row)
 }
 
 /// Returns the name of the group whose targets a pipe has entries for.
@@ -165,28 +171,69 @@ impl Names<'_> {
                 .map(|one| (one.name.clone(), one.operations.iter().map(bare).collect()))
                 .collect()
         };
-        let matches =
-            |pipe: &Pipe| -> Vec<_> { pipe.matches.iter().map(|one| (one.field, one.criterion)).collect() };
+        let matches = |pipe: &Pipe, renumber: &dyn Fn(&Match) -> Option<Criterion>| -> Option<Vec<_>> {
+            pipe.matches.iter().map(|one| Some((one.field, renumber(one)?))).collect()
+        };
+        let kept = matches(old, &|one| self.criterion(one));
         old.name == new.name
             && old.kind.shape() == new.kind.shape()
             && group_of(self.old, old) == group_of(self.new, new)
-            && matches(old) == matches(new)
+            && kept.is_some()
+            && kept == matches(new, &|one| Some(one.criterion))
             && operations(old) == operations(new)
             && (old.forward == Forward::PerEntry) == (new.forward == Forward::PerEntry)
     }
 
-    /// Returns what an old entry matches, with the new numbers of targets; `None` if its target is gone.
-    fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
-        let renumber = |one: &EntryMatch| match *one {
-            EntryMatch::Target(target) => self.target(shape, target).map(EntryMatch::Target),
+    /// Returns what an old pipe compares a field with, with the new number of a port; `None` if the port is
+    /// gone.
+    fn criterion(&self, one: &Match) -> Option<Criterion> {
+        match one.criterion {
+            Criterion::Const { value, mask } if one.field == Field::InputPort && mask != 0 => {
+                Some(Criterion::Const { value: self.port_number(value)?, mask })
+            }
             other => Some(other),
+        }
+    }
+
+    /// Returns what an old entry matches, with the new numbers of targets and ports; `None` if its target or
+    /// port is gone.
+    fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
+        let mut fields = shape.varying();
+        let renumber = |one: &EntryMatch| match (*one, fields.next()) {
+            (EntryMatch::Target(target), _) => self.target(shape, target).map(EntryMatch::Target),
+            (other, Some(of)) if of.field == Field::InputPort => self.port_match(other, of.criterion),
+            (other, _) => Some(other),
         };
         matches.iter().map(renumber).collect()
     }
 
-    /// Returns an old entry with the numbers of the new program; `None` if something it names is gone, or the
-    /// new program does not admit it.
-    fn entry(&self, entry: &Entry, key: EntryKey, heir: PipeId) -> Option<Entry> {
+    /// Returns what an old entry matches `port` with. The check has seen to it that this is a whole port.
+    fn port_match(&self, one: EntryMatch, criterion: Criterion) -> Option<EntryMatch> {
+        Some(match one {
+            EntryMatch::Value(value) if criterion != (Criterion::PerEntry { mask: 0 }) => {
+                EntryMatch::Value(self.port_number(value)?)
+            }
+            EntryMatch::Masked { value, mask } if mask != 0 => {
+                EntryMatch::Masked { value: self.port_number(value)?, mask }
+            }
+            EntryMatch::Range { first, .. } => {
+                let port = self.port(PortId(first))?.0;
+                EntryMatch::Range { first: port, last: port }
+            }
+            any => any,
+        })
+    }
+
+    fn port_number(&self, old: u128) -> Option<u128> {
+        Some(self.port(PortId(u16::try_from(old).ok()?))?.0.into())
+    }
+
+    fn port(&self, old: PortId) -> Option<PortId> {
+        self.new.port_named(&self.old.ports.get(old.index())?.name)
+    }
+
+    /// Returns an old entry with the numbers of the new program; `None` if something it names is gone.
+    fn entry(&self, entry: &Entry, key: EntryKey) -> Option<Entry> {
         let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {
             entry.forward = Some(self.forward(forward)?);
@@ -197,7 +244,7 @@ impl Names<'_> {
         if let Some(meter) = entry.meter {
             entry.meter = Some(self.meter(meter)?);
         }
-        self.shape.admits(self.new, heir, &entry).is_ok().then_some(entry)
+        Some(entry)
     }
 
     fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
@@ -210,7 +257,7 @@ impl Names<'_> {
 
     fn forward(&self, forward: Forward) -> Option<Forward> {
         Some(match forward {
-            Forward::Port(id) => Forward::Port(self.new.port_named(&self.old.ports[id.index()].name)?),
+            Forward::Port(id) => Forward::Port(self.port(id)?),
             Forward::Pipe(id) => Forward::Pipe(self.pipe(id)?),
             Forward::Group(id) => Forward::Group(self.new.group_named(&self.old.groups[id.index()].name)?),
             Forward::Flood(id) => Forward::Flood(self.new.group_named(&self.old.groups[id.index()].name)?),

@@ -2,7 +2,7 @@
 
 use super::contradiction::{Meant, contradiction, of_field, of_value};
 use super::finding::{Finding, FindingKind};
-use super::pipes::{dangling, lost, masked_value, too_large};
+use super::pipes::{dangling, lost, masked_value, one_port, too_large};
 use crate::program::{Criterion, Entry, EntryMatch, Forward, Match, Pipe, Program, SharedUse};
 use packet::Field;
 use std::collections::HashMap;
@@ -23,6 +23,7 @@ pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec
     if entry.priority != 0 && !pipe.kind.of_type().priorities {
         kinds.push(FindingKind::PriorityUnexpected);
     }
+    ports(program, pipe, entry, kinds);
     values(pipe, entry, kinds);
     shared(program, pipe, entry, kinds);
     forward(program, pipe, entry, kinds);
@@ -107,6 +108,24 @@ fn prefix(field: Field, value: u128, length: u8) -> Option<FindingKind> {
 pub(super) fn prefix_mask(field: Field, length: u8) -> u128 {
     let rest = field.spec().bits.saturating_sub(length);
     if rest >= 128 { 0 } else { field.max() >> rest << rest }
+}
+
+/// Checks that what an entry matches `port` with is one port, or any.
+fn ports(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+    for (one, given) in pipe.varying().zip(&entry.matches) {
+        if one.field != Field::InputPort {
+            continue;
+        }
+        kinds.extend(match (*given, one.criterion) {
+            (EntryMatch::Value(value), Criterion::PerEntry { mask }) => one_port(program, value, mask),
+            (EntryMatch::Masked { value, mask }, _) => one_port(program, value, mask),
+            (EntryMatch::Range { first, last }, _) if first != last => {
+                Some(FindingKind::PortNumber { instead: "write an entry for each port instead of a range" })
+            }
+            (EntryMatch::Range { first, .. }, _) => one_port(program, first.into(), one.field.max()),
+            _ => None,
+        });
+    }
 }
 
 fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {

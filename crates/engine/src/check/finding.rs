@@ -86,6 +86,8 @@ pub enum FindingKind {
     OutsideMask { field: Field, value: u128, mask: u128 },
     #[error("a prefix of `{field}` has at most {bits} bits, not {length}")]
     PrefixTooLong { field: Field, length: u8, bits: u8 },
+    #[error("`port` is a name, not a number: {instead}")]
+    PortNumber { instead: &'static str },
     #[error("the range {first}-{last} of `{field}` is empty")]
     RangeEmpty { field: Field, first: u16, last: u16 },
     #[error("{what} is {}, not {value:#06x}", numbers(of))]

@@ -29,6 +29,9 @@ fn argument(one: &Argument<'_>) -> Option<FindingKind> {
         }
         Slot::Copied(Some(value), like) => too_large(one.key.to_string(), u128::from(*value), (*like).max()),
         Slot::Written(field) | Slot::Changed(field) => read_only(**field),
+        Slot::Read(field) if **field == Field::InputPort => {
+            Some(FindingKind::PortNumber { instead: "match it, and `set` a value for each port" })
+        }
         Slot::OneOf(value, of) if !of.contains(value) => {
             Some(FindingKind::NotOneOf { what: one.help, of, value: **value })
         }

@@ -23,6 +23,8 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     findings.extend(kinds.into_iter().map(|kind| Finding::new(pipe.origin, kind)));
     for one in &pipe.matches {
         criterion(pipe, one, findings);
+        let kind = if one.field == Field::InputPort { port(program, one.criterion) } else { None };
+        findings.extend(kind.map(|kind| Finding::new(one.origin, kind)));
     }
 }
 
@@ -94,6 +96,28 @@ fn criterion(pipe: &Pipe, one: &Match, findings: &mut Vec<Finding>) {
         Criterion::Range | Criterion::Prefix | Criterion::Masked => {}
     }
     findings.extend(kinds.into_iter().map(|kind| Finding::new(one.origin, kind)));
+}
+
+/// Reports a criterion that takes the number of a port for more than its name. A reload may give a port
+/// another number.
+fn port(program: &Program, criterion: Criterion) -> Option<FindingKind> {
+    match criterion {
+        Criterion::Const { value, mask } => one_port(program, value, mask),
+        Criterion::PerEntry { mask } => whole_port(mask),
+        Criterion::Prefix => Some(FindingKind::PortNumber { instead: "match it `per_entry`" }),
+        Criterion::Masked | Criterion::Range => None,
+    }
+}
+
+/// Reports a comparison with a part of a port's number, or with a port that does not exist.
+pub(super) fn one_port(program: &Program, value: u128, mask: u128) -> Option<FindingKind> {
+    let port = if mask == 0 { 0 } else { usize::try_from(value).unwrap_or(usize::MAX) };
+    whole_port(mask).or_else(|| lost("port", port, program.ports.len()))
+}
+
+fn whole_port(mask: u128) -> Option<FindingKind> {
+    let whole = mask == 0 || mask == Field::InputPort.max();
+    (!whole).then_some(FindingKind::PortNumber { instead: "compare it without a mask" })
 }
 
 /// Reports a value that does not fit its field or its mask.

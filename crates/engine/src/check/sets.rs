@@ -1,8 +1,8 @@
 //! Checks groups, meters and names, and finds what is declared but never used.
 
 use super::finding::{Finding, FindingKind};
-use super::pipes::{dangling, meters_of};
-use super::{MAGLEV_MAX, WANTS_MAX};
+use super::pipes::{dangling, meters_of, too_large};
+use super::{MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
 use crate::program::{Fill, Forward, Group, MeterConfig, MeterSecond, Origin, Pipe, Program, SharedUse};
 use std::collections::{HashMap, HashSet};
 
@@ -53,6 +53,9 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
     for target in &group.targets {
+        let (weight, max) = (target.weight.into(), WEIGHT_MAX.into());
+        let heavy = too_large("weight".to_string(), weight, max);
+        findings.extend(heavy.map(|kind| Finding::new(target.origin, kind)));
         let found = match target.forward {
             Forward::Group(_) => Some("a group"),
             Forward::PerEntry => Some("`per_entry`"),

@@ -2,10 +2,11 @@
 //! is kept beside a running program, because an entry added at run time must not break any of it.
 
 use super::check_entry;
-use super::finding::{Finding, FindingKind};
+use super::finding::{Finding, FindingKind, Severity};
+use super::uses::Uses;
 use crate::change::ChangeError;
 use crate::program::{
-    Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, Template,
+    Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, SharedUse, Template,
 };
 use packet::Field;
 use std::collections::BTreeSet;
@@ -16,7 +17,7 @@ type Facts = u8;
 const METERED: Facts = 1 << 4;
 const ALL: Facts = METERED | 0xf;
 
-/// Properties of the graph.
+/// The graph, and what holds on the ways through it.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Pipes in an order in which forwards only lead onward; those on a loop are missing.
@@ -24,13 +25,13 @@ pub struct Shape {
     /// The position of each pipe in `order`.
     position: Vec<usize>,
     edges: Vec<Vec<Edge>>,
+    /// Whether a pipe itself forwards to the kernel.
+    to_kernel: Vec<bool>,
     /// What holds on every path to the pipe.
     facts: Vec<Facts>,
     /// A port without a kernel path whose frames reach the pipe.
     kernelless: Vec<Option<PortId>>,
     reachable: Vec<bool>,
-    /// Whether a frame in the pipe may go to the kernel.
-    to_kernel: Vec<bool>,
     /// The previous pipe on a shortest path.
     parent: Vec<Option<PipeId>>,
 }
@@ -46,30 +47,39 @@ impl Shape {
     /// Computes the shape of a program. Dangling forwards are ignored; they are reported separately.
     #[must_use]
     pub fn of(program: &Program) -> Shape {
-        let count = program.pipes.len();
-        let edges: Vec<Vec<Edge>> = program.pipes.iter().map(|pipe| edges(program, pipe)).collect();
+        let uses: Vec<Uses> = program.pipes.iter().map(|pipe| Uses::of(&pipe.entries)).collect();
+        let uses: Vec<&Uses> = uses.iter().collect();
+        let (edges, to_kernel) = ways(program, &uses);
         let order = order(&edges);
-        let mut position = vec![usize::MAX; count];
+        let mut position = vec![usize::MAX; edges.len()];
         for (at, pipe) in order.iter().enumerate() {
             position[pipe.index()] = at;
         }
-        let mut shape = Shape {
-            order,
-            position,
-            edges,
-            facts: vec![ALL; count],
-            kernelless: vec![None; count],
-            reachable: vec![false; count],
-            to_kernel: program
-                .pipes
-                .iter()
-                .map(|pipe| forwards(program, pipe).any(|to| to == Forward::Kernel))
-                .collect(),
-            parent: vec![None; count],
-        };
+        let (facts, kernelless, reachable, parent) = Default::default();
+        let mut shape = Shape { order, position, edges, to_kernel, facts, kernelless, reachable, parent };
+        shape.begin();
         shape.start(program);
         shape.walk();
         shape
+    }
+
+    /// Returns the shape in the same order, with other entries.
+    fn with(&self, program: &Program, uses: &[&Uses]) -> Shape {
+        let (edges, to_kernel) = ways(program, uses);
+        let mut shape = Shape { edges, to_kernel, ..self.clone() };
+        shape.begin();
+        shape.start(program);
+        shape.walk();
+        shape
+    }
+
+    /// Forgets all ways.
+    fn begin(&mut self) {
+        let count = self.edges.len();
+        self.facts = vec![ALL; count];
+        self.kernelless = vec![None; count];
+        self.reachable = vec![false; count];
+        self.parent = vec![None; count];
     }
 
     fn start(&mut self, program: &Program) {
@@ -84,74 +94,81 @@ impl Shape {
     }
 
     fn walk(&mut self) {
-        for &from in &self.order {
-            let at = from.index();
-            if !self.reachable[at] {
-                continue;
-            }
-            for edge in &self.edges[at] {
-                let to = edge.to.index();
-                if !self.reachable[to] {
-                    self.parent[to] = Some(from);
+        for at in 0..self.order.len() {
+            let from = self.order[at];
+            if self.reachable[from.index()] {
+                for edge in self.edges[from.index()].clone() {
+                    self.step(from, edge);
                 }
-                self.reachable[to] = true;
-                self.facts[to] &= self.facts[at] | edge.writes;
-                self.kernelless[to] = self.kernelless[to].or(self.kernelless[at]);
             }
-        }
-        for &from in self.order.iter().rev() {
-            let onwards = self.edges[from.index()].iter().any(|edge| self.to_kernel[edge.to.index()]);
-            self.to_kernel[from.index()] |= onwards;
         }
     }
 
-    /// Checks whether an entry may be added to a running pipe: it must fit the pipe, and what was proven
-    /// about the program must remain true. The program may be given without its entries.
+    fn step(&mut self, from: PipeId, edge: Edge) {
+        let (at, to) = (from.index(), edge.to.index());
+        if !self.reachable[to] {
+            self.parent[to] = Some(from);
+        }
+        self.reachable[to] = true;
+        self.facts[to] &= self.facts[at] | edge.writes;
+        self.kernelless[to] = self.kernelless[to].or(self.kernelless[at]);
+    }
+
+    /// Checks whether an entry may be added to a running pipe, by the check of configured entries: it must
+    /// fit the pipe, and the ways that it opens must be allowed. `uses` are those of the present entries of
+    /// each pipe; the program may be given without them.
     ///
     /// # Errors
     /// Says what is wrong with it, or what it would break.
-    pub fn admits(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        let unknown = || ChangeError::Unknown { what: "pipe".to_string() };
-        let name = &program.pipes.get(pipe.index()).ok_or_else(unknown)?.name;
-        let unfit = check_entry(program, pipe, entry).into_iter().next();
-        let wrong = unfit.or_else(|| self.leads(program, pipe, entry).err());
-        wrong.map_or(Ok(()), |why| Err(ChangeError::Unfit { pipe: name.clone(), why: why.to_string() }))
+    pub(crate) fn admits(
+        &self,
+        program: &Program,
+        uses: &[&Uses],
+        pipe: PipeId,
+        entry: &Entry,
+    ) -> Result<(), ChangeError> {
+        fits(program, pipe, entry)?;
+        let wrong = second_user(program, uses, pipe, entry);
+        let wrong = wrong.or_else(|| self.opens(program, uses, pipe, entry));
+        wrong.map_or(Ok(()), |why| Err(refusal(program, pipe, &why)))
     }
 
-    /// Checks that an entry leads onward, not to a pipe that reads what is not written, and not to a missing
-    /// kernel path.
-    fn leads(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), FindingKind> {
+    /// Returns what is wrong with the ways that an entry opens: from all ports to its pipe, on to where it
+    /// leads, and from there through all present entries.
+    fn opens(&self, program: &Program, uses: &[&Uses], pipe: PipeId, entry: &Entry) -> Option<FindingKind> {
         let from = &program.pipes[pipe.index()];
-        let Some(forward) = entry.forward else { return Ok(()) };
-        let Some(template) = from.templates.get(usize::from(entry.template)) else { return Ok(()) };
-        let given = self.facts[pipe.index()] | writes(template) | metered(from);
-        for to in ends(program, forward) {
-            match to {
-                Forward::Kernel => self.no_kernel(program, pipe, &from.name)?,
-                Forward::Pipe(to) if to.index() < self.facts.len() => {
-                    self.onwards(program, pipe, to, given)?
-                }
-                _ => {}
-            }
+        let forward = entry.forward?;
+        if uses[pipe.index()].has_lead((forward, entry.template)) {
+            return None;
         }
-        Ok(())
-    }
-
-    fn onwards(&self, program: &Program, from: PipeId, to: PipeId, given: Facts) -> Result<(), FindingKind> {
+        let edge =
+            |to| Edge { to, writes: writes(&from.templates[usize::from(entry.template)]) | metered(from) };
+        let ends = ends(program, forward);
+        let to: Vec<PipeId> = ends.iter().filter_map(|to| leads_to(program, *to)).collect();
         let name = |pipe: PipeId| program.pipes[pipe.index()].name.clone();
-        if self.position[to.index()] <= self.position[from.index()] {
-            return Err(FindingKind::Loop { path: vec![name(from), name(to)] });
+        if let Some(back) = to.iter().find(|to| self.position[to.index()] <= self.position[pipe.index()]) {
+            return Some(FindingKind::Loop { path: vec![name(pipe), name(*back)] });
         }
-        if self.reachable[to.index()] {
-            let lacking = self.facts[to.index()] & !given & 0xf;
-            if let Some(field) = META.get(lacking.trailing_zeros() as usize) {
-                return Err(FindingKind::MetadataUnwritten {
-                    field: *field,
-                    path: vec![name(from), name(to)],
-                });
-            }
+        let now = self.with(program, uses);
+        if !now.reachable[pipe.index()] {
+            return None;
         }
-        if self.to_kernel[to.index()] { self.no_kernel(program, from, &name(to)) } else { Ok(()) }
+        if let Some(refused) = now.no_kernel(program, pipe, &from.name).err()
+            && ends.contains(&Forward::Kernel)
+        {
+            return Some(refused);
+        }
+        // Only the new ways, which begin with what holds on all ways to the pipe.
+        let mut new = now.clone();
+        new.begin();
+        (new.facts[pipe.index()], new.kernelless[pipe.index()]) =
+            (now.facts[pipe.index()], now.kernelless[pipe.index()]);
+        to.into_iter().for_each(|to| new.step(pipe, edge(to)));
+        new.walk();
+        (0..new.parent.len()).for_each(|at| new.parent[at] = new.parent[at].or(now.parent[at]));
+        let mut findings = Vec::new();
+        new.ways_findings(program, &mut findings);
+        findings.into_iter().map(|finding| finding.kind).find(|kind| kind.severity() == Severity::Error)
     }
 
     fn no_kernel(&self, program: &Program, pipe: PipeId, place: &str) -> Result<(), FindingKind> {
@@ -170,6 +187,11 @@ impl Shape {
         if program.ports.iter().all(|port| port.root.is_none()) && !program.ports.is_empty() {
             findings.push(Finding::new(program.ports[0].origin, FindingKind::NoRoot));
         }
+        self.ways_findings(program, findings);
+    }
+
+    /// Reports everything that is wrong with the ways from the ports, and pipes that none leads to.
+    fn ways_findings(&self, program: &Program, findings: &mut Vec<Finding>) {
         for (at, pipe) in program.pipes.iter().enumerate() {
             if self.position[at] == usize::MAX {
                 continue;
@@ -179,7 +201,7 @@ impl Shape {
                 findings.push(Finding::new(pipe.origin, unreachable));
                 continue;
             }
-            if forwards(program, pipe).any(|to| to == Forward::Kernel) {
+            if self.to_kernel[at] {
                 let refused = self.no_kernel(program, PipeId(at as u16), &pipe.name).err();
                 findings.extend(refused.map(|kind| Finding::new(pipe.origin, kind)));
             }
@@ -270,8 +292,6 @@ fn trail(before: &[usize], start: usize, end: usize) -> Vec<usize> {
     path
 }
 
-const META: [Field; 4] = [Field::Meta0, Field::Meta1, Field::Meta2, Field::Meta3];
-
 /// Kahn's algorithm; of several possible orders, the one closest to how the pipes were written.
 fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
     let mut incoming = vec![0_usize; edges.len()];
@@ -292,35 +312,61 @@ fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
     order
 }
 
-/// Returns the ways out of a pipe, each once.
-fn edges(program: &Program, pipe: &Pipe) -> Vec<Edge> {
-    let every = pipe.templates.iter().map(writes).fold(ALL, |common, one| common & one) | metered(pipe);
-    let mut list = BTreeSet::new();
-    let mut add = |forward: Forward, writes: Facts| {
-        for to in ends(program, forward) {
-            if let Forward::Pipe(to) = to
-                && to.index() < program.pipes.len()
-            {
-                list.insert(Edge { to, writes });
-            }
-        }
-    };
-    add(pipe.miss, 0);
-    add(pipe.forward, every);
-    for entry in &pipe.entries {
-        if let (Some(forward), Some(template)) =
-            (entry.forward, pipe.templates.get(usize::from(entry.template)))
-        {
-            add(forward, writes(template) | metered(pipe));
-        }
+/// Checks that an entry fits its pipe, whatever the graph.
+///
+/// # Errors
+/// Says what is wrong with it.
+pub(crate) fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+    if pipe.index() >= program.pipes.len() {
+        return Err(ChangeError::Unknown { what: "pipe".to_string() });
     }
-    list.into_iter().collect()
+    let wrong = check_entry(program, pipe, entry).into_iter().next();
+    wrong.map_or(Ok(()), |why| Err(refusal(program, pipe, &why)))
 }
 
-/// Iterates over everything that a pipe's forwards lead to, with groups resolved.
-fn forwards<'a>(program: &'a Program, pipe: &'a Pipe) -> impl Iterator<Item = Forward> + 'a {
-    let entries = pipe.entries.iter().filter_map(|entry| entry.forward);
-    [pipe.miss, pipe.forward].into_iter().chain(entries).flat_map(|forward| ends(program, forward))
+fn refusal(program: &Program, pipe: PipeId, why: &FindingKind) -> ChangeError {
+    ChangeError::Unfit { pipe: program.pipes[pipe.index()].name.clone(), why: why.to_string() }
+}
+
+/// Returns a meter's second user (C4): a meter belongs to one pipe.
+fn second_user(program: &Program, uses: &[&Uses], pipe: PipeId, entry: &Entry) -> Option<FindingKind> {
+    let meter = entry.meter?;
+    let users = program.pipes.iter().zip(uses).enumerate().filter(|(at, _)| *at != pipe.index());
+    let first = users
+        .map(|(_, user)| user)
+        .find(|(user, uses)| user.monitor.meter == Some(SharedUse::Pipe(meter)) || uses.has_meter(meter));
+    let (meter, first) = (program.meters[meter.index()].name.clone(), first?.0.name.clone());
+    Some(FindingKind::MeterTwice { meter, first })
+}
+
+/// Returns the ways out of each pipe, and whether it forwards to the kernel.
+fn ways(program: &Program, uses: &[&Uses]) -> (Vec<Vec<Edge>>, Vec<bool>) {
+    program.pipes.iter().zip(uses).map(|(pipe, uses)| ways_out(program, pipe, uses)).unzip()
+}
+
+/// Returns the ways from a pipe to others, each once, and whether it forwards to the kernel.
+fn ways_out(program: &Program, pipe: &Pipe, uses: &Uses) -> (Vec<Edge>, bool) {
+    let every = pipe.templates.iter().map(writes).fold(ALL, |common, one| common & one) | metered(pipe);
+    let own = [(pipe.miss, 0), (pipe.forward, every)];
+    let entries = uses.leads().filter_map(|(forward, template)| {
+        Some((forward, writes(pipe.templates.get(usize::from(template))?) | metered(pipe)))
+    });
+    let (mut list, mut to_kernel) = (BTreeSet::new(), false);
+    for (forward, writes) in own.into_iter().chain(entries) {
+        for to in ends(program, forward) {
+            to_kernel |= to == Forward::Kernel;
+            list.extend(leads_to(program, to).map(|to| Edge { to, writes }));
+        }
+    }
+    (list.into_iter().collect(), to_kernel)
+}
+
+/// Returns the pipe that a forward leads to.
+fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
+    match forward {
+        Forward::Pipe(to) if to.index() < program.pipes.len() => Some(to),
+        _ => None,
+    }
 }
 
 /// Returns what a forward leads to: itself, or what a group's targets lead to.

@@ -1,9 +1,12 @@
 //! One invalid program for each kind of finding, and no finding for a valid one.
 
 use super::*;
+use crate::batch::Engine;
 use crate::builder::ProgramBuilder;
+use crate::change::{Change, ChangeError, EntryKey};
+use crate::interpreter::Interpreter;
 use crate::program::*;
-use packet::{Field, KeySource};
+use packet::{Field, KeySource, TableHash};
 
 /// A blank pipe whose hits leave through the second port.
 fn pipe(name: &str) -> Pipe {
@@ -286,6 +289,38 @@ fn metadata_written_on_every_way_may_be_read() {
     assert_eq!(kinds(&program(vec![set("a").miss(PipeId(1)), set("b"), reads])), []);
 }
 
+/// Both executors with a program, to which entries are added.
+struct Running {
+    engine: Engine,
+    interpreter: Interpreter,
+}
+
+impl Running {
+    fn new(program: &Program) -> Running {
+        let engine = Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
+        let interpreter = Interpreter::new(program, engine.buckets());
+        Running { engine, interpreter }
+    }
+
+    /// Applies a change. Returns why it was refused, by both in the same words.
+    fn apply(&mut self, change: &Change) -> Result<(), String> {
+        let refused = |result: Result<(), ChangeError>| result.map_err(|error| error.to_string());
+        let (said, by_twin) = (self.engine.apply(change, 0), self.interpreter.apply(change));
+        assert_eq!(refused(by_twin), refused(said.clone()));
+        refused(said)
+    }
+
+    fn add(&mut self, pipe: u16, entry: Entry) -> Result<(), String> {
+        self.apply(&Change::Add { pipe: PipeId(pipe), entry: entry.run_time() })
+    }
+
+    #[track_caller]
+    fn refuses(&mut self, pipe: u16, entry: Entry, why: &str) {
+        let said = self.add(pipe, entry).expect_err(why);
+        assert!(said.contains(why), "{said}");
+    }
+}
+
 /// Entries added at run time, in a program where pipe `a` has forwards per entry, `b` reads metadata, and `c`
 /// forwards to the kernel.
 #[test]
@@ -296,24 +331,109 @@ fn entries_at_run_time_break_nothing_that_was_proven() {
     let a = a.entry(Entry::on(1).to(PipeId(1)).template(1)).capacity(16).forward(Forward::PerEntry);
     let program = program(vec![a, pipe("b").per_entry(Field::Meta0), pipe("c").miss(Forward::Kernel)]);
     assert!(check(&program).iter().all(|finding| finding.severity == Severity::Warning), "c is unreachable");
-    let shape = Shape::of(&program);
-    assert_eq!(shape.order.len(), 3);
-    assert_eq!(shape.admits(&program, PipeId(0), &lead(1, 1)), Ok(()));
-    let refused = |entry: &Entry, why: &str| {
-        let refused = shape.admits(&program, PipeId(0), entry).unwrap_err().to_string();
-        assert!(refused.contains(why), "{refused}");
+    let mut running = Running::new(&program);
+    running.refuses(0, lead(1, 0), "`meta.0` is read here, but nothing has written it on the way a -> b");
+    running.refuses(0, lead(2, 0), "in `c` is reached from port `p1`, which cannot give a frame");
+    running.refuses(0, lead(0, 0), "a -> a");
+    running.refuses(0, lead(1, 7), "action 7 does not exist");
+    running.refuses(7, lead(1, 0), "no such pipe");
+    assert_eq!(running.add(0, lead(1, 1)), Ok(()));
+}
+
+/// Pipes with forwards per entry, of which only the first is reached.
+fn loose(names: &[&str]) -> Vec<Pipe> {
+    let mark = Template::new("mark", [Operation::Set(Field::Meta0, Value::Const(1))]);
+    let one = |name: &&str| {
+        let pipe = Pipe::basic(*name).per_entry(Field::L4Dport).capacity(8).forward(Forward::PerEntry);
+        pipe.actions([Template::default(), mark.clone()])
     };
-    refused(&lead(1, 0), "`meta.0` is read here");
-    refused(&lead(2, 0), "cannot give a frame to the kernel");
-    refused(&lead(0, 0), "a -> a");
-    refused(&lead(1, 7), "action 7 does not exist");
-    assert_eq!(check_entry(&program, PipeId(0), &lead(1, 1)), []);
-    assert!(matches!(
-        check_entry(&program, PipeId(0), &lead(1, 7))[..],
-        [FindingKind::Dangling { what: "action", .. }]
-    ));
-    assert!(matches!(
-        check_entry(&program, PipeId(7), &lead(1, 0))[..],
-        [FindingKind::Dangling { what: "pipe", .. }]
-    ));
+    names.iter().map(one).collect()
+}
+
+#[test]
+fn w4_a_way_to_the_kernel_is_found_through_entries_of_run_time() {
+    let mut running = Running::new(&program(loose(&["a", "b", "c"])));
+    // Nothing comes to `c` yet.
+    assert_eq!(running.add(2, Entry::on(1).to(Forward::Kernel)), Ok(()));
+    assert_eq!(running.add(1, Entry::on(1).to(PipeId(2))), Ok(()));
+    running.refuses(0, Entry::on(1).to(PipeId(1)), "in `c` is reached from port `p1`");
+    running.refuses(0, Entry::on(1).to(Forward::Kernel), "in `a` is reached from port `p1`");
+    // When the entry is gone, so is the way.
+    let key = EntryKey::of(&Entry::on(1));
+    assert_eq!(running.apply(&Change::Remove { pipe: PipeId(2), key }), Ok(()));
+    assert_eq!(running.add(0, Entry::on(1).to(PipeId(1))), Ok(()));
+    running.refuses(2, Entry::on(1).to(Forward::Kernel), "in `c` is reached from port `p1`");
+}
+
+#[test]
+fn w4_a_port_whose_frames_do_not_get_there_refuses_nothing() {
+    let mut program = program(loose(&["a", "b"]));
+    program.ports[1].root = Some(PipeId(1));
+    let mut running = Running::new(&program);
+    assert_eq!(running.add(0, Entry::on(1).to(Forward::Kernel)), Ok(()), "p0 has a kernel path");
+    running.refuses(1, Entry::on(1).to(Forward::Kernel), "port `p1`");
+}
+
+#[test]
+fn a11_is_the_same_for_entries_of_run_time() {
+    let mut pipes = loose(&["a", "b", "c", "d"]);
+    pipes[3] = pipe("d").per_entry(Field::Meta0).capacity(8);
+    pipes[0].entries = vec![Entry::on(1).to(PipeId(1)).template(1)];
+    let mut running = Running::new(&program(pipes));
+    let lead = |number: u16, to, template| Entry::on(number).to(PipeId(to)).template(template);
+    // What is written on every other way to `b` is not read there.
+    assert_eq!(running.add(0, lead(2, 1, 0)), Ok(()));
+    running.refuses(1, lead(1, 3, 0), "on the way a -> b -> d");
+    // Nothing comes to `c` yet, and nothing to `d` but through it.
+    assert_eq!(running.add(2, lead(1, 3, 0)), Ok(()));
+    running.refuses(0, lead(3, 2, 0), "on the way a -> c -> d");
+    assert_eq!(running.add(0, lead(3, 2, 1)), Ok(()), "it writes");
+    assert_eq!(running.add(1, lead(1, 3, 1)), Ok(()));
+}
+
+#[test]
+fn c4_is_the_same_for_entries_of_run_time() {
+    let mut pipes = loose(&["a", "b"]);
+    pipes.iter_mut().for_each(|pipe| pipe.monitor.meter = Some(SharedUse::PerEntry));
+    let excess = MeterSecond::Excess { ebs: 0 };
+    let program = Program { meters: vec![meter("m", 1, excess), meter("n", 1, excess)], ..program(pipes) };
+    let mut running = Running::new(&program);
+    let metered = |meter| Entry { meter: Some(MeterId(meter)), ..Entry::on(1).to(PortId(1)) };
+    assert_eq!(running.add(0, metered(0)), Ok(()));
+    running.refuses(1, metered(0), "meter `m` is used by pipe `a` already");
+    assert_eq!(running.add(1, metered(1)), Ok(()));
+}
+
+#[test]
+fn a_weight_of_run_time_has_the_limit_of_the_file() {
+    let heavy = with_group(group(Fill::Wants, 256, &[1, 99_999]));
+    assert!(kinds(&heavy).iter().any(|kind| kind.to_string().contains("at most 0xffff")), "the file");
+    let mut running = Running::new(&with_group(group(Fill::Wants, 256, &[1, 2])));
+    let weigh = |weight| Change::SetWeight { group: GroupId(0), target: 1, weight };
+    let refused = "a weight of group `g` is a number from 0 to 65535, not 99999".to_string();
+    assert_eq!(running.apply(&weigh(99_999)), Err(refused));
+    assert_eq!(running.apply(&weigh(WEIGHT_MAX)), Ok(()));
+}
+
+#[test]
+fn m13_a_port_is_a_name_and_no_number() {
+    let range = Entry::on(EntryMatch::Range { first: 0, last: 1 });
+    let hash = HashInput::Fields(vec![(Field::InputPort, 0xffff)]);
+    let copy = Operation::Copy { from: Field::InputPort, to: Field::Meta0 };
+    for program in [
+        only(Pipe::basic("a").per_entry_bits(Field::InputPort, 1).entry(1)),
+        only(Pipe::basic("a").constant_bits(Field::InputPort, 1, 1)),
+        only(Pipe::acl("a").matching(Field::InputPort, Criterion::Range).entry(range)),
+        only(Pipe::lpm("a", Field::InputPort)),
+        acts(vec![copy]),
+        Program { groups: vec![group(Fill::Wants, 256, &[1])], ..only(Pipe::hash("a", hash, GroupId(0))) },
+    ] {
+        let found = kinds(&program);
+        assert!(found.iter().any(|kind| matches!(kind, FindingKind::PortNumber { .. })), "{found:?}");
+    }
+    let found = kinds(&only(Pipe::basic("a").per_entry(Field::InputPort).entry(2)));
+    assert!(found.contains(&FindingKind::Dangling { what: "port", index: 2 }), "{found:?}");
+    let masked = Entry::on(EntryMatch::Masked { value: 1, mask: 0xffff });
+    let acl = Pipe::acl("a").matching(Field::InputPort, Criterion::Masked).entry(masked);
+    assert_eq!(kinds(&only(acl)), []);
 }

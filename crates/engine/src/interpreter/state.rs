@@ -4,6 +4,7 @@
 use super::meter::MeterState;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
+use crate::check::{Uses, WEIGHT_MAX};
 use crate::program::{CounterId, Entry, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind};
 use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::FlowKey;
@@ -295,7 +296,7 @@ impl Interpreter {
     }
 
     fn add(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.shape.admits(&self.program, id, entry)?;
+        self.admits(id, entry)?;
         let (pipe, state) = (&self.program.pipes[id.index()], &mut self.pipes[id.index()]);
         let name = || pipe.name.clone();
         if state.row_at(&EntryKey::of(entry)).is_some() {
@@ -308,8 +309,14 @@ impl Interpreter {
         Ok(())
     }
 
+    fn admits(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        let uses = |state: &PipeState| Uses::of(state.rows.iter().map(|row| &row.entry));
+        let uses: Vec<Uses> = self.pipes.iter().map(uses).collect();
+        self.shape.admits(&self.program, &uses.iter().collect::<Vec<_>>(), id, entry)
+    }
+
     fn update(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.shape.admits(&self.program, id, entry)?;
+        self.admits(id, entry)?;
         let at = self.find(id, &EntryKey::of(entry))?;
         let row = &mut self.pipes[id.index()].rows[at];
         row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
@@ -322,7 +329,11 @@ impl Interpreter {
         if group.fill == Fill::Given {
             return Err(ChangeError::Filled { group: group.name.clone(), why: "have no weights" });
         }
+        let name = group.name.clone();
         let target = group.targets.get_mut(usize::from(target)).ok_or_else(|| unknown("target"))?;
+        if weight > WEIGHT_MAX {
+            return Err(ChangeError::Weight { group: name, weight, max: WEIGHT_MAX });
+        }
         target.weight = weight;
         Ok(())
     }

@@ -68,6 +68,9 @@ pub fn check(program: &Program, input: &HashInput, group: GroupId, kinds: &mut V
     if fields.is_empty() {
         kinds.push(FindingKind::NothingHashed);
     }
+    if fields.iter().any(|(field, _)| *field == Field::InputPort) {
+        kinds.push(FindingKind::PortNumber { instead: "match it, and give each port a group of its own" });
+    }
     for (field, mask) in fields {
         kinds.extend(too_large(format!("the mask of {field}"), *mask, (*field).max()));
     }
