@@ -47,13 +47,16 @@ fn mac(text: &str) -> Result<u128, String> {
     mac.map(Number::number).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
 }
 
-/// Returns the text of a file.
+/// Returns the text of a file, or a report of the first byte that is not UTF-8.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn text(file: &Path) -> Result<String> {
+pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
-    String::from_utf8(bytes).with_context(|| format!("{} is not text (UTF-8)", file.display()))
+    Ok(String::from_utf8(bytes).map_err(|error| {
+        let good = error.utf8_error().valid_up_to();
+        Report::not_utf8(&file.display().to_string(), error.as_bytes(), good)
+    }))
 }
 
 /// Reads a configuration file: weir's own, or a `backends.json`.
@@ -61,7 +64,10 @@ pub fn text(file: &Path) -> Result<String> {
 /// # Errors
 /// The file cannot be read. Errors in its contents are in the report.
 pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
-    let text = text(file)?;
+    let text = match text(file)? {
+        Ok(text) => text,
+        Err(report) => return Ok(Loaded { plan: None, report }),
+    };
     if !is_xenoflow(&text) {
         return Ok(config::read(&file.display().to_string(), &text));
     }
@@ -196,6 +202,17 @@ mod tests {
                 assert_eq!((program.pipes[0].entries.len(), program.counters.len()), (entries, 3));
             }
         }
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
+        let file = std::env::temp_dir().join(format!("weir-not-utf-8-{}", std::process::id()));
+        std::fs::write(&file, b"ports: {}\nsocket: d\xe9mon\n").unwrap();
+        let loaded = load(&file, &Options::default()).unwrap();
+        std::fs::remove_file(&file).unwrap();
+        assert!(loaded.plan.is_none());
+        let said = loaded.report.to_string();
+        assert!(said.contains(":2:10: error: this is not UTF-8: byte 0xe9"), "{said}");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //!
 //! The daemon does not print; it has a log ([`crate::daemon`]).
 
+use crate::commands::{BadInput, bad_input};
 use anyhow::{Context, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use signal_hook::consts::SIGPIPE;
@@ -44,7 +45,7 @@ pub fn end(result: Result<ExitCode>) -> ExitCode {
                 let _ = emulate_default_handler(SIGPIPE);
             }
             complain(format_args!("weir: {error:#}\n"));
-            ExitCode::FAILURE
+            if error.is::<BadInput>() { bad_input() } else { ExitCode::FAILURE }
         }
     }
 }

@@ -50,6 +50,19 @@ impl Report {
         Report { file: file.to_string(), text: text.to_string(), ..Report::default() }
     }
 
+    /// Reports that the file is not UTF-8 from byte `good` on.
+    #[must_use]
+    pub fn not_utf8(file: &str, bytes: &[u8], good: usize) -> Report {
+        let before = String::from_utf8_lossy(&bytes[..good]);
+        let line = before.matches('\n').count() as u32 + 1;
+        let column = before.chars().rev().take_while(|&one| one != '\n').count() as u32 + 1;
+        let mut report = Report::new(file, &String::from_utf8_lossy(bytes));
+        let message =
+            format!("this is not UTF-8: byte {:#04x}", bytes.get(good).copied().unwrap_or_default());
+        report.error_help(Span { line, column, length: 1 }, message, "save the file as UTF-8");
+        report
+    }
+
     /// Adds an error.
     pub fn error(&mut self, span: Span, message: impl Into<String>) {
         self.push(Severity::Error, span, message.into(), None);

@@ -18,6 +18,7 @@ mod run_time;
 pub mod schema;
 pub mod section;
 pub mod sets;
+pub mod socket;
 mod take;
 pub mod tunnels;
 pub mod value;

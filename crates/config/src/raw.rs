@@ -6,7 +6,8 @@
 
 use crate::diagnostic::{Report, Span};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
-use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 /// The largest depth of nesting; the format itself needs nine levels.
 const DEPTH_MAX: usize = 64;
@@ -67,14 +68,45 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
     match serde_saphyr::from_str_with_options::<Spanned<Typed>>(text, options) {
         Ok(typed) => Some(node(typed, text)),
         Err(error) => {
-            let span = error.location().map(|at| span(&at)).unwrap_or_default();
-            let message = error.without_snippet().to_string();
-            // The report states the place, so remove it from the message.
-            let message = message.split(" at line ").next().unwrap_or_default();
-            report.error(span, format!("this is not YAML: {message}"));
+            report.error(error.location().map(|at| span(&at)).unwrap_or_default(), message(&error));
             None
         }
     }
+}
+
+/// Says what is wrong with a text that could not be read, in the words of YAML and not of its parser.
+fn message(error: &Error) -> String {
+    match error.without_snippet() {
+        Error::AliasError { error, .. } => message(error),
+        Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => too_deep(),
+        Error::Budget { breach: BudgetBreach::Documents { .. }, .. } | Error::MultipleDocuments { .. } => {
+            "a second document begins here: a file has one, so remove `---` or what follows".to_string()
+        }
+        Error::Budget {
+            breach:
+                BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } | BudgetBreach::ScalarBytes { .. },
+            ..
+        } => format!("this file is too large: {NODES_MAX} values at most"),
+        Error::Budget { breach: BudgetBreach::SequenceUnbalanced, .. } => {
+            "this is not YAML: a list or mapping ends that did not begin".to_string()
+        }
+        Error::Budget { .. }
+        | Error::AliasReplayCounterOverflow { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasExpansionLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            "anchors (`&name`) and aliases (`*name`) stand for too much here: write it out".to_string()
+        }
+        other => match UserMessageFormatter.format_message(other) {
+            // The scanner's own limit, of 255.
+            deep if deep.contains("recursion limit") => too_deep(),
+            message => format!("this is not YAML: {message}"),
+        },
+    }
+}
+
+fn too_deep() -> String {
+    format!("this is nested too deeply: {DEPTH_MAX} levels at most")
 }
 
 /// What serde sees: numbers and booleans are resolved already; their spelling is taken from the text.
@@ -205,5 +237,29 @@ mod tests {
     fn deep_nesting_is_refused() {
         let (node, report) = read(&"[".repeat(10_000));
         assert_eq!((node, report.errors()), (None, 1));
+        assert!(report.to_string().contains("nested too deeply: 64 levels at most"), "{report}");
+    }
+
+    #[test]
+    fn what_the_parser_refuses_is_said_without_its_own_words() {
+        let doubling: String =
+            (1..40).map(|at| format!("a{at}: &a{at} [*a{}, *a{}]\n", at - 1, at - 1)).collect();
+        let anchors = format!("a0: &a0 x\n{doubling}");
+        let many: String = (0..60_000).map(|at| format!("- &a{at} x\n")).collect();
+        for (text, said) in [
+            (anchors.as_str(), "stand for too much"),
+            (many.as_str(), "stand for too much"),
+            ("a: 1\n---\nb: 2\n", "a second document begins here"),
+            ("a: *b\n", "not YAML"),
+            ("a: !!binary \"?\"\n", "not YAML"),
+        ] {
+            let (node, report) = read(text);
+            let report = report.to_string();
+            assert_eq!(node, None, "{said}");
+            assert!(report.contains(said), "{report}");
+            for word in ["Breach", "breached", "RecordedAnchor", "Options", "from_str", " { ", "serde"] {
+                assert!(!report.lines().next().unwrap_or_default().contains(word), "{report}");
+            }
+        }
     }
 }

@@ -4,13 +4,10 @@ use super::External;
 use crate::App;
 use crate::kind::{Configured, Scope};
 use config::raw::Node;
-use config::section::{Section, text};
-use config::{Key, Report, Shape};
+use config::section::Section;
+use config::{Key, Report, Shape, socket};
 use std::path::Path;
 use std::sync::Arc;
-
-/// Bytes of a unix socket's path at most: `sun_path` less its zero byte.
-const SOCKET_PATH_MAX: usize = 107;
 
 pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called: pipes forward to it by this name";
@@ -46,10 +43,10 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
 fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
     let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
-    let socket = section.needed("socket", scope.report);
-    let socket = socket.and_then(|node| socket_path(node, scope.report));
+    let path = section.needed("socket", scope.report);
+    let path = path.and_then(|node| socket::path(node, scope.report));
     let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
-    Some(External::new(name?, socket?.into(), origin))
+    Some(External::new(name?, path?.into(), origin))
 }
 
 /// A socket is one app's.
@@ -65,20 +62,5 @@ fn alone(
     let section = Section::read(node, KEYS, &mut Report::default());
     let span = section.get("socket").unwrap_or(node).span;
     report.error(span, format!("this is the socket of {who} already: every app has one of its own"));
-    None
-}
-
-fn socket_path<'a>(node: &'a Node, report: &mut Report) -> Option<&'a str> {
-    let path = text(node, "a path", report)?;
-    let wrong = if path.is_empty() || path.ends_with('/') {
-        "names no file".to_string()
-    } else if path.len() > SOCKET_PATH_MAX {
-        format!("has {} bytes and a socket's path {SOCKET_PATH_MAX} at most", path.len())
-    } else if path.contains('\0') {
-        "has a zero byte in it".to_string()
-    } else {
-        return Some(path);
-    };
-    report.error_help(node.span, format!("the path {wrong}"), "such as /run/weir/slow_path.sock");
     None
 }

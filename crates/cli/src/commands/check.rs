@@ -1,10 +1,10 @@
 //! `weir check FILE`: everything that is wrong with a configuration, each error with its line and a caret.
 
 use super::bad_input;
-use crate::config::{Loaded, Plan};
+use crate::config::{Loaded, Plan, PortKind, Report};
 use crate::{import, output};
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Arguments of `weir check`.
@@ -22,7 +22,10 @@ pub struct Arguments {
 /// # Errors
 /// The file cannot be read, or standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let loaded = import::load(&arguments.file, &import::Options::default())?;
+    let mut loaded = import::load(&arguments.file, &import::Options::default())?;
+    if let Some(plan) = &loaded.plan {
+        absent_interfaces(plan, &mut loaded.report);
+    }
     let report = &loaded.report;
     output::complain(report);
     output::line(summary(&arguments.file.display().to_string(), &loaded))?;
@@ -33,6 +36,25 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             "diagnostics": report.json() }))?;
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
+}
+
+/// Warns of interfaces that do not exist on this host now: they may later, or on another host, so this is no
+/// error until `weir run`.
+fn absent_interfaces(plan: &Plan, report: &mut Report) {
+    let interfaces = Path::new("/sys/class/net");
+    if !interfaces.is_dir() {
+        return;
+    }
+    for (port, declared) in plan.ports.iter().zip(&plan.program.ports) {
+        let PortKind::Xdp(xdp) = &port.kind else { continue };
+        if !interfaces.join(&xdp.interface).exists() {
+            let message = format!(
+                "there is no interface `{}` on this host now: `weir run` will need it",
+                xdp.interface
+            );
+            report.warning(report.span_of(declared.origin), message);
+        }
+    }
 }
 
 fn summary(file: &str, loaded: &Loaded) -> String {

@@ -1,12 +1,11 @@
 //! `weir explain`: what happens to a packet and why, in a file's program or, with `--live`, in the daemon's.
 
-use super::bad_input;
 use super::show::Connection;
+use super::{bad_input, packet};
 use crate::explain::{Explanation, Names};
 use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::program::PortId;
-use packet::craft::Recipe;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,10 +70,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 fn bytes(arguments: &Arguments) -> Result<Vec<u8>> {
     match (&arguments.packet, &arguments.pcap) {
-        (Some(recipe), _) => {
-            let recipe: Recipe = recipe.parse().map_err(|error| anyhow!("--packet: {error}"))?;
-            Ok(recipe.build())
-        }
+        (Some(recipe), _) => Ok(packet(recipe)?),
         (None, Some(pcap)) => replay::frame(pcap, arguments.frame),
         (None, None) => bail!("give --packet or --pcap"),
     }

@@ -24,7 +24,7 @@ pub enum Source {
 /// The file cannot be read.
 pub fn run(source: &Source) -> Result<ExitCode> {
     let Source::Xenoflow { file, options } = source;
-    match import::xenoflow(file, &import::text(file)?, options) {
+    match import::text(file)?.and_then(|text| import::xenoflow(file, &text, options)) {
         Ok(yaml) => {
             output::print(yaml)?;
             Ok(ExitCode::SUCCESS)

@@ -1,10 +1,10 @@
 //! `weir inject`: sends frames through a port of the running daemon, or through its program, one after the
 //! other.
 
+use super::packet;
 use super::show::Connection;
 use crate::{output, replay};
-use anyhow::{Context, Result, anyhow};
-use packet::craft::Recipe;
+use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -55,8 +55,7 @@ type Frames = Box<dyn Iterator<Item = Result<Vec<u8>>>>;
 
 fn frames(arguments: &Arguments) -> Result<Frames> {
     if let Some(recipe) = &arguments.packet {
-        let recipe: Recipe = recipe.parse().map_err(|error| anyhow!("--packet: {error}"))?;
-        return Ok(Box::new(std::iter::once(Ok(recipe.build()))));
+        return Ok(Box::new(std::iter::once(Ok(packet(recipe)?))));
     }
     let path = arguments.pcap.as_ref().context("give --packet or a recording")?;
     match arguments.frame {

@@ -12,6 +12,7 @@ pub mod schema;
 pub mod show;
 
 use crate::config::SOCKET;
+use packet::craft::Recipe;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,6 +23,27 @@ pub const BAD_INPUT: u8 = 2;
 #[must_use]
 pub fn bad_input() -> ExitCode {
     ExitCode::from(BAD_INPUT)
+}
+
+/// Invalid input, for which the exit code is [`BAD_INPUT`].
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// The frame that `--packet` describes.
+///
+/// # Errors
+/// Says which word is wrong.
+pub fn packet(text: &str) -> Result<Vec<u8>, BadInput> {
+    let recipe = text.parse::<Recipe>().map_err(|error| BadInput(format!("--packet: {error}")));
+    recipe.map(|recipe| recipe.build())
 }
 
 /// The control socket to use: the one asked for, the configured one, the one in `WEIR_SOCKET`, or the

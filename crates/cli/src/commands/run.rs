@@ -1,7 +1,7 @@
 //! `weir run FILE`: the daemon in the foreground. SIGHUP or `weir reload` swaps the program, SIGTERM stops
 //! it.
 
-use super::{bad_input, socket};
+use super::{BadInput, bad_input, socket};
 use crate::config::SOCKET;
 use crate::log::{Level, Log};
 use crate::{daemon, import, output};
@@ -40,6 +40,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         }
         let configured = Some(plan.socket).filter(|path| path != Path::new(SOCKET));
         plan.socket = socket(arguments.socket.clone(), configured);
+        if let Some(wrong) = plan.socket.to_str().and_then(::config::socket::wrong) {
+            return Err(
+                BadInput(format!("the control socket's path {wrong}: {}", plan.socket.display())).into()
+            );
+        }
         Ok(plan)
     };
     let first = import::load(&arguments.file, &arguments.import)?;

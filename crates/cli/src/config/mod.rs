@@ -4,6 +4,7 @@
 //!
 //! `docs/configuration.md` describes every key.
 
+mod conflicts;
 mod plan;
 #[cfg(test)]
 mod tests;

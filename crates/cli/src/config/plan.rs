@@ -1,6 +1,7 @@
 //! From the document to a plan: resolves names, checks ranges, expands apps into pipes, and checks the whole
 //! program.
 
+use super::conflicts;
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::pipes;
@@ -8,6 +9,7 @@ use ::config::ports::{self, PortConfig, PortKind, Take, Xdp};
 use ::config::raw::Node;
 use ::config::section::{Section, list, name, number, pairs, parsed, text};
 use ::config::sets;
+use ::config::socket;
 use ::config::tunnels;
 use ::config::{Frames, Key, Report, Shape, Span};
 use apps::kind::{self, Apps, Scope};
@@ -95,7 +97,7 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
         busy: section.boolean("busy", report),
         apps: Apps::default(),
         attachments: Attachments::default(),
-        socket: section.get("socket").and_then(|node| text(node, "a path", report)).unwrap_or(SOCKET).into(),
+        socket: section.get("socket").and_then(|node| socket::path(node, report)).unwrap_or(SOCKET).into(),
         metrics: section
             .get("metrics")
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
@@ -153,6 +155,8 @@ impl<'a> Builder<'a> {
         if self.plan.ports.is_empty() {
             report.error(self.section.span, "there is no port: write `ports: { p0: { xdp: eth0 } }`");
         }
+        let spans: Vec<Span> = self.program.ports.iter().map(|port| report.span_of(port.origin)).collect();
+        conflicts::report(&self.plan.ports, &spans, report);
         for (called, span, _) in self.named("groups", report) {
             let group = Group::new(called, Fill::Maglev, sets::MAGLEV_SIZE);
             self.program.group(group.origin(report.origin(span)));

@@ -352,7 +352,7 @@ fn inject_sends_packets_and_recordings() {
     inject(&["p7", "two.pcap"]).refused(1, &["after 0 frames", "no port `p7`"]);
     inject(&["p0", "two.pcap", "--frame", "3"]).refused(1, &["2 frames", "no frame 3"]);
     inject(&["p0", "none.pcap"]).refused(1, &["none.pcap", "No such file"]);
-    inject(&["p0", "--packet", "dport=x"]).refused(1, &["--packet"]);
+    inject(&["p0", "--packet", "dport=x"]).refused(2, &["--packet"]);
     for wrong in
         [&["p0"][..], &["p0", "two.pcap", "--packet", FAST], &["p0", "--packet", FAST, "--frame", "1"]]
     {

@@ -72,8 +72,6 @@ fn bad_yaml_and_missing_files_are_one_sentence() {
     let said = weir(folder.path(), &["check", "bad.yaml"]);
     assert_eq!(said.code, Some(2));
     assert!(said.err.contains("bad.yaml:") && said.err.contains("not YAML"), "{}", said.err);
-    folder.write("binary.yaml", b"\xff\xfe\x00");
-    weir(folder.path(), &["check", "binary.yaml"]).refused(1, &["binary.yaml", "UTF-8"]);
     for command in ["check", "replay", "explain", "run"] {
         let mut arguments = vec![command, "none.yaml"];
         if command == "explain" {
@@ -92,4 +90,104 @@ fn bad_yaml_and_missing_files_are_one_sentence() {
         let said = weir(folder.path(), arguments);
         assert_eq!(said.code, Some(2), "{arguments:?}: {}", said.err);
     }
+}
+
+#[test]
+fn a_file_that_is_not_utf_8_is_told_like_any_other_error() {
+    let folder = Folder::new();
+    folder.write("latin.yaml", b"ports: { p0: { mem: ~ } }\nsocket: d\xe9mon.sock\n");
+    for arguments in [
+        &["check", "latin.yaml"][..],
+        &["run", "latin.yaml"],
+        &["replay", "latin.yaml"],
+        &["explain", "latin.yaml", "--packet", "dport=1"],
+    ] {
+        let said = weir(folder.path(), arguments);
+        assert_eq!(said.code, Some(2), "{arguments:?}: {}", said.err);
+        let first = said.err.lines().next().unwrap_or_default();
+        assert!(first.starts_with("latin.yaml:2:10: error: this is not UTF-8: byte 0xe9"), "{first}");
+    }
+    assert_eq!(weir(folder.path(), &["check", "latin.yaml"]).out, "latin.yaml: 1 error, 0 warnings\n");
+    folder.write("binary.yaml", b"\xff\xfe\x00");
+    assert_eq!(weir(folder.path(), &["check", "binary.yaml"]).code, Some(2));
+}
+
+/// Checks a configuration and returns the exit code and what was said.
+fn check(text: &str) -> (Option<i32>, String) {
+    let folder = Folder::new();
+    folder.write("weir.yaml", text);
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    (said.code, said.err)
+}
+
+#[test]
+fn an_interface_that_is_absent_is_a_warning() {
+    let (code, said) = check(
+        "ports: { p0: { xdp: weirabsent0, take: [{ dst: 10.0.0.1 }], root: a } }
+pipes: { a: { type: basic, forward: p0, miss: drop, entries: [{}] } }
+",
+    );
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("weir.yaml:1:10: warning: there is no interface `weirabsent0` on this host now"),
+        "{said}"
+    );
+    let (_, said) = check(
+        "ports: { p0: { xdp: lo, take: [{ dst: 10.0.0.1 }], root: a } }
+pipes: { a: { type: basic, forward: p0, miss: drop, entries: [{}] } }
+",
+    );
+    assert_eq!(said, "");
+}
+
+#[test]
+fn what_two_ports_cannot_share_is_an_error() {
+    for (ports, why) in [
+        ("{ p0: { xdp: lo }, p1: { xdp: lo } }", "interface `lo` is port `p0` already"),
+        (
+            "{ p0: { pcap: { out: x.pcap } }, p1: { pcap: { out: ./x.pcap } } }",
+            "writes ./x.pcap, and so does `out` of port `p0`",
+        ),
+        (
+            "{ p0: { pcap: { out: x.pcap, kernel: x.pcap } } }",
+            "`kernel` of port `p0` writes x.pcap, and so does `out`",
+        ),
+        (
+            "{ p0: { pcap: { in: x.pcap } }, p1: { mem: ~, trace: x.pcap } }",
+            "which `trace` of port `p1` writes",
+        ),
+    ] {
+        let (code, said) = check(&format!("ports: {ports}\n"));
+        assert_eq!(code, Some(2), "{ports}: {said}");
+        assert!(said.contains(why) && said.contains("weir.yaml:1:"), "{ports}: {said}");
+    }
+    let (code, said) =
+        check("ports: { p0: { pcap: { out: /dev/null } }, p1: { pcap: { out: /dev/null } } }\n");
+    assert_eq!(code, Some(0), "{said}");
+}
+
+#[test]
+fn a_socket_path_that_is_too_long_is_an_error() {
+    let long = "s".repeat(108);
+    let (code, said) = check(&format!("socket: {long}\nports: {{ p0: {{ mem: ~ }} }}\n"));
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("weir.yaml:1:9: error: the path has 108 bytes and a socket's path 107 at most"),
+        "{said}"
+    );
+    let folder = Folder::new();
+    folder.write("weir.yaml", "ports: { p0: { mem: ~ } }\n");
+    let said = weir(folder.path(), &["run", "weir.yaml", "--socket", &long]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    assert!(said.err.contains("the control socket's path has 108 bytes"), "{}", said.err);
+}
+
+#[test]
+fn the_words_of_the_parser_are_not_shown() {
+    let mut text = "a0: &a0 [x, x]\n".to_string();
+    (1..40).for_each(|at| text += &format!("a{at}: &a{at} [*a{0}, *a{0}]\n", at - 1));
+    let (code, said) = check(&text);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("stand for too much here"), "{said}");
+    assert!(!said.contains("budget") && !said.contains("RecordedAnchor"), "{said}");
 }

@@ -83,10 +83,10 @@ fn frames_of_a_recording_are_numbered_from_one() {
 fn bad_packets_are_one_sentence() {
     let folder = prepared();
     let explain = |packet: &str| weir(folder.path(), &["explain", "weir.yaml", "--packet", packet]);
-    explain("src=192.0.2.300").refused(1, &["--packet", "`src=192.0.2.300`", "column 1"]);
-    explain("proto=udp sprot=1").refused(1, &["`sprot=1`", "column 11", "no such key"]);
-    explain("src=10.0.0.1 dst=fd00::1").refused(1, &["both be IPv4 or both be IPv6"]);
-    explain("hex=abc").refused(1, &["even number of hex digits"]);
+    explain("src=192.0.2.300").refused(2, &["--packet", "`src=192.0.2.300`", "column 1"]);
+    explain("proto=udp sprot=1").refused(2, &["`sprot=1`", "column 11", "no such key"]);
+    explain("src=10.0.0.1 dst=fd00::1").refused(2, &["both be IPv4 or both be IPv6"]);
+    explain("hex=abc").refused(2, &["even number of hex digits"]);
     // A frame too long for any chunk cannot pass through the engine, but must not cause a panic.
     assert!(explain("len=60000 dst=10.0.0.53").code.is_some_and(|code| code <= 1));
 }

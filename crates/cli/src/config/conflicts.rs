@@ -1,0 +1,87 @@
+//! What two ports cannot share: an interface, a device, a file that one of them writes. Here the mistake is
+//! shown with its line; later it would cost a start of the daemon, or frames.
+
+use ::config::ports::{PortConfig, PortKind};
+use ::config::{Report, Span};
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+/// What ports use, and which used it first.
+#[derive(Default)]
+struct Used {
+    devices: HashMap<String, String>,
+    written: HashMap<PathBuf, String>,
+}
+
+/// Reports what several ports use. `spans` has the place of each port.
+pub fn report(ports: &[PortConfig], spans: &[Span], report: &mut Report) {
+    let mut used = Used::default();
+    for (port, span) in ports.iter().zip(spans) {
+        used.device(port, *span, report);
+        for (key, path) in written(port) {
+            used.file(port, (key, path), *span, report);
+        }
+    }
+    for (port, span) in ports.iter().zip(spans) {
+        let PortKind::Pcap { input: Some(input), .. } = &port.kind else { continue };
+        if let Some(by) = used.written.get(&same(input)) {
+            let message = format!(
+                "port `{}` receives {}, which {by} writes: the recording would be lost",
+                port.name,
+                input.display()
+            );
+            report.error(*span, message);
+        }
+    }
+}
+
+impl Used {
+    fn device(&mut self, port: &PortConfig, span: Span, report: &mut Report) {
+        let device = match &port.kind {
+            PortKind::Xdp(xdp) => format!("interface `{}`", xdp.interface),
+            PortKind::Dpdk { devargs, .. } => format!("device `{devargs}`"),
+            PortKind::Pcap { .. } | PortKind::Mem => return,
+        };
+        if let Some(first) = self.devices.get(&device) {
+            let message = format!("{device} is port `{first}` already");
+            report.error_help(span, message, "an interface is one port, with all queues that it needs");
+        } else {
+            self.devices.insert(device, port.name.clone());
+        }
+    }
+
+    fn file(&mut self, port: &PortConfig, (key, path): (&str, &Path), span: Span, report: &mut Report) {
+        let by = format!("`{key}` of port `{}`", port.name);
+        if let Some(first) = self.written.get(&same(path)) {
+            let message = format!("{by} writes {}, and so does {first}", path.display());
+            report.error_help(span, message, "every recording needs a file of its own");
+        } else {
+            self.written.insert(same(path), by);
+        }
+    }
+}
+
+/// The files that a port writes, with the keys that name them.
+fn written(port: &PortConfig) -> Vec<(&'static str, &Path)> {
+    let mut files = vec![("trace", port.trace.as_deref())];
+    if let PortKind::Pcap { output, kernel, .. } = &port.kind {
+        files.extend([("out", output.as_deref()), ("kernel", kernel.as_deref())]);
+    }
+    let regular = |path: &&Path| !is_device(path);
+    files.into_iter().filter_map(|(key, path)| Some((key, path.filter(regular)?))).collect()
+}
+
+/// Whether this is a device such as `/dev/null`, which may be written twice.
+fn is_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
+}
+
+/// The same path for the same file, however it is written, even if it does not exist yet.
+fn same(path: &Path) -> PathBuf {
+    let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let in_folder = || {
+        let folder = absolute().parent()?.canonicalize().ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    path.canonicalize().ok().or_else(in_folder).unwrap_or_else(absolute)
+}
