@@ -33,8 +33,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub const NESTING_MAX: usize = 4;
 /// Bytes of a frame at most: the largest IPv4 datagram, and every offset fits 16 bits.
 pub const FRAME_MAX: usize = 65535;
-/// Words of IPv4 options at most: the header length has four bits (RFC 791 §3.1).
-pub const OPTIONS_MAX: u8 = 10;
+/// 4-byte words of IPv4 options at most: the header length has four bits (RFC 791 §3.1).
+pub const OPTIONS_MAX: usize = 10;
 /// IPv6 extension headers at most: twice what the parser follows.
 pub const EXTENSIONS_MAX: usize = 16;
 
@@ -48,7 +48,7 @@ pub struct Recipe {
     pub eth_dst: [u8; 6],
     /// The outer (or only) VLAN tag.
     pub vlan: Option<Tag>,
-    /// The inner VLAN tag; the outer one then has TPID 0x88a8 (IEEE 802.1ad).
+    /// The inner VLAN tag.
     pub second_vlan: Option<Tag>,
     /// What the Ethernet header leads to.
     pub body: Body,
@@ -80,6 +80,10 @@ pub struct Tag {
     pub vid: u16,
     /// Priority, 3 bits.
     pub pcp: u8,
+    /// Drop eligible.
+    pub dei: bool,
+    /// Its TPID, if it is not 0x8100, or for the outer of two tags 0x88a8 (IEEE 802.1ad).
+    pub tpid: Option<u16>,
 }
 
 /// An ARP packet. The sender's MAC address is the frame's, the target's is the frame's for a reply and 0 for
@@ -113,8 +117,8 @@ pub struct Ip {
     pub fragment: Option<Fragment>,
     /// IPv6 flow label, 20 bits.
     pub flow_label: u32,
-    /// 4-byte words of NOP options (IPv4).
-    pub options: u8,
+    /// Options (IPv4), a multiple of 4 bytes.
+    pub options: Vec<u8>,
     /// Extension headers in their order (IPv6); a fragment header follows them.
     pub extensions: Vec<Extension>,
     /// Checksum of the IPv4 header.
@@ -141,15 +145,26 @@ pub struct Fragment {
     pub more: bool,
 }
 
-/// An IPv6 extension header of 8 bytes that asks for nothing (RFC 8200 §4).
+/// An IPv6 extension header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Its kind.
+    pub kind: ExtensionKind,
+    /// What follows its next header and length.
+    pub content: Vec<u8>,
+}
+
+/// Kinds of extension headers besides the fragment header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extension {
-    /// Hop-by-hop options, padding only.
+pub enum ExtensionKind {
+    /// Hop-by-hop options (RFC 8200 §4.3).
     HopByHop,
-    /// Destination options, padding only.
-    Destination,
-    /// A routing header with no segments left.
+    /// A routing header (RFC 8200 §4.4).
     Routing,
+    /// An authentication header (RFC 4302).
+    Authentication,
+    /// Destination options (RFC 8200 §4.6).
+    Destination,
 }
 
 /// What IP leads to.
@@ -234,6 +249,8 @@ const ETH_SRC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ETH_DST: [u8; 6] = [2, 0, 0, 0, 0, 2];
 /// TTL and hop limit when none is said.
 const TTL: u8 = 64;
+/// An IPv4 option that does nothing (RFC 791 §3.1).
+const NOP: u8 = 1;
 /// TCP window when none is said.
 const WINDOW: u16 = 65535;
 
@@ -263,7 +280,7 @@ impl Default for Ip {
             dont_fragment: false,
             fragment: None,
             flow_label: 0,
-            options: 0,
+            options: Vec::new(),
             extensions: Vec::new(),
             checksum: Checksum::Good,
             transport: Transport::Udp(Udp {

@@ -86,6 +86,15 @@ fn text_is_as_a_person_writes_it() {
         "src=fd00::1 dst=fd00::2 tunnel=ipip inner(src=10.1.0.1 dst=10.1.0.2 proto=udp sport=1 dport=2)",
         "src=10.0.0.1 dst=10.0.0.2 proto=udp sport=9 dport=6080 tunnel=gue inner(src=fd00::1 dst=fd00::2 \
             proto=udp sport=1 dport=2)",
+        "vlan=5 second_vlan=6@0x88a8 src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1 dport=2",
+        "vlan=100.3.dei@0x88a8 arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2",
+        "vlan=1@0x8100 second_vlan=2.0.dei src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1 dport=2",
+        "src=10.0.0.1 dst=10.0.0.2 ip_options=94040000 proto=udp sport=1 dport=2",
+        "src=10.0.0.1 dst=10.0.0.2 options=2 proto=udp sport=1 dport=2",
+        "src=fd00::1 dst=fd00::2 ext=hbh:050200000100,routing:020100000000fd000000000000000000000000000009 \
+            proto=udp sport=1 dport=2",
+        "src=fd00::1 dst=fd00::2 ext=ah:000000000001000000020102030405060708090a0b0c proto=17",
+        "src=fd00::1 dst=fd00::2 ext=dst,ah frag=8+ id=9 proto=17 payload=01",
         "type=0x88cc payload=0102 trailer=00",
         "hex=0102",
         "hex=",
@@ -130,14 +139,26 @@ fn errors_say_where_and_what_to_do() {
         let found = problem(text);
         assert!(matches!(found, Err((place, Problem::OutOfPlace(_))) if place == at), "{text}: {found:?}");
     }
-    for text in
-        ["ttl=256", "src=10.0.0", "frag=7", "vlan=4096", "vlan=1.8", "payload=0", "proto=+1", "options=11"]
-    {
+    for text in [
+        "ttl=256",
+        "src=10.0.0",
+        "frag=7",
+        "vlan=4096",
+        "vlan=1.8",
+        "vlan=1@0x9100",
+        "ip_options=010101",
+        "payload=0",
+        "proto=+1",
+        "options=11",
+    ] {
         let found = problem(text);
         assert!(matches!(found, Err((0, Problem::Expected(_)))), "{text}: {found:?}");
     }
     assert_eq!(problem("proto=tcp flags=SX").map_err(|error| error.0), Err(10));
-    assert_eq!(problem("src=fd00::1 ext=ah").map_err(|error| error.0), Err(12));
+    for text in ["ext=esp", "ext=hbh:00", "ext=dst:0102030405", "ext=ah:00", "ext=hbh:01040000000001"] {
+        assert_eq!(problem(&format!("src=fd00::1 {text}")).map_err(|error| error.0), Err(12), "{text}");
+    }
+    assert_eq!(problem("options=1 ip_options=01010101").map_err(|error| error.0), Err(10));
     let sentence = "src=10.0.0.1 ttl=300".parse::<Recipe>().unwrap_err().to_string();
     assert_eq!(sentence, "`ttl=300` at column 14: the value must be a number, 255 at most");
 }

@@ -1,7 +1,9 @@
 //! From a recipe to bytes: each header is a small function that appends itself to what lies in front of its
 //! payload.
 
-use super::{Addresses, Arp, Body, Checksum, Extension, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp};
+use super::{
+    Addresses, Arp, Body, Checksum, Extension, ExtensionKind, Icmp, Ip, Recipe, Tag, Tcp, Transport, Udp,
+};
 use crate::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
     Sum, checksum,
@@ -36,9 +38,9 @@ impl Recipe {
             .map(|tag| (outer_tpid, tag))
             .into_iter()
             .chain(self.second_vlan.map(|t| (ETHER_VLAN, t)));
-        for (tpid, Tag { vid, pcp }) in tags {
-            frame.extend(tpid.to_be_bytes());
-            frame.extend((u16::from(pcp) << 13 | vid & 0xfff).to_be_bytes());
+        for (usual, Tag { vid, pcp, dei, tpid }) in tags {
+            frame.extend(tpid.unwrap_or(usual).to_be_bytes());
+            frame.extend((u16::from(pcp) << 13 | u16::from(dei) << 12 | vid & 0xfff).to_be_bytes());
         }
         frame.extend(ether_type.to_be_bytes());
         [&frame, packet.as_slice(), &self.trailer].concat()
@@ -69,7 +71,7 @@ impl Ip {
 
     /// RFC 791 §3.1.
     fn ipv4(&self, addresses: [[u8; 4]; 2], segment: &[u8]) -> Vec<u8> {
-        let mut header = vec![0; 20 + usize::from(self.options) * 4];
+        let mut header = vec![0; 20 + self.options.len()];
         let total_length = (header.len() + segment.len()) as u16;
         header[0] = 0x40 | (header.len() / 4) as u8;
         header[1] = self.dscp << 2 | self.ecn;
@@ -80,7 +82,7 @@ impl Ip {
         header[8] = self.ttl;
         header[9] = self.transport.protocol(true);
         header[12..20].copy_from_slice(&addresses.concat());
-        header[20..].fill(1); // NOP
+        header[20..].copy_from_slice(&self.options);
         let good = checksum(Sum::default().bytes(&header));
         put16(&mut header, 10, self.checksum.shown(good));
         [&header, segment].concat()
@@ -89,7 +91,7 @@ impl Ip {
     /// RFC 8200 §3, §4.
     fn ipv6(&self, addresses: [[u8; 16]; 2], segment: &[u8]) -> Vec<u8> {
         let protocol = self.transport.protocol(false);
-        let numbers: Vec<u8> = self.extensions.iter().map(|extension| extension.number()).collect();
+        let numbers: Vec<u8> = self.extensions.iter().map(|extension| extension.kind.number()).collect();
         let fragment = self.fragment.map(|_| FRAGMENT_HEADER);
         let mut next = numbers.into_iter().chain(fragment).chain([protocol]);
         let mut header = vec![0; 40];
@@ -194,21 +196,57 @@ impl Addresses {
 const FRAGMENT_HEADER: u8 = 44;
 
 impl Extension {
+    /// The header, which leads to `next`.
+    fn bytes(&self, next: u8) -> Vec<u8> {
+        let length = (2 + self.content.len()) / self.kind.unit() - self.kind.units_uncounted();
+        [&[next, length as u8], self.content.as_slice()].concat()
+    }
+}
+
+impl ExtensionKind {
+    /// All kinds.
+    pub(super) const ALL: [ExtensionKind; 4] = [
+        ExtensionKind::HopByHop,
+        ExtensionKind::Routing,
+        ExtensionKind::Authentication,
+        ExtensionKind::Destination,
+    ];
+
     pub(super) fn number(self) -> u8 {
         match self {
-            Extension::HopByHop => 0,
-            Extension::Routing => 43,
-            Extension::Destination => 60,
+            ExtensionKind::HopByHop => 0,
+            ExtensionKind::Routing => 43,
+            ExtensionKind::Authentication => 51,
+            ExtensionKind::Destination => 60,
         }
     }
 
-    fn bytes(self, next: u8) -> [u8; 8] {
-        match self {
+    /// A header of this kind that asks for nothing, as short as can be.
+    pub(super) fn blank(self) -> Extension {
+        let content = match self {
             // PadN over the six bytes of options (RFC 8200 §4.2).
-            Extension::HopByHop | Extension::Destination => [next, 0, 1, 4, 0, 0, 0, 0],
+            ExtensionKind::HopByHop | ExtensionKind::Destination => vec![1, 4, 0, 0, 0, 0],
             // Type 253 is for experiments (RFC 4727 §3.2); nodes ignore it when no segments are left.
-            Extension::Routing => [next, 0, 253, 0, 0, 0, 0, 0],
-        }
+            ExtensionKind::Routing => vec![253, 0, 0, 0, 0, 0],
+            // Neither an association nor a value to check.
+            ExtensionKind::Authentication => vec![0; 10],
+        };
+        Extension { kind: self, content }
+    }
+
+    /// Bytes that its length field counts by.
+    pub(super) fn unit(self) -> usize {
+        if self == ExtensionKind::Authentication { 4 } else { 8 }
+    }
+
+    /// Units that its length field leaves out (RFC 4302 §2.2, RFC 8200 §4.3).
+    pub(super) fn units_uncounted(self) -> usize {
+        if self == ExtensionKind::Authentication { 2 } else { 1 }
+    }
+
+    /// Bytes of the header with this length field.
+    pub(super) fn bytes(self, length: u8) -> usize {
+        (usize::from(length) + self.units_uncounted()) * self.unit()
     }
 }
 

@@ -4,12 +4,12 @@
 //! exact copy is believed. What no recipe says exactly stays hex.
 
 use super::{
-    Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, EXTENSIONS_MAX, Extension, FLAG_LETTERS, Fragment,
-    Icmp, Ip, Recipe, TTL, Tag, Tcp, Transport, Tunnel, Udp, WINDOW,
+    Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, Extension, ExtensionKind, FLAG_LETTERS, Fragment, Icmp,
+    Ip, NOP, Recipe, TTL, Tag, Tcp, Transport, Tunnel, Udp, WINDOW,
 };
 use crate::{
-    Base, Depth, ETHER_ARP, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
-    TunnelKind, TunnelPorts, parse,
+    Base, Depth, ETHER_ARP, ETHER_QINQ, ETHER_VLAN, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
+    PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind, TunnelPorts, parse,
 };
 use std::fmt::{Display, Formatter, Result as Written};
 
@@ -96,15 +96,18 @@ fn read(frame: &[u8], reading: Reading, nesting: usize) -> Option<Recipe> {
     let headers = parse(frame, Depth::L3).ok()?;
     let headers = headers.outer();
     let l3 = headers.at(Base::L3);
-    let tag = |at: usize| {
-        let word = be16(frame, at)?;
-        Some(Tag { vid: word & 0xfff, pcp: (word >> 13) as u8 })
+    let is_double = headers.layers.has(Layer::SecondVlan);
+    let tag = |at: usize, usual: u16| {
+        let (tpid, word) = (be16(frame, at - 2)?, be16(frame, at)?);
+        let (vid, pcp, dei) = (word & 0xfff, (word >> 13) as u8, word & 0x1000 != 0);
+        Some(Tag { vid, pcp, dei, tpid: Some(tpid).filter(|tpid| *tpid != usual) })
     };
+    let outer = if is_double { ETHER_QINQ } else { ETHER_VLAN };
     let mut recipe = Recipe {
         eth_dst: frame.get(..6)?.try_into().ok()?,
         eth_src: frame.get(6..12)?.try_into().ok()?,
-        vlan: if headers.layers.has(Layer::Vlan) { tag(14) } else { None },
-        second_vlan: if headers.layers.has(Layer::SecondVlan) { tag(18) } else { None },
+        vlan: if headers.layers.has(Layer::Vlan) { tag(14, outer) } else { None },
+        second_vlan: if is_double { tag(18, ETHER_VLAN) } else { None },
         ..Recipe::default()
     };
     let behind = frame.get(l3..)?;
@@ -170,7 +173,7 @@ fn read_ipv4(header: &[u8]) -> Option<Ip> {
         identification: u32::from(be16(header, 4)?),
         dont_fragment: fragment & 0x4000 != 0,
         fragment: Some(part).filter(|part| part.more || part.offset != 0),
-        options: ((header.len() - 20) / 4) as u8,
+        options: header.get(20..)?.to_vec(),
         checksum: Checksum::Value(be16(header, 10)?),
         ..Ip::default()
     })
@@ -187,20 +190,20 @@ fn read_ipv6(header: &[u8]) -> Option<Ip> {
         flow_label: first & 0xf_ffff,
         ..Ip::default()
     };
-    let mut next = *header.get(6)?;
-    for extension in header.get(40..)?.chunks_exact(8).take(EXTENSIONS_MAX + 1) {
-        match next {
-            44 => {
+    let (mut next, mut rest) = (*header.get(6)?, header.get(40..)?);
+    while let [following, length, ..] = *rest {
+        let kind = ExtensionKind::ALL.into_iter().find(|kind| kind.number() == next);
+        let bytes = kind.map_or(8, |kind| kind.bytes(length));
+        let (extension, behind) = rest.split_at_checked(bytes)?;
+        match kind {
+            Some(kind) => ip.extensions.push(Extension { kind, content: extension[2..].to_vec() }),
+            None => {
                 let part = be16(extension, 2)?;
                 ip.fragment = Some(Fragment { offset: part & 0xfff8, more: part & 1 != 0 });
                 ip.identification = be32(extension, 4)?;
             }
-            number => {
-                let known = [Extension::HopByHop, Extension::Destination, Extension::Routing];
-                ip.extensions.push(known.into_iter().find(|extension| extension.number() == number)?);
-            }
         }
-        next = extension[0];
+        (next, rest) = (following, behind);
     }
     Some(ip)
 }
@@ -305,10 +308,8 @@ fn say_frame(line: &mut Line, recipe: &Recipe) {
     line.mac_unless("eth.src", recipe.eth_src, ETH_SRC);
     line.mac_unless("eth.dst", recipe.eth_dst, ETH_DST);
     for (key, tag) in [("vlan", recipe.vlan), ("second_vlan", recipe.second_vlan)] {
-        match tag {
-            Some(Tag { vid, pcp: 0 }) => line.say(key, vid),
-            Some(Tag { vid, pcp }) => line.say(key, format_args!("{vid}.{pcp}")),
-            None => {}
+        if let Some(tag) = tag {
+            line.say(key, tag);
         }
     }
     match &recipe.body {
@@ -328,6 +329,17 @@ fn say_frame(line: &mut Line, recipe: &Recipe) {
     line.bytes_unless_empty("trailer", &recipe.trailer);
 }
 
+impl Display for Tag {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Written {
+        write!(f, "{}", self.vid)?;
+        if self.pcp != 0 || self.dei {
+            write!(f, ".{}", self.pcp)?;
+        }
+        f.write_str(if self.dei { ".dei" } else { "" })?;
+        self.tpid.map_or(Ok(()), |tpid| write!(f, "@{tpid:#06x}"))
+    }
+}
+
 fn say_ip(line: &mut Line, ip: &Ip) {
     match ip.addresses {
         Addresses::V4(src, dst) => line.words.push(format!("src={src} dst={dst}")),
@@ -337,13 +349,17 @@ fn say_ip(line: &mut Line, ip: &Ip) {
     line.say_unless("dscp", ip.dscp, 0);
     line.say_unless("ecn", ip.ecn, 0);
     if ip.addresses.is_ipv4() {
-        line.say_unless("options", ip.options, 0);
+        if ip.options.iter().all(|byte| *byte == NOP) {
+            line.say_unless("options", ip.options.len() / 4, 0);
+        } else {
+            line.bytes("ip_options", &ip.options);
+        }
         line.say_unless("df", u8::from(ip.dont_fragment), 0);
         line.checksum("ip_csum", ip.checksum);
     } else {
         line.say_unless("flow_label", ip.flow_label, 0);
-        let names = ip.extensions.iter().map(|extension| extension.name()).collect::<Vec<_>>();
-        line.say_unless("ext", names.join(","), String::new());
+        let all = ip.extensions.iter().map(Extension::to_string).collect::<Vec<_>>();
+        line.say_unless("ext", all.join(","), String::new());
     }
     if let Some(part) = ip.fragment {
         line.say("frag", format_args!("{}{}", part.offset, if part.more { "+" } else { "" }));
@@ -354,13 +370,25 @@ fn say_ip(line: &mut Line, ip: &Ip) {
     say_transport(line, ip);
 }
 
-impl Extension {
-    fn name(self) -> &'static str {
+impl ExtensionKind {
+    pub(super) fn name(self) -> &'static str {
         match self {
-            Extension::HopByHop => "hbh",
-            Extension::Destination => "dst",
-            Extension::Routing => "routing",
+            ExtensionKind::HopByHop => "hbh",
+            ExtensionKind::Routing => "routing",
+            ExtensionKind::Authentication => "ah",
+            ExtensionKind::Destination => "dst",
         }
+    }
+}
+
+impl Display for Extension {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Written {
+        f.write_str(self.kind.name())?;
+        if *self == self.kind.blank() {
+            return Ok(());
+        }
+        f.write_str(":")?;
+        self.content.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

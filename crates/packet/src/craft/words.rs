@@ -2,10 +2,13 @@
 //! a word that nobody took is out of place.
 
 use super::{
-    Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, FLAG_LETTERS, FRAME_MAX, Fragment, Icmp, Ip,
-    NESTING_MAX, OPTIONS_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, WINDOW, tunnel,
+    Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, ExtensionKind, FLAG_LETTERS, FRAME_MAX,
+    Fragment, Icmp, Ip, NESTING_MAX, NOP, OPTIONS_MAX, Recipe, TTL, Tag, Tcp, Transport, Udp, WINDOW, tunnel,
 };
-use crate::{PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind, TunnelPorts};
+use crate::{
+    ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind,
+    TunnelPorts,
+};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
@@ -15,7 +18,7 @@ const ETHERNET: usize = 14;
 const MAC: &str = "a MAC address like 02:00:00:00:00:01";
 const IPV4: &str = "an IPv4 address";
 const ADDRESS: &str = "an IPv4 or IPv6 address";
-const TAG: &str = "VID or VID.PCP, 4095.7 at most";
+const TAG: &str = "VID, VID.PCP or VID.PCP.dei, 4095.7 at most, and behind it perhaps @0x8100 or @0x88a8";
 const BITS_2: &str = "a number, 3 at most";
 const BITS_6: &str = "a number, 63 at most";
 const BITS_8: &str = "a number, 255 at most";
@@ -54,9 +57,14 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     ("df", "0 or 1", V4),
     ("frag", "OFFSET, or OFFSET+ when more follow; a multiple of 8, 65528 at most", IP),
     ("options", "a number of 4-byte words, 10 at most", V4),
+    ("ip_options", "hex digits of whole 4-byte words, 40 bytes at most", "IPv4 addresses, and no options="),
     ("ip_csum", CHECKSUM, V4),
     ("flow_label", BITS_20, V6),
-    ("ext", "hbh, dst and routing, separated by commas, 16 at most", V6),
+    (
+        "ext",
+        "hbh, dst, routing and ah, perhaps with content as in hbh:HEX, separated by commas, 16 at most",
+        V6,
+    ),
     ("sport", BITS_16, PORTS),
     ("dport", BITS_16, PORTS),
     ("flags", "letters of FSRPAUEC, or none", IN_TCP),
@@ -240,7 +248,10 @@ fn ip(words: &mut Words<'_>) -> Result<Ip, RecipeError> {
     if is_ipv4 {
         ip.identification = words.number("id", 0xffff)?.unwrap_or(0) as u32;
         ip.dont_fragment = words.number("df", 1)? == Some(1);
-        ip.options = words.number("options", u64::from(OPTIONS_MAX))?.unwrap_or(0) as u8;
+        ip.options = match words.number("options", OPTIONS_MAX as u64)? {
+            Some(count) => vec![NOP; count as usize * 4],
+            None => words.value("ip_options", options)?.unwrap_or_default(),
+        };
         ip.checksum = words.value("ip_csum", checksum)?.unwrap_or_default();
     } else {
         if ip.fragment.is_some() {
@@ -323,7 +334,7 @@ fn tcp(words: &mut Words<'_>) -> Result<Tcp, RecipeError> {
         acknowledgment: words.number("ack", 0xffff_ffff)?.unwrap_or(0) as u32,
         flags: words.value("flags", flags)?.unwrap_or(2),
         window: words.number("window", 0xffff)?.map_or(WINDOW, |window| window as u16),
-        options: words.value("tcp_options", tcp_options)?.unwrap_or_default(),
+        options: words.value("tcp_options", options)?.unwrap_or_default(),
         checksum: words.value("csum", checksum)?.unwrap_or_default(),
     })
 }
@@ -468,10 +479,18 @@ fn mac(value: &str) -> Option<[u8; 6]> {
 }
 
 fn tag(value: &str) -> Option<Tag> {
+    let (value, tpid) = value.split_once('@').map_or((value, None), |(value, tpid)| (value, Some(tpid)));
+    let tpid = match tpid {
+        Some(tpid) => {
+            Some(number(tpid).filter(|tpid| [ETHER_VLAN, ETHER_QINQ].map(u64::from).contains(tpid))?)
+        }
+        None => None,
+    };
+    let (value, dei) = value.strip_suffix(".dei").map_or((value, false), |value| (value, true));
     let (vid, pcp) = value.split_once('.').unwrap_or((value, "0"));
     let vid = number(vid).filter(|&vid| vid <= 0xfff)? as u16;
     let pcp = number(pcp).filter(|&pcp| pcp <= 7)? as u8;
-    Some(Tag { vid, pcp })
+    Some(Tag { vid, pcp, dei, tpid: tpid.map(|tpid| tpid as u16) })
 }
 
 fn protocol(value: &str) -> Option<Protocol> {
@@ -491,10 +510,19 @@ fn fragment(value: &str) -> Option<Fragment> {
 }
 
 fn extensions(value: &str) -> Option<Vec<Extension>> {
-    let names =
-        [("hbh", Extension::HopByHop), ("dst", Extension::Destination), ("routing", Extension::Routing)];
-    let extensions: Option<Vec<Extension>> = value.split(',').map(|name| choice(name, &names)).collect();
+    let extensions: Option<Vec<Extension>> = value.split(',').map(extension).collect();
     extensions.filter(|extensions| extensions.len() <= EXTENSIONS_MAX)
+}
+
+fn extension(value: &str) -> Option<Extension> {
+    let (name, content) =
+        value.split_once(':').map_or((value, None), |(name, content)| (name, Some(content)));
+    let kind = ExtensionKind::ALL.into_iter().find(|kind| kind.name() == name)?;
+    let Some(content) = content else { return Some(kind.blank()) };
+    let content = hex(content)?;
+    let (bytes, most) = (2 + content.len(), kind.bytes(u8::MAX));
+    let fits = bytes >= kind.bytes(0) && bytes <= most && bytes.is_multiple_of(kind.unit());
+    fits.then_some(Extension { kind, content })
 }
 
 fn flags(value: &str) -> Option<u8> {
@@ -505,8 +533,8 @@ fn flags(value: &str) -> Option<u8> {
     bits.filter(|bits| !bits.is_empty()).map(|bits| bits.iter().fold(0, |all, bit| all | bit))
 }
 
-fn tcp_options(value: &str) -> Option<Vec<u8>> {
-    hex(value).filter(|options| options.len() <= 40 && options.len() % 4 == 0)
+fn options(value: &str) -> Option<Vec<u8>> {
+    hex(value).filter(|options| options.len() <= OPTIONS_MAX * 4 && options.len().is_multiple_of(4))
 }
 
 fn checksum(value: &str) -> Option<Checksum> {

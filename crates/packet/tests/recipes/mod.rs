@@ -77,7 +77,11 @@ pub fn tunnel(inner: Text) -> Text {
 fn link() -> Text {
     let mac = any::<[u8; 6]>()
         .prop_map(|mac| format!("eth.src={}", mac.map(|byte| format!("{byte:02x}")).join(":")));
-    let tag = |key| (0..4096u32, 0..8u32).prop_map(move |(vid, pcp)| format!("{key}={vid}.{pcp}")).boxed();
+    let tag = |key| (0..4096u32, 0..8u32).prop_map(move |(vid, pcp)| format!("{key}={vid}.{pcp}"));
+    let tag = |key| {
+        let end = proptest::sample::select(vec!["", "", ".dei", "@0x88a8", ".dei@0x8100"]);
+        (tag(key), end).prop_map(|(tag, end)| tag + end).boxed()
+    };
     let tags = prop_oneof![3 => Just(String::new()).boxed(), 1 => tag("vlan"), 1 => joined(vec![tag("vlan"),
         tag("second_vlan")])];
     joined(vec![perhaps(mac), tags.boxed()])
@@ -130,7 +134,11 @@ fn v4() -> Text {
     joined(vec![
         address("src"),
         address("dst"),
-        perhaps(number("options", 0..=10)),
+        prop_oneof![
+            3 => perhaps(number("options", 0..=10)),
+            1 => (0..11usize).prop_map(|words| format!("ip_options={}", "94040000".repeat(words))),
+        ]
+        .boxed(),
         perhaps(number("df", 0..=1)),
         perhaps(csum),
     ])
@@ -145,7 +153,8 @@ fn v6() -> Text {
             })
             .boxed()
     };
-    let names = proptest::sample::select(vec!["hbh", "dst", "routing"]);
+    let names = vec!["hbh", "dst", "routing", "ah", "hbh:050200000100", "ah:0000000000010000000201020304"];
+    let names = proptest::sample::select(names);
     let ext = proptest::collection::vec(names, 1..7).prop_map(|names| format!("ext={}", names.join(",")));
     joined(vec![
         address("src", 0),
