@@ -4,7 +4,7 @@
 //! therefore the median of the ratios within rounds, whose turns are a fraction of a second apart, not the
 //! ratio of two medians.
 
-use super::turn::Turn;
+use super::turn::{Doubt, Turn};
 use lab::spread::Spread;
 use serde_json::{Value, json};
 use std::fmt;
@@ -70,13 +70,49 @@ impl Rounds {
         enough(both.map(|(ours, theirs)| ours.mpps / theirs.mpps).collect()).map(|ratios| ratios.median)
     }
 
-    fn is_void(&self, arm: usize) -> bool {
-        self.turns(arm).next().is_some() && self.rate(arm).is_none()
+    /// Why an arm has no rate, if it has turns.
+    fn void(&self, arm: usize) -> Option<Void> {
+        let (turns, good) = (self.turns(arm).count(), self.good(arm).count());
+        let doubted = |doubt| self.turns(arm).filter(|turn| turn.doubt == Some(doubt)).count();
+        let (slow, apart) = (doubted(Doubt::Slow), doubted(Doubt::Apart));
+        let void = || Void { arm: ARMS[arm], turns, good, slow, apart, lossy: turns - good - slow - apart };
+        (turns > 0 && self.rate(arm).is_none()).then(void)
     }
 }
 
 fn is_good(turn: &Turn) -> bool {
-    turn.dropped <= DROPPED_MAX && !turn.doubtful
+    turn.dropped <= DROPPED_MAX && turn.doubt.is_none()
+}
+
+/// Why an arm has no rate: what became of its turns.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+struct Void {
+    arm: &'static str,
+    turns: usize,
+    /// Turns that count; too few.
+    good: usize,
+    /// Turns whose counters took too long to read.
+    slow: usize,
+    /// Turns in which the sink was behind.
+    apart: usize,
+    /// Turns with loss, and nothing else against them.
+    lossy: usize,
+}
+
+impl fmt::Display for Void {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Void { arm, turns, good, slow, apart, lossy } = self;
+        write!(f, "{arm} is void: of {turns} turns {good} count, and {TURNS_MIN} are needed;")?;
+        let percent = 100.0 * DROPPED_MAX;
+        let reasons = [
+            (lossy, format!("dropped more than {percent:.1} % at the members")),
+            (slow, "had counters that took too long to read: other programs use this core".to_string()),
+            (apart, "had a sink that was behind: other programs use the second core".to_string()),
+        ];
+        let reasons = reasons.iter().filter(|(count, _)| **count > 0);
+        let reasons: Vec<String> = reasons.map(|(count, why)| format!("{count} {why}")).collect();
+        write!(f, " {}", reasons.join(", "))
+    }
 }
 
 fn enough(values: Vec<f64>) -> Option<Spread> {
@@ -92,7 +128,8 @@ pub struct Row {
     dropped: [Option<f64>; 4],
     weir_of_ovs_lb: Option<f64>,
     weir_of_ceiling: Option<f64>,
-    void: Vec<&'static str>,
+    /// Arms of which too few turns count, and why.
+    void: Vec<Void>,
 }
 
 impl Row {
@@ -104,7 +141,7 @@ impl Row {
             dropped: [0, 1, 2, 3].map(|arm| rounds.dropped(arm)),
             weir_of_ovs_lb: rounds.ratio(0, 1),
             weir_of_ceiling: rounds.ratio(0, 3),
-            void: (0..ARMS.len()).filter(|&arm| rounds.is_void(arm)).map(|arm| ARMS[arm]).collect(),
+            void: (0..ARMS.len()).filter_map(|arm| rounds.void(arm)).collect(),
         }
     }
 
@@ -137,7 +174,7 @@ impl Row {
     fn rate(&self, arm: usize) -> String {
         match self.median(arm) {
             Some(rate) => format!("{rate:.2}"),
-            None if self.void.contains(&ARMS[arm]) => "void".into(),
+            None if self.void.iter().any(|void| void.arm == ARMS[arm]) => "void".into(),
             None => "-".into(),
         }
     }
@@ -155,14 +192,8 @@ impl fmt::Display for Row {
             |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
         let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
-        for (name, share) in ARMS.into_iter().zip(self.dropped).filter(|(name, _)| self.void.contains(name)) {
-            let share = 100.0 * share.unwrap_or(1.0);
-            // Turns are also left out as doubtful: rates that the arm itself cannot have had.
-            write!(
-                f,
-                "\n         {name} is void: too few turns without loss or doubt; {share:.2} % dropped at \
-                    its members"
-            )?;
+        for void in &self.void {
+            write!(f, "\n         {void}")?;
         }
         Ok(())
     }
@@ -173,7 +204,7 @@ mod tests {
     use super::*;
 
     fn round(turns: [(f64, f64); 3]) -> Round {
-        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped, doubtful: false });
+        let turn = |(mpps, dropped)| Some(Turn { mpps, dropped, doubt: None });
         [turn(turns[0]), turn(turns[1]), None, turn(turns[2])]
     }
 
@@ -198,11 +229,30 @@ mod tests {
         let ovs = ["ovs_lb_mpps", "ovs_lb_mpps_min", "ovs_lb_mpps_max", "ovs_lb_dropped", "ovs_recirc_mpps"];
         assert_eq!(keys[5..10], ovs);
         assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
-        assert_eq!(row.void, ["ovs_lb"]);
-        assert!(
-            row.to_string().contains("ovs_lb is void: too few turns without loss or doubt; 50.00 % dropped"),
-            "{row}"
-        );
+        let why =
+            "ovs_lb is void: of 6 turns 0 count, and 5 are needed; 6 dropped more than 0.1 % at the members";
+        assert_eq!(row.void.iter().map(Void::to_string).collect::<Vec<_>>(), [why]);
+        assert!(row.to_string().ends_with(why), "{row}");
         assert!(!rounds.suffice());
+    }
+
+    #[test]
+    fn a_void_row_says_what_became_of_its_turns() {
+        let mut rounds = Rounds::default();
+        let doubts = [Some(Doubt::Slow), Some(Doubt::Slow), Some(Doubt::Apart), None, None];
+        for (at, doubt) in doubts.into_iter().enumerate() {
+            let dropped = if at == 4 { 0.5 } else { 0.0 };
+            rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
+        }
+        let row = Row::new(1, &rounds).to_string();
+        for part in [
+            "weir is void: of 5 turns 1 count",
+            "1 dropped more than 0.1 %",
+            "2 had counters that took too long to read",
+            "1 had a sink that was behind",
+        ] {
+            assert!(row.contains(part), "{row}");
+        }
+        assert!(!row.contains("0.00 % dropped"), "{row}");
     }
 }

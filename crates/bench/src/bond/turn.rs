@@ -32,9 +32,17 @@ pub struct Turn {
     pub mpps: f64,
     /// Share of the frames that were dropped instead.
     pub dropped: f64,
-    /// The counters do not belong together: they took too long to read, or the sink has not seen what the
-    /// members say they have sent.
-    pub doubtful: bool,
+    /// Why the counters before and after do not belong together, if they do not.
+    pub doubt: Option<Doubt>,
+}
+
+/// Why the rate of a turn cannot be believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The counters took so long to read that it matters when they were read.
+    Slow,
+    /// The sink has not seen what the members say they have sent.
+    Apart,
 }
 
 impl Turn {
@@ -49,7 +57,7 @@ impl Turn {
         Turn {
             mpps: transmitted as f64 / busy / 1e6,
             dropped: dropped as f64 / (transmitted + dropped).max(1) as f64,
-            doubtful: slow || lost,
+            doubt: slow.then_some(Doubt::Slow).or(lost.then_some(Doubt::Apart)),
         }
     }
 }
@@ -61,7 +69,11 @@ impl std::fmt::Display for Turn {
             "{:.2} ({:.2} %{})",
             self.mpps,
             100.0 * self.dropped,
-            if self.doubtful { ", doubtful" } else { "" }
+            match self.doubt {
+                None => "",
+                Some(Doubt::Slow) => ", read too slowly",
+                Some(Doubt::Apart) => ", sink behind",
+            }
         )
     }
 }
@@ -77,14 +89,19 @@ mod tests {
     #[test]
     fn rates_are_over_processor_time_and_what_is_dropped_is_not_sent() {
         let turn = Turn::between(&reading(100, 0, 90, 10), &reading(4_000_100, 1_000_000, 4_000_000, 510));
-        assert_eq!((turn.mpps, turn.dropped, turn.doubtful), (8.0, 0.2, false));
+        assert_eq!((turn.mpps, turn.dropped, turn.doubt), (8.0, 0.2, None));
     }
 
     #[test]
     fn readings_that_do_not_belong_together_are_noticed() {
         let (start, end) = (reading(0, 0, 0, 0), reading(4_000_000, 0, 4_000_000, 500));
-        assert!(!Turn::between(&start, &end).doubtful);
-        assert!(Turn::between(&start, &Reading { arrived: 3_000_000, ..end }).doubtful);
-        assert!(Turn::between(&start, &Reading { doubt: Duration::from_millis(11), ..end }).doubtful);
+        let doubt = |end: &Reading| Turn::between(&start, end).doubt;
+        assert_eq!(doubt(&end), None);
+        assert_eq!(doubt(&Reading { arrived: 3_000_000, ..end }), Some(Doubt::Apart));
+        let slow = Reading { doubt: Duration::from_millis(11), ..end };
+        assert_eq!(doubt(&slow), Some(Doubt::Slow));
+        // The same readings are good enough for a turn of twice the time.
+        let busy = Duration::from_millis(1000);
+        assert_eq!(doubt(&Reading { busy, transmitted: 8_000_000, arrived: 8_000_000, ..slow }), None);
     }
 }
