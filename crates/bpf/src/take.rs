@@ -31,10 +31,12 @@ const ETHER_IPV6: u16 = 0x86dd;
 /// Which part of an interface's traffic weir takes. By default, none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
-    /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too
-    /// (`ip link set eth0 promisc on`). Never set this on two ports of one switch: both would forward the
-    /// frames meant for neither.
+    /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too.
+    /// Never set this on two ports of one switch: both would forward the frames meant for neither.
     pub promiscuous: bool,
+    /// What stays with the kernel although a rule matches it: frames that match one of these, whatever their
+    /// destination MAC address (`group` has no effect).
+    pub leave: Vec<TakeRule>,
     /// A frame is taken if any of these rules matches.
     pub rules: Vec<TakeRule>,
 }
@@ -44,7 +46,7 @@ impl Take {
     /// kernel.
     #[must_use]
     pub fn all() -> Take {
-        Take { promiscuous: false, rules: vec![TakeRule { group: true, ..TakeRule::default() }] }
+        Take { rules: vec![TakeRule { group: true, ..TakeRule::default() }], ..Take::default() }
     }
 }
 
@@ -161,27 +163,46 @@ impl Entry {
     }
 }
 
+/// The entries of all rules.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Compiled {
+    /// What stays with the kernel.
+    pub(crate) left: Vec<Entry>,
+    /// What is taken of the rest.
+    pub(crate) taken: Vec<Entry>,
+}
+
 /// Translates all rules into entries.
-pub(crate) fn compile(take: &Take) -> Result<Vec<Entry>, TakeError> {
-    if take.rules.len() > RULES_MAX {
-        return Err(TakeError::TooMany(take.rules.len()));
+pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
+    let rules = take.rules.len() + take.leave.len();
+    if rules > RULES_MAX {
+        return Err(TakeError::TooMany(rules));
     }
-    let mut entries = Vec::new();
+    let mut compiled = Compiled { left: Vec::new(), taken: Vec::new() };
+    for rule in &take.leave {
+        entries(&TakeRule { group: true, ..rule.clone() }, true, &mut compiled.left)?;
+    }
     for rule in &take.rules {
-        let entry = base(rule, take.promiscuous)?;
-        let whole = rule.dport.is_none() && rule.vni.is_none();
-        if rule.fragments == Fragments::Alone || rule.fragments == Fragments::Also && !whole {
-            let mut fragments = entry.clone();
-            fragments.require(KIND, FRAGMENT, FRAGMENT);
-            entries.push(fragments);
-        }
-        match rule.fragments {
-            Fragments::Alone => {}
-            _ if whole => entries.push(entry),
-            _ => entries.push(with_ports(entry, rule)?),
-        }
+        entries(rule, take.promiscuous, &mut compiled.taken)?;
     }
-    Ok(entries)
+    Ok(compiled)
+}
+
+/// Appends the entries of a rule.
+fn entries(rule: &TakeRule, promiscuous: bool, entries: &mut Vec<Entry>) -> Result<(), TakeError> {
+    let entry = base(rule, promiscuous)?;
+    let whole = rule.dport.is_none() && rule.vni.is_none();
+    if rule.fragments == Fragments::Alone || rule.fragments == Fragments::Also && !whole {
+        let mut fragments = entry.clone();
+        fragments.require(KIND, FRAGMENT, FRAGMENT);
+        entries.push(fragments);
+    }
+    match rule.fragments {
+        Fragments::Alone => {}
+        _ if whole => entries.push(entry),
+        _ => entries.push(with_ports(entry, rule)?),
+    }
+    Ok(())
 }
 
 /// Builds the entry of a rule, except for ports and VNI.
@@ -256,7 +277,7 @@ mod tests {
     use super::*;
 
     fn one(rule: TakeRule) -> Result<Vec<Entry>, TakeError> {
-        compile(&Take { promiscuous: false, rules: vec![rule] })
+        compile(&Take { rules: vec![rule], ..Take::default() }).map(|compiled| compiled.taken)
     }
 
     fn to(address: &str, length: u8) -> TakeRule {
@@ -297,7 +318,8 @@ mod tests {
             one(TakeRule { vni: Some(1 << 24), ..TakeRule::default() }),
             Err(TakeError::VniTooLarge(1 << 24))
         );
-        let many = Take { promiscuous: false, rules: vec![TakeRule::default(); 65] };
+        let rule = TakeRule::default();
+        let many = Take { leave: vec![rule.clone()], rules: vec![rule; 64], ..Take::default() };
         assert_eq!(compile(&many), Err(TakeError::TooMany(65)));
     }
 }

@@ -48,9 +48,9 @@ struct entry {
 };
 
 struct settings {
-	__u8 own_mac[8]; /* the last two are padding */
+	__u8 own_mac[2][8]; /* the last two bytes are padding */
 	__u32 count;
-	__u32 pad;
+	__u32 left; /* so many entries at the beginning say what stays with the kernel */
 	struct entry entries[ENTRIES_MAX];
 };
 
@@ -111,6 +111,14 @@ static __always_inline void *next(struct cursor *cursor, __u32 length)
 	return header;
 }
 
+static __always_inline int is_equal(const __u8 *mac, const __u8 *other)
+{
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (mac[i] != other[i])
+			return 0;
+	return 1;
+}
+
 static __always_inline __u32 read_mac(struct cursor *cursor, const struct settings *settings,
 				      __u16 *ethertype)
 {
@@ -121,10 +129,9 @@ static __always_inline __u32 read_mac(struct cursor *cursor, const struct settin
 	*ethertype = ethernet->h_proto;
 	if (ethernet->h_dest[0] & 1)
 		return GROUP;
-	for (int i = 0; i < ETH_ALEN; i++)
-		if (ethernet->h_dest[i] != settings->own_mac[i])
-			return FOREIGN;
-	return 0;
+	if (is_equal(ethernet->h_dest, settings->own_mac[0]) || is_equal(ethernet->h_dest, settings->own_mac[1]))
+		return 0;
+	return FOREIGN;
 }
 
 static __always_inline void skip_vlan_tags(struct cursor *cursor, __u16 *ethertype)
@@ -272,7 +279,7 @@ __attribute__((noinline)) int is_taken(const struct settings *settings, const st
 		if (i >= settings->count)
 			return 0;
 		if (fits(&settings->entries[i], summary->words))
-			return 1;
+			return i >= settings->left;
 	}
 	return 0;
 }

@@ -11,7 +11,7 @@ use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
-use crate::take::{Entry, RULES_MAX, Take, TakeError, WORDS, compile};
+use crate::take::{Compiled, RULES_MAX, Take, TakeError, WORDS, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
 
@@ -20,7 +20,7 @@ pub const QUEUES_MAX: u32 = 1024;
 
 /// 64 rules, each with a second entry for fragments.
 const ENTRIES_MAX: usize = RULES_MAX * 2;
-const HEAD_WORDS: usize = 4;
+const HEAD_WORDS: usize = 6;
 
 /// `struct settings` as words: MAC (8 bytes), count, padding, entries (masks, then values).
 type Settings = [u32; HEAD_WORDS + ENTRIES_MAX * WORDS * 2];
@@ -72,12 +72,13 @@ impl XdpTake {
         Ok(XdpTake { ebpf, queues, half: 0, link: None })
     }
 
-    /// Replaces the rules atomically, whether the program is attached or not.
+    /// Replaces the rules and the port's own MAC addresses atomically, whether the program is attached or
+    /// not.
     ///
     /// # Errors
     /// A rule is invalid; nothing has changed then.
-    pub fn set_take(&mut self, own_mac: [u8; 6], take: &Take) -> Result<(), TakeError> {
-        let settings = settings(own_mac, &compile(take)?);
+    pub fn set_take(&mut self, own: [[u8; 6]; 2], take: &Take) -> Result<(), TakeError> {
+        let settings = settings(own, &compile(take)?);
         self.half ^= 1;
         let half = self.half;
         self.array::<Settings>("settings").set(half, settings, 0).expect("a map of our own, of this size");
@@ -155,17 +156,14 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
     ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
 }
 
-fn settings(own_mac: [u8; 6], entries: &[Entry]) -> Settings {
-    let [a, b, c, d, e, f] = own_mac;
+fn settings(own: [[u8; 6]; 2], Compiled { left, taken }: &Compiled) -> Settings {
     let mut settings = [0; _];
     let (head, rows) = settings.split_at_mut(HEAD_WORDS);
-    head.copy_from_slice(&[
-        u32::from_ne_bytes([a, b, c, d]),
-        u32::from_ne_bytes([e, f, 0, 0]),
-        entries.len() as u32,
-        0,
-    ]);
-    for (row, entry) in rows.chunks_exact_mut(WORDS * 2).zip(entries) {
+    for (words, [a, b, c, d, e, f]) in head.chunks_exact_mut(2).zip(own) {
+        words.copy_from_slice(&[u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]);
+    }
+    head[4..].copy_from_slice(&[(left.len() + taken.len()) as u32, left.len() as u32]);
+    for (row, entry) in rows.chunks_exact_mut(WORDS * 2).zip(left.iter().chain(taken)) {
         row[..WORDS].copy_from_slice(&entry.mask);
         row[WORDS..].copy_from_slice(&entry.value);
     }

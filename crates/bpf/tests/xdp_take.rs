@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use bpf::{Counters, Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeRule, XdpTake};
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
+const ALSO_OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
 const XDP_PASS: u32 = 2;
 
 /// Loads the program. Without root, prints so and returns `None`; in CI that is a failure.
@@ -136,10 +137,11 @@ fn be16(bytes: &[u8], at: usize) -> Option<u16> {
 
 fn expected(take: &Take, frame: &[u8]) -> Verdict {
     let group = frame[0] & 1 == 1;
-    let foreign = !group && frame[..6] != OWN;
+    let foreign = !group && frame[..6] != OWN && frame[..6] != ALSO_OWN;
     let facts = facts(frame);
     let for_us = |rule: &TakeRule| if group { rule.group } else { take.promiscuous || !foreign };
-    match take.rules.iter().any(|rule| for_us(rule) && fits(rule, &facts)) {
+    let left = take.leave.iter().any(|rule| fits(rule, &facts));
+    match !left && take.rules.iter().any(|rule| for_us(rule) && fits(rule, &facts)) {
         true => Verdict::Taken,
         false if foreign => Verdict::NotOurs,
         false => Verdict::Passed,
@@ -229,12 +231,14 @@ impl Random {
     }
 
     fn take(&mut self) -> Take {
-        let count = self.pick(&[0, 1, 1, 2, 3, RULES_MAX]);
-        Take { promiscuous: self.one_in(4), rules: (0..count).map(|_| self.rule()).collect() }
+        let (count, left) =
+            self.pick(&[(0, 0), (1, 0), (1, 1), (2, 0), (3, 2), (RULES_MAX, 0), (RULES_MAX - 3, 3)]);
+        let rules = (0..count).map(|_| self.rule()).collect();
+        Take { promiscuous: self.one_in(4), rules, leave: (0..left).map(|_| self.rule()).collect() }
     }
 
     fn frame(&mut self) -> Vec<u8> {
-        let mut frame = self.pick(&[OWN, OWN, OWN, [0xff; 6], [2, 0, 0, 0, 0, 2]]).to_vec();
+        let mut frame = self.pick(&[OWN, OWN, ALSO_OWN, [0xff; 6], [2, 0, 0, 0, 0, 2]]).to_vec();
         frame.extend([2, 0, 0, 0, 0, 9]);
         for _ in 0..self.pick(&[0, 0, 0, 1, 2, 3]) {
             frame.extend(self.pick(&[[0x81, 0, 0, 5], [0x88, 0xa8, 0, 6]]));
@@ -298,7 +302,7 @@ fn the_kernels_verdict_is_that_of_a_naive_reading() {
     let mut taken = 0;
     for _ in 0..400 {
         let take = random.take();
-        program.set_take(OWN, &take).unwrap();
+        program.set_take([OWN, ALSO_OWN], &take).unwrap();
         for _ in 0..50 {
             let frame = random.frame();
             let expected = expected(&take, &frame);
@@ -319,11 +323,11 @@ fn a_refused_rule_changes_nothing() {
     let Some(mut program) = load() else { return };
     let frame = [OWN.as_slice(), &[2, 0, 0, 0, 0, 9, 8, 6], &[0; 46]].concat();
     assert_eq!(verdict(&mut program, &frame), Verdict::NotOurs, "it knows no MAC yet");
-    program.set_take(OWN, &Take::all()).unwrap();
+    program.set_take([OWN; 2], &Take::all()).unwrap();
     assert_eq!(verdict(&mut program, &frame), Verdict::Taken);
     let vni = TakeRule { vni: Some(u32::MAX), ..TakeRule::default() };
-    assert!(program.set_take(OWN, &Take { promiscuous: false, rules: vec![vni] }).is_err());
+    assert!(program.set_take([OWN; 2], &Take { rules: vec![vni], ..Take::default() }).is_err());
     assert_eq!(verdict(&mut program, &frame), Verdict::Taken);
-    program.set_take(OWN, &Take::default()).unwrap();
+    program.set_take([OWN; 2], &Take::default()).unwrap();
     assert_eq!(verdict(&mut program, &frame), Verdict::Passed);
 }

@@ -9,8 +9,13 @@ use crate::value;
 use crate::{Frames, IpRule, TakeRule};
 use engine::program::PortId;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
+
+/// MAC addresses of interfaces by the names in the configuration, as far as the reader knows them: a daemon
+/// still knows the address of an interface that is gone for a moment.
+pub type Macs = BTreeMap<String, [u8; 6]>;
 
 /// A configured port; its position is that in `Program::ports`.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +26,8 @@ pub struct PortConfig {
     pub kind: PortKind,
     /// Its MAC address: as configured, or the interface's if known.
     pub mac: Option<[u8; 6]>,
+    /// Whether `mac` is configured.
+    pub mac_configured: bool,
     /// Faults to simulate.
     pub fault: Option<Fault>,
     /// A pcap file in which all its frames are recorded.
@@ -65,6 +72,23 @@ pub struct Xdp {
     pub mode: XdpMode,
     /// The frames to take from the kernel's stack.
     pub take: Take,
+    /// Frames that stay with the kernel although `take` or an app names them.
+    pub leave: Vec<LeaveRule>,
+    /// The NIC lets frames for other MAC addresses through, and they are taken too.
+    pub promisc: bool,
+}
+
+/// Frames that stay with the kernel: those for which everything present holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaveRule {
+    /// The EtherType.
+    pub ethertype: Option<u16>,
+    /// Destination address and number of its leading bits that are compared.
+    pub dst: Option<(IpAddr, u8)>,
+    /// Transport protocol.
+    pub protocol: Option<u8>,
+    /// Destination port.
+    pub dport: Option<u16>,
 }
 
 /// Mode of AF_XDP.
@@ -135,6 +159,10 @@ const KEYS: &[Key] = crate::keys! {
         "how the kernel hands frames over; `auto` is the best that works" or "auto" only "xdp";
     "take": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
         "what is taken from the kernel, besides what apps name: all, or rules" only "xdp";
+    "leave": Shape::List(&Shape::Map(LEAVE)),
+        "what stays with the kernel although `take` or an app names it" only "xdp";
+    "promisc": Shape::Boolean,
+        "also take frames for other MAC addresses, and have the NIC pass them" or "false" only "xdp";
     "tap": Shape::Text, "the TAP interface that frames for the kernel go to" only "dpdk";
     "frames": Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself" or "0" only "dpdk";
     "mac": Shape::Mac, "the port's own MAC address, by default the interface's";
@@ -152,6 +180,12 @@ const TAKE: &[Key] = crate::keys! {
     "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
     "dport": Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written";
     "fragments": Shape::Boolean, "take fragments, and only them: they have no ports" or "false";
+};
+const LEAVE: &[Key] = crate::keys! {
+    "ethertype": Shape::Defined("ethertype", ethertypes), "the EtherType; any unless it is written";
+    "dst": Shape::Prefix, "the destination address or prefix; any unless it is written";
+    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
+    "dport": Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written";
 };
 const FAULT: &[Key] = crate::keys! {
     "seed": Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer" or "0";
@@ -178,13 +212,23 @@ pub fn schema(schema: &mut Schema) -> Value {
     port
 }
 
+fn ethertypes(schema: &mut Schema) -> Value {
+    value::schema(packet::Field::EthType, schema)
+}
+
 fn protocols(schema: &mut Schema) -> Value {
     value::schema(packet::Field::IpProtocol, schema)
 }
 
 /// Reads a port. `id` is its position in the program.
 #[must_use]
-pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report) -> PortConfig {
+pub fn read(
+    (name, span): (&str, Span),
+    id: PortId,
+    node: &Node,
+    macs: &Macs,
+    report: &mut Report,
+) -> PortConfig {
     let section = Section::read(node, KEYS, report).at(span);
     let kinds: Vec<&str> = KINDS.into_iter().filter(|kind| section.get(kind).is_some()).collect();
     let kind = match kinds.as_slice() {
@@ -200,10 +244,12 @@ pub fn read(name: &str, span: Span, id: PortId, node: &Node, report: &mut Report
         }
     };
     misplaced(&section, &kinds, report);
-    let mac = section.get("mac").and_then(|node| mac(node, report)).or_else(|| interface_mac(&kind));
+    let configured = section.get("mac").and_then(|node| mac(node, report));
+    let mac = configured.or_else(|| interface_mac(&kind, macs));
     let fault = section.get("fault").map(|node| fault(node, report));
     let trace = section.get("trace").and_then(|node| path(node, report));
-    PortConfig { name: name.to_string(), kind, mac, fault, trace }
+    let mac_configured = configured.is_some();
+    PortConfig { name: name.to_string(), kind, mac, mac_configured, fault, trace }
 }
 
 fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortKind {
@@ -244,8 +290,14 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     }
     let mode = section.choice("mode", &MODES, report).unwrap_or_default();
     let queues = section.get("queues").and_then(|node| queues(node, report));
-    let take = section.get("take").map_or(Take::Rules(Vec::new()), |node| take(node, id, report));
-    Xdp { interface: interface.to_string(), queues, mode, take }
+    let leave: Vec<&Node> =
+        section.get("leave").map(|node| list(node, "rules", report).iter().collect()).unwrap_or_default();
+    let host_has_some = !leave.is_empty();
+    let take =
+        section.get("take").map_or(Take::Rules(Vec::new()), |node| take(node, id, host_has_some, report));
+    let leave = leave.into_iter().filter_map(|node| leave_rule(node, report)).collect();
+    let promisc = section.boolean("promisc", report);
+    Xdp { interface: interface.to_string(), queues, mode, take, leave, promisc }
 }
 
 /// The largest number of frames that a device may keep: 10 GiB of them.
@@ -268,12 +320,16 @@ fn queues(node: &Node, report: &mut Report) -> Option<Vec<u32>> {
     )
 }
 
-fn take(node: &Node, id: PortId, report: &mut Report) -> Take {
+/// Reads `take`. `all` is warned of, unless it is written what the host keeps.
+fn take(node: &Node, id: PortId, host_has_some: bool, report: &mut Report) -> Take {
     if node.is("all") {
-        report.warning(
-            node.span,
-            "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH",
-        );
+        if !host_has_some {
+            report.warning(
+                node.span,
+                "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH, \
+                 except what `leave` says",
+            );
+        }
         return Take::All;
     }
     let rules = list(node, "rules (or `all`)", report).iter();
@@ -301,6 +357,33 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     }
     let rule = IpRule { dst, prefix, protocol, dport, fragments };
     Some(TakeRule { port, frames: Frames::Ip(rule) })
+}
+
+/// Reads a rule of what stays with the kernel.
+fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
+    let section = Section::read(node, LEAVE, report);
+    let mut field = |key: &str, field| {
+        let text = text(section.get(key)?, "a name or number", report)?;
+        let value = value::field(field, text, &engine::program::Program::default());
+        value.map_err(|why| report.error(section.span, why)).ok()
+    };
+    let ethertype = field("ethertype", packet::Field::EthType).map(|value| value as u16);
+    let protocol = field("protocol", packet::Field::IpProtocol).map(|value| value as u8);
+    let dst = match section.get("dst") {
+        Some(node) => Some(address_prefix(node, report)?),
+        None => None,
+    };
+    let dport = section.number("dport", report).map(|port| port as u16);
+    if LEAVE.iter().all(|key| section.get(key.word).is_none()) {
+        report.error(section.span, "this leaves everything with the kernel: write what stays there");
+    }
+    if dport.is_some() && section.get("protocol").is_none() {
+        report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
+    }
+    if let Some(node) = section.get("ethertype").filter(|_| dst.is_some()) {
+        report.error(node.span, "`dst` already says which EtherType: leave one of them out");
+    }
+    Some(LeaveRule { ethertype, dst, protocol, dport })
 }
 
 /// Reads an address or prefix: `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.
@@ -358,9 +441,12 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     Some(mac)
 }
 
-/// Returns the MAC address of an existing interface.
-fn interface_mac(kind: &PortKind) -> Option<[u8; 6]> {
+/// Returns the MAC address of an interface: what the caller knows, or else what the system says.
+fn interface_mac(kind: &PortKind, macs: &Macs) -> Option<[u8; 6]> {
     let PortKind::Xdp(xdp) = kind else { return None };
+    if let Some(mac) = macs.get(&xdp.interface) {
+        return Some(*mac);
+    }
     if xdp.interface.is_empty() || xdp.interface.contains('/') {
         return None;
     }

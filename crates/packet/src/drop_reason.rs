@@ -59,6 +59,7 @@ drop_reasons! {
     AppFull = "app_full", "The app's ring of punted frames is full.";
     TransmitFull = "transmit_full", "The port's transmit queue is full.";
     NotWritten = "not_written", "The file that records the port's frames could not be written.";
+    InterfaceGone = "interface_gone", "The port's interface does not exist at present.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
     Oversize = "oversize", "The frame is larger than a chunk or the port's MTU, or has several segments.";

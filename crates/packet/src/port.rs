@@ -1,13 +1,14 @@
 //! The port trait: where frames come from and where they go. Called once per batch, never per frame.
 
 use crate::{Batch, DropReason, PoolId, Pools};
+use std::any::Any;
 use std::os::fd::BorrowedFd;
 
 /// One queue of a port, owned by a worker.
 ///
 /// Promises of an implementation: frames leave `receive` in arrival order and `transmit` in slot order; no
 /// frame is freed or copied without being counted; `held` is counted, never derived.
-pub trait Port: Send {
+pub trait Port: Any + Send {
     /// Returns the port's name in the program.
     fn name(&self) -> &str;
 
@@ -122,4 +123,7 @@ pub struct PortStatistics {
     pub oversize: u64,
     /// Frames that the port accepted and could not write to its file; the ledger has them as `not_written`.
     pub not_written: u64,
+    /// Frames that were in the transmit ring when the interface disappeared; the ledger has them as
+    /// `interface_gone`.
+    pub gone: u64,
 }

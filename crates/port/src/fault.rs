@@ -161,6 +161,14 @@ impl Line {
         }
     }
 
+    /// Continues with other random numbers and rates.
+    fn change(&mut self, seed: u64, rates: Rates) {
+        let Line { overtaken, delayed, passed, counts, .. } = std::mem::replace(self, Line::new(seed, rates));
+        (self.passed, self.counts) = (passed, counts);
+        self.overtaken.extend(overtaken);
+        self.delayed.extend(delayed);
+    }
+
     /// Number of late frames.
     fn late(&self) -> usize {
         self.overtaken.len() + self.delayed.len()
@@ -312,6 +320,8 @@ impl FaultPort {
     /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
+        // What it received before belongs to its counts.
+        let before = inner.statistics();
         // Each direction has its own random numbers, so that traffic one way does not change the faults of
         // the other.
         let mut seeds = Dice(faults.seed);
@@ -323,10 +333,17 @@ impl FaultPort {
             arrived: Batch::new(),
             ready: VecDeque::with_capacity(4 * BATCH),
             leaving: Leaving { batch: Batch::new(), origins: [Origin::Duplicate; BATCH] },
-            received: 0,
-            received_bytes: 0,
+            received: before.received - before.oversize,
+            received_bytes: before.received_bytes,
             lost_at_close: 0,
         }
+    }
+
+    /// Changes the faults. Frames that are late already stay so.
+    pub fn change(&mut self, faults: Faults) {
+        let mut seeds = Dice(faults.seed);
+        self.incoming.change(seeds.throw(), faults.receive);
+        self.outgoing.change(seeds.throw(), faults.transmit);
     }
 
     /// Receives from the inner port and moves frames through the faults into `ready`.
@@ -522,7 +539,8 @@ impl Port for FaultPort {
     }
 
     fn mode(&self) -> String {
-        format!("{} with faults", self.inner.mode())
+        let some = [self.incoming.rates, self.outgoing.rates] != [Rates::default(); 2];
+        if some { format!("{} with faults", self.inner.mode()) } else { self.inner.mode() }
     }
 
     /// Always `None`: frames may wait here without the inner port knowing.

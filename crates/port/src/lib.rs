@@ -20,6 +20,7 @@ pub mod huge_pages;
 mod link;
 mod mem;
 pub mod pcap;
+mod rewrap;
 mod trace;
 pub mod xdp;
 
@@ -28,5 +29,6 @@ pub use generator::{Generator, Patch, Stream, UdpFlow};
 pub use link::LinkState;
 pub use mem::{MemPort, MemWire};
 pub use pcap::PcapPort;
-pub use trace::{Taps, TracePort};
+pub use rewrap::{Retrace, rewrap};
+pub use trace::{Recording, Taps, TracePort};
 pub use xdp::{XdpInterface, XdpPort};

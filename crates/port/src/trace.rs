@@ -100,14 +100,40 @@ impl Offered {
     }
 }
 
-/// A port whose frames are recorded.
-pub struct TracePort {
-    inner: Box<dyn Port>,
+/// The recordings of a port, with their headers written.
+pub struct Recording {
     received: Tap,
     transmitted: Tap,
     to_kernel: Tap,
-    offered: Offered,
     base_ns: u64,
+}
+
+impl Recording {
+    /// Writes the headers.
+    ///
+    /// # Errors
+    /// Returns the errors of the outputs.
+    pub fn begin(taps: Taps) -> io::Result<Recording> {
+        Ok(Recording {
+            received: Tap::new(taps.received, taps.limit_bytes)?,
+            transmitted: Tap::new(taps.transmitted, taps.limit_bytes)?,
+            to_kernel: Tap::new(taps.to_kernel, taps.limit_bytes)?,
+            base_ns: taps.base_ns,
+        })
+    }
+
+    fn end(&mut self) {
+        for tap in [&mut self.received, &mut self.transmitted, &mut self.to_kernel] {
+            tap.end();
+        }
+    }
+}
+
+/// A port whose frames are recorded.
+pub struct TracePort {
+    inner: Box<dyn Port>,
+    taps: Recording,
+    offered: Offered,
     now_ns: u64,
 }
 
@@ -117,26 +143,44 @@ impl TracePort {
     /// # Errors
     /// Returns the errors of the outputs.
     pub fn new(inner: Box<dyn Port>, taps: Taps) -> io::Result<TracePort> {
-        Ok(TracePort {
+        Ok(TracePort::with(inner, Recording::begin(taps)?))
+    }
+
+    /// Wraps `inner`.
+    #[must_use]
+    pub fn with(inner: Box<dyn Port>, taps: Recording) -> TracePort {
+        TracePort {
             inner,
-            received: Tap::new(taps.received, taps.limit_bytes)?,
-            transmitted: Tap::new(taps.transmitted, taps.limit_bytes)?,
-            to_kernel: Tap::new(taps.to_kernel, taps.limit_bytes)?,
+            taps,
             offered: Offered {
                 slots: Vec::with_capacity(BATCH),
                 bytes: Vec::with_capacity(BATCH * FRAME_USUAL),
             },
-            base_ns: taps.base_ns,
             now_ns: 0,
-        })
+        }
+    }
+
+    /// Ends the recordings and returns the port inside.
+    #[must_use]
+    pub fn into_inner(mut self) -> Box<dyn Port> {
+        self.taps.end();
+        self.inner
+    }
+
+    /// Changes the port inside.
+    #[must_use]
+    pub(crate) fn map(mut self, change: impl FnOnce(Box<dyn Port>) -> Box<dyn Port>) -> TracePort {
+        self.inner = change(self.inner);
+        self
     }
 
     fn errors(&self) -> impl Iterator<Item = &io::Error> {
-        [&self.received, &self.transmitted, &self.to_kernel].into_iter().filter_map(|tap| tap.error.as_ref())
+        let Recording { received, transmitted, to_kernel, .. } = &self.taps;
+        [received, transmitted, to_kernel].into_iter().filter_map(|tap| tap.error.as_ref())
     }
 
     fn time_ns(&self) -> u64 {
-        self.base_ns.saturating_add(self.now_ns)
+        self.taps.base_ns.saturating_add(self.now_ns)
     }
 }
 
@@ -154,7 +198,7 @@ impl Port for TracePort {
         self.inner.receive(pools, batch);
         let time_ns = self.time_ns();
         for frame in &batch.frames()[before..] {
-            self.received.record(time_ns, frame.bytes());
+            self.taps.received.record(time_ns, frame.bytes());
         }
     }
 
@@ -162,7 +206,7 @@ impl Port for TracePort {
         self.offered.copy(batch, list);
         let accepted = self.inner.transmit(pools, batch, list);
         let time_ns = self.time_ns();
-        self.offered.record(&mut self.transmitted, time_ns, accepted);
+        self.offered.record(&mut self.taps.transmitted, time_ns, accepted);
         accepted
     }
 
@@ -177,12 +221,12 @@ impl Port for TracePort {
     fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
         let mut all = self.inner.extra_statistics();
         all.extend([
-            ("trace_received", self.received.recorded),
-            ("trace_received_left_out", self.received.left_out),
-            ("trace_transmitted", self.transmitted.recorded),
-            ("trace_transmitted_left_out", self.transmitted.left_out),
-            ("trace_to_kernel", self.to_kernel.recorded),
-            ("trace_to_kernel_left_out", self.to_kernel.left_out),
+            ("trace_received", self.taps.received.recorded),
+            ("trace_received_left_out", self.taps.received.left_out),
+            ("trace_transmitted", self.taps.transmitted.recorded),
+            ("trace_transmitted_left_out", self.taps.transmitted.left_out),
+            ("trace_to_kernel", self.taps.to_kernel.recorded),
+            ("trace_to_kernel_left_out", self.taps.to_kernel.left_out),
             ("trace_errors", self.errors().count() as u64),
         ]);
         all
@@ -217,7 +261,7 @@ impl Port for TracePort {
         self.offered.copy(batch, list);
         let accepted = self.inner.to_kernel(pools, batch, list);
         let time_ns = self.time_ns();
-        self.offered.record(&mut self.to_kernel, time_ns, accepted);
+        self.offered.record(&mut self.taps.to_kernel, time_ns, accepted);
         accepted
     }
 
@@ -231,9 +275,7 @@ impl Port for TracePort {
     }
 
     fn close(&mut self, pools: &mut Pools) -> u64 {
-        for tap in [&mut self.received, &mut self.transmitted, &mut self.to_kernel] {
-            tap.end();
-        }
+        self.taps.end();
         self.inner.close(pools)
     }
 }

@@ -4,7 +4,7 @@ mod sink;
 
 use packet::{BATCH, Batch, Bits, Pools, Port, PortStatistics};
 use port::pcap::{Reader, Record};
-use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates, Taps, TracePort};
+use port::{Delay, FaultPort, Faults, MemPort, MemWire, Rates, Recording, Retrace, Taps, TracePort, rewrap};
 use proptest::prelude::*;
 use sink::Sink;
 
@@ -55,7 +55,7 @@ fn without_faults_nothing_changes() {
     assert_eq!(receive(&mut pools, &mut port), [b"in"]);
     assert_eq!(transmit(&mut pools, &mut port, &[b"a", b"b"]), 0);
     assert_eq!(popped(&wire), [b"a", b"b"]);
-    assert!(port.has_kernel_path() && port.name() == "p" && port.mode() == "mem with faults");
+    assert!(port.has_kernel_path() && port.name() == "p" && port.mode() == "mem");
     wire.end();
     assert!(port.exhausted());
 }
@@ -347,4 +347,37 @@ fn a_failing_output_does_not_disturb_the_traffic() {
     assert_eq!((count(&port, "trace_errors"), port.remarks().len()), (1, 1));
     assert_eq!(count(&port, "trace_received"), 6, "what is whole in the file");
     assert_eq!(count(&port, "trace_received") + count(&port, "trace_received_left_out"), 50);
+}
+
+/// Counts continue and nothing is recorded twice, whatever is put around a running port and taken off it.
+#[test]
+fn wrappers_change_around_a_running_port() {
+    let mut pools = Pools::region(64);
+    let (port, wire) = MemPort::new("p", pools.first().id());
+    let mut port: Box<dyn Port> = Box::new(port);
+    let arrive = |port: &mut Box<dyn Port>, pools: &mut Pools| {
+        wire.push(b"frame");
+        receive(pools, port.as_mut()).len()
+    };
+    let loses = |loss_ppm| Faults { receive: Rates { loss_ppm, ..Rates::default() }, ..Faults::default() };
+    let begin = |sink: &Sink| {
+        let taps = Taps { received: sink.boxed(), limit_bytes: 1 << 20, ..Taps::default() };
+        Retrace::Change(Some(Box::new(Recording::begin(taps).unwrap())))
+    };
+    assert_eq!(arrive(&mut port, &mut pools), 1);
+    port = rewrap(port, Some(loses(ALWAYS)), Retrace::Keep);
+    assert_eq!((arrive(&mut port, &mut pools), port.mode().as_str()), (0, "mem with faults"));
+    let (first, second) = (Sink::default(), Sink::default());
+    port = rewrap(port, Some(loses(ALWAYS)), begin(&first));
+    assert_eq!((arrive(&mut port, &mut pools), port.mode().as_str()), (0, "mem with faults with trace"));
+    port = rewrap(port, None, Retrace::Keep);
+    assert_eq!((arrive(&mut port, &mut pools), port.mode().as_str()), (1, "mem with trace"));
+    port = rewrap(port, None, begin(&second));
+    assert_eq!((arrive(&mut port, &mut pools), arrive(&mut port, &mut pools)), (1, 1));
+    port = rewrap(port, None, Retrace::Change(None));
+    assert_eq!((arrive(&mut port, &mut pools), port.mode().as_str()), (1, "mem"));
+    let statistics = port.statistics();
+    assert_eq!((statistics.received, statistics.received_bytes, statistics.lost_before), (5, 25, 2));
+    let records = |sink: &Sink| Reader::open(&sink.bytes()[..]).unwrap().count();
+    assert_eq!((records(&first), records(&second)), (1, 2));
 }

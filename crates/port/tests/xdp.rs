@@ -250,7 +250,7 @@ const SOMEBODY: [u8; 6] = [2, 0, 0, 0, 0, 77];
 fn service(dport: u16) -> Take {
     let destination = Some(Prefix { address: "10.0.0.1".parse().unwrap(), length: 32 });
     let rule = TakeRule { protocol: Some(17), dport: Some(dport), destination, ..TakeRule::default() };
-    Take { promiscuous: false, rules: vec![rule] }
+    Take { rules: vec![rule], ..Take::default() }
 }
 
 fn extra(port: &XdpPort, name: &str) -> u64 {
@@ -263,7 +263,7 @@ fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
     let interface = lab.attach("w0", &service(5000));
     let mut near = lab.near_end(&interface, 0);
     let mut far = lab.far_end("f0", 0);
-    assert_eq!(near.port.xdp_mode(), Mode::NativeCopy);
+    assert_eq!(near.port.xdp_mode(), Some(Mode::NativeCopy));
     assert!(near.port.readiness().is_some());
     let before = interface.counters(0);
     let frames: Vec<_> = (0..300).map(|number| udp(W0, 5000 + (number % 3 == 0) as u16, number)).collect();
@@ -324,7 +324,7 @@ fn frames_pass_between_two_interfaces_by_descriptor() {
 #[test]
 fn rules_change_under_a_running_port_and_the_kernel_has_the_rest() {
     let Some(lab) = Lab::new(1, 1) else { return };
-    let interface = lab.attach("w0", &service(5000));
+    let mut interface = lab.attach("w0", &service(5000));
     let mut near = lab.near_end(&interface, 0);
     assert!(lab.connects_soon(), "TCP is not taken");
     interface.set_take(&Take::all()).unwrap();
@@ -341,8 +341,8 @@ fn rules_change_under_a_running_port_and_the_kernel_has_the_rest() {
 #[test]
 fn a_frame_for_another_mac_is_not_ours() {
     let Some(lab) = Lab::new(1, 1) else { return };
-    let own = Take { promiscuous: false, rules: vec![TakeRule::default()] };
-    let interface = lab.attach("w0", &own);
+    let own = Take { rules: vec![TakeRule::default()], ..Take::default() };
+    let mut interface = lab.attach("w0", &own);
     let mut near = lab.near_end(&interface, 0);
     let mut far = lab.far_end("f0", 0);
     far.send(&[udp(SOMEBODY, 1, 1), udp([0xff; 6], 1, 2), udp(W0, 1, 3)]);
@@ -426,7 +426,7 @@ fn a_jumbo_mtu_falls_back_to_generic() {
     let native = lab.weir(|| attach("w0", &Take::all(), Some(Mode::NativeCopy)));
     assert!(matches!(native, Err(XdpError::MtuTooLarge { .. })), "{:?}", native.err());
     let near = lab.near_end(&lab.attach("w0", &Take::all()), 0);
-    assert_eq!(near.port.xdp_mode(), Mode::GenericCopy);
+    assert_eq!(near.port.xdp_mode(), Some(Mode::GenericCopy));
     let report = lab.weir(|| interfaces().unwrap()).into_iter().find(|report| report.name == "w0").unwrap();
     assert!(report.obstacles.iter().any(|sentence| sentence.contains("MTU 9000")), "{:?}", report.obstacles);
 }

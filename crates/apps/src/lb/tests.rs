@@ -45,8 +45,14 @@ fn service(name: &str, by: By) -> Service {
 
 /// A port with this number and MAC address.
 fn port(at: u16, mac: [u8; 6]) -> Attachment {
-    let config =
-        PortConfig { name: format!("p{at}"), kind: PortKind::Mem, mac: Some(mac), fault: None, trace: None };
+    let config = PortConfig {
+        name: format!("p{at}"),
+        kind: PortKind::Mem,
+        mac: Some(mac),
+        mac_configured: true,
+        fault: None,
+        trace: None,
+    };
     Attachment::port(PortId(at), &config, Origin(0))
 }
 

@@ -11,7 +11,7 @@ mod tests;
 
 pub use ::config::entry::{write as write_entry, write_key};
 pub use ::config::forward::write as write_forward;
-pub use ::config::ports::{Fault, PortConfig, PortKind, Take, Xdp, XdpMode};
+pub use ::config::ports::{Fault, LeaveRule, Macs, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
 pub use ::config::{Diagnostic, Report, Span, entry, entry_key};
 pub use plan::{Plan, SOCKET, Workers};
@@ -30,9 +30,16 @@ pub struct Loaded {
 /// Reads a configuration. `file` is the name used in the report.
 #[must_use]
 pub fn read(file: &str, text: &str) -> Loaded {
+    read_knowing(file, text, &Macs::new())
+}
+
+/// Reads a configuration, given the MAC addresses of some interfaces.
+#[must_use]
+pub fn read_knowing(file: &str, text: &str, macs: &Macs) -> Loaded {
     let mut report = Report::new(file, text);
-    let plan = raw::parse(text, &mut report).and_then(|document| plan::plan(&document, &mut report));
-    Loaded { plan, report }
+    let plan = raw::parse(text, &mut report).and_then(|document| plan::plan(&document, macs, &mut report));
+    let source = (file.to_string(), text.to_string());
+    Loaded { plan: plan.map(|plan| Plan { source, ..plan }), report }
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration.

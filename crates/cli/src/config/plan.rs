@@ -5,7 +5,7 @@ use super::conflicts;
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::pipes;
-use ::config::ports::{self, PortConfig, PortKind, Take, Xdp};
+use ::config::ports::{self, Macs, PortConfig, PortKind, Take, Xdp};
 use ::config::raw::Node;
 use ::config::section::{Section, list, name, number, pairs, parsed, text};
 use ::config::sets;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub socket: PathBuf,
     /// Address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
+    /// The file's name and its text.
+    pub source: (String, String),
 }
 
 /// The threads that carry frames.
@@ -88,7 +90,7 @@ pub const KEYS: &[Key] = ::config::keys! {
 
 /// Turns a document into a plan. Errors go to the report; returns `None` if there are any.
 #[must_use]
-pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
+pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
     let section = Section::read(document, KEYS, report);
     let plan = Plan {
         program: Program::default(),
@@ -101,13 +103,14 @@ pub fn plan(document: &Node, report: &mut Report) -> Option<Plan> {
         metrics: section
             .get("metrics")
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
+        source: Default::default(),
     };
     let mut program = ProgramBuilder::new();
     program.select_seed(section.number("hash_seed", report).unwrap_or_default());
     if let Some(node) = section.get("tunnels") {
         program.tunnels(tunnels::read(node, report));
     }
-    let mut builder = Builder { section: &section, plan, program, tainted: Vec::new() };
+    let mut builder = Builder { section: &section, plan, program, macs, tainted: Vec::new() };
     builder.names(report);
     builder.apps(report);
     builder.contents(report);
@@ -141,6 +144,7 @@ struct Builder<'a> {
     section: &'a Section<'a>,
     plan: Plan,
     program: ProgramBuilder,
+    macs: &'a Macs,
     /// Marks of pipes and groups that could not be read completely; the check's findings there are
     /// consequences of that.
     tainted: Vec<Range<u32>>,
@@ -186,7 +190,7 @@ impl<'a> Builder<'a> {
 
     fn port(&mut self, called: &str, span: Span, node: &Node, report: &mut Report) {
         let id = PortId(self.plan.ports.len() as u16);
-        let port = ports::read(called, span, id, node, report);
+        let port = ports::read((called, span), id, node, self.macs, report);
         let declaration = PortDeclaration::new(&port.name).kernel_path(port.kernel_path());
         let origin = report.origin(span);
         self.program.port(declaration.origin(origin));
@@ -277,7 +281,8 @@ impl<'a> Builder<'a> {
     /// Reports interfaces with more rules than fit, which the daemon would only find out on starting.
     fn takes_too_much(&self, report: &mut Report) {
         for (at, port) in self.program.ports.iter().enumerate() {
-            let rules = self.plan.take(PortId(at as u16)).map_or(0, |rules| rules.len());
+            let PortKind::Xdp(xdp) = &self.plan.ports[at].kind else { continue };
+            let rules = self.plan.take(PortId(at as u16)).map_or(1, |rules| rules.len()) + xdp.leave.len();
             if rules > bpf::RULES_MAX {
                 let message = format!(
                     "port `{}` needs {rules} take rules (services and their fragments), and an interface \

@@ -450,3 +450,31 @@ fn buckets_are_filled_by_weights_or_given() {
     let odd = wrong(&given.replace("size: 4", "size: 3"));
     assert!(odd[0].contains("a power of two up to 65536, not 3"), "{odd:?}");
 }
+
+#[test]
+fn what_stays_with_the_kernel_and_whose_frames_are_taken() {
+    let port = |keys: &str| {
+        format!(
+            "ports: {{ p0: {{ xdp: e0, {keys} }} }}\nroot: a\n\
+             pipes: {{ a: {{ type: basic, forward: p0, miss: drop }} }}\n"
+        )
+    };
+    let loaded = read(
+        "t",
+        &port("take: all, promisc: true, leave: [{ protocol: tcp, dport: 22 }, { ethertype: arp }]"),
+    );
+    assert_eq!(loaded.report.to_string(), "", "no warning: it is written what the host keeps");
+    let PortKind::Xdp(xdp) = &loaded.plan.unwrap().ports[0].kind else { panic!("an xdp port") };
+    assert!(xdp.promisc);
+    let left: Vec<_> = xdp.leave.iter().map(|rule| (rule.ethertype, rule.protocol, rule.dport)).collect();
+    assert_eq!(left, [(None, Some(6), Some(22)), (Some(0x0806), None, None)]);
+    for (keys, message) in [
+        ("take: all, leave: [{}]", "this leaves everything with the kernel"),
+        ("take: all, leave: [{ dport: 22 }]", "`dport` needs `protocol: tcp`"),
+        ("take: all, leave: [{ ethertype: arp, dst: 10.0.0.1 }]", "`dst` already says which EtherType"),
+        ("take: all, leave: [{ ethertype: lldp }]", "lldp"),
+    ] {
+        let all = wrong(&port(keys));
+        assert!(all.iter().any(|one| one.contains(message)), "no `{message}` in {all:?}");
+    }
+}

@@ -144,7 +144,7 @@ impl Daemon {
     fn ports_json(&self, reports: &[Report]) -> Value {
         let port = |at: usize| {
             let mut all = Map::new();
-            let mut sums = [0u64; 9];
+            let mut sums = [0u64; 10];
             let mut extra: Map<String, Value> = Map::new();
             let mut modes = Vec::new();
             for report in reports.iter().filter_map(|report| report.ports.get(at)) {
@@ -159,6 +159,7 @@ impl Daemon {
                     s.lost_before,
                     s.starved,
                     s.oversize,
+                    s.gone,
                 ];
                 sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
                 for (name, count) in &report.extra {
@@ -170,6 +171,7 @@ impl Daemon {
             modes.dedup();
             all.insert("name".into(), json!(self.plan.ports[at].name));
             all.insert("mode".into(), json!(modes.join(", ")));
+            all.insert("link".into(), json!(self.link_of(PortId(at as u16))));
             let names = [
                 "received",
                 "received_bytes",
@@ -180,12 +182,22 @@ impl Daemon {
                 "lost_before",
                 "starved",
                 "oversize",
+                "gone",
             ];
             all.extend(names.into_iter().zip(sums).map(|(name, sum)| (name.to_string(), json!(sum))));
             all.insert("extra".into(), Value::Object(extra));
             Value::Object(all)
         };
         (0..self.plan.ports.len()).map(port).collect()
+    }
+
+    /// Describes the state of a port's link; `None` for recordings and memory.
+    fn link_of(&self, port: PortId) -> Option<String> {
+        if let Some(interface) = self.interfaces.of(port) {
+            return Some(interface.state().to_string());
+        }
+        let link = self.dpdk_links.get(port.index())?.as_ref()?;
+        Some(if link.state().up { "up" } else { "no carrier" }.to_string())
     }
 
     fn pipes_json(&self, reports: &[Report]) -> Value {

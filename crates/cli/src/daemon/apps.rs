@@ -28,7 +28,7 @@ pub struct AppHost {
     pub running: RunningApps,
     rings: Vec<Ring>,
     pub sockets: Vec<AppSocket>,
-    links: Links,
+    pub links: Links,
     /// Requests whose answer somebody waits for, with the answer once it has come.
     requests: HashMap<RequestId, Option<Result<Value, String>>>,
     next_request: u64,
@@ -139,6 +139,12 @@ impl Daemon {
             self.each_app().map(|at| self.host.running.app(at).watches()).collect();
         self.host.links =
             Links::watch(&self.plan, &self.dpdk_links, &watched).context("links cannot be watched")?;
+        for port in (0..self.plan.ports.len()).map(|at| PortId(at as u16)) {
+            if self.interfaces.of(port).is_some() {
+                let usable = self.interfaces.usable_name(port).map(str::to_string);
+                self.host.links.set_interface(port, usable);
+            }
+        }
         for at in self.each_app() {
             self.deliver(at, Event::Start);
         }

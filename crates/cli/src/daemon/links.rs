@@ -15,8 +15,8 @@ const PERIOD_NS: u64 = 2_000_000;
 enum Source {
     /// A port without carrier, which is always up.
     None,
-    /// The kernel, by the interface's name.
-    Interface(String),
+    /// The kernel, by the interface's present name; `None` while it cannot be used.
+    Interface(Option<String>),
     /// A DPDK driver.
     Dpdk(DpdkLink),
 }
@@ -70,6 +70,13 @@ impl Links {
         Ok(links)
     }
 
+    /// Notes the present name of a port's interface, or that it cannot be used.
+    pub fn set_interface(&mut self, port: PortId, name: Option<String>) {
+        if let Some(link) = self.links.iter_mut().find(|link| link.port == port) {
+            link.source = Source::Interface(name);
+        }
+    }
+
     /// Returns the state of every link, for every app that watches it.
     pub fn all(&self) -> Vec<News> {
         self.links.iter().flat_map(Link::news).collect()
@@ -104,12 +111,13 @@ impl Source {
     /// longer, as long as it has not gone down or up.
     fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
         match (self, carrier) {
-            (Source::Interface(interface), Some(carrier)) => {
+            (Source::Interface(None), _) => LinkState::default(),
+            (Source::Interface(Some(interface)), Some(carrier)) => {
                 let same = before.filter(|before| before.up == carrier.is_up(interface));
                 same.unwrap_or_else(|| carrier.state(interface))
             }
             (Source::Dpdk(link), _) => link.state(),
-            (Source::None | Source::Interface(_), _) => LinkState { up: true, speed_bps: None },
+            (Source::None | Source::Interface(Some(_)), _) => LinkState { up: true, speed_bps: None },
         }
     }
 }
@@ -117,7 +125,7 @@ impl Source {
 impl Link {
     fn new(plan: &Plan, dpdk: &[Option<DpdkLink>], port: PortId, app: usize) -> Link {
         let source = match plan.ports.get(port.index()).map(|port| &port.kind) {
-            Some(PortKind::Xdp(xdp)) => Source::Interface(xdp.interface.clone()),
+            Some(PortKind::Xdp(xdp)) => Source::Interface(Some(xdp.interface.clone())),
             _ => dpdk.get(port.index()).cloned().flatten().map_or(Source::None, Source::Dpdk),
         };
         Link { port, source, apps: vec![app], state: LinkState::default() }

@@ -77,6 +77,10 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
     let explanation = Explanation { walk, probe };
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
-    json["text"] = json!(explanation.text(&names, input, &frame));
+    let outputs =
+        explanation.outputs().into_iter().filter_map(|port| daemon.obstacle(port)).collect::<Vec<_>>();
+    let text = outputs.iter().fold(explanation.text(&names, input, &frame), |text, why| text + why + "\n");
+    json["text"] = json!(text);
+    json["obstacles"] = json!(outputs);
     Ok(json)
 }

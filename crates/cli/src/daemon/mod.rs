@@ -2,9 +2,9 @@
 //!
 //! One thread per worker carries frames. The main thread does everything else in one loop ([`run`]). In a
 //! single poll() it waits for requests on the control socket, for SIGHUP (reload) and SIGTERM or SIGINT
-//! (stop), for workers that have frames for apps, for clients of apps, and for the time at which an app wants
-//! to be woken. Then it serves all of them as far as possible, without waiting for any. Nothing here is on
-//! the packet path.
+//! (stop), for news of interfaces, for workers that have frames for apps, for clients of apps, and for the
+//! time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting for
+//! any. Nothing here is on the packet path.
 
 mod answer;
 mod app_socket;
@@ -15,11 +15,13 @@ mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
 mod fleet;
+mod interfaces;
 mod links;
 mod live;
 mod metrics;
 mod open;
 mod privileges;
+mod restart;
 mod signals;
 mod socket;
 #[cfg(test)]
@@ -35,9 +37,9 @@ use clock::Clock;
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
-use engine::worker::{Command, HandOver, Report, Rewiring, Worker};
+use engine::worker::{Command, HandOver, Report, Rewire, Rewiring, Worker};
 use fleet::Fleet;
-use open::Interfaces;
+use interfaces::Interfaces;
 use packet::{Ledger, TableHash};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -95,6 +97,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
                 Err(error) => error!("not reloaded, the old program stays: {error:#}"),
             }
         }
+        daemon.mind_interfaces();
         more = daemon.drive_apps();
         if let Some(metrics) = &metrics {
             metrics.answer(&daemon);
@@ -111,7 +114,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
 impl Daemon {
     fn start(file: PathBuf, plan: Plan) -> Result<Daemon> {
         let (hash, clock) = (TableHash::random(), Clock::start());
-        let interfaces = open::attach(&plan)?;
+        let interfaces = Interfaces::attach(&plan)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let mut daemon = Daemon {
             file,
@@ -141,7 +144,7 @@ impl Daemon {
         if let Some(dpdk) = &dpdk {
             self.dpdk_links = dpdk.links();
         }
-        let open = |worker| open::ports(&self.plan, &self.interfaces, &mut dpdk, worker);
+        let open = |worker| open::ports(&self.plan, self.interfaces.of_ports(), &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {
@@ -166,7 +169,8 @@ impl Daemon {
 
     /// Compiles `plan` for every worker and lets them take over between two breaths; if anything is wrong,
     /// the old program continues. Returns what the swap kept and removed.
-    fn reload(&mut self, mut plan: Plan) -> Result<String> {
+    fn reload(&mut self, plan: Plan) -> Result<String> {
+        let mut plan = self.with_macs(plan);
         self.keep_counters(&mut plan.program.counters);
         let order = self.same_ports(&plan)?;
         let mut engines = Vec::new();
@@ -176,13 +180,15 @@ impl Daemon {
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
         let sockets = apps::sockets(&plan, &self.host.sockets)?;
+        let wrappers = self.wrappers(&plan, &order)?;
         self.set_take(&plan, &order)?;
         let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
-        let new: Vec<Option<_>> = engines.into_iter().zip(punts).map(Some).collect();
+        let new: Vec<Option<_>> = engines.into_iter().zip(punts).zip(wrappers).map(Some).collect();
         let new = std::cell::RefCell::new(new);
         let reports = self.fleet.ask_all(|worker, answer| {
-            let (engine, punts) = new.borrow_mut()[worker].take().expect("each worker is asked once");
-            Command::Swap(engine, Rewiring { ports: order.clone(), punts }, answer)
+            let ((engine, punts), ports) =
+                new.borrow_mut()[worker].take().expect("each worker is asked once");
+            Command::Swap(engine, Rewiring { ports, punts }, answer)
         })?;
         self.dpdk_links = reorder(std::mem::take(&mut self.dpdk_links), &order);
         self.plan = plan;
@@ -191,16 +197,27 @@ impl Daemon {
         Ok(answer::swap_summary(self.generation, &reports))
     }
 
+    /// Returns what becomes of each worker's ports: they stay, with other faults and recordings if these have
+    /// changed.
+    fn wrappers(&self, plan: &Plan, order: &[usize]) -> Result<Vec<Vec<Rewire>>> {
+        let now_ns = self.clock.now_ns();
+        let one = |worker, (new, &old): (&crate::config::PortConfig, &usize)| {
+            open::rewire(old, &self.plan.ports[old], new, worker, now_ns)
+        };
+        let of_worker = |worker| plan.ports.iter().zip(order).map(|port| one(worker, port)).collect();
+        (0..self.fleet.len()).map(of_worker).collect()
+    }
+
     /// Sets the rules of the interfaces, in the order of the new plan's ports; restores the old rules if one
     /// is refused.
     fn set_take(&mut self, plan: &Plan, order: &[usize]) -> Result<()> {
-        self.interfaces = reorder(std::mem::take(&mut self.interfaces), order);
-        let refused = open::set_take(plan, &self.interfaces);
+        self.interfaces.reorder(order);
+        let refused = self.interfaces.set_take(plan);
         if refused.is_err() {
             let mut back = vec![0; order.len()];
             order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
-            self.interfaces = reorder(std::mem::take(&mut self.interfaces), &back);
-            open::set_take(&self.plan, &self.interfaces)?;
+            self.interfaces.reorder(&back);
+            self.interfaces.set_take(&self.plan)?;
         }
         refused
     }
@@ -214,32 +231,27 @@ impl Daemon {
         counters.extend(kept);
     }
 
-    /// Returns the present position of each port of `plan`: a reload changes pipes, entries and services, but
-    /// not ports.
+    /// Returns the present position of each port of `plan`, or everything in it that needs a restart.
     fn same_ports(&self, plan: &Plan) -> Result<Vec<usize>> {
-        let place = |port: &crate::config::PortConfig| {
-            let same =
-                |old: &&crate::config::PortConfig| old.name == port.name && kind_of(old) == kind_of(port);
-            self.plan.ports.iter().position(|old| same(&old))
-        };
-        let order: Vec<usize> = plan.ports.iter().filter_map(place).collect();
-        let workers = plan.workers.count();
-        if order.len() != plan.ports.len() || plan.ports.len() != self.plan.ports.len() {
-            bail!("ports changed: a reload keeps the ports as they are; restart weir to change them");
+        let needs = restart::needs(&self.plan, plan);
+        if !needs.is_empty() {
+            bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
-        if workers != self.fleet.len() {
-            bail!("the number of workers changed: restart weir to change it");
-        }
-        Ok(order)
+        let place =
+            |port: &crate::config::PortConfig| self.plan.ports.iter().position(|old| old.name == port.name);
+        Ok(plan.ports.iter().filter_map(place).collect())
     }
 
     /// Sleeps until there is something to do.
     fn wait(&self, control: &Control, signals: BorrowedFd<'_>) {
         let bells = [signals, self.doorbell.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let sockets = self.sockets().flat_map(|(socket, has_room)| socket.waits(has_room));
-        let mut waits: Vec<PollFd<'_>> = bells.into_iter().chain(control.waits()).chain(sockets).collect();
+        let interfaces = self.interfaces.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let own = bells.into_iter().chain(interfaces);
+        let mut waits: Vec<PollFd<'_>> = own.chain(control.waits()).chain(sockets).collect();
         let now_ns = self.clock.now_ns();
-        let app = self.apps_wake_ns().map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
+        let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).min();
+        let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
         let client = control.deadline().map(|until| until.saturating_duration_since(Instant::now()));
         let pause = app.into_iter().chain(client).min();
         let timeout = pause.map(|pause| Timespec {
@@ -285,13 +297,6 @@ impl Daemon {
         while self.take_frames() {}
         let balanced = ledger.balances();
         Ok((ledger, balanced))
-    }
-}
-
-fn kind_of(port: &crate::config::PortConfig) -> String {
-    match &port.kind {
-        crate::config::PortKind::Xdp(xdp) => format!("xdp {}", xdp.interface),
-        other => format!("{other:?}"),
     }
 }
 

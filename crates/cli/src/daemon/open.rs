@@ -1,15 +1,19 @@
 //! Opens the configured ports: one queue of each for every worker.
 
 use super::dpdk::Dpdk;
-use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
+use crate::config::{Fault, LeaveRule, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use ::config::Frames;
 use anyhow::{Context, Result, bail};
 use bpf::Prefix;
 use engine::program::PortId;
+use engine::worker::Rewire;
 use packet::{CHUNK_MIN, Pool, PoolId, Pools, Port, RegionPool};
 use port::pcap::Output;
-use port::xdp::{Mode, Rings, XdpConfig};
-use port::{Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Taps, TracePort, XdpInterface};
+use port::xdp::{Mode, Rings, Wanted, XdpConfig};
+use port::{
+    Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Recording, Retrace, Taps, TracePort, XdpInterface,
+    rewrap,
+};
 use std::fs::File;
 use std::path::Path;
 
@@ -19,11 +23,8 @@ const CHUNKS_SPARE: u32 = 1024;
 /// The largest size of a `trace` in each direction, in bytes, so that a forgotten one does not fill the disk.
 const TRACE_BYTES: u64 = 1 << 30;
 
-/// Interfaces with weir's program attached, by the port's position in the program.
-pub type Interfaces = Vec<Option<XdpInterface>>;
-
-/// Attaches weir's program to the interfaces of all XDP ports.
-pub fn attach(plan: &Plan) -> Result<Interfaces> {
+/// Attaches weir's program to the interfaces of all XDP ports. Returns them by the ports' positions.
+pub fn attach(plan: &Plan) -> Result<Vec<Option<XdpInterface>>> {
     plan.ports
         .iter()
         .enumerate()
@@ -32,7 +33,7 @@ pub fn attach(plan: &Plan) -> Result<Interfaces> {
                 let config = XdpConfig {
                     port: port.name.clone(),
                     interface: xdp.interface.clone(),
-                    take: take(plan, at),
+                    frames: wanted(plan, at),
                     mode: mode(xdp.mode),
                     rings: Rings::default(),
                 };
@@ -45,10 +46,10 @@ pub fn attach(plan: &Plan) -> Result<Interfaces> {
 }
 
 /// Changes the rules of the interfaces to those of `plan`.
-pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
+pub fn set_take(plan: &Plan, interfaces: &mut [Option<XdpInterface>]) -> Result<()> {
     for (at, (port, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
         if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
-            interface.set_take(&take(plan, at)).with_context(|| format!("port `{}`", port.name))?;
+            interface.want(wanted(plan, at)).with_context(|| format!("port `{}`", port.name))?;
         }
     }
     Ok(())
@@ -57,7 +58,7 @@ pub fn set_take(plan: &Plan, interfaces: &Interfaces) -> Result<()> {
 /// Returns a worker's pools and its queue of every port.
 pub fn ports(
     plan: &Plan,
-    interfaces: &Interfaces,
+    interfaces: &[Option<XdpInterface>],
     dpdk: &mut Option<Dpdk>,
     worker: usize,
 ) -> Result<(Pools, Vec<Box<dyn Port>>)> {
@@ -76,7 +77,7 @@ pub fn ports(
 
 /// Creates a pool for each kind of memory that the ports need. Frames that weir itself creates come from the
 /// first.
-fn pools(plan: &Plan, interfaces: &Interfaces, dpdk: Option<&Dpdk>) -> Pools {
+fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) -> Pools {
     let mut pools = Pools::new();
     let xdp_ports = interfaces.iter().flatten().count() as u32;
     if plan.ports.iter().any(|port| !matches!(port.kind, PortKind::Dpdk { .. })) {
@@ -184,11 +185,26 @@ fn mode(mode: XdpMode) -> Option<Mode> {
 }
 
 /// Returns what the interface of port `at` takes: what its configuration says and what the apps need.
-fn take(plan: &Plan, at: usize) -> bpf::Take {
+fn wanted(plan: &Plan, at: usize) -> Wanted {
     let port = PortId(at as u16);
-    match plan.take(port) {
-        None => bpf::Take { promiscuous: plan.bridges(port), ..bpf::Take::all() },
-        Some(rules) => bpf::Take { promiscuous: false, rules: rules.iter().map(rule).collect() },
+    let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Wanted::default() };
+    let promiscuous = xdp.promisc || plan.bridges(port);
+    let leave = xdp.leave.iter().map(leave).collect();
+    let take = match plan.take(port) {
+        None => bpf::Take { promiscuous, leave, ..bpf::Take::all() },
+        Some(rules) => bpf::Take { promiscuous, leave, rules: rules.iter().map(rule).collect() },
+    };
+    let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
+    Wanted { take, promiscuous: xdp.promisc, mac }
+}
+
+fn leave(rule: &LeaveRule) -> bpf::TakeRule {
+    bpf::TakeRule {
+        ethertype: rule.ethertype,
+        protocol: rule.protocol,
+        destination: rule.dst.map(|(address, length)| Prefix { address, length }),
+        dport: rule.dport,
+        ..bpf::TakeRule::default()
     }
 }
 
@@ -215,19 +231,40 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<
         port = Box::new(FaultPort::new(port, faults(fault)));
     }
     if let Some(path) = &config.trace {
-        let base_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
-        let file =
-            |direction: &str| create(&traced(path, direction, worker)).map(|file| Some(Box::new(file) as _));
-        let taps = Taps {
-            received: file("in")?,
-            transmitted: file("out")?,
-            to_kernel: None,
-            limit_bytes: TRACE_BYTES,
-            base_ns,
-        };
-        port = Box::new(TracePort::new(port, taps)?);
+        port = Box::new(TracePort::with(port, recording_of(path, worker, 0)?));
     }
     Ok(port)
+}
+
+/// Creates the files of a trace. `now_ns` is the worker's time.
+fn recording_of(path: &Path, worker: usize, now_ns: u64) -> Result<Recording> {
+    let epoch_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
+    let file =
+        |direction: &str| create(&traced(path, direction, worker)).map(|file| Some(Box::new(file) as _));
+    let taps = Taps {
+        received: file("in")?,
+        transmitted: file("out")?,
+        to_kernel: None,
+        limit_bytes: TRACE_BYTES,
+        base_ns: epoch_ns.saturating_sub(now_ns),
+    };
+    Ok(Recording::begin(taps)?)
+}
+
+/// Returns what a reload makes of a worker's port, which has the index `at` now.
+pub fn rewire(at: usize, old: &PortConfig, new: &PortConfig, worker: usize, now_ns: u64) -> Result<Rewire> {
+    if (&old.fault, &old.trace) == (&new.fault, &new.trace) {
+        return Ok(Rewire::Keep(at));
+    }
+    let trace = if old.trace == new.trace {
+        Retrace::Keep
+    } else {
+        let begin =
+            new.trace.as_ref().map(|path| recording_of(path, worker, now_ns).map(Box::new)).transpose();
+        Retrace::Change(begin.with_context(|| format!("port `{}`", new.name))?)
+    };
+    let faults = new.fault.as_ref().map(faults);
+    Ok(Rewire::Change(at, Box::new(move |port| rewrap(port, faults, trace))))
 }
 
 /// Returns the file of a trace: `trace.pcap` becomes `trace.in.pcap`, and `trace.1.in.pcap` for the second

@@ -31,6 +31,13 @@ impl Explanation {
         Ok(Explanation { walk, probe: probe(&mut engine, input, frame) })
     }
 
+    /// Returns the ports that the packet and its copies leave through.
+    pub fn outputs(&self) -> Vec<PortId> {
+        let all = self.walk.copies.iter().map(|copy| copy.to).chain([self.walk.verdict]);
+        all.filter_map(|to| if let engine::Verdict::Transmit(port) = to { Some(port) } else { None })
+            .collect()
+    }
+
     /// Returns true if both executors agree.
     pub fn agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };

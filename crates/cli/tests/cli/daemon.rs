@@ -145,7 +145,7 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
     daemon
         .folder
         .write("weir.yaml", TWO.replace("  p1: { pcap: {} }", "  p1: { pcap: {} }\n  p2: { pcap: {} }"));
-    daemon.weir(&["reload"]).refused(1, &["ports changed", "restart"]);
+    daemon.weir(&["reload"]).refused(1, &["restart", "port `p2` is new"]);
     // SIGHUP does the same as the command.
     daemon.folder.write("weir.yaml", TWO.replace("dst: 10.0.0.53", "dst: 10.0.0.54"));
     daemon.signal(Signal::HUP);

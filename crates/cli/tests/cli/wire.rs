@@ -3,12 +3,17 @@
 
 use std::process::{Command, Stdio};
 
-/// Two namespaces; dropping it removes them.
+/// Arguments for one queue; the default depends on the number of processors.
+pub const QUEUE: &str = "numtxqueues 1 numrxqueues 1";
+
+/// Namespaces; dropping it removes them.
 pub struct Wire {
     /// Where weir runs.
     pub weir: String,
     /// The other end.
     pub far: String,
+    /// One without an interface.
+    pub third: String,
 }
 
 impl Wire {
@@ -21,8 +26,8 @@ impl Wire {
             return None;
         }
         let name = format!("weirtest-{}-{name}", std::process::id());
-        let wire = Wire { weir: format!("{name}-w"), far: format!("{name}-f") };
-        for netns in [&wire.weir, &wire.far] {
+        let wire = Wire { weir: format!("{name}-w"), far: format!("{name}-f"), third: format!("{name}-t") };
+        for netns in [&wire.weir, &wire.far, &wire.third] {
             sh(&format!("ip netns add {netns}"));
             sh(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
         }
@@ -32,10 +37,10 @@ impl Wire {
 
     /// Adds a pair. The last byte of the MAC address of weir's end is `mac`.
     pub fn add(&self, pair: u32, mac: u8) {
-        let Wire { weir, far } = self;
+        let Wire { weir, far, .. } = self;
         sh(&format!(
-            "ip -n {weir} link add w{pair} address 02:00:00:00:0{pair}:{mac:02x} type veth \
-             peer name f{pair} address 02:00:00:00:1{pair}:00 netns {far}"
+            "ip -n {weir} link add w{pair} address 02:00:00:00:0{pair}:{mac:02x} {QUEUE} type veth \
+             peer name f{pair} address 02:00:00:00:1{pair}:00 {QUEUE} netns {far}"
         ));
         sh(&format!("ip netns exec {far} ethtool -K f{pair} tx off txvlan off"));
         for (netns, end, host) in [(weir, "w", 1), (far, "f", 2)] {
@@ -43,11 +48,21 @@ impl Wire {
             sh(&format!("ip -n {netns} link set {end}{pair} up"));
         }
     }
+
+    /// Runs an `ip` command on weir's side.
+    pub fn ip(&self, command: &str) {
+        sh(&format!("ip -n {} {command}", self.weir));
+    }
+
+    /// Runs a command at the far end and returns what it printed.
+    pub fn far(&self, command: &str) -> String {
+        sh(&format!("ip netns exec {} {command}", self.far))
+    }
 }
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        for netns in [&self.weir, &self.far] {
+        for netns in [&self.weir, &self.far, &self.third] {
             let _ = Command::new("ip").args(["netns", "del", netns]).status();
         }
     }

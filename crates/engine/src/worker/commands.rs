@@ -9,6 +9,7 @@ use crate::ring::CarrierSender;
 use crate::snapshot::{Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Port};
+use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 /// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
@@ -44,11 +45,41 @@ pub enum Command {
 /// How a swap reconnects ports and apps, by the numbers of the new program.
 #[derive(Debug, Default)]
 pub struct Rewiring {
-    /// `ports[n]` is the index of the present port that becomes port `n`.
-    pub ports: Vec<usize>,
+    /// `ports[n]` says what becomes port `n`.
+    pub ports: Vec<Rewire>,
     /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old
     /// program.
     pub punts: Vec<CarrierSender>,
+}
+
+/// Turns a port into another, between two breaths.
+pub type PortChange = Box<dyn FnOnce(Box<dyn Port>) -> Box<dyn Port> + Send>;
+
+/// What becomes a port of the new program.
+pub enum Rewire {
+    /// The present port with this index.
+    Keep(usize),
+    /// What this makes of the present port with this index, such as the same port with a recording.
+    Change(usize, PortChange),
+}
+
+impl Rewire {
+    /// Returns the index of the present port.
+    #[must_use]
+    pub fn index(&self) -> usize {
+        match self {
+            Rewire::Keep(at) | Rewire::Change(at, _) => *at,
+        }
+    }
+}
+
+impl fmt::Debug for Rewire {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Rewire::Keep(at) => f.debug_tuple("Keep").field(at).finish(),
+            Rewire::Change(at, _) => f.debug_tuple("Change").field(at).finish_non_exhaustive(),
+        }
+    }
 }
 
 /// A prediction of what the engine would do with a frame.
@@ -105,13 +136,18 @@ impl Worker {
         self.engine = engine;
         let Rewiring { ports, punts } = rewiring;
         self.outbox.punts = punts;
+        let kept: Vec<usize> = ports.iter().map(Rewire::index).collect();
         self.waiting
-            .renumber(&ports)
+            .renumber(&kept)
             .into_iter()
             .for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
         let old = std::mem::take(&mut self.outbox.ports);
         let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
-        self.outbox.ports = ports.iter().filter_map(|&at| old.get_mut(at).and_then(Option::take)).collect();
+        let rewire = |rewire: Rewire| {
+            let port = old.get_mut(rewire.index()).and_then(Option::take)?;
+            Some(if let Rewire::Change(_, change) = rewire { change(port) } else { port })
+        };
+        self.outbox.ports = ports.into_iter().filter_map(rewire).collect();
         old.into_iter().flatten().for_each(|port| self.retire(port));
         report
     }

@@ -20,7 +20,7 @@ mod report;
 mod waiting;
 
 pub use crate::snapshot::BucketReport;
-pub use commands::{Command, Probe, Rewiring};
+pub use commands::{Command, PortChange, Probe, Rewire, Rewiring};
 pub use hand_over::HandOver;
 pub use inject::{Inject, Injected};
 pub use report::{PipeReport, PortReport, Report};

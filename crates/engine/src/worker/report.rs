@@ -108,4 +108,5 @@ pub(super) fn add_port(ledger: &mut Ledger, statistics: &PortStatistics) {
     ledger.held += statistics.held;
     ledger.dropped[DropReason::Oversize as usize] += statistics.oversize;
     ledger.dropped[DropReason::NotWritten as usize] += statistics.not_written;
+    ledger.dropped[DropReason::InterfaceGone as usize] += statistics.gone;
 }

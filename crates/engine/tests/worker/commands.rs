@@ -6,7 +6,7 @@ use engine::batch::Engine;
 use engine::change::Change;
 use engine::program::{AppId, Fill, Forward, Group, GroupId, Operation, PortId};
 use engine::ring::carriers;
-use engine::worker::{Command, Rewiring, Worker};
+use engine::worker::{Command, Rewire, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
 use packet::{DropReason, Ledger, Pools};
 use port::{Delay, FaultPort, Faults, MemPort, Rates};
@@ -22,7 +22,7 @@ fn a_swap_gives_the_apps_new_rings() {
     assert!(worker.take_signal() && !worker.take_signal());
     let (punts, mut new) = carriers(3);
     let engine = Box::new(Engine::new(&all_to(Forward::App(AppId(0))), SECRET).unwrap());
-    let rewiring = Rewiring { ports: vec![0, 1], punts: vec![punts] };
+    let rewiring = Rewiring { ports: vec![Rewire::Keep(0), Rewire::Keep(1)], punts: vec![punts] };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     wires[0].push(&udp(2, 53));
     worker.breathe(1);
@@ -104,7 +104,7 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());
     let report = ask(&mut worker, &commands, |answer| {
-        Command::Swap(engine, Rewiring { ports: vec![1], punts: Vec::new() }, answer)
+        Command::Swap(engine, Rewiring { ports: vec![Rewire::Keep(1)], punts: Vec::new() }, answer)
     });
     assert_eq!(report, SwapReport::default());
     wires[1].push(&udp(2, 53));

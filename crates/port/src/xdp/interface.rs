@@ -3,6 +3,10 @@
 //! The program and its maps exist once per interface and are shared by the ports on its queues. The kernel
 //! removes them when the interface and the last of its ports are dropped, and also when the process ends in
 //! any other way, because the process owns the link.
+//!
+//! Interfaces disappear and come back: containers restart, drivers are reset. [`XdpInterface::follow`]
+//! detaches the ports of one that is gone, and attaches a new program and new sockets when it is back; the
+//! ports keep their identity and their counts. An interface that is renamed is still the same one.
 
 use std::fmt;
 use std::io;
@@ -14,8 +18,10 @@ use packet::{PoolId, Pools};
 use rustix::io::Errno;
 
 use super::ethtool::Ethtool;
+use super::line::Line;
 use super::links::{Link, links};
-use super::{Rings, XdpError, XdpPort};
+use super::membership::{Admit, Membership};
+use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};
 
 /// How frames get from the driver to weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,24 +53,45 @@ pub struct XdpConfig {
     /// The interface's name.
     pub interface: String,
     /// The frames to take from the kernel.
-    pub take: Take,
+    pub frames: Wanted,
     /// The mode to run in; if absent, the best that the driver supports.
     pub mode: Option<Mode>,
     /// Ring sizes of each queue.
     pub rings: Rings,
 }
 
+/// The frames that a port wants.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which of the frames that the NIC lets through.
+    pub take: Take,
+    /// The NIC lets frames for all MAC addresses through.
+    pub promiscuous: bool,
+    /// The port's own MAC address, if it is not the interface's. Frames for either are its own.
+    pub mac: Option<[u8; 6]>,
+}
+
 impl XdpConfig {
     /// A port with the name of its interface and defaults for the rest.
     #[must_use]
     pub fn new(interface: &str, take: Take) -> XdpConfig {
-        let name = interface.to_owned();
-        XdpConfig { port: name.clone(), interface: name, take, mode: None, rings: Rings::default() }
+        let (name, frames) = (interface.to_owned(), Wanted { take, ..Wanted::default() });
+        XdpConfig { port: name.clone(), interface: name, frames, mode: None, rings: Rings::default() }
     }
 }
 
 /// An interface from which weir takes frames. Its queues become ports.
-pub struct XdpInterface(Arc<Attached>);
+pub struct XdpInterface {
+    config: XdpConfig,
+    /// The interface as the kernel described it last.
+    link: Link,
+    /// `None` while it is gone.
+    attached: Option<Arc<Attached>>,
+    membership: Option<Membership>,
+    lines: Mutex<Vec<Arc<Line>>>,
+    /// Why it cannot be used although it is there.
+    refused: Option<String>,
+}
 
 impl XdpInterface {
     /// Attaches the program to an interface of this thread's network namespace. Its queues must be opened in
@@ -75,25 +102,10 @@ impl XdpInterface {
     /// # Errors
     /// Returns an [`XdpError`], which says what to do.
     pub fn attach(config: XdpConfig) -> Result<XdpInterface, XdpError> {
-        let name = &config.interface;
-        let link = find(name)?;
-        let queues = Ethtool::open()
-            .ok()
-            .and_then(|ethtool| ethtool.queues(name))
-            .map_or(link.rx_queues, |(rx, _)| rx);
-        let mut program = XdpTake::load(queues).map_err(load_error)?;
-        program.set_take(link.mac, &config.take)?;
-        let native = match config.mode {
-            Some(Mode::GenericCopy) => attach_generic(&mut program, &link)?,
-            Some(_) => attach(&mut program, &link, AttachMode::Native)?,
-            None => match attach(&mut program, &link, AttachMode::Native) {
-                Err(
-                    XdpError::NoNativeMode { .. } | XdpError::MtuTooLarge { .. } | XdpError::TooFewQueues(_),
-                ) => attach_generic(&mut program, &link)?,
-                other => other?,
-            },
-        };
-        Ok(XdpInterface(Arc::new(Attached { link, native, config, program: Mutex::new(program) })))
+        let link = find(&config.interface)?;
+        let attached = Some(Arc::new(Attached::new(&config, &link)?));
+        let membership = join(&config.frames, &link)?;
+        Ok(XdpInterface { config, link, attached, membership, lines: Mutex::default(), refused: None })
     }
 
     /// Opens a port on a queue. Ports on the same pool pass frames by descriptor, without a copy.
@@ -104,76 +116,273 @@ impl XdpInterface {
     /// # Panics
     /// Panics if the pool is not a region pool in `pools`.
     pub fn open_queue(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
-        if queue >= self.queues() {
-            let (interface, queues) = (self.0.link.name.clone(), self.queues());
-            return Err(XdpError::QueueOutOfRange { interface, queue, queues });
-        }
-        XdpPort::open(Arc::clone(&self.0), queue, pools.region_mut(pool))
+        let attached = self.attached.as_ref().ok_or_else(|| XdpError::NoInterface(self.link.name.clone()))?;
+        let name = self.config.port.clone();
+        let frame_max = frame_max(&self.link);
+        let (port, line) =
+            XdpPort::open(name, Arc::clone(attached), (queue, frame_max), pools.region_mut(pool))?;
+        let mut lines = self.lines();
+        lines.retain(|line| !line.is_closed());
+        lines.push(line);
+        Ok(port)
     }
 
-    /// Replaces the rules atomically, leaving the ports open. The port's MAC address remains the one read by
-    /// `attach`.
+    /// Changes which frames it takes, between two frames, leaving the ports open.
+    ///
+    /// # Errors
+    /// A rule is invalid, or the NIC refuses; nothing has changed then.
+    pub fn want(&mut self, frames: Wanted) -> Result<(), XdpError> {
+        if let Some(attached) = &self.attached {
+            let asked = |frames: &Wanted| admit(frames, &self.link);
+            let same = asked(&frames) == asked(&self.config.frames);
+            let membership = if same { None } else { join(&frames, &self.link)? };
+            attached.set_rules(&frames, &self.link)?;
+            if !same {
+                self.membership = membership;
+            }
+        }
+        self.config.frames = frames;
+        Ok(())
+    }
+
+    /// Changes the rules only.
     ///
     /// # Errors
     /// A rule is invalid; nothing has changed then.
-    pub fn set_take(&self, take: &Take) -> Result<(), XdpError> {
-        Ok(self.0.program().set_take(self.0.link.mac, take)?)
+    pub fn set_take(&mut self, take: &Take) -> Result<(), XdpError> {
+        self.want(Wanted { take: take.clone(), ..self.config.frames.clone() })
+    }
+
+    /// Follows what has happened to the interface, and returns it. Opening sockets takes milliseconds.
+    pub fn follow(&mut self, links: &Links) -> Vec<InterfaceNews> {
+        let mut news = Vec::new();
+        if let Some(attached) = &self.attached {
+            match links.attached(attached.index) {
+                Some(link) => self.update(link.clone(), &mut news),
+                None => {
+                    self.detach();
+                    news.push(InterfaceNews::Gone);
+                }
+            }
+        }
+        if self.attached.is_none() {
+            match links.found(&self.config.interface, &self.link) {
+                Some(link) => self.return_of(link.clone(), &mut news),
+                None => self.refused = None,
+            }
+        }
+        news
+    }
+
+    /// Returns whether this is the interface, by index or by the name that is configured.
+    #[must_use]
+    pub fn is(&self, index: u32, name: &str) -> bool {
+        self.link.index == index || self.config.interface == name
+    }
+
+    /// Returns the state of the interface.
+    #[must_use]
+    pub fn state(&self) -> InterfaceState {
+        match (&self.attached, &self.refused) {
+            (Some(_), _) => state(&self.link),
+            (None, Some(_)) => InterfaceState::Refused,
+            (None, None) => InterfaceState::Gone,
+        }
     }
 
     /// Returns the number of receive queues in use.
     #[must_use]
     pub fn queues(&self) -> u32 {
-        self.0.program().queues()
+        self.attached.as_ref().map_or(0, |attached| attached.program().queues())
     }
 
     /// Returns the program's counters of a queue, whether or not it has a port.
     #[must_use]
     pub fn counters(&self, queue: u32) -> Counters {
-        self.0.counters(queue)
+        self.attached.as_ref().map(|attached| attached.counters(queue)).unwrap_or_default()
     }
 
-    /// Returns the interface's name.
+    /// Returns the interface's present name, or its last one.
     #[must_use]
     pub fn name(&self) -> &str {
-        self.0.name()
+        &self.link.name
     }
 
-    /// Returns the interface's MAC address.
+    /// Returns the name by which it is configured.
+    #[must_use]
+    pub fn configured(&self) -> &str {
+        &self.config.interface
+    }
+
+    /// Returns the interface's present MAC address, or its last one.
     #[must_use]
     pub fn mac(&self) -> [u8; 6] {
-        self.0.link.mac
+        self.link.mac
+    }
+
+    fn detach(&mut self) {
+        self.lines().iter().for_each(|line| line.detach());
+        self.attached = None;
+        self.membership = None;
+    }
+
+    /// Takes an interface in use that was gone.
+    fn return_of(&mut self, link: Link, news: &mut Vec<InterfaceNews>) {
+        match self.reopen(&link) {
+            Ok(()) => {
+                self.refused = None;
+                news.push(InterfaceNews::Back);
+                self.update(link, news);
+            }
+            Err(error) => {
+                let why = Some(error.to_string());
+                if self.refused != why {
+                    news.extend(why.clone().map(InterfaceNews::Refused));
+                    self.refused = why;
+                }
+            }
+        }
+    }
+
+    /// Attaches a program, and opens a socket for each port.
+    fn reopen(&mut self, link: &Link) -> Result<(), XdpError> {
+        let attached = Arc::new(Attached::new(&self.config, link)?);
+        let membership = join(&self.config.frames, link)?;
+        let mut lines = self.lines();
+        lines.retain(|line| !line.is_closed());
+        if let Err(error) = lines.iter().try_for_each(|line| line.attach(&attached)) {
+            lines.iter().for_each(|line| line.detach());
+            return Err(error);
+        }
+        drop(lines);
+        (self.attached, self.membership) = (Some(attached), membership);
+        Ok(())
+    }
+
+    /// Notes the present state of the interface, and what depends on it.
+    fn update(&mut self, now: Link, news: &mut Vec<InterfaceNews>) {
+        let before = std::mem::replace(&mut self.link, now);
+        let now = &self.link;
+        if before.name != now.name {
+            news.push(InterfaceNews::Renamed(before.name.clone(), now.name.clone()));
+        }
+        if state(&before) != state(now) {
+            news.push(InterfaceNews::State(state(now)));
+        }
+        if before.mtu != now.mtu {
+            news.push(InterfaceNews::Mtu(before.mtu, now.mtu));
+        }
+        self.lines().iter().for_each(|line| line.set_frame_max(frame_max(now)));
+        if before.mac != now.mac {
+            news.push(InterfaceNews::Mac(now.mac));
+            if let Some(attached) = &self.attached {
+                // The rules are those that were accepted before.
+                let _ = attached.set_rules(&self.config.frames, now);
+            }
+        }
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Vec<Arc<Line>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// State shared by the ports of an interface.
+impl Wanted {
+    /// Returns the port's own MAC address on an interface.
+    fn own(&self, link: &Link) -> [u8; 6] {
+        self.mac.unwrap_or(link.mac)
+    }
+}
+
+fn state(link: &Link) -> InterfaceState {
+    match (link.up, link.carrier) {
+        (false, _) => InterfaceState::Down,
+        (true, false) => InterfaceState::NoCarrier,
+        (true, true) => InterfaceState::Up,
+    }
+}
+
+/// Ethernet header and two VLAN tags, which an interface's MTU does not include.
+const LINK_OVERHEAD: u32 = 14 + 2 * 4;
+
+fn frame_max(link: &Link) -> usize {
+    (link.mtu + LINK_OVERHEAD) as usize
+}
+
+/// Returns what the NIC must let through besides what it lets through anyway.
+fn admit(frames: &Wanted, link: &Link) -> Option<Admit> {
+    let other = frames.mac.filter(|mac| *mac != link.mac);
+    if frames.promiscuous { Some(Admit::Everything) } else { other.map(Admit::Address) }
+}
+
+fn join(frames: &Wanted, link: &Link) -> Result<Option<Membership>, XdpError> {
+    let joined = admit(frames, link).map(|admit| Membership::join(link.index, admit)).transpose();
+    joined.map_err(|errno| match errno {
+        Errno::PERM => XdpError::NoPrivilege("frames for other MAC addresses"),
+        _ => XdpError::System {
+            doing: "asking for frames for other MAC addresses",
+            interface: link.name.clone(),
+            reason: errno.into(),
+        },
+    })
+}
+
+/// The program on an interface, shared by the ports on its queues.
 pub(super) struct Attached {
-    link: Link,
+    name: String,
+    index: u32,
     native: bool,
-    config: XdpConfig,
+    mode: Option<Mode>,
+    rings: Rings,
     program: Mutex<XdpTake>,
 }
 
 impl Attached {
-    pub(super) fn name(&self) -> &str {
-        &self.link.name
+    fn new(config: &XdpConfig, link: &Link) -> Result<Attached, XdpError> {
+        let queues = Ethtool::open()
+            .ok()
+            .and_then(|ethtool| ethtool.queues(&link.name))
+            .map_or(link.rx_queues, |(rx, _)| rx);
+        let mut program = XdpTake::load(queues).map_err(load_error)?;
+        program.set_take([link.mac, config.frames.own(link)], &config.frames.take)?;
+        let native = match config.mode {
+            Some(Mode::GenericCopy) => attach_generic(&mut program, link)?,
+            Some(_) => attach(&mut program, link, AttachMode::Native)?,
+            None => match attach(&mut program, link, AttachMode::Native) {
+                Err(
+                    XdpError::NoNativeMode { .. } | XdpError::MtuTooLarge { .. } | XdpError::TooFewQueues(_),
+                ) => attach_generic(&mut program, link)?,
+                other => other?,
+            },
+        };
+        let (name, index, program) = (link.name.clone(), link.index, Mutex::new(program));
+        Ok(Attached { name, index, native, mode: config.mode, rings: config.rings, program })
     }
 
-    pub(super) fn config(&self) -> &XdpConfig {
-        &self.config
+    pub(super) fn name(&self) -> &str {
+        &self.name
     }
 
     pub(super) fn index(&self) -> u32 {
-        self.link.index
+        self.index
     }
 
-    pub(super) fn mtu(&self) -> u32 {
-        self.link.mtu
+    pub(super) fn rings(&self) -> Rings {
+        self.rings
+    }
+
+    pub(super) fn check_queue(&self, queue: u32) -> Result<(), XdpError> {
+        let queues = self.program().queues();
+        if queue < queues {
+            return Ok(());
+        }
+        Err(XdpError::QueueOutOfRange { interface: self.name.clone(), queue, queues })
     }
 
     /// Whether sockets should be zero-copy. With XDP in the network stack they cannot be, although the driver
     /// might try.
     pub(super) fn zero_copy(&self) -> Option<bool> {
-        match (self.native, self.config.mode) {
+        match (self.native, self.mode) {
             (false, _) => Some(false),
             (true, wanted) => wanted.map(|mode| mode == Mode::NativeZeroCopy),
         }
@@ -197,8 +406,12 @@ impl Attached {
         self.program().counters(queue)
     }
 
+    fn set_rules(&self, frames: &Wanted, link: &Link) -> Result<(), XdpError> {
+        Ok(self.program().set_take([link.mac, frames.own(link)], &frames.take)?)
+    }
+
     fn system(&self, doing: &'static str, reason: io::Error) -> XdpError {
-        XdpError::System { doing, interface: self.link.name.clone(), reason }
+        XdpError::System { doing, interface: self.name.clone(), reason }
     }
 
     fn program(&self) -> MutexGuard<'_, XdpTake> {

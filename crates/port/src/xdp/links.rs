@@ -11,6 +11,10 @@ use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
 
+/// Messages about an interface: it is there, or it is gone.
+pub(super) const RTM_NEWLINK: u16 = 16;
+pub(super) const RTM_DELLINK: u16 = 17;
+
 /// An interface as reported by RTM_GETLINK.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Link {
@@ -18,6 +22,8 @@ pub(super) struct Link {
     pub(super) name: String,
     pub(super) mac: [u8; 6],
     pub(super) mtu: u32,
+    /// Whether it is administratively up (`IFF_UP`).
+    pub(super) up: bool,
     pub(super) carrier: bool,
     pub(super) rx_queues: u32,
     pub(super) tx_queues: u32,
@@ -31,7 +37,6 @@ pub(super) struct Link {
 
 /// Returns all interfaces.
 pub(super) fn links() -> io::Result<Vec<Link>> {
-    const RTM_NEWLINK: u16 = 16;
     const RTM_GETLINK: u16 = 18;
     let answers = dump(None, RTM_GETLINK, &[0; IFINFO])?;
     Ok(answers.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
@@ -64,7 +69,9 @@ impl XdpFeatures {
 /// `struct ifinfomsg`.
 const IFINFO: usize = 16;
 
-fn link(body: &[u8]) -> Option<Link> {
+/// Reads the body of a message about an interface.
+pub(super) fn link(body: &[u8]) -> Option<Link> {
+    const IFF_UP: u32 = 1;
     const IFLA_ADDRESS: u16 = 1;
     const IFLA_IFNAME: u16 = 3;
     const IFLA_MTU: u16 = 4;
@@ -76,6 +83,7 @@ fn link(body: &[u8]) -> Option<Link> {
     const IFLA_LINK_NETNSID: u16 = 37;
     const IFLA_XDP: u16 = 43;
     let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
+    link.up = word(body.get(8..)?) & IFF_UP != 0;
     let mut peer_elsewhere = false;
     for (kind, value) in attributes(body.get(IFINFO..)?) {
         match kind {
@@ -171,18 +179,26 @@ fn listen(socket: &OwnedFd, answers: &mut Answers) -> io::Result<bool> {
     const NLMSG_DONE: u16 = 3;
     let mut buffer = vec![0; 65536];
     let (_, length) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
-    let mut rest = &buffer[..length];
-    while let Some(head) = rest.get(..16) {
-        let length = word(head) as usize;
-        let body = rest.get(16..length).ok_or(io::ErrorKind::InvalidData)?;
-        match u16::from_ne_bytes([head[4], head[5]]) {
+    for (kind, body) in messages(&buffer[..length]) {
+        match kind {
             NLMSG_DONE => return Ok(false),
             NLMSG_ERROR => return Err(io::Error::from_raw_os_error(-(word(body) as i32))),
             kind => answers.push((kind, body.to_vec())),
         }
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(true)
+}
+
+/// Iterates over the types and bodies of the messages in a datagram.
+pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        let head = rest.get(..16)?;
+        let length = word(head) as usize;
+        let body = rest.get(16..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((u16::from_ne_bytes([head[4], head[5]]), body))
+    })
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@
 //! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel owns. These two contain
 //!   the unsafe code.
 //! - `socket.rs`: the system calls.
+//! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
+//! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
 //! - `carrier.rs`: the state of the link.
 //! - `links.rs`, `ethtool.rs`: the kernel's view of an interface. `report.rs`: the same for people (`weir
 //!   ports`).
@@ -15,7 +17,12 @@ mod error;
 #[allow(unsafe_code, reason = "the ethtool ioctl")]
 mod ethtool;
 mod interface;
+mod line;
 mod links;
+#[allow(unsafe_code, reason = "a socket option that rustix does not have")]
+mod membership;
+mod monitor;
+mod news;
 mod port;
 mod report;
 #[allow(unsafe_code, reason = "memory shared with the kernel")]
@@ -26,6 +33,8 @@ mod umem;
 
 pub use carrier::Carrier;
 pub use error::XdpError;
-pub use interface::{Mode, XdpConfig, XdpInterface};
+pub use interface::{Mode, Wanted, XdpConfig, XdpInterface};
+pub use monitor::{LinkMonitor, Links};
+pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};
-pub use report::{InterfaceReport, interfaces};
+pub use report::{InterfaceReport, interfaces, obstacles};

@@ -17,16 +17,14 @@ use packet::{Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics, Regio
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::interface::Attached;
-use super::socket::{Binding, Socket};
-use super::umem::Umem;
+use super::line::{Bound, Line, Order};
+use super::socket::Socket;
+use super::umem::{Area, Umem};
 use super::{Mode, XdpError};
 
 /// Shorter frames have no Ethernet header; the kernel would consume their descriptors without completing
 /// them.
 const FRAME_MIN: usize = 14;
-
-/// Ethernet header and two VLAN tags, which an interface's MTU does not include.
-const LINK_OVERHEAD: u32 = 14 + 2 * 4;
 
 /// How often `close` checks for frames that the kernel is still sending, 1 ms apart.
 const CLOSE_ROUNDS: u32 = 100;
@@ -58,7 +56,7 @@ impl Rings {
         self.fill + self.receive + self.transmit
     }
 
-    fn check(&self) -> Result<(), XdpError> {
+    pub(super) fn check(&self) -> Result<(), XdpError> {
         let is_ring = |size: &u32| size.is_power_of_two() && (64..=32768).contains(size);
         match [self.fill, self.receive, self.transmit].into_iter().find(|size| !is_ring(size)) {
             Some(size) => Err(XdpError::RingSize(size)),
@@ -77,73 +75,66 @@ struct Extra {
 
 /// A queue of an interface, by AF_XDP. If it is dropped without `close`, the frames it owns are lost to the
 /// pool.
+///
+/// While its interface is gone, it receives nothing, and refuses frames as `interface_gone`.
 pub struct XdpPort {
     name: String,
-    queue: u32,
-    frame_max: usize,
-    mode: Mode,
-    /// `None` once closed.
-    socket: Option<Socket>,
+    /// `None` while the interface is gone, and once closed.
+    bound: Option<Box<Bound>>,
+    line: Arc<Line>,
     umem: Umem,
     /// Set while pieces of one large frame arrive, all of which are dropped.
     in_pieces: bool,
     counted: PortStatistics,
-    /// The kernel's count of lost frames when the socket was closed.
-    lost_at_close: u64,
     extra: Extra,
-    /// Keeps the program attached while the port exists.
-    interface: Arc<Attached>,
+    /// The counts of sockets and programs that were given up.
+    former: Vec<(&'static str, u64)>,
+    former_lost: u64,
 }
 
 impl XdpPort {
+    /// Opens a queue for frames up to a length. Also returns what the daemon keeps of it.
     pub(super) fn open(
+        name: String,
         interface: Arc<Attached>,
-        queue: u32,
+        (queue, frame_max): (u32, usize),
         pool: &mut RegionPool,
-    ) -> Result<XdpPort, XdpError> {
-        let rings = interface.config().rings;
-        rings.check()?;
-        let zero_copy = interface.zero_copy();
-        let binding =
-            Binding { interface: interface.name(), index: interface.index(), queue, rings, zero_copy };
-        let socket = Socket::open(&binding, pool)?;
-        let mode = interface.mode(socket.is_zero_copy());
+    ) -> Result<(XdpPort, Arc<Line>), XdpError> {
+        let area = Area::of(pool);
+        let bound = Bound::open(interface, queue, area)?;
+        let line = Arc::new(Line::new(queue, area, frame_max));
         let mut port = XdpPort {
-            name: interface.config().port.clone(),
-            queue,
-            frame_max: (interface.mtu() + LINK_OVERHEAD) as usize,
-            mode,
+            name,
+            bound: Some(Box::new(bound)),
+            line: Arc::clone(&line),
             umem: Umem::new(pool),
-            socket: Some(socket),
             in_pieces: false,
             counted: PortStatistics::default(),
-            lost_at_close: 0,
             extra: Extra::default(),
-            interface,
+            former: Vec::new(),
+            former_lost: 0,
         };
         port.refill(pool);
-        if let Err(error) = port.announce() {
-            port.shut(pool);
-            return Err(error);
+        let announced = port.bound.as_ref().map_or(Ok(()), |bound| bound.announce(queue));
+        match announced {
+            Ok(()) => Ok((port, line)),
+            Err(error) => {
+                port.unbind(pool);
+                Err(error)
+            }
         }
-        Ok(port)
     }
 
-    /// Enters the socket in the program's map: from here on frames arrive.
-    fn announce(&self) -> Result<(), XdpError> {
-        self.socket.as_ref().map_or(Ok(()), |socket| self.interface.set_socket(self.queue, socket.as_fd()))
-    }
-
-    /// Returns the mode it runs in.
+    /// Returns the mode it runs in; `None` while its interface is gone.
     #[must_use]
-    pub fn xdp_mode(&self) -> Mode {
-        self.mode
+    pub fn xdp_mode(&self) -> Option<Mode> {
+        self.bound.as_ref().map(|bound| bound.mode)
     }
 
     /// Returns the number of the receive queue.
     #[must_use]
     pub fn queue(&self) -> u32 {
-        self.queue
+        self.line.queue()
     }
 
     /// Returns the number of the pool's chunks that the kernel owns now.
@@ -166,10 +157,55 @@ impl XdpPort {
         }
     }
 
+    fn socket(&mut self) -> Option<&mut Socket> {
+        self.bound.as_mut().map(|bound| &mut bound.socket)
+    }
+
+    /// Does what the daemon has ordered.
+    #[inline]
+    fn obey(&mut self, pool: &mut RegionPool) {
+        match self.line.take_order() {
+            Order::Nothing => {}
+            Order::Detach => self.detach(pool),
+            Order::Attach(bound) => {
+                self.detach(pool);
+                self.bound = Some(bound);
+            }
+        }
+    }
+
+    /// Gives up the socket of an interface that is gone, with the frames in its transmit ring.
+    #[cold]
+    fn detach(&mut self, pool: &mut RegionPool) {
+        self.complete(pool);
+        self.unbind(pool);
+        self.counted.gone += std::mem::take(&mut self.counted.held);
+        self.in_pieces = false;
+    }
+
+    /// Closes the socket and takes back every chunk.
+    fn unbind(&mut self, pool: &mut RegionPool) {
+        self.former = self.program_statistics();
+        let Some(mut bound) = self.bound.take() else { return };
+        self.former_lost += lost(&bound.socket) + u64::from(bound.socket.receive.waiting());
+        self.umem.close(Some(bound.socket), pool);
+    }
+
+    /// Returns the counts of the programs and sockets that the port has had.
+    fn program_statistics(&self) -> Vec<(&'static str, u64)> {
+        let Some(bound) = &self.bound else { return self.former.clone() };
+        let mut all = bound.statistics(self.line.queue());
+        for (name, count) in &mut all {
+            let former = self.former.iter().find(|(former, _)| former == name);
+            *count += former.map_or(0, |(_, count)| *count);
+        }
+        all
+    }
+
     /// Keeps the fill ring full, because a partly filled one runs dry in a burst.
     #[inline]
     fn refill(&mut self, pool: &mut RegionPool) {
-        let Some(socket) = &mut self.socket else { return };
+        let Some(socket) = self.bound.as_mut().map(|bound| &mut bound.socket) else { return };
         let wanted = socket.fill.space(u32::MAX);
         let mut given = 0;
         while given < wanted {
@@ -187,7 +223,7 @@ impl XdpPort {
     /// Takes back frames that have been sent.
     #[inline]
     fn complete(&mut self, pool: &mut RegionPool) {
-        let Some(socket) = &mut self.socket else { return };
+        let Some(socket) = self.bound.as_mut().map(|bound| &mut bound.socket) else { return };
         let mut sent = 0;
         while let Some(address) = socket.completion.pop() {
             match self.umem.take_back(pool, address) {
@@ -229,12 +265,28 @@ impl XdpPort {
             self.extra.wrong_descriptors += 1;
         }
     }
+}
 
-    /// Closes the socket and takes back every chunk.
-    fn shut(&mut self, pool: &mut RegionPool) {
-        let Some(mut socket) = self.socket.take() else { return };
-        self.lost_at_close = lost(&socket) + u64::from(socket.receive.waiting());
-        self.umem.close(Some(socket), pool);
+impl Bound {
+    fn statistics(&self, queue: u32) -> Vec<(&'static str, u64)> {
+        let program = self.interface.counters(queue);
+        let mut all = vec![
+            ("xdp_taken", program.taken),
+            ("xdp_passed", program.passed),
+            ("xdp_not_ours", program.not_ours),
+            ("xdp_redirect_failed", program.redirect_failed),
+        ];
+        if let Some(kernel) = self.socket.statistics() {
+            all.extend([
+                ("rx_dropped", kernel.rx_dropped),
+                ("rx_invalid_descs", kernel.rx_invalid_descs),
+                ("tx_invalid_descs", kernel.tx_invalid_descs),
+                ("rx_ring_full", kernel.rx_ring_full.unwrap_or(0)),
+                ("rx_fill_ring_empty_descs", kernel.rx_fill_ring_empty_descs.unwrap_or(0)),
+                ("tx_ring_empty_descs", kernel.tx_ring_empty_descs.unwrap_or(0)),
+            ]);
+        }
+        all
     }
 }
 
@@ -265,23 +317,22 @@ impl Port for XdpPort {
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
         let pool = pools.region_mut(self.umem.pool());
         while batch.space() > 0 {
-            let Some(descriptor) = self.socket.as_mut().and_then(|socket| socket.receive.pop()) else {
-                break;
-            };
+            let Some(descriptor) = self.socket().and_then(|socket| socket.receive.pop()) else { break };
             self.receive_one(pool, batch, &descriptor);
         }
-        if let Some(socket) = &mut self.socket {
+        if let Some(socket) = self.socket() {
             socket.receive.release();
         }
     }
 
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
-        let Some(socket) = &mut self.socket else { return 0 };
+        let frame_max = self.line.frame_max();
+        let Some(socket) = self.bound.as_mut().map(|bound| &mut bound.socket) else { return 0 };
         let pool = pools.region_mut(self.umem.pool());
         let mut accepted = 0_u64;
         for slot in Bits(list) {
             let length = batch.frame(slot).len();
-            if refusal(length, self.frame_max).is_some() {
+            if refusal(length, frame_max).is_some() {
                 self.extra.transmit_refused += 1;
                 continue;
             }
@@ -299,8 +350,9 @@ impl Port for XdpPort {
 
     fn flush(&mut self, pools: &mut Pools) {
         let pool = pools.region_mut(self.umem.pool());
+        self.obey(pool);
         if self.counted.held > 0 {
-            self.extra.kicks += self.socket.as_mut().map_or(0, |socket| u64::from(socket.kick()));
+            self.extra.kicks += self.socket().map_or(0, |socket| u64::from(socket.kick()));
             self.complete(pool);
         }
         self.refill(pool);
@@ -308,63 +360,52 @@ impl Port for XdpPort {
 
     /// Makes a system call, for `lost_before`.
     fn statistics(&self) -> PortStatistics {
-        let lost_before = self.socket.as_ref().map_or(self.lost_at_close, lost);
-        PortStatistics { lost_before, ..self.counted }
+        let lost_now = self.bound.as_ref().map_or(0, |bound| lost(&bound.socket));
+        PortStatistics { lost_before: self.former_lost + lost_now, ..self.counted }
     }
 
     fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
-        let program = self.interface.counters(self.queue);
-        let mut all = vec![
-            ("xdp_taken", program.taken),
-            ("xdp_passed", program.passed),
-            ("xdp_not_ours", program.not_ours),
-            ("xdp_redirect_failed", program.redirect_failed),
+        let mut all = self.program_statistics();
+        all.extend([
             ("kicks", self.extra.kicks),
             ("transmit_refused", self.extra.transmit_refused),
             ("wrong_descriptors", self.extra.wrong_descriptors),
-        ];
-        if let Some(kernel) = self.socket.as_ref().and_then(Socket::statistics) {
-            all.extend([
-                ("rx_dropped", kernel.rx_dropped),
-                ("rx_invalid_descs", kernel.rx_invalid_descs),
-                ("tx_invalid_descs", kernel.tx_invalid_descs),
-                ("rx_ring_full", kernel.rx_ring_full.unwrap_or(0)),
-                ("rx_fill_ring_empty_descs", kernel.rx_fill_ring_empty_descs.unwrap_or(0)),
-                ("tx_ring_empty_descs", kernel.tx_ring_empty_descs.unwrap_or(0)),
-            ]);
-        }
+        ]);
         all
     }
 
     fn refuses(&self, length: usize) -> Option<DropReason> {
-        refusal(length, self.frame_max)
+        let gone = self.bound.is_none().then_some(DropReason::InterfaceGone);
+        gone.or_else(|| refusal(length, self.line.frame_max()))
     }
 
     fn mode(&self) -> String {
-        self.mode.to_string()
+        self.xdp_mode().map_or_else(|| "interface gone".to_string(), |mode| mode.to_string())
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+        self.bound.as_ref().map(|bound| bound.socket.as_fd())
     }
 
+    /// Also while its interface is gone: then nothing can wake the worker.
     fn exhausted(&self) -> bool {
-        self.socket.is_none()
+        self.bound.is_none()
     }
 
     /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
+        self.line.close();
         for _ in 0..CLOSE_ROUNDS {
-            if self.socket.is_none() || self.counted.held == 0 {
+            if self.bound.is_none() || self.counted.held == 0 {
                 break;
             }
-            self.extra.kicks += self.socket.as_mut().map_or(0, |socket| u64::from(socket.kick()));
+            self.extra.kicks += self.socket().map_or(0, |socket| u64::from(socket.kick()));
             self.complete(pools.region_mut(self.umem.pool()));
             if self.counted.held > 0 {
                 std::thread::sleep(CLOSE_PAUSE);
             }
         }
-        self.shut(pools.region_mut(self.umem.pool()));
+        self.unbind(pools.region_mut(self.umem.pool()));
         std::mem::take(&mut self.counted.held)
     }
 }

@@ -55,6 +55,17 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
         .collect())
 }
 
+/// Returns the obstacles to a port on an interface, besides a program that is attached there.
+#[must_use]
+pub fn obstacles(interface: &str) -> Vec<String> {
+    let all = interfaces().unwrap_or_default();
+    let own = all.into_iter().filter(|report| report.name == interface);
+    own.flat_map(|report| report.obstacles).filter(|obstacle| !obstacle.starts_with(ATTACHED)).collect()
+}
+
+/// How the obstacle of an attached program begins.
+const ATTACHED: &str = "an XDP program is attached";
+
 fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Ethtool) -> InterfaceReport {
     let (rx_queues, tx_queues) = ethtool.queues(&link.name).unwrap_or((link.rx_queues, link.tx_queues));
     let mut obstacles = own_obstacles(link, ethtool);
@@ -98,9 +109,8 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool) -> Vec<String> {
     let name = &link.name;
     let mut obstacles = Vec::new();
     if link.xdp {
-        obstacles.push(format!(
-            "an XDP program is attached to {name} already: `bpftool net` shows its owner; stop that first"
-        ));
+        obstacles
+            .push(format!("{ATTACHED} to {name} already: `bpftool net` shows its owner; stop that first"));
     }
     if link.mtu > MTU_MAX && name != "lo" {
         obstacles.push(format!(

@@ -4,7 +4,6 @@ use std::io as std_io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use packet::RegionPool;
 use rustix::io::{self, Errno};
 use rustix::net::sockopt;
 use rustix::net::xdp::{
@@ -18,7 +17,7 @@ use rustix::net::{
 use super::XdpError;
 use super::port::Rings as RingSizes;
 use super::ring::{Consumer, Producer};
-use super::umem::Umem;
+use super::umem::Area;
 
 /// In copy mode, `sendto` takes at most 32 descriptors from the ring (`TX_BATCH_SIZE` in net/xdp/xsk.c).
 const KICK_BATCH: u32 = 32;
@@ -47,15 +46,15 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a socket on the pool's region and binds it.
-    pub(super) fn open(binding: &Binding<'_>, pool: &RegionPool) -> Result<Socket, XdpError> {
+    /// Opens a socket on a pool's region and binds it.
+    pub(super) fn open(binding: &Binding<'_>, area: Area) -> Result<Socket, XdpError> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
             socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
                 Errno::PERM => XdpError::NoPrivilege("AF_XDP sockets"),
                 _ => binding.error("opening an AF_XDP socket", errno),
             })?;
-        Umem::register(pool, &fd).map_err(|errno| match errno {
+        area.register(&fd).map_err(|errno| match errno {
             Errno::NOBUFS => XdpError::MemoryLimit,
             _ => binding.error("registering frame memory with a socket", errno),
         })?;

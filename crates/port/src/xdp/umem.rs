@@ -21,6 +21,35 @@ use super::socket::Socket;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NotOurs;
 
+/// Where a pool's region is. Only a port of a living pool may register it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Area {
+    address: u64,
+    length: u64,
+    chunk: u32,
+}
+
+impl Area {
+    pub(super) fn of(pool: &RegionPool) -> Area {
+        let (base, length) = pool.region();
+        Area { address: base.as_ptr() as u64, length: length as u64, chunk: pool.chunk() as u32 }
+    }
+
+    /// Registers the region with a socket.
+    pub(super) fn register(self, socket: impl AsFd) -> io::Result<()> {
+        let region = XdpUmemReg {
+            addr: self.address,
+            len: self.length,
+            chunk_size: self.chunk,
+            // The kernel leaves 256 bytes (XDP_PACKET_HEADROOM) in front of a frame anyway; weir needs 128.
+            headroom: 0,
+            flags: XdpUmemRegFlags::empty(),
+            tx_metadata_len: 0,
+        };
+        set_xdp_umem_reg(socket, region)
+    }
+}
+
 /// The chunks of a pool that one socket owns.
 pub(super) struct Umem {
     pool: PoolId,
@@ -34,21 +63,6 @@ impl Umem {
     pub(super) fn new(pool: &RegionPool) -> Umem {
         let words = (pool.chunks() as usize).div_ceil(64);
         Umem { pool: pool.id(), chunk_bits: pool.chunk().trailing_zeros(), away: vec![0; words], count: 0 }
-    }
-
-    /// Registers the pool's region with a socket.
-    pub(super) fn register(pool: &RegionPool, socket: impl AsFd) -> io::Result<()> {
-        let (base, length) = pool.region();
-        let region = XdpUmemReg {
-            addr: base.as_ptr() as u64,
-            len: length as u64,
-            chunk_size: pool.chunk() as u32,
-            // The kernel leaves 256 bytes (XDP_PACKET_HEADROOM) in front of a frame anyway; weir needs 128.
-            headroom: 0,
-            flags: XdpUmemRegFlags::empty(),
-            tx_metadata_len: 0,
-        };
-        set_xdp_umem_reg(socket, region)
     }
 
     /// Returns the pool that the region belongs to.

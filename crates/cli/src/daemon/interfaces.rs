@@ -1,0 +1,200 @@
+//! The interfaces of XDP ports, and what happens to them: they disappear and come back, are renamed, go down
+//! and up, get another MTU or MAC address. The kernel tells of it by netlink, the daemon says so, and what
+//! can be healed is healed: ports of an interface that is back receive again, and a program that matches the
+//! interface's MAC address is rebuilt with the new one.
+
+use super::{Daemon, open, reorder};
+use crate::config::{self, Macs, Plan, PortKind};
+use anyhow::{Context, Result};
+use engine::program::PortId;
+use port::XdpInterface;
+use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, obstacles};
+use rustix::fd::{AsFd, BorrowedFd};
+use tracing::{error, info, warn};
+
+/// How often an interface that is there but cannot be used is tried again, in nanoseconds.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// Interfaces with weir's program attached, by the port's position in the program.
+#[derive(Default)]
+pub struct Interfaces {
+    of_ports: Vec<Option<XdpInterface>>,
+    /// Listens if there is an XDP port.
+    monitor: Option<LinkMonitor>,
+    retry_ns: Option<u64>,
+}
+
+impl Interfaces {
+    /// Attaches weir's program to the interfaces of all XDP ports.
+    pub fn attach(plan: &Plan) -> Result<Interfaces> {
+        // Before the first interface is looked up, so that nothing is missed.
+        let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
+        let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
+        let of_ports = open::attach(plan)?;
+        for (port, interface) in plan.ports.iter().zip(&of_ports) {
+            interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name()));
+        }
+        Ok(Interfaces { of_ports, monitor, retry_ns: None })
+    }
+
+    /// Returns the interface of each port; `None` for ports of other kinds.
+    pub fn of_ports(&self) -> &[Option<XdpInterface>] {
+        &self.of_ports
+    }
+
+    /// Returns the interface of a port.
+    pub fn of(&self, port: PortId) -> Option<&XdpInterface> {
+        self.of_ports.get(port.index())?.as_ref()
+    }
+
+    /// Returns the name by which the kernel can be asked about a port's interface; `None` if it cannot be
+    /// used now, or if the port has none.
+    pub fn usable_name(&self, port: PortId) -> Option<&str> {
+        let interface = self.of(port)?;
+        let usable = !matches!(interface.state(), InterfaceState::Gone | InterfaceState::Refused);
+        usable.then(|| interface.name())
+    }
+
+    /// Returns the MAC addresses, of interfaces that are gone the last ones.
+    pub fn macs(&self) -> Macs {
+        let all = self.of_ports.iter().flatten();
+        all.map(|interface| (interface.configured().to_string(), interface.mac())).collect()
+    }
+
+    /// Reorders them to the new positions of their ports: `order[n]` is the previous position of port `n`.
+    pub fn reorder(&mut self, order: &[usize]) {
+        self.of_ports = reorder(std::mem::take(&mut self.of_ports), order);
+    }
+
+    /// Changes what they take to what `plan` says.
+    pub fn set_take(&mut self, plan: &Plan) -> Result<()> {
+        open::set_take(plan, &mut self.of_ports)
+    }
+
+    /// Returns what the daemon waits for.
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.monitor.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Returns when to look again without news.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.retry_ns
+    }
+
+    /// Follows what has happened to the interfaces. Returns it, by the ports' positions.
+    pub fn look(&mut self, now_ns: u64) -> Vec<(PortId, InterfaceNews)> {
+        let Some(monitor) = &mut self.monitor else { return Vec::new() };
+        let ours = |index, name: &str| self.of_ports.iter().flatten().any(|one| one.is(index, name));
+        let due = self.retry_ns.is_some_and(|retry_ns| retry_ns <= now_ns);
+        if !monitor.has_news(ours) && !due {
+            return Vec::new();
+        }
+        // Without the list, nothing is known; then it is tried again.
+        self.retry_ns = Some(now_ns + RETRY_NS);
+        let Ok(links) = monitor.links() else { return Vec::new() };
+        let mut all = Vec::new();
+        for (at, interface) in self.of_ports.iter_mut().enumerate() {
+            let news = interface.as_mut().map(|interface| interface.follow(&links));
+            all.extend(news.into_iter().flatten().map(|news| (PortId(at as u16), news)));
+        }
+        let refused = |interface: &XdpInterface| interface.state() == InterfaceState::Refused;
+        if !self.of_ports.iter().flatten().any(refused) {
+            self.retry_ns = None;
+        }
+        all
+    }
+}
+
+/// Says the obstacles to a port that `weir ports` knows.
+fn say_obstacles(port: &str, interface: &str) {
+    for obstacle in obstacles(interface) {
+        warn!("port {port}: {obstacle}");
+    }
+}
+
+impl Daemon {
+    /// Says why a port's interface cannot carry frames now.
+    pub(super) fn obstacle(&self, port: PortId) -> Option<String> {
+        let interface = self.interfaces.of(port)?;
+        let effect = match interface.state() {
+            InterfaceState::Up => return None,
+            InterfaceState::Gone | InterfaceState::Refused => "the frame is dropped as `interface_gone`",
+            InterfaceState::Down | InterfaceState::NoCarrier => "the frame does not arrive",
+        };
+        let (name, state) = (interface.name(), interface.state());
+        Some(format!("port {}: interface {name} is {state}: {effect}", self.plan.ports[port.index()].name))
+    }
+
+    /// Follows what has happened to interfaces, and says it.
+    pub(super) fn mind_interfaces(&mut self) {
+        let news = self.interfaces.look(self.clock.now_ns());
+        for (port, news) in &news {
+            let name = self.interfaces.of(*port).map_or("", XdpInterface::name);
+            let port_name = &self.plan.ports[port.index()].name;
+            match news {
+                InterfaceNews::Gone | InterfaceNews::Refused(_) => {
+                    error!("port {port_name}: interface {name} {news}");
+                }
+                InterfaceNews::State(state) if *state != InterfaceState::Up => {
+                    warn!("port {port_name}: interface {name} {news}");
+                }
+                _ => info!("port {port_name}: interface {name} {news}"),
+            }
+            if matches!(news, InterfaceNews::Back | InterfaceNews::Mtu(..)) {
+                say_obstacles(port_name, name);
+            }
+            let usable = self.interfaces.usable_name(*port).map(str::to_string);
+            self.host.links.set_interface(*port, usable);
+        }
+        if news.iter().any(|(_, news)| matches!(news, InterfaceNews::Mac(_))) {
+            self.rebuild();
+        }
+    }
+
+    /// Rebuilds the program for the present MAC addresses, from the text that was read last.
+    fn rebuild(&mut self) {
+        let (file, text) = &self.plan.source;
+        let loaded = config::read_knowing(file, text, &self.interfaces.macs());
+        let Some(mut plan) = loaded.plan else {
+            error!("the program cannot be rebuilt for the new MAC address\n{}", loaded.report);
+            return;
+        };
+        plan.socket.clone_from(&self.plan.socket);
+        self.keep_weights(&mut plan);
+        match self.reload(plan) {
+            Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
+            Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
+        }
+    }
+
+    /// Gives the groups of `plan` the weights that they have now, because nobody has asked for a reload.
+    fn keep_weights(&self, plan: &mut Plan) {
+        for group in &mut plan.program.groups {
+            let Some(now) = self.plan.program.groups.iter().find(|now| now.name == group.name) else {
+                continue;
+            };
+            for target in &mut group.targets {
+                let now = now.targets.iter().find(|now| now.name == target.name);
+                target.weight = now.map_or(target.weight, |now| now.weight);
+            }
+        }
+    }
+
+    /// Reads `plan` again if it was read without the present MAC addresses of interfaces, or the last ones of
+    /// those that are gone.
+    pub(super) fn with_macs(&self, plan: Plan) -> Plan {
+        let macs = self.interfaces.macs();
+        let knows = |port: &config::PortConfig| match &port.kind {
+            PortKind::Xdp(xdp) => port.mac_configured || port.mac == macs.get(&xdp.interface).copied(),
+            _ => true,
+        };
+        if plan.ports.iter().all(knows) {
+            return plan;
+        }
+        let read = config::read_knowing(&plan.source.0, &plan.source.1, &macs).plan;
+        match read {
+            Some(read) => Plan { socket: plan.socket, ..read },
+            None => plan,
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Changes the wrappers of a port while it runs. A recording is outside the faults: it shows what the program
+//! sees.
+
+use crate::trace::Recording;
+use crate::{FaultPort, Faults, TracePort};
+use packet::Port;
+use std::any::Any;
+
+/// What happens to a port's recording.
+pub enum Retrace {
+    /// It goes on, if there is one.
+    Keep,
+    /// It ends, if there is one, and perhaps another begins.
+    Change(Option<Box<Recording>>),
+}
+
+/// Gives a port these faults and this recording in place of those that it has. A port that once had faults
+/// keeps the wrapper, which counts what it did, without faults.
+#[must_use]
+pub fn rewrap(port: Box<dyn Port>, faults: Option<Faults>, trace: Retrace) -> Box<dyn Port> {
+    match (downcast::<TracePort>(port), trace) {
+        (Ok(traced), Retrace::Keep) => Box::new(traced.map(|port| refault(port, faults))),
+        (Ok(traced), Retrace::Change(new)) => retrace(refault(traced.into_inner(), faults), new),
+        (Err(port), Retrace::Keep) => refault(port, faults),
+        (Err(port), Retrace::Change(new)) => retrace(refault(port, faults), new),
+    }
+}
+
+fn refault(port: Box<dyn Port>, faults: Option<Faults>) -> Box<dyn Port> {
+    match (downcast::<FaultPort>(port), faults) {
+        (Ok(mut faulty), faults) => {
+            faulty.change(faults.unwrap_or_default());
+            faulty
+        }
+        (Err(port), Some(faults)) => Box::new(FaultPort::new(port, faults)),
+        (Err(port), None) => port,
+    }
+}
+
+fn retrace(port: Box<dyn Port>, recording: Option<Box<Recording>>) -> Box<dyn Port> {
+    match recording {
+        Some(recording) => Box::new(TracePort::with(port, *recording)),
+        None => port,
+    }
+}
+
+/// Returns the port as a wrapper of this kind, or else the port.
+fn downcast<P: Port>(port: Box<dyn Port>) -> Result<Box<P>, Box<dyn Port>> {
+    if !(&*port as &dyn Any).is::<P>() {
+        return Err(port);
+    }
+    let port: Box<dyn Any> = port;
+    Ok(port.downcast().expect("just asked"))
+}

@@ -1,0 +1,140 @@
+//! News of interfaces. The kernel sends a netlink message when an interface appears, changes or disappears,
+//! so nothing is polled. The message only says that it is time to look: what counts is the list of all
+//! interfaces that is read then, so lost, repeated or outdated messages do no harm.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
+
+use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links, messages};
+
+/// `RTMGRP_LINK`: the multicast group that is told of interfaces.
+const GROUP: u32 = 1;
+
+/// The largest number of datagrams read at a time; the others are read in the next turn.
+const DATAGRAMS_MAX: usize = 256;
+
+/// Listens for changes of interfaces of the network namespace in which it was opened.
+pub struct LinkMonitor {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+    /// Indices that disappeared since the list was read last.
+    gone: BTreeSet<u32>,
+}
+
+/// All interfaces at one moment.
+pub struct Links {
+    all: Vec<Link>,
+    /// Interfaces that disappeared before; one of the same index is another, or has lost its sockets.
+    gone: BTreeSet<u32>,
+}
+
+impl LinkMonitor {
+    /// Starts to listen.
+    ///
+    /// # Errors
+    /// Returns the errors of netlink.
+    pub fn open() -> io::Result<LinkMonitor> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        bind(&socket, &SocketAddrNetlink::new(0, GROUP))?;
+        Ok(LinkMonitor { socket, buffer: vec![0; 65536], gone: BTreeSet::new() })
+    }
+
+    /// Reads the messages that have arrived. Returns true if one of them concerns an interface that is ours,
+    /// by index or name, or if messages were lost.
+    pub fn has_news(&mut self, is_ours: impl Fn(u32, &str) -> bool) -> bool {
+        let mut news = false;
+        for _ in 0..DATAGRAMS_MAX {
+            let length = match recv(&self.socket, &mut self.buffer[..], RecvFlags::empty()) {
+                Ok((_, length)) => length,
+                Err(Errno::INTR) => continue,
+                Err(Errno::NOBUFS) => {
+                    news = true;
+                    continue;
+                }
+                Err(_) => break,
+            };
+            for (kind, body) in messages(&self.buffer[..length]) {
+                let Some(link) = link(body).filter(|_| matches!(kind, RTM_NEWLINK | RTM_DELLINK)) else {
+                    continue;
+                };
+                news |= is_ours(link.index, &link.name);
+                if kind == RTM_DELLINK {
+                    self.gone.insert(link.index);
+                }
+            }
+        }
+        news
+    }
+
+    /// Reads the list of all interfaces.
+    ///
+    /// # Errors
+    /// Returns the errors of netlink.
+    pub fn links(&mut self) -> io::Result<Links> {
+        let all = links()?;
+        Ok(Links { all, gone: std::mem::take(&mut self.gone) })
+    }
+}
+
+impl AsFd for LinkMonitor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Links {
+    /// Returns the present state of an interface to which weir's program is attached; `None` if it is gone,
+    /// was gone meanwhile, or has lost the program.
+    pub(super) fn attached(&self, index: u32) -> Option<&Link> {
+        let is_it = |link: &&Link| link.index == index && link.xdp && !self.gone.contains(&index);
+        self.all.iter().find(is_it)
+    }
+
+    /// Returns the interface with this name; otherwise the one that has the index and the MAC address of the
+    /// one that was there, which may have come back under another name.
+    pub(super) fn found(&self, name: &str, before: &Link) -> Option<&Link> {
+        let named = self.all.iter().find(|link| link.name == name);
+        let same = |link: &&Link| link.index == before.index && link.mac == before.mac;
+        named.or_else(|| self.all.iter().find(same))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one(index: u32, name: &str, mac: u8, xdp: bool) -> Link {
+        Link { index, name: name.into(), mac: [2, 0, 0, 0, 0, mac], xdp, ..Link::default() }
+    }
+
+    #[test]
+    fn an_interface_is_the_same_as_long_as_it_keeps_index_and_program() {
+        let mut links = Links { all: vec![one(5, "w9", 1, true), one(6, "w1", 2, false)], gone: [].into() };
+        assert_eq!(links.attached(5).map(|link| link.name.as_str()), Some("w9"), "it was renamed");
+        assert_eq!((links.attached(6), links.attached(7)), (None, None));
+        links.gone.insert(5);
+        assert_eq!(links.attached(5), None, "it was gone, and its sockets are dead");
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_name_and_else_as_the_one_it_was() {
+        let links = Links { all: vec![one(5, "w9", 1, false), one(6, "w1", 2, false)], gone: [].into() };
+        let index = |name, before| links.found(name, &before).map(|link| link.index);
+        assert_eq!(index("w1", one(5, "w1", 1, false)), Some(6));
+        assert_eq!(index("w0", one(5, "w0", 1, false)), Some(5), "under another name");
+        assert_eq!(index("w0", one(5, "w0", 3, false)), None, "another one has got its index");
+    }
+
+    #[test]
+    fn there_is_no_news_of_what_nobody_asked_for() {
+        let mut monitor = LinkMonitor::open().unwrap();
+        assert!(!monitor.has_news(|_, _| false));
+        assert!(monitor.links().unwrap().all.iter().any(|link| link.name == "lo"));
+    }
+}

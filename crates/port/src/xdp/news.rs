@@ -1,0 +1,68 @@
+//! What can happen to an interface, in words for the operator.
+
+use std::fmt;
+
+/// The state of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterfaceState {
+    /// It is there, and has carrier.
+    Up,
+    /// It is up, but has no carrier.
+    NoCarrier,
+    /// It is administratively down.
+    Down,
+    /// It is there, but weir cannot use it.
+    Refused,
+    /// It does not exist in this network namespace.
+    Gone,
+}
+
+impl fmt::Display for InterfaceState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            InterfaceState::Up => "up",
+            InterfaceState::NoCarrier => "no carrier",
+            InterfaceState::Down => "down",
+            InterfaceState::Refused => "refused",
+            InterfaceState::Gone => "gone",
+        })
+    }
+}
+
+/// Something that happened to an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InterfaceNews {
+    /// It disappeared.
+    Gone,
+    /// It is there again, and in use.
+    Back,
+    /// It is there again, but cannot be used, for this reason.
+    Refused(String),
+    /// It has another name, which is the second.
+    Renamed(String, String),
+    /// It went up or down.
+    State(InterfaceState),
+    /// It has another MTU: before and now.
+    Mtu(u32, u32),
+    /// It has another MAC address, which is this.
+    Mac([u8; 6]),
+}
+
+impl fmt::Display for InterfaceNews {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InterfaceNews::Gone => {
+                f.write_str("is gone; frames for it are dropped as `interface_gone` until it is back")
+            }
+            InterfaceNews::Back => f.write_str("is back and in use"),
+            InterfaceNews::Refused(why) => write!(f, "is back, but cannot be used: {why}"),
+            InterfaceNews::Renamed(before, now) => write!(f, "was called {before} and is now {now}"),
+            InterfaceNews::State(InterfaceState::NoCarrier) => f.write_str("has no carrier"),
+            InterfaceNews::State(state) => write!(f, "is {state}"),
+            InterfaceNews::Mtu(before, now) => write!(f, "has MTU {now} and had {before}"),
+            InterfaceNews::Mac([a, b, c, d, e, g]) => {
+                write!(f, "has MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+            }
+        }
+    }
+}
