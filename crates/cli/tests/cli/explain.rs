@@ -90,3 +90,21 @@ fn bad_packets_are_one_sentence() {
     // A frame too long for any chunk cannot pass through the engine, but must not cause a panic.
     assert!(explain("len=60000 dst=10.0.0.53").code.is_some_and(|code| code <= 1));
 }
+
+#[test]
+fn tags_options_and_extension_headers_are_named() {
+    let folder = prepared();
+    let frames = [
+        "vlan=5@0x8100 second_vlan=7.3.dei src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1 dport=2",
+        "vlan=5@0x88a8 src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1 dport=2",
+        "src=10.0.0.1 dst=10.0.0.2 ip_options=94040000 proto=udp sport=1 dport=2",
+        "src=fd00::1 dst=fd00::2 ext=hbh:050200000100 proto=udp sport=1 dport=2",
+    ];
+    record(&folder.file("in.pcap"), &frames);
+    for (at, frame) in frames.into_iter().enumerate() {
+        let number = (at + 1).to_string();
+        let said =
+            weir(folder.path(), &["explain", "weir.yaml", "--pcap", "in.pcap", "--frame", &number]).good();
+        assert!(said.out.lines().next().is_some_and(|line| line.ends_with(frame)), "{}", said.out);
+    }
+}
