@@ -5,7 +5,7 @@ mod folder;
 
 use folder::Folder;
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Read;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -42,11 +42,7 @@ impl Daemon {
     }
 
     fn ask(&self, request: &Value) -> Option<Value> {
-        let mut stream = UnixStream::connect(&self.socket).ok()?;
-        stream.write_all(format!("{request}\n").as_bytes()).ok()?;
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).ok()?;
-        serde_json::from_str(&line).ok()
+        control::ask(&self.socket, request).ok()
     }
 
     /// For each member of the bond, whether it is enabled, and the reason if it is not.

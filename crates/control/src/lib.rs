@@ -1,11 +1,11 @@
-//! A client of the control socket: a request is one line of JSON, and so is the answer.
+//! A client of the control socket: a request is a JSON object, posted over HTTP, and so is the answer.
 //!
 //! This is a crate because both the commands of `weir` and the labs talk to a running daemon, and neither
-//! needs the other.
+//! needs the other. A request of HTTP/1.1 is a few lines, so it needs no HTTP client.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::Value;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -18,16 +18,34 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// # Errors
 /// No daemon listens there, it does not answer in time, or it answers with an error.
 pub fn ask(path: &Path, request: &Value) -> Result<Value> {
-    let mut stream = UnixStream::connect(path).with_context(|| {
-        format!("no weir answers on {}: is it running, and is this its socket (--socket)?", path.display())
-    })?;
+    let mut stream = connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    stream.write_all(format!("{request}\n").as_bytes())?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    let answer: Value = serde_json::from_str(&line).context("the daemon's answer is incomplete")?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let body = request.to_string();
+    let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
+    let mut answer = Vec::new();
+    stream
+        .write_all(format!("{head}{body}").as_bytes())
+        .and_then(|()| stream.read_to_end(&mut answer))
+        .context("the daemon's answer did not come")?;
+    let answer = String::from_utf8(answer).context("the daemon's answer is not text")?;
+    let (_, body) = answer.split_once("\r\n\r\n").context("the daemon's answer is incomplete")?;
+    let answer: Value = serde_json::from_str(body).context("the daemon's answer is incomplete")?;
     match answer.get("error").and_then(Value::as_str) {
         Some(error) => bail!("{error}"),
         None => Ok(answer),
     }
+}
+
+fn connect(path: &Path) -> Result<UnixStream> {
+    UnixStream::connect(path).map_err(|error| match error.kind() {
+        ErrorKind::PermissionDenied => anyhow!(
+            "you may not use {}: only its owner may, so ask as root (sudo), or as the user that runs weir",
+            path.display()
+        ),
+        _ => anyhow!(error).context(format!(
+            "no weir answers on {}: is it running, and is this its socket (--socket)?",
+            path.display()
+        )),
+    })
 }

@@ -1,4 +1,4 @@
-//! Wakes the main thread, for workers that have passed frames to apps or answered late, and for the metrics
+//! Wakes the main thread, for workers that have passed frames to apps or answered late, and for the HTTP
 //! server.
 //!
 //! It is rung at most once per breath, and costs a system call only if it is not ringing already.

@@ -1,13 +1,12 @@
 //! Prometheus metrics at `/metrics`, enabled by an address: workers keep plain counters, and a scrape sums
 //! them.
 //!
-//! The server runs on a separate thread and asks the main thread, which alone communicates with the workers.
+//! The main thread makes the text, because it alone communicates with the workers; `http.rs` serves it.
 
 use super::Daemon;
 use super::answer::total;
-use super::doorbell::Doorbell;
 use crate::log;
-use anyhow::{Context, Result};
+use anyhow::Result;
 use engine::snapshot::Count;
 use engine::worker::{PipeReport, Report};
 use packet::{Ledger, PortStatistics};
@@ -16,79 +15,12 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
-
-/// The largest size of a request's head, in bytes.
-const REQUEST_MAX: u64 = 8192;
-
-/// How long a client may take.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The main thread's end of the server.
-pub struct Server {
-    scrapes: Receiver<SyncSender<String>>,
-}
 
 /// A label: the name of the dimension, and its value.
 type Labels = Vec<(&'static str, String)>;
 
-impl Server {
-    /// Starts listening on `address`.
-    pub fn start(address: SocketAddr, doorbell: Doorbell) -> Result<Server> {
-        let listener =
-            TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))?;
-        let (ask, scrapes) = sync_channel::<SyncSender<String>>(4);
-        std::thread::Builder::new().name("weir-metrics".into()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // Errors of a scraper are not ours.
-                let _ = serve(&stream, &ask, &doorbell);
-            }
-        })?;
-        Ok(Server { scrapes })
-    }
-
-    /// Answers the scrapes that wait.
-    pub fn answer(&self, daemon: &Daemon) {
-        while let Ok(scrape) = self.scrapes.try_recv() {
-            let _ = scrape.try_send(text(daemon).unwrap_or_default());
-        }
-    }
-}
-
-fn serve(stream: &TcpStream, ask: &SyncSender<SyncSender<String>>, doorbell: &Doorbell) -> Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut head = BufReader::new(stream.take(REQUEST_MAX));
-    let mut line = String::new();
-    head.read_line(&mut line)?;
-    // Read to the end of the head: closing with unread bytes would reset the connection and lose the answer.
-    let mut rest = String::new();
-    while head.read_line(&mut rest)? > 2 {
-        rest.clear();
-    }
-    let (status, body) = if line.starts_with("GET /metrics ") {
-        let (answer, receive) = sync_channel(1);
-        ask.send(answer)?;
-        doorbell.ring();
-        ("200 OK", receive.recv_timeout(PATIENCE)?)
-    } else {
-        ("404 Not Found", "weir: the metrics are at /metrics\n".to_string())
-    };
-    let mut stream = stream;
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n\
-         Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )?;
-    Ok(())
-}
-
 /// Returns all metrics as OpenMetrics text.
-fn text(daemon: &Daemon) -> Result<String> {
+pub fn text(daemon: &Daemon) -> Result<String> {
     let reports = daemon.reports()?;
     let ledger = total(&reports);
     let mut registry = Registry::with_prefix("weir");

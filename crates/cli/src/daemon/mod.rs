@@ -1,10 +1,10 @@
 //! The daemon: it opens ports, starts workers, answers requests and obeys signals.
 //!
 //! One thread per worker carries frames. The main thread does everything else in one loop ([`run`]). In a
-//! single poll() it waits for requests on the control socket, for SIGHUP (reload) and SIGTERM or SIGINT
-//! (stop), for news of interfaces, for workers that have frames for apps, for clients of apps, and for the
-//! time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting for
-//! any. Nothing here is on the packet path.
+//! single poll() it waits for requests from the HTTP server's thread, for SIGHUP (reload) and SIGTERM or
+//! SIGINT (stop), for news of interfaces, for workers that have frames for apps, for clients of apps, and for
+//! the time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting
+//! for any. Nothing here is on the packet path.
 
 mod answer;
 mod app_socket;
@@ -15,6 +15,7 @@ mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
 mod fleet;
+mod http;
 mod interfaces;
 mod links;
 mod live;
@@ -76,14 +77,10 @@ pub struct Daemon {
 
 /// Runs until told to stop. `load` reads the configuration again for a reload.
 pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result<()> {
-    let mut control = Control::bind(&plan.socket)?;
+    let mut control = Control::bind(&plan.socket, plan.metrics)?;
     let signals = Signals::take()?;
     let mut daemon = Daemon::start(file, plan)?;
-    let metrics = daemon
-        .plan
-        .metrics
-        .map(|address| metrics::Server::start(address, daemon.doorbell.clone()))
-        .transpose()?;
+    control.start(daemon.doorbell.clone())?;
     info!("{}", daemon.greeting());
     let mut more = false;
     while !signals.stop() {
@@ -99,9 +96,6 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         }
         daemon.mind_interfaces();
         more = daemon.drive_apps();
-        if let Some(metrics) = &metrics {
-            metrics.answer(&daemon);
-        }
         if !control.serve(&mut daemon, &load) {
             break;
         }
@@ -248,7 +242,7 @@ impl Daemon {
         let sockets = self.sockets().flat_map(|(socket, has_room)| socket.waits(has_room));
         let interfaces = self.interfaces.fd().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         let own = bells.into_iter().chain(interfaces);
-        let mut waits: Vec<PollFd<'_>> = own.chain(control.waits()).chain(sockets).collect();
+        let mut waits: Vec<PollFd<'_>> = own.chain(sockets).collect();
         let now_ns = self.clock.now_ns();
         let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));

@@ -1,219 +1,176 @@
-//! The control socket: a request is one line of JSON, and so is its answer. The socket's mode admits only its
-//! owner. A second daemon on the same socket is refused; a dead one's socket is taken over.
+//! The main thread's end of the HTTP server: it answers requests, one between two turns of the apps.
 //!
-//! Clients are served as far as possible without waiting for any of them, so they delay neither each other
-//! nor apps.
+//! The control socket's mode admits only its owner. A second daemon on the same socket is refused; a dead
+//! one's socket is taken over.
 
 use super::Daemon;
 use super::answer::{Later, Reply};
-use super::app_socket::hung_up;
 use super::claim::claim;
+use super::doorbell::Doorbell;
+use super::http::{Answer, Asked, Listeners, Question, Server};
+use super::metrics;
 use crate::config::Plan;
 use anyhow::{Context, Result, anyhow};
-use rustix::event::{PollFd, PollFlags};
-use serde_json::{Value, json};
-use std::io::{ErrorKind, Read, Write};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// The largest size of a request in bytes: an entry with many values, or a packet in hex.
-const REQUEST_MAX: usize = 1 << 20;
-
-/// How long a client may neither write nor read before it is disconnected.
-const PATIENCE: Duration = Duration::from_secs(2);
+use tokio::sync::{mpsc, oneshot};
 
 /// How long a request may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
-/// The largest number of clients served at a time; others wait to be accepted.
-const CLIENTS_MAX: usize = 64;
+/// How long a daemon that was killed may need to go, with all its ports. Its socket still accepts meanwhile.
+const GOING: Duration = Duration::from_secs(5);
 
-/// The socket, which is removed when dropped, and its clients.
+/// How long a living daemon may need to answer a request that it refuses.
+const ANSWERS: Duration = Duration::from_millis(500);
+
+/// Clients that may wait to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// File descriptors wanted: two listeners full of connections, and ports.
+const DESCRIPTORS: u64 = 4096;
+
+/// The socket, which is removed when dropped, and what clients ask.
 pub struct Control {
-    listener: UnixListener,
     path: PathBuf,
-    clients: Vec<Client>,
+    listeners: Option<Listeners>,
+    server: Option<Server>,
+    asked: Option<mpsc::Receiver<Asked>>,
+    waiting: Vec<Waiting>,
 }
 
-/// A client.
-struct Client {
-    stream: UnixStream,
-    state: State,
-    /// When it is disconnected, unless something happens before.
+/// A request whose answer is not there yet.
+struct Waiting {
+    later: Later,
+    answer: oneshot::Sender<Answer>,
     until: Instant,
-    /// Whether the daemon stops once the client has its answer.
-    last: bool,
-}
-
-/// State of a client.
-enum State {
-    /// This much of its request has been read.
-    Asking(Vec<u8>),
-    /// The answer is not there yet.
-    Waiting(Later),
-    /// This many bytes of the answer have been written.
-    Told(Vec<u8>, usize),
-    Done,
 }
 
 impl Control {
-    /// Starts listening on `path`.
-    pub fn bind(path: &Path) -> Result<Control> {
-        claim(path, |path| UnixStream::connect(path).is_ok(), "--socket")?;
-        let listener = UnixListener::bind(path).with_context(|| {
-            format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display())
-        })?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        listener.set_nonblocking(true)?;
-        Ok(Control { listener, path: path.into(), clients: Vec::new() })
+    /// Listens on `path`, and for metrics; nobody is answered yet.
+    pub fn bind(path: &Path, metrics: Option<SocketAddr>) -> Result<Control> {
+        claim(path, answers, "--socket")?;
+        let told =
+            || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(told)?;
+        bind(&socket, &SocketAddrUnix::new(path).with_context(told)?).with_context(told)?;
+        // Nobody can connect before the socket listens.
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).with_context(told)?;
+        listen(&socket, BACKLOG).with_context(told)?;
+        let socket = UnixListener::from(socket);
+        let mut control =
+            Control { path: path.into(), listeners: None, server: None, asked: None, waiting: Vec::new() };
+        let metrics = metrics.map(|address| {
+            TcpListener::bind(address).with_context(|| format!("metrics: cannot listen on {address}"))
+        });
+        control.listeners = Some(Listeners { socket, metrics: metrics.transpose()? });
+        Ok(control)
     }
 
-    /// Returns what to wait for.
-    pub fn waits(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let accepting =
-            (self.clients.len() < CLIENTS_MAX).then(|| PollFd::new(&self.listener, PollFlags::IN));
-        accepting.into_iter().chain(self.clients.iter().map(Client::wait))
+    /// Starts answering.
+    pub fn start(&mut self, doorbell: Doorbell) -> Result<()> {
+        allow_descriptors();
+        let listeners = self.listeners.take().context("started already")?;
+        let (server, asked) = Server::start(listeners, doorbell)?;
+        (self.server, self.asked) = (Some(server), Some(asked));
+        Ok(())
     }
 
-    /// Returns when the next client is to be disconnected.
+    /// Returns when there is something to do at the latest: now, if a request waits.
     pub fn deadline(&self) -> Option<Instant> {
-        self.clients.iter().map(|client| client.until).min()
+        let waits = self.asked.as_ref().is_some_and(|asked| !asked.is_empty());
+        self.waiting.iter().map(|one| one.until).chain(waits.then(Instant::now)).min()
     }
 
-    /// Serves all clients as far as possible. Returns false if one asked the daemon to stop.
+    /// Answers the next request, and those whose answer has come. Returns false if the daemon is to stop.
     pub fn serve(&mut self, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> bool {
-        while self.clients.len() < CLIENTS_MAX
-            && let Ok((stream, _)) = self.listener.accept()
-        {
-            // Errors of a client concern nobody else.
-            if stream.set_nonblocking(true).is_ok() {
-                self.clients.push(Client::new(stream));
+        let waiting = std::mem::take(&mut self.waiting);
+        self.waiting.extend(waiting.into_iter().filter_map(|one| one.look(daemon)));
+        let Some(asked) = self.asked.as_mut().and_then(|asked| asked.try_recv().ok()) else { return true };
+        let Asked { question, answer } = asked;
+        match question {
+            _ if answer.is_closed() => {}
+            Question::Metrics => {
+                let _ = answer.send(metrics::text(daemon).map_err(|error| format!("{error:#}")));
             }
+            Question::Command(request) => match daemon.answer(&request, load) {
+                Ok(Reply::Later(later)) => {
+                    let one = Waiting { later, answer, until: Instant::now() + ANSWER_PATIENCE };
+                    self.waiting.extend(one.look(daemon));
+                }
+                Ok(Reply::Now(now)) => {
+                    tell(answer, Ok(now));
+                    return request["command"] != "stop";
+                }
+                Err(error) => tell(answer, Err(error)),
+            },
         }
-        for client in &mut self.clients {
-            client.serve(daemon, load);
-        }
-        let stop = self.clients.iter().any(|client| client.last && matches!(client.state, State::Done));
-        self.clients.retain(|client| !matches!(client.state, State::Done));
-        !stop
+        true
     }
 }
 
 impl Drop for Control {
     fn drop(&mut self) {
+        // Requests that still wait get no answer.
+        (self.asked, self.server) = (None, None);
         let _ = std::fs::remove_file(&self.path);
     }
 }
 
-impl Client {
-    fn new(stream: UnixStream) -> Client {
-        Client { stream, state: State::Asking(Vec::new()), until: Instant::now() + PATIENCE, last: false }
-    }
-
-    fn wait(&self) -> PollFd<'_> {
-        let flags = match self.state {
-            State::Asking(_) => PollFlags::IN,
-            State::Told(..) => PollFlags::OUT,
-            // The client is served when the answer is there; poll reports a hang-up in any case.
-            State::Waiting(_) | State::Done => PollFlags::empty(),
-        };
-        PollFd::new(&self.stream, flags)
-    }
-
-    /// Continues until there is something to wait for.
-    fn serve(&mut self, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) {
-        let mut goes_on = true;
-        while goes_on {
-            let state = std::mem::replace(&mut self.state, State::Done);
-            (self.state, goes_on) = match state {
-                State::Asking(line) => self.read(line, daemon, load),
-                State::Waiting(later) => self.look(later, daemon),
-                State::Told(bytes, written) => self.write(bytes, written),
-                State::Done => (State::Done, false),
-            };
+impl Waiting {
+    /// Answers if the answer is there or takes too long; forgets it if nobody waits any more.
+    fn look(self, daemon: &mut Daemon) -> Option<Waiting> {
+        if let Some(answer) = self.later.take(daemon) {
+            tell(self.answer, answer);
+        } else if self.answer.is_closed() {
+            self.later.forget(daemon);
+        } else if Instant::now() < self.until {
+            return Some(self);
+        } else {
+            self.later.forget(daemon);
+            tell(self.answer, Err(anyhow!("{}", self.later.too_late())));
         }
-        if Instant::now() >= self.until {
-            self.state = State::Done;
-        }
-    }
-
-    /// Reads more of the request, and answers it once the line is complete.
-    fn read(
-        &mut self,
-        mut line: Vec<u8>,
-        daemon: &mut Daemon,
-        load: &impl Fn() -> Result<Plan>,
-    ) -> (State, bool) {
-        let mut buffer = [0; 4096];
-        match self.stream.read(&mut buffer) {
-            Ok(count) => {
-                line.extend(&buffer[..count]);
-                self.until = Instant::now() + PATIENCE;
-                if count == 0 || line.contains(&b'\n') || line.len() > REQUEST_MAX {
-                    return (self.obey(&line, daemon, load), true);
-                }
-                (State::Asking(line), true)
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => (State::Asking(line), false),
-            Err(error) if error.kind() == ErrorKind::Interrupted => (State::Asking(line), true),
-            Err(_) => (State::Done, false),
-        }
-    }
-
-    fn obey(&mut self, line: &[u8], daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> State {
-        let line = line.split(|byte| *byte == b'\n').next().unwrap_or_default();
-        let Ok(request) = serde_json::from_slice::<Value>(line) else {
-            return told(Err(anyhow!("a request is one line of JSON")));
-        };
-        self.last = request["command"] == "stop";
-        let reply = daemon.answer(&request, load);
-        self.until =
-            Instant::now() + if matches!(reply, Ok(Reply::Later(_))) { ANSWER_PATIENCE } else { PATIENCE };
-        match reply {
-            Ok(Reply::Now(answer)) => told(Ok(answer)),
-            Ok(Reply::Later(later)) => State::Waiting(later),
-            Err(error) => told(Err(error)),
-        }
-    }
-
-    /// Checks whether the answer is there.
-    fn look(&mut self, later: Later, daemon: &mut Daemon) -> (State, bool) {
-        match later.take(daemon) {
-            Some(answer) => {
-                self.until = Instant::now() + PATIENCE;
-                (told(answer), true)
-            }
-            None if hung_up(&self.stream) => {
-                later.forget(daemon);
-                (State::Done, false)
-            }
-            None if Instant::now() < self.until => (State::Waiting(later), false),
-            None => {
-                later.forget(daemon);
-                self.until = Instant::now() + PATIENCE;
-                (told(Err(anyhow!("{}", later.too_late()))), true)
-            }
-        }
-    }
-
-    fn write(&mut self, bytes: Vec<u8>, written: usize) -> (State, bool) {
-        match self.stream.write(&bytes[written..]) {
-            Ok(0) => (State::Done, false),
-            Ok(count) if written + count == bytes.len() => (State::Done, false),
-            Ok(count) => {
-                self.until = Instant::now() + PATIENCE;
-                (State::Told(bytes, written + count), true)
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => (State::Told(bytes, written), false),
-            Err(error) if error.kind() == ErrorKind::Interrupted => (State::Told(bytes, written), true),
-            Err(_) => (State::Done, false),
-        }
+        None
     }
 }
 
-fn told(answer: Result<Value>) -> State {
-    let answer = answer.unwrap_or_else(|error| json!({ "error": format!("{error:#}") }));
-    State::Told(format!("{answer}\n").into_bytes(), 0)
+fn tell(to: oneshot::Sender<Answer>, answer: Result<Value>) {
+    // Whoever asked may have gone.
+    let _ = to.send(answer.map(|value| format!("{value}\n")).map_err(|error| format!("{error:#}")));
+}
+
+/// Returns true if a daemon answers on the path. One that was killed still accepts connections until all its
+/// memory and ports are gone, so to be connected is not enough. One that is there and does not answer, such
+/// as a stopped process, counts.
+fn answers(path: &Path) -> bool {
+    let until = Instant::now() + GOING;
+    while Instant::now() < until {
+        let Ok(mut stream) = UnixStream::connect(path) else { return false };
+        let asked = stream
+            .set_read_timeout(Some(ANSWERS))
+            .and_then(|()| stream.write_all(b"GET / HTTP/1.1\r\nHost: weir\r\n\r\n"))
+            .and_then(|()| stream.read(&mut [0; 16]));
+        if asked.is_ok_and(|count| count > 0) {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    true
+}
+
+/// Raises the limit of file descriptors, as far as allowed. If it stays low, slow clients are shed earlier.
+fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let allowed = limit.maximum.map_or(DESCRIPTORS, |most| most.min(DESCRIPTORS));
+    if limit.current.is_some_and(|current| current < allowed) {
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(allowed), maximum: limit.maximum });
+    }
 }

@@ -121,8 +121,9 @@ impl Bench {
         let text = CONFIG.replace("PATH", &folder.display().to_string());
         let loaded = config::read("t", &text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
-        let control = Control::bind(&folder.join("weir.sock")).unwrap();
+        let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
         let mut daemon = Daemon::start("t".into(), plan).unwrap();
+        control.start(daemon.doorbell.clone()).unwrap();
         let notes = Arc::new(Mutex::new(Notes::default()));
         let probe = Probe { notes: notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
         daemon.host.running =
@@ -197,11 +198,9 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
 fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
     let mut bench = Bench::new("gone");
     let mut stream = std::os::unix::net::UnixStream::connect(bench.folder.join("weir.sock")).unwrap();
-    std::io::Write::write_all(
-        &mut stream,
-        b"{\"command\": \"app\", \"app\": \"probe\", \"request\": \"later\"}\n",
-    )
-    .unwrap();
+    let body = r#"{"command": "app", "app": "probe", "request": "later"}"#;
+    let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
+    std::io::Write::write_all(&mut stream, format!("{head}{body}").as_bytes()).unwrap();
     bench.until(|bench| bench.daemon.waiting_requests() == 1);
     drop(stream);
     bench.until(|bench| bench.daemon.waiting_requests() == 0);

@@ -7,6 +7,7 @@ mod daemon;
 mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;
+mod http;
 mod interfaces;
 mod output;
 mod replay;

@@ -5,8 +5,6 @@ use super::{Said, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -91,11 +89,8 @@ impl Daemon {
 
     /// Sends a raw request to the control socket.
     pub fn ask(&self, request: &Value) -> Value {
-        let mut stream = UnixStream::connect(self.folder.file("weir.sock")).expect("the daemon listens");
-        stream.write_all(format!("{request}\n").as_bytes()).unwrap();
-        let mut line = String::new();
-        BufReader::new(stream).read_line(&mut line).unwrap();
-        serde_json::from_str(&line).expect("an answer is JSON")
+        control::ask(&self.folder.file("weir.sock"), request)
+            .unwrap_or_else(|error| json!({ "error": format!("{error:#}") }))
     }
 
     /// Has `p0` receive packets.

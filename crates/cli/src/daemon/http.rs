@@ -1,0 +1,348 @@
+//! The HTTP server: metrics and health over TCP, the same and commands over the control socket.
+//!
+//! It has a thread of its own and asks the main thread, which alone communicates with workers and apps. The
+//! main thread meets only complete requests, a bounded number of them, and answers without waiting for any
+//! client. Scrapes that come while one is being answered are answered together by the next.
+//!
+//! A connection carries one request. Its head, its body and its whole life have a time limit, and if there
+//! are too many connections, the one that has been slowest to say what it wants is closed for a new one.
+
+use super::doorbell::Doorbell;
+use anyhow::{Context, Result};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::TcpListener;
+use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::AbortHandle;
+use tokio::time::{sleep, timeout};
+
+/// The largest size of a request's head in bytes.
+const HEAD_MAX: usize = 16 * 1024;
+
+/// The largest size of a request's body in bytes: an entry with many values, or a packet in hex.
+const BODY_MAX: usize = 1 << 20;
+
+/// How long a client may take for the head of its request, and how long for the body.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long the main thread may take: longer than it waits for a worker, and then for an app.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
+
+/// How long a connection may last.
+const LIFE: Duration = Duration::from_secs(40);
+
+/// How long the end of the daemon waits for answers to be written.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The largest number of connections of a listener.
+const CONNECTIONS_MAX: usize = 1024;
+
+/// Requests that may wait for the main thread; the connections of others wait.
+const REQUESTS: usize = 64;
+
+/// OpenMetrics text, as in its specification.
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// The answer to a question: text, or why there is none.
+pub type Answer = Result<String, String>;
+
+/// What the main thread is asked.
+pub enum Question {
+    /// All metrics.
+    Metrics,
+    /// A command.
+    Command(Value),
+}
+
+/// A question, and where its answer goes. The latter is closed when nobody waits any more.
+pub struct Asked {
+    pub question: Question,
+    pub answer: oneshot::Sender<Answer>,
+}
+
+/// Where clients come from.
+pub struct Listeners {
+    pub socket: UnixListener,
+    pub metrics: Option<TcpListener>,
+}
+
+/// The running server; when dropped, it waits a moment for answers to be written.
+pub struct Server {
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts the server. Returns where the main thread finds questions; the doorbell rings when there are
+    /// new ones, and when nobody waits for an answer any more.
+    pub fn start(listeners: Listeners, doorbell: Doorbell) -> Result<(Server, mpsc::Receiver<Asked>)> {
+        let (to_main, asked) = mpsc::channel(REQUESTS);
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
+            let served = runtime.block_on(serve(listeners, Main { to_main, doorbell }, stopped));
+            if let Err(error) = served {
+                tracing::error!("nobody can ask this weir any more: {error:#}");
+            }
+        })?;
+        Ok((Server { stop: Some(stop), thread: Some(thread) }, asked))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+        let _ = self.thread.take().map(|thread| thread.join());
+    }
+}
+
+async fn serve(listeners: Listeners, main: Main, stopped: oneshot::Receiver<()>) -> Result<()> {
+    let (scrapes, waiting) = mpsc::channel(CONNECTIONS_MAX);
+    tokio::spawn(answer_scrapes(main.clone(), waiting));
+    let door = |commands| Arc::new(Door::new(main.clone(), scrapes.clone(), commands));
+    let mut doors = vec![door(true)];
+    listeners.socket.set_nonblocking(true).context("the control socket")?;
+    let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
+    let mut accepting = vec![tokio::spawn(accept(Listener::Unix(socket), doors[0].clone()))];
+    if let Some(metrics) = listeners.metrics {
+        metrics.set_nonblocking(true).context("metrics")?;
+        let metrics = tokio::net::TcpListener::from_std(metrics).context("metrics")?;
+        doors.push(door(false));
+        accepting.push(tokio::spawn(accept(Listener::Tcp(metrics), doors[1].clone())));
+    }
+    let _ = stopped.await;
+    accepting.iter().for_each(tokio::task::JoinHandle::abort);
+    let written = async {
+        while doors.iter().any(|door| door.is_answering()) {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let _ = timeout(END_PATIENCE, written).await;
+    Ok(())
+}
+
+/// Answers scrapes: all that wait, at once.
+async fn answer_scrapes(main: Main, mut waiting: mpsc::Receiver<oneshot::Sender<Answer>>) {
+    let mut scrapes = Vec::new();
+    while waiting.recv_many(&mut scrapes, CONNECTIONS_MAX).await > 0 {
+        let answer = main.ask(Question::Metrics).await;
+        scrapes.drain(..).for_each(|scrape| drop(scrape.send(answer.clone())));
+    }
+}
+
+/// The way to the main thread.
+#[derive(Clone)]
+struct Main {
+    to_main: mpsc::Sender<Asked>,
+    doorbell: Doorbell,
+}
+
+/// Rings when dropped, so that the main thread notices an answer that nobody waits for.
+struct Ring<'a>(&'a Doorbell);
+
+impl Drop for Ring<'_> {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+impl Main {
+    async fn ask(&self, question: Question) -> Answer {
+        let _rings_at_last = Ring(&self.doorbell);
+        let (answer, wait) = oneshot::channel();
+        let asked = async {
+            self.to_main.send(Asked { question, answer }).await.ok()?;
+            self.doorbell.ring();
+            wait.await.ok()
+        };
+        match timeout(ANSWER_PATIENCE, asked).await {
+            Ok(Some(answer)) => answer,
+            Ok(None) => Err("the daemon stops".into()),
+            Err(_) => Err("the daemon is too busy to answer".into()),
+        }
+    }
+}
+
+enum Listener {
+    Tcp(tokio::net::TcpListener),
+    Unix(tokio::net::UnixListener),
+}
+
+/// Accepts connections for ever.
+async fn accept(listener: Listener, door: Arc<Door>) {
+    loop {
+        let accepted = match &listener {
+            Listener::Tcp(listener) => listener.accept().await.map(|(stream, _)| door.begin(stream)),
+            Listener::Unix(listener) => listener.accept().await.map(|(stream, _)| door.begin(stream)),
+        };
+        if accepted.is_err() {
+            // There are no descriptors left: a slow client gives its own.
+            door.shed();
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// A connection, as its door sees it.
+struct Connection {
+    task: AbortHandle,
+    state: Arc<AtomicU8>,
+}
+
+/// States of a connection.
+const READING: u8 = 0;
+const ANSWERING: u8 = 1;
+const WRITING: u8 = 2;
+
+/// What clients of a listener may ask, and their connections, oldest first.
+struct Door {
+    main: Main,
+    scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
+    /// Whether commands are accepted here.
+    commands: bool,
+    connections: Mutex<BTreeMap<u64, Connection>>,
+}
+
+impl Door {
+    fn new(main: Main, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, commands: bool) -> Door {
+        Door { main, scrapes, commands, connections: Mutex::default() }
+    }
+
+    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns true while an answer is being made or written.
+    fn is_answering(&self) -> bool {
+        self.connections().values().any(|one| one.state.load(Ordering::Relaxed) != READING)
+    }
+
+    /// Closes the connection that has taken longest over its request or over reading its answer.
+    fn shed(&self) {
+        let mut all = self.connections();
+        let slow = |one: &Connection| one.state.load(Ordering::Relaxed) != ANSWERING;
+        let slowest = all.iter().find(|(_, one)| slow(one)).or(all.iter().next()).map(|(id, _)| *id);
+        if let Some(connection) = slowest.and_then(|id| all.remove(&id)) {
+            connection.task.abort();
+        }
+    }
+
+    /// Serves a connection.
+    fn begin<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(self: &Arc<Door>, stream: S) {
+        if self.connections().len() >= CONNECTIONS_MAX {
+            self.shed();
+        }
+        let state = Arc::new(AtomicU8::new(READING));
+        let (door, its_state) = (self.clone(), state.clone());
+        let service = service_fn(move |request| {
+            let (door, state) = (door.clone(), its_state.clone());
+            async move {
+                let answer = door.answer(request, &state).await;
+                state.store(WRITING, Ordering::Relaxed);
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(REQUEST_PATIENCE)
+            .max_buf_size(HEAD_MAX)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        let id = self.connections().last_key_value().map_or(0, |(id, _)| id + 1);
+        let door = self.clone();
+        // The task starts when this one waits, so it cannot end before it is in the map.
+        let task = tokio::spawn(async move {
+            // Errors of a client concern nobody else.
+            let _ = timeout(LIFE, connection).await;
+            door.connections().remove(&id);
+        });
+        self.connections().insert(id, Connection { task: task.abort_handle(), state });
+    }
+
+    async fn answer(&self, request: Request<Incoming>, state: &AtomicU8) -> Response<Full<Bytes>> {
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        match request.uri().path() {
+            "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
+            "/metrics" => told(self.scrape(state).await, METRICS),
+            "/healthz" => told(self.scrape(state).await.map(|_| "ok\n".to_string()), TEXT),
+            "/command" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
+            "/command" if *request.method() != Method::POST => not_allowed("POST"),
+            "/command" => self.command(request.into_body(), state).await,
+            _ => said(StatusCode::NOT_FOUND, ABSENT),
+        }
+    }
+
+    /// Returns the metrics, which also shows that the main thread and all workers are alive.
+    async fn scrape(&self, state: &AtomicU8) -> Answer {
+        state.store(ANSWERING, Ordering::Relaxed);
+        let (answer, wait) = oneshot::channel();
+        let _ = self.scrapes.send(answer).await;
+        wait.await.unwrap_or_else(|_| Err("the daemon stops".into()))
+    }
+
+    async fn command(&self, body: Incoming, state: &AtomicU8) -> Response<Full<Bytes>> {
+        if body.size_hint().lower() > BODY_MAX as u64 {
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, "a request has at most a mebibyte");
+        }
+        let body = match timeout(REQUEST_PATIENCE, Limited::new(body, BODY_MAX).collect()).await {
+            Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
+            Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is cut short or too long"),
+            Ok(Ok(body)) => body.to_bytes(),
+        };
+        let Ok(request) = serde_json::from_slice(&body) else {
+            return refused(StatusCode::BAD_REQUEST, "a request is a JSON object");
+        };
+        tracing::debug!("asked: {request}");
+        state.store(ANSWERING, Ordering::Relaxed);
+        match self.main.ask(Question::Command(request)).await {
+            Ok(answer) => response(StatusCode::OK, JSON, answer),
+            Err(why) => refused(StatusCode::BAD_REQUEST, &why),
+        }
+    }
+}
+
+/// What is said to those who look for something else.
+const ABSENT: &str = "weir: /metrics has the metrics, /healthz says ok; commands go to the control socket\n";
+
+fn told(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
+    match answer {
+        Ok(text) => response(StatusCode::OK, kind, text),
+        Err(why) => said(StatusCode::SERVICE_UNAVAILABLE, &format!("weir: {why}\n")),
+    }
+}
+
+fn said(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+    response(status, TEXT, text.to_string())
+}
+
+fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+    response(status, JSON, format!("{}\n", json!({ "error": why })))
+}
+
+fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {
+    let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "weir: not with this method\n");
+    response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static(methods));
+    response
+}
+
+fn response(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(text)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response
+}

@@ -1,0 +1,159 @@
+//! The HTTP server: what is served where, and that slow clients cost nobody anything.
+
+use super::running::Daemon;
+use super::{TWO, weir};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Much longer than any answer takes on a busy machine, much shorter than a server takes that waits for its
+/// slow clients.
+const PROMPT: Duration = Duration::from_secs(5);
+
+fn with_metrics() -> (SocketAddr, Daemon) {
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    (address, Daemon::start(&format!("metrics: {address}\n{TWO}")))
+}
+
+/// Sends a request as it is and returns the whole response.
+fn told(mut stream: impl Read + Write, request: &[u8]) -> String {
+    stream.write_all(request).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    text
+}
+
+#[test]
+fn metrics_and_health_are_served_as_http_demands() {
+    let (address, daemon) = with_metrics();
+    let over_tcp = |request: &str| told(TcpStream::connect(address).unwrap(), request.as_bytes());
+    let socket = || UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+    let over_socket = |request: &str| told(socket(), request.as_bytes());
+    for (request, status, body) in [
+        ("GET /metrics HTTP/1.1\r\nHost: w\r\n\r\n", 200, "weir_ledger_balanced 1\n"),
+        ("GET /metrics?a=b&c HTTP/1.1\r\nHost: w\r\n\r\n", 200, "# EOF\n"),
+        ("GET /metrics HTTP/1.0\r\n\r\n", 200, "# EOF\n"),
+        ("GET /healthz HTTP/1.1\r\nHost: w\r\n\r\n", 200, "ok\n"),
+        ("GET / HTTP/1.1\r\nHost: w\r\n\r\n", 404, "/metrics"),
+        ("POST /metrics HTTP/1.1\r\nHost: w\r\nContent-Length: 0\r\n\r\n", 405, "method"),
+    ] {
+        for answer in [over_tcp(request), over_socket(request)] {
+            let head = format!("HTTP/1.{} {status} ", if request.contains("1.0") { 0 } else { 1 });
+            assert!(answer.starts_with(&head) && answer.contains(body), "{request}: {answer}");
+        }
+    }
+    let head = over_tcp("HEAD /metrics HTTP/1.1\r\nHost: w\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 ") && head.ends_with("\r\n\r\n"), "{head}");
+    // Commands are for the owner of the socket.
+    let body = r#"{"command": "show"}"#;
+    let show = format!("POST /command HTTP/1.1\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    assert!(over_tcp(&show).starts_with("HTTP/1.1 404 "));
+    assert!(over_socket(&show).starts_with("HTTP/1.1 200 "));
+    let refused = over_socket(&show.replace("show", "dnce"));
+    assert!(refused.starts_with("HTTP/1.1 400 ") && refused.contains("no command `dnce`"), "{refused}");
+    let large = over_socket("POST /command HTTP/1.1\r\nContent-Length: 9999999\r\n\r\n");
+    assert!(large.starts_with("HTTP/1.1 413 "), "{large}");
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(20_000));
+    assert!(over_tcp(&long).starts_with("HTTP/1.1 4"), "the head has a limit");
+}
+
+/// Connects until there are this many connections; every tenth has begun a request.
+fn crowd<S: Write>(connect: impl Fn() -> S) -> Vec<S> {
+    let begin = |at: usize| {
+        let mut stream = connect();
+        if at.is_multiple_of(10) {
+            stream.write_all(b"GET /metr").unwrap();
+        }
+        stream
+    };
+    (0..1000).map(begin).collect()
+}
+
+#[test]
+fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let (address, daemon) = with_metrics();
+    let path = daemon.folder.file("weir.sock");
+    let mut scrapers = crowd(|| TcpStream::connect(address).unwrap());
+    let mut clients = crowd(|| UnixStream::connect(&path).unwrap());
+    let ended = AtomicBool::new(false);
+    let (mut scrapes, mut shows) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        // A byte a while from a tenth; the daemon may close them.
+        scope.spawn(|| {
+            while !ended.load(Ordering::Relaxed) {
+                scrapers.iter_mut().step_by(10).for_each(|slow| drop(slow.write_all(b"x")));
+                clients.iter_mut().step_by(10).for_each(|slow| drop(slow.write_all(b"x")));
+                std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        for _ in 0..20 {
+            let start = Instant::now();
+            let metrics = told(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
+            scrapes.push(start.elapsed());
+            assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+            let start = Instant::now();
+            assert!(daemon.ask(&json!({ "command": "show" }))["ledger"].is_object());
+            shows.push(start.elapsed());
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
+    for (what, mut took) in [("a scrape", scrapes), ("a show", shows)] {
+        took.sort_unstable();
+        println!("{what}: median {:?}, longest {:?}", took[took.len() / 2], took.last().unwrap());
+        assert!(took.iter().all(|took| *took < PROMPT), "{what}: {took:?}");
+    }
+}
+
+/// Whoever comes when there are more connections than the daemon wants is served, and the slowest are not.
+#[test]
+fn the_slowest_of_too_many_clients_are_closed() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let (address, _daemon) = with_metrics();
+    let mut slow: Vec<TcpStream> = (0..1500).map(|_| TcpStream::connect(address).unwrap()).collect();
+    let start = Instant::now();
+    let metrics = told(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
+    assert!(metrics.ends_with("# EOF\n") && start.elapsed() < PROMPT);
+    // The first has been closed for a later one.
+    slow[0].set_read_timeout(Some(PROMPT)).unwrap();
+    assert_eq!(slow[0].read(&mut [0; 1]).unwrap_or(0), 0);
+}
+
+/// A daemon that was killed may take a second to go, and its socket accepts connections meanwhile.
+#[test]
+fn a_dying_daemons_socket_is_taken_over() {
+    let folder = super::folder::Folder::new();
+    folder.write("weir.yaml", TWO);
+    let dying = UnixListener::bind(folder.file("weir.sock")).unwrap();
+    let gone = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(1));
+        drop(dying);
+    });
+    let daemon = Daemon::start_in(folder);
+    gone.join().unwrap();
+    daemon.weir(&["show", "ledger"]).good();
+}
+
+#[test]
+fn who_may_not_use_the_socket_is_told_so() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: needs root");
+        return;
+    }
+    let daemon = Daemon::start(TWO);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["show", "--socket", "weir.sock"]).current_dir(daemon.folder.path()).uid(65_534);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("you may not use weir.sock") && err.contains("sudo"), "{err}");
+    let absent = weir(daemon.folder.path(), &["show", "--socket", "none.sock"]);
+    absent.refused(1, &["no weir answers on none.sock"]);
+}
