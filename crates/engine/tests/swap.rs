@@ -154,7 +154,7 @@ fn a_configured_flow_finds_room_in_a_table_full_of_learnt_ones() {
     bench.learn(4);
     let before = bench.live();
     let mut new = pinning(4, &["x", "y"]);
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), None);
     new.pipes[0].entries.push(Entry::on(EntryMatch::Flow(key)));
     let report = bench.swap(&new);
     assert_eq!(report.removed, [("f".to_string(), 0, 1)]);

@@ -31,9 +31,12 @@ drop_reasons! {
     Policy = "policy", "The program says `drop`.";
     Miss = "miss", "No entry of a pipe matched and the pipe's `miss` is `drop`.";
     MalformedEthernet = "malformed_ethernet", "The frame ends inside its Ethernet header or VLAN tags.";
-    MalformedArp = "malformed_arp", "The frame ends inside its ARP packet, or it is not IPv4 over Ethernet.";
+    MalformedArp = "malformed_arp", "The frame ends inside its ARP packet.";
     MalformedIpv4 = "malformed_ipv4", "The IPv4 header is cut short or contradicts itself (version, IHL, \
         total length).";
+    Ipv4LengthZero = "ipv4_length_zero", "The IPv4 total length is 0: the sender leaves segmentation to an \
+        interface. Run `ethtool -K DEV tso off gso off gro off lro off` where the frame was sent or recorded \
+        (veth: at the peer).";
     MalformedIpv6 = "malformed_ipv6", "The IPv6 header or an extension header is cut short or contradicts \
         itself, or the source is multicast.";
     MalformedTcp = "malformed_tcp", "The TCP header is cut short or its data offset is impossible.";

@@ -10,12 +10,23 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
 /// sources (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
+///
+/// The id is 0 outside tunnels. Inside a tunnel whose id is 0, or that has none, the upper source word says
+/// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are
+/// in the place of the id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FlowKey(pub [u64; 5]);
 
 /// Upper source word of IPv4 keys: inside ff00::/8.
 pub const IPV4_MARK: u64 = 0xff00_0000_0000_0004;
+
+/// Upper source word of IPv4 keys inside a tunnel with id 0.
+const INSIDE_IPV4: u64 = IPV4_MARK | 1 << 48;
+/// Upper 16 bits of IPv6 keys inside a tunnel with id 0.
+const INSIDE_IPV6: u64 = 0xff02;
+/// The bits of a source word below those.
+const BELOW: u64 = (1 << 48) - 1;
 
 /// The largest tunnel id that a key has room for.
 const ID_MAX: u32 = 0xff_ffff;
@@ -34,10 +45,11 @@ pub enum KeySource {
 }
 
 impl FlowKey {
-    /// A key from its parts, as a person would write them. Mixed address families give the IPv6 form.
+    /// A key from its parts, as a person would write them; `vni` is that of the tunnel around the packet.
+    /// Mixed address families give the IPv6 form.
     #[must_use]
-    pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16), vni: u32) -> FlowKey {
-        let [src_hi, src_lo, dst_hi, dst_lo] = match (src, dst) {
+    pub fn new(src: IpAddr, dst: IpAddr, protocol: u8, ports: (u16, u16), vni: Option<u32>) -> FlowKey {
+        let addresses = match (src, dst) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => {
                 [IPV4_MARK, u64::from(src.to_bits()), 0, u64::from(dst.to_bits())]
             }
@@ -46,7 +58,17 @@ impl FlowKey {
                 [(src >> 64) as u64, src as u64, (dst >> 64) as u64, dst as u64]
             }
         };
-        FlowKey([src_hi, src_lo, dst_hi, dst_lo, last_word(ports, protocol, vni)])
+        FlowKey::joined(addresses, last_word(ports, protocol), vni)
+    }
+
+    /// A key from its words and the id of the tunnel around the packet.
+    fn joined([src_hi, src_lo, dst_hi, dst_lo]: [u64; 4], last: u64, id: Option<u32>) -> FlowKey {
+        let (src_hi, id) = match id {
+            Some(0) if src_hi == IPV4_MARK => (INSIDE_IPV4, 0),
+            Some(0) => (INSIDE_IPV6 << 48 | src_hi & BELOW, src_hi >> 48),
+            id => (src_hi, u64::from(id.unwrap_or(0) & ID_MAX)),
+        };
+        FlowKey([src_hi, src_lo, dst_hi, dst_lo, last | id])
     }
 
     /// The key of a parsed frame; `None` without IP.
@@ -92,23 +114,28 @@ impl FlowKey {
     #[inline(never)]
     fn of_any(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
         if source == KeySource::Inner && headers.inner().layers.0 & IP != 0 {
-            return FlowKey::of_level(frame, headers.inner(), headers.tunnel_id);
+            let (addresses, last) = FlowKey::words(frame, headers.inner())?;
+            let id = headers.tunnel_id;
+            return (id <= ID_MAX).then(|| FlowKey::joined(addresses, last, Some(id)));
         }
-        FlowKey::of_level(frame, headers.outer(), 0)
+        let ([src_hi, src_lo, dst_hi, dst_lo], last) = FlowKey::words(frame, headers.outer())?;
+        Some(FlowKey([src_hi, src_lo, dst_hi, dst_lo, last]))
     }
 
-    fn of_level(frame: &[u8], level: &Level, id: u32) -> Option<FlowKey> {
-        if level.layers.0 & IP == 0 || id > ID_MAX {
+    /// The words of a key, without the tunnel's id.
+    #[inline(always)]
+    fn words(frame: &[u8], level: &Level) -> Option<([u64; 4], u64)> {
+        if level.layers.0 & IP == 0 {
             return None;
         }
-        let [a, b, c, d] = addresses(frame, level.at(Base::L3), level.layers.has(Layer::Ipv4))?;
+        let addresses = addresses(frame, level.at(Base::L3), level.layers.has(Layer::Ipv4))?;
         let l4 = level.at(Base::L4);
         let ports = match level.layers.has(Layer::Ports) {
             true => frame.get(l4..l4 + 4)?,
             false => &[0; 4],
         };
         let ports = (u16::from_be_bytes([ports[0], ports[1]]), u16::from_be_bytes([ports[2], ports[3]]));
-        Some(FlowKey([a, b, c, d, last_word(ports, level.protocol, id)]))
+        Some((addresses, last_word(ports, level.protocol)))
     }
 
     /// Source address.
@@ -124,11 +151,15 @@ impl FlowKey {
     }
 
     fn address(&self, word: usize) -> IpAddr {
-        if self.0[0] == IPV4_MARK {
-            IpAddr::V4(Ipv4Addr::from_bits(self.0[word + 1] as u32))
-        } else {
-            IpAddr::V6(Ipv6Addr::from_bits(u128::from(self.0[word]) << 64 | u128::from(self.0[word + 1])))
+        let [first, .., last] = self.0;
+        if first == IPV4_MARK || first == INSIDE_IPV4 {
+            return IpAddr::V4(Ipv4Addr::from_bits(self.0[word + 1] as u32));
         }
+        let upper = match word {
+            0 if first >> 48 == INSIDE_IPV6 => (last & 0xffff) << 48 | first & BELOW,
+            _ => self.0[word],
+        };
+        IpAddr::V6(Ipv6Addr::from_bits(u128::from(upper) << 64 | u128::from(self.0[word + 1])))
     }
 
     /// Source port, 0 without ports.
@@ -149,10 +180,13 @@ impl FlowKey {
         (self.0[4] >> 24) as u8
     }
 
-    /// Tunnel id (a VNI, a key), 0 for outer keys and tunnels without one.
+    /// Id of the tunnel around the packet (a VNI, a key), 0 if it has none; `None` outside tunnels.
     #[must_use]
-    pub fn vni(&self) -> u32 {
-        self.0[4] as u32 & ID_MAX
+    pub fn vni(&self) -> Option<u32> {
+        if self.0[0] == INSIDE_IPV4 || self.0[0] >> 48 == INSIDE_IPV6 {
+            return Some(0);
+        }
+        Some(self.0[4] as u32 & ID_MAX).filter(|id| *id != 0)
     }
 }
 
@@ -167,7 +201,7 @@ impl std::fmt::Display for FlowKey {
             if ip.is_ipv6() { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
         };
         write!(f, "{protocol} {} > {}", pair(self.src(), self.sport()), pair(self.dst(), self.dport()))?;
-        if self.vni() != 0 { write!(f, " vni {}", self.vni()) } else { Ok(()) }
+        self.vni().map_or(Ok(()), |vni| write!(f, " vni {vni}"))
     }
 }
 
@@ -179,8 +213,8 @@ fn to_v6(address: IpAddr) -> Ipv6Addr {
 }
 
 #[inline(always)]
-fn last_word(ports: (u16, u16), protocol: u8, vni: u32) -> u64 {
-    u64::from(ports.0) << 48 | u64::from(ports.1) << 32 | u64::from(protocol) << 24 | u64::from(vni & ID_MAX)
+fn last_word(ports: (u16, u16), protocol: u8) -> u64 {
+    u64::from(ports.0) << 48 | u64::from(ports.1) << 32 | u64::from(protocol) << 24
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@
 //! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
 //! datagram carry must not decide where it goes. Nor has it a tunnel.
 
+use crate::extension;
 use crate::field::Depth;
 use crate::headers::{Base, Headers, Layer, Layers, Level};
 use crate::tunnel::{Inside, Unread};
@@ -33,6 +34,8 @@ pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
+/// What every ARP packet starts with, and the length of one for IPv4 over Ethernet.
+const ARP_MIN: usize = 8;
 const ARP: usize = 28;
 const IPV4_MIN: usize = 20;
 const IPV6: usize = 40;
@@ -195,11 +198,14 @@ fn network(frame: &[u8], at: usize, ether_type: u16, payload: &mut Payload) -> R
     }
 }
 
-/// RFC 826, for IPv4 over Ethernet.
+/// RFC 826, for IPv4 over Ethernet. ARP for anything else (RFC 2390 has some) is payload.
 #[inline(always)]
 fn arp(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
-    let header = frame.get(at..at + ARP).ok_or(DropReason::MalformedArp)?;
+    let header = frame.get(at..at + ARP_MIN).ok_or(DropReason::MalformedArp)?;
     if header[..6] != [0, 1, 8, 0, 6, 4] {
+        return Ok(());
+    }
+    if frame.len() < at + ARP {
         return Err(DropReason::MalformedArp);
     }
     *payload = Payload { start: at + ARP, end: at + ARP, protocol: 0, layers: Layers(Layer::Arp as u32) };
@@ -214,7 +220,8 @@ fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
     let total_length = usize::from(u16::from_be_bytes([header[2], header[3]]));
     let fits = header_length >= IPV4_MIN && total_length >= header_length && at + total_length <= frame.len();
     if header[0] >> 4 != 4 || !fits {
-        return Err(DropReason::MalformedIpv4);
+        let is_unsegmented = header[0] >> 4 == 4 && header_length >= IPV4_MIN && total_length == 0;
+        return Err(if is_unsegmented { DropReason::Ipv4LengthZero } else { DropReason::MalformedIpv4 });
     }
     let mut layers = Layers(Layer::Ipv4 as u32);
     // More fragments, or an offset: any fragment, the first included.
@@ -238,7 +245,7 @@ fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
         if !at_extension(payload) {
             return Ok(());
         }
-        extension(frame, payload)?;
+        step_over(frame, payload)?;
     }
     if at_extension(payload) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(()) }
 }
@@ -250,14 +257,10 @@ fn at_extension(payload: &Payload) -> bool {
 }
 
 /// Steps over one extension header.
-fn extension(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
+fn step_over(frame: &[u8], payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(payload.start..payload.end).unwrap_or_default();
     let [next, length, third, fourth, ..] = *header else { return Err(DropReason::MalformedIpv6) };
-    let bytes = match payload.protocol {
-        44 => 8,                             // RFC 8200 §4.5
-        51 => (usize::from(length) + 2) * 4, // RFC 4302 §2.2
-        _ => (usize::from(length) + 1) * 8,  // RFC 8200 §4.3, §4.4, §4.6
-    };
+    let bytes = extension::length(payload.protocol, length);
     if header.len() < bytes {
         return Err(DropReason::MalformedIpv6);
     }
@@ -355,7 +358,7 @@ fn carrier(frame: &[u8], payload: &Payload, ports: &TunnelPorts) -> Option<(Tunn
 /// Either version of IP.
 const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
 
-/// The level inside a tunnel. A tunnel in it is payload, and so is ARP for anything but IPv4 over Ethernet.
+/// The level inside a tunnel. A tunnel in it is payload.
 #[inline(always)]
 fn inner_level(frame: &[u8], start: usize, inside: Inside, level: &mut Level) -> Result<(), DropReason> {
     let l3 = match inside {
@@ -368,12 +371,8 @@ fn inner_level(frame: &[u8], start: usize, inside: Inside, level: &mut Level) ->
         }
     };
     let mut payload = Payload::default();
-    if level.ether_type == ETHER_ARP {
-        arp(frame, l3, &mut payload).ok();
-    } else {
-        network(frame, l3, level.ether_type, &mut payload)?;
-        transport(frame, &mut payload)?;
-    }
+    network(frame, l3, level.ether_type, &mut payload)?;
+    transport(frame, &mut payload)?;
     level.carries(&payload);
     Ok(())
 }

@@ -40,7 +40,7 @@ impl SplitMix {
 
 fn ipv4_key(src: u32, dst: u32, sport: u16, dport: u16) -> [u64; 5] {
     let ip = |bits| IpAddr::V4(Ipv4Addr::from_bits(bits));
-    FlowKey::new(ip(src), ip(dst), PROTOCOL_TCP, (sport, dport), 0).0
+    FlowKey::new(ip(src), ip(dst), PROTOCOL_TCP, (sport, dport), None).0
 }
 
 /// Keys as they occur in networks: consecutive addresses, consecutive ports, both at strides, and IPv6 with

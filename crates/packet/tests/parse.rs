@@ -30,7 +30,10 @@ fn layers_of(depth: Depth) -> u32 {
 fn depth_of(reason: DropReason) -> Depth {
     match reason {
         DropReason::MalformedEthernet => Depth::L2,
-        DropReason::MalformedArp | DropReason::MalformedIpv4 | DropReason::MalformedIpv6 => Depth::L3,
+        DropReason::MalformedArp
+        | DropReason::MalformedIpv4
+        | DropReason::Ipv4LengthZero
+        | DropReason::MalformedIpv6 => Depth::L3,
         DropReason::TooManyExtensionHeaders => Depth::L3,
         DropReason::MalformedTcp | DropReason::MalformedUdp | DropReason::MalformedIcmp => Depth::L4,
         DropReason::MalformedVxlan | DropReason::MalformedGeneve => Depth::Inner,
@@ -392,7 +395,10 @@ fn check_inner(alone: &[u8], outer: &[u8], id: u32) -> Result<(), TestCaseError>
         Some(outer) => {
             prop_assert_eq!(inner.at(Base::L4), start + expected.at(Base::L4));
             let ports = (outer.sport(), outer.dport());
-            prop_assert_eq!(key, Some(FlowKey::new(outer.src(), outer.dst(), outer.protocol(), ports, id)));
+            prop_assert_eq!(
+                key,
+                Some(FlowKey::new(outer.src(), outer.dst(), outer.protocol(), ports, Some(id)))
+            );
         }
         None => prop_assert_eq!(key, FlowKey::of(outer, &headers, KeySource::Outer)),
     }
@@ -415,7 +421,9 @@ fn with(text: &str, at: usize, value: u8) -> Vec<u8> {
 fn refused_on_purpose() {
     assert_eq!(refused(&[0; 13]), Some(DropReason::MalformedEthernet));
     assert_eq!(refused(&frame("vlan=1 type=0x88cc")[..17]), Some(DropReason::MalformedEthernet));
-    assert_eq!(refused(&with("arp=request", 18, 8)), Some(DropReason::MalformedArp));
+    assert_eq!(refused(&frame("arp=request")[..41]), Some(DropReason::MalformedArp));
+    assert_eq!(refused(&frame("type=0x0806 payload=000f0800020400")), Some(DropReason::MalformedArp));
+    assert_eq!(refused(&with("", 17, 0)), Some(DropReason::Ipv4LengthZero));
     assert_eq!(refused(&with("", 14, 0x44)), Some(DropReason::MalformedIpv4));
     assert_eq!(refused(&with("", 14, 0x65)), Some(DropReason::MalformedIpv4));
     assert_eq!(refused(&with("", 17, 29)), Some(DropReason::MalformedIpv4), "total length beyond the frame");
@@ -466,10 +474,10 @@ fn accepted_on_purpose() {
     assert_eq!(parse(&third, Depth::Inner).unwrap().outer().ether_type, 0x8100);
     // ARP in a tunnel and tags of an inner frame.
     assert!(inner("vni=1 inner(arp=request)").has(Layer::Arp));
-    let other_arp = "vni=1 inner(type=0x0806 payload=0002)";
+    // ARP for anything but IPv4 over Ethernet is payload.
+    let other_arp = "type=0x0806 payload=000f080002040008";
     assert!(
-        !inner(other_arp).has(Layer::Arp),
-        "ARP for anything but IPv4 over Ethernet is payload in a tunnel"
+        !layers(other_arp).has(Layer::Arp) && !inner(&format!("vni=1 inner({other_arp})")).has(Layer::Arp)
     );
     assert!(inner("vni=1 inner(vlan=9 proto=tcp)").has(Layer::Tcp));
 }
@@ -490,6 +498,9 @@ fn keys_tell_families_and_tunnels_apart() {
         key("vni=9 inner(arp=request)", KeySource::Outer)
     );
     assert_eq!(key("arp=request", KeySource::Outer), None);
+    let inside = |text: &str| key(&format!("vni=0 inner({text})"), KeySource::Inner).unwrap();
+    assert_eq!(inside("src=10.1.0.1 dst=10.1.0.2").to_string(), "udp 10.1.0.1:1000 > 10.1.0.2:2000 vni 0");
+    assert_eq!(inside("src=fd00::1 dst=::2").to_string(), "udp [fd00::1]:1000 > [::2]:2000 vni 0");
     assert_ne!(key("src=0.0.0.1 dst=0.0.0.2", KeySource::Outer), key("src=::1 dst=::2", KeySource::Outer));
     assert_eq!(key("frag=0+ sport=5", KeySource::Outer), key("frag=8 proto=udp", KeySource::Outer));
 }

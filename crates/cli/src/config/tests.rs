@@ -123,7 +123,7 @@ fn everything_becomes_what_it_says() {
         (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1))))
     );
     assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
-    assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == 3));
+    assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == Some(3)));
     assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });
 }
 

@@ -27,6 +27,7 @@ const REASONS: &[DropReason] = &[
     DropReason::MalformedEthernet,
     DropReason::MalformedArp,
     DropReason::MalformedIpv4,
+    DropReason::Ipv4LengthZero,
     DropReason::MalformedIpv6,
     DropReason::MalformedTcp,
     DropReason::MalformedUdp,

@@ -4,6 +4,19 @@ use super::Random;
 use super::pools::{DSCPS, FLOWS, KEYS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
 use std::net::IpAddr;
 
+/// Protocols that are not read, but have checksums with a pseudo header: DCCP, PIM, mobility, UDP-Lite, HIP.
+const OTHER_PROTOCOLS: &[u8] = &[33, 103, 135, 136, 139];
+
+/// Extension headers, among them a segment left and a home address, which change the pseudo header.
+const EXTENSIONS: &[&str] = &[
+    "hbh",
+    "dst",
+    "routing",
+    "ah",
+    "routing:fd0100000000",
+    "dst:01020000c91020010db8000000000000000000000009",
+];
+
 /// A random frame.
 #[must_use]
 pub fn frame(random: &mut Random) -> Vec<u8> {
@@ -81,8 +94,11 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
     words.push(format!("dscp={}", random.pick(DSCPS)));
     words.push(format!("ecn={}", random.below(4)));
     words.extend(network(random, is_ipv4));
-    let protocol =
-        if usual { protocol } else { random.pick(&[6, 6, 17, 17, 17, 1, 1, 58, 58, 47, 47, 4, 41]) };
+    let protocol = match random.below(100) {
+        _ if usual => protocol,
+        0..4 => random.pick(OTHER_PROTOCOLS),
+        _ => random.pick(&[6, 6, 17, 17, 17, 1, 1, 58, 58, 47, 47, 4, 41]),
+    };
     let fragment = random.percent(12).then(|| random.pick(&["0+", "0+", "0", "1480+", "65528"]));
     let later = fragment.is_some_and(|fragment| !fragment.starts_with('0'));
     words.extend(fragment.map(|fragment| format!("frag={fragment}")));
@@ -184,7 +200,7 @@ fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
     } else {
         if random.percent(20) {
             let count = if random.percent(20) { random.between(8, 10) } else { random.between(1, 3) };
-            let all: Vec<&str> = (0..count).map(|_| random.pick(&["hbh", "dst", "routing"])).collect();
+            let all: Vec<&str> = (0..count).map(|_| random.pick(EXTENSIONS)).collect();
             words.push(format!("ext={}", all.join(",")));
         }
         words.push(format!("flow_label={}", random.below(4)));

@@ -46,7 +46,7 @@ pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
 /// The key of one of these flows, outside or inside a tunnel.
 pub(super) fn flow_key(random: &mut Random) -> FlowKey {
     let (src, dst, protocol, ports) = random.pick(FLOWS);
-    let vni = if random.percent(30) { random.pick(VNIS) } else { 0 };
+    let vni = random.percent(30).then(|| random.pick(VNIS));
     FlowKey::new(src, dst, protocol, ports, vni)
 }
 

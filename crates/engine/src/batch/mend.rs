@@ -6,8 +6,20 @@
 
 use packet::{
     Base, Field, FieldKind, Headers, Layer, Level, LevelId, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP,
-    Source, Sum, update, update_udp,
+    Source, Sum, pseudo_header, update, update_udp,
 };
+
+/// Protocols (IANA) that are not read, but have a checksum with a pseudo header.
+const PROTOCOL_DCCP: u8 = 33;
+const PROTOCOL_OSPF: u8 = 89;
+const PROTOCOL_PIM: u8 = 103;
+const PROTOCOL_VRRP: u8 = 112;
+const PROTOCOL_MOBILITY: u8 = 135;
+const PROTOCOL_UDP_LITE: u8 = 136;
+const PROTOCOL_HIP: u8 = 139;
+
+/// Bytes of the IPv6 header.
+const IPV6: usize = 40;
 
 /// Which checksums cover a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +28,7 @@ pub struct Cover {
     pub level: LevelId,
     /// The IPv4 header checksum covers it.
     pub ipv4_header: bool,
-    /// How the transport checksum covers it: as a port, or as an address in the pseudo header.
+    /// How the transport checksum covers it.
     pub transport: Transport,
     /// It lies in a tunnel header or inside the tunnel, so a checksum of the tunnel covers it.
     pub tunnel: bool,
@@ -27,7 +39,11 @@ pub struct Cover {
 pub enum Transport {
     No,
     Port,
+    /// An IPv4 address of the pseudo header.
     Address,
+    /// An IPv6 address of the pseudo header, unless an extension header has the one that counts there.
+    Ipv6Src,
+    Ipv6Dst,
 }
 
 impl Cover {
@@ -36,9 +52,9 @@ impl Cover {
     pub fn of(field: Field) -> Cover {
         let (spec, level) = (field.spec(), field.level);
         let transport = match field.kind {
-            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst => {
-                Transport::Address
-            }
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst => Transport::Address,
+            FieldKind::Ipv6Src => Transport::Ipv6Src,
+            FieldKind::Ipv6Dst => Transport::Ipv6Dst,
             _ if spec.source == Source::Frame(Base::L4) => Transport::Port,
             _ => Transport::No,
         };
@@ -53,6 +69,20 @@ impl Cover {
     }
 }
 
+impl Transport {
+    /// True if the pseudo header has this field, as always without extension headers.
+    #[inline(always)]
+    fn counts(self, bytes: &[u8], level: &Level) -> bool {
+        let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
+        match self {
+            Transport::No | Transport::Port | Transport::Address => true,
+            _ if l3 + IPV6 == l4 => true,
+            Transport::Ipv6Src => pseudo_header(bytes, l3, l4)[0],
+            Transport::Ipv6Dst => pseudo_header(bytes, l3, l4)[1],
+        }
+    }
+}
+
 /// Updates every checksum that covers a field changed by `change`.
 #[inline]
 pub fn mend(bytes: &mut [u8], headers: &Headers, cover: Cover, change: Sum) {
@@ -63,6 +93,7 @@ pub fn mend(bytes: &mut [u8], headers: &Headers, cover: Cover, change: Sum) {
     }
     if cover.transport != Transport::No
         && let Some((at, is_udp)) = transport_checksum(bytes, level)
+        && cover.transport.counts(bytes, level)
     {
         let update = if is_udp { update_udp } else { update };
         around = rewrite(bytes, at, change, update, around);
@@ -104,30 +135,42 @@ fn transport_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
         Some((l4 + 16, false))
     } else if layers.has(Layer::Icmpv6) {
         Some((l4 + 2, false))
-    } else if layers.has(Layer::Fragment) {
-        fragment_checksum(bytes, level)
     } else {
-        None
+        unread_checksum(bytes, level)
     }
 }
 
-/// The transport checksum of a first fragment, if the fragment is long enough to contain it.
+/// The checksum of a first fragment, or of a protocol that parsing does not read, if the packet is long
+/// enough to contain it.
 #[cold]
-fn fragment_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
+fn unread_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
     let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
-    let is_ipv4 = level.layers.has(Layer::Ipv4);
     let be16 = |at: usize| bytes.get(at..at + 2).map(|pair| u16::from_be_bytes([pair[0], pair[1]]));
-    let (offset, end) = if is_ipv4 {
-        (be16(l3 + 6)? & 0x1fff, l3 + usize::from(be16(l3 + 2)?))
-    } else {
+    let is_ipv4 = level.layers.has(Layer::Ipv4);
+    let end = if is_ipv4 { l3 + usize::from(be16(l3 + 2)?) } else { l3 + IPV6 + usize::from(be16(l3 + 4)?) };
+    let offset = match (level.layers.has(Layer::Fragment), is_ipv4) {
+        (false, _) => 0,
+        (true, true) => be16(l3 + 6)? & 0x1fff,
         // Parsing stopped right behind the fragment header (RFC 8200 §4.5), 8 bytes long.
-        (be16(l4 - 6)? & 0xfff8, l3 + 40 + usize::from(be16(l3 + 4)?))
+        (true, false) => be16(l4 - 6)? & 0xfff8,
     };
-    let at = match level.protocol {
-        PROTOCOL_UDP => l4 + 6,
-        PROTOCOL_TCP => l4 + 16,
-        PROTOCOL_ICMPV6 if !is_ipv4 => l4 + 2,
+    let (place, is_udp) = checksum_place(level.protocol, is_ipv4, *bytes.get(l4)?)?;
+    (offset == 0 && l4 + place + 2 <= end).then_some((l4 + place, is_udp))
+}
+
+/// Where in its header a protocol with a pseudo header has its checksum, and whether 0 is none there, as in
+/// UDP. Coverages (DCCP, UDP-Lite, PIM's registers) may leave out payload, but never addresses.
+fn checksum_place(protocol: u8, is_ipv4: bool, first: u8) -> Option<(usize, bool)> {
+    Some(match protocol {
+        PROTOCOL_UDP => (6, true),
+        PROTOCOL_TCP => (16, false),
+        PROTOCOL_DCCP => (6, false),                              // RFC 4340 §9.1
+        PROTOCOL_UDP_LITE => (6, true),                           // RFC 3828 §3.1
+        PROTOCOL_HIP => (4, false),                               // RFC 7401 §5.1.1
+        PROTOCOL_OSPF if first == 3 => (12, false),               // RFC 5340 §A.3.1, RFC 7949 §3.2
+        PROTOCOL_VRRP if first >> 4 == 3 => (6, false),           // RFC 5798 §5.2.8
+        PROTOCOL_ICMPV6 | PROTOCOL_PIM if !is_ipv4 => (2, false), // RFC 4443 §2.3, RFC 7761 §4.9
+        PROTOCOL_MOBILITY if !is_ipv4 => (4, false),              // RFC 6275 §6.1.1
         _ => return None,
-    };
-    (offset == 0 && at + 2 <= end).then_some((at, level.protocol == PROTOCOL_UDP))
+    })
 }

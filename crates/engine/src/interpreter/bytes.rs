@@ -34,6 +34,9 @@ pub(super) struct Ip {
     pub end: usize,
     pub protocol: u8,
     pub fragment: Fragment,
+    /// Whether the pseudo header of a checksum has another source, or another destination, than the header.
+    pub other_source: bool,
+    pub other_destination: bool,
 }
 
 /// Which part of a datagram it is.
@@ -69,7 +72,7 @@ pub(super) fn headers(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Result
     let (mut found, network) = ethernet(frame, 0)?;
     if depth >= Depth::L3 {
         found.ip = ip(frame, found.ether_type, network)?;
-        found.arp = if found.ether_type == 0x0806 { Some(arp(frame, network)?) } else { None };
+        found.arp = if found.ether_type == 0x0806 { arp(frame, network)? } else { None };
     }
     if depth >= Depth::L4 {
         found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
@@ -80,8 +83,7 @@ pub(super) fn headers(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Result
     Ok(found)
 }
 
-/// The headers inside a tunnel. A tunnel in them is payload, and so is ARP for anything but IPv4 over
-/// Ethernet.
+/// The headers inside a tunnel. A tunnel in them is payload.
 pub(super) fn inner_headers(frame: &[u8], at: usize, inside: Inside) -> Result<Option<Headers>, DropReason> {
     let packet = |ether_type| (Headers { ether_type, ..Headers::default() }, at);
     let (mut found, network) = match inside {
@@ -91,7 +93,7 @@ pub(super) fn inner_headers(frame: &[u8], at: usize, inside: Inside) -> Result<O
         Inside::Unread => return Ok(None),
     };
     found.ip = ip(frame, found.ether_type, network)?;
-    found.arp = if found.ether_type == 0x0806 { arp(frame, network).ok() } else { None };
+    found.arp = if found.ether_type == 0x0806 { arp(frame, network)? } else { None };
     found.transport = found.ip.as_ref().map_or(Ok(None), |ip| transport(frame, ip))?;
     Ok(Some(found))
 }
@@ -142,15 +144,22 @@ fn ip(frame: &[u8], ether_type: u16, start: usize) -> Result<Option<Ip>, DropRea
     }
 }
 
-/// RFC 826: hardware Ethernet (1), protocol IPv4 (0x0800), addresses of 6 and 4 bytes.
-fn arp(frame: &[u8], start: usize) -> Result<usize, DropReason> {
-    let whole = frame.len() >= start + 28;
-    let ipv4_over_ethernet = whole
-        && number16(frame, start) == Some(1)
+/// RFC 826: hardware Ethernet (1), protocol IPv4 (0x0800), addresses of 6 and 4 bytes. ARP with other
+/// addresses is not read.
+fn arp(frame: &[u8], start: usize) -> Result<Option<usize>, DropReason> {
+    let malformed = Err(DropReason::MalformedArp);
+    if frame.len() < start + 8 {
+        return malformed;
+    }
+    let ipv4_over_ethernet = number16(frame, start) == Some(1)
         && number16(frame, start + 2) == Some(0x0800)
         && frame[start + 4] == 6
         && frame[start + 5] == 4;
-    if ipv4_over_ethernet { Ok(start) } else { Err(DropReason::MalformedArp) }
+    match ipv4_over_ethernet {
+        false => Ok(None),
+        true if frame.len() < start + 28 => malformed,
+        true => Ok(Some(start)),
+    }
 }
 
 /// RFC 791 §3.1.
@@ -162,6 +171,9 @@ fn ipv4(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
     let version = frame[start] / 16;
     let header = 4 * usize::from(frame[start] % 16);
     let total = usize::from(number16(frame, start + 2).ok_or(malformed)?);
+    if version == 4 && header >= 20 && total == 0 {
+        return Err(DropReason::Ipv4LengthZero);
+    }
     if version != 4 || header < 20 || total < header || start + total > frame.len() {
         return Err(malformed);
     }
@@ -175,6 +187,8 @@ fn ipv4(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
         end: start + total,
         protocol: frame[start + 9],
         fragment: Fragment::of(more, offset),
+        other_source: false,
+        other_destination: false,
     })
 }
 
@@ -200,7 +214,16 @@ fn ipv6(frame: &[u8], start: usize) -> Result<Ip, DropReason> {
         return Err(malformed);
     }
     let protocol = frame[start + 6];
-    let mut ip = Ip { version: 6, start, payload: start + 40, end, protocol, fragment: Fragment::Whole };
+    let mut ip = Ip {
+        version: 6,
+        start,
+        payload: start + 40,
+        end,
+        protocol,
+        fragment: Fragment::Whole,
+        other_source: false,
+        other_destination: false,
+    };
     let mut followed = 0;
     while is_extension(ip.protocol) && ip.fragment == Fragment::Whole {
         if followed == 8 {
@@ -235,9 +258,30 @@ fn follow_extension(frame: &[u8], ip: &mut Ip) -> Result<(), DropReason> {
         let offset_and_flags = number16(frame, at + 2).ok_or(DropReason::MalformedIpv6)?;
         ip.fragment = Fragment::of(offset_and_flags & 1 != 0, offset_and_flags >> 3);
     }
+    match ip.protocol {
+        // RFC 8200 §4.4, §8.1: segments left mean that the packet is not yet at its final destination.
+        43 => ip.other_destination |= frame[at + 3] != 0,
+        60 => ip.other_source |= home_address(&frame[at..at + length]).is_some(),
+        _ => {}
+    }
     ip.protocol = frame[at];
     ip.payload = at + length;
     Ok(())
+}
+
+/// RFC 6275 §6.3: type 201, length 16, the address. RFC 8200 §4.2: options are type, length and data, except
+/// for type 0, which is one byte.
+fn home_address(header: &[u8]) -> Option<&[u8]> {
+    let mut at = 2;
+    while at + 1 < header.len() {
+        let data = at + 2..at + 2 + usize::from(header[at + 1]);
+        at = match header[at] {
+            0 => at + 1,
+            201 if data.len() == 16 && data.end <= header.len() => return Some(&header[data]),
+            _ => data.end,
+        };
+    }
+    None
 }
 
 /// The header behind IP; a fragment has none.

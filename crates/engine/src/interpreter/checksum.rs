@@ -2,7 +2,7 @@
 //! difference subtracted from the checksum (RFC 1071; RFC 1624 arrives at the same number). Slow, but with
 //! nothing that depends on the field.
 
-use super::bytes::{Fragment, Headers, Ip, TransportKind, number16};
+use super::bytes::{Fragment, Headers, Ip, number16};
 use super::trace::Mended;
 use packet::{Field, FieldKind, LevelId};
 use std::ops::Range;
@@ -13,14 +13,16 @@ struct Checksum {
     /// Where its two bytes are.
     at: usize,
     /// The ranges covered, each but the last of even length. Length and protocol are left out, as no action
-    /// changes them.
+    /// changes them, and so are addresses that an extension header has. Partial coverage (DCCP, UDP-Lite)
+    /// does not matter, since no action changes what lies behind such a header.
     covers: Vec<Range<usize>>,
-    udp: bool,
+    /// UDP and UDP-Lite never send 0: it is no checksum.
+    zero_is_none: bool,
 }
 
 /// Updates the checksums covering `field`, which has changed since `before`, from the innermost outward.
 pub(super) fn mend(before: &[u8], after: &mut [u8], headers: &Headers, field: Field) -> Vec<Mended> {
-    checksums_over(field, headers).iter().map(|checksum| checksum.mend(before, after)).collect()
+    checksums_over(after, field, headers).iter().map(|checksum| checksum.mend(before, after)).collect()
 }
 
 /// Updates the checksum of an IPv4 header that has changed since `before`.
@@ -28,16 +30,18 @@ pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'stat
     header_checksum(ip, name).mend(before, after)
 }
 
-fn checksums_over(field: Field, headers: &Headers) -> Vec<Checksum> {
+fn checksums_over(frame: &[u8], field: Field, headers: &Headers) -> Vec<Checksum> {
     let mut all = Vec::new();
     match (field.level, headers.inner()) {
-        (LevelId::Inner, Some(inner)) => all.extend(own_checksums(field, inner, ["inner ipv4", "inner l4"])),
+        (LevelId::Inner, Some(inner)) => {
+            all.extend(own_checksums(frame, field, inner, ["inner ipv4", "inner l4"]))
+        }
         (LevelId::Outer, _) if field.spec().tunnel.is_none() => {
-            return own_checksums(field, headers, ["ipv4", "l4"]);
+            return own_checksums(frame, field, headers, ["ipv4", "l4"]);
         }
         _ => {}
     }
-    all.extend(transport_checksum(headers, "udp"));
+    all.extend(transport_checksum(frame, headers, "udp"));
     all.extend(tunnel_checksum(headers));
     all
 }
@@ -46,18 +50,24 @@ fn checksums_over(field: Field, headers: &Headers) -> Vec<Checksum> {
 fn tunnel_checksum(headers: &Headers) -> Option<Checksum> {
     let tunnel = headers.tunnel.as_ref()?;
     let at = tunnel.checksum?;
-    Some(Checksum { name: "gre", at, covers: vec![tunnel.start..at, at + 2..tunnel.end], udp: false })
+    Some(Checksum {
+        name: "gre",
+        at,
+        covers: vec![tunnel.start..at, at + 2..tunnel.end],
+        zero_is_none: false,
+    })
 }
 
 /// The checksums covering a field, without those of the tunnels around it.
-fn own_checksums(field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
+fn own_checksums(frame: &[u8], field: Field, headers: &Headers, names: [&'static str; 2]) -> Vec<Checksum> {
     let header = headers.ipv4().map(|ip| header_checksum(ip, names[0]));
-    let transport = transport_checksum(headers, names[1]);
+    let transport = transport_checksum(frame, headers, names[1]);
     let (in_header, in_transport) = match field.kind {
         FieldKind::Ipv4Dscp | FieldKind::Ipv4Ecn | FieldKind::Ipv4Ttl => (true, false),
         FieldKind::Ipv4Src | FieldKind::Ipv4Dst => (true, true),
-        // Of the pseudo header only the addresses (RFC 8200 §8.1) can be changed.
-        FieldKind::Ipv6Src | FieldKind::Ipv6Dst => (false, true),
+        // Of the pseudo header only the addresses (RFC 8200 §8.1) can be changed, where it has them.
+        FieldKind::Ipv6Src => (false, headers.ipv6().is_some_and(|ip| !ip.other_source)),
+        FieldKind::Ipv6Dst => (false, headers.ipv6().is_some_and(|ip| !ip.other_destination)),
         FieldKind::L4Sport | FieldKind::L4Dport => (false, true),
         FieldKind::TcpSport | FieldKind::TcpDport | FieldKind::UdpSport | FieldKind::UdpDport => {
             (false, true)
@@ -73,30 +83,46 @@ fn header_checksum(ip: &Ip, name: &'static str) -> Checksum {
         name,
         at: ip.start + 10,
         covers: vec![ip.start..ip.start + 10, ip.start + 12..ip.payload],
-        udp: false,
+        zero_is_none: false,
     }
 }
 
-/// RFC 9293 §3.1, RFC 768, RFC 4443 §2.3: covers addresses and payload. A first fragment has it if it is long
-/// enough.
-fn transport_checksum(headers: &Headers, name: &'static str) -> Option<Checksum> {
+/// The checksum of what IP carries, if a pseudo header is part of it. A packet that is too short, or a later
+/// fragment, has none.
+fn transport_checksum(frame: &[u8], headers: &Headers, name: &'static str) -> Option<Checksum> {
     let ip = headers.ip.as_ref().filter(|ip| ip.fragment != Fragment::Later)?;
-    let (offset, kind) = match (ip.protocol, ip.version) {
-        (6, _) => (16, TransportKind::Tcp),
-        (17, _) => (6, TransportKind::Udp),
-        (58, 6) => (2, TransportKind::Icmpv6),
+    let version = frame.get(ip.payload).copied().unwrap_or_default();
+    let place = match (ip.protocol, ip.version) {
+        // If the frame was not parsed that deep, an unfragmented packet has no transport header here and
+        // needs no update.
+        (6 | 17, _) | (58, 6) if headers.transport.is_none() && ip.fragment == Fragment::Whole => {
+            return None;
+        }
+        (6, _) => 16,                       // TCP: RFC 9293 §3.1
+        (17, _) => 6,                       // UDP: RFC 768
+        (58, 6) => 2,                       // ICMPv6: RFC 4443 §2.3
+        (33, _) => 6,                       // DCCP: RFC 4340 §9.1
+        (89, _) if version == 3 => 12,      // OSPFv3: RFC 5340 §A.3.1, over IPv4 RFC 7949 §3.2
+        (103, 6) => 2,                      // PIM: RFC 7761 §4.9
+        (112, _) if version / 16 == 3 => 6, // VRRPv3: RFC 5798 §5.2.8
+        (135, 6) => 4,                      // Mobility: RFC 6275 §6.1.1
+        (136, _) => 6,                      // UDP-Lite: RFC 3828 §3.1
+        (139, _) => 4,                      // HIP: RFC 7401 §5.1.1
         _ => return None,
     };
-    let at = ip.payload + offset;
-    // If the frame was not parsed that deep, an unfragmented packet has no transport header here and needs no
-    // update.
-    let found = headers.transport_of(kind).is_some() || ip.fragment == Fragment::First;
-    if !found || at + 2 > ip.end {
+    let at = ip.payload + place;
+    if at + 2 > ip.end {
         return None;
     }
-    let addresses = if ip.version == 4 { ip.start + 12..ip.start + 20 } else { ip.start + 8..ip.start + 40 };
-    let covers = vec![addresses, ip.payload..at, at + 2..ip.end];
-    Some(Checksum { name, at, covers, udp: kind == TransportKind::Udp })
+    let mut covers = vec![ip.payload..at, at + 2..ip.end];
+    let (first, length) = if ip.version == 4 { (ip.start + 12, 4) } else { (ip.start + 8, 16) };
+    if !ip.other_source {
+        covers.insert(0, first..first + length);
+    }
+    if !ip.other_destination {
+        covers.insert(0, first + length..first + 2 * length);
+    }
+    Some(Checksum { name, at, covers, zero_is_none: matches!(ip.protocol, 17 | 136) })
 }
 
 impl Checksum {
@@ -110,11 +136,11 @@ impl Checksum {
     /// One's complement arithmetic is arithmetic modulo 65535 with two representations of zero. This picks
     /// one: never 0xffff, except for UDP, where 0 would mean no checksum, never 0.
     fn mended(&self, old: u16, before: &[u8], after: &[u8]) -> u16 {
-        if self.udp && old == 0 {
+        if self.zero_is_none && old == 0 {
             return 0;
         }
         let new = (u64::from(old) + self.sum(before) + (65535 - self.sum(after))) % 65535;
-        if self.udp && new == 0 { 0xffff } else { new as u16 }
+        if self.zero_is_none && new == 0 { 0xffff } else { new as u16 }
     }
 
     /// The sum of the 16-bit words covered, modulo 65535. An odd last byte is the upper half of a word.

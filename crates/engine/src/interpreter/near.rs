@@ -90,7 +90,7 @@ fn flow_differences(actual: &FlowKey, wanted: &FlowKey) -> Vec<Difference> {
             ("sport", key.sport().to_string()),
             ("dport", key.dport().to_string()),
             ("protocol", key.protocol().to_string()),
-            ("vni", key.vni().to_string()),
+            ("vni", key.vni().map_or("none".to_string(), |vni| vni.to_string())),
         ]
     };
     let pairs = parts(actual).into_iter().zip(parts(wanted));

@@ -69,14 +69,14 @@ impl Packet {
 
     /// Makes both flow keys from the current bytes.
     pub fn make_keys(&mut self) {
-        self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, 0));
+        self.outer = self.headers.ip.as_ref().map(|ip| self.key_of(&self.headers, ip, None));
         let inside = self.headers.tunnel.as_ref().zip(self.headers.inner());
         self.inner = match inside.and_then(|(tunnel, inner)| Some((tunnel, inner, inner.ip.as_ref()?))) {
             None => self.outer,
             Some((tunnel, inner, ip)) => {
                 let id = tunnel.id.map_or(0, |(first, count)| fields::read_bits(&self.bytes, first, count));
                 // A key has only 24 bits for the id.
-                (id < 1 << 24).then(|| self.key_of(inner, ip, id as u32))
+                (id < 1 << 24).then(|| self.key_of(inner, ip, Some(id as u32)))
             }
         };
         let mac = |first: usize| fields::read_bits(&self.bytes, first, 48) as u64;
@@ -91,7 +91,7 @@ impl Packet {
         }
     }
 
-    fn key_of(&self, headers: &Headers, ip: &Ip, vni: u32) -> FlowKey {
+    fn key_of(&self, headers: &Headers, ip: &Ip, vni: Option<u32>) -> FlowKey {
         let address = |offset_v4: usize, offset_v6: usize| {
             if ip.version == 4 {
                 let bits = fields::read_bits(&self.bytes, 8 * (ip.start + offset_v4), 32);

@@ -319,7 +319,7 @@ fn a8_encap_puts_the_outer_headers_in_front() {
 
 #[test]
 fn a8_the_source_port_comes_from_the_select_hash() {
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 80), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 80), None);
     let out = acted(vec![set(Field::L4Dport, 9), encap(false, None)], &frame(UDP));
     assert_eq!(number(&out, 34), 49152 + (select_hash(7, &key.0) >> 50) as u16, "of the key as received");
     let arp = frame(

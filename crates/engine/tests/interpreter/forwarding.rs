@@ -40,7 +40,7 @@ fn w1_an_entry_that_leads_back_is_refused_at_run_time() {
 #[test]
 fn w2_a_group_is_picked_from_by_the_select_hash_of_the_outer_key() {
     let mut interpreter = start(&with_group(program(vec![says(Forward::Group(GroupId(0)))]), 2));
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let mut slots = vec![0; 4];
     slots[(select_hash(7, &key.0) >> 62) as usize] = 1;
     interpreter.set_buckets(GroupId(0), slots);
@@ -101,7 +101,7 @@ fn rewritten(rehash: bool) -> Interpreter {
 fn w7_rehash_takes_the_bytes_after_the_actions() {
     for (rehash, dport) in [(false, 80), (true, 443)] {
         let walk = rewritten(rehash).explain(PortId(0), &frame(TCP), 128, 0);
-        let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, dport), 0);
+        let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, dport), None);
         let pick = walk.trace[1].pick.clone().expect("a HASH pipe picks");
         assert_eq!(pick.hash, select_hash(7, &key.0));
     }
@@ -114,9 +114,9 @@ fn w7_rehash_finds_headers_that_an_action_moved() {
     let good = frame(&format!("{tunnel} inner({TCP})"));
     let pipes = vec![decap(true).forward(PipeId(1)).rehash(true), flow(Learn::Default, 4)];
     let key = walk(&program(pipes), &good).trace[1].flow.and_then(|flow| flow.key).expect("IP");
-    assert_eq!(key, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0));
-    let bad = frame(&format!("{tunnel} inner(type=2054)"));
-    assert_eq!(meets(decap(true), &bad), dropped(DropReason::MalformedArp));
+    assert_eq!(key, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None));
+    let bad = frame(&format!("{tunnel} inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789 payload=00)"));
+    assert_eq!(meets(decap(true), &bad), dropped(DropReason::MalformedVxlan));
     assert_eq!(meets(decap(false), &bad), HIT);
 }
 
@@ -173,7 +173,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
     let before = interpreter.snapshot();
     let learnt = interpreter.explain(PortId(0), &frame(TCP), 128, 0);
     assert_eq!(known(&learnt), Known::Learnt(FlowDecision::Pinned(0)));
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let decision = FlowDecision::Pinned(1);
     let live = FlowSnapshot { key, decision, hits: Count::default(), first_ms: 0, last_ms: 0 };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));

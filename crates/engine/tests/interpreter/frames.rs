@@ -29,11 +29,6 @@ fn f2_a_header_that_is_cut_short_drops_with_its_reason() {
         bytes[at] = byte;
         bytes
     };
-    let wrong_arp = {
-        let mut bytes = frame("arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2");
-        bytes[14 + 4] = 8;
-        bytes
-    };
     let no_room = |text: &str, at: usize, length: u8| {
         let mut bytes = frame(text);
         bytes[at] = length;
@@ -42,7 +37,9 @@ fn f2_a_header_that_is_cut_short_drops_with_its_reason() {
     let cases = [
         (cut(UDP, 13), DropReason::MalformedEthernet),
         (cut("vlan=5.0 type=35020", 17), DropReason::MalformedEthernet),
-        (wrong_arp, DropReason::MalformedArp),
+        (cut("arp=request", 14 + 27), DropReason::MalformedArp),
+        (cut("type=2054 payload=000f080002040008", 14 + 7), DropReason::MalformedArp),
+        (frame("vni=5 inner(type=2054 payload=0001080006040001)"), DropReason::MalformedInner),
         (cut(UDP, 33), DropReason::MalformedIpv4),
         (no_room(UDP, 14, 0x44), DropReason::MalformedIpv4),
         (no_room(UDP, 17, 19), DropReason::MalformedIpv4),
@@ -64,6 +61,20 @@ fn f2_a_header_that_is_cut_short_drops_with_its_reason() {
     for (bytes, reason) in cases {
         assert_eq!(meets(only(Field::L4Dport.inner(), 0, 0), &bytes), dropped(reason), "{bytes:02x?}");
     }
+}
+
+#[test]
+fn f2_an_ipv4_total_length_of_0_has_a_reason_of_its_own() {
+    let mut bytes = frame(TCP);
+    bytes[16..18].fill(0);
+    let reason = DropReason::Ipv4LengthZero;
+    assert_eq!(meets(only(Field::L4Dport, 9, 0xffff), &bytes), dropped(reason));
+    assert!(reason.explanation().contains("`ethtool -K DEV tso off gso off gro off lro off`"));
+    bytes[14] = 0x44;
+    assert_eq!(meets(only(Field::L4Dport, 9, 0xffff), &bytes), dropped(DropReason::MalformedIpv4));
+    let mut inside = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp)");
+    inside[50 + 16..50 + 18].fill(0);
+    assert_eq!(meets(only(Field::L4Dport.inner(), 9, 0xffff), &inside), dropped(DropReason::MalformedInner));
 }
 
 #[test]
@@ -149,11 +160,23 @@ fn f7_vxlan_is_udp_to_the_configured_port() {
     }
 }
 
+/// Inverse ARP of Frame Relay (RFC 2390), ARP for IPv4 over IEEE 802, and RARP by ARP's number.
 #[test]
-fn f7_other_arp_and_tunnels_inside_a_tunnel_are_not_read() {
-    let arp = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(type=2054 payload=00)");
-    assert_eq!(meets(only(Field::EthType.inner(), 0x0806, 0xffff), &arp), HIT);
-    assert_eq!(meets(only(Field::ArpOperation.inner(), 1, 0xffff), &arp), MISS);
+fn f7_arp_for_anything_but_ipv4_over_ethernet_misses() {
+    for arp in ["000f080002040008", "0006080006040001", "0001080006060003", "000186dd06100001"] {
+        let payload = format!("type=2054 payload={arp}{}", "00".repeat(20));
+        for (bytes, field) in [
+            (frame(&payload), Field::ArpOperation),
+            (frame(&format!("vni=5 inner({payload})")), Field::ArpOperation.inner()),
+        ] {
+            assert_eq!(meets(only(field, 0, 0), &bytes), MISS, "{field} of {arp}");
+            assert_eq!(meets(only(Field::IpVersion, 0, 0), &bytes), HIT, "{field} of {arp}");
+        }
+    }
+}
+
+#[test]
+fn f7_arp_inside_a_tunnel_is_read_and_tunnels_there_are_not() {
     let whole = frame("vni=5 inner(arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2)");
     let fields =
         [(Field::ArpOperation, 1), (Field::ArpSenderIp, 0x0a00_0001), (Field::ArpTargetIp, 0x0a00_0002)];

@@ -21,7 +21,7 @@ fn ipv4(last: u8) -> u128 {
 }
 
 fn tcp_key() -> FlowKey {
-    FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0)
+    FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None)
 }
 
 fn acl(field: Field, criterion: Criterion, rows: Vec<(EntryMatch, u32)>) -> Pipe {
@@ -283,7 +283,7 @@ fn m19_the_nics_hash_picks_the_bucket_and_without_one_the_select_hash() {
         "rewritten"
     );
     assert_eq!(pick.hash, table::spread(0x8000_0001));
-    let rewritten = FlowKey::new([10, 0, 0, 9].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let rewritten = FlowKey::new([10, 0, 0, 9].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let pick = picked(&program, 0);
     assert_eq!((pick.hash, pick.rss), (select_hash(7, &rewritten.0), Rss::Absent));
     program.groups[0].seed = Some(0x1234);
@@ -328,12 +328,27 @@ fn m9_the_inner_key_has_the_vni_and_is_the_outer_one_without_a_tunnel() {
     let key = |text: &str| walk(&program, &frame(text)).trace[0].flow.and_then(|flow| flow.key).expect("IP");
     let inner =
         key("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=1 dport=2)");
-    assert_eq!(inner, FlowKey::new([10, 1, 0, 1].into(), [10, 1, 0, 2].into(), 6, (1, 2), 5));
+    assert_eq!(inner, FlowKey::new([10, 1, 0, 1].into(), [10, 1, 0, 2].into(), 6, (1, 2), Some(5)));
     assert_eq!(key(TCP), tcp_key());
     let no_ip = key(
         "src=10.0.0.1 dst=10.0.0.2 sport=9 vni=5 inner(arp=request sender_ip=10.1.0.1 target_ip=10.1.0.2)",
     );
-    assert_eq!(no_ip, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 4789), 0));
+    assert_eq!(no_ip, FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 4789), None));
+}
+
+#[test]
+fn m9_an_id_of_0_inside_a_tunnel_differs_from_no_tunnel() {
+    let program = program(vec![flow(Learn::Default, 4).key(KeySource::Inner)]);
+    let key = |text: &str| walk(&program, &frame(text)).trace[0].flow.and_then(|flow| flow.key).expect("IP");
+    for flow in ["src=10.1.0.1 dst=10.1.0.2", "src=2001:db8::1 dst=2001:db8::2"] {
+        let outside = key(&format!("{flow} proto=tcp sport=1 dport=2"));
+        let inside = key(&format!("vni=0 inner({flow} proto=tcp sport=1 dport=2)"));
+        assert_eq!([outside.vni(), inside.vni()], [None, Some(0)]);
+        assert_ne!(outside, inside);
+        assert_eq!(inside.to_string(), format!("{outside} vni 0"));
+        // A tunnel without an id is one with id 0.
+        assert_eq!(key(&format!("tunnel=ipip inner({flow} proto=tcp sport=1 dport=2)")), inside);
+    }
 }
 
 #[test]

@@ -181,14 +181,14 @@ fn c6_idle_flows_go_with_their_counts() {
     interpreter.walk(PortId(0), &bytes, 128, MS);
     interpreter.walk(PortId(0), &bytes, 128, 2 * MS);
     assert_eq!(interpreter.age(7 * MS), []);
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     assert_eq!(interpreter.age(8 * MS), [(key, Count { packets: 2, bytes: 2 * bytes.len() as u64 })]);
     assert_eq!(interpreter.snapshot().pipes[0].flows, []);
 }
 
 #[test]
 fn c6_a_configured_entry_of_an_idle_flow_begins_anew_and_a_run_time_one_goes() {
-    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), 0);
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     for run_time in [false, true] {
         let own = Entry { run_time, ..Entry::on(EntryMatch::Flow(key)) };
         let idle = flow(Learn::Nothing, 4).idle_timeout_ns(5 * MS).entry(own);

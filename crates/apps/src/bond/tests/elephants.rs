@@ -125,7 +125,7 @@ fn with_one_pinned(bond: Bond) -> (Rig, Traffic) {
 
 /// The bond's bucket for a flow, computed as the specification defines it.
 fn bucket_of(flow: u16) -> usize {
-    let key = packet::FlowKey::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, (flow, 80), 0);
+    let key = packet::FlowKey::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, (flow, 80), None);
     let hash = table::seeded(packet::select_hash(0, &key.0), 0x626f_6e64_0000_0000);
     (((hash >> 32) * 256) >> 32) as usize
 }
