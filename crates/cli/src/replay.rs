@@ -22,6 +22,7 @@ use engine::snapshot::Snapshot;
 use engine::worker::{Report, Worker};
 use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool, Remark, TableHash};
 use port::PcapPort;
+use port::pcap::Record;
 use std::path::{Path, PathBuf};
 
 /// Frames in the pool: batches, and what a fault port holds back.
@@ -182,8 +183,8 @@ pub fn frames(path: &Path) -> Result<impl Iterator<Item = Result<Vec<u8>>> + use
 }
 
 /// Returns frame number `number` (from 1, as in Wireshark) of a recording.
-pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
-    let (mut reader, mut record) = (reader(path)?, port::pcap::Record::default());
+pub fn frame(path: &Path, number: u64) -> Result<Record> {
+    let (mut reader, mut record) = (reader(path)?, Record::default());
     while reader.number() < number.max(1) {
         if !reader.read(&mut record).with_context(|| format!("{}", path.display()))? {
             bail!("{} has {} frames, there is no frame {number}", path.display(), reader.number());
@@ -192,7 +193,7 @@ pub fn frame(path: &Path, number: u64) -> Result<Vec<u8>> {
     if reader.number() != number {
         bail!("frame {number} of {} is not Ethernet, which is all that weir reads", path.display());
     }
-    Ok(record.bytes)
+    Ok(record)
 }
 
 fn reader(path: &Path) -> Result<port::pcap::Reader<std::io::BufReader<std::fs::File>>> {

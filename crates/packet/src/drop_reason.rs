@@ -65,7 +65,9 @@ drop_reasons! {
     InterfaceGone = "interface_gone", "The port's interface does not exist at present.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
-    Oversize = "oversize", "The frame is larger than a chunk or the port's MTU, or has several segments.";
+    Oversize = "oversize", "The frame is longer than a buffer (1920 bytes as received), than the MTU of \
+        the port it leaves through, or than 2048 bytes on the way to an app or worker; or it has several \
+        segments.";
     HandOverFull = "hand_over_full", "The ring to the worker that owns the flow is full.";
     Stopped = "stopped", "The daemon stopped while it held the frame.";
 }

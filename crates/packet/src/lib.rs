@@ -34,8 +34,8 @@ pub use headers::{Base, Headers, Layer, Layers, Level, LevelId, LevelLayers, Tun
 pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{
-    CHUNK_MIN, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room, advise_huge,
-    prefetch,
+    CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room,
+    advise_huge, prefetch,
 };
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,

@@ -22,6 +22,10 @@ pub const HEADROOM: u16 = 128;
 /// The smallest chunk size of a region: AF_XDP supports 2048 or 4096.
 pub const CHUNK_MIN: usize = 2048;
 
+/// The longest frame that a port can receive: what the smallest chunk holds behind its headroom. Longer ones
+/// are `oversize`.
+pub const FRAME_BYTES_MAX: usize = CHUNK_MIN - HEADROOM as usize;
+
 /// Regions are page aligned, as AF_XDP requires of a UMEM.
 const REGION_ALIGNMENT: usize = 4096;
 

@@ -6,7 +6,8 @@ use crate::explain::{Explanation, Names};
 use crate::{import, output, replay};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::program::PortId;
-use serde_json::json;
+use port::pcap::{RECORD_ALL, Record};
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -40,13 +41,16 @@ pub struct Arguments {
 /// # Errors
 /// The input is invalid, or there is no daemon.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let frame = bytes(arguments)?;
+    let record = record(arguments)?;
+    let frame = &record.bytes;
     if arguments.live {
         let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
         let request = json!({ "command": "explain", "hex": hex, "port": arguments.port });
-        return arguments
-            .connection
-            .ask(&request, |answer| answer["text"].as_str().unwrap_or_default().to_string());
+        let mut answer = arguments.connection.answer(&request)?;
+        let text = answer["text"].as_str().unwrap_or_default().to_string();
+        answer["recorded_of"] = recorded_of(&record);
+        print(arguments, &record, &answer, &text)?;
+        return Ok(ExitCode::SUCCESS);
     }
     let file = arguments.file.as_ref().context("which configuration?")?;
     let loaded = import::load(file, &import::Options::default())?;
@@ -58,19 +62,38 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         Some(name) => plan.program.port_named(name).ok_or_else(|| anyhow!("there is no port `{name}`"))?,
         None => PortId(0),
     };
-    let explanation = Explanation::offline(plan, input, &frame)?;
+    let explanation = Explanation::offline(plan, input, frame)?;
     let names = Names { program: &plan.program, report: Some(&loaded.report) };
-    if arguments.connection.is_json() {
-        output::line(explanation.json(&names, input, &frame))?;
-    } else {
-        output::print(explanation.text(&names, input, &frame))?;
-    }
+    let mut json = explanation.json(&names, input, frame);
+    json["recorded_of"] = recorded_of(&record);
+    print(arguments, &record, &json, &explanation.text(&names, input, frame))?;
     Ok(if explanation.agrees() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn bytes(arguments: &Arguments) -> Result<Vec<u8>> {
+/// The frame's length on the wire, if the recording has less of it.
+fn recorded_of(record: &Record) -> Value {
+    json!(record.is_truncated().then_some(record.length))
+}
+
+fn print(arguments: &Arguments, record: &Record, json: &Value, text: &str) -> Result<()> {
+    if arguments.connection.is_json() {
+        return output::line(json);
+    }
+    if record.is_truncated() {
+        let (bytes, length) = (record.bytes.len(), record.length);
+        output::line(format_args!(
+            "note    the recording has {bytes} of the frame's {length} bytes: {RECORD_ALL}"
+        ))?;
+    }
+    output::print(text)
+}
+
+fn record(arguments: &Arguments) -> Result<Record> {
     match (&arguments.packet, &arguments.pcap) {
-        (Some(recipe), _) => Ok(packet(recipe)?),
+        (Some(recipe), _) => {
+            let bytes = packet(recipe)?;
+            Ok(Record { time_ns: 0, length: bytes.len() as u32, bytes })
+        }
         (None, Some(pcap)) => replay::frame(pcap, arguments.frame),
         (None, None) => bail!("give --packet or --pcap"),
     }

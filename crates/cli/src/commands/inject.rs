@@ -59,7 +59,7 @@ fn frames(arguments: &Arguments) -> Result<Frames> {
     }
     let path = arguments.pcap.as_ref().context("give --packet or a recording")?;
     match arguments.frame {
-        Some(number) => Ok(Box::new(std::iter::once(Ok(replay::frame(path, number)?)))),
+        Some(number) => Ok(Box::new(std::iter::once(Ok(replay::frame(path, number)?.bytes)))),
         None => Ok(Box::new(replay::frames(path)?)),
     }
 }

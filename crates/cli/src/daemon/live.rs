@@ -74,7 +74,7 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
     }
     let now_ns = daemon.clock.now_ns();
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(daemon));
-    let explanation = Explanation { walk, probe };
+    let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
     let outputs =

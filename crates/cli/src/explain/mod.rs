@@ -11,7 +11,7 @@ use engine::batch::Engine;
 use engine::interpreter::{Interpreter, Walk};
 use engine::program::PortId;
 use engine::worker::Probe;
-use packet::{Batch, HEADROOM, Pools, TableHash};
+use packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pools, TableHash};
 use serde_json::{Value, json};
 
 /// The explanation of a packet's walk.
@@ -28,7 +28,18 @@ impl Explanation {
         let mut engine = Engine::new(&plan.program, TableHash::random())?;
         let interpreter = Interpreter::new(&plan.program, engine.buckets());
         let walk = interpreter.explain(input, frame, usize::from(HEADROOM), 0);
-        Ok(Explanation { walk, probe: probe(&mut engine, input, frame) })
+        Ok(Explanation::new(walk, probe(&mut engine, input, frame), frame))
+    }
+
+    /// Explains a packet by the results of both. A frame that the engine has no buffer for does not get to a
+    /// pipe, although the interpreter has no limit.
+    pub fn new(walk: Walk, probe: Option<Probe>, frame: &[u8]) -> Explanation {
+        if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
+            return Explanation { walk, probe };
+        }
+        let verdict = engine::Verdict::Drop(DropReason::Oversize);
+        let (copies, trace, effects) = (Vec::new(), Vec::new(), Vec::new());
+        Explanation { walk: Walk { verdict, bytes: frame.to_vec(), copies, trace, effects }, probe }
     }
 
     /// Returns the ports that the packet and its copies leave through.

@@ -2,6 +2,10 @@
 
 use super::folder::Folder;
 use super::{TWO, record, weir};
+use packet::craft::frame;
+use packet::{DropReason, FRAME_BYTES_MAX};
+use port::pcap::Writer;
+use std::fs::File;
 
 fn prepared() -> Folder {
     let folder = Folder::new();
@@ -87,8 +91,54 @@ fn bad_packets_are_one_sentence() {
     explain("proto=udp sprot=1").refused(2, &["`sprot=1`", "column 11", "no such key"]);
     explain("src=10.0.0.1 dst=fd00::1").refused(2, &["both be IPv4 or both be IPv6"]);
     explain("hex=abc").refused(2, &["even number of hex digits"]);
-    // A frame too long for any chunk cannot pass through the engine, but must not cause a panic.
-    assert!(explain("len=60000 dst=10.0.0.53").code.is_some_and(|code| code <= 1));
+}
+
+#[test]
+fn f10_what_replay_drops_as_oversize_explain_does_too() {
+    let folder = prepared();
+    let lengths = [FRAME_BYTES_MAX, FRAME_BYTES_MAX + 1, 60_000];
+    let packets = lengths.map(|length| format!("len={length} src=192.0.2.2 dst=10.0.0.53"));
+    record(&folder.file("in.pcap"), &packets.each_ref().map(String::as_str));
+    let json = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--json"]).good().json();
+    assert_eq!(
+        (&json["frames"]["transmitted"], &json["frames"]["dropped"]["oversize"]),
+        (&1.into(), &2.into())
+    );
+    for (number, verdict) in [("1", "transmit on p1"), ("2", "drop (oversize)"), ("3", "drop (oversize)")] {
+        let explain = ["explain", "weir.yaml", "--pcap", "in.pcap", "--frame", number];
+        let said = weir(folder.path(), &explain).good();
+        assert!(said.out.contains(&format!("verdict {verdict}")), "{}", said.out);
+    }
+    let explanation = DropReason::Oversize.explanation();
+    assert!(explanation.contains(&FRAME_BYTES_MAX.to_string()), "the limit is named: {explanation}");
+}
+
+#[test]
+fn f10_frames_that_are_recorded_in_part_are_named() {
+    let folder = prepared();
+    let whole = frame("src=192.0.2.2 dst=10.0.0.53");
+    let mut writer = Writer::new(File::create(folder.file("in.pcap")).unwrap()).unwrap();
+    writer.write(0, 1514, &whole[..30]).unwrap();
+    writer.write(1, whole.len() as u32, &whole).unwrap();
+    writer.flush().unwrap();
+    let replay = ["replay", "weir.yaml", "in.pcap"];
+    let said = weir(folder.path(), &replay).good();
+    let remark = "frames recorded only in part: 1; record with a larger snaplen (`tcpdump -s 0`)";
+    assert!(said.out.contains(&format!("port p0: {remark}")), "{}", said.out);
+    let json = weir(folder.path(), &[&replay[..], &["--json"]].concat()).good().json();
+    assert_eq!(
+        (&json["remarks"][0]["text"], &json["frames"]["dropped"]["malformed_ipv4"]),
+        (&remark.into(), &1.into())
+    );
+    let explain = |number, more: &[&str]| {
+        let words = ["explain", "weir.yaml", "--pcap", "in.pcap", "--frame", number];
+        weir(folder.path(), &[&words[..], more].concat()).good()
+    };
+    let note = "note    the recording has 30 of the frame's 1514 bytes: record with a larger snaplen";
+    assert!(explain("1", &[]).out.starts_with(note), "{}", explain("1", &[]).out);
+    assert!(!explain("2", &[]).out.contains("note"), "{}", explain("2", &[]).out);
+    assert_eq!(explain("1", &["--json"]).json()["recorded_of"], 1514);
+    assert!(explain("2", &["--json"]).json()["recorded_of"].is_null());
 }
 
 #[test]

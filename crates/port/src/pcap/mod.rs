@@ -18,6 +18,9 @@ pub use port::{Files, Output, PcapPort};
 pub use reader::{Reader, Record};
 pub use writer::Writer;
 
+/// What to do about frames that were recorded only in part.
+pub const RECORD_ALL: &str = "record with a larger snaplen (`tcpdump -s 0`)";
+
 /// The largest record in bytes: libpcap's `MAXIMUM_SNAPLEN`, so that every file written by tcpdump can be
 /// read.
 pub const RECORD_MAX: u32 = 262_144;

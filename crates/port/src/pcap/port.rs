@@ -11,7 +11,7 @@
 
 use super::clock::{self, Clock};
 use super::error::link;
-use super::{Problem, ReadError, Reader, Record, Writer};
+use super::{Problem, RECORD_ALL, ReadError, Reader, Record, Writer};
 use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, Read, Write};
 
@@ -288,6 +288,10 @@ impl Port for PcapPort {
             };
             let notes = input.reader.skipped().map(skipped).chain(input.clock.remarks());
             all.extend(notes.map(|text| Remark { text, is_error: false }));
+        }
+        if self.truncated > 0 {
+            let text = format!("frames recorded only in part: {}; {RECORD_ALL}", self.truncated);
+            all.push(Remark { text, is_error: false });
         }
         let kept = |error| format!("{}; what came before is kept", ended(error));
         all.extend(self.read_error.iter().map(|error| Remark { text: kept(error), is_error: true }));
