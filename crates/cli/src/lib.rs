@@ -58,6 +58,10 @@ enum Command {
     Replay(commands::replay::Arguments),
     /// List interfaces, what they can do, and what stands in the way.
     Ports(commands::ports::Arguments),
+    /// Print a script that completes weir's arguments in a shell.
+    Completions(commands::generate::Completions),
+    /// Write manual pages: one for weir, and one for each subcommand.
+    Man(commands::generate::Man),
     /// Measure this machine.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -71,7 +75,12 @@ enum Command {
 /// Parses the arguments, runs the subcommand and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    output::end(perform(&Arguments::command().subcommands(commands::apps::commands()).get_matches()))
+    output::end(perform(&command().get_matches()))
+}
+
+/// Returns the description of the command line.
+fn command() -> clap::Command {
+    Arguments::command().subcommands(commands::apps::commands())
 }
 
 /// Runs the subcommand: one of ours, or one that a kind of app provides.
@@ -94,6 +103,8 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Explain(arguments) => commands::explain::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
+        Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
+        Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => bench::measure(&bench),
         #[cfg(feature = "lab")]

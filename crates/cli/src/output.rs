@@ -29,6 +29,14 @@ pub fn line(text: impl Display) -> Result<()> {
     writeln!(stdout(), "{text}").context("standard output cannot be written to")
 }
 
+/// Writes what has been printed so far.
+///
+/// # Errors
+/// Standard output cannot be written to.
+pub fn flush() -> Result<()> {
+    stdout().flush().context("standard output cannot be written to")
+}
+
 /// Prints to standard error. If that fails, there is nobody left to tell.
 pub fn complain(text: impl Display) {
     let _ = write!(stderr(), "{text}");
@@ -36,8 +44,7 @@ pub fn complain(text: impl Display) {
 
 /// Ends a command: flushes what it printed, reports its error, and returns its exit code.
 pub fn end(result: Result<ExitCode>) -> ExitCode {
-    let flushed = || stdout().flush().context("standard output cannot be written to");
-    match result.and_then(|code| flushed().map(|()| code)) {
+    match result.and_then(|code| flush().map(|()| code)) {
         Ok(code) => code,
         Err(error) => {
             if is_broken_pipe(&error) && nobody_reads() {

@@ -1,8 +1,8 @@
 //! Commands defined by kinds of apps: `weir show KEY [VIEW] [NAME]` and `weir KEY VERB NAME ...`. Both send
 //! requests to running apps; the words and the output are defined by the kind ([`Kind`]).
 
-use super::bad_input;
 use super::show::Connection;
+use super::{bad_input, watch};
 use crate::output;
 use anyhow::{Result, bail};
 use apps::KINDS;
@@ -10,6 +10,7 @@ use apps::kind::{Kind, Verb};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use serde_json::{Value, json};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Name of every subcommand's first argument in the help.
 const NAME: &str = "NAME";
@@ -80,12 +81,17 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
 ///
 /// # Errors
 /// There is no daemon or no such app.
-pub fn show(key: &str, connection: &Connection, of: &[String]) -> Option<Result<ExitCode>> {
+pub fn show(
+    key: &str,
+    connection: &Connection,
+    of: &[String],
+    every: Option<Duration>,
+) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key && !kind.views.is_empty())?;
-    Some(view(kind, connection, of))
+    Some(view(kind, connection, of, every))
 }
 
-fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode> {
+fn view(kind: &Kind, connection: &Connection, of: &[String], every: Option<Duration>) -> Result<ExitCode> {
     let word = of.first().map_or("", String::as_str);
     let view = kind.views.iter().find(|view| view.word == word && !word.is_empty());
     let (view, rest) = view.map_or((&kind.views[0], of), |view| (view, &of[1..]));
@@ -93,16 +99,16 @@ fn view(kind: &Kind, connection: &Connection, of: &[String]) -> Result<ExitCode>
         output::complain(format_args!("weir: {}\n", usage(kind)));
         return Ok(bad_input());
     }
-    let names = named(connection, kind, rest.first().map(String::as_str))?;
-    let answers =
-        names.iter().map(|name| request(connection, name, view.request)).collect::<Result<Vec<Value>>>()?;
-    if connection.is_json() {
-        output::line(json!({ kind.key: answers }))?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let all: Vec<String> = answers.iter().map(view.text).collect();
-    output::print(if all.is_empty() { format!("no {} runs\n", kind.key) } else { all.join("\n") })?;
-    Ok(ExitCode::SUCCESS)
+    watch::repeat(every, connection.is_json(), || {
+        let names = named(connection, kind, rest.first().map(String::as_str))?;
+        let answers = names.iter().map(|name| request(connection, name, view.request));
+        let answers = answers.collect::<Result<Vec<Value>>>()?;
+        if connection.is_json() {
+            return Ok(format!("{}\n", json!({ kind.key: answers })));
+        }
+        let all: Vec<String> = answers.iter().map(view.text).collect();
+        Ok(if all.is_empty() { format!("no {} runs\n", kind.key) } else { all.join("\n") })
+    })
 }
 
 /// Describes what can be shown: each view, of all apps of the kind or of one.

@@ -3,6 +3,7 @@
 pub mod apps;
 pub mod check;
 pub mod explain;
+pub mod generate;
 pub mod import;
 pub mod inject;
 pub mod ports;
@@ -10,6 +11,7 @@ pub mod replay;
 pub mod run;
 pub mod schema;
 pub mod show;
+mod watch;
 
 use crate::config::SOCKET;
 use packet::craft::Recipe;

@@ -1,6 +1,7 @@
 //! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: requests to the daemon over its socket, with
 //! answers as tables or JSON.
 
+use super::watch::{self, Rates};
 use super::{apps, bad_input, socket};
 use crate::daemon::shown;
 use crate::output;
@@ -11,6 +12,7 @@ use control::ask;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// How to reach the daemon, and how to print its answer.
 #[derive(clap::Args)]
@@ -61,6 +63,10 @@ pub struct Show {
     /// For flows: at most this many.
     #[arg(long)]
     limit: Option<usize>,
+    /// Show it again every so many seconds, with rates per second beside totals.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+        value_parser = watch::seconds)]
+    watch: Option<Duration>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -72,16 +78,21 @@ fn words() -> impl Iterator<Item = &'static str> {
 
 /// Runs `weir show`.
 pub fn show(arguments: &Show) -> Result<ExitCode> {
-    if let Some(shown) = apps::show(&arguments.what, &arguments.connection, &arguments.of) {
+    let Show { what, of, connection, watch, .. } = arguments;
+    if let Some(shown) = apps::show(what, connection, of, *watch) {
         return shown;
     }
-    if let Some(word) = arguments.of.first() {
-        output::complain(format_args!("weir: `show {}` stands alone: what is `{word}`?\n", arguments.what));
+    if let Some(word) = of.first() {
+        output::complain(format_args!("weir: `show {what}` stands alone: what is `{word}`?\n"));
         return Ok(bad_input());
     }
-    let request = json!({ "command": "show", "what": arguments.what, "pipe": arguments.pipe,
-        "limit": arguments.limit });
-    arguments.connection.ask(&request, sections)
+    let request =
+        json!({ "command": "show", "what": what, "pipe": arguments.pipe, "limit": arguments.limit });
+    let mut rates = Rates::default();
+    watch::repeat(*watch, connection.json, || {
+        let answer = connection.answer(&request)?;
+        Ok(if connection.json { format!("{answer}\n") } else { sections(&rates.beside(answer)) })
+    })
 }
 
 /// Writes everything in an answer.

@@ -7,11 +7,13 @@ mod daemon;
 mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;
+mod generate;
 mod http;
 mod interfaces;
 mod output;
 mod replay;
 mod running;
+mod watch;
 mod wire;
 
 use packet::craft::Recipe;

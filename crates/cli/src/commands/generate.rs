@@ -1,0 +1,47 @@
+//! `weir completions` and `weir man`: what a package installs beside the binary, made from the same
+//! description of the command line as `--help`.
+
+use crate::output;
+use anyhow::{Context, Result};
+use clap::Command;
+use clap_complete::Shell;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Arguments of `weir completions`.
+#[derive(clap::Args)]
+pub struct Completions {
+    /// The shell to complete in.
+    shell: Shell,
+}
+
+/// Arguments of `weir man`.
+#[derive(clap::Args)]
+pub struct Man {
+    /// The directory to write them to; it is made if it does not exist.
+    dir: PathBuf,
+}
+
+/// Prints the shell's script.
+///
+/// # Errors
+/// Standard output could not be written to.
+pub fn completions(arguments: &Completions, mut command: Command) -> Result<ExitCode> {
+    // Into memory first, because the generators panic if they cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut command, "weir", &mut script);
+    output::print(String::from_utf8(script).context("the script is not text")?)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a page for `weir` and one for each subcommand.
+///
+/// # Errors
+/// The directory could not be written to.
+pub fn man(arguments: &Man, command: Command) -> Result<ExitCode> {
+    let dir = &arguments.dir;
+    std::fs::create_dir_all(dir)
+        .and_then(|()| clap_mangen::generate_to(command, dir))
+        .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}

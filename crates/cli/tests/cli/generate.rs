@@ -1,0 +1,55 @@
+//! `weir completions` and `weir man`: every subcommand is in what a package installs.
+
+use super::folder::Folder;
+use super::weir;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// The subcommands that `weir --help` lists, and one of an app.
+fn subcommands() -> Vec<String> {
+    let help = weir(Path::new("/"), &["--help"]).good().out;
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let words = listed.take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next());
+    let all: Vec<String> = words.filter(|word| *word != "help").map(str::to_string).collect();
+    assert!(["run", "show", "bond", "man"].iter().all(|one| all.iter().any(|word| word == one)), "{help}");
+    all
+}
+
+#[test]
+fn each_shell_completes_every_subcommand() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = weir(Path::new("/"), &["completions", shell]).good().out;
+        for word in subcommands() {
+            assert!(script.contains(&word), "{shell}: no {word}");
+        }
+    }
+    assert_eq!(weir(Path::new("/"), &["completions", "nush"]).code, Some(2));
+}
+
+/// The shell itself reads the script, if it is there.
+#[test]
+fn shells_read_their_scripts() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = weir(Path::new("/"), &["completions", shell]).good().out;
+        let started = Command::new(shell).arg("-n").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let Ok(mut child) = started else { continue };
+        child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+        let ended = child.wait_with_output().unwrap();
+        assert!(ended.status.success(), "{shell}: {}", String::from_utf8_lossy(&ended.stderr));
+    }
+}
+
+#[test]
+fn every_subcommand_has_a_page() {
+    let folder = Folder::new();
+    weir(folder.path(), &["man", "share/man1"]).good();
+    for word in subcommands().into_iter().chain(["bond-migrate".to_string()]) {
+        let page = std::fs::read_to_string(folder.file(&format!("share/man1/weir-{word}.1"))).unwrap();
+        assert!(page.contains(".SH SYNOPSIS"), "{word}: {page}");
+    }
+    let page = std::fs::read_to_string(folder.file("share/man1/weir.1")).unwrap();
+    assert!(page.contains("weir\\-show(1)"), "{page}");
+    folder.write("file", "");
+    weir(folder.path(), &["man", "file"]).refused(1, &["file", "cannot be written"]);
+}
