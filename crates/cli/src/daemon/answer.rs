@@ -82,7 +82,7 @@ impl Daemon {
                 return Ok(Reply::Later(Later::App(id)));
             }
             "show" => self.show(request),
-            "reload" => Ok(json!({ "summary": self.reload(load()?)?, "generation": self.generation })),
+            "reload" => Ok(json!({ "summary": self.read_again(load)?, "generation": self.generation })),
             "entry" => self.entry(request),
             "weight" => self.weight(request),
             "explain" => live::explain(self, request),

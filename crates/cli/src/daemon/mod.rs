@@ -25,6 +25,7 @@ mod privileges;
 mod restart;
 mod signals;
 mod socket;
+mod systemd;
 #[cfg(test)]
 mod tests;
 
@@ -47,7 +48,9 @@ use rustix::fd::BorrowedFd;
 use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
+use systemd::Systemd;
 use tracing::{error, info};
 
 /// Frames that may wait for an app or another worker: two batches, and room for a pause of the receiver.
@@ -71,6 +74,7 @@ pub struct Daemon {
     dpdk_links: Vec<Option<DpdkLink>>,
     host: AppHost,
     doorbell: Doorbell,
+    systemd: Systemd,
     clock: Clock,
     generation: u64,
 }
@@ -82,6 +86,7 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
     let mut daemon = Daemon::start(file, plan)?;
     control.start(daemon.doorbell.clone())?;
     info!("{}", daemon.greeting());
+    daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
     while !signals.stop() {
         if !more {
@@ -89,17 +94,19 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         }
         daemon.doorbell.answer();
         if signals.take_reload() {
-            match load().and_then(|plan| daemon.reload(plan)) {
+            match daemon.read_again(&load) {
                 Ok(summary) => info!("{summary}"),
                 Err(error) => error!("not reloaded, the old program stays: {error:#}"),
             }
         }
         daemon.mind_interfaces();
         more = daemon.drive_apps();
+        daemon.systemd.turn(|worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon, &load) {
             break;
         }
     }
+    daemon.systemd.stopping();
     let (ledger, balanced) = daemon.stop()?;
     info!("{}", farewell(&ledger, balanced));
     Ok(())
@@ -119,6 +126,7 @@ impl Daemon {
             dpdk_links,
             host: AppHost::default(),
             doorbell: Doorbell::new()?,
+            systemd: Systemd::find()?,
             clock,
             generation: 1,
         };
@@ -159,6 +167,14 @@ impl Daemon {
             })?;
         }
         Ok(ours)
+    }
+
+    /// Reads the configuration again, and tells systemd.
+    fn read_again(&mut self, load: &impl Fn() -> Result<Plan>) -> Result<String> {
+        self.systemd.reloading();
+        let done = load().and_then(|plan| self.reload(plan));
+        self.systemd.reloaded();
+        done
     }
 
     /// Compiles `plan` for every worker and lets them take over between two breaths; if anything is wrong,
@@ -246,8 +262,9 @@ impl Daemon {
         let now_ns = self.clock.now_ns();
         let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
-        let client = control.deadline().map(|until| until.saturating_duration_since(Instant::now()));
-        let pause = app.into_iter().chain(client).min();
+        let others = control.deadline().into_iter().chain(self.systemd.deadline()).min();
+        let others = others.map(|until| until.saturating_duration_since(Instant::now()));
+        let pause = app.into_iter().chain(others).min();
         let timeout = pause.map(|pause| Timespec {
             tv_sec: pause.as_secs().min(3600) as i64,
             tv_nsec: i64::from(pause.subsec_nanos()),
@@ -292,6 +309,13 @@ impl Daemon {
         let balanced = ledger.balances();
         Ok((ledger, balanced))
     }
+}
+
+/// Asks a worker for a report, which shows that it lives. If it has too much to do, there is no answer.
+fn alive(fleet: &Fleet, worker: usize) -> Receiver<Report> {
+    let (answer, report) = sync_channel(1);
+    fleet.offer(worker, Command::Report(answer));
+    report
 }
 
 /// Reorders values of ports to their new positions: `order[n]` is the previous position of port `n`.

@@ -13,6 +13,7 @@ mod interfaces;
 mod output;
 mod replay;
 mod running;
+mod systemd;
 mod watch;
 mod wire;
 

@@ -1,0 +1,168 @@
+//! What weir tells systemd (`sd_notify(3)`): that it is ready, reloads, stops, and is alive.
+//!
+//! It is a datagram to the socket that `NOTIFY_SOCKET` names. Crates such as sd-notify wait if the queue of
+//! that socket is full, and the main thread, which keeps links and LACP alive, must not wait for anybody. So
+//! what cannot be sent is sent later; a newer state takes its place.
+
+use anyhow::{Context, Result};
+use engine::worker::Report;
+use rustix::time::{ClockId, clock_gettime};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+/// When to try again what could not be sent.
+const AGAIN: Duration = Duration::from_millis(100);
+
+/// How many times the daemon looks after its workers within the time that systemd grants it.
+const LOOKS: u32 = 4;
+
+/// The connection to systemd; without one, nothing is said to nobody.
+pub struct Systemd {
+    socket: Option<(UnixDatagram, SocketAddr)>,
+    unsent: Option<(String, Instant)>,
+    watchdog: Option<Watchdog<Report>>,
+}
+
+impl Systemd {
+    /// Finds out whether systemd wants to be told.
+    pub fn find() -> Result<Systemd> {
+        let socket = std::env::var_os("NOTIFY_SOCKET").map(|path| -> Result<_> {
+            let address = match path.as_bytes() {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+                _ => SocketAddr::from_pathname(&path),
+            };
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            Ok((socket, address?))
+        });
+        Ok(Systemd { socket: socket.transpose().context("NOTIFY_SOCKET")?, unsent: None, watchdog: None })
+    }
+
+    /// Says that weir runs, and starts to look after `workers` workers if systemd has a watchdog.
+    pub fn ready(&mut self, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
+        let allowed = watchdog_usec().filter(|_| self.socket.is_some());
+        self.watchdog = allowed.map(|usec| {
+            let every = Duration::from_micros(usec) / LOOKS;
+            Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
+        });
+        self.say("READY=1".into());
+    }
+
+    /// Says that a reload begins.
+    pub fn reloading(&mut self) {
+        let now = clock_gettime(ClockId::Monotonic);
+        let usec = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
+        self.say(format!("RELOADING=1\nMONOTONIC_USEC={usec}"));
+    }
+
+    /// Says that a reload has ended, well or not.
+    pub fn reloaded(&mut self) {
+        self.say("READY=1".into());
+    }
+
+    /// Says that weir stops.
+    pub fn stopping(&mut self) {
+        self.say("STOPPING=1".into());
+    }
+
+    /// Called in every turn of the main thread: sends what could not be sent, and says that weir is alive if
+    /// all workers are.
+    pub fn turn(&mut self, ask: impl Fn(usize) -> Receiver<Report>) {
+        let now = Instant::now();
+        if let Some((state, _)) = self.unsent.take_if(|(_, when)| *when <= now) {
+            self.say(state);
+        }
+        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, ask)) {
+            // The next one replaces one that is lost.
+            let _ = self.send("WATCHDOG=1");
+        }
+    }
+
+    /// Returns when [`Systemd::turn`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        let again = self.unsent.as_ref().map(|(_, when)| *when);
+        again.into_iter().chain(self.watchdog.as_ref().map(|watchdog| watchdog.next)).min()
+    }
+
+    fn say(&mut self, state: String) {
+        let sent = self.send(&state);
+        let full = sent.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+        self.unsent = full.then(|| (state, Instant::now() + AGAIN));
+    }
+
+    fn send(&self, state: &str) -> std::io::Result<()> {
+        let Some((socket, address)) = &self.socket else { return Ok(()) };
+        socket.send_to_addr(state.as_bytes(), address).map(drop)
+    }
+}
+
+/// Returns how long this process may be silent: systemd's setting is inherited by other processes, too.
+fn watchdog_usec() -> Option<u64> {
+    let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
+    let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    number("WATCHDOG_USEC").filter(|usec| is_ours && *usec > 0)
+}
+
+/// Workers that were asked, and when to see whether they have answered.
+struct Watchdog<Answer> {
+    every: Duration,
+    next: Instant,
+    answers: Vec<Receiver<Answer>>,
+}
+
+impl<Answer> Watchdog<Answer> {
+    /// If it is time: returns true if all workers have answered, and asks them again, except those that have
+    /// not answered.
+    fn look(&mut self, now: Instant, ask: impl Fn(usize) -> Receiver<Answer>) -> bool {
+        if now < self.next {
+            return false;
+        }
+        self.next = now + self.every;
+        let mut alive = true;
+        for (worker, answer) in self.answers.iter_mut().enumerate() {
+            let got = answer.try_recv();
+            alive &= got.is_ok();
+            if !matches!(got, Err(TryRecvError::Empty)) {
+                *answer = ask(worker);
+            }
+        }
+        alive
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use std::sync::mpsc::{SyncSender, sync_channel};
+
+    #[test]
+    fn a_worker_that_does_not_answer_keeps_the_watchdog_silent() {
+        let asked: RefCell<Vec<Vec<SyncSender<()>>>> = RefCell::new(vec![vec![], vec![]]);
+        let ask = |worker: usize| {
+            let (answer, receive) = sync_channel(1);
+            asked.borrow_mut()[worker].push(answer);
+            receive
+        };
+        let answer = |worker: usize| asked.borrow_mut()[worker].pop().unwrap().send(()).unwrap();
+        let (start, every) = (Instant::now(), Duration::from_secs(1));
+        let mut watchdog = Watchdog { every, next: start + every, answers: vec![ask(0), ask(1)] };
+        let mut look = |second: u32| watchdog.look(start + every * second, ask);
+        (0..2).for_each(answer);
+        assert!(!look(0), "not yet");
+        assert!(look(1));
+        answer(0);
+        assert!(!look(2), "worker 1 is silent");
+        answer(0);
+        assert!(!look(3), "still");
+        (0..2).for_each(answer);
+        assert!(look(4), "it was only busy");
+        // One whose thread has ended.
+        answer(0);
+        asked.borrow_mut()[1].clear();
+        assert!(!look(5));
+    }
+}
