@@ -42,8 +42,6 @@ const FAILOVER_MS: f64 = 10.0;
 /// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
-/// How often a member is disabled and enabled.
-const TIMES_ENABLED: usize = 4;
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
@@ -185,24 +183,15 @@ impl Lab<'_> {
         Ok(())
     }
 
-    /// Takes a member out and in again, several times: what the partner loses, if it is sent frames before it
-    /// takes them, depends on when it is told.
     fn remove_and_add(&mut self) -> Result<()> {
-        let mut removed = Phase::new("a member is removed", Promise::Nothing);
-        let mut added = Phase::new("the member is added again", Promise::Nothing);
-        for _ in 0..TIMES_ENABLED {
-            self.through_timed(&mut removed, |lab, stream| {
-                lab.node.command("disable p2")?;
-                lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
-            })?;
-            self.through_timed(&mut added, |lab, stream| {
-                lab.node.command("enable p2")?;
-                lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)
-            })?;
-        }
-        self.end(removed);
-        self.end(added);
-        Ok(())
+        self.timed("a member is removed", Promise::Nothing, |lab, stream| {
+            lab.node.command("disable p2")?;
+            lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
+        })?;
+        self.timed("the member is added again", Promise::Nothing, |lab, stream| {
+            lab.node.command("enable p2")?;
+            lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)
+        })
     }
 
     /// Blocks LACPDUs on one link, which keeps its carrier.
