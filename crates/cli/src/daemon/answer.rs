@@ -1,7 +1,7 @@
 //! The daemon's answers: one function per kind of request, JSON in and JSON out. The client converts them to
 //! text.
 
-use super::{Daemon, live};
+use super::{Daemon, durations, live};
 use crate::config::{self, Plan};
 use crate::explain::decision;
 use ::apps::{KINDS, RequestId};
@@ -124,6 +124,9 @@ impl Daemon {
         all.insert("apps".into(), self.apps_json());
         let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
         all.insert("breaths".into(), json!(sum(|report| report.breaths)));
+        let times = reports.iter().map(|report| durations::breaths(&report.breath_times));
+        all.insert("breath_times".into(), times.collect());
+        all.insert("events_late".into(), durations::json(&self.host.late));
         all.insert("pool_copies".into(), json!(sum(|report| report.pool_copies)));
         all.insert("handed_over".into(), json!(sum(|report| report.handed_over)));
         all.insert("flow_deltas".into(), json!(sum(|report| report.deltas)));

@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, PortId, Program};
 use engine::ring::{CarrierReceiver, CarrierSender, carriers};
-use engine::worker::{Command, Inject};
+use engine::worker::{Command, Histogram, Inject};
 use packet::BATCH;
 use serde_json::{Value, json};
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +29,8 @@ pub struct AppHost {
     rings: Vec<Ring>,
     pub sockets: Vec<AppSocket>,
     pub links: Links,
+    /// How late an app's timer or a look at the links was.
+    pub late: Histogram,
     /// Requests whose answer somebody waits for, with the answer once it has come.
     requests: HashMap<RequestId, Option<Result<Value, String>>>,
     next_request: u64,
@@ -176,6 +178,9 @@ impl Daemon {
     pub(super) fn drive_apps(&mut self) -> bool {
         self.host.running.collect();
         let now_ns = self.clock.now_ns();
+        if let Some(wake_ns) = self.apps_wake_ns().filter(|wake_ns| *wake_ns <= now_ns) {
+            self.host.late.record(now_ns - wake_ns);
+        }
         for news in self.host.links.look(now_ns) {
             self.tell_of_link(&news);
         }

@@ -2,6 +2,7 @@
 
 use super::clock::Clock;
 use super::doorbell::Doorbell;
+use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow};
 use engine::change::{Change, ChangeError};
 use engine::worker::{Command, Report, Worker};
@@ -162,13 +163,18 @@ impl Running {
 /// done something for apps.
 fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: &Doorbell) {
     let mut quiet = 0;
+    let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
-        quiet = if worker.breathe(clock.now_ns()) > 0 { 0 } else { quiet + 1 };
+        let handled = worker.breathe(stopwatch.began_ns());
+        quiet = if handled > 0 { 0 } else { quiet + 1 };
         if worker.take_signal() {
             doorbell.ring();
         }
+        let (wall_ns, processor_ns) = stopwatch.lap();
+        worker.record_breath(handled, wall_ns, processor_ns);
         if quiet > BREATHS_AWAKE && !busy {
             sleep(worker, wake);
+            stopwatch.begin();
         }
     }
 }

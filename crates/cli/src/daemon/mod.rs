@@ -14,6 +14,7 @@ mod clock;
 mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
+mod durations;
 mod fleet;
 mod http;
 mod interfaces;
@@ -25,6 +26,7 @@ mod privileges;
 mod restart;
 mod signals;
 mod socket;
+mod stopwatch;
 mod systemd;
 #[cfg(test)]
 mod tests;

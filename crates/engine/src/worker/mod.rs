@@ -12,6 +12,7 @@
 //! no lock, no log and no system call except those of ports. Commands arrive on a bounded channel and are
 //! executed one by one; executing a command may allocate, forwarding does not.
 
+mod breaths;
 mod commands;
 mod hand_over;
 mod inject;
@@ -20,6 +21,7 @@ mod report;
 mod waiting;
 
 pub use crate::snapshot::BucketReport;
+pub use breaths::{Breaths, Histogram};
 pub use commands::{Command, PortChange, Probe, Rewire, Rewiring};
 pub use hand_over::HandOver;
 pub use inject::{Inject, Injected};
@@ -46,6 +48,7 @@ pub struct Worker {
     commands: Option<Receiver<Command>>,
     deltas: Option<SyncSender<(PipeId, FlowDelta)>>,
     breaths: u64,
+    breath_times: Breaths,
     deltas_sent: u64,
     quiet: bool,
     stopped: bool,
@@ -64,6 +67,7 @@ impl Worker {
             commands: None,
             deltas: None,
             breaths: 0,
+            breath_times: Breaths::default(),
             deltas_sent: 0,
             quiet: false,
             stopped: false,
@@ -162,6 +166,12 @@ impl Worker {
         self.send_deltas();
         self.breaths += 1;
         handled + self.obey(now_ns)
+    }
+
+    /// Adds the time of a breath to the worker's report, by the caller's clocks: how many frames and commands
+    /// it handled, its wall time and its processor time in nanoseconds.
+    pub fn record_breath(&mut self, handled: usize, wall_ns: u64, processor_ns: u64) {
+        self.breath_times.record(handled, wall_ns, processor_ns);
     }
 
     /// Runs the packets of `list` through the program and sends them.

@@ -1,6 +1,6 @@
 //! A worker's report: frames, ports, pipes, counters.
 
-use super::Worker;
+use super::{Breaths, Worker};
 use crate::snapshot::{BucketReport, Count};
 use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 
@@ -20,6 +20,8 @@ pub struct Report {
     pub buckets: Vec<BucketReport>,
     /// Number of breaths.
     pub breaths: u64,
+    /// How long breaths took, as far as the worker's driver has measured them.
+    pub breath_times: Breaths,
     /// Frames copied because a port requires another pool's memory.
     pub pool_copies: u64,
     /// Frames handed to other workers.
@@ -80,6 +82,7 @@ impl Worker {
             pipes: self.engine.pipe_reports(),
             buckets: self.engine.bucket_reports(),
             breaths: self.breaths,
+            breath_times: self.breath_times.clone(),
             pool_copies: self.outbox.pool_copies,
             handed_over: self.hand_over.given,
             deltas: self.deltas_sent,
