@@ -9,6 +9,7 @@ pub mod change;
 pub mod check;
 pub mod interpreter;
 pub mod operation;
+pub mod parcel;
 pub mod pipes;
 pub mod program;
 pub mod ring;

@@ -369,6 +369,12 @@ impl Program {
         })
     }
 
+    /// Returns whether the program keeps flows, so that each flow must stay on one worker.
+    #[must_use]
+    pub fn keeps_flows(&self) -> bool {
+        self.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { .. }))
+    }
+
     /// Returns the program without entries. There may be a million of them, so they are not copied in the
     /// first place.
     #[must_use]

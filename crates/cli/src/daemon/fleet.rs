@@ -78,6 +78,8 @@ impl Fleet {
             match made {
                 Ok((kept, mut worker)) => {
                     let _ = started.send(Ok(()));
+                    let wake = mailbox.wake.clone();
+                    worker.wake_by(Box::new(move || ring(&wake)));
                     run(&mut worker, &mailbox.wake, busy, clock, &doorbell);
                     drop(worker);
                     drop(kept);
@@ -154,9 +156,14 @@ impl Fleet {
 
 impl Running {
     fn wake(&self) {
-        // A full counter wakes the reader, too.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        ring(&self.wake);
     }
+}
+
+/// Wakes the worker that waits for this.
+fn ring(wake: &OwnedFd) {
+    // A full counter wakes the reader, too.
+    let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
 }
 
 /// Breathes until it is told to stop, and sleeps when there is nothing to do. Rings the doorbell when it has
@@ -165,6 +172,11 @@ fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: 
     let mut quiet = 0;
     let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
+        // What others hand over from here on wakes this worker; what they did before is seen in this breath.
+        let drowsy = quiet >= BREATHS_AWAKE && !busy;
+        if drowsy {
+            worker.set_asleep(true);
+        }
         let handled = worker.breathe(stopwatch.began_ns());
         quiet = if handled > 0 { 0 } else { quiet + 1 };
         if worker.take_signal() {
@@ -172,9 +184,12 @@ fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: 
         }
         let (wall_ns, processor_ns) = stopwatch.lap();
         worker.record_breath(handled, wall_ns, processor_ns);
-        if quiet > BREATHS_AWAKE && !busy {
-            sleep(worker, wake);
-            stopwatch.begin();
+        if drowsy {
+            if handled == 0 {
+                sleep(worker, wake);
+                stopwatch.begin();
+            }
+            worker.set_asleep(false);
         }
     }
 }

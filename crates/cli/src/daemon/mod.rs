@@ -41,6 +41,7 @@ use clock::Clock;
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
+use engine::program::Program;
 use engine::worker::{Command, HandOver, Report, Rewire, Rewiring, Worker};
 use fleet::Fleet;
 use interfaces::Interfaces;
@@ -55,7 +56,7 @@ use std::time::{Duration, Instant};
 use systemd::Systemd;
 use tracing::{error, info};
 
-/// Frames that may wait for an app or another worker: two batches, and room for a pause of the receiver.
+/// Frames that may wait for an app: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
 
 /// How often reports that do not add up are taken again.
@@ -142,7 +143,7 @@ impl Daemon {
     /// Starts the workers, and returns our ends of their rings for the apps.
     fn start_workers(&mut self) -> Result<Vec<apps::Ring>> {
         let count = self.plan.workers.count();
-        let mut rings = HandOver::between(count, RING);
+        let mut rings = rings_for(&self.plan.program, count);
         let (mut punts, ours) = apps::rings(&self.plan.program, count);
         let mut dpdk = Dpdk::open(&self.plan)?;
         if let Some(dpdk) = &dpdk {
@@ -195,12 +196,16 @@ impl Daemon {
         let wrappers = self.wrappers(&plan, &order)?;
         self.set_take(&plan, &order)?;
         let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
-        let new: Vec<Option<_>> = engines.into_iter().zip(punts).zip(wrappers).map(Some).collect();
+        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
+        let mut hand_over = (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()));
+        let mut hand_over = || hand_over.as_mut().map(|all| all.remove(0));
+        let new = engines.into_iter().zip(punts).zip(wrappers);
+        let new: Vec<Option<_>> = new.map(|of_worker| Some((of_worker, hand_over()))).collect();
         let new = std::cell::RefCell::new(new);
         let reports = self.fleet.ask_all(|worker, answer| {
-            let ((engine, punts), ports) =
+            let (((engine, punts), ports), hand_over) =
                 new.borrow_mut()[worker].take().expect("each worker is asked once");
-            Command::Swap(engine, Rewiring { ports, punts }, answer)
+            Command::Swap(engine, Rewiring { ports, punts, hand_over }, answer)
         })?;
         self.dpdk_links = reorder(std::mem::take(&mut self.dpdk_links), &order);
         self.plan = plan;
@@ -311,6 +316,11 @@ impl Daemon {
         let balanced = ledger.balances();
         Ok((ledger, balanced))
     }
+}
+
+/// Returns the rings between so many workers: there are some only for a program that keeps flows.
+fn rings_for(program: &Program, workers: usize) -> Vec<HandOver> {
+    if program.keeps_flows() { HandOver::between(workers) } else { HandOver::none(workers) }
 }
 
 /// Asks a worker for a report, which shows that it lives. If it has too much to do, there is no answer.

@@ -97,7 +97,7 @@ impl Engine {
     #[inline]
     #[must_use]
     pub fn has_flows(&self) -> bool {
-        self.pipes.iter().any(|pipe| pipe.table.flows().is_some())
+        self.flows.is_some()
     }
 
     /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the

@@ -1,7 +1,7 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
 use super::report::add_port;
-use super::{Inject, Injected, Report, Worker};
+use super::{HandOver, Inject, Injected, Report, Worker};
 use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError};
 use crate::program::{Entry, PipeId, PortId};
@@ -50,6 +50,9 @@ pub struct Rewiring {
     /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old
     /// program.
     pub punts: Vec<CarrierSender>,
+    /// Other rings to and from the other workers, if they change: a program that keeps flows needs rings, and
+    /// another does not.
+    pub hand_over: Option<HandOver>,
 }
 
 /// Turns a port into another, between two breaths.
@@ -122,6 +125,7 @@ impl Worker {
             Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),
             Command::Quiesce(asker) => {
                 self.quiet = true;
+                self.hand_over.finish();
                 tell(&asker, ());
             }
             Command::Stop(asker) => {
@@ -134,8 +138,13 @@ impl Worker {
     fn swap(&mut self, mut engine: Engine, rewiring: Rewiring, now_ns: u64) -> SwapReport {
         let report = engine.inherit(&mut self.engine, now_ns);
         self.engine = engine;
-        let Rewiring { ports, punts } = rewiring;
+        let Rewiring { ports, punts, hand_over } = rewiring;
         self.outbox.punts = punts;
+        if let Some(mut rings) = hand_over {
+            rings.succeed(std::mem::take(&mut self.hand_over));
+            self.hand_over = rings;
+        }
+        self.numbers.follow(ports.iter().map(|port| Some(port.index())));
         let kept: Vec<usize> = ports.iter().map(Rewire::index).collect();
         self.waiting
             .renumber(&kept)
@@ -174,6 +183,7 @@ impl Worker {
     /// Takes every frame back from the ports. What they held, what waited and what other workers had handed
     /// over is dropped as `stopped`.
     pub fn stop(&mut self) {
+        self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
         for port in &mut self.outbox.ports {
             stopped += port.close(&mut self.outbox.pools);

@@ -1,46 +1,160 @@
-//! Hand-over between workers: frames of a flow that belongs to another worker go there, in carriers.
+//! Hand-over between workers: frames of a flow that belongs to another worker go there, in parcels.
+//!
+//! Rings are made only for programs that keep flows. When a swap brings other rings, both ends use the old
+//! ones until they are empty, so that nothing under way is lost.
 
-use super::outbox::{Outbox, not_sent};
-use crate::program::{AppId, PortId};
-use crate::ring::{Carrier, CarrierReceiver, CarrierSender, carriers};
+use super::outbox::Outbox;
+use crate::parcel::{PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
+use crate::program::PortId;
 use packet::{Batch, Bits, Depth, DropReason, FlowKey, KeySource, parse, select_hash};
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, OnceLock};
 
-/// Rings to and from the other workers, by worker number; the worker's own is empty.
+/// Memory of all rings together, in bytes: 16 workers stay below it.
+pub const HAND_OVER_MEMORY: usize = 64 << 20;
+
+/// Parcels of a ring between few workers: a thousand short frames and more, for the time that a worker is not
+/// scheduled.
+const PARCELS_MAX: usize = 64;
+
+/// Parcels of a ring between very many workers: one that is filled, one under way, one that is unpacked.
+const PARCELS_MIN: usize = 3;
+
+/// Wakes a sleeping worker.
+pub type Wake = Box<dyn Fn() + Send + Sync>;
+
+/// Whether a worker sleeps, and how it is woken.
+#[derive(Default)]
+struct Bed {
+    asleep: AtomicBool,
+    wake: OnceLock<Arc<Wake>>,
+}
+
+impl Bed {
+    /// Wakes the worker, if it sleeps, after something has been sent to it.
+    fn knock(&self) {
+        // Whoever sleeps has looked into its rings after it said so: either it sees the parcel there, or this
+        // sees that it sleeps.
+        fence(Ordering::SeqCst);
+        if self.asleep.load(Ordering::Relaxed)
+            && self.asleep.swap(false, Ordering::Relaxed)
+            && let Some(wake) = self.wake.get()
+        {
+            wake();
+        }
+    }
+}
+
+impl fmt::Debug for Bed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bed").field("asleep", &self.asleep).finish_non_exhaustive()
+    }
+}
+
+/// The ring to another worker.
+#[derive(Debug)]
+struct Outgoing {
+    ring: ParcelSender,
+    bed: Arc<Bed>,
+}
+
+impl Outgoing {
+    /// Sends what the breath has collected.
+    fn flush(&mut self) {
+        if self.ring.flush() {
+            self.bed.knock();
+        }
+    }
+}
+
+/// Rings to and from the other workers.
 #[derive(Debug, Default)]
 pub struct HandOver {
     /// This worker's number.
     own: usize,
-    to: Vec<Option<CarrierSender>>,
-    from: Vec<CarrierReceiver>,
+    /// By worker number; the worker's own is empty.
+    to: Vec<Option<Outgoing>>,
+    from: Vec<ParcelReceiver>,
+    /// How many of `from` belong to the present rings; the others are from before a swap.
+    present: usize,
+    /// Rings from before a swap, until they are empty.
+    leaving: Vec<Outgoing>,
+    bed: Arc<Bed>,
     /// Frames handed to others.
     pub(super) given: u64,
     /// Frames taken from others.
     pub(super) taken: u64,
 }
 
+/// Returns the number of parcels in each ring between so many workers.
+#[must_use]
+pub fn parcels_per_ring(workers: usize) -> usize {
+    let rings = (workers * workers.saturating_sub(1)).max(1);
+    (HAND_OVER_MEMORY / PARCEL_MEMORY / rings).clamp(PARCELS_MIN, PARCELS_MAX)
+}
+
 impl HandOver {
-    /// Creates rings of `capacity` frames between all pairs of workers; none if there is only one worker.
+    /// Creates rings between all pairs of workers; none if there is only one worker.
     #[must_use]
-    pub fn between(workers: usize, capacity: usize) -> Vec<HandOver> {
-        let alone = |own| HandOver { own, to: (0..workers).map(|_| None).collect(), ..HandOver::default() };
-        let mut all: Vec<HandOver> = (0..workers).map(alone).collect();
+    pub fn between(workers: usize) -> Vec<HandOver> {
+        HandOver::of_capacity(workers, parcels_per_ring(workers))
+    }
+
+    /// The same with rings of so many parcels.
+    #[must_use]
+    pub fn of_capacity(workers: usize, capacity: usize) -> Vec<HandOver> {
+        let mut all = HandOver::none(workers);
         for from in 0..workers {
             for to in (0..workers).filter(|&to| to != from) {
-                let (sender, receiver) = carriers(capacity);
-                all[from].to[to] = Some(sender);
+                let (ring, receiver) = parcels(capacity);
+                let bed = all[to].bed.clone();
+                all[from].to[to] = Some(Outgoing { ring, bed });
                 all[to].from.push(receiver);
+                all[to].present += 1;
             }
         }
         all
     }
 
-    /// Returns the number of workers that hand frames to this one.
-    pub(super) fn others(&self) -> usize {
+    /// Returns what workers have between which nothing is handed over.
+    #[must_use]
+    pub fn none(workers: usize) -> Vec<HandOver> {
+        let alone = |own| HandOver { own, to: (0..workers).map(|_| None).collect(), ..HandOver::default() };
+        (0..workers).map(alone).collect()
+    }
+
+    /// Takes the place of the rings that the worker had: what they still carry is delivered.
+    pub(super) fn succeed(&mut self, old: HandOver) {
+        (self.given, self.taken) = (old.given, old.taken);
+        self.leaving.extend(old.leaving.into_iter().chain(old.to.into_iter().flatten()));
+        // Older frames first: flows keep their order.
+        self.from.splice(0..0, old.from);
+        if let Some(wake) = old.bed.wake.get() {
+            self.wake_by(wake.clone());
+        }
+    }
+
+    /// Sets how this worker is woken.
+    pub(super) fn wake_by(&self, wake: Arc<Wake>) {
+        // It is set once: these rings have been given to no other worker.
+        let _ = self.bed.wake.set(wake);
+    }
+
+    /// Says whether the worker sleeps. After it has said so, it must look into its rings once more.
+    pub(super) fn set_asleep(&self, asleep: bool) {
+        self.bed.asleep.store(asleep, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Returns the number of rings from other workers.
+    pub(super) fn sources(&self) -> usize {
         self.from.len()
     }
 
     /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay.
-    pub(super) fn give_others(&mut self, batch: &mut Batch, outbox: &mut Outbox, input: PortId) -> u64 {
+    /// `number` is that of the port for the other workers.
+    pub(super) fn give_others(&mut self, batch: &mut Batch, outbox: &mut Outbox, number: u32) -> u64 {
         let workers = self.to.len();
         let mut own = batch.mask();
         if workers < 2 {
@@ -48,44 +162,112 @@ impl HandOver {
         }
         for slot in Bits(own) {
             let owner = owner(batch.frame(slot).bytes(), workers).unwrap_or(self.own);
-            let Some(Some(ring)) = self.to.get_mut(owner) else { continue };
+            let Some(Some(to)) = self.to.get_mut(owner) else { continue };
             own &= !(1 << slot);
             let frame = batch.take(slot);
-            if ring.send_hashed(frame.bytes(), frame.hash(), input, AppId(0)) {
+            if to.ring.push(frame.bytes(), frame.hash(), number) {
                 self.given += 1;
             } else {
-                outbox.ledger.drop_one(not_sent(&frame, DropReason::HandOverFull));
+                let oversize = frame.len() > PARCEL_BYTES;
+                outbox.ledger.drop_one(if oversize {
+                    DropReason::Oversize
+                } else {
+                    DropReason::HandOverFull
+                });
             }
             outbox.pools.give(frame);
         }
         own
     }
 
-    /// Takes the next frame from one of the others; its carrier is returned by [`HandOver::done`].
-    pub(super) fn take(&mut self, from: usize) -> Option<Carrier> {
-        let carrier = self.from[from].receive()?;
-        self.taken += 1;
-        Some(carrier)
+    /// Sends what this breath has collected for others, and lets go of old rings that are empty.
+    pub(super) fn flush(&mut self) {
+        self.to.iter_mut().flatten().for_each(Outgoing::flush);
+        if !self.leaving.is_empty() {
+            self.leaving.iter_mut().for_each(Outgoing::flush);
+            self.leaving.retain(|old| old.ring.held() > 0);
+        }
     }
 
-    pub(super) fn done(&mut self, from: usize, carrier: Carrier) {
-        self.from[from].done(carrier);
+    /// Sends everything, whatever is under way already: no more will come.
+    pub(super) fn finish(&mut self) {
+        for to in self.to.iter_mut().flatten().chain(&mut self.leaving) {
+            if to.ring.send() {
+                to.bed.knock();
+            }
+        }
+    }
+
+    /// Returns true while frames wait for others to fill their parcel.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.to.iter().flatten().chain(&self.leaving).any(|to| to.ring.is_open())
+    }
+
+    /// Returns a ring from another worker.
+    pub(super) fn source(&mut self, at: usize) -> &mut ParcelReceiver {
+        &mut self.from[at]
+    }
+
+    /// Tells the senders what has been taken since the last time, and forgets old rings that are empty.
+    pub(super) fn taken(&mut self, frames: usize) {
+        self.taken += frames as u64;
+        self.from.iter_mut().for_each(ParcelReceiver::done);
+        if self.from.len() > self.present {
+            self.from.retain_mut(|ring| !ring.is_finished());
+        }
     }
 
     /// Returns the number of frames handed to others and not yet taken.
     pub(super) fn held(&self) -> u64 {
-        self.to.iter().flatten().map(CarrierSender::held).sum()
+        self.to.iter().flatten().chain(&self.leaving).map(|to| to.ring.held()).sum()
     }
 
     /// Discards what the others handed over. Returns the number of frames.
     pub(super) fn drain(&mut self) -> u64 {
-        let before = self.taken;
-        for from in 0..self.from.len() {
-            while let Some(carrier) = self.take(from) {
-                self.done(from, carrier);
+        let mut frames = 0;
+        for ring in &mut self.from {
+            while ring.peek().is_some() {
+                ring.take();
+                frames += 1;
             }
         }
-        self.taken - before
+        self.taken(frames);
+        frames as u64
+    }
+}
+
+/// Numbers of ports that stay the same from swap to swap and are equal on all workers, so that a frame that
+/// one worker hands over before a swap and another takes after it is still of the same port.
+#[derive(Debug)]
+pub(super) struct PortNumbers {
+    /// By the port's position in the program.
+    numbers: Vec<u32>,
+    next: u32,
+}
+
+impl PortNumbers {
+    pub fn new(ports: usize) -> PortNumbers {
+        PortNumbers { numbers: (0..ports as u32).collect(), next: ports as u32 }
+    }
+
+    /// Follows a swap: `kept[n]` is what port `n` was before, if it was there.
+    pub fn follow(&mut self, kept: impl Iterator<Item = Option<usize>>) {
+        let old = std::mem::take(&mut self.numbers);
+        for at in kept {
+            let number = at.and_then(|at| old.get(at).copied()).unwrap_or(self.next);
+            self.next = self.next.max(number + 1);
+            self.numbers.push(number);
+        }
+    }
+
+    /// Returns the number of a port.
+    pub fn of(&self, port: PortId) -> u32 {
+        self.numbers.get(port.index()).copied().unwrap_or(u32::MAX)
+    }
+
+    /// Returns the port with a number, if it is there.
+    pub fn port(&self, number: u32) -> Option<PortId> {
+        self.numbers.iter().position(|&one| one == number).map(|at| PortId(at as u16))
     }
 }
 
@@ -101,4 +283,29 @@ fn owner(bytes: &[u8], workers: usize) -> Option<usize> {
     let (low, high) = if source <= target { (source, target) } else { (target, source) };
     let words = [low[0], low[1], low[2], high[0], high[1], high[2], protocol];
     Some(((select_hash(0, &words) >> 32) as usize * workers) >> 32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sixteen_workers_have_rings_of_64_mib_at_most_and_two_have_more_each() {
+        let memory = |workers: usize| workers * (workers - 1) * parcels_per_ring(workers) * PARCEL_MEMORY;
+        assert!(memory(16) <= HAND_OVER_MEMORY, "{}", memory(16));
+        assert!((2..=16).all(|workers| memory(workers) <= HAND_OVER_MEMORY));
+        assert_eq!((parcels_per_ring(1), parcels_per_ring(2)), (PARCELS_MAX, PARCELS_MAX));
+        assert!(parcels_per_ring(16) >= 8 && parcels_per_ring(1000) == PARCELS_MIN);
+    }
+
+    #[test]
+    fn a_port_keeps_its_number_when_others_come_and_go() {
+        let mut numbers = PortNumbers::new(3);
+        numbers.follow([Some(2), None, Some(0)].into_iter());
+        let now = |numbers: &PortNumbers| [0, 1, 2].map(|at| numbers.of(PortId(at)));
+        assert_eq!(now(&numbers), [2, 3, 0]);
+        numbers.follow([None, Some(0), Some(1)].into_iter());
+        assert_eq!(now(&numbers), [4, 2, 3]);
+        assert_eq!((numbers.port(2), numbers.port(0)), (Some(PortId(1)), None));
+    }
 }

@@ -53,6 +53,7 @@ impl Worker {
             0 => self.batch.clear(),
             list => self.walk(inject.input, list, now_ns),
         }
+        self.hand_over.flush();
         Ok(())
     }
 

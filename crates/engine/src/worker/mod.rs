@@ -23,7 +23,7 @@ mod waiting;
 pub use crate::snapshot::BucketReport;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{Command, PortChange, Probe, Rewire, Rewiring};
-pub use hand_over::HandOver;
+pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
 pub use report::{PipeReport, PortReport, Report};
 pub use waiting::WAITING_MAX;
@@ -31,8 +31,10 @@ pub use waiting::WAITING_MAX;
 use crate::batch::Engine;
 use crate::program::{PipeId, PortId};
 use crate::ring::CarrierSender;
+use hand_over::PortNumbers;
 use outbox::Outbox;
-use packet::{Batch, Pools, Port};
+use packet::{Batch, DropReason, Pools, Port};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use table::FlowDelta;
 use waiting::Waiting;
@@ -43,6 +45,8 @@ pub struct Worker {
     batch: Box<Batch>,
     outbox: Outbox,
     hand_over: HandOver,
+    /// What the other workers call the ports.
+    numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
     commands: Option<Receiver<Command>>,
@@ -60,6 +64,7 @@ impl Worker {
     pub fn new(engine: Engine, ports: Vec<Box<dyn Port>>, pools: Pools) -> Worker {
         Worker {
             engine,
+            numbers: PortNumbers::new(ports.len()),
             batch: Box::default(),
             outbox: Outbox::new(ports, pools),
             hand_over: HandOver::default(),
@@ -136,10 +141,22 @@ impl Worker {
         std::mem::take(&mut self.outbox.signal)
     }
 
-    /// Returns true while injected frames wait for room: the worker must not sleep for long.
+    /// Returns true while injected frames wait for room, or handed-over ones for their parcel: the worker
+    /// must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || self.hand_over.is_waiting()
+    }
+
+    /// Sets how other workers wake this one when they hand it frames while it sleeps.
+    pub fn wake_by(&mut self, wake: Wake) {
+        self.hand_over.wake_by(Arc::new(wake));
+    }
+
+    /// Says whether the worker sleeps. After it has said so, it must take one more breath before it does:
+    /// what was handed over until then woke nobody.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.hand_over.set_asleep(asleep);
     }
 
     /// Takes one breath at time `now_ns`. Returns how many frames and commands were handled; after 0 the
@@ -162,6 +179,7 @@ impl Worker {
         }
         handled += self.take_handed_over(now_ns);
         self.outbox.flush();
+        self.hand_over.flush();
         self.engine.tick(now_ns);
         self.send_deltas();
         self.breaths += 1;
@@ -181,32 +199,54 @@ impl Worker {
     }
 
     /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay. A program
-    /// without flow state leaves every frame where it arrived.
+    /// without flow state leaves every frame where it arrived, and so does a worker that is about to stop.
     fn hand_over_others(&mut self, input: PortId) -> u64 {
-        if !self.engine.has_flows() {
+        if self.quiet || !self.engine.has_flows() {
             return self.batch.mask();
         }
-        self.hand_over.give_others(&mut self.batch, &mut self.outbox, input)
+        self.hand_over.give_others(&mut self.batch, &mut self.outbox, self.numbers.of(input))
     }
 
-    /// Runs frames that other workers handed over through the program, up to a batch from each.
+    /// Runs frames that other workers handed over through the program: up to a batch from each, joined to
+    /// batches as full as they can be.
     fn take_handed_over(&mut self, now_ns: u64) -> usize {
-        let mut handled = 0;
-        for from in 0..self.hand_over.others() {
+        let (mut handled, mut input) = (0, None);
+        for source in 0..self.hand_over.sources() {
             for _ in 0..packet::BATCH {
-                let Some(carrier) = self.hand_over.take(from) else { break };
-                handled += 1;
-                match self.outbox.originate(&mut self.batch, carrier.bytes(), None) {
-                    Ok(()) => {
-                        self.batch.frame_mut(0).set_hash(carrier.hash);
-                        self.walk(carrier.input, 1, now_ns);
-                    }
+                let Some(frame) = self.hand_over.source(source).peek() else { break };
+                let (hash, number) = (frame.hash, frame.input);
+                if input != Some(number) || self.batch.len() == packet::BATCH {
+                    self.walk_handed_over(input, now_ns);
+                    input = Some(number);
+                }
+                // The walk may not keep the ring's frame, so look at it again.
+                let Some(frame) = self.hand_over.source(source).peek() else { break };
+                match self.outbox.originate(&mut self.batch, frame.bytes, None) {
+                    Ok(()) => self.batch.frame_mut(self.batch.len() - 1).set_hash(hash),
                     Err(reason) => self.outbox.ledger.drop_one(reason),
                 }
-                self.hand_over.done(from, carrier);
+                self.hand_over.source(source).take();
+                handled += 1;
             }
         }
+        if handled > 0 {
+            self.walk_handed_over(input, now_ns);
+            self.hand_over.taken(handled);
+        }
         handled
+    }
+
+    /// Runs the batch of frames that arrived at the port with this number through the program.
+    fn walk_handed_over(&mut self, number: Option<u32>, now_ns: u64) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let list = self.batch.mask();
+        match number.and_then(|number| self.numbers.port(number)) {
+            Some(input) => self.walk(input, list, now_ns),
+            // A swap has closed the port meanwhile, as it drops what a port still held.
+            None => self.outbox.drop_all(&mut self.batch, DropReason::Stopped),
+        }
     }
 
     fn send_deltas(&mut self) {

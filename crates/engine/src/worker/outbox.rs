@@ -177,6 +177,12 @@ impl Outbox {
         }
     }
 
+    /// Drops every frame of the batch.
+    pub fn drop_all(&mut self, batch: &mut Batch, reason: DropReason) {
+        self.drop_list(batch, batch.mask(), reason);
+        batch.clear();
+    }
+
     fn drop_list(&mut self, batch: &mut Batch, list: u64, reason: DropReason) {
         Bits(list).for_each(|slot| self.drop_one(batch, slot, reason));
     }
@@ -186,8 +192,8 @@ impl Outbox {
         self.pools.give(batch.take(slot));
     }
 
-    /// Makes these bytes the only frame of the batch, which is empty between two walks: in this pool's
-    /// memory, or else in that of the first pool.
+    /// Adds a frame of these bytes to the batch, which is empty between two walks: in this pool's memory, or
+    /// else in that of the first pool.
     pub fn originate(&mut self, batch: &mut Batch, bytes: &[u8], pool: Option<PoolId>) -> Injected {
         let pool = pool.unwrap_or(self.pools.first().id());
         let frame = self.frame_of(bytes, pool)?;

@@ -22,7 +22,8 @@ fn a_swap_gives_the_apps_new_rings() {
     assert!(worker.take_signal() && !worker.take_signal());
     let (punts, mut new) = carriers(3);
     let engine = Box::new(Engine::new(&all_to(Forward::App(AppId(0))), SECRET).unwrap());
-    let rewiring = Rewiring { ports: vec![Rewire::Keep(0), Rewire::Keep(1)], punts: vec![punts] };
+    let rewiring =
+        Rewiring { ports: vec![Rewire::Keep(0), Rewire::Keep(1)], punts: vec![punts], hand_over: None };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     wires[0].push(&udp(2, 53));
     worker.breathe(1);
@@ -104,7 +105,11 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());
     let report = ask(&mut worker, &commands, |answer| {
-        Command::Swap(engine, Rewiring { ports: vec![Rewire::Keep(1)], punts: Vec::new() }, answer)
+        Command::Swap(
+            engine,
+            Rewiring { ports: vec![Rewire::Keep(1)], punts: Vec::new(), hand_over: None },
+            answer,
+        )
     });
     assert_eq!(report, SwapReport::default());
     wires[1].push(&udp(2, 53));

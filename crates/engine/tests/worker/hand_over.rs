@@ -4,17 +4,19 @@ use crate::rig::*;
 use crate::support::{SECRET, start, udp};
 use engine::batch::Engine;
 use engine::change::Change;
+use engine::parcel::{PARCEL_BYTES, PARCEL_FRAMES};
 use engine::program::{Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Pipe, PipeId, PortId};
-use engine::ring::CARRIER_BYTES;
-use engine::worker::{Command, HandOver, Worker};
+use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
 use packet::{DropReason, Ledger, Pool, Pools, Port, RegionPool};
 use port::{MemPort, MemWire};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// The rings between two workers, with room for `capacity` frames each.
+/// The rings between two workers, of `capacity` parcels each.
 fn hand_over(capacity: usize) -> [HandOver; 2] {
-    HandOver::between(2, capacity).try_into().expect("two workers")
+    HandOver::of_capacity(2, capacity).try_into().expect("two workers")
 }
 
 /// Two workers that learn flows and send everything out of `b`.
@@ -61,14 +63,14 @@ fn owners(workers: &[Worker; 2]) -> BTreeMap<BTreeSet<String>, BTreeSet<usize>> 
 #[test]
 fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     const FLOWS: u16 = 300;
-    let [(first, first_wires), (second, second_wires)] = pair(2048);
+    let [(first, first_wires), (second, second_wires)] = pair(64);
     // Every frame arrives at both workers.
     for wire in [&first_wires[0], &second_wires[0]] {
         (0..FLOWS).flat_map(of_flow).for_each(|frame| wire.push(&frame));
         wire.end();
     }
     let all = u64::from(FLOWS) * 4 * 2;
-    let breathe = |mut worker: Worker, wire: MemWire, done: std::sync::Arc<std::sync::Barrier>| {
+    let breathe = |mut worker: Worker, wire: MemWire, done: Arc<std::sync::Barrier>| {
         std::thread::spawn(move || {
             let mut now_ns = 0;
             while wire.waiting() > 0 {
@@ -82,7 +84,7 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
             worker
         })
     };
-    let done = std::sync::Arc::new(std::sync::Barrier::new(2));
+    let done = Arc::new(std::sync::Barrier::new(2));
     let threads = [
         breathe(first, first_wires[0].clone(), done.clone()),
         breathe(second, second_wires[0].clone(), done),
@@ -116,7 +118,7 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
     program.group(Group::new("g", Fill::Given, 2).targets(crate::support::targets(&["x", "y"])));
     let program = program.build();
     for (hash, leaves) in [(1, 0), (0x8000_0000, 1)] {
-        let mut workers = hand_over(256).map(|rings| {
+        let mut workers = hand_over(8).map(|rings| {
             let mut pools = Pools::region(256);
             let id = pools.first().id();
             let (first, first_wire) = MemPort::new("a", id);
@@ -151,19 +153,58 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
 
 #[test]
 fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
-    let [(mut first, wires), (mut second, _)] = pair(4);
-    (0..20).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
-    first.breathe(0);
-    first.breathe(0);
+    let [(mut first, wires), (mut second, _)] = pair(1);
+    (0..40).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    (0..4).for_each(|_| _ = first.breathe(0));
     let ledger = balanced(&first);
-    assert_eq!(ledger.held, 4);
+    assert!((1..=PARCEL_FRAMES as u64).contains(&ledger.held), "one parcel: {}", ledger.held);
     assert!(dropped(&ledger, DropReason::HandOverFull) > 0);
     second.breathe(0);
     let mut sum = first.report().ledger;
     assert_eq!(sum.held, 0);
     sum.add(&second.report().ledger);
-    assert!(sum.balances() && sum.received == 80, "{sum:?}");
-    assert_eq!(second.handed().0, 4);
+    assert!(sum.balances() && sum.received == 160, "{sum:?}");
+    assert_eq!(second.handed().0, ledger.held);
+}
+
+#[test]
+fn frames_handed_over_are_walked_together() {
+    let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
+    let mut transmissions = Vec::new();
+    let mut workers = hand_over(8).map(|rings| {
+        let mut pools = Pools::region(256);
+        let id = pools.first().id();
+        let ((first, wire), (second, _)) = (MemPort::new("a", id), MemPort::new("b", id));
+        let second = Strict::new(second);
+        transmissions.push(second.transmissions.clone());
+        let engine = Engine::new(&program, SECRET).unwrap();
+        (Worker::new(engine, vec![Box::new(first), Box::new(second)], pools).with_hand_over(rings), wire)
+    });
+    (0..16).flat_map(of_flow).for_each(|frame| workers[0].1.push(&frame));
+    workers[0].0.breathe(0);
+    assert_eq!(workers[1].0.breathe(0) as u64, workers[0].0.handed().1);
+    let frames = workers[1].0.report().ledger.transmitted;
+    assert!(frames > 10, "{frames}");
+    assert_eq!(transmissions[1].load(Ordering::Relaxed), 1, "for {frames} frames");
+}
+
+#[test]
+fn a_sleeping_worker_is_woken_once_by_frames_for_it() {
+    let [(mut first, wires), (mut second, _)] = pair(8);
+    let knocks = Arc::new(AtomicUsize::new(0));
+    let heard = knocks.clone();
+    second.wake_by(Box::new(move || _ = heard.fetch_add(1, Ordering::Relaxed)));
+    let knocked = || knocks.load(Ordering::Relaxed);
+    (0..20).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    first.breathe(0);
+    assert_eq!(knocked(), 0, "it is awake");
+    second.set_asleep(true);
+    wires[0].push(&[0; 60]);
+    (0..40).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    (0..4).for_each(|_| _ = first.breathe(0));
+    assert_eq!(knocked(), 1, "until it wakes, once is enough");
+    second.set_asleep(false);
+    assert!(second.breathe(0) > 0);
 }
 
 /// The two workers of [`pair`], with a command channel to each.
@@ -176,7 +217,7 @@ fn commanded_pair(capacity: usize) -> [(Worker, Vec<MemWire>, SyncSender<Command
 
 #[test]
 fn frames_between_workers_end_as_stopped_when_all_stop() {
-    let [(mut first, wires, to_first), (mut second, _, to_second)] = commanded_pair(200);
+    let [(mut first, wires, to_first), (mut second, _, to_second)] = commanded_pair(8);
     (0..50).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
     ask(&mut second, &to_second, Command::Quiesce);
     (0..4).for_each(|_| _ = first.breathe(0));
@@ -199,11 +240,11 @@ fn frames_between_workers_end_as_stopped_when_all_stop() {
 
 #[test]
 fn an_injected_frame_goes_to_the_worker_of_its_flow() {
-    let [(mut first, _, to_first), (mut second, _, _)] = commanded_pair(64);
+    let [(mut first, _, to_first), (mut second, _, _)] = commanded_pair(8);
     for frame in (0..20).flat_map(of_flow) {
         assert_eq!(inject(&mut first, &to_first, frame, None).0, Some(Ok(())));
     }
-    while second.breathe(0) > 0 {}
+    while first.breathe(0) + second.breathe(0) > 0 {}
     let mut sum = first.report().ledger;
     sum.add(&second.report().ledger);
     assert!(sum.balances() && sum.originated == 80 && sum.transmitted == 80, "{sum:?}");
@@ -215,12 +256,12 @@ fn an_injected_frame_goes_to_the_worker_of_its_flow() {
 fn a_frame_too_long_to_be_handed_over_is_oversize() {
     let program = start(&["a", "b"], [learning(4096).forward(PortId(1))]).build();
     let mut pools = Pools::new();
-    let pool = pools.add(Pool::Region(RegionPool::new(200, 4096)));
+    let pool = pools.add(Pool::Region(RegionPool::new(200, 32768)));
     let (ports, wires) = ports(&program, pool);
-    let [rings, _other] = hand_over(64);
+    let [rings, _other] = hand_over(8);
     let mut worker = Worker::new(Engine::new(&program, SECRET).unwrap(), ports, pools).with_hand_over(rings);
     for mut frame in (0..20).flat_map(of_flow) {
-        frame.resize(CARRIER_BYTES + 1, 0);
+        frame.resize(PARCEL_BYTES + 1, 0);
         wires[0].push(&frame);
     }
     worker.breathe(0);
@@ -228,4 +269,70 @@ fn a_frame_too_long_to_be_handed_over_is_oversize() {
     let ledger = balanced(&worker);
     assert!(dropped(&ledger, DropReason::Oversize) > 10, "{ledger:?}");
     assert_eq!((dropped(&ledger, DropReason::HandOverFull), ledger.held), (0, 0));
+}
+
+/// A program for [`swap_to`], with its ports in this order: what arrives at `a` leaves by `c`, and what
+/// arrives at `b` is dropped, without flows or in a pipe that learns them.
+fn one_way(names: &[&str], flows: bool) -> engine::program::Program {
+    let at = |name: &str| PortId(names.iter().position(|one| *one == name).expect("a port") as u16);
+    let out = Pipe::basic("out").miss(at("c"));
+    let first = if flows { learning(4096).forward(at("c")) } else { out };
+    let mut program = engine::builder::ProgramBuilder::new();
+    names.iter().for_each(|name| _ = program.port(*name));
+    let first = program.pipe(first);
+    let nowhere = program.pipe(Pipe::basic("nowhere"));
+    program.root(at("a"), first);
+    program.root(at("b"), nowhere);
+    program.build()
+}
+
+fn swap_to(
+    (worker, commands): (&mut Worker, &SyncSender<Command>),
+    program: &engine::program::Program,
+    ports: [usize; 3],
+    hand_over: Option<HandOver>,
+) {
+    let engine = Box::new(Engine::new(program, SECRET).unwrap());
+    let rewiring = Rewiring { ports: ports.map(Rewire::Keep).into(), punts: Vec::new(), hand_over };
+    ask(worker, commands, |answer| Command::Swap(engine, rewiring, answer));
+}
+
+#[test]
+fn rings_come_with_the_first_flow_pipe_and_what_they_carry_survives_swaps() {
+    let plain = one_way(&["a", "b", "c"], false);
+    let [mut first, mut second] = [0, 1].map(|_| commanded(&plain, 512));
+    let sum = |first: &Worker, second: &Worker| {
+        let mut sum = first.report().ledger;
+        sum.add(&second.report().ledger);
+        assert!(sum.balances(), "{sum:?}");
+        sum
+    };
+    let arrive = |wires: &[MemWire]| (0..16).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
+    // Without flows, nothing is handed over.
+    arrive(&first.1);
+    first.0.breathe(0);
+    assert_eq!(first.0.handed(), (0, 0));
+    // The first worker keeps flows before the second one does, and hands over.
+    let [one, other] = hand_over(8);
+    let flows = one_way(&["a", "b", "c"], true);
+    swap_to((&mut first.0, &first.2), &flows, [0, 1, 2], Some(one));
+    arrive(&first.1);
+    first.0.breathe(0);
+    let under_way = sum(&first.0, &second.0).held;
+    assert!(under_way > 10);
+    swap_to((&mut second.0, &second.2), &flows, [0, 1, 2], Some(other));
+    second.0.breathe(0);
+    assert_eq!((second.0.handed().0, sum(&first.0, &second.0).held), (under_way, 0));
+    // The ports get other numbers, and there are other rings, while frames are in the old ones.
+    arrive(&first.1);
+    first.0.breathe(0);
+    let [one, other] = hand_over(8);
+    let turned = one_way(&["c", "b", "a"], true);
+    swap_to((&mut second.0, &second.2), &turned, [2, 1, 0], Some(other));
+    swap_to((&mut first.0, &first.2), &turned, [2, 1, 0], Some(one));
+    arrive(&first.1);
+    while first.0.breathe(0) + second.0.breathe(0) > 0 {}
+    let sum = sum(&first.0, &second.0);
+    assert_eq!((sum.transmitted, sum.held), (4 * 64, 0), "none is taken for one of another port: {sum:?}");
+    assert_eq!(second.0.handed().0, 3 * under_way);
 }

@@ -6,6 +6,8 @@ use engine::program::{EntryMatch, Forward, Learn, Pipe, PortId, Program};
 use engine::worker::{Command, Inject, Injected, Worker};
 use packet::{Batch, DropReason, Field, Ledger, PoolId, Pools, Port, PortStatistics};
 use port::{MemPort, MemWire};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// An in-memory port with requirements of its own.
@@ -18,12 +20,21 @@ pub struct Strict {
     pub lengths: std::ops::RangeInclusive<usize>,
     /// The hash it delivers with every frame; 0 means none.
     pub hash: u32,
+    /// How often it was told to transmit.
+    pub transmissions: Arc<AtomicUsize>,
 }
 
 impl Strict {
     /// A port without requirements.
     pub fn new(inner: MemPort) -> Strict {
-        Strict { inner, pool: None, kernel_path: false, lengths: 0..=usize::MAX, hash: 0 }
+        Strict {
+            inner,
+            pool: None,
+            kernel_path: false,
+            lengths: 0..=usize::MAX,
+            hash: 0,
+            transmissions: Arc::default(),
+        }
     }
 }
 
@@ -42,6 +53,7 @@ impl Port for Strict {
     }
 
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        self.transmissions.fetch_add(1, Ordering::Relaxed);
         let own = |slot: &usize| self.pool.is_none_or(|pool| batch.frame(*slot).pool() == pool);
         assert!(packet::Bits(list).all(|slot| own(&slot)), "a frame of another pool");
         let fits = |slot: &usize| self.lengths.contains(&batch.frame(*slot).len());
