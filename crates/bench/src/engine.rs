@@ -125,7 +125,7 @@ impl Bench {
         if scenario.learns {
             self.now_ns += 3_600_000_000_000;
             self.worker.engine_mut().age(self.now_ns);
-            self.worker.engine_mut().take_deltas(|_, _| true);
+            self.worker.engine_mut().take_deltas(|_| true);
         }
         let packets = if scenario.learns { scenario.flows.len() as u64 } else { PACKETS };
         let (start, start_cycles) = (Instant::now(), cycles());

@@ -288,8 +288,8 @@ impl Walked {
                 flow.key, hits.packets, hits.bytes
             );
         }
-        if counts.unflowed_full > 0 {
-            let _ = writeln!(text, "  unflowed (full): {} packets", counts.unflowed_full);
+        if counts.account.unflowed.full > 0 {
+            let _ = writeln!(text, "  unflowed (full): {} packets", counts.account.unflowed.full);
         }
         text
     }

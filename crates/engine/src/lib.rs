@@ -17,5 +17,6 @@ pub mod snapshot;
 mod verdict;
 pub mod worker;
 
+pub use table::delta;
 pub use verdict::{Copied, Verdict};
 pub use worker::WAITING_MAX;

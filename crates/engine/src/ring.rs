@@ -1,4 +1,5 @@
-//! Bounded rings that carry frames out of a worker: to another worker (hand-over) or to an app (punt).
+//! Bounded rings that carry frames out of a worker, to another worker (hand-over) or to an app (punt), and
+//! flow deltas to the collector.
 //!
 //! A frame cannot leave its worker, because its memory belongs to the worker's pool; but its bytes can. They
 //! travel in carriers, which are allocated once and circulate: full ones forward, empty ones back. Neither
@@ -7,7 +8,8 @@
 use crate::program::{AppId, PortId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use table::FlowDelta;
 
 /// Bytes in a carrier: enough for the largest frame in a chunk.
 pub const CARRIER_BYTES: usize = 2048;
@@ -112,6 +114,56 @@ impl CarrierReceiver {
         self.held.fetch_sub(1, Ordering::Release);
         // If the sender is gone, nobody needs the carrier.
         let _ = self.empty.try_send(carrier);
+    }
+}
+
+/// The sending end of a ring for flow deltas.
+#[derive(Debug)]
+pub struct DeltaSender {
+    ring: SyncSender<FlowDelta>,
+    source: u8,
+    sent: u64,
+    packets: u64,
+    abandoned: bool,
+}
+
+/// Creates a ring for `capacity` flow deltas of the worker with this number.
+#[must_use]
+pub fn deltas(source: u8, capacity: usize) -> (DeltaSender, Receiver<FlowDelta>) {
+    let (ring, receiver) = sync_channel(capacity);
+    (DeltaSender { ring, source, sent: 0, packets: 0, abandoned: false }, receiver)
+}
+
+impl DeltaSender {
+    /// Sends a delta. Returns false if the ring is full, or nobody reads it any more: the counts must stay
+    /// where they are.
+    pub fn send(&mut self, mut delta: FlowDelta) -> bool {
+        delta.source = self.source;
+        let sent = self.ring.try_send(delta);
+        self.abandoned |= matches!(sent, Err(TrySendError::Disconnected(_)));
+        if sent.is_ok() {
+            self.sent += 1;
+            self.packets += delta.packets();
+        }
+        sent.is_ok()
+    }
+
+    /// Returns the number of packets in the deltas sent.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.packets
+    }
+
+    /// Returns the number of deltas sent.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sent
+    }
+
+    /// Returns true if the last delta was refused because nobody reads the ring any more.
+    #[must_use]
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned
     }
 }
 

@@ -67,10 +67,95 @@ pub struct PipeSnapshot {
     pub entries: Vec<EntrySnapshot>,
     /// Live flows of a FLOW pipe, in unspecified order.
     pub flows: Vec<FlowSnapshot>,
-    /// Packets that met the FLOW pipe but did not count in a flow, because the table was full.
-    pub unflowed_full: u64,
+    /// Where the packets of a FLOW pipe were counted.
+    pub account: FlowAccount,
     /// Packets that a HASH pipe has distributed in turn (`round_robin`).
     pub turns: u64,
+}
+
+/// Where the packets that a FLOW pipe has looked up were counted: `met` = `live` + `given` + `unflowed`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowAccount {
+    /// Packets looked up: those that passed the pipe's constants.
+    pub met: u64,
+    /// Packets in the counters of the table, also of flows that are gone and wait for their delta.
+    pub live: u64,
+    /// Packets in deltas.
+    pub given: u64,
+    /// Packets that count in no flow.
+    pub unflowed: Unflowed,
+}
+
+/// Packets that a FLOW pipe looked up and counted in no flow, by the reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unflowed {
+    /// They have no flow key.
+    pub no_key: u64,
+    /// The flow is unknown, and the pipe learns none.
+    pub unknown: u64,
+    /// There is no target for the flow, or no entry for its target.
+    pub no_target: u64,
+    /// The table is full.
+    pub full: u64,
+    /// A delta that must be given first has no room.
+    pub delta: u64,
+}
+
+impl FlowAccount {
+    /// Moves the counts of a delta out of the table.
+    pub fn give(&mut self, delta: &table::FlowDelta) {
+        self.live -= delta.packets();
+        self.given += delta.packets();
+    }
+
+    /// Adds the counts of another table.
+    pub fn add(&mut self, other: &FlowAccount) {
+        self.met += other.met;
+        self.live += other.live;
+        self.given += other.given;
+        self.unflowed.add(&other.unflowed);
+    }
+
+    /// Returns the same without `packets` of live flows.
+    #[must_use]
+    pub fn without(self, packets: u64) -> FlowAccount {
+        FlowAccount { met: self.met - packets, live: self.live - packets, ..self }
+    }
+
+    /// Returns true if no packet was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == FlowAccount::default()
+    }
+
+    /// Returns true if every packet is somewhere.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        self.met == self.live + self.given + self.unflowed.sum()
+    }
+}
+
+impl Unflowed {
+    /// Returns the counts and what they are called in tables and JSON.
+    #[must_use]
+    pub fn by_reason(&self) -> [(&'static str, u64); 5] {
+        let Unflowed { no_key, unknown, no_target, full, delta } = *self;
+        [("no_key", no_key), ("unknown", unknown), ("no_target", no_target), ("full", full), ("delta", delta)]
+    }
+
+    /// Returns the sum over all reasons.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.by_reason().iter().map(|(_, count)| count).sum()
+    }
+
+    fn add(&mut self, other: &Unflowed) {
+        self.no_key += other.no_key;
+        self.unknown += other.unknown;
+        self.no_target += other.no_target;
+        self.full += other.full;
+        self.delta += other.delta;
+    }
 }
 
 /// The counts of an entry.

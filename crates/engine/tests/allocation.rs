@@ -132,7 +132,7 @@ fn breathing_allocates_nothing() {
         Box::new(Generator::new("b", &mut pools, pool, stream, u64::MAX)),
     ];
     let (punts, mut app) = carriers(64);
-    let (deltas, collector) = std::sync::mpsc::sync_channel(1024);
+    let (deltas, collector) = engine::ring::deltas(0, 1024);
     let mut worker = Worker::new(engine, ports, pools).with_punts(vec![punts]).with_deltas(deltas);
     let mut now_ns = 0;
     let mut breathe = |worker: &mut Worker| {
@@ -161,7 +161,7 @@ fn breathing_allocates_nothing() {
     assert_eq!(ASKED.get() - before, 0, "allocations in 5000 breaths");
     let report = worker.report();
     assert!(report.ledger.balances() && report.ledger.to_app > 0, "{report:?}");
-    assert!(report.pipes[0].unflowed_full > 0 && taken > 0, "{report:?}");
+    assert!(report.pipes[0].account.unflowed.full > 0 && taken > 0, "{report:?}");
     assert!(report.ledger.dropped[packet::DropReason::AppFull as usize] > 0, "{report:?}");
     assert!(report.ledger.copied > 0 && report.tee_missed > 0, "{report:?}");
     assert_eq!((report.buckets[1].moved_busy, report.buckets[1].pending), (4, 0));

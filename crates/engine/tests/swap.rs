@@ -5,7 +5,7 @@ mod support;
 
 use engine::Verdict;
 use engine::arbitrary::{Event, Random, event, program};
-use engine::batch::{Engine, GONE, SwapReport};
+use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId,
@@ -15,6 +15,7 @@ use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
 use std::collections::{BTreeMap, HashMap};
 use support::{Bench, SECRET, start, udp};
+use table::{Belonging, FlowDelta};
 
 // ---- individual cases ----
 
@@ -101,6 +102,11 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(packet::DropReason::Miss));
 }
 
+/// What a flow of the first pipe's target belongs to.
+fn belonging(generation: u8, target: u32) -> Belonging {
+    Belonging { generation, pipe: 0, target }
+}
+
 /// A FLOW pipe that pins flows to targets of a group.
 fn pinning(capacity: u32, targets: &[&str]) -> Program {
     let rows = (0..targets.len() as u16).map(EntryMatch::Target);
@@ -132,7 +138,8 @@ fn s2_removed_flows_leave_their_deltas_and_the_others_stay_with_their_target() {
     let report = bench.swap(&pinning(64, &["z", "new", "x"]));
     assert_eq!(report.removed, [("f".to_string(), 1, all - wanted.len())]);
     assert_eq!(pins(&bench), wanted);
-    assert!(bench.deltas.iter().all(|(pipe, _)| *pipe == PipeId(0)));
+    // Flows of the target that is gone belong to it, in the program that had it: the second of its group.
+    assert!(bench.deltas.iter().all(|delta| delta.of() == belonging(1, 1)), "{:?}", bench.deltas);
     assert_eq!(bench.flow_ledger(), before);
 }
 
@@ -168,7 +175,7 @@ fn deltas_of_a_pipe_that_is_gone_are_not_lost() {
     bench.frame(PortId(0), &udp(1, 53));
     let before = bench.live();
     bench.swap(&counted());
-    assert_eq!(bench.deltas.iter().map(|(pipe, _)| *pipe).collect::<Vec<_>>(), [GONE]);
+    assert_eq!(bench.deltas.iter().map(FlowDelta::of).collect::<Vec<_>>(), [belonging(1, 0)]);
     assert_eq!(bench.flow_ledger(), before);
 }
 
@@ -573,7 +580,9 @@ fn whatever_is_lost_is_accounted_for() {
         assert_eq!(report.entries_kept + removed, total(&entries), "seed {seed}: {report:?}");
         kept += report.flows_kept;
         lost += report.removed.iter().map(|one| one.2).sum::<usize>();
-        gone += bench.deltas.iter().filter(|(pipe, _)| *pipe == GONE).count();
+        let names = |program: &Program, at: u16| program.pipes[usize::from(at)].name.clone();
+        let is_gone = |delta: &&FlowDelta| new.pipe_named(&names(&old, delta.of().pipe)).is_none();
+        gone += bench.deltas.iter().filter(|delta| delta.of().generation == 1).filter(is_gone).count();
         assert!(bench.live().values().map(|one| one.packets).sum::<u64>() <= flows, "seed {seed}");
     }
     assert!(

@@ -5,22 +5,20 @@
 //! instructions. The index is that of [`crate::exact`]. The line has no room for the key's hash, so callers
 //! that remove rows supply the hash function.
 //!
-//! Promises: deltas + live counters = frames counted, always. Only [`FlowTable::remove`], [`FlowTable::age`]
-//! and [`FlowTable::flush`] remove an entry; the first returns its [`FlowDelta`], the others pass it to a
-//! sink and keep the entry if the sink refuses. Learning a key again does not change its entry.
+//! Promises: whatever takes a flow's counts away ([`FlowTable::remove`], [`FlowTable::sweep`],
+//! [`FlowTable::give`]) first passes the flow to a sink, and changes nothing if the sink refuses; so what the
+//! sinks accepted + live counters = frames counted, always. Learning a key again does not change its entry.
 //!
 //! Costs: 64 bytes per row and 9.3 bytes of index, resident as used. The caller supplies times in
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
+use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
 use packet::{Bits, FlowKey};
 
 /// The largest index in a [`Decision`]: 30 bits, beside two bits for its kind.
 pub const DECISION_MAX: u32 = (1 << 30) - 1;
-
-/// Counters have 48 bits: at 100 Gb/s the bytes of one flow overflow after six hours, which costs one delta.
-pub const COUNTER_MAX: u64 = (1 << 48) - 1;
 
 /// Time differences from here on are negative: the entry was used after `now` was read.
 const FUTURE: u32 = 1 << 31;
@@ -59,37 +57,35 @@ impl Decision {
     }
 }
 
-/// Why a delta was produced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DeltaReason {
-    /// No frame arrived within the timeout.
-    Aged,
-    /// The flow made room for another one.
-    Evicted,
-    /// The flow was removed by a rule change, a command or a shutdown.
-    Removed,
-    /// A counter was about to overflow; the flow lives on.
-    Overflow,
+/// What became of a packet's count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// It is in the row.
+    Yes,
+    /// It is in the row, and one of the row's counters is more than half full: it is time for a delta.
+    High,
+    /// It is not in the row: a counter is full, or the row is not live.
+    No,
 }
 
-/// What a flow has counted since its last delta.
+/// What a sweep does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "frames were counted in it"]
-pub struct FlowDelta {
-    /// Key of the flow.
-    pub key: FlowKey,
-    /// Decision taken for the flow.
-    pub decision: Decision,
-    /// Number of packets.
-    pub packets: u64,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// When the flow was learnt or its last delta was produced, in milliseconds.
-    pub first: u32,
-    /// When its last packet was counted, in milliseconds.
-    pub last: u32,
-    /// Why the delta was produced.
-    pub reason: DeltaReason,
+pub enum Fate {
+    /// It stays as it is.
+    Stays,
+    /// It leaves the table.
+    Goes(DeltaReason),
+    /// It gives its counts and starts anew.
+    Restarts(DeltaReason),
+}
+
+/// Visits the flows of a table, see [`FlowTable::sweep`].
+pub trait Visitor {
+    /// Returns what to do with a flow.
+    fn judge(&self, flow: &Flow) -> Fate;
+
+    /// Accepts the counts of a flow that goes or restarts, or refuses them; then the flow stays.
+    fn accept(&mut self, flow: &Flow, fate: Fate) -> bool;
 }
 
 /// A row of the flow table: one cache line.
@@ -100,26 +96,16 @@ pub struct Flow {
     decision: u32,
     first: u32,
     last: u32,
-    packets_low: u32,
+    packets: u32,
     bytes_low: u32,
-    packets_high: u16,
-    bytes_high: u16,
+    bytes_high: u8,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
 impl Flow {
     fn new(key: FlowKey, decision: u32, now: u32) -> Flow {
-        Flow {
-            key,
-            decision,
-            first: now,
-            last: now,
-            packets_low: 0,
-            bytes_low: 0,
-            packets_high: 0,
-            bytes_high: 0,
-        }
+        Flow { key, decision, first: now, last: now, packets: 0, bytes_low: 0, bytes_high: 0 }
     }
 
     /// Returns the key.
@@ -140,7 +126,7 @@ impl Flow {
     #[inline]
     #[must_use]
     pub fn packets(&self) -> u64 {
-        u64::from(self.packets_high) << 32 | u64::from(self.packets_low)
+        u64::from(self.packets)
     }
 
     /// Returns the number of bytes since the last delta.
@@ -150,7 +136,7 @@ impl Flow {
         u64::from(self.bytes_high) << 32 | u64::from(self.bytes_low)
     }
 
-    /// When the flow was learnt or its last delta was produced, in milliseconds.
+    /// When the flow was learnt or its last delta was given, in milliseconds.
     #[inline]
     #[must_use]
     pub fn first(&self) -> u32 {
@@ -172,36 +158,30 @@ impl Flow {
         if idle < FUTURE { idle } else { 0 }
     }
 
+    /// Returns its counts as a delta.
+    pub fn delta(&self, of: Belonging, reason: DeltaReason) -> FlowDelta {
+        FlowDelta::new(self.key, (self.packets(), self.bytes()), (self.first, self.last), of, reason)
+    }
+
     #[inline(always)]
     fn is_live(&self) -> bool {
         self.decision != 0
     }
 
     #[inline(always)]
-    fn set_counters(&mut self, packets: u64, bytes: u64) {
-        (self.packets_low, self.packets_high) = (packets as u32, (packets >> 32) as u16);
-        (self.bytes_low, self.bytes_high) = (bytes as u32, (bytes >> 32) as u16);
+    fn set_bytes(&mut self, bytes: u64) {
+        (self.bytes_low, self.bytes_high) = (bytes as u32, (bytes >> 32) as u8);
     }
 
-    fn delta(&self, reason: DeltaReason) -> FlowDelta {
-        FlowDelta {
-            key: self.key,
-            decision: self.decision(),
-            packets: self.packets(),
-            bytes: self.bytes(),
-            first: self.first,
-            last: self.last,
-            reason,
-        }
+    #[inline(always)]
+    fn is_high(&self) -> bool {
+        self.packets >> 31 != 0 || self.bytes_high >> 7 != 0
     }
 
-    /// Takes the delta of a flow one of whose counters is full; its counters restart from zero.
-    #[cold]
-    fn rebase(&mut self, now: u32) -> FlowDelta {
-        let delta = self.delta(DeltaReason::Overflow);
-        self.set_counters(0, 0);
+    fn restart(&mut self, now: u32) {
+        self.packets = 0;
+        self.set_bytes(0);
         self.first = now;
-        delta
     }
 }
 
@@ -231,14 +211,14 @@ impl Record for Flow {
 #[derive(Debug)]
 pub struct FlowTable {
     store: Store<Flow>,
-    age_next: u32,
+    sweep_next: u32,
 }
 
 impl FlowTable {
     /// Creates an empty table for `flows` flows (at most 2^30).
     #[must_use]
     pub fn with_capacity(flows: usize) -> FlowTable {
-        FlowTable { store: Store::with_capacity(flows), age_next: 0 }
+        FlowTable { store: Store::with_capacity(flows), sweep_next: 0 }
     }
 
     /// Returns the number of flows that fit.
@@ -327,19 +307,24 @@ impl FlowTable {
         self.store.insert(hash, *flow)
     }
 
-    /// Counts a packet of `bytes` bytes. A counter that would overflow restarts, and the previous counts are
-    /// returned. A packet for a row that is not live is not counted.
+    /// Counts a packet of `bytes` bytes.
     #[inline]
-    #[must_use]
-    pub fn count(&mut self, row: u32, bytes: u32, now: u32) -> Option<FlowDelta> {
-        let flow = self.live_mut(row)?;
-        let mut delta = None;
-        if flow.packets() == COUNTER_MAX || flow.bytes() + u64::from(bytes) > COUNTER_MAX {
-            delta = Some(flow.rebase(now));
+    pub fn count(&mut self, row: u32, bytes: u32, now: u32) -> Counted {
+        let Some(flow) = self.live_mut(row) else { return Counted::No };
+        let total = flow.bytes() + u64::from(bytes);
+        if flow.packets() == PACKETS_MAX || total > BYTES_MAX {
+            return Counted::No;
         }
-        flow.set_counters(flow.packets() + 1, flow.bytes() + u64::from(bytes));
+        flow.packets += 1;
+        flow.set_bytes(total);
         flow.last = now;
-        delta
+        if flow.is_high() { Counted::High } else { Counted::Yes }
+    }
+
+    /// Passes a flow's counts to a sink; if it accepts, the flow's counters restart. Returns whether it did.
+    pub fn give(&mut self, row: u32, now: u32, sink: impl FnOnce(&Flow) -> bool) -> bool {
+        let given = self.live_mut(row).filter(|flow| sink(flow));
+        given.map(|flow| flow.restart(now)).is_some()
     }
 
     /// Changes the decision of a flow. Returns false if the row is not live or the index exceeds
@@ -350,85 +335,61 @@ impl FlowTable {
         true
     }
 
-    /// Removes a flow. `hash` must be the function used to learn it; otherwise the flow stays and the result
-    /// is `None`, as for a row that is not live.
-    #[must_use = "frames were counted in it"]
+    /// Removes a flow if the sink accepts it; returns whether it did. `hash` must be the function used to
+    /// learn it; otherwise the flow stays, as for a row that is not live.
     pub fn remove(
         &mut self,
         row: u32,
-        reason: DeltaReason,
         hash: impl Fn(&FlowKey) -> u64,
-    ) -> Option<FlowDelta> {
-        let flow = self.flow(row)?;
-        let (hash, delta) = (hash(&flow.key), flow.delta(reason));
-        self.store.remove(hash, row)?;
-        Some(delta)
+        sink: impl FnOnce(&Flow) -> bool,
+    ) -> bool {
+        let Some(flow) = self.flow(row) else { return false };
+        let hash = hash(&flow.key);
+        let goes = self.store.leads_to(hash, row) && sink(flow);
+        if goes {
+            self.store.remove(hash, row);
+        }
+        goes
     }
 
-    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and
-    /// removes the flows that have been idle for `timeout` milliseconds or longer (a timeout of 2^31 or more
-    /// never expires). Stops at a flow whose delta the sink refuses, and starts there the next time. Returns
-    /// the number of rows visited. A row without a flow costs a look at one bit.
-    pub fn age(
+    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and does
+    /// with each flow what the visitor says, if it accepts the counts. Stops at a flow whose counts it
+    /// refuses, and starts there the next time. Returns the number of rows visited. A row without a flow
+    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied another
+    /// function than it learnt the flow with, and stopping there would stop for ever.
+    pub fn sweep(
         &mut self,
-        rows: u32,
-        now: u32,
-        timeout: u32,
+        (rows, now): (u32, u32),
         hash: impl Fn(&FlowKey) -> u64,
-        mut sink: impl FnMut(FlowDelta) -> bool,
+        visitor: &mut impl Visitor,
     ) -> u32 {
-        let start = if self.age_next < self.store.used() { self.age_next } else { 0 };
-        self.age_next = start.saturating_add(rows).min(self.store.used());
+        let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };
+        self.sweep_next = start.saturating_add(rows).min(self.store.used());
         let mut next = start;
-        while let Some(row) = self.store.first_live(next..self.age_next) {
-            let idle = self.flow(row).is_some_and(|flow| flow.idle(now) >= timeout);
-            if idle && !self.remove_into(row, DeltaReason::Aged, &hash, &mut sink) {
-                self.age_next = row;
+        while let Some(row) = self.store.first_live(next..self.sweep_next) {
+            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(flow)) {
+                Fate::Stays => true,
+                fate @ Fate::Restarts(_) => {
+                    let done = self.give(row, now, |flow| visitor.accept(flow, fate));
+                    self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.last = now);
+                    done
+                }
+                fate @ Fate::Goes(_) => {
+                    let mut refused = false;
+                    self.remove(row, &hash, |flow| {
+                        refused = !visitor.accept(flow, fate);
+                        !refused
+                    });
+                    !refused
+                }
+            };
+            if !done {
+                self.sweep_next = row;
                 break;
             }
             next = row + 1;
         }
-        self.age_next - start
-    }
-
-    /// Removes all flows until the sink refuses a delta; another call continues. Returns true when no flow is
-    /// left.
-    pub fn flush(
-        &mut self,
-        reason: DeltaReason,
-        hash: impl Fn(&FlowKey) -> u64,
-        mut sink: impl FnMut(FlowDelta) -> bool,
-    ) -> bool {
-        let mut next = 0;
-        while let Some(row) = self.store.first_live(next..self.store.used()) {
-            if !self.remove_into(row, reason, &hash, &mut sink) {
-                return false;
-            }
-            next = row + 1;
-        }
-        self.is_empty()
-    }
-
-    /// Removes a row if the sink accepts its delta. A flow to which the hash does not lead stays and counts
-    /// as done: the caller supplied another function than it learnt the flow with, and stopping here would
-    /// stop for ever.
-    fn remove_into(
-        &mut self,
-        row: u32,
-        reason: DeltaReason,
-        hash: &impl Fn(&FlowKey) -> u64,
-        sink: &mut impl FnMut(FlowDelta) -> bool,
-    ) -> bool {
-        let Some(flow) = self.flow(row) else { return true };
-        let (hash, delta) = (hash(&flow.key), flow.delta(reason));
-        if !self.store.leads_to(hash, row) {
-            return true;
-        }
-        let accepted = sink(delta);
-        if accepted {
-            self.store.remove(hash, row);
-        }
-        accepted
+        self.sweep_next - start
     }
 
     #[inline(always)]
@@ -450,6 +411,23 @@ mod tests {
 
     fn hash(key: &FlowKey) -> u64 {
         key.0.iter().fold(3, |state, &word| mix(state, word))
+    }
+
+    /// A visitor of a judgement and a sink.
+    struct With<J, S>(J, S);
+
+    impl<J: Fn(&Flow) -> Fate, S: FnMut(&Flow) -> bool> Visitor for With<J, S> {
+        fn judge(&self, flow: &Flow) -> Fate {
+            self.0(flow)
+        }
+
+        fn accept(&mut self, flow: &Flow, _fate: Fate) -> bool {
+            self.1(flow)
+        }
+    }
+
+    fn aged(is: bool) -> Fate {
+        if is { Fate::Goes(DeltaReason::Aged) } else { Fate::Stays }
     }
 
     fn table_with(flows: u64) -> FlowTable {
@@ -480,50 +458,60 @@ mod tests {
             let new = key(flows);
             assert_eq!(table.learn(hash(&new), &new, Decision::Group(1), 5), Err(Full));
             assert_eq!(table.learn(hash(&key(0)), &key(0), Decision::Group(1), 5), Ok(0));
-            assert!(table.remove(0, DeltaReason::Evicted, hash).is_some());
+            assert!(table.remove(0, hash, |_| true));
             assert!(table.learn(hash(&new), &new, Decision::Group(1), 5).is_ok());
         }
     }
 
     #[test]
-    fn counters_overflow_into_a_delta() {
+    fn a_counter_that_is_half_full_asks_for_a_delta_and_a_full_one_counts_no_more() {
         let mut table = table_with(1);
-        table.live_mut(0).unwrap().set_counters(COUNTER_MAX, 10);
-        let delta = table.count(0, 60, 9).unwrap();
-        assert_eq!((delta.packets, delta.bytes, delta.reason), (COUNTER_MAX, 10, DeltaReason::Overflow));
-        assert_eq!((table.flow(0).unwrap().packets(), table.flow(0).unwrap().bytes()), (1, 60));
-        table.live_mut(0).unwrap().set_counters(3, COUNTER_MAX - 59);
-        assert_eq!(table.count(0, 60, 9).map(|delta| delta.bytes), Some(COUNTER_MAX - 59));
-        table.live_mut(0).unwrap().set_counters(3, COUNTER_MAX - 60);
-        assert_eq!(table.count(0, 60, 9), None);
-        assert_eq!(table.flow(0).unwrap().bytes(), COUNTER_MAX);
+        let set = |table: &mut FlowTable, packets: u64, bytes| {
+            let flow = table.live_mut(0).unwrap();
+            flow.packets = packets as u32;
+            flow.set_bytes(bytes);
+        };
+        set(&mut table, PACKETS_MAX / 2 - 1, 0);
+        assert_eq!([0; 2].map(|_| table.count(0, 60, 9)), [Counted::Yes, Counted::High]);
+        set(&mut table, PACKETS_MAX - 1, 10);
+        assert_eq!([0; 2].map(|_| table.count(0, 60, 9)), [Counted::High, Counted::No]);
+        set(&mut table, 0, BYTES_MAX / 2 - 60);
+        assert_eq!([0; 2].map(|_| table.count(0, 60, 9)), [Counted::Yes, Counted::High]);
+        set(&mut table, 3, BYTES_MAX - 60);
+        assert_eq!([0; 2].map(|_| table.count(0, 60, 9)), [Counted::High, Counted::No]);
+        assert!(!table.give(0, 10, |_| false));
+        assert_eq!((table.flow(0).unwrap().packets(), table.flow(0).unwrap().bytes()), (4, BYTES_MAX));
+        assert!(table.give(0, 10, |flow| flow.packets() == 4));
+        assert_eq!((table.flow(0).unwrap().packets(), table.flow(0).unwrap().first()), (0, 10));
+        assert_eq!(table.count(1, 60, 9), Counted::No);
     }
 
     #[test]
     fn time_wraps_and_the_future_is_young() {
         let mut table = table_with(1);
-        assert_eq!(table.count(0, 1, u32::MAX - 1), None);
+        assert_eq!(table.count(0, 1, u32::MAX - 1), Counted::Yes);
         assert_eq!(table.flow(0).unwrap().idle(3), 5);
         assert_eq!(table.flow(0).unwrap().idle(u32::MAX - 100), 0);
     }
 
     #[test]
-    fn aging_stops_where_the_sink_is_full_and_goes_on_there() {
+    fn a_sweep_stops_where_the_sink_is_full_and_goes_on_there() {
         let mut table = table_with(100);
         let mut room = 30;
         let mut taken = Vec::new();
-        let mut sink = |delta: FlowDelta| {
+        let sink = |flow: &Flow| {
             room -= 1;
             if room >= 0 {
-                taken.push(delta.key);
+                taken.push(*flow.key());
             }
             room >= 0
         };
-        assert_eq!(table.age(20, 10, 10, hash, &mut sink), 20);
-        assert_eq!(table.age(20, 10, 10, hash, &mut sink), 10);
-        assert_eq!(table.age(20, 10, 10, hash, &mut sink), 0);
+        let mut old = With(|flow: &Flow| aged(flow.idle(10) >= 10), sink);
+        assert_eq!(table.sweep((20, 10), hash, &mut old), 20);
+        assert_eq!(table.sweep((20, 10), hash, &mut old), 10);
+        assert_eq!(table.sweep((20, 10), hash, &mut old), 0);
         assert_eq!(table.len(), 70);
-        assert_eq!(table.age(1000, 10, 10, hash, |_| true), 70);
+        assert_eq!(table.sweep((1000, 10), hash, &mut With(|_: &Flow| aged(true), |_: &Flow| true)), 70);
         assert!(table.is_empty());
         assert_eq!(taken, (0..30).map(key).collect::<Vec<_>>());
     }
@@ -532,10 +520,12 @@ mod tests {
     fn another_hash_function_removes_nothing() {
         let mut table = table_with(500);
         let wrong = |key: &FlowKey| !hash(key);
-        assert_eq!(table.remove(0, DeltaReason::Removed, wrong), None);
-        assert!(!table.flush(DeltaReason::Removed, wrong, |_| true));
+        assert!(!table.remove(0, wrong, |_| unreachable!("it would count twice")));
+        let mut none = With(|_: &Flow| aged(true), |_: &Flow| unreachable!("it would count twice"));
+        assert_eq!(table.sweep((500, 0), wrong, &mut none), 500);
         assert_eq!(table.len(), 500);
-        assert!(table.flush(DeltaReason::Removed, hash, |_| true));
+        table.sweep((500, 0), hash, &mut With(|_: &Flow| aged(true), |_: &Flow| true));
+        assert!(table.is_empty());
     }
 
     #[test]
@@ -544,7 +534,7 @@ mod tests {
         let mut table = table_with(FLOWS);
         for n in FLOWS..11 * FLOWS {
             let row = table.get(hash(&key(n - FLOWS)), &key(n - FLOWS)).unwrap();
-            assert!(table.remove(row, DeltaReason::Removed, hash).is_some());
+            assert!(table.remove(row, hash, |_| true));
             assert_eq!(table.learn(hash(&key(n)), &key(n), Decision::Group(0), 0), Ok(row));
         }
         assert_eq!(table.len(), FLOWS as usize);
@@ -560,7 +550,7 @@ mod tests {
         Frame { flow: u64, bytes: u32 },
         Remove { flow: u64 },
         Age { rows: u32, timeout: u32, room: u32 },
-        Flush { room: u32 },
+        Restart { rows: u32, room: u32 },
         Crank { flow: u64 },
     }
 
@@ -570,7 +560,7 @@ mod tests {
             2 => (0_u64..60).prop_map(|flow| Step::Remove { flow }),
             2 => (0_u32..80, 0_u32..30, 0_u32..9).prop_map(|(rows, timeout, room)| Step::Age { rows, timeout,
                 room }),
-            1 => (0_u32..9).prop_map(|room| Step::Flush { room }),
+            1 => (0_u32..80, 0_u32..9).prop_map(|(rows, room)| Step::Restart { rows, room }),
             2 => (0_u64..60).prop_map(|flow| Step::Crank { flow }),
         ]
     }
@@ -585,19 +575,17 @@ mod tests {
             *entry = (entry.0 + packets, entry.1 + bytes);
         }
 
-        fn take(&mut self, delta: FlowDelta) {
-            self.add(delta.key, delta.packets, delta.bytes);
+        fn take(&mut self, flow: &Flow) -> bool {
+            self.add(*flow.key(), flow.packets(), flow.bytes());
+            true
         }
     }
 
-    /// A sink with room for a few deltas.
-    fn sink(sum: &mut Sum, mut room: u32) -> impl FnMut(FlowDelta) -> bool {
-        move |delta| {
-            let accepted = room > 0;
-            if accepted {
-                room -= 1;
-                sum.take(delta);
-            }
+    /// A sink with room for a few flows.
+    fn sink(sum: &mut Sum, mut room: u32) -> impl FnMut(&Flow) -> bool {
+        move |flow| {
+            let accepted = room > 0 && sum.take(flow);
+            room = room.saturating_sub(1);
             accepted
         }
     }
@@ -606,12 +594,12 @@ mod tests {
         let learn = |table: &mut FlowTable| table.learn(hash(&key), &key, Decision::Group(0), now);
         let row = learn(table).or_else(|Full| {
             let first = table.iter().next().map(|(row, _)| row).ok_or(Full)?;
-            deltas.take(table.remove(first, DeltaReason::Evicted, hash).unwrap());
+            assert!(table.remove(first, hash, |flow| deltas.take(flow)));
             learn(table)
         });
         let Ok(row) = row else { return false };
-        if let Some(delta) = table.count(row, bytes, now) {
-            deltas.take(delta);
+        if table.count(row, bytes, now) == Counted::High {
+            table.give(row, now, |flow| deltas.take(flow));
         }
         true
     }
@@ -620,10 +608,11 @@ mod tests {
     fn crank(table: &mut FlowTable, key: FlowKey, frames: &mut Sum) {
         let Some(row) = table.get(hash(&key), &key) else { return };
         let flow = table.live_mut(row).unwrap();
-        let (packets, bytes) =
-            (COUNTER_MAX - flow.packets(), (COUNTER_MAX - 100).saturating_sub(flow.bytes()));
-        flow.set_counters(flow.packets() + packets, flow.bytes() + bytes);
-        frames.add(key, packets, bytes);
+        let high = (PACKETS_MAX / 2).saturating_sub(flow.packets());
+        let bytes = (BYTES_MAX / 2).saturating_sub(flow.bytes());
+        flow.packets += high as u32;
+        flow.set_bytes(flow.bytes() + bytes);
+        frames.add(key, high, bytes);
     }
 
     proptest! {
@@ -644,15 +633,17 @@ mod tests {
                     }
                     Step::Remove { flow } => {
                         if let Some(row) = table.get(hash(&key(flow)), &key(flow)) {
-                            deltas.take(table.remove(row, DeltaReason::Removed, hash).unwrap());
+                            prop_assert!(table.remove(row, hash, |flow| deltas.take(flow)));
                         }
                     }
                     Step::Age { rows, timeout, room } => {
-                        prop_assert!(table.age(rows, now, timeout, hash, sink(&mut deltas, room)) <= rows);
+                        let old = |flow: &Flow| aged(flow.idle(now) >= timeout);
+                        let mut visitor = With(old, sink(&mut deltas, room));
+                        prop_assert!(table.sweep((rows, now), hash, &mut visitor) <= rows);
                     }
-                    Step::Flush { room } => {
-                        let empty = table.flush(DeltaReason::Removed, hash, sink(&mut deltas, room));
-                        prop_assert_eq!(empty, table.is_empty());
+                    Step::Restart { rows, room } => {
+                        let all = |_: &Flow| Fate::Restarts(DeltaReason::Stopped);
+                        table.sweep((rows, now), hash, &mut With(all, sink(&mut deltas, room)));
                     }
                     Step::Crank { flow } => crank(&mut table, key(flow), &mut frames),
                 }

@@ -10,6 +10,7 @@
 //! | [`exact`] | which row has this key | bucketised cuckoo index over dense rows |
 //! | [`small`] | the same, for a handful of keys | compare with each |
 //! | [`flow`] | which flow is this, what was decided, what was seen | the same index, 64-byte rows |
+//! | [`delta`] | what has a flow counted | one line, of its own |
 //! | [`bucket`] | which target does this hash go to | an array, filled two ways |
 //! | [`given`] | the same, where targets are given bucket by bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
@@ -19,6 +20,7 @@
 
 pub mod acl;
 pub mod bucket;
+pub mod delta;
 pub mod exact;
 pub mod flow;
 pub mod given;
@@ -31,8 +33,9 @@ mod store;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded, spread};
+pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
-pub use flow::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
+pub use flow::{Counted, Decision, Fate, Flow, FlowTable, Visitor};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};

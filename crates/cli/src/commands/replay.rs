@@ -66,7 +66,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             json!({
                 "name": pipe.name, "hits": counts.hits, "misses": counts.misses.packets,
                     "flows": counts.flows,
-                "unflowed_full": counts.unflowed_full,
+                "unflowed_full": counts.account.unflowed.full,
             })
         };
         let pipes: Vec<_> = plan.program.pipes.iter().zip(&replayed.report.pipes).map(pipe).collect();

@@ -1,6 +1,7 @@
 //! The daemon's answers: one function per kind of request, JSON in and JSON out. The client converts them to
 //! text.
 
+use super::collector::{self, Sum, Totals};
 use super::{Daemon, durations, live};
 use crate::config::{self, Plan};
 use crate::explain::decision;
@@ -9,16 +10,17 @@ use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
 use engine::change::Change;
 use engine::check::WEIGHT_MAX;
+use engine::delta::DeltaReason;
 use engine::program::{Entry, Fill, PipeId, PipeKind, PortId};
-use engine::snapshot::Count;
+use engine::snapshot::{Count, FlowAccount};
 use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// What can be shown, besides the tables of apps.
-const SHOWN: [&str; 10] =
-    ["all", "ports", "pipes", "entries", "flows", "groups", "apps", "counters", "drops", "ledger"];
+const SHOWN: [&str; 11] =
+    ["all", "ports", "pipes", "entries", "flows", "deltas", "groups", "apps", "counters", "drops", "ledger"];
 
 /// Returns everything that can be shown.
 pub fn shown() -> impl Iterator<Item = &'static str> {
@@ -93,6 +95,8 @@ impl Daemon {
     }
 
     fn show(&self, request: &Value) -> Result<Value> {
+        // Read before the workers say what they have given, so that none appears to come from nowhere.
+        let read = self.collector.totals();
         let reports = self.reports()?;
         let only = request["what"].as_str().unwrap_or("all");
         match only {
@@ -130,9 +134,12 @@ impl Daemon {
         all.insert("pool_copies".into(), json!(sum(|report| report.pool_copies)));
         all.insert("handed_over".into(), json!(sum(|report| report.handed_over)));
         all.insert("flow_deltas".into(), json!(sum(|report| report.deltas)));
+        all.insert("deltas".into(), deltas_json(&read));
+        all.insert("flow_account".into(), account_json(&reports, &read));
         all.insert("tee_missed".into(), json!(sum(|report| report.tee_missed)));
         match only {
             "all" => Ok(Value::Object(all)),
+            "deltas" => Ok(json!({ "deltas": all["deltas"], "flow_account": all["flow_account"] })),
             "drops" => Ok(json!({ "drops": drops_json(&ledger) })),
             what => {
                 let found = all.remove(what);
@@ -211,7 +218,7 @@ impl Daemon {
                 sum.flows += report.flows;
                 sum.hits += report.hits;
                 sum.misses.add(report.misses);
-                sum.unflowed_full += report.unflowed_full;
+                sum.account.add(&report.account);
             }
             let mut json = json!({
                 "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries,
@@ -225,7 +232,7 @@ impl Daemon {
                 // Each worker has a table of its own for its flows, which are added up here.
                 json["capacity"] = json!(pipe.capacity as usize * reports.len());
                 json["capacity_per_worker"] = json!(pipe.capacity);
-                json["unflowed_full"] = json!(sum.unflowed_full);
+                json["unflowed_full"] = json!(sum.account.unflowed.full);
             }
             json
         };
@@ -443,4 +450,32 @@ pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
 
 fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
     request[key].as_str().with_context(|| format!("the request needs `{key}`"))
+}
+
+/// Flow deltas by reason.
+fn deltas_json(read: &Totals) -> Value {
+    let one = |(reason, sum): (DeltaReason, &Sum)| json!({ "reason": reason.word(), "deltas": sum.deltas, "packets": sum.packets, "bytes": sum.bytes });
+    DeltaReason::ALL.into_iter().zip(read).map(one).collect()
+}
+
+/// Where the packets that met FLOW pipes are: `met` = `live` + `deltas` + `unflowed`. `waiting` of those in
+/// deltas are on their way to the collector.
+fn account_json(reports: &[Report], read: &Totals) -> Value {
+    let mut account = FlowAccount::default();
+    reports.iter().for_each(|report| account.add(&report.flows));
+    let left: u64 = reports.iter().map(|report| report.deltas_left).sum();
+    let read = collector::over_reasons(read).packets;
+    let unflowed: Map<String, Value> = account
+        .unflowed
+        .by_reason()
+        .into_iter()
+        .map(|(why, count)| (why.to_string(), json!(count)))
+        .collect();
+    json!({
+        "met": account.met, "live": account.live, "deltas": account.given, "unflowed": unflowed,
+        "waiting": account.given.saturating_sub(read),
+        // Given by flows, and neither sent nor waiting to be sent; or read, and never given.
+        "lost": account.given.abs_diff(left) + read.saturating_sub(account.given),
+        "balances": account.balances(),
+    })
 }

@@ -91,7 +91,7 @@ impl Totals<'_> {
         self.family(("pipe_hits", "pipe"), "Packets that hit an entry of the pipe", pipes(|pipe| pipe.hits));
         let misses = pipes(|pipe| pipe.misses.packets);
         self.family(("pipe_misses", "pipe"), "Packets that missed the pipe", misses);
-        let unflowed = pipes(|pipe| pipe.unflowed_full);
+        let unflowed = pipes(|pipe| pipe.account.unflowed.full);
         self.family(
             ("pipe_unflowed", "pipe"),
             "Packets without a flow entry, the table being full",

@@ -11,6 +11,7 @@ mod app_socket;
 mod apps;
 mod claim;
 mod clock;
+mod collector;
 mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;
@@ -38,10 +39,12 @@ use crate::config::{Plan, Workers};
 use anyhow::{Context, Result, bail};
 use apps::AppHost;
 use clock::Clock;
+use collector::{Collector, Totals};
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::program::Program;
+use engine::snapshot::FlowAccount;
 use engine::worker::{Command, HandOver, Report, Rewire, Rewiring, Worker};
 use fleet::Fleet;
 use interfaces::Interfaces;
@@ -79,6 +82,7 @@ pub struct Daemon {
     doorbell: Doorbell,
     systemd: Systemd,
     clock: Clock,
+    collector: Collector,
     generation: u64,
 }
 
@@ -110,8 +114,11 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         }
     }
     daemon.systemd.stopping();
-    let (ledger, balanced) = daemon.stop()?;
+    let (ledger, balanced, flows) = daemon.stop()?;
     info!("{}", farewell(&ledger, balanced));
+    if let Some(words) = flows {
+        info!("{words}");
+    }
     Ok(())
 }
 
@@ -131,6 +138,7 @@ impl Daemon {
             doorbell: Doorbell::new()?,
             systemd: Systemd::find()?,
             clock,
+            collector: Collector::start()?,
             generation: 1,
         };
         // While the daemon still has the privileges to create sockets anywhere.
@@ -163,9 +171,11 @@ impl Daemon {
                 Workers::Count(_) => None,
             };
             let register = dpdk.as_ref().map(Dpdk::register);
+            let (deltas, read) = engine::ring::deltas(worker as u8, collector::RING);
+            self.collector.read(read)?;
             self.fleet.start(core, self.plan.busy, self.clock, self.doorbell.clone(), move |commands| {
                 let registered = register.map(|register| register()).transpose()?;
-                let worker = Worker::new(engine, ports, pools).with_commands(commands);
+                let worker = Worker::new(engine, ports, pools).with_commands(commands).with_deltas(deltas);
                 Ok((registered, worker.with_punts(punts).with_hand_over(rings)))
             })?;
         }
@@ -305,16 +315,17 @@ impl Daemon {
         )
     }
 
-    fn stop(mut self) -> Result<(Ledger, bool)> {
+    /// Stops workers and collector. Returns the ledger, whether it balances, and what is to be said of flows.
+    fn stop(mut self) -> Result<(Ledger, bool, Option<String>)> {
         let fleet = std::mem::take(&mut self.fleet);
+        let reports = fleet.stop()?;
         let mut ledger = Ledger::default();
-        for report in fleet.stop()? {
-            ledger.add(&report.ledger);
-        }
+        reports.iter().for_each(|report| ledger.add(&report.ledger));
         // Frames that workers passed on last.
         while self.take_frames() {}
         let balanced = ledger.balances();
-        Ok((ledger, balanced))
+        let totals = self.collector.finish()?;
+        Ok((ledger, balanced, flows_at_end(&reports, &totals)))
     }
 }
 
@@ -334,6 +345,22 @@ fn alive(fleet: &Fleet, worker: usize) -> Receiver<Report> {
 fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
     let mut old = of_ports;
     order.iter().map(|&at| old[at].take()).collect()
+}
+
+/// Says what became of the packets in flows, if there were any.
+fn flows_at_end(reports: &[Report], totals: &Totals) -> Option<String> {
+    let mut account = FlowAccount::default();
+    reports.iter().for_each(|report| account.add(&report.flows));
+    let sum = collector::over_reasons(totals);
+    let lost = account.given.abs_diff(sum.packets) + account.live;
+    (account.met != 0).then(|| {
+        let verdict = if lost == 0 && account.balances() {
+            "none lost".to_string()
+        } else {
+            format!("{lost} LOST: please report this")
+        };
+        format!("flows: {} packets in {} deltas; {verdict}", sum.packets, sum.deltas)
+    })
 }
 
 fn farewell(ledger: &Ledger, balanced: bool) -> String {

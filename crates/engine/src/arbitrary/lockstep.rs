@@ -6,9 +6,10 @@ use crate::batch::{Engine, Outcome};
 use crate::change::{Change, EntryKey};
 use crate::interpreter::{Arrival, Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
-use crate::snapshot::{Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot};
 use packet::{Batch, FlowKey, Frame, HEADROOM, Pools, TableHash};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use table::DeltaReason;
 
 /// Batches are cut to these sizes.
 pub const BATCH_SIZES: [usize; 3] = [1, 3, packet::BATCH];
@@ -128,6 +129,8 @@ impl Lockstep {
         for cutter in &self.engines {
             let found = cutter.engine.snapshot();
             compare(&self.program, &wanted, &found).map_err(|what| format!("{cutter:?}: {what}"))?;
+            same("packets in flows", &cutter.engine.flow_account().live, &cutter.engine.packets_in_flows())
+                .map_err(|what| format!("{cutter:?}: {what}"))?;
             if cutter.engine.buckets() != self.engines[0].engine.buckets() {
                 return Err(format!("{cutter:?}: other buckets"));
             }
@@ -179,13 +182,14 @@ impl Lockstep {
             interpreter.snapshot().buckets.iter().map(|group| group.pending).sum()
         };
         let (before, waited) = (entries(&self.interpreter), pending(&self.interpreter));
-        let gone = by_flow(self.interpreter.age(self.now_ns));
-        coverage.aged(gone.len(), before - entries(&self.interpreter));
+        let aged = self.interpreter.age(self.now_ns).len();
+        coverage.aged(aged, before - entries(&self.interpreter));
         coverage.settled(waited - pending(&self.interpreter));
+        let ended = self.interpreter.take_ended();
+        let ended = sums(ended.iter().map(|one| (one.pipe, one.key, one.hits, one.reason)));
         self.engines.iter_mut().try_for_each(|cutter| {
-            cutter.engine.take_deltas(|_, _| true);
             cutter.engine.age(self.now_ns);
-            same("flows gone", &gone, &cutter.deltas()).map_err(|what| format!("{cutter:?}: {what}"))
+            same("flows gone", &ended, &cutter.deltas()).map_err(|what| format!("{cutter:?}: {what}"))
         })
     }
 }
@@ -207,14 +211,15 @@ impl Cutter {
         }
     }
 
-    /// Returns the flows removed since the last call.
-    fn deltas(&mut self) -> Vec<(FlowKey, Count)> {
-        let mut gone = Vec::new();
-        self.engine.take_deltas(|_, delta| {
-            gone.push((delta.key, Count { packets: delta.packets, bytes: delta.bytes }));
+    /// Returns what deltas have counted since the last call.
+    fn deltas(&mut self) -> Sums {
+        let mut all = Vec::new();
+        self.engine.take_deltas(|delta| {
+            let hits = Count { packets: delta.packets(), bytes: delta.bytes() };
+            all.push((PipeId(delta.of().pipe), delta.key, hits, delta.reason()));
             true
         });
-        by_flow(gone)
+        sums(all.into_iter())
     }
 
     fn unload(&mut self) {
@@ -291,7 +296,7 @@ fn compare(program: &Program, wanted: &Snapshot, found: &Snapshot) -> Result<(),
 
 fn compare_pipes(wanted: &PipeSnapshot, found: &PipeSnapshot) -> Result<(), String> {
     same("misses", &wanted.misses, &found.misses)?;
-    same("unflowed", &wanted.unflowed_full, &found.unflowed_full)?;
+    compare_accounts(&wanted.account, &found.account)?;
     same("turns", &wanted.turns, &found.turns)?;
     let by_key = |pipe: &PipeSnapshot| -> HashMap<EntryKey, EntrySnapshot> {
         pipe.entries.iter().map(|entry| (entry.key.clone(), entry.clone())).collect()
@@ -310,9 +315,23 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
     if wanted == found { Ok(()) } else { Err(format!("{what}:\n{found:#?}\nnot\n{wanted:#?}")) }
 }
 
-fn by_flow(mut flows: Vec<(FlowKey, Count)>) -> Vec<(FlowKey, Count)> {
-    flows.sort_by_key(|(key, count)| (*key, count.packets, count.bytes));
-    flows
+/// What flows have counted, by pipe, key and reason of their end.
+type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64)>;
+
+/// Adds up flows that have ended; those without packets say nothing.
+fn sums(ended: impl Iterator<Item = (PipeId, FlowKey, Count, DeltaReason)>) -> Sums {
+    let mut sums = Sums::new();
+    for (pipe, key, hits, reason) in ended.filter(|(_, _, hits, _)| hits.packets != 0) {
+        let sum = sums.entry((pipe, key, reason.word())).or_default();
+        *sum = (sum.0 + hits.packets, sum.1 + hits.bytes);
+    }
+    sums
+}
+
+/// Compares where packets were counted; a removed flow's are in the table until its delta is accepted.
+fn compare_accounts(wanted: &FlowAccount, found: &FlowAccount) -> Result<(), String> {
+    let parts = |one: &FlowAccount| (one.met, one.unflowed, one.live + one.given, one.balances());
+    same("counted for flows", &parts(wanted), &parts(found))
 }
 
 /// Invalidates a change in some way.

@@ -3,8 +3,8 @@
 
 use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
-use crate::program::PipeId;
-use table::FlowDelta;
+use crate::pipes::flow::Flows;
+use table::{DeltaReason, FlowDelta};
 
 /// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
 /// whatever the table's size and the pace of breaths.
@@ -32,22 +32,67 @@ impl Engine {
         self.walk.groups.iter_mut().for_each(|group| group.settle(MOVES_PER_TICK, now_ns));
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
-            pipe.age_flows(rows, now_ms, DELTAS_MAX);
+            pipe.age_flows(rows, now_ms);
             pipe.age_entries(rows, now_ms);
         }
+        for flows in &mut self.leaving {
+            flows.end(age_rows(flows.capacity(), elapsed_ms), now_ms, DeltaReason::Removed);
+        }
+        self.forget_drained();
+    }
+
+    /// Lets all removed flows leave at once.
+    pub fn clear_removed(&mut self) {
+        self.each_flows(|flows| flows.set_room(usize::MAX));
+        self.each_flows(|flows| (0..2).for_each(|_| flows.leave_removed(u32::MAX)));
+        for flows in &mut self.leaving {
+            (0..2).for_each(|_| _ = flows.end(u32::MAX, 0, DeltaReason::Removed));
+        }
+        self.each_flows(|flows| flows.set_room(DELTAS_MAX));
     }
 
     /// Ages everything at once.
     pub fn age(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
         self.walk.groups.iter_mut().for_each(|group| group.settle(usize::MAX, now_ns));
+        self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
             // From where the last breath stopped to the last row, and then from the first.
             for _ in 0..2 {
-                pipe.age_flows(u32::MAX, now_ms, usize::MAX);
+                pipe.age_flows(u32::MAX, now_ms);
                 pipe.age_entries(u32::MAX, now_ms);
             }
         }
+        self.clear_removed();
+    }
+
+    /// Lets flows leave the table because the worker stops, as far as there is room for their deltas. Returns
+    /// true when all have left; otherwise the deltas must be taken first.
+    pub fn end_flows(&mut self) -> bool {
+        let now_ms = self.ticked_ms;
+        let mut all = true;
+        self.each_flows(|flows| {
+            flows.end(u32::MAX, now_ms, DeltaReason::Stopped);
+            all &= flows.end(u32::MAX, now_ms, DeltaReason::Stopped);
+        });
+        all
+    }
+
+    fn each_flows(&mut self, each: impl FnMut(&mut Flows)) {
+        let own = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
+        own.chain(self.leaving.iter_mut().map(Box::as_mut)).for_each(each);
+    }
+
+    /// Forgets flows of former programs that have nothing left to give.
+    fn forget_drained(&mut self) {
+        let past = &mut self.past;
+        self.leaving.retain(|flows| {
+            let drained = flows.is_drained();
+            if drained {
+                past.add(&flows.account);
+            }
+            !drained
+        });
     }
 
     /// Returns when the next flow or run-time entry goes if no packet hits it, in nanoseconds. Looks at all
@@ -66,16 +111,16 @@ impl Engine {
         Some(u64::from(least_ms) * NS_PER_MS)
     }
 
-    /// Passes the waiting flow deltas to `sink`, as long as it accepts them, with the pipe of each ([`GONE`]
-    /// for a pipe of an earlier program).
-    pub fn take_deltas(&mut self, mut sink: impl FnMut(PipeId, FlowDelta) -> bool) {
-        let gone = self.departed.iter().take_while(|(pipe, delta)| sink(*pipe, *delta)).count();
-        self.departed.drain(..gone);
-        for (at, pipe) in self.pipes.iter_mut().enumerate() {
-            let Some(flows) = pipe.table.flows_mut() else { continue };
-            let taken = flows.deltas.iter().take_while(|delta| sink(PipeId(at as u16), **delta)).count();
-            flows.deltas.drain(..taken);
-        }
+    /// Returns true while deltas wait.
+    pub fn has_deltas(&mut self) -> bool {
+        let mut any = false;
+        self.each_flows(|flows| any |= flows.has_deltas());
+        any
+    }
+
+    /// Passes the waiting flow deltas to `sink`, as long as it accepts them.
+    pub fn take_deltas(&mut self, mut sink: impl FnMut(FlowDelta) -> bool) {
+        self.each_flows(|flows| flows.take_deltas(&mut sink));
     }
 }
 

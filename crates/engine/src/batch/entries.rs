@@ -64,8 +64,8 @@ impl CompiledPipe {
         let entries = self.table.len();
         let mut report = PipeReport { hits: self.hits, misses: self.misses, entries, ..Default::default() };
         if let Some(flows) = self.table.flows() {
-            report.flows = flows.table.len();
-            report.unflowed_full = flows.unflowed_full;
+            report.flows = flows.live();
+            report.account = flows.account;
         }
         report
     }
@@ -103,12 +103,12 @@ impl CompiledPipe {
         }
     }
 
-    /// Removes idle flows in the next `rows` rows of the flow table. Those with a configured entry start
-    /// anew.
-    pub fn age_flows(&mut self, rows: u32, now_ms: u32, room: usize) {
+    /// Removes idle and removed flows in the next `rows` rows of the flow table. Those with a configured
+    /// entry start anew.
+    pub fn age_flows(&mut self, rows: u32, now_ms: u32) {
         let Some(flows) = self.table.flows_mut() else { return };
         let slab = &self.slab;
-        let gone = flows.age(rows, now_ms, room, |at| !slab.at(at).is_run_time());
+        let gone = flows.age(rows, now_ms, |at| !slab.at(at).is_run_time());
         gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
     }
 

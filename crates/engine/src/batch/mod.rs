@@ -27,8 +27,10 @@ mod walk;
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits};
 use crate::pipes::Making;
+use crate::pipes::flow::Flows;
 use crate::program::{Entry, PipeId, PortId, Program};
-use ::table::{FlowDelta, Patience};
+use crate::snapshot::FlowAccount;
+use ::table::Patience;
 pub use compile::CompileError;
 use compile::CompiledPipe;
 use group::GroupTable;
@@ -38,11 +40,9 @@ pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
 
-/// Most flow deltas kept until they are collected. Ageing pauses at this number, so that none is lost.
+/// Most flow deltas that a pipe keeps until they are collected. Then the counts stay in the flows, and flows in
+/// the table, so that none is lost. A breath may produce as many, and the ring to the collector holds more.
 pub(crate) const DELTAS_MAX: usize = 4096;
-
-/// Stands for the pipe of a flow delta when that pipe no longer exists.
-pub const GONE: PipeId = PipeId(u16::MAX);
 
 /// A compiled program and its state.
 #[derive(Debug)]
@@ -57,8 +57,12 @@ pub struct Engine {
     flows: Option<usize>,
     walk: Walk,
     ticked_ms: u32,
-    /// Deltas of flows that did not survive a swap.
-    departed: Vec<(PipeId, FlowDelta)>,
+    /// Which program this is, counted from 1.
+    generation: u64,
+    /// Flows of former programs, which leave as their deltas are accepted.
+    leaving: Vec<Box<Flows>>,
+    /// Where packets that met FLOW pipes of former programs were counted.
+    past: FlowAccount,
 }
 
 impl Engine {
@@ -74,8 +78,18 @@ impl Engine {
         let pipes = pipes?;
         let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
         let names = program.without_entries();
-        let mut engine =
-            Engine { program: names, shape, pipes, order, flows, walk, ticked_ms: 0, departed: Vec::new() };
+        let mut engine = Engine {
+            program: names,
+            shape,
+            pipes,
+            order,
+            flows,
+            walk,
+            ticked_ms: 0,
+            generation: 1,
+            leaving: Vec::new(),
+            past: FlowAccount::default(),
+        };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
                 // The check of the program has judged where its entries lead.
@@ -125,7 +139,7 @@ impl Engine {
         let flows = self.flows.and_then(|at| self.pipes[at].table.flows());
         let ahead = |source, hash| {
             if let Some(flows) = flows.filter(|flows| flows.source == source) {
-                flows.table.prefetch_bucket(hash);
+                flows.prefetch(hash);
             }
         };
         let good =

@@ -3,8 +3,11 @@
 use super::Engine;
 use super::compile::CompiledPipe;
 use super::group::GroupTable;
+use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, PipeId};
-use crate::snapshot::{BucketReport, Count, EntrySnapshot, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::snapshot::{
+    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot,
+};
 use crate::worker::PipeReport;
 use packet::FlowKey;
 
@@ -55,9 +58,30 @@ impl Engine {
     #[must_use]
     pub fn flows(&self, pipe: PipeId, limit: usize) -> (Vec<FlowSnapshot>, usize) {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());
-        flows.map_or_else(Default::default, |flows| {
-            (flows.snapshots().take(limit).collect(), flows.table.len())
-        })
+        flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.live()))
+    }
+
+    /// Returns where the packets that met FLOW pipes were counted, those of former programs included.
+    #[must_use]
+    pub fn flow_account(&self) -> FlowAccount {
+        let mut sum = self.past;
+        let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
+        flows.chain(self.leaving.iter().map(Box::as_ref)).for_each(|flows| sum.add(&flows.account));
+        sum
+    }
+
+    /// Returns the packets in the counters of flows, by adding up all flows: for tests.
+    #[must_use]
+    pub fn packets_in_flows(&self) -> u64 {
+        let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
+        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets).sum()
+    }
+
+    /// Returns the packets in deltas that wait to be taken, by adding them up.
+    #[must_use]
+    pub fn packets_in_deltas(&self) -> u64 {
+        let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
+        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets_in_deltas).sum()
     }
 
     /// Returns the buckets of every group, with targets by position.
@@ -91,7 +115,7 @@ fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
         misses: pipe.misses,
         entries: entries.collect(),
         flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
-        unflowed_full: flows.map_or(0, |flows| flows.unflowed_full),
+        account: flows.map(|flows| flows.account).unwrap_or_default(),
         turns: pipe.table.turns(),
     }
 }

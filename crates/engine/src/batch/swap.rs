@@ -7,7 +7,7 @@
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::{GroupTable, Held};
 use crate::batch::rows::EntryRow;
-use crate::batch::{Engine, GONE, uses};
+use crate::batch::{Engine, uses};
 use crate::change::EntryKey;
 use crate::check::Shape;
 use crate::pipes::flow::Flows;
@@ -34,27 +34,32 @@ impl Engine {
         let mut report = SwapReport::default();
         self.inherit_shared(old);
         self.inherit_buckets(old);
-        let Engine { program, pipes, shape, departed, .. } = self;
+        self.inherit_flow_records(old);
+        let Engine { program, pipes, shape, leaving, .. } = self;
         let names = Names { old: &old.program, new: program, shape };
-        let renumber = |pipe: PipeId| names.pipe(pipe).unwrap_or(GONE);
-        departed.extend(old.departed.drain(..).map(|(pipe, delta)| (renumber(pipe), delta)));
-        for (at, from) in old.pipes.iter_mut().enumerate() {
+        for from in &mut old.pipes {
             let lost = match pipes.iter().position(|pipe| names.same_shape(&from.shape, &pipe.shape)) {
                 Some(heir) => {
                     let id = PipeId(heir as u16);
                     inherit_pipe((id, pipes), from, &names, &mut report, (now_ns / 1_000_000) as u32)
                 }
-                None => lose_pipe(from),
+                None => (from.entries().len(), from.table.flows().map_or(0, Flows::live)),
             };
             if lost != (0, 0) {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
-            if let Some(flows) = from.table.flows_mut() {
-                let pipe = renumber(PipeId(at as u16));
-                departed.extend(flows.deltas.drain(..).map(|delta| (pipe, delta)));
-            }
+            leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
         }
         report
+    }
+
+    /// Takes over what former programs have left behind, and numbers this one.
+    fn inherit_flow_records(&mut self, old: &mut Engine) {
+        self.generation = old.generation + 1;
+        self.past = old.past;
+        self.leaving.append(&mut old.leaving);
+        let flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
+        flows.for_each(|flows| flows.set_generation(self.generation as u8));
     }
 
     /// Takes over shared counters by name, and meters by name if their numbers are unchanged.
@@ -98,12 +103,6 @@ impl Engine {
     }
 }
 
-/// Counts the entries and removes the flows of a pipe without an heir.
-fn lose_pipe(from: &mut CompiledPipe) -> (usize, usize) {
-    let entries = from.entries().len();
-    (entries, from.table.flows_mut().map_or(0, Flows::forget_all))
-}
-
 fn inherit_pipe(
     (id, pipes): (PipeId, &mut [CompiledPipe]),
     from: &mut CompiledPipe,
@@ -128,7 +127,7 @@ fn inherit_pipe(
     }
     let heir = &mut pipes[at];
     let flows_lost = heir.table.inherit(&mut from.table, &|target| names.target(&from.shape, target), now_ms);
-    report.flows_kept += heir.table.flows().map_or(0, |flows| flows.table.len());
+    report.flows_kept += heir.table.flows().map_or(0, Flows::live);
     (lost, flows_lost)
 }
 

@@ -3,7 +3,7 @@
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
-use super::state::{PipeState, Row};
+use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Pipe, PipeId, PipeKind};
@@ -178,7 +178,10 @@ impl Interpreter {
     ) {
         let state = &self.pipes[id.index()];
         let bytes = packet.bytes.len();
+        let unflowed = |why| Effect::Unflowed { pipe: id, why };
+        answer.effects.push(Effect::Met { pipe: id });
         let Some(key) = packet.key(source) else {
+            answer.effects.push(unflowed(Why::NoKey));
             answer.flow = Some(FlowMet { key: None, known: Known::No });
             answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
             return;
@@ -193,13 +196,16 @@ impl Interpreter {
         if let Some(flow) = flows.flow(id, &key) {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(flow.decision) });
             self.decide(state, &key, flow.decision, answer);
-            if matches!(answer.found, Found::Row(_)) {
-                answer.effects.push(counted);
-            }
+            let hit = matches!(answer.found, Found::Row(_));
+            answer.effects.push(if hit { counted } else { unflowed(Why::NoTarget) });
             return;
         }
         let Some(decision) = self.decision_for(learn, &key, answer) else {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
+            answer.effects.push(unflowed(match learn {
+                Learn::Nothing => Why::Unknown,
+                Learn::Default | Learn::Pin(_) | Learn::Follow(_) => Why::NoTarget,
+            }));
             if learn == Learn::Nothing {
                 let nearest = nearest_flow(&key, &state.rows);
                 answer.found = Found::Miss(Miss { failed: Vec::new(), nearest });
@@ -209,9 +215,12 @@ impl Interpreter {
         self.decide(state, &key, decision, answer);
         let learnt = matches!(answer.found, Found::Row(_));
         let known = match (learnt, flows.is_full(id)) {
-            (false, _) => Known::No,
+            (false, _) => {
+                answer.effects.push(unflowed(Why::NoTarget));
+                Known::No
+            }
             (true, true) => {
-                answer.effects.push(Effect::Unflowed { pipe: id });
+                answer.effects.push(unflowed(Why::Full));
                 Known::Full(decision)
             }
             (true, false) => {

@@ -26,7 +26,7 @@ mod tunnel;
 mod tunnel_headers;
 
 pub use self::meter::MeterState;
-pub use self::state::Effect;
+pub use self::state::{Effect, Ended, Why};
 
 use self::action::act;
 use self::given::GivenState;

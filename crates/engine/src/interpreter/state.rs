@@ -6,9 +6,11 @@ use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::program::{CounterId, Entry, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind};
-use crate::snapshot::{Count, EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
+use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
+use crate::snapshot::{Snapshot, Unflowed};
 use packet::FlowKey;
 use std::collections::BTreeMap;
+use table::DeltaReason;
 
 /// A change of state by a packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,11 +82,44 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// It does not count in a flow, because the table is full.
-    Unflowed {
+    /// It was looked up in a FLOW pipe.
+    Met {
         /// The pipe.
         pipe: PipeId,
     },
+    /// It does not count in a flow.
+    Unflowed {
+        /// The pipe.
+        pipe: PipeId,
+        /// The reason.
+        why: Why,
+    },
+}
+
+/// Why a packet does not count in a flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has no flow key.
+    NoKey,
+    /// Its flow is unknown, and the pipe learns none.
+    Unknown,
+    /// There is no target, or no entry for it.
+    NoTarget,
+    /// The table is full.
+    Full,
+}
+
+/// A flow that has ended, with what it counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// Its pipe.
+    pub pipe: PipeId,
+    /// Its key.
+    pub key: FlowKey,
+    /// What it counted.
+    pub hits: Count,
+    /// Why it ended.
+    pub reason: DeltaReason,
 }
 
 /// State of a pipe.
@@ -95,7 +130,12 @@ pub(super) struct PipeState {
     pub misses: Count,
     /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
-    pub unflowed_full: u64,
+    pub met: u64,
+    pub unflowed: Unflowed,
+    /// What flows counted that have ended since this was last taken.
+    pub ended: Vec<(FlowKey, Count, DeltaReason)>,
+    /// Packets in all flows that ever ended.
+    pub given: u64,
     /// Packets that a HASH pipe has distributed in turn.
     pub turns: u64,
 }
@@ -158,21 +198,23 @@ impl PipeState {
     }
 
     /// Removes an entry, and the flows that were decided for it.
-    fn take(&mut self, at: usize) -> Vec<(FlowKey, Count)> {
+    fn take(&mut self, at: usize) {
         let row = self.rows.remove(at);
-        let Some(&wanted) = row.entry.matches.first() else { return Vec::new() };
-        self.take_flows(|key, flow| match flow.decision {
+        let Some(&wanted) = row.entry.matches.first() else { return };
+        self.end_flows(DeltaReason::Removed, |key, flow| match flow.decision {
             FlowDecision::Default => wanted == EntryMatch::Default,
             FlowDecision::Pinned(target) => wanted == EntryMatch::Target(target),
             FlowDecision::Own => wanted == EntryMatch::Flow(*key),
             FlowDecision::Follow(_) => false,
-        })
+        });
     }
 
-    /// Removes flows.
-    fn take_flows(&mut self, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<(FlowKey, Count)> {
-        let gone = self.flows.extract_if(.., |key, flow| which(key, flow));
-        gone.map(|(key, flow)| (key, flow.hits)).collect()
+    /// Removes flows. Returns their keys.
+    fn end_flows(&mut self, reason: DeltaReason, which: impl Fn(&FlowKey, &FlowRow) -> bool) -> Vec<FlowKey> {
+        let gone: Vec<_> = self.flows.extract_if(.., |key, flow| which(key, flow)).collect();
+        self.given += gone.iter().map(|(_, flow)| flow.hits.packets).sum::<u64>();
+        self.ended.extend(gone.iter().map(|(key, flow)| (*key, flow.hits, reason)));
+        gone.into_iter().map(|(key, _)| key).collect()
     }
 
     /// Handles the expiry of a flow. If it has an entry of its own, a run-time entry is removed too, and a
@@ -200,7 +242,12 @@ impl PipeState {
             misses: self.misses,
             entries: self.rows.iter().map(entry).collect(),
             flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key)).collect(),
-            unflowed_full: self.unflowed_full,
+            account: FlowAccount {
+                met: self.met,
+                live: self.flows.values().map(|flow| flow.hits.packets).sum(),
+                given: self.given,
+                unflowed: self.unflowed,
+            },
             turns: self.turns,
         }
     }
@@ -268,7 +315,16 @@ impl Interpreter {
                         flow.last_ms = now_ms;
                     }
                 }
-                Effect::Unflowed { pipe } => self.pipes[pipe.index()].unflowed_full += 1,
+                Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
+                Effect::Unflowed { pipe, why } => {
+                    let unflowed = &mut self.pipes[pipe.index()].unflowed;
+                    match why {
+                        Why::NoKey => unflowed.no_key += 1,
+                        Why::Unknown => unflowed.unknown += 1,
+                        Why::NoTarget => unflowed.no_target += 1,
+                        Why::Full => unflowed.full += 1,
+                    }
+                }
             }
         }
     }
@@ -375,19 +431,30 @@ impl Interpreter {
         for (pipe, state) in self.program.pipes.iter().zip(&mut self.pipes) {
             let idle = |since: u64, timeout_ns| is_over(now_ms.saturating_sub(since), timeout_ns);
             let entry_timeout = pipe.monitor.idle_timeout_ns;
+            let before = state.ended.len();
             let is_old = |row: &Row| {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
             if let PipeKind::Flow { idle_timeout_ns, .. } = pipe.kind {
-                let old = state.take_flows(|_, flow| idle(flow.last_ms, idle_timeout_ns));
-                old.iter().for_each(|(key, _)| state.after_flow(*key, now_ms));
-                gone.extend(old);
+                let old = state.end_flows(DeltaReason::Aged, |_, flow| idle(flow.last_ms, idle_timeout_ns));
+                old.into_iter().for_each(|key| state.after_flow(key, now_ms));
             }
             while let Some(at) = state.rows.iter().position(is_old) {
-                gone.extend(state.take(at));
+                state.take(at);
             }
+            gone.extend(state.ended[before..].iter().map(|(key, hits, _)| (*key, *hits)));
         }
         gone
+    }
+
+    /// Returns the flows that have ended since this was last called.
+    pub fn take_ended(&mut self) -> Vec<Ended> {
+        let mut all = Vec::new();
+        for (pipe, state) in (0..).map(PipeId).zip(&mut self.pipes) {
+            let ended = state.ended.drain(..);
+            all.extend(ended.map(|(key, hits, reason)| Ended { pipe, key, hits, reason }));
+        }
+        all
     }
 
     /// Returns all counts.

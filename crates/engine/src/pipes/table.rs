@@ -190,6 +190,13 @@ impl Table {
         if let Table::Flow(flows) = self { Some(flows) } else { None }
     }
 
+    /// Takes the flows out of a FLOW pipe that will not run again.
+    pub fn take_flows(&mut self) -> Option<Box<Flows>> {
+        let Table::Flow(flows) = self else { return None };
+        let empty = Box::new(flows.without_flows());
+        Some(std::mem::replace(flows, empty))
+    }
+
     /// Returns how many packets a HASH pipe has distributed in turn.
     #[must_use]
     pub fn turns(&self) -> u64 {

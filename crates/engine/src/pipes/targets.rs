@@ -25,12 +25,6 @@ impl Targets {
         self.rows.get(usize::from(target)).copied().unwrap_or(NO_ROW)
     }
 
-    /// Returns the target that has a row.
-    #[must_use]
-    pub fn target(&self, row: u32) -> Option<u16> {
-        self.rows.iter().position(|&of| of == row).map(|target| target as u16)
-    }
-
     /// Sets the row of the target named by `matches`.
     pub fn insert(&mut self, matches: &[EntryMatch], row: u32) -> Result<(), Refusal> {
         let place = target_of(matches).and_then(|target| self.rows.get_mut(target));

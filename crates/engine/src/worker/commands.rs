@@ -189,6 +189,7 @@ impl Worker {
             stopped += port.close(&mut self.outbox.pools);
         }
         self.outbox.ledger.dropped[DropReason::Stopped as usize] += stopped;
+        self.end_flows();
         self.stopped = true;
     }
 }

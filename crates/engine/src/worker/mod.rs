@@ -29,15 +29,21 @@ pub use report::{PipeReport, PortReport, Report};
 pub use waiting::WAITING_MAX;
 
 use crate::batch::Engine;
-use crate::program::{PipeId, PortId};
-use crate::ring::CarrierSender;
+use crate::program::PortId;
+use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
 use outbox::Outbox;
 use packet::{Batch, DropReason, Pools, Port};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender};
-use table::FlowDelta;
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
 use waiting::Waiting;
+
+/// How long a worker that stops lets the collector read before it goes on.
+const PAUSE_TO_END: Duration = Duration::from_millis(1);
+
+/// How often it does that: five seconds, in which a collector reads many millions of deltas.
+const TURNS_TO_END: u32 = 5_000;
 
 /// One core's share of the data plane.
 pub struct Worker {
@@ -50,10 +56,11 @@ pub struct Worker {
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
     commands: Option<Receiver<Command>>,
-    deltas: Option<SyncSender<(PipeId, FlowDelta)>>,
+    deltas: Option<DeltaSender>,
     breaths: u64,
     breath_times: Breaths,
-    deltas_sent: u64,
+    /// Flow deltas that nobody reads, and their packets.
+    unread: (u64, u64),
     quiet: bool,
     stopped: bool,
 }
@@ -73,7 +80,7 @@ impl Worker {
             deltas: None,
             breaths: 0,
             breath_times: Breaths::default(),
-            deltas_sent: 0,
+            unread: (0, 0),
             quiet: false,
             stopped: false,
         }
@@ -100,9 +107,9 @@ impl Worker {
         self
     }
 
-    /// Sets the channel for flow deltas; without it, they are only counted.
+    /// Sets the ring for flow deltas; without it, they are only counted.
     #[must_use]
-    pub fn with_deltas(mut self, deltas: SyncSender<(PipeId, FlowDelta)>) -> Worker {
+    pub fn with_deltas(mut self, deltas: DeltaSender) -> Worker {
         self.deltas = Some(deltas);
         self
     }
@@ -250,11 +257,27 @@ impl Worker {
     }
 
     fn send_deltas(&mut self) {
-        let (deltas, sent) = (&self.deltas, &mut self.deltas_sent);
-        self.engine.take_deltas(|pipe, delta| {
-            let taken = deltas.as_ref().is_none_or(|deltas| deltas.try_send((pipe, delta)).is_ok());
-            *sent += u64::from(taken);
-            taken
+        let (deltas, unread) = (&mut self.deltas, &mut self.unread);
+        self.engine.take_deltas(|delta| match deltas {
+            Some(ring) => ring.send(delta),
+            None => {
+                *unread = (unread.0 + 1, unread.1 + delta.packets());
+                true
+            }
         });
+    }
+
+    /// Gives the counts of all live flows to the collector, if there is one, and waits for it as it reads.
+    fn end_flows(&mut self) {
+        let mut turns = 0;
+        while self.deltas.as_ref().is_some_and(|ring| !ring.is_abandoned()) && turns < TURNS_TO_END {
+            let all = self.engine.end_flows();
+            self.send_deltas();
+            if all && !self.engine.has_deltas() {
+                break;
+            }
+            turns += 1;
+            std::thread::sleep(PAUSE_TO_END);
+        }
     }
 }

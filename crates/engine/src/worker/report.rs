@@ -1,7 +1,8 @@
 //! A worker's report: frames, ports, pipes, counters.
 
 use super::{Breaths, Worker};
-use crate::snapshot::{BucketReport, Count};
+use crate::ring::DeltaSender;
+use crate::snapshot::{BucketReport, Count, FlowAccount};
 use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 
 /// A worker's report.
@@ -26,8 +27,12 @@ pub struct Report {
     pub pool_copies: u64,
     /// Frames handed to other workers.
     pub handed_over: u64,
-    /// Flow deltas accepted by the collector.
+    /// Flow deltas given to the collector.
     pub deltas: u64,
+    /// Packets in deltas that were given to the collector, or wait for room in its ring.
+    pub deltas_left: u64,
+    /// Where the packets that met FLOW pipes were counted, those of former programs included.
+    pub flows: FlowAccount,
     /// Copies for an app that were not made because its ring had no room; the packets themselves went on.
     pub tee_missed: u64,
 }
@@ -43,8 +48,8 @@ pub struct PipeReport {
     pub hits: u64,
     /// Packets that missed.
     pub misses: Count,
-    /// Packets that did not count in a flow because the table was full (FLOW).
-    pub unflowed_full: u64,
+    /// Where the packets that it looked up were counted (FLOW).
+    pub account: FlowAccount,
 }
 
 /// Report of a port.
@@ -85,7 +90,10 @@ impl Worker {
             breath_times: self.breath_times.clone(),
             pool_copies: self.outbox.pool_copies,
             handed_over: self.hand_over.given,
-            deltas: self.deltas_sent,
+            deltas: self.deltas.as_ref().map_or(0, DeltaSender::sent) + self.unread.0,
+            deltas_left: self.deltas.as_ref().map_or(self.unread.1, DeltaSender::packets)
+                + self.engine.packets_in_deltas(),
+            flows: self.engine.flow_account(),
             tee_missed: self.outbox.tee_missed,
         }
     }

@@ -375,7 +375,7 @@ fn m10_a_full_table_treats_the_packet_as_it_would_have() {
     let second = interpreter.walk(PortId(0), &frame(UDP), 128, 0);
     assert_eq!((second.verdict, known(&second)), (HIT, Known::Full(FlowDecision::Default)));
     let pipe = &interpreter.snapshot().pipes[0];
-    assert_eq!((pipe.unflowed_full, pipe.flows.len(), pipe.entries[0].hits.packets), (1, 1, 2));
+    assert_eq!((pipe.account.unflowed.full, pipe.flows.len(), pipe.entries[0].hits.packets), (1, 1, 2));
     let own = Change::Add { pipe: PipeId(0), entry: Entry::on(EntryMatch::Flow(FlowKey::default())) };
     assert!(matches!(interpreter.apply(&own), Err(ChangeError::Full { .. })), "own entries count too");
 }

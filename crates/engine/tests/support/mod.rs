@@ -19,7 +19,7 @@ pub struct Bench {
     pub program: Program,
     pub engine: Engine,
     pub now_ns: u64,
-    pub deltas: Vec<(PipeId, FlowDelta)>,
+    pub deltas: Vec<FlowDelta>,
     pools: Pools,
     batch: Batch,
     done: Vec<Done>,
@@ -96,12 +96,18 @@ impl Bench {
         report
     }
 
-    fn take_deltas(&mut self) {
-        let deltas = &mut self.deltas;
-        self.engine.take_deltas(|pipe, delta| {
-            deltas.push((pipe, delta));
+    /// Lets removed flows leave, and collects the deltas.
+    pub fn take_deltas(&mut self) {
+        let Bench { deltas, engine, .. } = self;
+        engine.clear_removed();
+        engine.take_deltas(|delta| {
+            deltas.push(delta);
             true
         });
+        let account = engine.flow_account();
+        assert!(account.balances() && account.live == engine.packets_in_flows(), "{account:?}");
+        let given: u64 = deltas.iter().map(FlowDelta::packets).sum();
+        assert_eq!(account.given, given, "{account:?}");
     }
 
     /// The counts of live flows.
@@ -120,8 +126,8 @@ impl Bench {
     pub fn flow_ledger(&mut self) -> BTreeMap<FlowKey, Count> {
         self.take_deltas();
         let mut sums = self.live();
-        for (_, delta) in &self.deltas {
-            let count = Count { packets: delta.packets, bytes: delta.bytes };
+        for delta in &self.deltas {
+            let count = Count { packets: delta.packets(), bytes: delta.bytes() };
             sums.entry(delta.key).or_default().add(count);
         }
         sums.retain(|_, count| *count != Count::default());

@@ -1,31 +1,62 @@
-//! Removes idle flows, a slice of the table at a time.
+//! Flows leave a slice of the table at a time: idle ones, removed ones, and all when the worker stops. A flow
+//! stays until there is room for its delta.
 
 use super::Flows;
-use table::Decision;
+use super::decided::Decided;
+use super::table::{belonging_of, depart};
+use crate::pipes::table::NO_ROW;
+use crate::snapshot::FlowAccount;
+use packet::FlowKey;
+use std::collections::{HashMap, VecDeque};
+use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, Visitor};
+
+/// Rows visited for a new flow while a full table holds flows that are removed already.
+const RECLAIM_ROWS: u32 = 64;
 
 impl Flows {
-    /// Removes idle flows in the next `rows` rows of the flow table, as long as no more than `room` deltas
-    /// wait. Flows with an entry of their own start anew if `stays` holds for their row; the rows of the
-    /// others are returned.
-    pub fn age(&mut self, rows: u32, now_ms: u32, room: usize, stays: impl Fn(u32) -> bool) -> Vec<u32> {
-        let mut gone = Vec::new();
-        if self.timeout_ms == 0 {
-            return gone;
+    /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
+    /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
+    /// returned.
+    pub fn age(&mut self, rows: u32, now_ms: u32, stays: impl Fn(u32) -> bool) -> Vec<u32> {
+        if self.timeout_ms == 0 && self.decided.removed() == 0 {
+            return Vec::new();
         }
-        let first_new = self.deltas.len();
-        self.age_slice(rows, now_ms, room);
-        for at in first_new..self.deltas.len() {
-            let key = self.deltas[at].key;
-            let Some(&row) = self.own.get(&key) else { continue };
-            if stays(row) {
-                // There is room, because it was removed a moment ago.
-                let _ = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms);
-            } else {
-                self.own.remove(&key);
-                gone.push(row);
+        let timeout_ms = self.timeout_ms;
+        // A flow goes when the timeout is exceeded, not when it is reached.
+        let old = |flow: &Flow| timeout_ms != 0 && flow.idle(now_ms) > timeout_ms;
+        let expired = self.visit((rows, now_ms), |flow, own| match old(flow) {
+            false => Fate::Stays,
+            true if own.get(flow.key()).is_some_and(|&row| stays(row)) => Fate::Restarts(DeltaReason::Aged),
+            true => Fate::Goes(DeltaReason::Aged),
+        });
+        let gone = expired.into_iter().filter_map(|key| self.own.remove(&key)).collect::<Vec<u32>>();
+        gone.iter().for_each(|&row| self.decided.remove(row));
+        gone
+    }
+
+    /// Lets the flows in the next `rows` rows leave, for this reason. Returns true when none is left.
+    pub fn end(&mut self, rows: u32, now_ms: u32, reason: DeltaReason) -> bool {
+        self.visit((rows, now_ms), |_, _| Fate::Goes(reason));
+        self.table.is_empty()
+    }
+
+    /// Lets flows that are gone already leave, in the next `rows` rows.
+    pub fn leave_removed(&mut self, rows: u32) {
+        self.visit((rows, 0), |_, _| Fate::Stays);
+    }
+
+    /// Looks in a full table for flows that are gone already, and lets them leave. Returns true if the table
+    /// has room then.
+    #[cold]
+    pub(super) fn reclaim(&mut self) -> bool {
+        let is_full = |flows: &Flows| flows.table.len() == flows.table.capacity();
+        // A slice ends at the last row, so a small table may need another.
+        for _ in 0..2 {
+            if is_full(self) && self.decided.removed() != 0 {
+                self.leave_removed(RECLAIM_ROWS);
             }
         }
-        gone
+        !is_full(self)
     }
 
     /// Returns the age from which flows go, in milliseconds; 0 if they stay.
@@ -39,16 +70,61 @@ impl Flows {
         flows.map(|(_, flow)| self.timeout_ms.saturating_add(1).saturating_sub(flow.idle(now_ms))).min()
     }
 
-    fn age_slice(&mut self, rows: u32, now_ms: u32, room: usize) {
-        let (hash, deltas) = (self.hash, &mut self.deltas);
-        let accept = |delta| {
-            let accepted = deltas.len() < room;
-            if accepted {
-                deltas.push(delta);
+    /// Visits rows: flows that are removed leave, and the others do what `judge` says, which gets the rows of
+    /// flows with an entry of their own. Returns those of these that have aged.
+    fn visit(
+        &mut self,
+        slice: (u32, u32),
+        judge: impl Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate,
+    ) -> Vec<FlowKey> {
+        let Flows { table, hash, decided, own, deltas, room, of, account, .. } = self;
+        let mut leaving =
+            Leaving { decided, own, deltas, room: *room, of: *of, account, judge, aged: Vec::new() };
+        table.sweep(slice, |key| hash.hash(&key.0), &mut leaving);
+        leaving.aged
+    }
+}
+
+/// A visit to flows, some of which leave.
+struct Leaving<'a, Judge> {
+    decided: &'a mut Decided,
+    own: &'a HashMap<FlowKey, u32>,
+    deltas: &'a mut VecDeque<FlowDelta>,
+    room: usize,
+    of: Belonging,
+    account: &'a mut FlowAccount,
+    judge: Judge,
+    /// Keys of aged flows with an entry of their own.
+    aged: Vec<FlowKey>,
+}
+
+impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
+    fn judge(&self, flow: &Flow) -> Fate {
+        match flow.decision() {
+            Decision::Pinned(number) if self.decided.row(number) == NO_ROW => {
+                Fate::Goes(DeltaReason::Removed)
             }
-            accepted
-        };
-        // The table's timeout expires when reached, the pipe's when exceeded.
-        self.table.age(rows, now_ms, self.timeout_ms + 1, |key| hash.hash(&key.0), accept);
+            _ => (self.judge)(flow, self.own),
+        }
+    }
+
+    fn accept(&mut self, flow: &Flow, fate: Fate) -> bool {
+        let (Fate::Goes(reason) | Fate::Restarts(reason)) = fate else { return false };
+        if fate == Fate::Restarts(reason) && flow.packets() == 0 {
+            return true;
+        }
+        if self.deltas.len() >= self.room {
+            return false;
+        }
+        let delta = flow.delta(belonging_of(self.decided, flow, self.of), reason);
+        self.account.give(&delta);
+        self.deltas.push_back(delta);
+        if fate == Fate::Goes(reason) {
+            depart(self.decided, flow);
+            if reason == DeltaReason::Aged && self.own.contains_key(flow.key()) {
+                self.aged.push(*flow.key());
+            }
+        }
+        true
     }
 }

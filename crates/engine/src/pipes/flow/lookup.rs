@@ -5,7 +5,7 @@ use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
 use crate::program::GroupId;
 use packet::Bits;
-use table::{Decision, Flow, NO_TARGET};
+use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
 impl Flows {
     /// Returns the packets of known flows and of those learnt now, and counts them in their flows.
@@ -14,31 +14,75 @@ impl Flows {
         if !look.live {
             return self.peek(look);
         }
-        let (batch, packets, now_ms) = (look.batch, look.packets, look.now_ms);
+        let packets = look.packets;
         let keys = packets.keys(self.source);
         let able = look.list & keys.known;
+        self.account.met += u64::from(look.list.count_ones());
+        self.account.unflowed.no_key += u64::from((look.list & !able).count_ones());
         let mut flows = [0; 64];
-        let mut hits = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
-        let known = hits;
-        if self.learn != Learn::Nothing {
+        let known = self.table.lookup_batch(&keys.key, &keys.table, able, &mut flows);
+        let (mut hits, gone) = self.rows_of_flows(known, &flows, look);
+        let strange = able & !known | gone;
+        if self.learn != Learn::Nothing || self.own_missing {
             // In arrival order, so that what one packet learns is found by the next.
-            for slot in Bits(able & !known) {
+            for slot in Bits(strange) {
                 hits |= u64::from(self.learn_one(slot, look, &mut flows)) << slot;
             }
+        } else {
+            self.account.unflowed.unknown += u64::from(strange.count_ones());
         }
-        for slot in Bits(known) {
-            look.rows[slot] = self.row_of_flow(flows[slot], packets, slot, look);
-            if look.rows[slot] == NO_ROW {
-                hits &= !(1 << slot);
-                look.without_target(1 << slot);
-            }
-        }
-        for slot in Bits(hits) {
-            if flows[slot] != NO_ROW {
-                self.deltas.extend(self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms));
-            }
-        }
+        self.count(hits, &flows, look);
         Hits::Each(hits)
+    }
+
+    /// Finds the rows of the packets whose flows were found. Returns those that have a row, and those whose
+    /// flows are gone.
+    #[inline(always)]
+    fn rows_of_flows(&mut self, known: u64, flows: &[u32; 64], look: &mut Lookup<'_>) -> (u64, u64) {
+        let (mut hits, mut gone) = (0, 0);
+        for slot in Bits(known) {
+            let row = self.row_of_flow(flows[slot], slot, look);
+            gone |= u64::from(row.is_none()) << slot;
+            look.rows[slot] = row.unwrap_or(NO_ROW);
+            hits |= u64::from(look.rows[slot] != NO_ROW) << slot;
+        }
+        let without = known & !hits & !gone;
+        if without != 0 {
+            self.without_target(without, look);
+        }
+        (hits, gone)
+    }
+
+    /// Returns the row for a packet of a flow, [`NO_ROW`] if there is no target for it. `None` if the flow is
+    /// gone.
+    #[inline(always)]
+    fn row_of_flow(&self, at: u32, slot: usize, look: &Lookup<'_>) -> Option<u32> {
+        match self.table.flow(at).map(Flow::decision) {
+            Some(Decision::Pinned(number)) => Some(self.decided.row(number)).filter(|&row| row != NO_ROW),
+            // A FLOW pipe has a single group, whatever its number in the program.
+            Some(Decision::Group(_)) => Some(self.follow(slot, look)),
+            Some(Decision::Cached(_)) | None => Some(NO_ROW),
+        }
+    }
+
+    /// Counts packets in their flows.
+    #[inline(always)]
+    fn count(&mut self, hits: u64, flows: &[u32; 64], look: &Lookup<'_>) {
+        let (batch, now_ms) = (look.batch, look.now_ms);
+        for slot in Bits(hits) {
+            if flows[slot] == NO_ROW {
+                continue;
+            }
+            self.account.live += 1;
+            match self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms) {
+                Counted::Yes => {}
+                Counted::High => self.relieve(flows[slot], now_ms),
+                Counted::No => {
+                    self.account.live -= 1;
+                    self.account.unflowed.delta += 1;
+                }
+            }
+        }
     }
 
     /// Like `lookup`, without learning or counting.
@@ -46,10 +90,11 @@ impl Flows {
         let (packets, mut hits) = (look.packets, 0);
         let keys = packets.keys(self.source);
         for slot in Bits(look.list & keys.known) {
-            let row = match self.table.get(keys.table[slot], &keys.key[slot]) {
-                Some(flow) => self.row_of_flow(flow, packets, slot, look),
-                None if self.learn == Learn::Nothing => continue,
-                None => self.decide(packets, slot, look).map_or(NO_ROW, |(_, row)| row),
+            let known = self.table.get(keys.table[slot], &keys.key[slot]);
+            let row = match known.and_then(|at| self.row_of_flow(at, slot, look)) {
+                Some(row) => row,
+                None if self.learns_nothing_for(slot, packets) => continue,
+                None => self.decide(slot, look).map_or(NO_ROW, |(_, row)| row),
             };
             if row == NO_ROW {
                 look.without_target(1 << slot);
@@ -61,16 +106,10 @@ impl Flows {
         Hits::Each(hits)
     }
 
+    /// Returns the row of the target that the group's buckets give a packet now.
     #[inline]
-    fn row_of_flow(&self, flow: u32, packets: &Packets, slot: usize, look: &Lookup<'_>) -> u32 {
-        match self.table.flow(flow).map(Flow::decision) {
-            Some(Decision::Pinned(row)) => row,
-            // A FLOW pipe has a single group, whatever its number in the program.
-            Some(Decision::Group(_)) => {
-                self.learn.group().map_or(NO_ROW, |group| self.pick(group, packets, slot, look))
-            }
-            Some(Decision::Cached(_)) | None => NO_ROW,
-        }
+    fn follow(&self, slot: usize, look: &Lookup<'_>) -> u32 {
+        self.learn.group().map_or(NO_ROW, |group| self.pick(group, look.packets, slot, look))
     }
 
     /// Returns the row of the target that the group's buckets give a packet.
@@ -81,43 +120,82 @@ impl Flows {
     }
 
     /// Returns the decision for a packet of a new flow, and the row it selects now.
-    fn decide(&self, packets: &Packets, slot: usize, look: &Lookup<'_>) -> Option<(Decision, u32)> {
-        let (decision, row) = match self.learn {
-            Learn::Nothing => return None,
-            Learn::Default => (Decision::Pinned(self.default_row), self.default_row),
-            Learn::Pin(group) => {
-                let row = self.pick(group, packets, slot, look);
-                (Decision::Pinned(row), row)
+    fn decide(&self, slot: usize, look: &Lookup<'_>) -> Option<(Decision, u32)> {
+        let own = if self.own_missing { self.own_row(slot, look.packets) } else { None };
+        let row = match (own, self.learn) {
+            (Some(row), _) => row,
+            (None, Learn::Nothing) => return None,
+            (None, Learn::Default) => self.default_row,
+            (None, Learn::Pin(group)) => self.pick(group, look.packets, slot, look),
+            (None, Learn::Follow(group)) => {
+                let row = self.pick(group, look.packets, slot, look);
+                return (row != NO_ROW).then_some((Decision::Group(0), row));
             }
-            Learn::Follow(group) => (Decision::Group(0), self.pick(group, packets, slot, look)),
         };
-        (row != NO_ROW).then_some((decision, row))
+        Some((Decision::Pinned(self.decided.of_row(row)?), row))
     }
 
+    /// Returns the row of the entry that a packet's flow has of its own.
+    fn own_row(&self, slot: usize, packets: &Packets) -> Option<u32> {
+        self.own.get(&packets.keys(self.source).key[slot]).copied()
+    }
+
+    fn learns_nothing_for(&self, slot: usize, packets: &Packets) -> bool {
+        self.learn == Learn::Nothing && !(self.own_missing && self.own_row(slot, packets).is_some())
+    }
+
+    /// Handles a packet whose flow was not known, or gone, when its batch came. Returns true if it has a row.
     fn learn_one(&mut self, slot: usize, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> bool {
         let packets = look.packets;
         let keys = packets.keys(self.source);
         let (hash, key) = (keys.table[slot], &keys.key[slot]);
-        if let Some(flow) = self.table.get(hash, key) {
-            flows[slot] = flow;
-            look.rows[slot] = self.row_of_flow(flow, packets, slot, look);
-            if look.rows[slot] == NO_ROW {
-                look.without_target(1 << slot);
+        let mut refused = false;
+        if let Some(at) = self.table.get(hash, key) {
+            if let Some(row) = self.row_of_flow(at, slot, look) {
+                (look.rows[slot], flows[slot]) = (row, at);
+                if row == NO_ROW {
+                    self.without_target(1 << slot, look);
+                }
+                return row != NO_ROW;
             }
-            return look.rows[slot] != NO_ROW;
+            refused = !self.clear(at, DeltaReason::Removed);
         }
-        let Some((decision, row)) = self.decide(packets, slot, look) else {
-            look.without_target(1 << slot);
+        if self.learns_nothing_for(slot, packets) {
+            self.account.unflowed.unknown += 1;
+            return false;
+        }
+        let Some((decision, row)) = self.decide(slot, look) else {
+            self.without_target(1 << slot, look);
             return false;
         };
         look.rows[slot] = row;
-        flows[slot] = match self.table.learn(hash, key, decision, look.now_ms) {
-            Ok(flow) => flow,
-            Err(table::Full) => {
-                self.unflowed_full += 1;
-                NO_ROW
-            }
-        };
+        flows[slot] = NO_ROW;
+        if refused {
+            self.account.unflowed.delta += 1;
+        } else if let Some(at) = self.learn(hash, key, decision, look.now_ms) {
+            flows[slot] = at;
+        } else {
+            self.account.unflowed.full += 1;
+        }
         true
+    }
+
+    /// Writes a flow, if there is room.
+    fn learn(&mut self, hash: u64, key: &packet::FlowKey, decision: Decision, now_ms: u32) -> Option<u32> {
+        let mut learnt = self.table.learn(hash, key, decision, now_ms);
+        if learnt.is_err() && self.reclaim() {
+            learnt = self.table.learn(hash, key, decision, now_ms);
+        }
+        if let (Ok(_), Decision::Pinned(number)) = (learnt, decision) {
+            self.decided.joined(number);
+        }
+        learnt.ok()
+    }
+
+    /// Drops packets for which there is no target.
+    #[cold]
+    fn without_target(&mut self, list: u64, look: &mut Lookup<'_>) {
+        self.account.unflowed.no_target += u64::from(list.count_ones());
+        look.without_target(list);
     }
 }

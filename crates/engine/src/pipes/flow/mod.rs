@@ -2,6 +2,7 @@
 
 mod age;
 mod check;
+mod decided;
 mod lookup;
 mod swap;
 mod table;

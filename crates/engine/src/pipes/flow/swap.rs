@@ -1,31 +1,28 @@
-//! Flows survive a swap of the program if their target does.
+//! Flows survive a swap of the program if their target does. A swap does not touch them: it leads the numbers
+//! of their decisions to the new rows ([`super::decided`]).
 
 use super::Flows;
+use super::table::depart;
 use crate::pipes::table::NO_ROW;
+use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::collections::HashMap;
 use table::{Decision, DeltaReason, Flow};
 
 impl Flows {
-    /// Takes over the flows of the predecessor and maps their decisions to rows of this pipe. Flows whose
-    /// target is gone are removed; returns how many.
+    /// Takes over the flows of the predecessor and leads their decisions to rows of this pipe. What finds no
+    /// room stays in the predecessor, which must be drained. Returns how many flows are gone.
     pub fn inherit(&mut self, old: &mut Flows, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
-        self.unflowed_full = old.unflowed_full;
-        let mut gone = self.move_flows(old);
         let row_now = self.rows_now(old, target);
-        let all: Vec<(u32, Decision)> = self.table.iter().map(|(at, flow)| (at, flow.decision())).collect();
-        for (at, decision) in all {
-            let Decision::Pinned(row) = decision else { continue };
-            match row_now.get(&row) {
-                Some(&now) => {
-                    self.table.pin(at, Decision::Pinned(now));
-                }
-                None => {
-                    self.forget(at, DeltaReason::Removed);
-                    gone += 1;
-                }
-            }
+        let mut gone = 0;
+        if old.table.capacity() == self.table.capacity() {
+            std::mem::swap(&mut self.table, &mut old.table);
+            gone += self.decided.inherit(std::mem::take(&mut old.decided), |row| row_now.get(&row).copied());
+            self.account = std::mem::take(&mut old.account);
+        } else {
+            gone += self.move_flows(old, &row_now);
         }
+        std::mem::swap(&mut self.deltas, &mut old.deltas);
         gone + self.enter_own(now_ms)
     }
 
@@ -37,53 +34,53 @@ impl Flows {
         all.filter(|&(before, now)| before != NO_ROW && now != NO_ROW).collect()
     }
 
-    /// Moves the flow table as a whole or, into one of another capacity, flow by flow. Returns how many found
-    /// no room.
-    fn move_flows(&mut self, old: &mut Flows) -> usize {
-        if old.table.capacity() == self.table.capacity() {
-            std::mem::swap(&mut self.table, &mut old.table);
-            return 0;
-        }
-        let hash = self.hash;
-        // The new table has only flows of its own entries, which have counted nothing yet.
-        self.table.flush(DeltaReason::Removed, |key| hash.hash(&key.0), |_| true);
-        let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
-        for (at, flow) in all {
-            if self.table.adopt(self.hash(flow.key()), &flow).is_ok() {
-                let _moved = old.table.remove(at, DeltaReason::Removed, |key| hash.hash(&key.0));
+    /// Moves flows, one by one, into a table of another capacity. Returns how many are gone.
+    fn move_flows(&mut self, old: &mut Flows, row_now: &HashMap<u32, u32>) -> usize {
+        let (before, hash) = (old.live(), self.hash);
+        // So far there are only flows of entries, which have counted nothing.
+        for key in self.own.keys() {
+            if let Some(at) = self.table.get(self.hash(key), key) {
+                self.table.remove(at, |key| hash.hash(&key.0), |_| true);
             }
         }
-        old.forget_all()
+        self.decided.inherit(old.decided.without_flows(), |row| row_now.get(&row).copied());
+        let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
+        let mut moved = 0;
+        for (at, flow) in all {
+            if !old.is_alive(&flow) || !self.is_alive(&flow) {
+                continue;
+            }
+            if self.table.adopt(self.hash(flow.key()), &flow).is_ok() {
+                moved += flow.packets();
+                old.table.remove(at, |key| hash.hash(&key.0), |_| true);
+                depart(&mut old.decided, &flow);
+                if let Decision::Pinned(number) = flow.decision() {
+                    self.decided.joined(number);
+                }
+            }
+        }
+        self.account = old.account.without(old.account.live - moved);
+        old.account = FlowAccount {
+            met: old.account.live - moved,
+            live: old.account.live - moved,
+            ..FlowAccount::default()
+        };
+        before - self.live()
     }
 
-    /// Inserts own flows that were not flows before. Returns how many others were removed to make room.
+    /// Inserts flows of entries that were not flows before. Returns how many others were removed to make
+    /// room.
     fn enter_own(&mut self, now_ms: u32) -> usize {
         let own: Vec<(FlowKey, u32)> = self.own.iter().map(|(key, row)| (*key, *row)).collect();
         let mut gone = 0;
         for (key, row) in own {
-            loop {
-                if let Ok(at) = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms) {
-                    self.table.pin(at, Decision::Pinned(row));
-                    break;
-                }
+            if self.table.get(self.hash(&key), &key).is_none() && self.table.len() == self.table.capacity() {
                 let other =
                     self.table.iter().find(|(_, flow)| !self.own.contains_key(flow.key())).map(|(at, _)| at);
-                let Some(other) = other else { break };
-                self.forget(other, DeltaReason::Evicted);
-                gone += 1;
+                gone += usize::from(other.is_some_and(|at| self.clear(at, DeltaReason::Evicted)));
             }
+            self.begin_own(&key, row, now_ms);
         }
         gone
-    }
-
-    /// Removes every flow, leaving its delta. Returns how many there were.
-    pub fn forget_all(&mut self) -> usize {
-        let (hash, count, deltas) = (self.hash, self.table.len(), &mut self.deltas);
-        let keep = |delta| {
-            deltas.push(delta);
-            true
-        };
-        self.table.flush(DeltaReason::Removed, |key| hash.hash(&key.0), keep);
-        count
     }
 }

@@ -1,16 +1,18 @@
 //! The flow table, and the rows that its decisions refer to.
 
 use super::Learn;
+use super::decided::Decided;
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
 use crate::change::EntryKey;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, EntryMatch, Pipe, Program};
-use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
+use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot};
 use packet::{FlowKey, KeySource, TableHash};
-use std::collections::HashMap;
-use table::{Decision, DeltaReason, Flow, FlowDelta, FlowTable};
+use std::collections::{HashMap, VecDeque};
+use table::delta::TARGET_MAX;
+use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowTable, NO_DELTA_TARGET};
 
 /// The flows of a pipe.
 #[derive(Debug)]
@@ -18,14 +20,24 @@ pub struct Flows {
     pub source: KeySource,
     pub(super) learn: Learn,
     pub(super) timeout_ms: u32,
-    pub table: FlowTable,
+    pub(super) table: FlowTable,
     pub(super) hash: TableHash,
     pub(super) default_row: u32,
     pub(super) targets: Targets,
+    /// The rows that flows were decided for.
+    pub(super) decided: Decided,
     /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
-    pub unflowed_full: u64,
-    pub deltas: Vec<FlowDelta>,
+    /// Whether an entry's flow found no room in the table when its entry came.
+    pub(super) own_missing: bool,
+    /// What a flow belongs to that was not decided for a target.
+    pub(super) of: Belonging,
+    /// The number of the first target of its group.
+    pub(super) first_target: u32,
+    pub account: FlowAccount,
+    pub(super) deltas: VecDeque<FlowDelta>,
+    /// How many deltas may wait.
+    pub(super) room: usize,
 }
 
 impl Flows {
@@ -40,7 +52,11 @@ impl Flows {
         hash: TableHash,
     ) -> Result<Flows, CompileError> {
         compile::fields(pipe, |_| None)?;
-        let targets = learn.group().map_or(0, |group| program.groups[group.index()].targets.len());
+        let count = |group: &crate::program::Group| group.targets.len();
+        let group = learn.group();
+        let targets = group.map_or(0, |group| count(&program.groups[group.index()]));
+        let before = group.map_or(&[][..], |group| &program.groups[..group.index()]);
+        let number = program.pipe_named(&pipe.name).unwrap_or_default();
         Ok(Flows {
             source,
             learn,
@@ -49,10 +65,34 @@ impl Flows {
             hash,
             default_row: NO_ROW,
             targets: Targets::new(targets),
+            decided: Decided::default(),
             own: HashMap::new(),
-            unflowed_full: 0,
-            deltas: Vec::with_capacity(DELTAS_MAX),
+            own_missing: false,
+            of: Belonging { generation: 1, pipe: number.0, target: NO_DELTA_TARGET },
+            first_target: before.iter().map(count).sum::<usize>() as u32,
+            account: FlowAccount::default(),
+            deltas: VecDeque::with_capacity(DELTAS_MAX),
+            room: DELTAS_MAX,
         })
+    }
+
+    /// Returns the same without flows, entries and room.
+    #[must_use]
+    pub fn without_flows(&self) -> Flows {
+        Flows {
+            table: FlowTable::with_capacity(0),
+            decided: Decided::default(),
+            own: HashMap::new(),
+            targets: Targets::new(0),
+            deltas: VecDeque::new(),
+            ..*self
+        }
+    }
+
+    /// Returns the number of flows that fit.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.table.capacity() as u32
     }
 
     /// Returns the hash of a flow.
@@ -61,22 +101,57 @@ impl Flows {
         self.hash.hash(&key.0)
     }
 
+    /// Prefetches the cache line where the look-up of a hash begins.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        self.table.prefetch_bucket(hash);
+    }
+
     /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
         match entry.matches[0] {
-            EntryMatch::Default if self.default_row == NO_ROW => self.default_row = row,
-            EntryMatch::Default => return Err(Refusal::Exists),
+            EntryMatch::Default if self.default_row != NO_ROW => return Err(Refusal::Exists),
             EntryMatch::Flow(key) if self.own.contains_key(&key) => return Err(Refusal::Exists),
+            EntryMatch::Default => self.default_row = row,
             EntryMatch::Flow(key) => {
-                let learnt = self.table.learn(self.hash(&key), &key, Decision::Pinned(row), now_ms);
-                let flow = learnt.map_err(|table::Full| Refusal::Full)?;
-                // A flow learnt earlier is taken over with its counts.
-                self.table.pin(flow, Decision::Pinned(row));
+                self.make_room(&key);
+                let known = self.table.get(self.hash(&key), &key).is_some();
+                if !known && self.live() >= self.table.capacity() {
+                    return Err(Refusal::Full);
+                }
+                self.decided.add(row, self.of);
+                self.begin_own(&key, row, now_ms);
                 self.own.insert(key, row);
+                return Ok(());
             }
-            _ => return self.targets.insert(&entry.matches, row),
+            _ => self.targets.insert(&entry.matches, row)?,
         }
+        self.decided.add(row, self.belonging(&entry.matches));
         Ok(())
+    }
+
+    /// Lets the flow of an entry begin. A flow learnt earlier is taken over with its counts. If the table is
+    /// full of flows that wait for their deltas, the flow begins with its first packet.
+    pub(super) fn begin_own(&mut self, key: &FlowKey, row: u32, now_ms: u32) {
+        let Some(number) = self.decided.of_row(row) else { return };
+        let hash = self.hash(key);
+        if let Some(at) = self.table.get(hash, key) {
+            self.leave(at);
+            self.table.pin(at, Decision::Pinned(number));
+        } else if self.table.learn(hash, key, Decision::Pinned(number), now_ms).is_err() {
+            self.own_missing = true;
+            return;
+        }
+        self.decided.joined(number);
+    }
+
+    /// What the flows of an entry belong to.
+    fn belonging(&self, matches: &[EntryMatch]) -> Belonging {
+        let target = match matches.first() {
+            Some(EntryMatch::Target(target)) => self.first_target + u32::from(*target),
+            _ => NO_DELTA_TARGET,
+        };
+        Belonging { target: if target <= TARGET_MAX { target } else { NO_DELTA_TARGET }, ..self.of }
     }
 
     /// Returns the row of an entry.
@@ -89,25 +164,16 @@ impl Flows {
         }
     }
 
-    /// Removes an entry, and the flows whose decision refers to it. Returns its row.
+    /// Removes an entry. The flows that were decided for it are gone from now on, and leave the table as
+    /// their deltas are accepted. Returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         let row = self.find(key)?;
         match key.matches.first()? {
-            EntryMatch::Default => {
-                self.forget_flows_of(row);
-                self.default_row = NO_ROW;
-            }
-            EntryMatch::Flow(flow) => {
-                self.own.remove(flow);
-                if let Some(at) = self.table.get(self.hash(flow), flow) {
-                    self.forget(at, DeltaReason::Removed);
-                }
-            }
-            _ => {
-                self.forget_flows_of(row);
-                self.targets.remove(&key.matches);
-            }
+            EntryMatch::Default => self.default_row = NO_ROW,
+            EntryMatch::Flow(flow) => drop(self.own.remove(flow)),
+            _ => drop(self.targets.remove(&key.matches)),
         }
+        self.decided.remove(row);
         Some(row)
     }
 
@@ -128,36 +194,129 @@ impl Flows {
         self.targets.iter().count() + self.own.len() + usize::from(self.default_row != NO_ROW)
     }
 
-    /// Removes the flows whose decision refers to a row that is about to be removed.
-    fn forget_flows_of(&mut self, row: u32) {
-        let named = |flow: &Flow| flow.decision() == Decision::Pinned(row);
-        let gone: Vec<u32> = self.table.iter().filter(|(_, flow)| named(flow)).map(|(at, _)| at).collect();
-        gone.into_iter().for_each(|at| self.forget(at, DeltaReason::Removed));
+    /// Returns the number of live flows, without those that are removed and wait for their deltas.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.table.len() - self.decided.removed()
     }
 
-    /// Removes a flow, leaving its delta.
-    pub(super) fn forget(&mut self, at: u32, reason: DeltaReason) {
-        let hash = self.hash;
-        self.deltas.extend(self.table.remove(at, reason, |key| hash.hash(&key.0)));
+    /// Returns true if no counts and no deltas are left.
+    pub fn is_drained(&self) -> bool {
+        self.account.live == 0 && self.deltas.is_empty()
+    }
+
+    /// Returns true if a flow is live, and not removed.
+    #[inline]
+    pub(super) fn is_alive(&self, flow: &Flow) -> bool {
+        match flow.decision() {
+            Decision::Pinned(number) => self.decided.row(number) != NO_ROW,
+            Decision::Group(_) | Decision::Cached(_) => true,
+        }
+    }
+
+    /// Removes a flow if there is room for its delta.
+    pub(super) fn clear(&mut self, at: u32, reason: DeltaReason) -> bool {
+        let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
+        table.remove(
+            at,
+            |key| hash.hash(&key.0),
+            |flow| {
+                let accepted = deltas.len() < *room;
+                if accepted {
+                    let delta = flow.delta(belonging_of(decided, flow, *of), reason);
+                    account.give(&delta);
+                    deltas.push_back(delta);
+                    depart(decided, flow);
+                }
+                accepted
+            },
+        )
+    }
+
+    /// Gives the counts of a flow whose counters are getting full, if there is room for its delta.
+    #[cold]
+    pub(super) fn relieve(&mut self, at: u32, now_ms: u32) {
+        let Flows { table, decided, deltas, room, of, account, .. } = self;
+        table.give(at, now_ms, |flow| {
+            let accepted = deltas.len() < *room;
+            if accepted {
+                let delta = flow.delta(belonging_of(decided, flow, *of), DeltaReason::Overflow);
+                account.give(&delta);
+                deltas.push_back(delta);
+            }
+            accepted
+        });
+    }
+
+    /// Counts that a flow is not decided as before.
+    fn leave(&mut self, at: u32) {
+        if let Some(flow) = self.table.flow(at) {
+            depart(&mut self.decided, flow);
+        }
+    }
+
+    /// If a removed flow has this key, or a full table holds removed flows, lets one leave, so that there is
+    /// room for a flow with this key.
+    fn make_room(&mut self, key: &FlowKey) {
+        match self.table.get(self.hash(key), key) {
+            Some(at) if self.table.flow(at).is_some_and(|flow| !self.is_alive(flow)) => {
+                self.clear(at, DeltaReason::Removed);
+            }
+            None if self.table.len() == self.table.capacity() => _ = self.reclaim(),
+            _ => {}
+        }
+    }
+
+    /// Passes the waiting deltas to `sink`, as long as it accepts them.
+    pub fn take_deltas(&mut self, mut sink: impl FnMut(FlowDelta) -> bool) {
+        while self.deltas.front().is_some_and(|delta| sink(*delta)) {
+            self.deltas.pop_front();
+        }
+    }
+
+    /// Returns true while deltas wait.
+    pub fn has_deltas(&self) -> bool {
+        !self.deltas.is_empty()
+    }
+
+    /// Returns the packets in the deltas that wait.
+    pub fn packets_in_deltas(&self) -> u64 {
+        self.deltas.iter().map(FlowDelta::packets).sum()
+    }
+
+    /// Sets how many deltas may wait; more may need memory.
+    pub fn set_room(&mut self, room: usize) {
+        self.room = room;
+    }
+
+    /// Sets the generation of the program.
+    pub fn set_generation(&mut self, generation: u8) {
+        self.of.generation = generation;
+        self.decided.set_generation(generation);
     }
 
     /// Returns one live flow.
     #[must_use]
     pub fn snapshot(&self, key: &FlowKey) -> Option<FlowSnapshot> {
         let at = self.table.get(self.hash(key), key)?;
-        self.table.flow(at).map(|flow| self.seen(flow))
+        self.table.flow(at).filter(|flow| self.is_alive(flow)).map(|flow| self.seen(flow))
     }
 
     /// Iterates over all live flows.
     pub fn snapshots(&self) -> impl Iterator<Item = FlowSnapshot> {
-        self.table.iter().map(|(_, flow)| self.seen(flow))
+        self.table.iter().filter(|(_, flow)| self.is_alive(flow)).map(|(_, flow)| self.seen(flow))
     }
 
     fn seen(&self, flow: &Flow) -> FlowSnapshot {
         let decision = match flow.decision() {
             _ if self.own.contains_key(flow.key()) => FlowDecision::Own,
-            Decision::Pinned(row) if row == self.default_row => FlowDecision::Default,
-            Decision::Pinned(row) => self.targets.target(row).map_or(FlowDecision::Own, FlowDecision::Pinned),
+            Decision::Pinned(number) if self.decided.row(number) == self.default_row => FlowDecision::Default,
+            Decision::Pinned(number) => match self.decided.belonging(number) {
+                Some(of) if of.target != NO_DELTA_TARGET => {
+                    FlowDecision::Pinned((of.target - self.first_target) as u16)
+                }
+                _ => FlowDecision::Own,
+            },
             Decision::Group(_) | Decision::Cached(_) => {
                 FlowDecision::Follow(self.learn.group().unwrap_or_default())
             }
@@ -169,5 +328,26 @@ impl Flows {
             first_ms: flow.first(),
             last_ms: flow.last(),
         }
+    }
+
+    /// Returns the packets in the counters of the table, by adding them up: for tests.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        self.table.iter().map(|(_, flow)| flow.packets()).sum()
+    }
+}
+
+/// Returns what a flow belongs to; `of` if it was not decided for an entry.
+pub(super) fn belonging_of(decided: &Decided, flow: &Flow, of: Belonging) -> Belonging {
+    match flow.decision() {
+        Decision::Pinned(number) => decided.belonging(number).unwrap_or(of),
+        Decision::Group(_) | Decision::Cached(_) => of,
+    }
+}
+
+/// Counts that a flow has left what it was decided for.
+pub(super) fn depart(decided: &mut Decided, flow: &Flow) {
+    if let Decision::Pinned(number) = flow.decision() {
+        decided.left(number);
     }
 }

@@ -1,0 +1,174 @@
+//! What a flow has counted: the record that leaves the table, and one cache line.
+//!
+//! A delta names its flow, and what the flow was decided for, by numbers that last: the pipe and the target of
+//! a generation of the program, never a row, which may be another flow's when the delta is read. Counters of
+//! a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
+//! [`BYTES_MAX`]).
+
+use packet::FlowKey;
+
+/// The most packets of a delta, and of a row: at 148.8 million packets per second half of it takes 14 s.
+pub const PACKETS_MAX: u64 = u32::MAX as u64;
+
+/// The most bytes of a delta, and of a row: at 100 Gb/s half of it takes 44 s.
+pub const BYTES_MAX: u64 = (1 << 40) - 1;
+
+/// The largest number of a target in a delta. Targets are numbered over all groups of a program, in order.
+pub const TARGET_MAX: u32 = (1 << TARGET_BITS) - 2;
+
+/// In the place of a target's number: the flow was not decided for a target.
+pub const NO_DELTA_TARGET: u32 = (1 << TARGET_BITS) - 1;
+
+const TARGET_BITS: u32 = 20;
+const GENERATION_SHIFT: u32 = TARGET_BITS;
+const REASON_SHIFT: u32 = TARGET_BITS + 8;
+
+/// Why a delta was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeltaReason {
+    /// No frame arrived within the timeout.
+    Aged,
+    /// The flow made room for another one.
+    Evicted,
+    /// The flow's entry, target or pipe was removed.
+    Removed,
+    /// A counter was getting full; the flow lives on.
+    Overflow,
+    /// The first packet of a flow, before it is counted: the delta has no counts.
+    First,
+    /// The worker has stopped.
+    Stopped,
+}
+
+impl DeltaReason {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [DeltaReason; 6] = [
+        DeltaReason::Aged,
+        DeltaReason::Evicted,
+        DeltaReason::Removed,
+        DeltaReason::Overflow,
+        DeltaReason::First,
+        DeltaReason::Stopped,
+    ];
+
+    /// Returns its name in tables and JSON.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            DeltaReason::Aged => "aged",
+            DeltaReason::Evicted => "evicted",
+            DeltaReason::Removed => "removed",
+            DeltaReason::Overflow => "overflow",
+            DeltaReason::First => "first",
+            DeltaReason::Stopped => "stopped",
+        }
+    }
+}
+
+/// What a flow belongs to, by the numbers of one generation of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Belonging {
+    /// The generation, modulo 256.
+    pub generation: u8,
+    /// The pipe.
+    pub pipe: u16,
+    /// The target, or [`NO_DELTA_TARGET`].
+    pub target: u32,
+}
+
+/// What a flow has counted since its last delta.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "frames were counted in it"]
+#[repr(C, align(64))]
+pub struct FlowDelta {
+    /// Key of the flow.
+    pub key: FlowKey,
+    /// When the flow was learnt or its last delta was given, in milliseconds.
+    pub first: u32,
+    /// When its last packet was counted, in milliseconds.
+    pub last: u32,
+    packets: u32,
+    bytes_low: u32,
+    /// Target (20 bits), generation (8), reason (4).
+    named: u32,
+    pipe: u16,
+    /// The worker that counted it.
+    pub source: u8,
+    bytes_high: u8,
+}
+
+const _: () = assert!(size_of::<FlowDelta>() == 64);
+
+impl FlowDelta {
+    /// Creates a delta.
+    #[inline]
+    pub fn new(
+        key: FlowKey,
+        (packets, bytes): (u64, u64),
+        (first, last): (u32, u32),
+        of: Belonging,
+        reason: DeltaReason,
+    ) -> FlowDelta {
+        debug_assert!(packets <= PACKETS_MAX && bytes <= BYTES_MAX);
+        let target = of.target.min(NO_DELTA_TARGET);
+        FlowDelta {
+            key,
+            first,
+            last,
+            packets: packets as u32,
+            bytes_low: bytes as u32,
+            named: target | u32::from(of.generation) << GENERATION_SHIFT | (reason as u32) << REASON_SHIFT,
+            pipe: of.pipe,
+            source: 0,
+            bytes_high: (bytes >> 32) as u8,
+        }
+    }
+
+    /// Number of packets.
+    #[inline]
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        u64::from(self.packets)
+    }
+
+    /// Number of bytes.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.bytes_high) << 32 | u64::from(self.bytes_low)
+    }
+
+    /// What the flow belonged to.
+    #[inline]
+    #[must_use]
+    pub fn of(&self) -> Belonging {
+        let generation = (self.named >> GENERATION_SHIFT) as u8;
+        Belonging { generation, pipe: self.pipe, target: self.named & NO_DELTA_TARGET }
+    }
+
+    /// Why it was given.
+    #[inline]
+    #[must_use]
+    pub fn reason(&self) -> DeltaReason {
+        DeltaReason::ALL[(self.named >> REASON_SHIFT) as usize % DeltaReason::ALL.len()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_into_a_delta_is_read_from_it() {
+        for reason in DeltaReason::ALL {
+            for (generation, pipe, target) in
+                [(0, 0, 0), (255, u16::MAX, NO_DELTA_TARGET), (7, 3, TARGET_MAX)]
+            {
+                let of = Belonging { generation, pipe, target };
+                let delta = FlowDelta::new(FlowKey([1; 5]), (PACKETS_MAX, BYTES_MAX), (2, 3), of, reason);
+                assert_eq!((delta.of(), delta.reason()), (of, reason));
+                assert_eq!((delta.packets(), delta.bytes()), (PACKETS_MAX, BYTES_MAX));
+            }
+        }
+    }
+}
