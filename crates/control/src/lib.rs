@@ -4,7 +4,7 @@
 //! needs the other. A request of HTTP/1.1 is a few lines, so it needs no HTTP client.
 
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 /// How long to wait for an answer: longer than the daemon itself waits for parts of it.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often the daemon says how far a reload has come, in seconds.
+const PROGRESS_S: u64 = 1;
 
 /// Sends `request` to the daemon that listens on `path` and returns its answer.
 ///
@@ -35,6 +38,20 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
         Some(error) => bail!("{error}"),
         None => Ok(answer),
     }
+}
+
+/// Asks the daemon for a reload and waits for its end, as long as the daemon says that it works on it. `told`
+/// is called about once a second with what it says: `stage` and `seconds`.
+///
+/// # Errors
+/// As for [`ask`]; or the reload failed, and the old program runs on.
+pub fn reload(path: &Path, mut told: impl FnMut(&Value)) -> Result<Value> {
+    let mut answer = ask(path, &json!({ "command": "reload", "wait_s": PROGRESS_S }))?;
+    while let Some(number) = answer.get("reload").cloned() {
+        told(&answer);
+        answer = ask(path, &json!({ "command": "reload", "reload": number, "wait_s": PROGRESS_S }))?;
+    }
+    Ok(answer)
 }
 
 fn connect(path: &Path) -> Result<UnixStream> {

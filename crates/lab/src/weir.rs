@@ -91,7 +91,7 @@ impl Weir {
     /// Replaces its configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         fs::write(&self.configuration, configuration)?;
-        self.ask(&json!({"command": "reload"})).map(drop)
+        control::reload(&self.socket, |_| {}).map(drop)
     }
 
     /// Stops it by SIGTERM. Fails unless it ends with success.

@@ -8,6 +8,7 @@ use crate::{daemon, import, output};
 use anyhow::{Result, bail};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use tracing::warn;
 
 /// Arguments of `weir run`.
@@ -30,16 +31,18 @@ pub struct Arguments {
 /// # Errors
 /// Says why the daemon cannot run.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let load = || {
-        let loaded = import::load(&arguments.file, &arguments.import)?;
+    let Arguments { file, import, socket: own, .. } = arguments;
+    let (file, import, own) = (file.clone(), import.clone(), own.clone());
+    let load = move || {
+        let loaded = import::load(&file, &import)?;
         let Some(mut plan) = loaded.plan else {
-            bail!("{} has errors\n{}", arguments.file.display(), loaded.report.to_string().trim_end());
+            bail!("{} has errors\n{}", file.display(), loaded.report.to_string().trim_end());
         };
         if loaded.report.warnings() > 0 {
             warn!("{}", loaded.report);
         }
         let configured = Some(plan.socket).filter(|path| path != Path::new(SOCKET));
-        plan.socket = socket(arguments.socket.clone(), configured);
+        plan.socket = socket(own.clone(), configured);
         if let Some(wrong) = plan.socket.to_str().and_then(::config::socket::wrong) {
             return Err(
                 BadInput(format!("the control socket's path {wrong}: {}", plan.socket.display())).into()
@@ -53,6 +56,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(bad_input());
     }
     let _log = Log::start(arguments.log)?;
-    daemon::run(arguments.file.clone(), load()?, load)?;
+    let plan = load()?;
+    daemon::run(arguments.file.clone(), plan, Arc::new(load))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,6 +10,7 @@ use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use control::ask;
 use serde_json::{Value, json};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -38,7 +39,11 @@ impl Connection {
 
     /// Sends a request and prints the answer; `text` writes it for a person.
     pub fn ask(&self, request: &Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
-        let answer = self.answer(request)?;
+        self.print(self.answer(request)?, text)
+    }
+
+    /// Prints an answer; `text` writes it for a person.
+    fn print(&self, answer: Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
         if self.json {
             output::line(answer)?;
         } else {
@@ -175,9 +180,19 @@ pub struct Plain {
     connection: Connection,
 }
 
-/// Runs `weir reload`.
+/// Runs `weir reload`: waits as long as the daemon works on it, and says how far it is.
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
-    arguments.connection.ask(&json!({ "command": "reload" }), |answer| plain(&answer["summary"]) + "\n")
+    let connection = &arguments.connection;
+    let mut said = String::new();
+    let answer = control::reload(&socket(connection.socket.clone(), None), |progress| {
+        let stage = plain(&progress["stage"]);
+        // For a person who waits; a script gets the answer alone.
+        if stage != said && std::io::stderr().is_terminal() {
+            output::complain(format_args!("after {} s: {stage}\n", progress["seconds"]));
+            said = stage;
+        }
+    })?;
+    connection.print(answer, |answer| plain(&answer["summary"]) + "\n")
 }
 
 /// Runs `weir stop`.

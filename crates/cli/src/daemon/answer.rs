@@ -2,6 +2,7 @@
 //! text.
 
 use super::collector::{self, Sum, Totals};
+use super::reload::Ticket;
 use super::{Daemon, durations, live};
 use crate::config::{self, Plan};
 use crate::explain::decision;
@@ -11,12 +12,13 @@ use engine::batch::SwapReport;
 use engine::change::Change;
 use engine::check::WEIGHT_MAX;
 use engine::delta::DeltaReason;
-use engine::program::{Entry, Fill, PipeId, PipeKind, PortId};
+use engine::program::{Entry, Fill, GroupId, PipeId, PipeKind, PortId};
 use engine::snapshot::{Count, FlowAccount};
 use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
+use std::time::Duration;
 
 /// What can be shown, besides the tables of apps.
 const SHOWN: [&str; 11] =
@@ -26,6 +28,12 @@ const SHOWN: [&str; 11] =
 pub fn shown() -> impl Iterator<Item = &'static str> {
     SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
 }
+
+/// How long a request may take to answer.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest time that a client may ask to wait for the end of a reload: less than the HTTP server waits.
+const RELOAD_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The default number of flows shown.
 const FLOWS: usize = 100;
@@ -44,6 +52,10 @@ pub enum Later {
     Injected(Receiver<Injected>),
     /// An app answers.
     App(RequestId),
+    /// A reload ends, or the client's patience, and then it is told how far the reload has come.
+    Reload(Ticket, Duration),
+    /// The request is answered when all workers have taken over a new program.
+    Settled(Value),
 }
 
 impl Later {
@@ -51,6 +63,9 @@ impl Later {
     pub fn take(&self, daemon: &mut Daemon) -> Option<Result<Value>> {
         match self {
             Later::App(id) => daemon.take_answer(*id),
+            Later::Reload(ticket, _) => daemon.reloads.outcome(*ticket),
+            Later::Settled(_) if daemon.reloads.are_taking_over() => None,
+            Later::Settled(request) => Some(daemon.answer_at_once(request)),
             Later::Injected(answer) => answer.try_recv().ok().map(|injected| match injected {
                 Ok(()) => Ok(json!({ "done": true })),
                 Err(reason) => Err(anyhow!("the frame was not sent ({reason}): {}", reason.explanation())),
@@ -65,33 +80,52 @@ impl Later {
         }
     }
 
-    /// Explains why the answer took too long.
-    pub fn too_late(&self) -> &'static str {
+    /// Returns how long to wait for the answer.
+    pub fn patience(&self) -> Duration {
         match self {
-            Later::Injected(_) => "the port's transmit queue is full: the frame waits for room there",
-            Later::App(_) => "the app has not answered",
+            Later::Reload(_, patience) => *patience,
+            _ => ANSWER_PATIENCE,
+        }
+    }
+
+    /// Returns the answer for a client that has waited for so long.
+    pub fn too_late(&self, daemon: &Daemon) -> Result<Value> {
+        match self {
+            Later::Injected(_) => bail!("the port's transmit queue is full: the frame waits for room there"),
+            Later::App(_) => bail!("the app has not answered"),
+            Later::Settled(_) => bail!("the workers are taking over a new program: try again"),
+            Later::Reload(ticket, _) => Ok(daemon.reloads.progress(*ticket)),
         }
     }
 }
 
 impl Daemon {
-    /// Answers a request.
-    pub fn answer(&mut self, request: &Value, load: &impl Fn() -> Result<Plan>) -> Result<Reply> {
-        let now = match text(request, "command")? {
-            "inject" => return self.inject(request).map(Reply::Later),
-            "app" => {
-                let id = self.request(text(request, "app")?, &request["request"])?;
-                return Ok(Reply::Later(Later::App(id)));
+    /// Answers a request, or says what will.
+    pub fn answer(&mut self, request: &Value) -> Result<Reply> {
+        let later = match text(request, "command")? {
+            "inject" => self.inject(request)?,
+            "app" => Later::App(self.request(text(request, "app")?, &request["request"])?),
+            "reload" => {
+                let ticket = request["reload"].as_u64().unwrap_or_else(|| self.ask_reload());
+                let patience = request["wait_s"].as_u64().map_or(ANSWER_PATIENCE, Duration::from_secs);
+                Later::Reload(ticket, patience.min(RELOAD_PATIENCE))
             }
+            "stop" => return Ok(Reply::Now(json!({ "stopping": true }))),
+            // The workers would not answer before.
+            _ if self.reloads.are_taking_over() => Later::Settled(request.clone()),
+            _ => return self.answer_at_once(request).map(Reply::Now),
+        };
+        Ok(Reply::Later(later))
+    }
+
+    fn answer_at_once(&mut self, request: &Value) -> Result<Value> {
+        match text(request, "command")? {
             "show" => self.show(request),
-            "reload" => Ok(json!({ "summary": self.read_again(load)?, "generation": self.generation })),
             "entry" => self.entry(request),
             "weight" => self.weight(request),
             "explain" => live::explain(self, request),
-            "stop" => Ok(json!({ "stopping": true })),
             other => bail!("no command `{other}`: show, reload, entry, weight, inject, app, explain or stop"),
-        };
-        now.map(Reply::Now)
+        }
     }
 
     fn show(&self, request: &Value) -> Result<Value> {
@@ -264,9 +298,12 @@ impl Daemon {
             // While moves are pending, workers may differ in a few buckets; show those of the first worker.
             let slots = all().next().map(|one| &one.slots[..]).unwrap_or_default();
             let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
+            let weight = |target: usize, weight: u32| {
+                self.weights.get(&(GroupId(at as u16), target as u16)).copied().unwrap_or(weight)
+            };
             let target = |(at, target): (usize, &engine::program::Target)| {
                 json!({ "name": target.name,
-                "weight": target.weight, "buckets": held(at) })
+                "weight": weight(at, target.weight), "buckets": held(at) })
             };
             let mut json = json!({
                 "name": group.name, "buckets": slots.len(),
@@ -356,7 +393,7 @@ impl Daemon {
 
     fn entry(&mut self, request: &Value) -> Result<Value> {
         let (pipe, written) = (text(request, "pipe")?, text(request, "entry")?);
-        let Plan { program, attachments, .. } = &self.plan;
+        let Plan { program, attachments, .. } = &*self.plan;
         let told = |report: config::Report| anyhow!("{}", report.to_string().trim_end());
         let change = match text(request, "do")? {
             "add" => {

@@ -27,6 +27,7 @@ const ACTIONS_MAX: usize = 65_536;
 pub struct AppHost {
     pub running: RunningApps,
     rings: Vec<Ring>,
+    former: Option<Former>,
     pub sockets: Vec<AppSocket>,
     pub links: Links,
     /// How late an app's timer or a look at the links was.
@@ -41,6 +42,13 @@ pub struct Ring {
     app: AppId,
     name: Arc<str>,
     receiver: CarrierReceiver,
+}
+
+/// Rings of the former program, which workers fill until they have taken over the present one.
+pub struct Former {
+    rings: Vec<Ring>,
+    /// The former number of each port.
+    order: Vec<usize>,
 }
 
 /// A counter that apps have.
@@ -90,14 +98,15 @@ impl Daemon {
     }
 
     /// Lets the apps of the new plan take over from the previous ones. `order[n]` is the previous number of
-    /// port `n`; earlier frames belong to the new apps, by name.
+    /// port `n`; frames that workers pass on before they take over belong to the new apps, by name.
     pub(super) fn succeed_apps(
         &mut self,
         rings: Vec<Ring>,
         sockets: Vec<Option<AppSocket>>,
-        order: &[usize],
+        order: Vec<usize>,
     ) -> Result<()> {
-        let mut former = std::mem::replace(&mut self.host.rings, rings);
+        let rings = std::mem::replace(&mut self.host.rings, rings);
+        self.host.former = Some(Former { rings, order });
         let gone = self.succeed_sockets(sockets);
         let before = std::mem::take(&mut self.host.running);
         self.host.running = RunningApps::new(self.plan.apps.running(), before, &self.plan.program);
@@ -107,18 +116,37 @@ impl Daemon {
                 self.deliver(at, Event::Client { client, what: ClientEvent::Disconnected });
             }
         }
-        for ring in &mut former {
-            while let Some(carrier) = ring.receiver.receive() {
-                let input = order.iter().position(|&old| old == carrier.input.index()).unwrap_or_default();
+        Ok(())
+    }
+
+    /// Takes the last frames from the former program's rings, once all workers have taken over.
+    pub(super) fn take_former_frames(&mut self) {
+        while self.look_at_former() {}
+        self.host.former = None;
+    }
+
+    /// Takes a batch of frames from each of the former program's rings. Returns true if there may be more.
+    fn look_at_former(&mut self) -> bool {
+        let Some(mut former) = self.host.former.take() else { return false };
+        let mut more = false;
+        for ring in &mut former.rings {
+            let mut taken = 0;
+            while taken < BATCH
+                && let Some(carrier) = ring.receiver.receive()
+            {
+                taken += 1;
+                let input = former.order.iter().position(|&old| old == carrier.input.index());
                 let app = self.plan.program.apps.iter().position(|name| **name == *ring.name);
                 if let Some(at) = app.and_then(|app| self.host.running.owner(AppId(app as u16))) {
-                    let input = PortId(input as u16);
+                    let input = PortId(input.unwrap_or_default() as u16);
                     self.deliver(at, Event::Frame { app: &ring.name, input, bytes: carrier.bytes() });
                 }
                 ring.receiver.done(carrier);
             }
+            more |= taken == BATCH;
         }
-        Ok(())
+        self.host.former = Some(former);
+        more
     }
 
     /// Keeps sockets that stay, with their clients; closes the others, whose clients are gone.
@@ -201,7 +229,7 @@ impl Daemon {
 
     /// Takes a batch of frames from every ring. Returns true if there may be more.
     pub(super) fn take_frames(&mut self) -> bool {
-        let mut more = false;
+        let mut more = self.look_at_former();
         for at in 0..self.host.rings.len() {
             let mut taken = 0;
             while taken < BATCH
@@ -247,7 +275,12 @@ impl Daemon {
 
     /// Passes an event to an app and carries out the actions that it wants.
     fn deliver(&mut self, at: usize, event: Event<'_>) {
-        let mut actions = VecDeque::from(self.host.running.step(at, self.clock.now_ns(), event));
+        let actions = VecDeque::from(self.host.running.step(at, self.clock.now_ns(), event));
+        self.carry_out(at, actions);
+    }
+
+    /// Carries out actions of an app, and those that it wants because of their outcome.
+    pub(super) fn carry_out(&mut self, at: usize, mut actions: VecDeque<Action>) {
         for _ in 0..ACTIONS_MAX {
             let Some(action) = actions.pop_front() else { return };
             actions.extend(self.perform(at, action));
@@ -263,6 +296,14 @@ impl Daemon {
             }
             Action::InjectThrough { bytes, input } => {
                 self.inject_for(at, Inject { bytes, output: None, input })
+            }
+            Action::Change(change) if self.reloads.are_full() => {
+                let why = "too many changes wait for the workers to take over a new program";
+                return self.step(at, Event::Refused { change: &change, why });
+            }
+            // The workers would answer when they have taken over, and other apps cannot wait for that.
+            Action::Change(_) | Action::ReadBuckets(_) if self.reloads.are_taking_over() => {
+                self.reloads.put_off(at, action);
             }
             Action::Change(change) => {
                 if let Err(why) = self.change(&change) {
@@ -310,14 +351,11 @@ impl Daemon {
             .inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
     }
 
-    /// Applies a change on all workers, and changes of weights to the plan, too.
+    /// Applies a change on all workers, and notes a weight that it sets.
     pub(super) fn change(&mut self, change: &Change) -> Result<()> {
         self.fleet.change(change)??;
-        if let Change::SetWeight { group, target, weight } = *change
-            && let Some(group) = self.plan.program.groups.get_mut(group.index())
-            && let Some(target) = group.targets.get_mut(usize::from(target))
-        {
-            target.weight = weight;
+        if let Change::SetWeight { group, target, weight } = *change {
+            self.note_weight(group, target, weight);
         }
         Ok(())
     }

@@ -146,7 +146,8 @@ impl Fleet {
         Ok(reports)
     }
 
-    fn send(&self, worker: usize, command: Command) -> Result<()> {
+    /// Sends a command to one worker, waiting for room if there is none.
+    pub fn send(&self, worker: usize, command: Command) -> Result<()> {
         let running = self.workers.get(worker).context("no such worker")?;
         running.commands.send(command).map_err(|_| anyhow!("worker {worker} has ended"))?;
         running.wake();

@@ -147,54 +147,27 @@ impl Daemon {
             self.host.links.set_interface(*port, usable);
         }
         if news.iter().any(|(_, news)| matches!(news, InterfaceNews::Mac(_))) {
-            self.rebuild();
+            self.ask_rebuild();
         }
     }
+}
 
-    /// Rebuilds the program for the present MAC addresses, from the text that was read last.
-    fn rebuild(&mut self) {
-        let (file, text) = &self.plan.source;
-        let loaded = config::read_knowing(file, text, &self.interfaces.macs());
-        let Some(mut plan) = loaded.plan else {
-            error!("the program cannot be rebuilt for the new MAC address\n{}", loaded.report);
-            return;
-        };
-        plan.socket.clone_from(&self.plan.socket);
-        self.keep_weights(&mut plan);
-        match self.reload(plan) {
-            Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
-            Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
-        }
+/// Returns true if `plan` was read with these MAC addresses.
+pub fn knows(plan: &Plan, macs: &Macs) -> bool {
+    plan.ports.iter().all(|port| match &port.kind {
+        PortKind::Xdp(xdp) => port.mac_configured || port.mac == macs.get(&xdp.interface).copied(),
+        _ => true,
+    })
+}
+
+/// Reads `plan` again if it was read without the present MAC addresses of interfaces, or the last ones of
+/// those that are gone.
+pub fn read_with(macs: &Macs, plan: Plan) -> Plan {
+    if knows(&plan, macs) {
+        return plan;
     }
-
-    /// Gives the groups of `plan` the weights that they have now, because nobody has asked for a reload.
-    fn keep_weights(&self, plan: &mut Plan) {
-        for group in &mut plan.program.groups {
-            let Some(now) = self.plan.program.groups.iter().find(|now| now.name == group.name) else {
-                continue;
-            };
-            for target in &mut group.targets {
-                let now = now.targets.iter().find(|now| now.name == target.name);
-                target.weight = now.map_or(target.weight, |now| now.weight);
-            }
-        }
-    }
-
-    /// Reads `plan` again if it was read without the present MAC addresses of interfaces, or the last ones of
-    /// those that are gone.
-    pub(super) fn with_macs(&self, plan: Plan) -> Plan {
-        let macs = self.interfaces.macs();
-        let knows = |port: &config::PortConfig| match &port.kind {
-            PortKind::Xdp(xdp) => port.mac_configured || port.mac == macs.get(&xdp.interface).copied(),
-            _ => true,
-        };
-        if plan.ports.iter().all(knows) {
-            return plan;
-        }
-        let read = config::read_knowing(&plan.source.0, &plan.source.1, &macs).plan;
-        match read {
-            Some(read) => Plan { socket: plan.socket, ..read },
-            None => plan,
-        }
+    match config::read_knowing(&plan.source.0, &plan.source.1, macs).plan {
+        Some(read) => Plan { socket: plan.socket, ..read },
+        None => plan,
     }
 }

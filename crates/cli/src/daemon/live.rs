@@ -54,15 +54,8 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
         None => PortId(0),
     };
     for at in 0..program.pipes.len() {
-        let configured = std::mem::take(&mut program.pipes[at].entries);
-        let live = daemon.entries(PipeId(at as u16))?;
-        let with_origin = |(mut entry, _): (engine::program::Entry, _)| {
-            let same =
-                configured.iter().find(|one| one.matches == entry.matches && one.priority == entry.priority);
-            entry.origin = same.map(|one| one.origin).unwrap_or_default();
-            entry
-        };
-        program.pipes[at].entries = live.into_iter().map(with_origin).collect();
+        program.pipes[at].entries =
+            daemon.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
     }
     let buckets = daemon.reports()?.into_iter().next().map(|report| report.buckets).unwrap_or_default();
     let buckets = buckets.into_iter().map(|group| group.slots).collect();

@@ -4,7 +4,7 @@
 //! single poll() it waits for requests from the HTTP server's thread, for SIGHUP (reload) and SIGTERM or
 //! SIGINT (stop), for news of interfaces, for workers that have frames for apps, for clients of apps, and for
 //! the time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting
-//! for any. Nothing here is on the packet path.
+//! for any; what takes long, such as compiling, is done by other threads. Nothing here is on the packet path.
 
 mod answer;
 mod app_socket;
@@ -24,6 +24,7 @@ mod live;
 mod metrics;
 mod open;
 mod privileges;
+mod reload;
 mod restart;
 mod signals;
 mod socket;
@@ -36,7 +37,7 @@ pub use answer::{ledger_json, shown};
 pub use open::{recording, traced, wrap};
 
 use crate::config::{Plan, Workers};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use apps::AppHost;
 use clock::Clock;
 use collector::{Collector, Totals};
@@ -45,19 +46,21 @@ use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::program::Program;
 use engine::snapshot::FlowAccount;
-use engine::worker::{Command, HandOver, Report, Rewire, Rewiring, Worker};
+use engine::worker::{Command, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
 use interfaces::Interfaces;
 use packet::{Ledger, TableHash};
+use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
-use tracing::{error, info};
+use tracing::info;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
@@ -65,14 +68,17 @@ const RING: usize = 1024;
 /// How often reports that do not add up are taken again.
 const ACCOUNTS_TAKEN_MAX: usize = 8;
 
-/// The largest number of shared counters, including those of former programs, because what is kept must not
-/// grow for ever.
-const COUNTERS_MAX: usize = 4096;
+/// Reads the configuration again for a reload, on a thread of its own.
+pub type Load = Arc<dyn Fn() -> Result<Plan> + Send + Sync>;
 
 /// A running daemon.
 pub struct Daemon {
     file: PathBuf,
-    plan: Plan,
+    load: Load,
+    /// The present program's plan, without entries: those are in the engines.
+    plan: Arc<Plan>,
+    weights: Weights,
+    reloads: Reloads,
     hash: TableHash,
     fleet: Fleet,
     interfaces: Interfaces,
@@ -87,10 +93,10 @@ pub struct Daemon {
 }
 
 /// Runs until told to stop. `load` reads the configuration again for a reload.
-pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result<()> {
+pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
     let mut control = Control::bind(&plan.socket, plan.metrics)?;
     let signals = Signals::take()?;
-    let mut daemon = Daemon::start(file, plan)?;
+    let mut daemon = Daemon::start(file, plan, load)?;
     control.start(daemon.doorbell.clone())?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
@@ -101,15 +107,13 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
         }
         daemon.doorbell.answer();
         if signals.take_reload() {
-            match daemon.read_again(&load) {
-                Ok(summary) => info!("{summary}"),
-                Err(error) => error!("not reloaded, the old program stays: {error:#}"),
-            }
+            daemon.ask_reload();
         }
         daemon.mind_interfaces();
+        daemon.mind_reloads();
         more = daemon.drive_apps();
         daemon.systemd.turn(|worker| alive(&daemon.fleet, worker));
-        if !control.serve(&mut daemon, &load) {
+        if !control.serve(&mut daemon) {
             break;
         }
     }
@@ -123,13 +127,16 @@ pub fn run(file: PathBuf, plan: Plan, load: impl Fn() -> Result<Plan>) -> Result
 }
 
 impl Daemon {
-    fn start(file: PathBuf, plan: Plan) -> Result<Daemon> {
+    fn start(file: PathBuf, plan: Plan, load: Load) -> Result<Daemon> {
         let (hash, clock) = (TableHash::random(), Clock::start());
         let interfaces = Interfaces::attach(&plan)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let mut daemon = Daemon {
             file,
-            plan,
+            load,
+            plan: Arc::new(plan),
+            weights: Weights::default(),
+            reloads: Reloads::default(),
             hash,
             fleet: Fleet::default(),
             interfaces,
@@ -144,6 +151,7 @@ impl Daemon {
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&daemon.plan, &[])?;
         let rings = daemon.start_workers()?;
+        daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
         Ok(daemon)
     }
@@ -182,48 +190,6 @@ impl Daemon {
         Ok(ours)
     }
 
-    /// Reads the configuration again, and tells systemd.
-    fn read_again(&mut self, load: &impl Fn() -> Result<Plan>) -> Result<String> {
-        self.systemd.reloading();
-        let done = load().and_then(|plan| self.reload(plan));
-        self.systemd.reloaded();
-        done
-    }
-
-    /// Compiles `plan` for every worker and lets them take over between two breaths; if anything is wrong,
-    /// the old program continues. Returns what the swap kept and removed.
-    fn reload(&mut self, plan: Plan) -> Result<String> {
-        let mut plan = self.with_macs(plan);
-        self.keep_counters(&mut plan.program.counters);
-        let order = self.same_ports(&plan)?;
-        let mut engines = Vec::new();
-        for _ in 0..self.fleet.len() {
-            engines.push(Box::new(Engine::new(&plan.program, self.hash)?));
-        }
-        // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
-        // has changed.
-        let sockets = apps::sockets(&plan, &self.host.sockets)?;
-        let wrappers = self.wrappers(&plan, &order)?;
-        self.set_take(&plan, &order)?;
-        let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
-        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
-        let mut hand_over = (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()));
-        let mut hand_over = || hand_over.as_mut().map(|all| all.remove(0));
-        let new = engines.into_iter().zip(punts).zip(wrappers);
-        let new: Vec<Option<_>> = new.map(|of_worker| Some((of_worker, hand_over()))).collect();
-        let new = std::cell::RefCell::new(new);
-        let reports = self.fleet.ask_all(|worker, answer| {
-            let (((engine, punts), ports), hand_over) =
-                new.borrow_mut()[worker].take().expect("each worker is asked once");
-            Command::Swap(engine, Rewiring { ports, punts, hand_over }, answer)
-        })?;
-        self.dpdk_links = reorder(std::mem::take(&mut self.dpdk_links), &order);
-        self.plan = plan;
-        self.generation += 1;
-        self.succeed_apps(rings, sockets, &order)?;
-        Ok(answer::swap_summary(self.generation, &reports))
-    }
-
     /// Returns what becomes of each worker's ports: they stay, with other faults and recordings if these have
     /// changed.
     fn wrappers(&self, plan: &Plan, order: &[usize]) -> Result<Vec<Vec<Rewire>>> {
@@ -249,24 +215,11 @@ impl Daemon {
         refused
     }
 
-    /// Keeps counters that the new program does not name: a back end that returns later continues from its
-    /// counts, and a sum over all counters never decreases.
-    fn keep_counters(&self, counters: &mut Vec<String>) {
-        let room = COUNTERS_MAX.saturating_sub(counters.len());
-        let old = self.plan.program.counters.iter().filter(|name| !counters.contains(name));
-        let kept: Vec<String> = old.take(room).cloned().collect();
-        counters.extend(kept);
-    }
-
-    /// Returns the present position of each port of `plan`, or everything in it that needs a restart.
-    fn same_ports(&self, plan: &Plan) -> Result<Vec<usize>> {
-        let needs = restart::needs(&self.plan, plan);
-        if !needs.is_empty() {
-            bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
-        }
+    /// Returns the present position of each port of `plan`.
+    fn order(&self, plan: &Plan) -> Vec<usize> {
         let place =
             |port: &crate::config::PortConfig| self.plan.ports.iter().position(|old| old.name == port.name);
-        Ok(plan.ports.iter().filter_map(place).collect())
+        plan.ports.iter().filter_map(place).collect()
     }
 
     /// Sleeps until there is something to do.

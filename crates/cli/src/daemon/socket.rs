@@ -9,8 +9,7 @@ use super::claim::claim;
 use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
 use super::metrics;
-use crate::config::Plan;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::Value;
@@ -21,9 +20,6 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
-
-/// How long a request may take to answer.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a daemon that was killed may need to go, with all its ports. Its socket still accepts meanwhile.
 const GOING: Duration = Duration::from_secs(5);
@@ -91,7 +87,7 @@ impl Control {
     }
 
     /// Answers the next request, and those whose answer has come. Returns false if the daemon is to stop.
-    pub fn serve(&mut self, daemon: &mut Daemon, load: &impl Fn() -> Result<Plan>) -> bool {
+    pub fn serve(&mut self, daemon: &mut Daemon) -> bool {
         let waiting = std::mem::take(&mut self.waiting);
         self.waiting.extend(waiting.into_iter().filter_map(|one| one.look(daemon)));
         let Some(asked) = self.asked.as_mut().and_then(|asked| asked.try_recv().ok()) else { return true };
@@ -101,9 +97,10 @@ impl Control {
             Question::Metrics => {
                 let _ = answer.send(metrics::text(daemon).map_err(|error| format!("{error:#}")));
             }
-            Question::Command(request) => match daemon.answer(&request, load) {
+            Question::Command(request) => match daemon.answer(&request) {
                 Ok(Reply::Later(later)) => {
-                    let one = Waiting { later, answer, until: Instant::now() + ANSWER_PATIENCE };
+                    let until = Instant::now() + later.patience();
+                    let one = Waiting { later, answer, until };
                     self.waiting.extend(one.look(daemon));
                 }
                 Ok(Reply::Now(now)) => {
@@ -136,7 +133,7 @@ impl Waiting {
             return Some(self);
         } else {
             self.later.forget(daemon);
-            tell(self.answer, Err(anyhow!("{}", self.later.too_late())));
+            tell(self.answer, self.later.too_late(daemon));
         }
         None
     }

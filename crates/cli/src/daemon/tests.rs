@@ -8,9 +8,15 @@ use ::apps::{Action, App, Event, RunningApps};
 use control::ask;
 use engine::change::Change;
 use engine::program::{Entry, GroupId, PipeId, PortId, Program};
+use engine::worker::Rewiring;
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 use serde_json::{Value, json};
 use std::process::Command as Process;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// The events of the app in words, and how late it was woken.
 #[derive(Default)]
@@ -114,34 +120,98 @@ struct Bench {
     notes: Arc<Mutex<Notes>>,
 }
 
+/// Reads the configurations that a test gives, when it gives them.
+fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
+    let (give, given) = channel::<&str>();
+    let given = Mutex::new(given);
+    let load = move || {
+        let text = given.lock().unwrap().recv_timeout(Duration::from_secs(60))?;
+        let loaded = config::read("t", &text.replace("PATH", &folder.display().to_string()));
+        loaded.plan.with_context(|| loaded.report.to_string())
+    };
+    (give, Arc::new(load))
+}
+
 impl Bench {
     fn new(name: &str) -> Bench {
+        Bench::loading(name, |_| Arc::new(|| anyhow::bail!("not here")))
+    }
+
+    /// A daemon that reads its configuration again with what `load` makes of its folder.
+    fn loading(name: &str, load: impl FnOnce(PathBuf) -> Load) -> Bench {
         let folder = std::env::temp_dir().join(format!("weir-daemon-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let text = CONFIG.replace("PATH", &folder.display().to_string());
         let loaded = config::read("t", &text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
-        let mut daemon = Daemon::start("t".into(), plan).unwrap();
+        let daemon = Daemon::start("t".into(), plan, load(folder.clone())).unwrap();
         control.start(daemon.doorbell.clone()).unwrap();
-        let notes = Arc::new(Mutex::new(Notes::default()));
-        let probe = Probe { notes: notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
-        daemon.host.running =
-            RunningApps::new(vec![Box::new(probe)], RunningApps::default(), &daemon.plan.program);
-        daemon.start_apps().unwrap();
-        Bench { daemon, control, folder, notes }
+        let mut bench = Bench { daemon, control, folder, notes: Arc::default() };
+        bench.run_probe();
+        bench
+    }
+
+    /// Puts a new probe in place of all apps.
+    fn run_probe(&mut self) {
+        self.notes = Arc::default();
+        let probe = Probe { notes: self.notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
+        let program = &self.daemon.plan.program;
+        self.daemon.host.running = RunningApps::new(vec![Box::new(probe)], RunningApps::default(), program);
+        self.daemon.start_apps().unwrap();
+    }
+
+    /// Runs the main loop until the app has ticked so many times more.
+    fn ticks(&mut self, more: usize) {
+        let before = noted(&self.notes).late_ns.len();
+        self.until(|bench| noted(&bench.notes).late_ns.len() >= before + more);
+    }
+
+    /// Asks for a reload as `weir reload` does. Returns what the daemon says of it, and the outcome.
+    fn reload(&self) -> JoinHandle<(Vec<Value>, Result<Value>)> {
+        let path = self.folder.join("weir.sock");
+        std::thread::spawn(move || {
+            let mut told = Vec::new();
+            let outcome = control::reload(&path, |progress| told.push(progress.clone()));
+            (told, outcome)
+        })
+    }
+
+    /// Keeps worker 0 in a swap to the present program until something is sent.
+    fn hold_worker(&self) -> Sender<()> {
+        let (let_go, held) = channel();
+        let hold = move |port: Box<dyn packet::Port>| {
+            let _ = held.recv();
+            port
+        };
+        let program = config::read("t", CONFIG).plan.unwrap().program;
+        let engine = Box::new(Engine::new(&program, self.daemon.hash).unwrap());
+        let (punts, rings) = apps::rings(&program, 1);
+        let ports = vec![Rewire::Change(0, Box::new(hold)), Rewire::Keep(1)];
+        let rewiring = Rewiring { ports, punts: punts.into_iter().flatten().collect(), hand_over: None };
+        let (answer, _) = sync_channel(1);
+        self.daemon.fleet.send(0, Command::Swap(engine, rewiring, answer)).unwrap();
+        drop(rings);
+        let_go
     }
 
     /// Runs the main loop until a condition holds.
     fn until(&mut self, mut is_so: impl FnMut(&mut Bench) -> bool) {
         let start = Instant::now();
-        let (quiet, _end) = std::os::unix::net::UnixStream::pair().unwrap();
+        // The condition may come true without the main loop having anything to do.
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags).unwrap();
+        let often = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
+        let often = Itimerspec { it_interval: often, it_value: often };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &often).unwrap();
         while !is_so(self) {
             assert!(start.elapsed() < Duration::from_secs(30), "{:?}", noted(&self.notes).events);
-            self.daemon.wait(&self.control, std::os::fd::AsFd::as_fd(&quiet));
+            self.daemon.wait(&self.control, std::os::fd::AsFd::as_fd(&timer));
+            let _ = rustix::io::read(&timer, &mut [0; 8]);
             self.daemon.doorbell.answer();
+            self.daemon.mind_reloads();
             self.daemon.drive_apps();
-            self.control.serve(&mut self.daemon, &|| anyhow::bail!("not here"));
+            self.control.serve(&mut self.daemon);
         }
     }
 
@@ -186,7 +256,7 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
     assert_eq!(bench.ask(request("add")).unwrap(), json!({ "added": true }));
     let refused = "refused pipe `fast` already has an entry with this key: update or remove it";
     assert_eq!(noted(&bench.notes).events[3..], [refused, "buckets [0, 0, 0, 0]"]);
-    assert_eq!(bench.daemon.plan.program.groups[0].targets[1].weight, 0, "a reload will know");
+    assert_eq!(bench.daemon.weights[&(GroupId(0), 1)], 0, "a reload will know");
     assert_eq!(bench.ask(inject("dport=99")).unwrap(), json!({ "done": true }));
     assert_eq!(bench.ask(request("dance")).unwrap_err().to_string(), "what?");
     assert!(bench.ask(json!({ "command": "app", "app": "nobody", "request": 1 })).is_err());
@@ -205,6 +275,86 @@ fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
     drop(stream);
     bench.until(|bench| bench.daemon.waiting_requests() == 0);
     assert_eq!(bench.control.deadline(), None);
+}
+
+/// Issue 9, 1.1: a slow reload starved LACP and the links, which share the main thread.
+#[test]
+fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
+    let mut give = None;
+    let mut bench = Bench::loading("slow", |folder| {
+        let (sender, load) = given(folder);
+        give = Some(sender);
+        load
+    });
+    let give = give.unwrap();
+    let first = bench.reload();
+    bench.until(|bench| bench.daemon.reloads.are_preparing());
+    bench.ticks(20);
+    // What is changed meanwhile is in the new program: an entry as state, a weight because it was set later.
+    let entry =
+        json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
+    assert_eq!(bench.ask(entry).unwrap(), json!({ "done": true }));
+    let weight = json!({ "command": "weight", "group": "web", "target": "b1", "weight": 0 });
+    assert_eq!(bench.ask(weight).unwrap(), json!({ "done": true }));
+    // Both of these are one reload, which begins when the first has ended.
+    let others = [bench.reload(), bench.reload()];
+    bench.ticks(20);
+    assert!(bench.daemon.reloads.are_preparing() && !first.is_finished());
+    give.send(CONFIG).unwrap();
+    bench.until(|bench| bench.daemon.generation == 2 && first.is_finished());
+    let (told, outcome) = first.join().unwrap();
+    assert_eq!(outcome.unwrap()["generation"], 2);
+    assert!(told.iter().all(|told| told["stage"] == "the file is read, checked and compiled"), "{told:?}");
+    let entries = bench.ask(json!({ "command": "show", "what": "entries" })).unwrap();
+    assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
+    let groups = bench.ask(json!({ "command": "show", "what": "groups" })).unwrap();
+    let targets = &groups["groups"][0]["targets"];
+    assert_eq!((&targets[0]["weight"], &targets[0]["buckets"]), (&json!(0), &json!(0)), "{targets}");
+    give.send("ports: {}").unwrap();
+    bench.until(|_| others.iter().all(JoinHandle::is_finished));
+    for other in others {
+        assert!(other.join().unwrap().1.unwrap_err().to_string().contains("there is no port"));
+    }
+    assert_eq!((bench.daemon.generation, bench.daemon.reloads.tickets()), (2, 2));
+}
+
+/// Issue 9, 1.2: a late answer to a swap left plan and engines apart.
+#[test]
+fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
+    let mut give = None;
+    let mut bench = Bench::loading("late", |folder| {
+        let (sender, load) = given(folder);
+        give = Some(sender);
+        load
+    });
+    let let_go = bench.hold_worker();
+    let reload = bench.reload();
+    // A pipe before `fast`, so that its number is another.
+    let pipes = "pipes:\n  before: { type: basic, forward: drop, miss: drop }\n";
+    let other: &str = Box::leak(CONFIG.replace("pipes:\n", pipes).into_boxed_str());
+    give.unwrap().send(other).unwrap();
+    bench.until(|bench| bench.daemon.reloads.are_taking_over());
+    assert_eq!(bench.daemon.generation, 2);
+    bench.run_probe();
+    bench.ticks(20);
+    // What changes the program waits for the worker; the app is driven meanwhile.
+    let request = json!({ "command": "app", "app": "probe", "request": "add" });
+    assert_eq!(bench.ask(request).unwrap(), json!({ "added": true }));
+    let path = bench.folder.join("weir.sock");
+    let add =
+        json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
+    let adding = std::thread::spawn(move || ask(&path, &add));
+    bench.ticks(20);
+    assert_eq!(noted(&bench.notes).events, ["start", "link 1 true None"]);
+    assert!(!adding.is_finished() && !reload.is_finished());
+    let_go.send(()).unwrap();
+    bench.until(|_| adding.is_finished() && reload.is_finished());
+    assert_eq!(adding.join().unwrap().unwrap(), json!({ "done": true }));
+    assert_eq!(reload.join().unwrap().1.unwrap()["generation"], 2);
+    let refused = "refused pipe `fast` already has an entry with this key: update or remove it";
+    assert_eq!(noted(&bench.notes).events[2..], [refused, "buckets [0, 0, 0, 0]"]);
+    let entries = bench.ask(json!({ "command": "show", "what": "entries", "pipe": "fast" })).unwrap();
+    assert_eq!(entries["entries"].as_array().unwrap().len(), 3, "{entries}");
 }
 
 /// Uses a veth, whose carrier depends on its other end.

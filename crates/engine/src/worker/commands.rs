@@ -19,7 +19,7 @@ const COMMANDS_PER_BREATH: usize = 16;
 #[derive(Debug)]
 pub enum Command {
     /// Take over with this program, which was compiled with the same secret.
-    Swap(Box<Engine>, Rewiring, SyncSender<SwapReport>),
+    Swap(Box<Engine>, Rewiring, SyncSender<Swapped>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
     /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is
@@ -40,6 +40,15 @@ pub enum Command {
     Quiesce(SyncSender<()>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
+}
+
+/// The answer to a swap.
+#[derive(Debug)]
+pub struct Swapped {
+    /// What was kept and removed.
+    pub report: SwapReport,
+    /// The engine that has done its work. It goes back because to free it takes too long for a worker.
+    pub former: Box<Engine>,
 }
 
 /// How a swap reconnects ports and apps, by the numbers of the new program.
@@ -115,7 +124,7 @@ impl Worker {
 
     fn obey_one(&mut self, command: Command, now_ns: u64) {
         match command {
-            Command::Swap(engine, rewiring, asker) => tell(&asker, self.swap(*engine, rewiring, now_ns)),
+            Command::Swap(engine, rewiring, asker) => tell(&asker, self.swap(engine, rewiring, now_ns)),
             Command::Change(change, asker) => tell(&asker, self.engine.apply(&change, now_ns)),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
@@ -135,9 +144,10 @@ impl Worker {
         }
     }
 
-    fn swap(&mut self, mut engine: Engine, rewiring: Rewiring, now_ns: u64) -> SwapReport {
-        let report = engine.inherit(&mut self.engine, now_ns);
-        self.engine = engine;
+    fn swap(&mut self, engine: Box<Engine>, rewiring: Rewiring, now_ns: u64) -> Swapped {
+        let mut former = engine;
+        let report = former.inherit(&mut self.engine, now_ns);
+        std::mem::swap(&mut self.engine, &mut *former);
         let Rewiring { ports, punts, hand_over } = rewiring;
         self.outbox.punts = punts;
         if let Some(mut rings) = hand_over {
@@ -158,7 +168,9 @@ impl Worker {
         };
         self.outbox.ports = ports.into_iter().filter_map(rewire).collect();
         old.into_iter().flatten().for_each(|port| self.retire(port));
-        report
+        // Whoever waits for the answer is to be woken.
+        self.outbox.signal = true;
+        Swapped { report, former }
     }
 
     /// Closes a port that the new program does not have; its counts stay in the ledger.

@@ -22,7 +22,7 @@ mod waiting;
 
 pub use crate::snapshot::BucketReport;
 pub use breaths::{Breaths, Histogram};
-pub use commands::{Command, PortChange, Probe, Rewire, Rewiring};
+pub use commands::{Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
 pub use report::{PipeReport, PortReport, Report};
@@ -142,8 +142,8 @@ impl Worker {
         self.stopped
     }
 
-    /// Returns true if frames were passed to apps, or injected ones answered, since the last call: the apps
-    /// must then be run.
+    /// Returns true if frames were passed to apps, injected ones answered or a program taken over since the
+    /// last call: the control plane must then be woken.
     pub fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.outbox.signal)
     }

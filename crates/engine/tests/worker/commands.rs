@@ -111,7 +111,7 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
             answer,
         )
     });
-    assert_eq!(report, SwapReport::default());
+    assert_eq!(report.report, SwapReport::default());
     wires[1].push(&udp(2, 53));
     worker.breathe(0);
     let ledger = balanced(&worker);

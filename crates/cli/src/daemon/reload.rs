@@ -1,0 +1,462 @@
+//! Reloads: a thread of their own reads, checks and compiles, the main thread hands the result to the
+//! workers.
+//!
+//! The main thread drives LACP and links, so it must not wait for a program of any size. A reload has two
+//! phases. While it is *prepared*, the old program runs and everything is as always. Then it is *committed*:
+//! each worker is sent its engine, and plan, apps and interfaces change in the same turn of the main thread.
+//! A command that a worker is sent afterwards finds the new program there, because commands stay in order, so
+//! plan and engines agree however late a worker answers.
+//!
+//! What changes the program meanwhile is kept. Entries are state and pass from engine to engine. Weights that
+//! are set while a program is prepared are set again in the new one. Until all workers have taken over,
+//! changes and questions would wait for them, so those of apps are put off ([`Reloads::put_off`]), and those
+//! of clients wait in the socket.
+//!
+//! One reload runs at a time. Those that are asked for meanwhile become one that follows, because the file
+//! may have changed after it was read.
+
+use super::doorbell::Doorbell;
+use super::interfaces::{knows, read_with};
+use super::{Daemon, Load, answer, apps, restart, rings_for};
+use crate::config::{self, Macs, Plan};
+use ::apps::Action;
+use anyhow::{Context, Result, anyhow, bail};
+use engine::batch::Engine;
+use engine::change::Change;
+use engine::program::GroupId;
+use engine::worker::{Command, Rewiring, Swapped};
+use packet::TableHash;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::Instant;
+use tracing::{error, info};
+
+/// The largest number of shared counters, including those of former programs, because what is kept must not
+/// grow for ever.
+const COUNTERS_MAX: usize = 4096;
+
+/// How many reloads are remembered for clients that ask again how theirs has ended.
+const OUTCOMES: usize = 16;
+
+/// The largest number of actions of apps that are put off while workers take over; further changes are
+/// refused.
+pub const PUT_OFF_MAX: usize = 65_536;
+
+/// How much less of a busy processor the thread gets that compiles: it must not take the time of a worker
+/// that the kernel has placed on the same core.
+const NICENESS: i32 = 10;
+
+/// The number of a reload that somebody has asked for.
+pub type Ticket = u64;
+
+/// Weights that were set at run time, of the present program's targets.
+pub type Weights = BTreeMap<(GroupId, u16), u32>;
+
+/// Why a program is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    /// Somebody asked for it.
+    Asked(Ticket),
+    /// An interface has another MAC address.
+    Mac,
+}
+
+/// A plan and its engines, one for each worker. The plan has no entries any more: the engines have them.
+struct Prepared {
+    plan: Plan,
+    engines: Vec<Box<Engine>>,
+}
+
+/// The present reload.
+enum Phase {
+    Preparing {
+        prepared: Receiver<Result<Prepared>>,
+        /// Weights set since it began, by group and target.
+        weights: Vec<(String, String, u32)>,
+    },
+    TakingOver {
+        swaps: Vec<Swap>,
+        weights: Vec<(String, String, u32)>,
+        former: Arc<Plan>,
+        /// What went wrong after the workers had been sent their engines.
+        failed: Option<anyhow::Error>,
+    },
+}
+
+/// A worker that takes over a program.
+struct Swap {
+    answer: Receiver<Swapped>,
+    swapped: Option<Swapped>,
+}
+
+struct Reload {
+    cause: Cause,
+    since: Instant,
+    phase: Phase,
+}
+
+/// The present reload, and those to come.
+#[derive(Default)]
+pub struct Reloads {
+    now: Option<Reload>,
+    /// A reload is asked for and has not begun.
+    next: Option<Ticket>,
+    /// An interface has another MAC address than the program.
+    mac: bool,
+    tickets: Ticket,
+    outcomes: VecDeque<(Ticket, Result<Value, String>)>,
+    put_off: VecDeque<(usize, Action)>,
+}
+
+impl Reloads {
+    /// Returns true while workers take over a program, and are slow to answer.
+    pub fn are_taking_over(&self) -> bool {
+        matches!(&self.now, Some(Reload { phase: Phase::TakingOver { .. }, .. }))
+    }
+
+    /// Returns true while a program is made.
+    #[cfg(test)]
+    pub fn are_preparing(&self) -> bool {
+        matches!(&self.now, Some(Reload { phase: Phase::Preparing { .. }, .. }))
+    }
+
+    /// Returns how many reloads were asked for; those that became one count once.
+    #[cfg(test)]
+    pub fn tickets(&self) -> Ticket {
+        self.tickets
+    }
+
+    /// Keeps an app's action until all workers have taken over.
+    pub fn put_off(&mut self, app: usize, action: Action) {
+        self.put_off.push_back((app, action));
+    }
+
+    /// Returns true if no further action can be put off.
+    pub fn are_full(&self) -> bool {
+        self.put_off.len() >= PUT_OFF_MAX
+    }
+
+    /// Returns how a reload ended, once it has.
+    pub fn outcome(&self, ticket: Ticket) -> Option<Result<Value>> {
+        if let Some((_, outcome)) = self.outcomes.iter().find(|(one, _)| *one == ticket) {
+            return Some(outcome.clone().map_err(|why| anyhow!("{why}")));
+        }
+        let known = self.next == Some(ticket)
+            || self.now.as_ref().is_some_and(|reload| reload.cause == Cause::Asked(ticket));
+        (!known).then(|| Err(anyhow!("no reload has the number {ticket}, or it ended long ago")))
+    }
+
+    /// Says how far a reload has come.
+    pub fn progress(&self, ticket: Ticket) -> Value {
+        let phase = match &self.now {
+            Some(reload) if reload.cause == Cause::Asked(ticket) => reload.told(),
+            Some(reload) => format!("it waits for another to end: {}", reload.told()),
+            None => "it begins".into(),
+        };
+        let seconds = self.now.as_ref().map_or(0, |reload| reload.since.elapsed().as_secs());
+        json!({ "reload": ticket, "stage": phase, "seconds": seconds })
+    }
+
+    fn ask(&mut self) -> Ticket {
+        *self.next.get_or_insert_with(|| {
+            self.tickets += 1;
+            self.tickets
+        })
+    }
+
+    /// Returns why the next program must be made, if one must and none is being made.
+    fn take_next(&mut self) -> Option<Cause> {
+        if self.now.is_some() {
+            return None;
+        }
+        let asked = self.next.take().map(Cause::Asked);
+        asked.or_else(|| std::mem::take(&mut self.mac).then_some(Cause::Mac))
+    }
+}
+
+impl Reload {
+    fn told(&self) -> String {
+        match &self.phase {
+            Phase::Preparing { .. } => "the file is read, checked and compiled".into(),
+            Phase::TakingOver { swaps, .. } => {
+                let done = swaps.iter().filter(|swap| swap.swapped.is_some()).count();
+                format!("the workers take over: {done} of {} have", swaps.len())
+            }
+        }
+    }
+}
+
+impl Daemon {
+    /// Asks for a reload. Returns its number.
+    pub(super) fn ask_reload(&mut self) -> Ticket {
+        self.reloads.ask()
+    }
+
+    /// Asks for a program that knows the present MAC addresses.
+    pub(super) fn ask_rebuild(&mut self) {
+        self.reloads.mac = true;
+    }
+
+    /// Moves reloads on as far as possible without waiting: begins one, commits one that is prepared, ends
+    /// one that all workers have taken over.
+    pub(super) fn mind_reloads(&mut self) {
+        if let Some(mut reload) = self.reloads.now.take() {
+            match &mut reload.phase {
+                Phase::Preparing { prepared, weights } => match prepared.try_recv() {
+                    Ok(Ok(prepared)) => {
+                        let weights = std::mem::take(weights);
+                        self.commit(reload, prepared, weights);
+                    }
+                    Ok(Err(error)) => self.end(reload.cause, Err(error)),
+                    Err(TryRecvError::Empty) => self.reloads.now = Some(reload),
+                    Err(TryRecvError::Disconnected) => {
+                        self.end(reload.cause, Err(anyhow!("weir could not compile it: please report this")))
+                    }
+                },
+                Phase::TakingOver { swaps, .. } => {
+                    if swaps.iter_mut().all(Swap::has_ended) {
+                        self.conclude(reload);
+                    } else {
+                        self.reloads.now = Some(reload);
+                    }
+                }
+            }
+        }
+        if let Some(cause) = self.reloads.take_next() {
+            self.prepare(cause);
+        }
+    }
+
+    /// Starts a thread that makes the program.
+    fn prepare(&mut self, cause: Cause) {
+        // A reload may have brought the addresses already.
+        let macs = self.interfaces.macs();
+        if cause == Cause::Mac && knows(&self.plan, &macs) {
+            return;
+        }
+        if cause != Cause::Mac {
+            self.systemd.reloading();
+        }
+        let (answer, prepared) = sync_channel(1);
+        let preparation = Preparation {
+            cause,
+            old: self.plan.clone(),
+            weights: self.weights.clone(),
+            macs,
+            workers: self.fleet.len(),
+            hash: self.hash,
+            load: self.load.clone(),
+        };
+        let doorbell = self.doorbell.clone();
+        let work = move || {
+            let _rings_at_last = RingAtLast(doorbell);
+            let _ = rustix::process::nice(NICENESS);
+            let _ = answer.send(preparation.prepare());
+        };
+        match std::thread::Builder::new().name("weir-reload".into()).spawn(work) {
+            Ok(_) => {
+                let phase = Phase::Preparing { prepared, weights: Vec::new() };
+                self.reloads.now = Some(Reload { cause, since: Instant::now(), phase });
+            }
+            Err(error) => self.end(cause, Err(anyhow!(error).context("no thread for it"))),
+        }
+    }
+
+    /// Sends each worker its engine. If anything is refused before, the old program continues.
+    fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
+        let Prepared { plan, engines } = prepared;
+        let order = self.order(&plan);
+        // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
+        // has changed.
+        let ready = apps::sockets(&plan, &self.host.sockets).and_then(|sockets| {
+            let wrappers = self.wrappers(&plan, &order)?;
+            self.set_take(&plan, &order)?;
+            Ok((sockets, wrappers))
+        });
+        let (sockets, wrappers) = match ready {
+            Ok(ready) => ready,
+            Err(error) => return self.end(reload.cause, Err(error)),
+        };
+        let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
+        // Rings between workers come and go with the program's flows.
+        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
+        let mut hand_over =
+            (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()).into_iter());
+        let commands = engines.into_iter().zip(punts).zip(wrappers);
+        let swap = |(worker, ((engine, punts), ports))| {
+            let hand_over = hand_over.as_mut().and_then(Iterator::next);
+            let (tell, answer) = sync_channel(1);
+            // A worker that has ended drops `tell`, which shows when the answers are collected.
+            let _ =
+                self.fleet.send(worker, Command::Swap(engine, Rewiring { ports, punts, hand_over }, tell));
+            Swap { answer, swapped: None }
+        };
+        let swaps = commands.enumerate().map(swap).collect();
+        self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
+        let former = std::mem::replace(&mut self.plan, Arc::new(plan));
+        self.weights.clear();
+        self.generation += 1;
+        let phase = Phase::TakingOver { swaps, weights, former, failed: None };
+        self.reloads.now = Some(Reload { phase, ..reload });
+        // From here on, apps speak of the new program.
+        if let Err(error) = self.succeed_apps(rings, sockets, order)
+            && let Some(Reload { phase: Phase::TakingOver { failed, .. }, .. }) = &mut self.reloads.now
+        {
+            *failed = Some(error);
+        }
+    }
+
+    /// Ends a reload that all workers have taken over: carries out what was put off, and frees the old
+    /// program.
+    fn conclude(&mut self, reload: Reload) {
+        let Phase::TakingOver { swaps, weights, former, failed } = reload.phase else { return };
+        self.take_former_frames();
+        let (mut reports, mut engines, mut ended) = (Vec::new(), Vec::new(), failed);
+        for (worker, swap) in swaps.into_iter().enumerate() {
+            match swap.swapped {
+                Some(Swapped { report, former }) => {
+                    reports.push(report);
+                    engines.push(former);
+                }
+                None => ended = Some(anyhow!("worker {worker} has ended")),
+            }
+        }
+        // A million entries take a while to free, and nobody waits for it.
+        let free = move || drop((engines, former));
+        let _ = std::thread::Builder::new().name("weir-free".into()).spawn(free);
+        for (group, target, weight) in weights {
+            self.set_weight_again(&group, &target, weight);
+        }
+        for (app, action) in std::mem::take(&mut self.reloads.put_off) {
+            self.carry_out(app, VecDeque::from([action]));
+        }
+        let summary = ended.map_or_else(|| Ok(answer::swap_summary(self.generation, &reports)), Err);
+        self.end(reload.cause, summary);
+    }
+
+    /// Sets a weight of the former program's, if the new one has such a target.
+    fn set_weight_again(&mut self, group: &str, target: &str, weight: u32) {
+        let Some(id) = self.plan.program.group_named(group) else { return };
+        let targets = &self.plan.program.groups[id.index()].targets;
+        let Some(at) = targets.iter().position(|one| one.name == target) else { return };
+        let change = Change::SetWeight { group: id, target: at as u16, weight };
+        if let Err(error) = self.change(&change) {
+            error!("the weight of {group}/{target} could not be set in the new program: {error:#}");
+        }
+    }
+
+    /// Notes a weight that has been set, for a program that is being prepared.
+    pub(super) fn note_weight(&mut self, group: GroupId, target: u16, weight: u32) {
+        self.weights.insert((group, target), weight);
+        if let Some(Reload { phase: Phase::Preparing { weights, .. }, .. }) = &mut self.reloads.now
+            && let Some(group) = self.plan.program.groups.get(group.index())
+            && let Some(target) = group.targets.get(usize::from(target))
+        {
+            weights.retain(|(of, name, _)| (of, name) != (&group.name, &target.name));
+            weights.push((group.name.clone(), target.name.clone(), weight));
+        }
+    }
+
+    fn end(&mut self, cause: Cause, summary: Result<String>) {
+        let Cause::Asked(ticket) = cause else {
+            return match summary {
+                Ok(summary) => info!("the program was rebuilt for the new MAC address; {summary}"),
+                Err(error) => error!("the program was not rebuilt for the new MAC address: {error:#}"),
+            };
+        };
+        self.systemd.reloaded();
+        match &summary {
+            Ok(summary) => info!("{summary}"),
+            Err(error) => error!("not reloaded, the old program stays: {error:#}"),
+        }
+        let outcome = summary
+            .map(|summary| json!({ "summary": summary, "generation": self.generation }))
+            .map_err(|error| format!("{error:#}"));
+        self.reloads.outcomes.truncate(OUTCOMES - 1);
+        self.reloads.outcomes.push_front((ticket, outcome));
+    }
+}
+
+impl Swap {
+    /// Returns true if the worker has taken over, or has ended.
+    fn has_ended(&mut self) -> bool {
+        match self.answer.try_recv() {
+            Ok(swapped) => self.swapped = Some(swapped),
+            Err(TryRecvError::Disconnected) => return true,
+            Err(TryRecvError::Empty) => {}
+        }
+        self.swapped.is_some()
+    }
+}
+
+/// Rings when dropped, so that a thread that panics is noticed, too.
+struct RingAtLast(Doorbell);
+
+impl Drop for RingAtLast {
+    fn drop(&mut self) {
+        self.0.ring();
+    }
+}
+
+/// What the thread needs to make a program.
+struct Preparation {
+    cause: Cause,
+    old: Arc<Plan>,
+    weights: Weights,
+    macs: Macs,
+    workers: usize,
+    hash: TableHash,
+    load: Load,
+}
+
+impl Preparation {
+    fn prepare(self) -> Result<Prepared> {
+        let mut plan = match self.cause {
+            Cause::Asked(_) => read_with(&self.macs, (self.load)()?),
+            Cause::Mac => self.rebuilt()?,
+        };
+        let needs = restart::needs(&self.old, &plan);
+        if !needs.is_empty() {
+            bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
+        }
+        keep_counters(&self.old.program.counters, &mut plan.program.counters);
+        let engine = |_| Ok(Box::new(Engine::new(&plan.program, self.hash)?));
+        let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;
+        Ok(Prepared { plan: without_entries(plan), engines })
+    }
+
+    /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
+    fn rebuilt(&self) -> Result<Plan> {
+        let (file, text) = &self.old.source;
+        let loaded = config::read_knowing(file, text, &self.macs);
+        let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
+        plan.socket.clone_from(&self.old.socket);
+        for group in &mut plan.program.groups {
+            let Some(id) = self.old.program.group_named(&group.name) else { continue };
+            let before = &self.old.program.groups[id.index()].targets;
+            let place: BTreeMap<&str, usize> =
+                before.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect();
+            for target in &mut group.targets {
+                let Some(&at) = place.get(target.name.as_str()) else { continue };
+                let now = self.weights.get(&(id, at as u16));
+                target.weight = now.copied().unwrap_or(before[at].weight);
+            }
+        }
+        Ok(plan)
+    }
+}
+
+/// Leaves a plan's entries out: the engines have them, and copies and comparisons of plans are cheap then.
+pub fn without_entries(plan: Plan) -> Plan {
+    Plan { program: plan.program.without_entries(), ..plan }
+}
+
+/// Keeps counters that the new program does not name: a back end that returns later continues from its
+/// counts, and a sum over all counters never decreases.
+fn keep_counters(old: &[String], counters: &mut Vec<String>) {
+    let room = COUNTERS_MAX.saturating_sub(counters.len());
+    let kept: Vec<String> = old.iter().filter(|name| !counters.contains(name)).take(room).cloned().collect();
+    counters.extend(kept);
+}
