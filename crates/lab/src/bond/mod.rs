@@ -106,6 +106,7 @@ fn perform(
     lab.lead_elsewhere("a link leads to another system", "br1")?;
     lab.speak_otherwise()?;
     lab.restart_partner()?;
+    lab.change_key()?;
     lab.restart_weir()?;
     let Lab { node, run, phases, .. } = lab;
     if !options.keep {
@@ -238,6 +239,15 @@ impl Lab<'_> {
         self.during("the partner restarts", Promise::Back, |lab, stream| {
             lab.partner.stop(lab.run)?;
             lab.partner.restart(lab.run, &lab.topology, lab.interrupt)?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+        })
+    }
+
+    /// The whole bond must be left and aggregated anew, which takes the 2 s that IEEE 802.1AX demands.
+    fn change_key(&mut self) -> Result<()> {
+        self.during("the partner has another key", Promise::Back, |lab, stream| {
+            lab.partner.rekey()?;
+            lab.wait_in(stream, "the members to be left", |bond| bond.enabled() == 0)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
         })
     }

@@ -9,6 +9,10 @@ use crate::Interrupt;
 use crate::ovs::{Ovs, SWITCH};
 use crate::run::Run;
 
+/// The LACP key of the bond. Without one, Open vSwitch takes the number of one of the links, and which one
+/// that is changes when it leaves or the switch restarts.
+const KEY: u16 = 100;
+
 /// A running partner.
 pub struct Partner(Ovs);
 
@@ -22,7 +26,9 @@ impl Partner {
         let links: Vec<String> = (1..=LINKS).map(|link| format!("s{link}")).collect();
         let options = "bond_mode=balance-tcp lacp=active other_config:lacp-time=fast";
         ovs.vsctl(&format!("add-bond br0 bond0 {} {options}", links.join(" ")))?;
-        Ok(Partner(ovs))
+        let partner = Partner(ovs);
+        partner.change_key(KEY)?;
+        Ok(partner)
     }
 
     /// Returns the number of links it uses.
@@ -45,6 +51,16 @@ impl Partner {
         self.0.vsctl(&format!("set port bond0 lacp={mode} other_config:lacp-time={rate}"))
     }
 
+    /// Gives the bond another LACP key, so that all links have to be aggregated anew.
+    pub fn rekey(&self) -> Result<()> {
+        self.change_key(KEY + 1)
+    }
+
+    fn change_key(&self, key: u16) -> Result<()> {
+        let set: Vec<String> = (1..=LINKS).map(|link| set_key(link, key)).collect();
+        self.0.vsctl(&set.join(" -- "))
+    }
+
     /// Removes a link (counted from 1) from the bond and lets it speak LACP alone on this bridge: with
     /// another key on `br0`, as another system on any other bridge.
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
@@ -57,8 +73,12 @@ impl Partner {
     /// Takes the link back into the bond.
     pub fn take_in(&self, link: usize) -> Result<()> {
         self.0.vsctl(&format!("del-port s{link}"))?;
-        self.0.vsctl(&format!("add-bond-iface bond0 s{link}"))
+        self.0.vsctl(&format!("add-bond-iface bond0 s{link} -- {}", set_key(link, KEY)))
     }
+}
+
+fn set_key(link: usize, key: u16) -> String {
+    format!("set interface s{link} other_config:lacp-aggregation-key={key}")
 }
 
 fn inside(topology: &Topology) -> impl Fn(&str) -> Command {
