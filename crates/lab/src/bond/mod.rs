@@ -184,15 +184,24 @@ impl Lab<'_> {
         Ok(())
     }
 
+    /// Takes a member out and in again, several times: what the partner loses, if it is sent frames before it
+    /// takes them, depends on when it is told.
     fn remove_and_add(&mut self) -> Result<()> {
-        self.timed("a member is removed", Promise::Nothing, |lab, stream| {
-            lab.node.command("disable p2")?;
-            lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
-        })?;
-        self.timed("the member is added again", Promise::Nothing, |lab, stream| {
-            lab.node.command("enable p2")?;
-            lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)
-        })
+        let mut removed = Phase::new("a member is removed", Promise::Nothing);
+        let mut added = Phase::new("the member is added again", Promise::Nothing);
+        for _ in 0..self.options.cuts {
+            self.through_timed(&mut removed, |lab, stream| {
+                lab.node.command("disable p2")?;
+                lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
+            })?;
+            self.through_timed(&mut added, |lab, stream| {
+                lab.node.command("enable p2")?;
+                lab.settled("the member's return", stream, |bond| bond.buckets_of(2) > 0)
+            })?;
+        }
+        self.end(removed);
+        self.end(added);
+        Ok(())
     }
 
     /// Blocks LACPDUs on one link, which keeps its carrier.

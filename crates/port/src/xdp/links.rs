@@ -69,7 +69,9 @@ impl XdpFeatures {
 /// `struct ifinfomsg`.
 const IFINFO: usize = 16;
 
-/// Reads the body of a message about an interface.
+/// Reads the body of a message about an interface. A bridge or IPv6 reports what it has to do with an
+/// interface in messages of the same types, under its own address family: one that an interface leaves a
+/// bridge does not mean that the interface is gone.
 pub(super) fn link(body: &[u8]) -> Option<Link> {
     const IFF_UP: u32 = 1;
     const IFLA_ADDRESS: u16 = 1;
@@ -82,6 +84,10 @@ pub(super) fn link(body: &[u8]) -> Option<Link> {
     const IFLA_CARRIER: u16 = 33;
     const IFLA_LINK_NETNSID: u16 = 37;
     const IFLA_XDP: u16 = 43;
+    const AF_UNSPEC: u8 = 0;
+    if *body.first()? != AF_UNSPEC {
+        return None;
+    }
     let mut link = Link { index: word(body.get(4..)?), ..Link::default() };
     link.up = word(body.get(8..)?) & IFF_UP != 0;
     let mut peer_elsewhere = false;
@@ -211,6 +217,16 @@ mod tests {
         let loopback = links.iter().find(|link| link.name == "lo").unwrap();
         assert_eq!((loopback.index, loopback.mac, loopback.kind.as_str()), (1, [0; 6], ""));
         assert!(loopback.mtu > 0 && loopback.rx_queues > 0);
+    }
+
+    #[test]
+    fn what_a_bridge_says_of_an_interface_is_not_about_the_interface() {
+        let mut body = [0; IFINFO];
+        body[4] = 5;
+        assert_eq!(link(&body).map(|link| link.index), Some(5));
+        const AF_BRIDGE: u8 = 7;
+        body[0] = AF_BRIDGE;
+        assert!(link(&body).is_none());
     }
 
     #[test]

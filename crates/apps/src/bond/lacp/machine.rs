@@ -168,7 +168,7 @@ impl Lacp {
     fn remove(&mut self, now_ns: u64, number: u16, actions: &mut Vec<Action>) {
         let Some(mut member) = self.members.remove(&number) else { return };
         member.selected = false;
-        while member.run_mux(now_ns, false) {}
+        while member.run_mux(now_ns, false, false) {}
         tell(now_ns, number, &mut member, actions);
         actions.extend(member.lacpdu(now_ns).map(|frame| Action::Transmit { member: number, frame }));
     }
@@ -204,9 +204,10 @@ impl Lacp {
     fn settle(&mut self, now_ns: u64) {
         loop {
             let enough = self.has_enough();
+            let others_send = self.members.values().any(Member::sends);
             let mut changed = false;
             for member in self.members.values_mut() {
-                changed |= member.run_mux(now_ns, enough);
+                changed |= member.run_mux(now_ns, enough, others_send);
             }
             self.active = selection::choose(&self.config, &self.members, self.active);
             changed |= selection::select(now_ns, &mut self.members, self.active);

@@ -33,6 +33,8 @@ pub(super) struct Member {
     /// Has a partner, but another than the bond's.
     pub outside: bool,
     pub mux: Mux,
+    /// When the partner is taken to know that we are in sync; `None` once it has said so.
+    pub known_ns: Option<u64>,
     pub transmit: Transmit,
     pub actor_churn: Churn,
     pub partner_churn: Churn,
@@ -56,6 +58,7 @@ impl Member {
             selected: false,
             outside: false,
             mux: Mux::default(),
+            known_ns: None,
             transmit: Transmit::default(),
             actor_churn: Churn::default(),
             partner_churn: Churn::default(),
@@ -119,7 +122,7 @@ impl Member {
         let machines = [
             self.receive.wake_ns(),
             self.periodic.due_ns,
-            self.mux.wake_ns(),
+            self.mux_wake_ns(),
             self.transmit.wake_ns(),
             self.actor_churn.wake_ns(),
             self.partner_churn.wake_ns(),

@@ -1,11 +1,20 @@
 //! The mux machine with independent control (802.1AX 6.4.15): it receives frames before it sends any, and
 //! sends only once the partner receives, so that nothing is lost while both ends start.
+//!
+//! Open vSwitch announces that it collects whenever it aggregates a link, even while it drops what comes,
+//! because it has not heard yet that we are in sync. Therefore, as long as another member sends, what a
+//! partner announces counts once it knows that we are in sync: when its LACPDU says so, or after it has had
+//! the time to learn it. Without another member, waiting would lose more than it saves.
 
-use super::info::State;
+use super::info::{Info, State};
 use super::member::Member;
 
 /// How long a member waits before it attaches (wait_while), in nanoseconds.
 const WAIT_NS: u64 = 2_000_000_000;
+
+/// After this time a partner is believed to know that we are in sync even if it has not said so, in
+/// nanoseconds: one that sends every second would have said so, a slow one has had that long to act on it.
+const KNOWN_NS: u64 = 1_000_000_000;
 
 /// State of the mux machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,10 +33,6 @@ pub(super) enum Mux {
 }
 
 impl Mux {
-    pub(super) fn wake_ns(&self) -> Option<u64> {
-        if let Mux::Waiting(until) = self { Some(*until) } else { None }
-    }
-
     pub(super) fn name(&self) -> &'static str {
         match self {
             Mux::Detached => "detached",
@@ -40,9 +45,9 @@ impl Mux {
 }
 
 impl Member {
-    /// Makes one transition, if one is due. `enough` means that `min_links` members are in sync. Returns true
-    /// if the state changed.
-    pub(super) fn run_mux(&mut self, now_ns: u64, enough: bool) -> bool {
+    /// Makes one transition, if one is due. `enough` means that `min_links` members are in sync,
+    /// `others_send` that a member of the bond sends. Returns true if the state changed.
+    pub(super) fn run_mux(&mut self, now_ns: u64, enough: bool, others_send: bool) -> bool {
         let ready = enough && self.is_in_sync();
         let next = match self.mux {
             Mux::Detached if self.selected => Mux::Waiting(now_ns.saturating_add(WAIT_NS)),
@@ -50,13 +55,23 @@ impl Member {
             Mux::Waiting(until) if now_ns >= until => Mux::Attached,
             Mux::Attached if ready => Mux::Collecting,
             Mux::Collecting | Mux::Distributing if !ready => Mux::Attached,
-            Mux::Collecting if self.partner_collects() => Mux::Distributing,
+            Mux::Collecting if self.partner_collects() && (!others_send || self.partner_knows(now_ns)) => {
+                Mux::Distributing
+            }
             Mux::Distributing if !self.partner_collects() => Mux::Collecting,
             same => same,
         };
         let changed = next != self.mux;
+        if changed && next == Mux::Attached {
+            self.known_ns = Some(now_ns.saturating_add(KNOWN_NS));
+        }
         self.mux = next;
         changed
+    }
+
+    /// Returns true if the member sends frames.
+    pub(super) fn sends(&self) -> bool {
+        self.mux == Mux::Distributing
     }
 
     /// Returns true if both ends announce that this link is in its aggregator.
@@ -71,13 +86,34 @@ impl Member {
         self.partner.state.has(State::COLLECTING) && !self.partner.state.has(State::EXPIRED)
     }
 
+    /// Returns true if the partner knows that we are in sync.
+    fn partner_knows(&self, now_ns: u64) -> bool {
+        self.known_ns.is_none_or(|known_ns| now_ns >= known_ns)
+    }
+
+    /// Takes note of what the partner's LACPDU says that it knows of us.
+    pub(super) fn hear_of_sync(&mut self, ours: &Info) {
+        if self.mux >= Mux::Attached && ours.state.has(State::SYNC) && ours.is_same_port(&self.actor) {
+            self.known_ns = None;
+        }
+    }
+
+    /// Returns when the mux machine must run, if nothing happens before.
+    pub(super) fn mux_wake_ns(&self) -> Option<u64> {
+        match self.mux {
+            Mux::Waiting(until) => Some(until),
+            Mux::Collecting if self.partner_collects() => self.known_ns,
+            _ => None,
+        }
+    }
+
     /// Updates what the mux announces, and requests an LACPDU if that has changed.
     pub(super) fn show_mux(&mut self) {
         let before = self.actor.state;
         self.actor.state = before
             .with(State::SYNC, self.mux >= Mux::Attached)
             .with(State::COLLECTING, self.mux >= Mux::Collecting)
-            .with(State::DISTRIBUTING, self.mux == Mux::Distributing);
+            .with(State::DISTRIBUTING, self.sends());
         self.transmit.wanted |= self.actor.state != before;
     }
 }

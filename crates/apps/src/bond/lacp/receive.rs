@@ -76,6 +76,7 @@ impl Member {
         // up before its own.
         self.transmit.wanted |= pdu.actor.state.has(State::EXPIRED);
         self.record(pdu);
+        self.hear_of_sync(&pdu.partner);
         self.actor.state = self.actor.state.with(State::DEFAULTED | State::EXPIRED, false);
         self.receive = Receive::Current(now_ns.saturating_add(self.patience_ns()));
     }

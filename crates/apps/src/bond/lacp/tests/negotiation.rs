@@ -485,3 +485,76 @@ fn a_partner_that_turns_fast_is_served_at_once() {
     assert_eq!(net.ends[0].sent.len(), before + 1);
     assert_eq!(net.status(0, 1).periodic, "fast");
 }
+
+/// A partner like Open vSwitch, which announces all of sync, collecting and distributing as soon as it
+/// aggregates the link, and knows of us what `ours` says.
+fn open_vswitch(net: &mut Net, member: u16, ours: Info) {
+    let port = Port { priority: 255, number: 6 + member };
+    let system = System { priority: 1, mac: [2, 0, 0, 0, 0, 9] };
+    let actor = Info { system, key: 5, port, state: State(0x3f) };
+    let pdu = LacpPdu { actor, partner: ours, ..net.ends[0].pdus(member)[0].1 };
+    net.step(0, Event::Pdu { member, bytes: &pdu.frame([2; 6]) });
+}
+
+/// Lets such a partner speak on a member until that is in sync, of which the partner has not yet heard.
+fn in_sync_with_open_vswitch(net: &mut Net, member: u16) {
+    net.add(0, settings(member));
+    let before = net.status(0, member).actor;
+    assert!(!before.state.has(State::SYNC));
+    open_vswitch(net, member, before);
+    net.run(1500 * MS);
+    open_vswitch(net, member, before);
+    net.run(600 * MS);
+}
+
+/// Returns a bond whose member 2 sends and whose member 1 is in sync, of which the partner has not heard.
+fn second_in_sync_with_open_vswitch() -> Net {
+    let mut net = Net::new(&[config(1)]);
+    in_sync_with_open_vswitch(&mut net, 2);
+    let ours = net.status(0, 2).actor;
+    open_vswitch(&mut net, 2, ours);
+    in_sync_with_open_vswitch(&mut net, 1);
+    assert!(net.works(0, 2));
+    assert_eq!(net.states(0, 1), ("current", "collecting"), "it takes what comes, and sends nothing yet");
+    assert_eq!(net.ends[0].used[&1], (true, false));
+    net
+}
+
+#[test]
+fn a_partner_that_always_collects_is_believed_when_it_knows_that_we_are_in_sync() {
+    let mut net = second_in_sync_with_open_vswitch();
+    let old = Info { state: net.status(0, 1).actor.state.with(State::SYNC, false), ..net.status(0, 1).actor };
+    open_vswitch(&mut net, 1, old);
+    assert!(!net.works(0, 1), "this was sent before it knew");
+    let ours = net.status(0, 1).actor;
+    open_vswitch(&mut net, 1, ours);
+    assert!(net.works(0, 1));
+    // Out of the bond and in again, as by `weir bond disable` and `enable`.
+    net.step(0, Event::Hold { member: 1, held: true });
+    assert_eq!(net.ends[0].used[&1], (false, false));
+    let (held, other) = (net.status(0, 1).actor, net.status(0, 2).actor);
+    open_vswitch(&mut net, 1, held);
+    open_vswitch(&mut net, 2, other);
+    net.step(0, Event::Hold { member: 1, held: false });
+    net.run(2100 * MS);
+    assert_eq!(net.ends[0].used[&1], (true, false));
+    let ours = net.status(0, 1).actor;
+    open_vswitch(&mut net, 1, ours);
+    assert!(net.works(0, 1));
+}
+
+#[test]
+fn a_partner_that_speaks_seldom_is_believed_after_a_second() {
+    let mut net = second_in_sync_with_open_vswitch();
+    net.run(800 * MS);
+    assert!(!net.works(0, 1));
+    net.run(200 * MS);
+    assert!(net.works(0, 1));
+}
+
+#[test]
+fn a_member_does_not_wait_where_no_other_sends() {
+    let mut net = Net::new(&[config(1)]);
+    in_sync_with_open_vswitch(&mut net, 1);
+    assert!(net.works(0, 1));
+}
