@@ -3,8 +3,8 @@
 //! way.
 
 use crate::app::{Action, App, Event};
-use engine::program::{AppId, GroupId, Program};
-use engine::worker::{BucketReport, Inject, Injected, Report};
+use engine::program::{AppId, Program};
+use engine::worker::{BucketReport, Inject, Injected};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 #[cfg(test)]
@@ -176,11 +176,11 @@ impl RunningApps {
     }
 }
 
-/// Returns the buckets of a group, summed over the workers' reports.
+/// Returns a group's buckets, summed over workers, from what each of them reports.
 #[must_use]
-pub fn buckets(group: GroupId, reports: &[Report]) -> BucketReport {
-    let mut all = reports.iter().filter_map(|report| report.buckets.get(group.index()));
-    let mut sum = all.next().cloned().unwrap_or_default();
+pub fn buckets(reports: impl IntoIterator<Item = BucketReport>) -> BucketReport {
+    let mut all = reports.into_iter();
+    let mut sum = all.next().unwrap_or_default();
     for one in all {
         let add = |sums: &mut Vec<u64>, counts: &[u64]| {
             sums.resize(sums.len().max(counts.len()), 0);

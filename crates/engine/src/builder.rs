@@ -344,21 +344,20 @@ impl Group {
     /// Creates a group without targets.
     #[must_use]
     pub fn new(name: impl Into<String>, fill: Fill, size: u32) -> Group {
-        Group { name: name.into(), fill, size, seed: None, targets: Vec::new(), origin: Origin::default() }
+        Group { name: name.into(), fill, size, seed: None, targets: [].into(), origin: Origin::default() }
     }
 
     /// Adds a target.
     #[must_use]
-    pub fn target(mut self, target: Target) -> Group {
-        self.targets.push(target);
-        self
+    pub fn target(self, target: Target) -> Group {
+        self.targets([target])
     }
 
     /// Adds targets.
     #[must_use]
-    pub fn targets(mut self, targets: impl IntoIterator<Item = Target>) -> Group {
-        self.targets.extend(targets);
-        self
+    pub fn targets(self, targets: impl IntoIterator<Item = Target>) -> Group {
+        let targets = self.targets.iter().cloned().chain(targets).collect();
+        Group { targets, ..self }
     }
 }
 

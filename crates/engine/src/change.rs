@@ -1,8 +1,9 @@
 //! Changes of a running program's entries. Every worker applies the same changes in the same order between
 //! breaths; a change is complete when all workers have applied it.
 
+use crate::buckets::BucketTable;
 use crate::check::WEIGHT_MAX;
-use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Program};
+use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -31,7 +32,9 @@ pub enum Change {
         /// The key of the entry.
         key: EntryKey,
     },
-    /// Changes a target's share of its group's buckets; 0 takes all of them.
+    /// Changes a target's share of its group's buckets; 0 takes all of them. An engine that gets this fills
+    /// the buckets itself; who runs workers sends them [`Change::Publish`] instead
+    /// ([`crate::buckets::GroupTables::publish`]).
     SetWeight {
         /// The group.
         group: GroupId,
@@ -39,6 +42,15 @@ pub enum Change {
         target: u16,
         /// The weight.
         weight: u32,
+    },
+    /// Replaces a group's targets, of which only weights differ, and the buckets filled for them.
+    Publish {
+        /// The group.
+        group: GroupId,
+        /// Its targets with their new weights.
+        targets: Arc<[Target]>,
+        /// Its buckets.
+        table: Arc<BucketTable>,
     },
     /// Assigns targets to given buckets ([`Fill::Given`]); a later move of a bucket replaces a pending one. A
     /// bucket that has no target or was never used moves at once. Every worker carries out its own moves:
@@ -136,16 +148,19 @@ pub enum ChangeError {
 }
 
 impl Change {
-    /// Checks the change against the program's groups, but not its entries.
+    /// Checks the change against a program's groups, but not its entries.
     ///
     /// # Errors
     /// Groups, buckets or targets are unknown, or the buckets are filled in another way.
-    pub(crate) fn fits_groups(&self, program: &Program) -> Result<(), ChangeError> {
+    pub(crate) fn fits_groups(&self, groups: &[Group]) -> Result<(), ChangeError> {
         let unknown = |what: String| Err(ChangeError::Unknown { what });
-        let (Change::SetWeight { group, .. } | Change::MoveBuckets { group, .. }) = self else {
+        let (Change::SetWeight { group, .. }
+        | Change::Publish { group, .. }
+        | Change::MoveBuckets { group, .. }) = self
+        else {
             return Ok(());
         };
-        let Some(Group { name, fill, size, targets, .. }) = program.groups.get(group.index()) else {
+        let Some(Group { name, fill, size, targets, .. }) = groups.get(group.index()) else {
             return unknown("group".into());
         };
         let filled = |why| Err(ChangeError::Filled { group: name.clone(), why });
@@ -158,6 +173,13 @@ impl Change {
             }
             Change::SetWeight { weight, .. } if *weight > WEIGHT_MAX => {
                 Err(ChangeError::Weight { group: name.clone(), weight: *weight, max: WEIGHT_MAX })
+            }
+            Change::Publish { .. } if *fill == Fill::Given => filled("are given one by one: move them"),
+            Change::Publish { targets: others, .. } if others.len() != targets.len() => {
+                unknown("target".into())
+            }
+            Change::Publish { table, .. } if table.buckets().slots().len() != *size as usize => {
+                unknown("bucket".into())
             }
             Change::MoveBuckets { .. } if *fill != Fill::Given => filled("follow its weights: change those"),
             Change::MoveBuckets { moves, .. } => match moves.iter().find(|one| one.0 >= *size) {

@@ -4,6 +4,7 @@
 #[cfg(any(test, feature = "arbitrary"))]
 pub mod arbitrary;
 pub mod batch;
+pub mod buckets;
 pub mod builder;
 pub mod change;
 pub mod check;

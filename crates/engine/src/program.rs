@@ -7,6 +7,7 @@
 pub use crate::operation::{Encap, Operation, Place, Value};
 pub use crate::pipes::{HashInput, Learn, PipeKind};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
+use std::sync::Arc;
 pub use table::{MeterConfig, MeterSecond, MeterUnit};
 
 macro_rules! ids {
@@ -309,8 +310,9 @@ pub struct Group {
     pub size: u32,
     /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
     pub seed: Option<u64>,
-    /// The targets. A target's id is its position here.
-    pub targets: Vec<Target>,
+    /// The targets. A target's id is its position here. Shared by all copies of the program, because there may
+    /// be a million of them, and a worker holds a copy.
+    pub targets: Arc<[Target]>,
     /// Place in the configuration.
     pub origin: Origin,
 }
@@ -349,6 +351,18 @@ pub struct MeterDeclaration {
     pub config: MeterConfig,
     /// Place in the configuration.
     pub origin: Origin,
+}
+
+impl Group {
+    /// Sets the weight of a target, which must be there.
+    pub fn set_weight(&mut self, target: usize, weight: u32) {
+        self.target_mut(target).weight = weight;
+    }
+
+    /// Returns a target, which must be there; it is this program's own from then on.
+    pub fn target_mut(&mut self, target: usize) -> &mut Target {
+        &mut Arc::make_mut(&mut self.targets)[target]
+    }
 }
 
 impl Program {

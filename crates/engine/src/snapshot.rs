@@ -58,6 +58,16 @@ pub struct BucketReport {
     pub pending: usize,
 }
 
+impl BucketReport {
+    /// Appends the buckets that follow, reported later.
+    pub fn append(&mut self, mut next: BucketReport) {
+        self.slots.append(&mut next.slots);
+        self.packets.append(&mut next.packets);
+        self.bytes.append(&mut next.bytes);
+        (self.moved, self.moved_busy, self.pending) = (next.moved, next.moved_busy, next.pending);
+    }
+}
+
 /// The counts of a pipe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipeSnapshot {

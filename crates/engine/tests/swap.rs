@@ -9,7 +9,7 @@ use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId,
-    Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse,
+    Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -184,8 +184,8 @@ fn s4_wants_count_goes_on_from_the_buckets_it_had() {
     let program = |weights: &[(&str, u32)]| {
         let names: Vec<&str> = weights.iter().map(|one| one.0).collect();
         let mut program = pinning(4, &names);
-        for (target, (_, weight)) in program.groups[0].targets.iter_mut().zip(weights) {
-            target.weight = *weight;
+        for (target, (_, weight)) in weights.iter().enumerate() {
+            program.groups[0].set_weight(target, *weight);
         }
         program
     };
@@ -317,8 +317,9 @@ impl Numbers {
     }
 
     fn group_of(&self, at: usize, group: &mut Group) {
-        group.targets.iter_mut().for_each(|target| target.forward = self.forward(target.forward));
-        group.targets = placed(&group.targets, &self.targets[at]);
+        let led = |target: &Target| Target { forward: self.forward(target.forward), ..target.clone() };
+        let targets: Vec<Target> = group.targets.iter().map(led).collect();
+        group.targets = placed(&targets, &self.targets[at]).into();
     }
 
     fn pipe_of(&self, pipe: &mut Pipe) {
@@ -453,7 +454,7 @@ fn grown(random: &mut Random) -> Bench {
                     }
                     Change::Update { pipe, entry } => configured(*pipe, &EntryKey::of(entry)),
                     Change::Remove { pipe, key } => configured(*pipe, key),
-                    Change::SetWeight { .. } | Change::MoveBuckets { .. } => false,
+                    Change::SetWeight { .. } | Change::Publish { .. } | Change::MoveBuckets { .. } => false,
                 };
                 if !refused {
                     let _ = bench.apply(change);
@@ -476,7 +477,7 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
         let mut random = Random::from_seed(seed);
         let mut old = grown(&mut random);
         let numbers = Numbers::new(&mut random, &old.program);
-        let mut new = Bench::new(&numbers.program(&old.program));
+        let mut new = old.successor(&numbers.program(&old.program));
         new.now_ns = old.now_ns;
         // A swap consumes the old engine.
         let report = new.engine.inherit(&mut old.replay(), old.now_ns);
@@ -546,7 +547,7 @@ fn damage(random: &mut Random, program: &mut Program) {
     for group in &mut program.groups {
         if random.percent(30) {
             let at = random.below(group.targets.len());
-            group.targets[at].name.push('\'');
+            group.target_mut(at).name.push('\'');
         }
     }
 }

@@ -9,6 +9,7 @@
 //! allocates, to record pending moves.
 
 use crate::bucket::{Buckets, NO_TARGET};
+use std::ops::Range;
 
 /// Buckets with targets assigned by the caller, and their pending moves.
 #[derive(Clone, Debug)]
@@ -81,14 +82,9 @@ impl GivenBuckets {
         self.shares.get(target).is_some_and(|&share| share > 0)
     }
 
-    /// Iterates over the number of packets seen by each bucket.
-    pub fn packets(&self) -> impl Iterator<Item = u64> + '_ {
-        self.uses.iter().map(|one| one.packets)
-    }
-
-    /// Iterates over the number of bytes seen by each bucket.
-    pub fn bytes(&self) -> impl Iterator<Item = u64> + '_ {
-        self.uses.iter().map(|one| one.bytes)
+    /// Iterates over the packets and bytes seen by the buckets of a range, which must be within the size.
+    pub fn counts(&self, range: Range<usize>) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.uses[range].iter().map(|one| (one.packets, one.bytes))
     }
 
     /// Returns how many moves were carried out, and how many of those found the bucket in use.
@@ -311,7 +307,7 @@ mod tests {
             (&[7; 4][..], 1),
             "target 2 is gone, and its move"
         );
-        assert_eq!(heir.packets().collect::<Vec<_>>(), [1; 4]);
+        assert_eq!(heir.counts(0..4).map(|counts| counts.0).collect::<Vec<_>>(), [1; 4]);
         assert_eq!(heir.meet(0, 60, 50), 8);
         heir.inherit(&old, |target| (target == 1).then_some(3));
         heir.settle_some(usize::MAX, 2);

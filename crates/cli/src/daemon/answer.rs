@@ -6,13 +6,13 @@ use super::reload::Ticket;
 use super::{Daemon, durations, live};
 use crate::config::{self, Plan};
 use crate::explain::decision;
-use ::apps::{KINDS, RequestId};
+use ::apps::{KINDS, RequestId, buckets};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
 use engine::change::Change;
 use engine::check::WEIGHT_MAX;
 use engine::delta::DeltaReason;
-use engine::program::{Entry, Fill, GroupId, PipeId, PipeKind, PortId};
+use engine::program::{Entry, Fill, Group, GroupId, PipeId, PipeKind, PortId};
 use engine::snapshot::{Count, FlowAccount};
 use engine::worker::{Command, Inject, Injected, PipeReport, Report};
 use packet::{DropReason, Ledger};
@@ -158,7 +158,7 @@ impl Daemon {
             at.map(|at| counts[at]).unwrap_or_default()
         };
         all.extend(self.plan.apps.tables(&counted).map(|(name, table)| (name.to_string(), table)));
-        all.insert("groups".into(), self.groups_json(&reports));
+        all.insert("groups".into(), self.groups_json()?);
         all.insert("apps".into(), self.apps_json());
         let sum = |count: fn(&Report) -> u64| reports.iter().map(count).sum::<u64>();
         all.insert("breaths".into(), json!(sum(|report| report.breaths)));
@@ -291,34 +291,41 @@ impl Daemon {
         names.zip(self.counts(reports)).map(one).collect()
     }
 
-    fn groups_json(&self, reports: &[Report]) -> Value {
-        let groups = self.plan.program.groups.iter().enumerate();
-        let group = |(at, group): (usize, &engine::program::Group)| {
-            let all = || reports.iter().filter_map(|report| report.buckets.get(at));
-            // While moves are pending, workers may differ in a few buckets; show those of the first worker.
-            let slots = all().next().map(|one| &one.slots[..]).unwrap_or_default();
-            let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count();
-            let weight = |target: usize, weight: u32| {
-                self.weights.get(&(GroupId(at as u16), target as u16)).copied().unwrap_or(weight)
-            };
-            let target = |(at, target): (usize, &engine::program::Target)| {
-                json!({ "name": target.name,
-                "weight": weight(at, target.weight), "buckets": held(at) })
-            };
-            let mut json = json!({
-                "name": group.name, "buckets": slots.len(),
-                "targets": group.targets.iter().enumerate().map(target).collect::<Vec<_>>(),
+    fn groups_json(&self) -> Result<Value> {
+        let group = |(at, group): (usize, &Group)| {
+            let id = GroupId(at as u16);
+            let (table, target) = (self.tables.table(id), |at: usize, buckets: u64| {
+                let target = &group.targets[at];
+                json!({ "name": target.name, "weight": target.weight, "buckets": buckets })
             });
-            if group.fill == Fill::Given {
-                json["packets"] = json!(all().flat_map(|one| &one.packets).sum::<u64>());
-                json["bytes"] = json!(all().flat_map(|one| &one.bytes).sum::<u64>());
-                json["moved"] = json!(all().map(|one| one.moved).sum::<u64>());
-                json["moved_busy"] = json!(all().map(|one| one.moved_busy).sum::<u64>());
-                json["pending"] = json!(all().map(|one| one.pending).sum::<usize>());
+            if group.fill != Fill::Given {
+                let targets = (0..group.targets.len()).map(|at| target(at, table.share(at).into()));
+                let targets: Vec<Value> = targets.collect();
+                return Ok(json!({ "name": group.name, "buckets": group.size, "targets": targets }));
             }
-            json
+            // While moves are pending, workers may differ in a few buckets; show those of the first worker.
+            let reports = self.fleet.buckets(id)?;
+            let slots = reports.first().map(|one| one.slots.clone()).unwrap_or_default();
+            let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count() as u64;
+            let all = buckets(reports);
+            let targets: Vec<Value> = (0..group.targets.len()).map(|at| target(at, held(at))).collect();
+            Ok(json!({
+                "name": group.name, "buckets": slots.len(), "targets": targets,
+                "packets": all.packets.iter().sum::<u64>(), "bytes": all.bytes.iter().sum::<u64>(),
+                "moved": all.moved, "moved_busy": all.moved_busy, "pending": all.pending,
+            }))
         };
-        groups.map(group).collect()
+        // Their targets have the weights of now.
+        self.tables.groups().iter().enumerate().map(group).collect()
+    }
+
+    /// Returns the target of each bucket of a group; where moves are pending, those of the first worker.
+    pub(super) fn slots(&self, group: GroupId) -> Result<Vec<u16>> {
+        let declared = &self.plan.program.groups[group.index()];
+        if declared.fill != Fill::Given {
+            return Ok(self.tables.table(group).buckets().slots().to_vec());
+        }
+        Ok(self.fleet.buckets(group)?.into_iter().next().map(|one| one.slots).unwrap_or_default())
     }
 
     fn pipe_named(&self, request: &Value) -> Result<PipeId> {

@@ -311,8 +311,8 @@ impl Daemon {
                 }
             }
             Action::ReadBuckets(group) => {
-                if let Ok(reports) = self.reports() {
-                    return self.step(at, Event::Buckets { group, report: &buckets(group, &reports) });
+                if let Ok(reports) = self.fleet.buckets(group) {
+                    return self.step(at, Event::Buckets { group, report: &buckets(reports) });
                 }
             }
             Action::Say(text) => info!("{}: {text}", self.host.running.app(at).name()),
@@ -351,9 +351,10 @@ impl Daemon {
             .inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
     }
 
-    /// Applies a change on all workers, and notes a weight that it sets.
+    /// Applies a change on all workers. Buckets are filled here, and a weight is noted.
     pub(super) fn change(&mut self, change: &Change) -> Result<()> {
-        self.fleet.change(change)??;
+        let published = self.tables.publish(change)?;
+        self.fleet.change(&published)??;
         if let Change::SetWeight { group, target, weight } = *change {
             self.note_weight(group, target, weight);
         }

@@ -5,7 +5,9 @@ use super::doorbell::Doorbell;
 use super::stopwatch::Stopwatch;
 use anyhow::{Context, Result, anyhow};
 use engine::change::{Change, ChangeError};
-use engine::worker::{Command, Report, Worker};
+use engine::program::GroupId;
+use engine::snapshot::BucketReport;
+use engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -125,6 +127,23 @@ impl Fleet {
     pub fn change(&self, change: &Change) -> Result<Result<(), ChangeError>> {
         let answers = self.ask_all(|_, answer| Command::Change(Box::new(change.clone()), answer))?;
         Ok(answers.into_iter().find(Result::is_err).unwrap_or(Ok(())))
+    }
+
+    /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for long;
+    /// what changes meanwhile may be in a later part only.
+    pub fn buckets(&self, group: GroupId) -> Result<Vec<BucketReport>> {
+        let part = |from| self.ask_all(|_, answer| Command::Buckets(group, from, answer));
+        let mut all = part(0)?;
+        while all.iter().any(|one| one.slots.len().is_multiple_of(BUCKETS_AT_ONCE) && !one.slots.is_empty()) {
+            let from = all[0].slots.len();
+            let parts = part(from)?;
+            let done = parts.iter().all(|part| part.slots.is_empty());
+            all.iter_mut().zip(parts).for_each(|(one, part)| one.append(part));
+            if done {
+                break;
+            }
+        }
+        Ok(all)
     }
 
     /// Sends a worker a command if it has room for one. Returns true if it has.

@@ -5,7 +5,7 @@ use super::Daemon;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
 use engine::interpreter::{FlowSource, Interpreter};
-use engine::program::{PipeId, PortId};
+use engine::program::{GroupId, PipeId, PortId};
 use engine::snapshot::FlowSnapshot;
 use engine::worker::Command;
 use packet::craft::Recipe;
@@ -57,8 +57,8 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
         program.pipes[at].entries =
             daemon.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
     }
-    let buckets = daemon.reports()?.into_iter().next().map(|report| report.buckets).unwrap_or_default();
-    let buckets = buckets.into_iter().map(|group| group.slots).collect();
+    let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
+    let buckets = ids.map(|group| daemon.slots(group)).collect::<Result<_>>()?;
     let mut interpreter = Interpreter::new(&program, buckets);
     let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
     // Turns are taken all the time, so use those of the packet that was probed.

@@ -44,6 +44,7 @@ use collector::{Collector, Totals};
 use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
+use engine::buckets::GroupTables;
 use engine::program::Program;
 use engine::snapshot::FlowAccount;
 use engine::worker::{Command, HandOver, Report, Rewire, Worker};
@@ -77,6 +78,8 @@ pub struct Daemon {
     load: Load,
     /// The present program's plan, without entries: those are in the engines.
     plan: Arc<Plan>,
+    /// The buckets that the workers read, and the weights for which they were filled.
+    tables: GroupTables,
     weights: Weights,
     reloads: Reloads,
     hash: TableHash,
@@ -131,10 +134,12 @@ impl Daemon {
         let (hash, clock) = (TableHash::random(), Clock::start());
         let interfaces = Interfaces::attach(&plan)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
+        let tables = GroupTables::new(&plan.program);
         let mut daemon = Daemon {
             file,
             load,
             plan: Arc::new(plan),
+            tables,
             weights: Weights::default(),
             reloads: Reloads::default(),
             hash,
@@ -172,7 +177,7 @@ impl Daemon {
             privileges::drop_others().context("giving up privileges")?;
         }
         for (worker, (pools, ports)) in open.into_iter().enumerate() {
-            let engine = Engine::new(&self.plan.program, self.hash)?;
+            let engine = Engine::with_tables(&self.plan.program, self.hash, &self.tables)?;
             let (rings, punts) = (rings.remove(0), punts.remove(0));
             let core = match &self.plan.workers {
                 Workers::Cores(cores) => Some(cores[worker]),

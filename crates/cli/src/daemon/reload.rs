@@ -22,6 +22,7 @@ use crate::config::{self, Macs, Plan};
 use ::apps::Action;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::Engine;
+use engine::buckets::GroupTables;
 use engine::change::Change;
 use engine::program::GroupId;
 use engine::worker::{Command, Rewiring, Swapped};
@@ -66,6 +67,7 @@ enum Cause {
 /// A plan and its engines, one for each worker. The plan has no entries any more: the engines have them.
 struct Prepared {
     plan: Plan,
+    tables: GroupTables,
     engines: Vec<Box<Engine>>,
 }
 
@@ -244,6 +246,7 @@ impl Daemon {
             cause,
             old: self.plan.clone(),
             weights: self.weights.clone(),
+            tables: self.tables.share(),
             macs,
             workers: self.fleet.len(),
             hash: self.hash,
@@ -266,7 +269,7 @@ impl Daemon {
 
     /// Sends each worker its engine. If anything is refused before, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
-        let Prepared { plan, engines } = prepared;
+        let Prepared { plan, tables, engines } = prepared;
         let order = self.order(&plan);
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
@@ -296,6 +299,7 @@ impl Daemon {
         let swaps = commands.enumerate().map(swap).collect();
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
+        self.tables = tables;
         self.weights.clear();
         self.generation += 1;
         let phase = Phase::TakingOver { swaps, weights, former, failed: None };
@@ -405,6 +409,7 @@ struct Preparation {
     cause: Cause,
     old: Arc<Plan>,
     weights: Weights,
+    tables: GroupTables,
     macs: Macs,
     workers: usize,
     hash: TableHash,
@@ -422,9 +427,10 @@ impl Preparation {
             bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
-        let engine = |_| Ok(Box::new(Engine::new(&plan.program, self.hash)?));
+        let tables = self.tables.succeed(&plan.program);
+        let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
         let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;
-        Ok(Prepared { plan: without_entries(plan), engines })
+        Ok(Prepared { plan: without_entries(plan), tables, engines })
     }
 
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
@@ -438,7 +444,7 @@ impl Preparation {
             let before = &self.old.program.groups[id.index()].targets;
             let place: BTreeMap<&str, usize> =
                 before.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect();
-            for target in &mut group.targets {
+            for target in Arc::make_mut(&mut group.targets) {
                 let Some(&at) = place.get(target.name.as_str()) else { continue };
                 let now = self.weights.get(&(id, at as u16));
                 target.weight = now.copied().unwrap_or(before[at].weight);

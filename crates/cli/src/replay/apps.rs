@@ -3,7 +3,7 @@
 
 use super::{AppReport, Sayings};
 use crate::config::Plan;
-use ::apps::{Action, Event, RunningApps, buckets};
+use ::apps::{Action, Event, RunningApps};
 use anyhow::{Context, Result};
 use engine::program::{AppId, PortId};
 use engine::ring::{CarrierReceiver, CarrierSender, carriers};
@@ -144,7 +144,7 @@ impl Acting {
                 }
             }
             Action::ReadBuckets(group) => {
-                let report = buckets(group, &[worker.report()]);
+                let report = worker.engine().bucket_report(group, 0..usize::MAX);
                 return self.running.step(at, now_ns, Event::Buckets { group, report: &report });
             }
             Action::Say(text) => self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name()))),

@@ -132,7 +132,7 @@ impl Coverage {
             Change::Add { .. } => "add",
             Change::Update { .. } => "update",
             Change::Remove { .. } => "remove",
-            Change::SetWeight { .. } => "weight",
+            Change::SetWeight { .. } | Change::Publish { .. } => "weight",
             Change::MoveBuckets { .. } => "move",
         };
         let result = match result {

@@ -3,6 +3,7 @@
 
 use super::{Coverage, Event, Random, event};
 use crate::batch::{Engine, Outcome};
+use crate::buckets::GroupTables;
 use crate::change::{Change, EntryKey};
 use crate::interpreter::{Arrival, Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
@@ -60,6 +61,8 @@ pub struct Lockstep {
     now_ns: u64,
     /// When the last breath of a worker would have been.
     breath_ns: u64,
+    /// What fills buckets for workers.
+    tables: GroupTables,
 }
 
 /// An engine that gets batches of one size.
@@ -89,7 +92,9 @@ impl Lockstep {
         };
         let engines = BATCH_SIZES.into_iter().map(cutter).collect::<Result<Vec<_>, _>>()?;
         let interpreter = Interpreter::new(program, engines[0].engine.buckets());
-        Ok(Lockstep { program: program.clone(), interpreter, engines, now_ns: 0, breath_ns: 0 })
+        let tables = GroupTables::new(program);
+        let program = program.clone();
+        Ok(Lockstep { program, tables, interpreter, engines, now_ns: 0, breath_ns: 0 })
     }
 
     /// Picks a random action that suits the present state.
@@ -157,8 +162,13 @@ impl Lockstep {
     fn change(&mut self, change: &Change, coverage: &mut Coverage) -> Result<(), String> {
         let wanted = self.interpreter.apply(change);
         coverage.change(change, &wanted);
-        for cutter in &mut self.engines {
-            let found = cutter.engine.apply(change, self.breath_ns);
+        // One engine fills buckets itself, the others get them filled, as workers do.
+        let published = self.tables.publish(change);
+        for (at, cutter) in self.engines.iter_mut().enumerate() {
+            let found = match &published {
+                Ok(published) if at > 0 => cutter.engine.apply(published, self.breath_ns),
+                _ => cutter.engine.apply(change, self.breath_ns),
+            };
             if found.as_ref().map_err(std::mem::discriminant)
                 != wanted.as_ref().map_err(std::mem::discriminant)
             {

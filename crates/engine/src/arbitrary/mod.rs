@@ -27,7 +27,7 @@ use crate::program::Group;
 #[must_use]
 pub fn dealt_buckets(group: &Group) -> Vec<u16> {
     let live: Vec<u16> =
-        (0..).zip(&group.targets).filter(|(_, target)| target.weight > 0).map(|(at, _)| at).collect();
+        (0..).zip(&*group.targets).filter(|(_, target)| target.weight > 0).map(|(at, _)| at).collect();
     (0..group.size as usize)
         .map(|bucket| live.get(bucket % live.len().max(1)).copied().unwrap_or(u16::MAX))
         .collect()

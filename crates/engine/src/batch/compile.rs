@@ -153,36 +153,3 @@ pub fn order(program: &Program, shape: &Shape) -> Result<Vec<usize>, CompileErro
         None => Ok(order),
     }
 }
-
-/// Fills a group's buckets, from the previous ones where history counts.
-#[must_use]
-pub fn fill(group: &crate::program::Group, previous: Option<&[u16]>) -> Vec<u16> {
-    let size = group.size as usize;
-    match group.fill {
-        crate::program::Fill::Maglev => {
-            let target = |target: &crate::program::Target| table::MaglevTarget {
-                id: name_hash(&target.name),
-                weight: target.weight,
-            };
-            table::fill_maglev(&group.targets.iter().map(target).collect::<Vec<_>>(), size)
-        }
-        crate::program::Fill::Wants => {
-            let weights: Vec<u32> = group.targets.iter().map(|target| target.weight).collect();
-            table::fill_wants(previous, &weights, size).0
-        }
-        crate::program::Fill::Given => vec![table::NO_TARGET; size],
-    }
-}
-
-/// Converts a target's name to a number on which every node of a fleet agrees: the select hash, with seed 0,
-/// of the number of its bytes and the bytes themselves, eight per word.
-#[must_use]
-pub fn name_hash(name: &str) -> u64 {
-    let mut words = vec![name.len() as u64];
-    for part in name.as_bytes().chunks(8) {
-        let mut word = [0; 8];
-        word[..part.len()].copy_from_slice(part);
-        words.push(u64::from_be_bytes(word));
-    }
-    packet::select_hash(0, &words)
-}

@@ -1,11 +1,14 @@
 //! A group's buckets, as packets pick from them.
 //!
-//! Buckets filled by weights are just an array: a pick is a multiplication and a load. Given buckets also
-//! count the packets that meet them, and carry out pending moves.
+//! Buckets filled by weights are just an array, which all workers share: a pick is a multiplication and a
+//! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has its
+//! own.
 
-use crate::batch::compile;
+use crate::buckets::BucketTable;
 use crate::program::{Fill, Forward, Group};
 use crate::snapshot::BucketReport;
+use std::ops::Range;
+use std::sync::Arc;
 use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 
 /// The buckets of a group.
@@ -13,15 +16,13 @@ use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
 pub struct GroupTable {
     seed: Option<u64>,
     pub held: Held,
-    /// How many buckets each target has, if they are filled by weights.
-    shares: Vec<u32>,
 }
 
 /// The buckets of a group, by how they are filled.
 #[derive(Debug)]
 pub enum Held {
-    /// Filled by weights.
-    Filled(Buckets),
+    /// Filled by weights, elsewhere.
+    Filled(Arc<BucketTable>),
     /// Assigned by an app or at run time.
     Given(Box<GivenBuckets>),
 }
@@ -35,18 +36,21 @@ pub struct Meeting {
 }
 
 impl GroupTable {
-    /// Creates the buckets of a group, from the previous ones where history counts.
-    pub fn new(group: &Group, previous: Option<&[u16]>) -> GroupTable {
+    /// Creates the buckets of a group: `table`, or given ones.
+    pub fn new(group: &Group, table: &Arc<BucketTable>) -> GroupTable {
         let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
             Fill::Given => Held::Given(Box::new(GivenBuckets::new(size, targets))),
-            Fill::Maglev | Fill::Wants => Held::Filled(Buckets::new(compile::fill(group, previous))),
+            Fill::Maglev | Fill::Wants => Held::Filled(Arc::clone(table)),
         };
-        let mut shares = vec![0; targets];
-        for slot in held.buckets().slots() {
-            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
+        GroupTable { seed: group.seed, held }
+    }
+
+    /// Replaces the buckets by a table of the same group. Does nothing if they are given.
+    pub fn publish(&mut self, table: &Arc<BucketTable>) {
+        if let Held::Filled(held) = &mut self.held {
+            *held = Arc::clone(table);
         }
-        GroupTable { seed: group.seed, held, shares }
     }
 
     /// Returns the targets of all buckets.
@@ -58,7 +62,7 @@ impl GroupTable {
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
-            Held::Filled(buckets) if self.seed.is_none() => Some(buckets),
+            Held::Filled(table) if self.seed.is_none() => Some(table.buckets()),
             Held::Filled(_) | Held::Given(_) => None,
         }
     }
@@ -96,7 +100,7 @@ impl GroupTable {
             )
         };
         match &mut self.held {
-            Held::Filled(_) => ports(&|target| self.shares[target] > 0),
+            Held::Filled(table) => ports(&|target| table.share(target) > 0),
             Held::Given(given) if live => {
                 // Moves that are due now are due for later packets of the same batch, too.
                 given.settle_some(usize::MAX, now_ns);
@@ -122,12 +126,14 @@ impl GroupTable {
         }
     }
 
-    /// Returns the counts of the buckets.
-    pub fn report(&self) -> BucketReport {
-        let slots = self.slots().to_vec();
+    /// Returns the buckets of a range, as far as there are any, with their counts.
+    pub fn report(&self, range: Range<usize>) -> BucketReport {
+        let all = self.slots();
+        let range = range.start.min(all.len())..range.end.min(all.len());
+        let slots = all[range.clone()].to_vec();
         let Held::Given(given) = &self.held else { return BucketReport { slots, ..BucketReport::default() } };
         let ((moved, moved_busy), pending) = (given.moved(), given.pending());
-        let (packets, bytes) = (given.packets().collect(), given.bytes().collect());
+        let (packets, bytes) = given.counts(range).unzip();
         BucketReport { slots, packets, bytes, moved, moved_busy, pending }
     }
 }
@@ -136,7 +142,7 @@ impl Held {
     #[inline(always)]
     pub fn buckets(&self) -> &Buckets {
         match self {
-            Held::Filled(buckets) => buckets,
+            Held::Filled(table) => table.buckets(),
             Held::Given(given) => given.buckets(),
         }
     }
@@ -145,7 +151,7 @@ impl Held {
     #[inline]
     pub fn meet(&mut self, bucket: usize, meeting: Meeting) -> u16 {
         match self {
-            Held::Filled(buckets) => buckets.slots().get(bucket).copied().unwrap_or(NO_TARGET),
+            Held::Filled(table) => table.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET),
             Held::Given(given) if meeting.live => given.meet(bucket, meeting.bytes, meeting.now_ns),
             Held::Given(given) => given.peek(bucket, meeting.now_ns),
         }

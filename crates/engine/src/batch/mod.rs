@@ -24,6 +24,7 @@ mod tees;
 mod tunnel;
 mod walk;
 
+use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits};
 use crate::pipes::Making;
@@ -33,9 +34,9 @@ use crate::snapshot::FlowAccount;
 use ::table::Patience;
 pub use compile::CompileError;
 use compile::CompiledPipe;
-use group::GroupTable;
 pub use outcome::Outcome;
 use packet::{Batch, DropReason, TableHash};
+use std::sync::Arc;
 pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
@@ -63,18 +64,32 @@ pub struct Engine {
     leaving: Vec<Box<Flows>>,
     /// Where packets that met FLOW pipes of former programs were counted.
     past: FlowAccount,
+    /// Bucket tables that were filled here, because a change of weight came without them.
+    filled: u64,
 }
 
 impl Engine {
-    /// Compiles a program and adds its entries. `hash` is the secret of the process.
+    /// Compiles a program, fills its buckets, and adds its entries. `hash` is the secret of the process.
     ///
     /// # Errors
     /// What the check would have reported; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
+        Engine::with_tables(program, hash, &GroupTables::new(program))
+    }
+
+    /// Compiles a program with these buckets, and adds its entries.
+    ///
+    /// # Errors
+    /// What the check would have reported; see [`CompileError`].
+    pub fn with_tables(
+        program: &Program,
+        hash: TableHash,
+        tables: &GroupTables,
+    ) -> Result<Engine, CompileError> {
         let making = Making { program, hash, secret: hash.hash(&[0]) };
         let pipes: Result<Vec<_>, _> = program.pipes.iter().map(|one| compile::pipe(one, making)).collect();
         let shape = Shape::of(program);
-        let (walk, order) = (Walk::new(program, hash)?, compile::order(program, &shape)?);
+        let (walk, order) = (Walk::new(program, hash, tables)?, compile::order(program, &shape)?);
         let pipes = pipes?;
         let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
         let names = program.without_entries();
@@ -89,6 +104,7 @@ impl Engine {
             generation: 1,
             leaving: Vec::new(),
             past: FlowAccount::default(),
+            filled: 0,
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
             for (number, entry) in pipe.entries.iter().enumerate() {
@@ -168,15 +184,22 @@ impl Engine {
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
             Change::SetWeight { group, target, weight } => {
-                change.fits_groups(&self.program)?;
+                change.fits_groups(&self.program.groups)?;
                 let declared = &mut self.program.groups[group.index()];
-                declared.targets[usize::from(*target)].weight = *weight;
-                let table = &mut self.walk.groups[group.index()];
-                *table = GroupTable::new(declared, Some(table.slots()));
+                declared.set_weight(usize::from(*target), *weight);
+                let held = &mut self.walk.groups[group.index()];
+                held.publish(&Arc::new(BucketTable::fill(declared, Some(held.slots()))));
+                self.filled += 1;
+                Ok(())
+            }
+            Change::Publish { group, targets, table } => {
+                change.fits_groups(&self.program.groups)?;
+                self.program.groups[group.index()].targets = Arc::clone(targets);
+                self.walk.groups[group.index()].publish(table);
                 Ok(())
             }
             Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
-                change.fits_groups(&self.program)?;
+                change.fits_groups(&self.program.groups)?;
                 let patience = Patience { idle_gap_ns: *idle_gap_ns, wait_max_ns: *wait_max_ns };
                 self.walk.groups[group.index()].give(moves, patience, now_ns);
                 Ok(())

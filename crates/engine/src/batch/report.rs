@@ -2,14 +2,14 @@
 
 use super::Engine;
 use super::compile::CompiledPipe;
-use super::group::GroupTable;
 use crate::pipes::flow::Flows;
-use crate::program::{CounterId, Entry, PipeId};
+use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
     BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot,
 };
 use crate::worker::PipeReport;
 use packet::FlowKey;
+use std::ops::Range;
 
 impl Engine {
     /// Returns the totals of every pipe.
@@ -99,7 +99,19 @@ impl Engine {
     /// Returns the buckets of every group, with the counts of given buckets.
     #[must_use]
     pub fn bucket_reports(&self) -> Vec<BucketReport> {
-        self.walk.groups.iter().map(GroupTable::report).collect()
+        self.walk.groups.iter().map(|group| group.report(0..usize::MAX)).collect()
+    }
+
+    /// Returns the buckets of a group in a range, as far as there are any. Empty without such a group.
+    #[must_use]
+    pub fn bucket_report(&self, group: GroupId, range: Range<usize>) -> BucketReport {
+        self.walk.groups.get(group.index()).map(|group| group.report(range)).unwrap_or_default()
+    }
+
+    /// Returns how many bucket tables this engine has filled since it was created.
+    #[must_use]
+    pub fn filled(&self) -> u64 {
+        self.filled
     }
 }
 

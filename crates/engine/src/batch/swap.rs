@@ -5,7 +5,7 @@
 //! by name. What does not survive is counted per pipe, and removed flows leave their deltas.
 
 use crate::batch::compile::CompiledPipe;
-use crate::batch::group::{GroupTable, Held};
+use crate::batch::group::Held;
 use crate::batch::rows::EntryRow;
 use crate::batch::{Engine, uses};
 use crate::change::EntryKey;
@@ -77,9 +77,12 @@ impl Engine {
         }
     }
 
-    /// Takes over the buckets of groups filled by wants-count, and given buckets.
+    /// Takes over given buckets. Others were filled elsewhere ([`crate::buckets::GroupTables::succeed`]).
     fn inherit_buckets(&mut self, old: &Engine) {
         for (at, group) in self.program.groups.iter().enumerate() {
+            if group.fill != Fill::Given {
+                continue;
+            }
             let Some(from) = old.program.group_named(&group.name) else { continue };
             let before = &old.program.groups[from.index()];
             if before.size != group.size {
@@ -90,14 +93,8 @@ impl Engine {
                 group.targets.iter().position(|target| target.name == *name).map(|target| target as u16)
             };
             let (new, old) = (&mut self.walk.groups[at], &old.walk.groups[from.index()]);
-            match (&mut new.held, &old.held) {
-                (Held::Given(new), Held::Given(old)) => new.inherit(old, now_is),
-                _ if group.fill == Fill::Wants => {
-                    let place = |slot: &u16| now_is(*slot).unwrap_or(table::NO_TARGET);
-                    let previous: Vec<u16> = old.slots().iter().map(place).collect();
-                    *new = GroupTable::new(group, Some(&previous));
-                }
-                _ => {}
+            if let (Held::Given(new), Held::Given(old)) = (&mut new.held, &old.held) {
+                new.inherit(old, now_is);
             }
         }
     }

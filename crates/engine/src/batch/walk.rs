@@ -4,7 +4,8 @@ use super::compile::{self, CompileError};
 use super::group::{GroupTable, Meeting};
 use super::outcome::Outcome;
 use super::packets::{Packets, Reading};
-use crate::program::{Forward, Group, PortId, Program};
+use crate::buckets::GroupTables;
+use crate::program::{Forward, Group, GroupId, PortId, Program};
 use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
 use table::Meter;
@@ -29,7 +30,11 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
-    pub(super) fn new(program: &Program, hash: TableHash) -> Result<Walk, CompileError> {
+    pub(super) fn new(
+        program: &Program,
+        hash: TableHash,
+        tables: &GroupTables,
+    ) -> Result<Walk, CompileError> {
         let meters: Result<Vec<Meter>, CompileError> =
             program.meters.iter().map(|meter| compile::meter(&meter.name, &meter.config)).collect();
         let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
@@ -47,7 +52,11 @@ impl Walk {
                 program.key_use(KeySource::Inner),
             )),
             reading,
-            groups: program.groups.iter().map(|group| GroupTable::new(group, None)).collect(),
+            groups: (0..)
+                .map(GroupId)
+                .zip(&program.groups)
+                .map(|(id, group)| GroupTable::new(group, tables.table(id)))
+                .collect(),
             targets: program.groups.iter().map(forwards).collect(),
             counters: vec![Count::default(); program.counters.len()],
             meters: meters?,

@@ -52,7 +52,7 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
     }
     findings.extend(size(group).map(|kind| Finding::new(group.origin, kind)));
     twice("target", group.targets.iter().map(|target| (&target.name, target.origin)), findings);
-    for target in &group.targets {
+    for target in &*group.targets {
         let (weight, max) = (target.weight.into(), WEIGHT_MAX.into());
         let heavy = too_large("weight".to_string(), weight, max);
         findings.extend(heavy.map(|kind| Finding::new(target.origin, kind)));

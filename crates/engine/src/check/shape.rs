@@ -373,7 +373,7 @@ fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
 fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
     match forward {
         Forward::Group(GroupId(group)) => {
-            let targets = program.groups.get(usize::from(group)).map(|group| group.targets.as_slice());
+            let targets = program.groups.get(usize::from(group)).map(|group| &*group.targets);
             targets.unwrap_or_default().iter().map(|target| target.forward).collect()
         }
         Forward::Tee { next, .. } => vec![Forward::Pipe(next)],

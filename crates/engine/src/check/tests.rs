@@ -107,7 +107,7 @@ finds!(a_loop_through_an_entry: changed(|pipe| {
 }) => FindingKind::Loop { path } if path.len() == 2);
 finds!(a_loop_through_a_group: {
     let mut group = group(Fill::Wants, 8, &[1]);
-    group.targets[0].forward = Forward::Pipe(PipeId(0));
+    group.target_mut(0).forward = Forward::Pipe(PipeId(0));
     with_group(group)
 } => FindingKind::Loop { .. });
 finds!(a_pipe_nobody_leads_to: program(vec![good(), pipe("b")])
@@ -242,17 +242,17 @@ finds!(a_flood_of_a_group_that_does_not_exist: changed(|pipe| pipe.miss = Forwar
 finds!(a_flood_that_comes_to_no_port: {
     let mut all = with_group(group(Fill::Wants, 8, &[1]));
     all.pipes[0].miss = Forward::Flood(GroupId(0));
-    all.groups[0].targets[0].forward = Forward::InputPort;
+    all.groups[0].target_mut(0).forward = Forward::InputPort;
     all
 } => FindingKind::FloodNowhere { group } if group == "g");
 finds!(a_target_that_floods: {
     let mut group = group(Fill::Wants, 8, &[1]);
-    group.targets[0].forward = Forward::Flood(GroupId(0));
+    group.target_mut(0).forward = Forward::Flood(GroupId(0));
     with_group(group)
 } => FindingKind::TargetForward { found: "a flood" });
 finds!(a_group_in_a_group: {
     let mut group = group(Fill::Wants, 8, &[1]);
-    group.targets[0].forward = Forward::Group(GroupId(0));
+    group.target_mut(0).forward = Forward::Group(GroupId(0));
     with_group(group)
 } => FindingKind::TargetForward { found: "a group" });
 finds!(a_meter_without_a_rate: Program { meters: vec![meter("m", 0, MeterSecond::Excess { ebs: 0 })],

@@ -343,6 +343,13 @@ impl Interpreter {
                 Ok(())
             }
             Change::SetWeight { group, target, weight } => self.set_weight(*group, *target, *weight),
+            Change::Publish { group, targets, table } => {
+                let declared = self.program.groups.get_mut(group.index());
+                let unknown = || ChangeError::Unknown { what: "group".to_string() };
+                declared.ok_or_else(unknown)?.targets = targets.clone();
+                self.set_buckets(*group, table.buckets().slots().to_vec());
+                Ok(())
+            }
             Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
                 self.check_moves(*group, moves)?;
                 self.move_buckets(*group, moves, *idle_gap_ns, *wait_max_ns);
@@ -386,11 +393,13 @@ impl Interpreter {
             return Err(ChangeError::Filled { group: group.name.clone(), why: "have no weights" });
         }
         let name = group.name.clone();
-        let target = group.targets.get_mut(usize::from(target)).ok_or_else(|| unknown("target"))?;
+        if usize::from(target) >= group.targets.len() {
+            return Err(unknown("target"));
+        }
         if weight > WEIGHT_MAX {
             return Err(ChangeError::Weight { group: name, weight, max: WEIGHT_MAX });
         }
-        target.weight = weight;
+        group.set_weight(usize::from(target), weight);
         Ok(())
     }
 

@@ -4,9 +4,9 @@ use super::report::add_port;
 use super::{HandOver, Inject, Injected, Report, Worker};
 use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError};
-use crate::program::{Entry, PipeId, PortId};
+use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{Count, FlowSnapshot};
+use crate::snapshot::{BucketReport, Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Port};
 use std::fmt;
@@ -14,6 +14,9 @@ use std::sync::mpsc::{Receiver, SyncSender};
 
 /// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
 const COMMANDS_PER_BREATH: usize = 16;
+
+/// The largest number of buckets in one answer: about 100 KB of counts, which take some 20 us to copy.
+pub const BUCKETS_AT_ONCE: usize = 2048;
 
 /// A command for a worker. Each carries a sender for the answer, which is lost if the other end is gone.
 #[derive(Debug)]
@@ -29,6 +32,9 @@ pub enum Command {
     Report(SyncSender<Report>),
     /// List the entries of a pipe.
     Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
+    /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those of
+    /// this worker, and can be summed; targets may differ while moves are pending.
+    Buckets(GroupId, usize, SyncSender<BucketReport>),
     /// List up to this many flows of a pipe.
     Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
     /// Look up one flow.
@@ -129,6 +135,10 @@ impl Worker {
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
             Command::Entries(pipe, asker) => tell(&asker, self.engine.entries(pipe)),
+            Command::Buckets(group, from, asker) => {
+                let range = from..from.saturating_add(BUCKETS_AT_ONCE);
+                tell(&asker, self.engine.bucket_report(group, range));
+            }
             Command::Flows(pipe, limit, asker) => tell(&asker, self.engine.flows(pipe, limit)),
             Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
             Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),

@@ -22,7 +22,7 @@ mod waiting;
 
 pub use crate::snapshot::BucketReport;
 pub use breaths::{Breaths, Histogram};
-pub use commands::{Command, PortChange, Probe, Rewire, Rewiring, Swapped};
+pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
 pub use report::{PipeReport, PortReport, Report};

@@ -2,7 +2,7 @@
 
 use super::{Breaths, Worker};
 use crate::ring::DeltaSender;
-use crate::snapshot::{BucketReport, Count, FlowAccount};
+use crate::snapshot::{Count, FlowAccount};
 use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 
 /// A worker's report.
@@ -16,9 +16,8 @@ pub struct Report {
     pub counters: Vec<Count>,
     /// For each pipe: entries or flows held, hits, misses.
     pub pipes: Vec<PipeReport>,
-    /// Buckets of every group. Counts are those of this worker, and can be summed; slots may differ while
-    /// moves are pending.
-    pub buckets: Vec<BucketReport>,
+    /// Bucket tables that the worker filled itself: none, if changes of weights come with their buckets.
+    pub filled: u64,
     /// Number of breaths.
     pub breaths: u64,
     /// How long breaths took, as far as the worker's driver has measured them.
@@ -85,7 +84,7 @@ impl Worker {
             ports: ports.map(|(port, declared)| port_report(port.as_ref(), &declared.name)).collect(),
             counters: self.engine.counters(),
             pipes: self.engine.pipe_reports(),
-            buckets: self.engine.bucket_reports(),
+            filled: self.engine.filled(),
             breaths: self.breaths,
             breath_times: self.breath_times.clone(),
             pool_copies: self.outbox.pool_copies,

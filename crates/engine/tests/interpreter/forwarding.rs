@@ -78,7 +78,7 @@ fn w5_a_drop_is_a_miss_or_policy() {
     assert_eq!(meets(says(Forward::Drop), &frame(TCP)), dropped(DropReason::Policy));
     assert_eq!(meets(exact(Field::L4Dport, &[81]), &frame(TCP)), MISS);
     let mut through_group = with_group(program(vec![exact(Field::L4Dport, &[81]).miss(GroupId(0))]), 1);
-    through_group.groups[0].targets[0].forward = Forward::Drop;
+    through_group.groups[0].target_mut(0).forward = Forward::Drop;
     assert_eq!(walk(&through_group, &frame(TCP)).verdict, MISS, "through a group too");
 }
 
@@ -143,7 +143,7 @@ fn w8_a_copy_for_an_app_leaves_the_packet_as_it_is_then() {
 fn w9_a_flood_goes_to_the_ports_of_targets_with_a_bucket() {
     let mut program = with_group(program(vec![says(Forward::Flood(GroupId(0)))]), 4);
     program.ports.extend([program.ports[0].clone(), program.ports[0].clone()]);
-    program.groups[0].targets[2].forward = Forward::Drop;
+    program.groups[0].target_mut(2).forward = Forward::Drop;
     let mut interpreter = start(&program);
     let mut flood = |slots: Vec<u16>| {
         interpreter.set_buckets(GroupId(0), slots);

@@ -3,6 +3,7 @@
 
 use engine::Verdict;
 use engine::batch::{Engine, SwapReport};
+use engine::buckets::GroupTables;
 use engine::builder::ProgramBuilder;
 use engine::change::{Change, ChangeError};
 use engine::program::{Pipe, PipeId, PortId, Program, Target};
@@ -24,6 +25,8 @@ pub struct Bench {
     batch: Batch,
     done: Vec<Done>,
     first: Program,
+    /// What a daemon keeps: the bucket tables.
+    tables: GroupTables,
 }
 
 /// Something done to a bench, recorded so that it can be repeated.
@@ -34,15 +37,25 @@ enum Done {
 
 impl Bench {
     pub fn new(program: &Program) -> Bench {
+        Bench::with_tables(program, GroupTables::new(program))
+    }
+
+    /// A bench for a program that follows this one, with buckets filled as a daemon does.
+    pub fn successor(&self, program: &Program) -> Bench {
+        Bench::with_tables(program, self.tables.succeed(program))
+    }
+
+    fn with_tables(program: &Program, tables: GroupTables) -> Bench {
         Bench {
             program: program.clone(),
-            engine: Engine::new(program, SECRET).expect("a program that compiles"),
+            engine: Engine::with_tables(program, SECRET, &tables).expect("a program that compiles"),
             now_ns: 0,
             deltas: Vec::new(),
             pools: Pools::region(2),
             batch: Batch::new(),
             done: Vec::new(),
             first: program.clone(),
+            tables,
         }
     }
 
@@ -66,7 +79,8 @@ impl Bench {
     }
 
     pub fn apply(&mut self, change: Change) -> Result<(), ChangeError> {
-        let result = self.engine.apply(&change, self.now_ns);
+        let published = self.tables.publish(&change);
+        let result = published.and_then(|change| self.engine.apply(&change, self.now_ns));
         self.done.push(Done::Change(self.now_ns, change));
         result
     }
@@ -87,7 +101,9 @@ impl Bench {
 
     /// Replaces the program.
     pub fn swap(&mut self, program: &Program) -> SwapReport {
-        let mut heir = Engine::new(program, SECRET).expect("a program that compiles");
+        let tables = self.tables.succeed(program);
+        let mut heir = Engine::with_tables(program, SECRET, &tables).expect("a program that compiles");
+        self.tables = tables;
         self.take_deltas();
         let report = heir.inherit(&mut self.engine, self.now_ns);
         self.engine = heir;

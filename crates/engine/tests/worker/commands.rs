@@ -3,13 +3,15 @@
 use crate::rig::*;
 use crate::support::{SECRET, start, udp};
 use engine::batch::Engine;
+use engine::buckets::GroupTables;
 use engine::change::Change;
-use engine::program::{AppId, Fill, Forward, Group, GroupId, Operation, PortId};
+use engine::program::{AppId, Fill, Forward, Group, GroupId, Operation, PortId, Program};
 use engine::ring::carriers;
-use engine::worker::{Command, Rewire, Rewiring, Worker};
+use engine::worker::{BUCKETS_AT_ONCE, BucketReport, Command, Rewire, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
 use packet::{DropReason, Ledger, Pools};
 use port::{Delay, FaultPort, Faults, MemPort, Rates};
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 #[test]
@@ -83,7 +85,7 @@ fn a_breath_settles_moves_that_no_packet_meets() {
     (0..50).for_each(|sport| wires[0].push(&udp(sport, 53)));
     worker.breathe(0);
     give(&mut worker, 1);
-    let report = |worker: &Worker| worker.report().buckets.remove(0);
+    let report = |worker: &Worker| worker.engine().bucket_reports().remove(0);
     let met = report(&worker);
     assert_eq!((met.slots, met.packets.iter().sum(), met.pending), (vec![0, 0], 50_u64, 2));
     worker.breathe(2_999_999);
@@ -92,6 +94,64 @@ fn a_breath_settles_moves_that_no_packet_meets() {
     let settled = report(&worker);
     assert_eq!((settled.slots, settled.pending, settled.moved, settled.moved_busy), (vec![1, 1], 0, 4, 0));
     balanced(&worker);
+}
+
+#[test]
+fn a_weight_and_a_swap_bring_their_buckets_and_the_worker_fills_none() {
+    let mut program = all_to(Forward::Group(GroupId(0)));
+    program.groups = vec![
+        Group::new("g", Fill::Maglev, 65_537).targets(crate::support::targets(&["x", "y", "z"])),
+        Group::new("h", Fill::Wants, 256).targets(crate::support::targets(&["x", "y", "z"])),
+    ];
+    let mut tables = GroupTables::new(&program);
+    let (commands, receiver) = sync_channel(8);
+    let mut pools = Pools::region(8);
+    let (ports, _wires) = ports(&program, pools.first().id());
+    let engine = Engine::with_tables(&program, SECRET, &tables).unwrap();
+    let mut worker = Worker::new(engine, ports, pools).with_commands(receiver);
+    for group in [0, 1].map(GroupId) {
+        let weigh = Change::SetWeight { group, target: 1, weight: 0 };
+        let change = Box::new(tables.publish(&weigh).unwrap());
+        ask(&mut worker, &commands, |answer| Command::Change(change, answer)).unwrap();
+        let slots = &worker.engine().bucket_report(group, 0..usize::MAX).slots;
+        assert_eq!(slots, tables.table(group).buckets().slots());
+        assert!(!slots.contains(&1), "its weight is 0");
+        // The publisher, the worker, and nobody else: nothing was copied.
+        assert_eq!(Arc::strong_count(tables.table(group)), 2);
+        assert_eq!(worker.engine().program().groups[group.index()].targets[1].weight, 0);
+    }
+    let weighed = Program { groups: tables.groups().to_vec(), ..program };
+    let next = tables.succeed(&weighed);
+    let engine = Box::new(Engine::with_tables(&weighed, SECRET, &next).unwrap());
+    let rewiring =
+        Rewiring { ports: vec![Rewire::Keep(0), Rewire::Keep(1)], punts: Vec::new(), hand_over: None };
+    ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
+    assert!(Arc::ptr_eq(next.table(GroupId(1)), tables.table(GroupId(1))), "nothing has changed");
+    assert_eq!(worker.report().filled, 0);
+    // The count counts: without its buckets, a weight makes the worker fill them.
+    let weigh = Box::new(Change::SetWeight { group: GroupId(0), target: 1, weight: 1 });
+    ask(&mut worker, &commands, |answer| Command::Change(weigh, answer)).unwrap();
+    assert_eq!(worker.report().filled, 1);
+}
+
+#[test]
+fn buckets_are_reported_in_parts() {
+    let size = 2 * BUCKETS_AT_ONCE as u32;
+    let mut program = all_to(Forward::Group(GroupId(0)));
+    program.groups = vec![Group::new("g", Fill::Given, size).targets(crate::support::targets(&["x"]))];
+    let (mut worker, wires, commands) = commanded(&program, 64);
+    (0..50).for_each(|sport| wires[0].push(&udp(sport, 53)));
+    worker.breathe(0);
+    let mut part = |from| ask(&mut worker, &commands, |answer| Command::Buckets(GroupId(0), from, answer));
+    let (first, second) = (part(0), part(BUCKETS_AT_ONCE));
+    for part in [&first, &second] {
+        assert_eq!((part.slots.len(), part.packets.len(), part.bytes.len()), [BUCKETS_AT_ONCE; 3].into());
+    }
+    let met = |part: &BucketReport| part.packets.iter().sum::<u64>();
+    assert_eq!(met(&first) + met(&second), 50);
+    assert!(met(&first) > 0 && met(&second) > 0);
+    assert_eq!(part(2 * BUCKETS_AT_ONCE), BucketReport::default());
+    assert_eq!(part(usize::MAX), BucketReport::default());
 }
 
 #[test]

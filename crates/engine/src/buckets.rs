@@ -1,0 +1,225 @@
+//! The buckets of groups that are filled by weights. They are filled where the control plane runs, and every
+//! worker reads the same table.
+//!
+//! To fill 65 537 buckets for 100 targets takes milliseconds, which a worker does not have between two
+//! breaths. So [`GroupTables`] fills a table once and publishes it as an `Arc`, and a worker replaces a
+//! pointer ([`Change::Publish`]). What it replaces, the publisher keeps until no worker holds it: the worker
+//! frees nothing, either. What differs between workers (given buckets, and their counts) is theirs.
+
+use crate::change::{Change, ChangeError};
+use crate::program::{Fill, Group, GroupId, Program, Target};
+use std::collections::HashMap;
+use std::sync::Arc;
+use table::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants};
+
+/// The buckets of a group filled by weights, and how many each target has. Nothing changes it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BucketTable {
+    buckets: Buckets,
+    shares: Vec<u32>,
+}
+
+impl BucketTable {
+    /// Fills the buckets of a group, from the previous ones where history counts. A group of given buckets
+    /// has none here.
+    #[must_use]
+    pub fn fill(group: &Group, previous: Option<&[u16]>) -> BucketTable {
+        let size = group.size as usize;
+        let slots = match group.fill {
+            Fill::Maglev => {
+                let target =
+                    |target: &Target| MaglevTarget { id: name_hash(&target.name), weight: target.weight };
+                fill_maglev(&group.targets.iter().map(target).collect::<Vec<_>>(), size)
+            }
+            Fill::Wants => {
+                let weights: Vec<u32> = group.targets.iter().map(|target| target.weight).collect();
+                fill_wants(previous, &weights, size).0
+            }
+            Fill::Given => Vec::new(),
+        };
+        let mut shares = vec![0; group.targets.len()];
+        for slot in &slots {
+            shares.get_mut(usize::from(*slot)).into_iter().for_each(|share| *share += 1);
+        }
+        BucketTable { buckets: Buckets::new(slots), shares }
+    }
+
+    /// Returns the buckets.
+    #[inline(always)]
+    #[must_use]
+    pub fn buckets(&self) -> &Buckets {
+        &self.buckets
+    }
+
+    /// Returns how many buckets a target has.
+    #[must_use]
+    pub fn share(&self, target: usize) -> u32 {
+        self.shares.get(target).copied().unwrap_or(0)
+    }
+}
+
+/// The groups of a program with the weights of now, and their bucket tables as they were published last.
+#[derive(Debug, Default)]
+pub struct GroupTables {
+    groups: Vec<Group>,
+    tables: Vec<Arc<BucketTable>>,
+    /// What was replaced while a worker may hold it.
+    retired: Vec<Retired>,
+}
+
+/// What a worker lets go of when a table is published.
+#[derive(Debug)]
+struct Retired {
+    targets: Arc<[Target]>,
+    table: Arc<BucketTable>,
+}
+
+impl GroupTables {
+    /// Fills the buckets of all groups.
+    #[must_use]
+    pub fn new(program: &Program) -> GroupTables {
+        let fill = |group| Arc::new(BucketTable::fill(group, None));
+        let tables = program.groups.iter().map(fill).collect();
+        GroupTables { groups: program.groups.clone(), tables, retired: Vec::new() }
+    }
+
+    /// Returns a copy that shares the tables, such as for a thread that prepares the next program.
+    #[must_use]
+    pub fn share(&self) -> GroupTables {
+        GroupTables { groups: self.groups.clone(), tables: self.tables.clone(), retired: Vec::new() }
+    }
+
+    /// Returns the tables for the program that follows. A group that keeps its name and everything its
+    /// buckets depend on keeps its table. Wants-count starts from the buckets that the group had, by the
+    /// names of targets.
+    #[must_use]
+    pub fn succeed(&self, new: &Program) -> GroupTables {
+        let before =
+            self.groups.iter().zip(&self.tables).map(|(group, table)| (group.name.as_str(), (group, table)));
+        let before: HashMap<&str, (&Group, &Arc<BucketTable>)> = before.collect();
+        let follow = |group: &Group| match before.get(group.name.as_str()) {
+            Some((was, table)) if is_filled_alike(was, group) => Arc::clone(table),
+            Some((was, table)) if group.fill == Fill::Wants && was.size == group.size => {
+                let previous = renamed(table.buckets.slots(), was, group);
+                Arc::new(BucketTable::fill(group, Some(&previous)))
+            }
+            _ => Arc::new(BucketTable::fill(group, None)),
+        };
+        let tables = new.groups.iter().map(follow).collect();
+        GroupTables { groups: new.groups.clone(), tables, retired: Vec::new() }
+    }
+
+    /// Returns the table of a group, which has no buckets if they are given.
+    #[must_use]
+    pub fn table(&self, group: GroupId) -> &Arc<BucketTable> {
+        &self.tables[group.index()]
+    }
+
+    /// Returns the groups, with the weights that their targets have now.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// Carries out a [`Change::SetWeight`] here. Returns what workers apply instead of it: they get the filled
+    /// table. Other changes are returned as they are.
+    ///
+    /// # Errors
+    /// The group fills its buckets in another way, or there is no such group, target or weight.
+    pub fn publish(&mut self, change: &Change) -> Result<Change, ChangeError> {
+        change.fits_groups(&self.groups)?;
+        let Change::SetWeight { group: id, target, weight } = *change else { return Ok(change.clone()) };
+        let (group, table) = (&mut self.groups[id.index()], &mut self.tables[id.index()]);
+        let before = Retired { targets: Arc::clone(&group.targets), table: Arc::clone(table) };
+        group.set_weight(usize::from(target), weight);
+        *table = Arc::new(BucketTable::fill(group, Some(table.buckets.slots())));
+        self.retired.retain(Retired::is_held);
+        self.retired.push(before);
+        Ok(Change::Publish { group: id, targets: Arc::clone(&group.targets), table: Arc::clone(table) })
+    }
+}
+
+impl Retired {
+    fn is_held(&self) -> bool {
+        Arc::strong_count(&self.targets) > 1 || Arc::strong_count(&self.table) > 1
+    }
+}
+
+/// Returns true if the buckets of both groups are filled from the same things.
+fn is_filled_alike(one: &Group, other: &Group) -> bool {
+    let of = |group: &Group| (group.fill, group.size, group.targets.len());
+    let alike = |(one, other): (&Target, &Target)| one.name == other.name && one.weight == other.weight;
+    of(one) == of(other) && one.targets.iter().zip(&*other.targets).all(alike)
+}
+
+/// Returns buckets of `was` with the numbers that targets of the same names have in `now`.
+fn renamed(slots: &[u16], was: &Group, now: &Group) -> Vec<u16> {
+    let numbers: HashMap<&str, u16> = now.targets.iter().map(|one| one.name.as_str()).zip(0..).collect();
+    let number = |target: &Target| numbers.get(target.name.as_str()).copied().unwrap_or(NO_TARGET);
+    let numbers: Vec<u16> = was.targets.iter().map(number).collect();
+    slots.iter().map(|&slot| numbers.get(usize::from(slot)).copied().unwrap_or(NO_TARGET)).collect()
+}
+
+/// Converts a target's name to a number on which every node of a fleet agrees: the select hash, with seed 0,
+/// of the number of its bytes and the bytes themselves, eight per word.
+#[must_use]
+pub fn name_hash(name: &str) -> u64 {
+    let mut words = vec![name.len() as u64];
+    for part in name.as_bytes().chunks(8) {
+        let mut word = [0; 8];
+        word[..part.len()].copy_from_slice(part);
+        words.push(u64::from_be_bytes(word));
+    }
+    packet::select_hash(0, &words)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn program(fill: Fill, names: &[&str]) -> Program {
+        let targets = names.iter().map(|name| Target::new(*name, crate::program::Forward::Drop));
+        let size = if fill == Fill::Maglev { 251 } else { 64 };
+        Program { groups: vec![Group::new("g", fill, size).targets(targets)], ..Program::default() }
+    }
+
+    fn weigh(weight: u32) -> Change {
+        Change::SetWeight { group: GroupId(0), target: 1, weight }
+    }
+
+    #[test]
+    fn a_change_of_weight_fills_here_and_workers_get_the_table() {
+        let mut tables = GroupTables::new(&program(Fill::Maglev, &["a", "b", "c"]));
+        let Ok(Change::Publish { table, targets, .. }) = tables.publish(&weigh(0)) else {
+            panic!("not published")
+        };
+        assert!(Arc::ptr_eq(&table, tables.table(GroupId(0))));
+        assert!(Arc::ptr_eq(&targets, &tables.groups[0].targets));
+        assert_eq!(*table, BucketTable::fill(&tables.groups[0], None));
+        assert_eq!((tables.groups[0].targets[1].weight, table.share(1)), (0, 0));
+    }
+
+    #[test]
+    fn what_a_worker_may_hold_is_kept_until_it_does_not() {
+        let mut tables = GroupTables::new(&program(Fill::Wants, &["a", "b"]));
+        let held = Arc::clone(tables.table(GroupId(0)));
+        (0..3).for_each(|weight| drop(tables.publish(&weigh(weight)).unwrap()));
+        assert_eq!(Arc::strong_count(&held), 2, "the publisher holds it, too");
+        drop(held);
+        drop(tables.publish(&weigh(9)).unwrap());
+        assert_eq!(tables.retired.len(), 1, "all but the last are freed here");
+    }
+
+    #[test]
+    fn a_table_is_filled_again_only_if_something_changed() {
+        let old = program(Fill::Wants, &["a", "b", "c"]);
+        let tables = GroupTables::new(&old);
+        let same = tables.succeed(&program(Fill::Wants, &["a", "b", "c"]));
+        assert!(Arc::ptr_eq(same.table(GroupId(0)), tables.table(GroupId(0))));
+        let fewer = program(Fill::Wants, &["c", "a"]);
+        let after = tables.succeed(&fewer);
+        let before = tables.table(GroupId(0)).buckets().slots().iter();
+        let kept = before.zip(after.table(GroupId(0)).buckets().slots());
+        assert!(kept.clone().all(|(was, now)| *was == 1 || [1, 9, 0][usize::from(*was)] == *now));
+    }
+}
