@@ -11,7 +11,7 @@ use crate::section::{Section, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, Pipe, PipeId, PipeKind, Program,
+    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe, PipeId, PipeKind, Program,
     SharedUse, Template,
 };
 use packet::{Field, KeySource};
@@ -27,6 +27,8 @@ const KEYS: &[Key] = crate::keys! {
     "key": Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart" or "outer" only "flow";
     needed "learn": Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
         "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
+    "owner": Shape::Words(|| words(&OwnedBy::WORDS)),
+        "what of a flow's key says which worker it belongs to" or "both" only "flow";
     "monitor": Shape::Map(MONITOR), "what is counted and metered";
     "action": action::SHAPE, "what is done to packets: a list of operations";
     "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";
@@ -118,6 +120,7 @@ pub fn read(
     pipe.templates = reader.templates(report);
     pipe.forward = reader.forward("forward", report);
     pipe.miss = reader.forward("miss", report);
+    pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
         let mut entries = Vec::new();

@@ -26,7 +26,7 @@
 
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, Pipe, PipeId, PipeKind,
+    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind,
     PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
@@ -278,6 +278,8 @@ setters! {
     Pipe {
         /// Sets the number of entries or flows that the pipe has room for.
         capacity(most: u32) capacity = most;
+        /// Sets what of a flow's key says which worker it belongs to (FLOW).
+        owner(by: OwnedBy) owner = by;
         /// Sets whether flow key and select hash are recomputed after the actions.
         rehash(again: bool) rehash = again;
         /// Sets several actions, of which each entry selects one.
@@ -433,6 +435,7 @@ impl Pipe {
             forward: Forward::Drop,
             miss: Forward::Drop,
             rehash: false,
+            owner: OwnedBy::Both,
             capacity: 1,
             entries: Vec::new(),
             origin: Origin::default(),

@@ -11,6 +11,7 @@ mod contradiction;
 pub(crate) mod entries;
 mod finding;
 mod operations;
+mod owner;
 mod pipes;
 mod sets;
 mod shape;
@@ -20,6 +21,8 @@ mod uses;
 
 pub(crate) use entries::found;
 pub use finding::{Finding, FindingKind, Severity};
+pub use owner::owners;
+pub(crate) use owner::owners_of;
 pub(crate) use pipes::{lost, too_large};
 pub use shape::Shape;
 pub(crate) use shape::fits;

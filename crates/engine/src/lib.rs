@@ -10,6 +10,7 @@ pub mod change;
 pub mod check;
 pub mod interpreter;
 pub mod operation;
+pub mod owner;
 pub mod parcel;
 pub mod pipes;
 pub mod program;

@@ -5,6 +5,7 @@
 //! an entry, a counter or a target that keeps its name keeps its state.
 
 pub use crate::operation::{Encap, Operation, Place, Value};
+pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 use std::sync::Arc;
@@ -112,6 +113,8 @@ pub struct Pipe {
     pub miss: Forward,
     /// Whether to recompute flow key and select hash from the bytes after the actions.
     pub rehash: bool,
+    /// What of a flow's key says which worker it belongs to (FLOW).
+    pub owner: OwnedBy,
     /// The largest number of entries, or of flows for a FLOW pipe.
     pub capacity: u32,
     /// Entries written by the configuration or an app.

@@ -2,6 +2,7 @@
 //! bytes, IPv4 and IPv6 alike.
 
 use crate::headers::{Base, Headers, Layer, Level};
+use crate::icmp_error::{Reported, reported};
 use crate::parse::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -9,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// id`.
 ///
 /// An IPv4 source has [`IPV4_MARK`] in its upper word: an IPv6 source cannot, since parsing refuses multicast
-/// sources (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports.
+/// sources (RFC 4291 §2.7). Ports are 0 for fragments and for protocols without ports. An ICMP error has the
+/// key of the packet inside it, turned round: it belongs to the flow that it is about.
 ///
 /// The id is 0 outside tunnels. Inside a tunnel whose id is 0, or that has none, the upper source word says
 /// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are
@@ -33,8 +35,11 @@ const ID_MAX: u32 = 0xff_ffff;
 /// Either version of IP.
 const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
 
+/// Either version of ICMP.
+const ICMP: u32 = Layer::Icmp as u32 | Layer::Icmpv6 as u32;
+
 /// Which headers a flow key is made of.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeySource {
     /// The outer headers.
     #[default]
@@ -82,6 +87,33 @@ impl FlowKey {
         }
     }
 
+    /// The key of a parsed frame as if it had a tunnel without an id, or none: what frames of one flow have
+    /// in common inside tunnels and when they have left them. `None` without IP.
+    #[inline]
+    #[must_use]
+    pub fn without_id(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
+        if let Some((addresses, last)) = FlowKey::ipv4(frame, headers, source) {
+            return Some(FlowKey([IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last]));
+        }
+        let inside = source == KeySource::Inner && headers.inner().layers.0 & IP != 0;
+        let level = if inside { headers.inner() } else { headers.outer() };
+        let ([src_hi, src_lo, dst_hi, dst_lo], last) = FlowKey::words(frame, level)?;
+        Some(FlowKey([src_hi, src_lo, dst_hi, dst_lo, last]))
+    }
+
+    /// Source and destination: the address in two words, without marks, and the port.
+    #[inline]
+    #[must_use]
+    pub fn ends(&self) -> [[u64; 3]; 2] {
+        let [src_hi, src_lo, dst_hi, dst_lo, last] = self.0;
+        let src_hi = match src_hi {
+            IPV4_MARK | INSIDE_IPV4 => 0,
+            inside if inside >> 48 == INSIDE_IPV6 => (last & 0xffff) << 48 | inside & BELOW,
+            outside => outside,
+        };
+        [[src_hi, src_lo, last >> 48], [dst_hi, dst_lo, last >> 32 & 0xffff]]
+    }
+
     /// Of nearly all frames: IPv4 with ports, outside a tunnel. Source (upper half) and destination address,
     /// and the key's last word; the others are [`IPV4_MARK`] and 0. `None` of all others.
     #[inline(always)]
@@ -127,6 +159,11 @@ impl FlowKey {
     fn words(frame: &[u8], level: &Level) -> Option<([u64; 4], u64)> {
         if level.layers.0 & IP == 0 {
             return None;
+        }
+        if level.layers.0 & ICMP != 0
+            && let Some(Reported { addresses, ports, protocol }) = reported(frame, level)
+        {
+            return Some((addresses, last_word(ports, protocol)));
         }
         let addresses = addresses(frame, level.at(Base::L3), level.layers.has(Layer::Ipv4))?;
         let l4 = level.at(Base::L4);

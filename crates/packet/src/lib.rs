@@ -14,6 +14,7 @@ mod field;
 mod flow_key;
 mod hash;
 mod headers;
+mod icmp_error;
 #[allow(unsafe_code, reason = "calls of functions that are compiled for a processor which was asked")]
 mod lanes;
 mod ledger;
@@ -21,6 +22,7 @@ mod ledger;
 mod memory;
 mod parse;
 mod port;
+mod rss;
 pub mod tunnel;
 
 pub use batch::{BATCH, Batch, Bits};
@@ -42,4 +44,5 @@ pub use parse::{
     PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,
 };
 pub use port::{Port, PortStatistics, Remark};
+pub use rss::{RSS_KEY, RSS_KEY_BYTES, rss_hash};
 pub use tunnel::{TunnelKind, TunnelPorts};

@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 "name": report.name, "driver": report.driver, "rx_queues": report.rx_queues,
                 "tx_queues": report.tx_queues, "mtu": report.mtu, "carrier": report.carrier,
                 "modes": report.modes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "obstacles": report.obstacles,
+                "rss": report.spread.word(), "obstacles": report.obstacles,
             })
         };
         output::line(json!({ "ports": all.iter().map(one).collect::<Vec<_>>() }))?;
@@ -43,6 +43,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             if report.carrier { "up" } else { "down" },
             if modes.is_empty() { "none".into() } else { modes.join(", ") },
         ))?;
+        if let Some(spread) = report.spread.sentence(&report.name, report.rx_queues) {
+            output::line(format_args!("    {spread}"))?;
+        }
         for obstacle in &report.obstacles {
             output::line(format_args!("  ! {obstacle}"))?;
         }

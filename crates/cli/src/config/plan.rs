@@ -14,7 +14,7 @@ use ::config::tunnels;
 use ::config::{Frames, Key, Report, Shape, Span};
 use apps::kind::{self, Apps, Scope};
 use engine::builder::ProgramBuilder;
-use engine::check::{Finding, FindingKind, Severity, check};
+use engine::check::{Finding, FindingKind, Severity, check, owners};
 use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -299,7 +299,11 @@ impl<'a> Builder<'a> {
     /// Runs the program's check. If the text has errors, findings that follow from them are left out.
     fn check(&mut self, report: &mut Report) {
         let broken = report.errors() > 0;
-        for finding in check(&self.program) {
+        let mut findings = check(&self.program);
+        if self.plan.workers.count() > 1 {
+            findings.extend(owners(&self.program).1);
+        }
+        for finding in findings {
             if !(broken && self.follows(&finding)) {
                 let span = self.span(&finding, report);
                 match finding.severity {

@@ -446,7 +446,8 @@ impl Daemon {
         };
         let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
         let (answer, injected) = sync_channel(1);
-        if !self.fleet.offer(0, Command::Inject(Inject { bytes, output, input }, answer)) {
+        let inject = Inject { bytes, output, input };
+        if !self.fleet.offer(self.worker_for(&inject), Command::Inject(inject, answer)) {
             bail!("the worker has too much to do: try again");
         }
         Ok(Later::Injected(injected))

@@ -344,11 +344,16 @@ impl Daemon {
         self.host.sockets.iter_mut().find(|socket| socket.app == name)
     }
 
+    /// Returns the worker that a frame is sent by: through the program, that of its flow.
+    pub(super) fn worker_for(&self, inject: &Inject) -> usize {
+        if inject.output.is_some() { 0 } else { self.owners.worker(inject.input, &inject.bytes) }
+    }
+
     fn inject_for(&mut self, at: usize, inject: Inject) {
-        let fleet = &self.fleet;
+        let (fleet, worker) = (&self.fleet, self.worker_for(&inject));
         self.host
             .running
-            .inject(at, inject, |inject, answer| fleet.offer(0, Command::Inject(inject, answer)));
+            .inject(at, inject, |inject, answer| fleet.offer(worker, Command::Inject(inject, answer)));
     }
 
     /// Applies a change on all workers. Buckets are filled here, and a weight is noted.

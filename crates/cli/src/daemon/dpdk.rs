@@ -64,6 +64,12 @@ impl Dpdk {
         self.queues.iter().map(|queues| queues.as_slice().first().map(DpdkPort::link)).collect()
     }
 
+    /// Tells a port of the plan, before a worker has it, to spread frames as the workers share flows. Returns
+    /// the number of buckets; 0 if it cannot be told.
+    pub fn spread(&self, at: usize) -> u32 {
+        self.queues[at].as_slice().first().map_or(0, DpdkPort::spread)
+    }
+
     /// Returns the next worker's queue of the plan's port number `at`.
     pub fn queue(&mut self, at: usize) -> Result<Box<dyn Port>> {
         Ok(Box::new(self.queues[at].next().context("every worker has one queue")?))

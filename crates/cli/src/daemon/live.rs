@@ -1,5 +1,5 @@
 //! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here and the
-//! engine in a worker; neither counts anything.
+//! engine in the worker of the packet's flow; neither counts anything.
 
 use super::Daemon;
 use crate::explain::{Explanation, Names};
@@ -57,10 +57,11 @@ pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
         program.pipes[at].entries =
             daemon.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
     }
+    let worker = daemon.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
     let buckets = ids.map(|group| daemon.slots(group)).collect::<Result<_>>()?;
     let mut interpreter = Interpreter::new(&program, buckets);
-    let probe = daemon.fleet.ask(0, |answer| Command::Probe(input, frame.clone(), answer))?;
+    let probe = daemon.fleet.ask(worker, |answer| Command::Probe(input, frame.clone(), answer))?;
     // Turns are taken all the time, so use those of the packet that was probed.
     for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
         interpreter.set_turns(PipeId(at as u16), *turns);

@@ -45,6 +45,7 @@ use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::buckets::GroupTables;
+use engine::owner::{Owners, Steering};
 use engine::program::Program;
 use engine::snapshot::FlowAccount;
 use engine::worker::{Command, HandOver, Report, Rewire, Worker};
@@ -84,6 +85,8 @@ pub struct Daemon {
     reloads: Reloads,
     hash: TableHash,
     fleet: Fleet,
+    /// Which worker a packet belongs to.
+    owners: Owners,
     interfaces: Interfaces,
     /// Links of DPDK ports, by the port's position in the program.
     dpdk_links: Vec<Option<DpdkLink>>,
@@ -134,10 +137,12 @@ impl Daemon {
         let (hash, clock) = (TableHash::random(), Clock::start());
         let interfaces = Interfaces::attach(&plan)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
+        let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
         let mut daemon = Daemon {
             file,
             load,
+            owners,
             plan: Arc::new(plan),
             tables,
             weights: Weights::default(),
@@ -170,6 +175,9 @@ impl Daemon {
         if let Some(dpdk) = &dpdk {
             self.dpdk_links = dpdk.links();
         }
+        let rss_table = open::spread(&self.plan, dpdk.as_ref());
+        let steering = Steering { hash: self.hash, rss_table };
+        self.owners = Owners::new(&self.plan.program, steering, count);
         let open = |worker| open::ports(&self.plan, self.interfaces.of_ports(), &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
@@ -177,7 +185,8 @@ impl Daemon {
             privileges::drop_others().context("giving up privileges")?;
         }
         for (worker, (pools, ports)) in open.into_iter().enumerate() {
-            let engine = Engine::with_tables(&self.plan.program, self.hash, &self.tables)?;
+            let mut engine = Engine::with_tables(&self.plan.program, self.hash, &self.tables)?;
+            engine.steer(steering);
             let (rings, punts) = (rings.remove(0), punts.remove(0));
             let core = match &self.plan.workers {
                 Workers::Cores(cores) => Some(cores[worker]),

@@ -40,6 +40,10 @@ impl Dpdk {
         match *self {}
     }
 
+    pub fn spread(&self, _at: usize) -> u32 {
+        match *self {}
+    }
+
     pub fn queue(&mut self, _at: usize) -> Result<Box<dyn Port>> {
         match *self {}
     }

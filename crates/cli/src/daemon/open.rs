@@ -55,6 +55,25 @@ pub fn set_take(plan: &Plan, interfaces: &mut [Option<XdpInterface>]) -> Result<
     Ok(())
 }
 
+/// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers share
+/// flows; 0 if some do not. DPDK ports are told to; `xdp` ports are set by `ethtool`.
+pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
+    let workers = plan.workers.count();
+    let one = |(at, port): (usize, &PortConfig)| match (&port.kind, dpdk) {
+        (PortKind::Dpdk { .. }, Some(dpdk)) => dpdk.spread(at),
+        (PortKind::Xdp(xdp), _) if xdp.queues.is_none() => {
+            port::xdp::spread(&xdp.interface, workers as u32).buckets()
+        }
+        _ => 0,
+    };
+    if workers < 2 {
+        return 0;
+    }
+    let mut all = plan.ports.iter().enumerate().map(one);
+    let first = all.next().unwrap_or_default();
+    if all.all(|buckets| buckets == first) { first } else { 0 }
+}
+
 /// Returns a worker's pools and its queue of every port.
 pub fn ports(
     plan: &Plan,

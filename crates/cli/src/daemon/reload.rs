@@ -287,6 +287,9 @@ impl Daemon {
         let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
         let mut hand_over =
             (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()).into_iter());
+        if let Some(engine) = engines.first() {
+            self.owners = engine.owners(self.owners.steering(), self.fleet.len());
+        }
         let commands = engines.into_iter().zip(punts).zip(wrappers);
         let swap = |(worker, ((engine, punts), ports))| {
             let hand_over = hand_over.as_mut().and_then(Iterator::next);

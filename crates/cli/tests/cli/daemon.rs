@@ -246,6 +246,44 @@ fn explaining_live_agrees_and_counts_nothing() {
     daemon.weir(&["explain", "--live", "--port", "p9", "--packet", ODD]).refused(1, &["no port `p9`"]);
 }
 
+/// A FLOW pipe whose flows stay with the port that they got first, on two workers.
+const TWO_WORKERS: &str = "workers: 2
+ports:
+  p0: { kind: mem }
+  p1: { kind: mem }
+groups:
+  web: { fill: wants, size: 4, targets: { b0: p0, b1: p1 } }
+root: flows
+pipes:
+  flows:
+    type: flow
+    learn: { pin: web }
+    forward: per_entry
+    miss: drop
+    entries: [{ match: { target: b0 }, forward: p0 }, { match: { target: b1 }, forward: p1 }]
+";
+
+#[test]
+fn with_several_workers_a_packet_is_explained_by_that_of_its_flow() {
+    let daemon = Daemon::start(TWO_WORKERS);
+    let flows: Vec<String> = (1..16)
+        .map(|host| format!("src=192.0.2.{host} dst=10.0.0.53 proto=udp sport={host} dport=53"))
+        .collect();
+    daemon.receive(&flows.iter().map(String::as_str).collect::<Vec<_>>());
+    let all = daemon.weir(&["show", "all", "--json"]).good().json();
+    assert_eq!((&all["ledger"]["transmitted"], &all["handed_over"]), (&15.into(), &0.into()), "{all}");
+    // New flows would now go elsewhere, so a worker that does not know a flow would say so.
+    daemon.weir(&["weight", "web", "b1", "0"]).good();
+    let mut to = std::collections::BTreeSet::new();
+    for packet in &flows {
+        let json = daemon.weir(&["explain", "--live", "--json", "--packet", packet]).good().json();
+        assert_eq!(json["agrees"], true, "{json}");
+        let text = json["text"].as_str().unwrap();
+        to.insert(text.lines().find(|line| line.contains("verdict")).unwrap().to_string());
+    }
+    assert_eq!(to.len(), 2, "flows stay with both ports: {to:?}");
+}
+
 #[test]
 fn a_second_daemon_is_refused_and_a_dead_ones_socket_is_taken_over() {
     let mut daemon = Daemon::start(TWO);

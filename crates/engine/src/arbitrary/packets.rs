@@ -52,9 +52,7 @@ fn recipe(random: &mut Random, may_tunnel: bool) -> String {
         1 => words.extend(arp(random)),
         _ => words.extend(ip(random, may_tunnel)),
     }
-    if random.percent(30) {
-        words.push(format!("payload={}", "5a".repeat(random.below(40))));
-    }
+    payload(random, &mut words);
     if random.percent(15) {
         words.push(format!("trailer={}", "ee".repeat(random.between(1, 9))));
     }
@@ -116,6 +114,25 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
     words
 }
 
+/// The packet that an ICMP error is about, mostly of a flow that others belong to, cut off as routers do, as
+/// hexadecimal digits.
+fn reported(random: &mut Random) -> String {
+    let (src, dst, protocol, (sport, dport)) = random.pick(FLOWS);
+    let mut text = format!("src={src} dst={dst} {}", protocol_word(protocol, src.is_ipv4()));
+    match random.below(10) {
+        0 => text += " frag=0+",
+        1 if src.is_ipv4() => text += " options=3",
+        1 => text += " ext=dst",
+        _ => {}
+    }
+    text += &format!(" sport={sport} dport={dport}");
+    let mut bytes = packet::craft::frame(&text).split_off(14);
+    let header = if src.is_ipv4() { 20 } else { 40 };
+    let length = random.pick(&[header + 8, header + 8, header + 8, header + 3, header - 1, bytes.len()]);
+    bytes.truncate(length);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// GRE, or IP in IP.
 fn tunnel_in_ip(random: &mut Random, protocol: u8) -> String {
     if protocol != 47 {
@@ -155,10 +172,15 @@ fn tunnel_in_udp(random: &mut Random, word: &str) -> String {
 /// An IP packet without an Ethernet header.
 fn packet(random: &mut Random) -> String {
     let mut words = ip(random, false);
-    if random.percent(30) {
+    payload(random, &mut words);
+    words.join(" ")
+}
+
+/// Some payload, unless there is one.
+fn payload(random: &mut Random, words: &mut Vec<String>) {
+    if random.percent(30) && !words.iter().any(|word| word.starts_with("payload=")) {
         words.push(format!("payload={}", "5a".repeat(random.below(40))));
     }
-    words.join(" ")
 }
 
 /// Whether a recipe writes a header for this protocol.
@@ -212,8 +234,11 @@ fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool)
     let mut words = Vec::new();
     let (word, port) = random.pick(&[("vxlan", 4789), ("vxlan", 4789), ("geneve", 6081), ("gue", 6080)]);
     if protocol == 1 || protocol == 58 {
-        words.push(format!("icmp_type={}", random.below(4)));
+        words.push(format!("icmp_type={}", random.pick(&[0, 1, 2, 3, 3, 4, 5, 11, 12])));
         words.push(format!("icmp_code={}", random.below(4)));
+        if random.percent(60) {
+            words.push(format!("payload={}", reported(random)));
+        }
     } else {
         words.push(format!("sport={}", ports.0));
         // Some tunnels use a port that only some programs are configured with.

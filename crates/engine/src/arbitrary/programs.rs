@@ -6,7 +6,7 @@ use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
     AppId, CounterId, Criterion, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, Pipe, PipeId, PipeKind,
+    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe, PipeId, PipeKind,
     PortDeclaration, PortId, Program, SharedUse, Target,
 };
 use packet::{Field, KeySource, TunnelKind};
@@ -157,6 +157,10 @@ impl Maker {
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes);
         // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
+        if matches!(pipe.kind, PipeKind::Flow { .. }) {
+            pipe.owner =
+                random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
+        }
         pipe.capacity = (pipe.entries.len() + room).max(1) as u32;
         pipe
     }

@@ -26,7 +26,8 @@ mod walk;
 
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
-use crate::check::{Shape, Uses, fits};
+use crate::check::{Shape, Uses, fits, owners_of};
+use crate::owner::{Owner, Owners, Steering};
 use crate::pipes::Making;
 use crate::pipes::flow::Flows;
 use crate::program::{Entry, PipeId, PortId, Program};
@@ -56,6 +57,10 @@ pub struct Engine {
     order: Vec<usize>,
     /// The first FLOW pipe, whose table is prefetched for each batch.
     flows: Option<usize>,
+    /// How the workers of frames are found, by port.
+    owners: Vec<Option<Owner>>,
+    /// How flows are spread over workers.
+    steering: Steering,
     walk: Walk,
     ticked_ms: u32,
     /// Which program this is, counted from 1.
@@ -99,6 +104,8 @@ impl Engine {
             pipes,
             order,
             flows,
+            owners: Vec::new(),
+            steering: hash.into(),
             walk,
             ticked_ms: 0,
             generation: 1,
@@ -114,7 +121,26 @@ impl Engine {
                 change.map_err(|why| compile::refused(pipe, number, &why))?;
             }
         }
+        engine.find_owners();
         Ok(engine)
+    }
+
+    /// Sets how flows are spread over workers, the same on all of them, before there are any. The engines that
+    /// take over from this one go on in this way.
+    pub fn steer(&mut self, steering: Steering) {
+        self.steering = steering;
+    }
+
+    /// Returns what tells the workers of frames outside of them.
+    #[must_use]
+    pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
+        let reading = &self.walk.reading;
+        Owners::of_ports(self.owners.clone(), (reading.depth, reading.tunnels), (steering, workers))
+    }
+
+    /// Finds out how the workers of frames are found, with the present entries.
+    fn find_owners(&mut self) {
+        self.owners = owners_of(&self.program, &self.shape, &uses(&self.pipes)).0;
     }
 
     /// The program; its pipes have no entries.
@@ -128,6 +154,29 @@ impl Engine {
     #[must_use]
     pub fn has_flows(&self) -> bool {
         self.flows.is_some()
+    }
+
+    /// Finds the frames of `list`, received on `input`, whose flows belong to another of so many workers than
+    /// this one, and calls `found` with slot and worker of each. Returns their mask. The others must be
+    /// processed next.
+    pub fn of_others(
+        &mut self,
+        batch: &Batch,
+        (list, input): (u64, PortId),
+        (own, workers): (usize, usize),
+        mut found: impl FnMut(usize, usize),
+    ) -> u64 {
+        let Some(owner) = self.owners.get(input.index()).copied().flatten() else { return 0 };
+        let (Walk { packets, reading, .. }, steering) = (&mut self.walk, &self.steering);
+        packets.sort(batch, list, reading, |slot, headers| {
+            match owner.of(batch.frame(slot).bytes(), headers, steering, workers) {
+                Some(worker) if worker != own => {
+                    found(slot, worker);
+                    false
+                }
+                _ => true,
+            }
+        })
     }
 
     /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the
@@ -177,10 +226,22 @@ impl Engine {
     pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
         let now_ms = (now_ns / 1_000_000) as u32;
         match change {
-            Change::Add { pipe, entry } => self.enter(*pipe, entry, now_ms),
+            Change::Add { pipe, entry } => {
+                let opens = self.opens(*pipe, entry);
+                self.enter(*pipe, entry, now_ms)?;
+                if opens {
+                    self.find_owners();
+                }
+                Ok(())
+            }
             Change::Update { pipe, entry } => {
                 self.admits(*pipe, entry)?;
-                self.pipe_mut(*pipe)?.update(entry)
+                let opens = self.opens(*pipe, entry);
+                self.pipe_mut(*pipe)?.update(entry)?;
+                if opens {
+                    self.find_owners();
+                }
+                Ok(())
             }
             Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
             Change::SetWeight { group, target, weight } => {
@@ -210,6 +271,13 @@ impl Engine {
     fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         self.admits(pipe, entry)?;
         self.pipe_mut(pipe)?.enter(entry, now_ms)
+    }
+
+    /// Returns whether an entry opens a way that may lead to a FLOW pipe.
+    fn opens(&self, pipe: PipeId, entry: &Entry) -> bool {
+        let uses = self.pipes.get(pipe.index()).map(|pipe| &pipe.actions.uses);
+        let new = |forward| uses.is_some_and(|uses| !uses.has_lead((forward, entry.template)));
+        self.has_flows() && entry.forward.is_some_and(new)
     }
 
     /// Checks that an entry may be added beside the present ones.

@@ -22,6 +22,8 @@ pub struct Packets {
     pub inner: Keys,
     /// Packets whose headers an action has moved; they are parsed again on entering the next pipe.
     pub stale: u64,
+    /// Packets of the next batch whose headers were found to tell their workers.
+    parsed: u64,
 }
 
 /// Flow keys of one level, their hashes, and the packets that have them.
@@ -168,6 +170,7 @@ impl Packets {
             outer: Keys::new(KeySource::Outer, outer),
             inner: Keys::new(KeySource::Inner, inner),
             stale: 0,
+            parsed: 0,
         }
     }
 
@@ -183,15 +186,37 @@ impl Packets {
         mut malformed: impl FnMut(usize, DropReason),
     ) -> u64 {
         self.stale = 0;
+        let parsed = list & std::mem::take(&mut self.parsed);
         if reading.uses_meta {
             self.meta = [[0; 4]; 64];
             self.color = [0; 64];
         }
-        self.all = LevelLayers::ALL;
-        let good = self.parse(batch, list, reading, &mut malformed);
+        if parsed == 0 {
+            self.all = LevelLayers::ALL;
+        }
+        let good = parsed | self.parse(batch, list & !parsed, reading, &mut malformed);
         self.outer.make(batch, &self.headers, good, reading, &ahead);
         self.inner.make(batch, &self.headers, good, reading, &ahead);
         good
+    }
+
+    /// Finds the headers of a batch that has just arrived, and calls `stays` for each packet that is not
+    /// malformed. Those that stay need not be parsed again by the [`Packets::read`] that follows. Returns the
+    /// others.
+    #[inline]
+    pub fn sort(
+        &mut self,
+        batch: &Batch,
+        list: u64,
+        reading: &Reading,
+        mut stays: impl FnMut(usize, &Headers) -> bool,
+    ) -> u64 {
+        self.all = LevelLayers::ALL;
+        let good = self.parse(batch, list, reading, |_, _| {});
+        let others = Bits(good).filter(|&slot| !stays(slot, &self.headers[slot]));
+        let others = others.fold(0, |others, slot| others | 1 << slot);
+        self.parsed = good & !others;
+        others
     }
 
     /// Parses again those of `list` whose headers have moved.

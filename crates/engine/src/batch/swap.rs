@@ -50,6 +50,9 @@ impl Engine {
             }
             leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
         }
+        self.steering = old.steering;
+        // Entries of the run time may open ways.
+        self.find_owners();
         report
     }
 
@@ -158,7 +161,7 @@ struct Names<'a> {
 
 impl Names<'_> {
     /// Returns true if an entry of `old` means the same in `new`: equal name, type, match fields, masks and
-    /// action shape.
+    /// action shape; and for flows, the same worker.
     fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
         let operations = |pipe: &Pipe| -> Vec<(String, Vec<Operation>)> {
             let bare = Operation::without_constants;
@@ -173,6 +176,7 @@ impl Names<'_> {
         let kept = matches(old, &|one| self.criterion(one));
         old.name == new.name
             && old.kind.shape() == new.kind.shape()
+            && old.owner == new.owner
             && group_of(self.old, old) == group_of(self.new, new)
             && kept.is_some()
             && kept == matches(new, &|one| Some(one.criterion))

@@ -145,6 +145,16 @@ pub enum FindingKind {
     FloodNowhere { group: String },
     #[error("a target leads to a port, a pipe, an app, the kernel, in_port or drop, not to {found}")]
     TargetForward { found: &'static str },
+    #[error(
+        "by pipe `{pipe}` a frame belongs to a worker by {by}, and by pipe `{other}`, which it meets too, by \
+            {other_by}: it cannot be on two workers, so give both the same, or use one worker"
+    )]
+    TwoOwners { pipe: String, by: String, other: String, other_by: String },
+    #[error(
+        "pipe `{pipe}` wants its flows on a worker by `owner: {by}`, but a `rehash` on the way there makes \
+            the key of changed headers, and the worker is chosen when a frame is received: {instead}"
+    )]
+    OwnerChanged { pipe: String, by: &'static str, instead: String },
     #[error("a meter's {what} is above 0")]
     MeterZero { what: &'static str },
     #[error("a peak rate is not below the committed one: pir {pir}, cir {cir}")]

@@ -362,7 +362,7 @@ fn ways_out(program: &Program, pipe: &Pipe, uses: &Uses) -> (Vec<Edge>, bool) {
 }
 
 /// Returns the pipe that a forward leads to.
-fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
+pub(super) fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
     match forward {
         Forward::Pipe(to) if to.index() < program.pipes.len() => Some(to),
         _ => None,
@@ -370,7 +370,7 @@ fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
 }
 
 /// Returns what a forward leads to: itself, or what a group's targets lead to.
-fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
+pub(super) fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
     match forward {
         Forward::Group(GroupId(group)) => {
             let targets = program.groups.get(usize::from(group)).map(|group| &*group.targets);

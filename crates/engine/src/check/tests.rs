@@ -437,3 +437,74 @@ fn m13_a_port_is_a_name_and_no_number() {
     let acl = Pipe::acl("a").matching(Field::InputPort, Criterion::Masked).entry(masked);
     assert_eq!(kinds(&only(acl)), []);
 }
+
+/// A FLOW pipe that learns and sends everything to the second port.
+fn learning(name: &str, key: KeySource, by: OwnedBy) -> Pipe {
+    Pipe::flow(name, Learn::Default).key(key).entry(EntryMatch::Default).owner(by).forward(PortId(1))
+}
+
+/// A BASIC pipe without entries or matches, so that everything hits, which does this, rehashes and goes on.
+fn does(operation: Operation, next: u16) -> Pipe {
+    Pipe::basic("does").act([operation]).rehash(true).forward(PipeId(next))
+}
+
+/// What tells the worker of a frame at the first port, and what makes that impossible.
+fn owner(pipes: Vec<Pipe>) -> (Option<crate::owner::Owner>, Vec<String>) {
+    let (owners, findings) = owners(&program(pipes));
+    (owners[0], findings.iter().map(|finding| finding.kind.to_string()).collect())
+}
+
+fn by(source: KeySource, by: OwnedBy) -> Option<crate::owner::Owner> {
+    Some(crate::owner::Owner { source, by })
+}
+
+#[test]
+fn o3_behind_decap_and_rehash_the_inner_headers_tell_the_worker() {
+    let decap = Operation::Decap(packet::TunnelKind::Vxlan);
+    let flow = |key| learning("flows", key, OwnedBy::Both);
+    let outer = by(KeySource::Outer, OwnedBy::Both);
+    let inner = by(KeySource::Inner, OwnedBy::Both);
+    assert_eq!(owner(vec![flow(KeySource::Outer)]), (outer, vec![]));
+    assert_eq!(owner(vec![flow(KeySource::Inner)]), (inner, vec![]));
+    assert_eq!(owner(vec![does(decap, 1), flow(KeySource::Outer)]), (inner, vec![]));
+    // Without a rehash, the key is as received.
+    let as_received = does(decap, 1).rehash(false);
+    assert_eq!(owner(vec![as_received, flow(KeySource::Outer)]), (outer, vec![]));
+    assert_eq!(owner(vec![pipe("a")]), (None, vec![]));
+}
+
+#[test]
+fn o4_two_pipes_that_one_frame_meets_want_the_same_worker() {
+    let first = |key, by| learning("first", key, by).forward(PipeId(1));
+    let second = learning("second", KeySource::Outer, OwnedBy::Src);
+    let together = owner(vec![first(KeySource::Outer, OwnedBy::Src), second.clone()]);
+    assert_eq!(together, (by(KeySource::Outer, OwnedBy::Src), vec![]));
+    for other in [first(KeySource::Outer, OwnedBy::Both), first(KeySource::Inner, OwnedBy::Src)] {
+        let findings = owner(vec![other, second.clone()]).1;
+        assert!(findings.len() == 1 && findings[0].contains("cannot be on two workers"), "{findings:?}");
+    }
+    // Different ports lead to different pipes.
+    let mut apart = program(vec![learning("first", KeySource::Outer, OwnedBy::Dst), second]);
+    apart.ports[1].root = Some(PipeId(1));
+    let (all, findings) = owners(&apart);
+    assert_eq!(all, [by(KeySource::Outer, OwnedBy::Dst), by(KeySource::Outer, OwnedBy::Src)]);
+    assert_eq!(findings, []);
+}
+
+#[test]
+fn o4_what_a_rehash_changes_tells_no_worker() {
+    let set = |field| Operation::Set(field, Value::Const(1));
+    let flow = |by| learning("flows", KeySource::Outer, by);
+    let wrong = |operation, by| owner(vec![does(operation, 1), flow(by)]).1;
+    assert_eq!(wrong(set(Field::EthDst), OwnedBy::Both), Vec::<String>::new());
+    assert_eq!(wrong(set(Field::Ipv4Dst), OwnedBy::Src), Vec::<String>::new());
+    assert_eq!(wrong(set(Field::L4Sport), OwnedBy::Addresses), Vec::<String>::new());
+    let advice = |operation, by| wrong(operation, by).into_iter().next().expect("a finding");
+    assert!(advice(set(Field::Ipv4Dst), OwnedBy::Both).contains("say `owner: src`"));
+    assert!(advice(set(Field::L4Dport), OwnedBy::Both).contains("say `owner:"));
+    assert!(advice(set(Field::Ipv6Src), OwnedBy::Src).contains("say `owner: dst`"));
+    assert!(advice(Operation::PopVlan, OwnedBy::Src).ends_with("use one worker"));
+    // On one of two ways.
+    let ways = does(set(Field::Ipv4Src), 1).constant(Field::IpProtocol, 17).miss(PipeId(1));
+    assert_eq!(owner(vec![ways, flow(OwnedBy::Src)]).1.len(), 1);
+}

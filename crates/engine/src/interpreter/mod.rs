@@ -16,6 +16,7 @@ mod bytes;
 mod checksum;
 mod fields;
 mod given;
+mod icmp_error;
 mod lookup;
 mod meter;
 mod near;

@@ -4,6 +4,7 @@ use super::Arrival;
 use super::bytes::{self, Headers, Ip};
 use super::checksum::mend;
 use super::fields::{self, Facts, Place, place};
+use super::icmp_error;
 use super::trace::{Color, Mended};
 use crate::program::PortId;
 use packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};
@@ -92,6 +93,9 @@ impl Packet {
     }
 
     fn key_of(&self, headers: &Headers, ip: &Ip, vni: Option<u32>) -> FlowKey {
+        if let Some(key) = icmp_error::key_inside(&self.bytes, headers, ip, vni) {
+            return key;
+        }
         let address = |offset_v4: usize, offset_v6: usize| {
             if ip.version == 4 {
                 let bits = fields::read_bits(&self.bytes, 8 * (ip.start + offset_v4), 32);

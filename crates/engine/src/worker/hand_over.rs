@@ -6,7 +6,7 @@
 use super::outbox::Outbox;
 use crate::parcel::{PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
 use crate::program::PortId;
-use packet::{Batch, Bits, Depth, DropReason, FlowKey, KeySource, parse, select_hash};
+use packet::{BATCH, Batch, Bits, DropReason};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, OnceLock};
@@ -152,19 +152,27 @@ impl HandOver {
         self.from.len()
     }
 
-    /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay.
-    /// `number` is that of the port for the other workers.
-    pub(super) fn give_others(&mut self, batch: &mut Batch, outbox: &mut Outbox, number: u32) -> u64 {
-        let workers = self.to.len();
-        let mut own = batch.mask();
-        if workers < 2 {
-            return own;
-        }
-        for slot in Bits(own) {
-            let owner = owner(batch.frame(slot).bytes(), workers).unwrap_or(self.own);
-            let Some(Some(to)) = self.to.get_mut(owner) else { continue };
-            own &= !(1 << slot);
+    /// Returns this worker's number and the number of workers, if they hand frames over to each other.
+    pub(super) fn share(&self) -> Option<(usize, usize)> {
+        (self.present > 0).then_some((self.own, self.to.len()))
+    }
+
+    /// Hands the frames of `list` over to the workers in `owners`, by slot. `number` is that of the port for
+    /// the other workers.
+    pub(super) fn give(
+        &mut self,
+        batch: &mut Batch,
+        (list, owners): (u64, &[usize; BATCH]),
+        outbox: &mut Outbox,
+        number: u32,
+    ) {
+        for slot in Bits(list) {
             let frame = batch.take(slot);
+            let Some(Some(to)) = self.to.get_mut(owners[slot]) else {
+                outbox.ledger.drop_one(DropReason::HandOverFull);
+                outbox.pools.give(frame);
+                continue;
+            };
             if to.ring.push(frame.bytes(), frame.hash(), number) {
                 self.given += 1;
             } else {
@@ -177,7 +185,6 @@ impl HandOver {
             }
             outbox.pools.give(frame);
         }
-        own
     }
 
     /// Sends what this breath has collected for others, and lets go of old rings that are empty.
@@ -269,20 +276,6 @@ impl PortNumbers {
     pub fn port(&self, number: u32) -> Option<PortId> {
         self.numbers.iter().position(|&one| one == number).map(|at| PortId(at as u16))
     }
-}
-
-/// Returns the worker that a flow belongs to, the same for both directions and for all fragments of a
-/// datagram. `None` without IP.
-fn owner(bytes: &[u8], workers: usize) -> Option<usize> {
-    let headers = parse(bytes, Depth::L4).ok()?;
-    let FlowKey([src_hi, src_lo, dst_hi, dst_lo, rest]) = FlowKey::of(bytes, &headers, KeySource::Outer)?;
-    let (sport, dport, protocol) = (rest >> 48, rest >> 32 & 0xffff, rest >> 24 & 0xff);
-    // An IPv4 source carries the mark; remove it so that both ends look alike.
-    let source = [if src_hi == packet::IPV4_MARK { 0 } else { src_hi }, src_lo, sport];
-    let target = [dst_hi, dst_lo, dport];
-    let (low, high) = if source <= target { (source, target) } else { (target, source) };
-    let words = [low[0], low[1], low[2], high[0], high[1], high[2], protocol];
-    Some(((select_hash(0, &words) >> 32) as usize * workers) >> 32)
 }
 
 #[cfg(test)]

@@ -208,10 +208,14 @@ impl Worker {
     /// Hands over frames whose flows belong to another worker. Returns the mask of those that stay. A program
     /// without flow state leaves every frame where it arrived, and so does a worker that is about to stop.
     fn hand_over_others(&mut self, input: PortId) -> u64 {
-        if self.quiet || !self.engine.has_flows() {
-            return self.batch.mask();
-        }
-        self.hand_over.give_others(&mut self.batch, &mut self.outbox, self.numbers.of(input))
+        let all = self.batch.mask();
+        let Some(share) = self.hand_over.share().filter(|_| !self.quiet) else { return all };
+        let mut owners = [0; packet::BATCH];
+        let others =
+            self.engine.of_others(&self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
+        let number = self.numbers.of(input);
+        self.hand_over.give(&mut self.batch, (others, &owners), &mut self.outbox, number);
+        all & !others
     }
 
     /// Runs frames that other workers handed over through the program: up to a batch from each, joined to

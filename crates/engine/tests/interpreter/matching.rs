@@ -359,6 +359,52 @@ fn m9_an_id_of_more_than_24_bits_makes_no_inner_key() {
 }
 
 #[test]
+fn m9_an_icmp_error_belongs_to_the_flow_that_it_is_about() {
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let sent = |text: &str, bytes: usize| hex(&frame(text)[14..][..bytes]);
+    let icmp = |kind: u8, inside: &str| {
+        frame(&format!("src=192.0.2.1 dst=10.1.0.1 proto=icmp icmp_type={kind} payload={inside}"))
+    };
+    let icmpv6 = |kind: u8, inside: &str| {
+        frame(&format!("src=2001:db8:9::1 dst=2001:db8::1 proto=icmpv6 icmp_type={kind} payload={inside}"))
+    };
+    let program = program(vec![flow(Learn::Default, 4)]);
+    let key = |frame: &[u8]| walk(&program, frame).trace[0].flow.and_then(|flow| flow.key).expect("IP");
+    let tcp = sent("src=10.1.0.1 dst=10.1.0.2 proto=tcp sport=7 dport=80", 28);
+    let answer = key(&frame("src=10.1.0.2 dst=10.1.0.1 proto=tcp sport=80 dport=7"));
+    for kind in [3, 4, 5, 11, 12] {
+        assert_eq!(key(&icmp(kind, &tcp)), answer, "type {kind}");
+    }
+    let udp = sent("src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=53", 48);
+    let answer = key(&frame("src=2001:db8::2 dst=2001:db8::1 proto=udp sport=53 dport=7"));
+    for kind in 1..=4 {
+        assert_eq!(key(&icmpv6(kind, &udp)), answer, "type {kind}");
+    }
+    // Fragments and protocols without ports.
+    let fragment = sent("src=10.1.0.1 dst=10.1.0.2 frag=24 proto=udp payload=0011223344556677", 28);
+    let answer = key(&frame("src=10.1.0.2 dst=10.1.0.1 frag=24 proto=udp payload=00"));
+    assert_eq!(key(&icmp(11, &fragment)), answer);
+    let echo = sent("src=10.1.0.1 dst=10.1.0.2 proto=icmp icmp_type=8", 28);
+    assert_eq!(key(&icmp(11, &echo)), key(&frame("src=10.1.0.2 dst=10.1.0.1 proto=icmp icmp_type=0")));
+    // No error, or too little inside.
+    let own = key(&icmp(8, ""));
+    let cut = &tcp[..tcp.len() - 10];
+    let multicast = sent("src=2001:db8::1 dst=ff02::1 proto=udp sport=7 dport=53", 48);
+    let extended = sent("src=2001:db8::1 dst=2001:db8::2 ext=dst proto=udp sport=7 dport=53", 56);
+    for (kind, inside) in
+        [(8, &*tcp), (3, cut), (3, ""), (3, &tcp[..20]), (3, &udp), (5, &tcp.replace("45", "44"))]
+    {
+        assert_eq!(key(&icmp(kind, inside)), own, "type {kind} with {inside}");
+    }
+    let own = key(&icmpv6(128, ""));
+    for (kind, inside) in
+        [(128, &*udp), (0, &udp), (5, &udp), (3, &multicast), (3, &extended), (3, &udp[..80])]
+    {
+        assert_eq!(key(&icmpv6(kind, inside)), own, "type {kind} with {inside}");
+    }
+}
+
+#[test]
 fn m10_an_unknown_flow_is_learnt_and_is_then_a_hit() {
     let mut interpreter = start(&program(vec![flow(Learn::Default, 1)]));
     let first = interpreter.walk(PortId(0), &frame(TCP), 128, 3 * MS);

@@ -100,6 +100,14 @@ impl DpdkPort {
         Ok(wires.into_iter().map(open).collect())
     }
 
+    /// Tells the port to spread frames over its queues as flows are shared by workers: by a hash of addresses
+    /// and ports with [`packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0 if the
+    /// driver cannot be told. Called once for all queues.
+    #[must_use]
+    pub fn spread(&self) -> u32 {
+        self.wire.spread()
+    }
+
     /// Returns a handle to query the port's link, the same for all of its queues.
     #[must_use]
     pub fn link(&self) -> DpdkLink {

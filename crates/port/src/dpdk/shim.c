@@ -278,6 +278,33 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 }
 
 /*
+ * Tells a started port to hash addresses and ports by `key` and to give its queues the buckets in turn. Returns
+ * the number of buckets; 0 if the driver cannot be told.
+ */
+int weir_port_spread(uint16_t port, uint16_t queues, uint8_t *key, uint8_t length)
+{
+	const uint64_t wanted = RTE_ETH_RSS_IP | RTE_ETH_RSS_UDP | RTE_ETH_RSS_TCP;
+	struct rte_eth_rss_reta_entry64 table[RTE_ETH_RSS_RETA_SIZE_512 / RTE_ETH_RETA_GROUP_SIZE] = { 0 };
+	struct rte_eth_rss_conf conf = { .rss_key = key, .rss_key_len = length };
+	struct rte_eth_dev_info info;
+
+	if (rte_eth_dev_info_get(port, &info) != 0)
+		return 0;
+	conf.rss_hf = info.flow_type_rss_offloads & wanted;
+	if (conf.rss_hf == 0 || info.reta_size == 0 || info.reta_size > RTE_ETH_RSS_RETA_SIZE_512 ||
+	    (info.hash_key_size != 0 && info.hash_key_size != length))
+		return 0;
+	for (uint16_t bucket = 0; bucket < info.reta_size; bucket++) {
+		table[bucket / RTE_ETH_RETA_GROUP_SIZE].mask |= UINT64_C(1) << bucket % RTE_ETH_RETA_GROUP_SIZE;
+		table[bucket / RTE_ETH_RETA_GROUP_SIZE].reta[bucket % RTE_ETH_RETA_GROUP_SIZE] = bucket % queues;
+	}
+	if (rte_eth_dev_rss_hash_update(port, &conf) != 0 ||
+	    rte_eth_dev_rss_reta_update(port, table, info.reta_size) != 0)
+		return 0;
+	return info.reta_size;
+}
+
+/*
  * Stops the port, unless it never started (no queues), and unplugs its device. net_ring frees its ring
  * together with the frames in it, so they are removed first.
  */

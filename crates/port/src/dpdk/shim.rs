@@ -7,7 +7,7 @@
 //! lock. A pool with frames still in use is leaked, never freed.
 
 use crate::LinkState;
-use packet::{Frame, PoolId};
+use packet::{Frame, PoolId, RSS_KEY, RSS_KEY_BYTES};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -75,6 +75,7 @@ unsafe extern "C" {
     fn weir_device_add(devargs: *const c_char, out: *mut u16) -> c_int;
     fn weir_port_info(port: u16, out: *mut Info) -> c_int;
     fn weir_port_start(port: u16, queues: u16, descriptors: u16, pool: *mut c_void) -> c_int;
+    fn weir_port_spread(port: u16, queues: u16, key: *mut u8, length: u8) -> c_int;
     fn weir_port_close(port: u16, queues: u16);
     fn weir_port_link(port: u16, out: *mut Link) -> c_int;
     fn weir_rx_burst(port: u16, queue: u16, out: *mut Frame, n: u16, pool: u32, sum: *mut Burst);
@@ -254,6 +255,17 @@ impl Device {
         Ok((0..queues).map(|queue| Queue { queue, pool: pool.id, device: Arc::clone(&device) }).collect())
     }
 
+    /// Tells the port to hash addresses and ports by [`RSS_KEY`] and to give its queues the buckets in turn.
+    /// Returns the number of buckets; 0 if the driver cannot be told.
+    pub fn spread(&self) -> u32 {
+        let _asking = self.ask();
+        let mut key = RSS_KEY;
+        // SAFETY: the port is ours and started; the shim reads the key's bytes while it runs.
+        let buckets =
+            unsafe { weir_port_spread(self.port, self.queues, key.as_mut_ptr(), RSS_KEY_BYTES as u8) };
+        u32::try_from(buckets).unwrap_or_default()
+    }
+
     fn ask(&self) -> MutexGuard<'_, ()> {
         self.asking.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -327,6 +339,11 @@ pub(super) struct Queue {
 impl Queue {
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// Tells the port how to spread frames over its queues; see [`Device::spread`].
+    pub fn spread(&self) -> u32 {
+        self.device.spread()
     }
 
     /// Returns the device for others than its queues, who may find it closed.

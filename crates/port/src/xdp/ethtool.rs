@@ -14,6 +14,7 @@ const ETHTOOL_GLINK: u32 = 0x0a;
 const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
+const ETHTOOL_GRSSH: u32 = 0x46;
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
 const ETH_FLAG_LRO: u32 = 1 << 15;
 
@@ -71,6 +72,24 @@ struct Settings {
     rest: [u32; 3],
 }
 
+/// Words for a NIC's table and key; more is not asked for.
+const RSS_WORDS: usize = 2048;
+
+/// `struct ethtool_rxfh`, followed by the table (a word for each bucket) and the key.
+#[repr(C)]
+struct Rss {
+    command: u32,
+    context: u32,
+    table_words: u32,
+    key_bytes: u32,
+    function: [u8; 4],
+    reserved: u32,
+    words: [u32; RSS_WORDS],
+}
+
+// SAFETY: the kernel writes `table_words` words and `key_bytes` bytes behind the header, and `rss` asks for no
+// more than there is room for.
+unsafe impl Answer for Rss {}
 // SAFETY: `struct ethtool_cmd` is 44 bytes long.
 unsafe impl Answer for Settings {}
 // SAFETY: `struct ethtool_value`.
@@ -82,7 +101,7 @@ unsafe impl Answer for DriverInfo {}
 
 const _: () =
     assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
-const _: () = assert!(size_of::<Settings>() == 44);
+const _: () = assert!(size_of::<Settings>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
 
 /// Queries the interfaces of the namespace in which it was opened.
 pub(super) struct Ethtool(OwnedFd);
@@ -124,6 +143,32 @@ impl Ethtool {
         let mut value = Value { command: ETHTOOL_GLINK, value: 0 };
         self.try_ask(interface, &mut value)?;
         Ok(value.value != 0)
+    }
+
+    /// Returns the key and the table by which the NIC spreads frames over queues; `None` if there are none.
+    pub(super) fn rss(&self, interface: &str) -> Option<(Vec<u8>, Vec<u32>)> {
+        let mut rss = Rss {
+            command: ETHTOOL_GRSSH,
+            context: 0,
+            table_words: 0,
+            key_bytes: 0,
+            function: [0; 4],
+            reserved: 0,
+            words: [0; RSS_WORDS],
+        };
+        // Without room for them, the kernel says how long they are.
+        self.ask(interface, &mut rss)?;
+        let (table, key) = (rss.table_words as usize, rss.key_bytes as usize);
+        if table + key.div_ceil(4) > RSS_WORDS {
+            return None;
+        }
+        self.ask(interface, &mut rss)?;
+        if (rss.table_words as usize, rss.key_bytes as usize) != (table, key) {
+            return None;
+        }
+        let (queues, rest) = rss.words.split_at(table);
+        let key = rest.iter().flat_map(|word| word.to_ne_bytes()).take(key).collect();
+        Some((key, queues.to_vec()))
     }
 
     /// Bits per second; `None` if the driver does not know.

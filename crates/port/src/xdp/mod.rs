@@ -28,6 +28,7 @@ mod report;
 #[allow(unsafe_code, reason = "memory shared with the kernel")]
 mod ring;
 mod socket;
+mod spread;
 #[allow(unsafe_code, reason = "chunks pass between the pool and the kernel")]
 mod umem;
 
@@ -38,3 +39,4 @@ pub use monitor::{LinkMonitor, Links};
 pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};
 pub use report::{InterfaceReport, interfaces, obstacles};
+pub use spread::{Spread, spread};

@@ -5,6 +5,7 @@ use std::io;
 use super::Mode;
 use super::ethtool::Ethtool;
 use super::links::{Link, XdpFeatures, links, xdp_features};
+use super::spread::{Spread, judge};
 
 /// The largest MTU whose frames fit a chunk of 2048 bytes, behind the kernel's 256 bytes of headroom.
 const MTU_MAX: u32 = 2048 - 256 - 14 - 2 * 4;
@@ -31,6 +32,8 @@ pub struct InterfaceReport {
     /// The modes that the driver claims to support, best first. (Zero-copy may still fail for lack of
     /// queues.)
     pub modes: Vec<Mode>,
+    /// How its frames are spread over the receive queues.
+    pub spread: Spread,
     /// Obstacles to a port, each a sentence that says what to do.
     pub obstacles: Vec<String>,
 }
@@ -89,6 +92,7 @@ fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Eth
         mac: link.mac,
         carrier: link.carrier,
         modes: modes(features),
+        spread: judge(rx_queues, ethtool.rss(&link.name)),
         obstacles,
     }
 }

@@ -1,0 +1,234 @@
+//! Which part of a received frame says which worker it belongs to.
+//!
+//! Every FLOW pipe says by what of its key a flow belongs to a worker (`owner`). The frame is given to that
+//! worker when it is received, so that part of the key must still be there unchanged: on the way to the pipe,
+//! a `rehash` may have made the key of other bytes. This follows the ways of the program with what is known
+//! of the two levels of headers, and asks each FLOW pipe for its part. All FLOW pipes that a frame can meet
+//! must agree, for else one frame belongs to two workers.
+
+use super::finding::{Finding, FindingKind};
+use super::shape::{Shape, ends, leads_to};
+use super::uses::Uses;
+use crate::owner::{OwnedBy, Owner};
+use crate::program::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
+use packet::{FieldKind, KeySource, LevelId};
+use std::collections::BTreeSet;
+
+/// Most different states of knowledge that are followed into one pipe; beyond it, nothing is known there.
+const KNOWN_MAX: usize = 256;
+
+/// Parts of a key that actions change.
+const SRC: u8 = 1;
+const DST: u8 = 2;
+const PORTS: u8 = 4;
+
+/// What is at a level of headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// The headers that were received as these, apart from the parts that were changed.
+    Received(KeySource, u8),
+    Other,
+}
+
+/// What is known on a way: of the bytes as they are, and of the flow keys, which are older.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Known {
+    bytes: [Part; 2],
+    keys: [Part; 2],
+}
+
+impl Part {
+    fn changed(self, parts: u8) -> Part {
+        match self {
+            Part::Received(source, before) => Part::Received(source, before | parts),
+            Part::Other => Part::Other,
+        }
+    }
+}
+
+impl Known {
+    const RECEIVED: Known = {
+        let received = [Part::Received(KeySource::Outer, 0), Part::Received(KeySource::Inner, 0)];
+        Known { bytes: received, keys: received }
+    };
+    const NOTHING: Known = Known { bytes: [Part::Other; 2], keys: [Part::Other; 2] };
+
+    fn after(mut self, operation: &Operation) -> Known {
+        match operation {
+            Operation::Decap(_) => self.bytes = [self.bytes[1], Part::Other],
+            // A frame that was no IP packet may now be one.
+            Operation::Encap(_) | Operation::PopVlan => self.bytes = [Part::Other; 2],
+            other => {
+                let Some(field) = other.writes() else { return self };
+                let level = usize::from(field.level == LevelId::Inner);
+                let parts = match field.kind {
+                    FieldKind::Ipv4Src | FieldKind::Ipv6Src => SRC,
+                    FieldKind::Ipv4Dst | FieldKind::Ipv6Dst => DST,
+                    FieldKind::L4Sport
+                    | FieldKind::L4Dport
+                    | FieldKind::TcpSport
+                    | FieldKind::TcpDport
+                    | FieldKind::UdpSport
+                    | FieldKind::UdpDport => PORTS,
+                    _ => return self,
+                };
+                self.bytes[level] = self.bytes[level].changed(parts);
+                // Without a tunnel, the inner key is that of the outer headers; and a port may mean a tunnel.
+                if level == 0 {
+                    self.bytes[1] = if parts == PORTS { Part::Other } else { self.bytes[1].changed(parts) };
+                }
+            }
+        }
+        self
+    }
+
+    fn through(self, template: &Template, rehash: bool) -> Known {
+        let known = template.operations.iter().fold(self, Known::after);
+        if rehash { Known { keys: known.bytes, ..known } } else { known }
+    }
+}
+
+/// What of a key the worker is computed from.
+fn parts(by: OwnedBy) -> u8 {
+    match by {
+        OwnedBy::Both => SRC | DST | PORTS,
+        OwnedBy::Addresses => SRC | DST,
+        OwnedBy::Src => SRC,
+        OwnedBy::Dst => DST,
+    }
+}
+
+/// Returns how the worker of a frame that arrives at each port is found, `None` where frames meet no FLOW
+/// pipe; and everything that makes it impossible, which matters to a program with several workers.
+#[must_use]
+pub fn owners(program: &Program) -> (Vec<Option<Owner>>, Vec<Finding>) {
+    let uses: Vec<Uses> = program.pipes.iter().map(|pipe| Uses::of(&pipe.entries)).collect();
+    owners_of(program, &Shape::of(program), &uses.iter().collect::<Vec<_>>())
+}
+
+/// The same for a program whose entries are given by their uses.
+pub(crate) fn owners_of(
+    program: &Program,
+    shape: &Shape,
+    uses: &[&Uses],
+) -> (Vec<Option<Owner>>, Vec<Finding>) {
+    let mut findings = Vec::new();
+    let mut known: Vec<(PipeId, Option<Owner>)> = Vec::new();
+    let owners = program.ports.iter().map(|port| {
+        let root = port.root.filter(|root| root.index() < program.pipes.len())?;
+        if let Some((_, owner)) = known.iter().find(|(one, _)| *one == root) {
+            return *owner;
+        }
+        let owner = owner_from(program, shape, uses, root, &mut findings);
+        known.push((root, owner));
+        owner
+    });
+    (owners.collect(), findings)
+}
+
+/// Returns the owner of the frames that begin at a pipe.
+fn owner_from(
+    program: &Program,
+    shape: &Shape,
+    uses: &[&Uses],
+    root: PipeId,
+    findings: &mut Vec<Finding>,
+) -> Option<Owner> {
+    let mut known = vec![BTreeSet::new(); program.pipes.len()];
+    known[root.index()].insert(Known::RECEIVED);
+    let mut first: Option<(Owner, &Pipe)> = None;
+    for &at in &shape.order {
+        let pipe = &program.pipes[at.index()];
+        let states = std::mem::take(&mut known[at.index()]);
+        if let PipeKind::Flow { key, .. } = pipe.kind {
+            for owner in wanted(pipe, key, &states, findings) {
+                match first {
+                    None => first = Some((owner, pipe)),
+                    Some((before, other)) if before != owner => {
+                        let kind = FindingKind::TwoOwners {
+                            pipe: pipe.name.clone(),
+                            by: said(owner),
+                            other: other.name.clone(),
+                            other_by: said(before),
+                        };
+                        findings.push(Finding::new(pipe.origin, kind));
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        for (to, state) in onward(program, pipe, uses[at.index()], &states) {
+            let there = &mut known[to.index()];
+            if there.len() < KNOWN_MAX {
+                there.insert(state);
+            } else {
+                *there = BTreeSet::from([Known::NOTHING]);
+            }
+        }
+    }
+    first.map(|(owner, _)| owner)
+}
+
+/// Returns what a FLOW pipe wants the worker to be computed from; one thing, if all frames agree.
+fn wanted(
+    pipe: &Pipe,
+    key: KeySource,
+    states: &BTreeSet<Known>,
+    findings: &mut Vec<Finding>,
+) -> BTreeSet<Owner> {
+    let mut owners = BTreeSet::new();
+    let mut lost = None;
+    for state in states {
+        match state.keys[usize::from(key == KeySource::Inner)] {
+            Part::Received(source, changed) if changed & parts(pipe.owner) == 0 => {
+                owners.insert(Owner { source, by: pipe.owner });
+            }
+            Part::Received(_, changed) => lost = lost.max(Some(changed)),
+            Part::Other => lost = lost.max(Some(u8::MAX)),
+        }
+    }
+    if let Some(changed) = lost {
+        let by = OwnedBy::WORDS.into_iter().rev().find(|(_, by)| changed & parts(*by) == 0);
+        let instead = match by {
+            Some((word, _)) => format!("say `owner: {word}`, which stays as received, or use one worker"),
+            None => "use one worker".to_string(),
+        };
+        let kind = FindingKind::OwnerChanged { pipe: pipe.name.clone(), by: pipe.owner.word(), instead };
+        findings.push(Finding::new(pipe.origin, kind));
+    }
+    owners
+}
+
+fn said(owner: Owner) -> String {
+    let level = if owner.source == KeySource::Inner { "inside a tunnel" } else { "outside" };
+    format!("`{}` of the headers {level}", owner.by.word())
+}
+
+/// Returns where packets go on from a pipe, with what is known of them there.
+fn onward(
+    program: &Program,
+    pipe: &Pipe,
+    uses: &Uses,
+    states: &BTreeSet<Known>,
+) -> BTreeSet<(PipeId, Known)> {
+    let mut all = BTreeSet::new();
+    let mut lead = |forward: Forward, template: Option<&Template>| {
+        for to in ends(program, forward).into_iter().filter_map(|end| leads_to(program, end)) {
+            for state in states {
+                let after = template.map_or(*state, |template| state.through(template, pipe.rehash));
+                all.insert((to, after));
+            }
+        }
+    };
+    lead(pipe.miss, None);
+    if pipe.forward == Forward::PerEntry {
+        for (forward, template) in uses.leads() {
+            if let Some(template) = pipe.templates.get(usize::from(template)) {
+                lead(forward, Some(template));
+            }
+        }
+    } else {
+        pipe.templates.iter().for_each(|template| lead(pipe.forward, Some(template)));
+    }
+    all
+}

@@ -1,0 +1,301 @@
+//! One, two and four workers do the same, whatever the NIC does: random programs that keep flows, with frames
+//! that arrive at workers which they do not belong to, changes, time, aging, and swaps in between.
+//!
+//! After each act, the frames that left, the flows and the counts of all workers together must be those of
+//! one worker. Left out is what is of one worker by its meaning: meters, packets dealt out in turn, buckets
+//! that rest, and entries of the run time that age.
+//!
+//! `WEIR_SEED=n` runs one case; `WEIR_CASES=n` runs so many.
+
+mod support;
+
+use engine::arbitrary::{Arriving, Event, Random, event, program};
+use engine::batch::Engine;
+use engine::change::Change;
+use engine::check::owners;
+use engine::program::{EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse};
+use engine::snapshot::{Count, FlowDecision};
+use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use packet::{FlowKey, KeySource, Ledger, Pools, Port};
+use port::{MemPort, MemWire};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use support::SECRET;
+
+/// Cases of a default run; most random programs keep no flows.
+const CASES: u64 = 600;
+/// Acts of a case.
+const ACTS: usize = 40;
+/// Chunks of a worker: more than the frames of an act.
+const CHUNKS: u32 = 1024;
+
+/// Workers that hand over to each other.
+struct Crew {
+    workers: Vec<(Worker, Vec<MemWire>, SyncSender<Command>)>,
+    now_ns: u64,
+}
+
+/// What a crew shows of itself.
+#[derive(Debug, Default, PartialEq)]
+struct Shown {
+    /// Frames that left, by port, sorted.
+    left: Vec<(usize, Vec<u8>)>,
+    ledger: Ledger,
+    counters: Vec<Count>,
+    /// By pipe.
+    hits: Vec<(u64, Count)>,
+    flows: Vec<BTreeMap<FlowKey, Flow>>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Flow {
+    decision: FlowDecision,
+    hits: Count,
+    /// `None` for a flow with an entry of its own, of which every worker has a replica.
+    seen_ms: Option<(u32, u32)>,
+}
+
+impl Crew {
+    fn new(program: &Program, count: usize) -> Crew {
+        let one = |rings: HandOver| {
+            let mut pools = Pools::region(CHUNKS);
+            let id = pools.first().id();
+            let port = |name: &str| -> (Box<dyn Port>, MemWire) {
+                let (port, wire) = MemPort::new(name, id);
+                (Box::new(port), wire)
+            };
+            let (ports, wires) = program.ports.iter().map(|port_of| port(&port_of.name)).unzip();
+            let (commands, receiver) = sync_channel(4);
+            let worker = Worker::new(Engine::new(program, SECRET).expect("compiles"), ports, pools);
+            (worker.with_commands(receiver).with_hand_over(rings), wires, commands)
+        };
+        Crew { workers: HandOver::of_capacity(count, 16).into_iter().map(one).collect(), now_ns: 0 }
+    }
+
+    /// Delivers frames to workers that the NIC chooses by their bytes, and lets all breathe until all is
+    /// done.
+    fn arrive(&mut self, input: PortId, frames: &[Arriving]) {
+        let count = self.workers.len();
+        for frame in frames {
+            // The same bytes take the same queue, as with RSS, but no flow's both directions do.
+            let sum = frame.bytes.iter().fold(7_usize, |sum, byte| sum * 31 % 65_537 + usize::from(*byte));
+            self.workers[sum % count].1[input.index()].push(&frame.bytes);
+        }
+        self.breathe();
+    }
+
+    fn breathe(&mut self) {
+        let now_ns = self.now_ns;
+        let one = |(worker, ..): &mut (Worker, Vec<MemWire>, SyncSender<Command>)| {
+            worker.breathe(now_ns) + usize::from(worker.is_waiting())
+        };
+        while self.workers.iter_mut().map(one).sum::<usize>() > 0 {}
+    }
+
+    fn change(&mut self, change: &Change) -> Vec<bool> {
+        let now_ns = self.now_ns;
+        self.workers
+            .iter_mut()
+            .map(|(worker, ..)| worker.engine_mut().apply(change, now_ns).is_ok())
+            .collect()
+    }
+
+    fn age(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        for (worker, ..) in &mut self.workers {
+            worker.engine_mut().age(now_ns);
+            worker.engine_mut().take_deltas(|_| true);
+        }
+    }
+
+    /// Swaps worker by worker; in between, the others go on with the old program. `rings` says whether new
+    /// rings come with it.
+    fn swap(&mut self, program: &Program, rings: bool) {
+        let count = self.workers.len();
+        let mut all = rings.then(|| HandOver::of_capacity(count, 16));
+        for at in (0..count).rev() {
+            let engine = Box::new(Engine::new(program, SECRET).expect("compiles"));
+            let ports = (0..program.ports.len()).map(Rewire::Keep).collect();
+            let hand_over = all.as_mut().and_then(Vec::pop);
+            let (answer, answers) = sync_channel(1);
+            let (worker, _, commands) = &mut self.workers[at];
+            let rewiring = Rewiring { ports, punts: Vec::new(), hand_over };
+            commands.try_send(Command::Swap(engine, rewiring, answer)).expect("room");
+            worker.breathe(self.now_ns);
+            answers.try_recv().expect("swapped");
+        }
+    }
+
+    fn shown(&self, program: &Program) -> Shown {
+        let mut shown = Shown {
+            counters: vec![Count::default(); program.counters.len()],
+            hits: vec![Default::default(); program.pipes.len()],
+            flows: program.pipes.iter().map(|_| BTreeMap::new()).collect(),
+            ..Shown::default()
+        };
+        for (worker, wires, _) in &self.workers {
+            let report = worker.report();
+            shown.ledger.add(&report.ledger);
+            for (at, wire) in wires.iter().enumerate() {
+                shown.left.extend(std::iter::from_fn(|| wire.pop()).map(|frame| (at, frame)));
+            }
+            shown.counters.iter_mut().zip(&report.counters).for_each(|(sum, count)| sum.add(*count));
+            for (at, pipe) in report.pipes.iter().enumerate() {
+                shown.hits[at].0 += pipe.hits;
+                shown.hits[at].1.add(pipe.misses);
+                for flow in worker.engine().flows(PipeId(at as u16), usize::MAX).0 {
+                    let own = flow.decision == FlowDecision::Own;
+                    let seen_ms = (!own).then_some((flow.first_ms, flow.last_ms));
+                    let before = shown.flows[at].get_mut(&flow.key);
+                    match before {
+                        Some(before) => {
+                            assert!(own, "{} lives on two workers: {flow:?}, {before:?}", flow.key);
+                            before.hits.add(flow.hits);
+                        }
+                        None => {
+                            let new = Flow { decision: flow.decision, hits: flow.hits, seen_ms };
+                            shown.flows[at].insert(flow.key, new);
+                        }
+                    }
+                }
+            }
+        }
+        shown.left.sort();
+        shown
+    }
+}
+
+/// Makes a random program one whose meaning does not depend on the number of workers; `None` if there is
+/// none.
+fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
+    if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
+        return None;
+    }
+    let by = random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
+    for pipe in &mut program.pipes {
+        if let Some(SharedUse::Pipe(_) | SharedUse::PerEntry) = pipe.monitor.meter.take() {
+            pipe.entries.iter_mut().for_each(|entry| entry.meter = None);
+        }
+        pipe.monitor.drop_red = false;
+        pipe.monitor.idle_timeout_ns = 0;
+        match &mut pipe.kind {
+            PipeKind::Hash { input: input @ HashInput::RoundRobin, .. } => {
+                *input = HashInput::Select(KeySource::Outer);
+            }
+            PipeKind::Flow { .. } => {
+                pipe.capacity = 4096;
+                pipe.owner = by;
+            }
+            _ => {}
+        }
+    }
+    owners(&program).1.is_empty().then_some(program)
+}
+
+/// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
+fn is_shared(change: &Change) -> bool {
+    let of_flow = |matches: &[EntryMatch]| matches.iter().any(|one| matches!(one, EntryMatch::Flow(_)));
+    match change {
+        Change::Add { entry, .. } | Change::Update { entry, .. } => !of_flow(&entry.matches),
+        Change::Remove { key, .. } => !of_flow(&key.matches),
+        Change::SetWeight { .. } => true,
+        _ => false,
+    }
+}
+
+/// What a run has met.
+#[derive(Debug, Default)]
+struct Met {
+    cases: u64,
+    handed_over: u64,
+    flows: usize,
+    changes: usize,
+    swaps: usize,
+    inner: u64,
+    aged: usize,
+}
+
+fn run(seed: u64, met: &mut Met) -> Result<(), String> {
+    let mut random = Random::from_seed(seed);
+    let Some(program) = Some(program(&mut random)).and_then(|program| shared(program, &mut random)) else {
+        return Ok(());
+    };
+    met.cases += 1;
+    met.inner += u64::from(owners(&program).0.iter().flatten().any(|one| one.source == KeySource::Inner));
+    let mut crews = [1, 2, 4].map(|count| Crew::new(&program, count));
+    let mut now_ns = 0;
+    for act in 0..ACTS {
+        let state = crews[0].workers[0].0.engine().snapshot();
+        let what = match event(&mut random, &program, &state) {
+            Event::Frame { input, bytes, headroom, hash } => {
+                let mut frames = vec![Arriving { bytes, headroom, hash }];
+                for _ in 0..random.pick(&[1, 5, 40, 150]) {
+                    let bytes = engine::arbitrary::frame(&mut random);
+                    frames.push(Arriving { bytes, headroom, hash: 0 });
+                }
+                crews.iter_mut().for_each(|crew| crew.arrive(input, &frames));
+                format!("{} frames at port {}", frames.len(), input.0)
+            }
+            Event::Change(change) if is_shared(&change) => {
+                let done: Vec<bool> = crews.iter_mut().flat_map(|crew| crew.change(&change)).collect();
+                if done.iter().any(|one| *one != done[0]) {
+                    return Err(format!("act {act}: {change:?} is refused by some: {done:?}"));
+                }
+                met.changes += usize::from(done[0]);
+                format!("{change:?}")
+            }
+            Event::Change(_) => {
+                let rings = random.percent(50);
+                crews.iter_mut().for_each(|crew| crew.swap(&program, rings));
+                met.swaps += 1;
+                "a swap".to_string()
+            }
+            Event::Time { ns } => {
+                now_ns += ns;
+                let live = |crew: &Crew| crew.shown(&program).flows.iter().map(BTreeMap::len).sum::<usize>();
+                let before = live(&crews[2]);
+                crews.iter_mut().for_each(|crew| crew.age(now_ns));
+                met.aged += before - live(&crews[2]).min(before);
+                format!("{ns} ns later")
+            }
+            Event::Age => continue,
+        };
+        crews.iter_mut().for_each(Crew::breathe);
+        let [one, others @ ..] = &crews;
+        let wanted = one.shown(&program);
+        for crew in others {
+            let found = crew.shown(&program);
+            if found != wanted {
+                let count = crew.workers.len();
+                return Err(format!("act {act}, {what}: {count} workers: {found:#?}\none: {wanted:#?}"));
+            }
+            met.handed_over += crew.workers.iter().map(|(worker, ..)| worker.handed().1).sum::<u64>();
+        }
+        met.flows += wanted.flows.iter().map(BTreeMap::len).sum::<usize>();
+    }
+    Ok(())
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
+}
+
+#[test]
+fn many_workers_do_what_one_does() {
+    let seeds = match number("WEIR_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("WEIR_CASES").unwrap_or(CASES),
+    };
+    let whole = seeds.end - seeds.start >= CASES;
+    let mut met = Met::default();
+    for seed in seeds {
+        if let Err(what) = run(seed, &mut met) {
+            panic!("{what}\nWEIR_SEED={seed} cargo test -p engine --test many_workers");
+        }
+    }
+    let Met { cases, handed_over, flows, changes, swaps, inner, aged } = met;
+    if whole {
+        let enough = [cases, handed_over, flows as u64, changes as u64, swaps as u64, inner, aged as u64];
+        assert!(enough.iter().all(|count| *count >= 10), "{enough:?}");
+    }
+}
