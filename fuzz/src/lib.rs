@@ -133,13 +133,13 @@ fn entries_read_back(plan: &config::Plan) {
     let program = &plan.program;
     for pipe in &program.pipes {
         for entry in &pipe.entries {
-            let text = config::write_entry(program, pipe, entry);
+            let text = config::write_entry(program, pipe, &entry);
             let read = config::entry(program, &plan.attachments, &pipe.name, &text);
             let (_, again) = read.unwrap_or_else(|why| panic!("{text}: {why}"));
             let told = |entry: &engine::program::Entry| {
                 (entry.matches.clone(), entry.priority, entry.template, entry.values.clone(), entry.forward)
             };
-            assert_eq!(told(&again), told(entry), "{text}");
+            assert_eq!(told(&again), told(&entry), "{text}");
             assert_eq!((again.counter, again.meter), (entry.counter, entry.meter), "{text}");
         }
     }

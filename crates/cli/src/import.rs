@@ -1,13 +1,14 @@
 //! Configurations of other systems. XenoFlow's `backends.json` is converted to the YAML that `weir import`
 //! prints, and read from that, so that import and run cannot differ.
 
-use crate::config::{self, Loaded, Report};
+use crate::config::{self, Loaded, Macs, Report};
 use anyhow::{Context, Result};
 use apps::lb::{BackEnd, By};
 use engine::builder::Number;
 use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What XenoFlow hard-codes or takes from elsewhere; not used with weir's own configurations.
 #[derive(Clone, Debug, clap::Args)]
@@ -69,7 +70,7 @@ pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
         Err(report) => return Ok(Loaded { plan: None, report }),
     };
     if !is_xenoflow(&text) {
-        return Ok(config::read(&file.display().to_string(), &text));
+        return Ok(config::read_text(&file.display().to_string(), Arc::new(text), &Macs::new()));
     }
     Ok(match xenoflow(file, &text, options) {
         Ok(yaml) => config::read(&format!("{} (imported)", file.display()), &yaml),

@@ -269,7 +269,7 @@ impl Walked {
     fn pipe(&self, pipe: &Pipe, counts: &PipeSnapshot) -> String {
         let program = &self.plan.program;
         let mut text = format!("{}: {} misses\n", pipe.name, counts.misses.packets);
-        let written = |key: &EntryKey| pipe.entries.iter().position(|entry| EntryKey::of(entry) == *key);
+        let written = |key: &EntryKey| pipe.entries.iter().position(|entry| EntryKey::of(&entry) == *key);
         let mut entries: Vec<&EntrySnapshot> =
             counts.entries.iter().filter(|entry| entry.hits.packets > 0).collect();
         entries.sort_by_key(|entry| written(&entry.key));

@@ -2,7 +2,9 @@
 
 use engine::check::Severity;
 use engine::program::Origin;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// The largest number of diagnostics printed; more are usually one mistake repeated.
 const PRINTED_MAX: usize = 100;
@@ -19,6 +21,8 @@ pub struct Span {
     pub column: u32,
     /// Number of characters.
     pub length: u32,
+    /// The file: 0 is the configuration, others were added by [`Report::add_file`].
+    pub file: u16,
 }
 
 /// An error or warning.
@@ -37,30 +41,67 @@ pub struct Diagnostic {
 /// Everything that is wrong with a text.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    file: String,
-    text: String,
+    /// Names and texts of the files that places are in; the first is the configuration.
+    files: Vec<(String, Arc<String>)>,
     diagnostics: Vec<Diagnostic>,
+    errors: usize,
     origins: Vec<Span>,
 }
 
 impl Report {
     /// Creates an empty report about `text`, which was read from `file`.
     #[must_use]
-    pub fn new(file: &str, text: &str) -> Report {
-        Report { file: file.to_string(), text: text.to_string(), ..Report::default() }
+    pub fn new(file: &str, text: impl Into<String>) -> Report {
+        Report::about(file, Arc::new(text.into()))
+    }
+
+    /// Creates an empty report about a text that others hold, too.
+    #[must_use]
+    pub fn about(file: &str, text: Arc<String>) -> Report {
+        Report { files: vec![(file.to_string(), text)], ..Report::default() }
+    }
+
+    /// Makes another file known, and returns its number for [`Span::file`].
+    pub fn add_file(&mut self, file: &str, text: Arc<String>) -> u16 {
+        // More files than numbers cannot be, since each is named by a pipe.
+        let number = u16::try_from(self.files.len()).unwrap_or(u16::MAX);
+        self.files.push((file.to_string(), text));
+        number
+    }
+
+    /// Returns the name of the configuration's file.
+    #[must_use]
+    pub fn file(&self) -> &str {
+        self.name_of(0)
+    }
+
+    /// Returns the text of the configuration.
+    #[must_use]
+    pub fn text(&self) -> Arc<String> {
+        self.files.first().map(|(_, text)| text.clone()).unwrap_or_default()
+    }
+
+    fn name_of(&self, file: u16) -> &str {
+        self.files.get(usize::from(file)).map_or("", |(name, _)| name)
     }
 
     /// Reports that the file is not UTF-8 from byte `good` on.
     #[must_use]
     pub fn not_utf8(file: &str, bytes: &[u8], good: usize) -> Report {
+        let mut report = Report::default();
+        report.add_not_utf8(file, bytes, good);
+        report
+    }
+
+    /// Adds a file, and reports that it is not UTF-8 from byte `good` on.
+    pub fn add_not_utf8(&mut self, file: &str, bytes: &[u8], good: usize) {
         let before = String::from_utf8_lossy(&bytes[..good]);
         let line = before.matches('\n').count() as u32 + 1;
         let column = before.chars().rev().take_while(|&one| one != '\n').count() as u32 + 1;
-        let mut report = Report::new(file, &String::from_utf8_lossy(bytes));
+        let file = self.add_file(file, Arc::new(String::from_utf8_lossy(bytes).into_owned()));
         let message =
             format!("this is not UTF-8: byte {:#04x}", bytes.get(good).copied().unwrap_or_default());
-        report.error_help(Span { line, column, length: 1 }, message, "save the file as UTF-8");
-        report
+        self.error_help(Span { line, column, length: 1, file }, message, "save the file as UTF-8");
     }
 
     /// Adds an error.
@@ -80,7 +121,8 @@ impl Report {
 
     fn push(&mut self, severity: Severity, span: Span, message: String, help: Option<String>) {
         let diagnostic = Diagnostic { severity, span, message, help };
-        if !self.diagnostics.contains(&diagnostic) || self.diagnostics.len() > PRINTED_MAX {
+        if self.diagnostics.len() > PRINTED_MAX || !self.diagnostics.contains(&diagnostic) {
+            self.errors += usize::from(severity == Severity::Error);
             self.diagnostics.push(diagnostic);
         }
     }
@@ -107,13 +149,14 @@ impl Report {
     /// Returns the place of a mark as `file:line`.
     #[must_use]
     pub fn place(&self, origin: Origin) -> String {
-        format!("{}:{}", self.file, self.span_of(origin).line)
+        let span = self.span_of(origin);
+        format!("{}:{}", self.name_of(span.file), span.line)
     }
 
     /// Returns the number of errors.
     #[must_use]
     pub fn errors(&self) -> usize {
-        self.diagnostics.iter().filter(|one| one.severity == Severity::Error).count()
+        self.errors
     }
 
     /// Returns the number of warnings.
@@ -126,7 +169,7 @@ impl Report {
     #[must_use]
     pub fn diagnostics(&self) -> Vec<&Diagnostic> {
         let mut list: Vec<&Diagnostic> = self.diagnostics.iter().collect();
-        list.sort_by_key(|one| (one.span.line == 0, one.span.line, one.span.column));
+        list.sort_by_key(|one| (one.span.line == 0, one.span.file, one.span.line, one.span.column));
         list
     }
 
@@ -135,30 +178,41 @@ impl Report {
     pub fn json(&self) -> serde_json::Value {
         let one = |one: &Diagnostic| {
             serde_json::json!({
-                "severity": severity(one.severity), "file": self.file, "line": one.span.line,
-                    "column": one.span.column,
+                "severity": severity(one.severity), "file": self.name_of(one.span.file),
+                "line": one.span.line, "column": one.span.column,
                 "message": one.message, "help": one.help,
             })
         };
         self.diagnostics().into_iter().map(one).collect()
     }
 
-    fn draw(&self, out: &mut String, one: &Diagnostic) {
+    /// Returns the lines that diagnostics are about, by file and number. One pass over each text, because the
+    /// texts may be long.
+    fn lines(&self, all: &[&Diagnostic]) -> BTreeMap<(u16, u32), &str> {
+        let wanted: BTreeSet<(u16, u32)> = all.iter().map(|one| (one.span.file, one.span.line)).collect();
+        let mut lines = BTreeMap::new();
+        for (file, (_, text)) in (0..).zip(&self.files) {
+            let last = wanted.range((file, 0)..=(file, u32::MAX)).next_back().map_or(0, |(_, line)| *line);
+            let numbered = (1..=last).zip(text.lines()).map(|(number, line)| ((file, number), line));
+            lines.extend(numbered.filter(|(place, _)| wanted.contains(place)));
+        }
+        lines
+    }
+
+    fn draw(&self, out: &mut String, one: &Diagnostic, line: Option<&str>) {
+        let file = self.name_of(one.span.file);
         let severity = severity(one.severity);
         let help = one.help.as_deref().unwrap_or_default();
-        let line = (one.span.line as usize).checked_sub(1).and_then(|at| self.text.lines().nth(at));
         let Some(line) = line else {
             let _ = writeln!(
                 out,
-                "{}: {severity}: {}{}{help}",
-                self.file,
+                "{file}: {severity}: {}{}{help}",
                 one.message,
                 if help.is_empty() { "" } else { "; " }
             );
             return;
         };
-        let _ =
-            writeln!(out, "{}:{}:{}: {severity}: {}", self.file, one.span.line, one.span.column, one.message);
+        let _ = writeln!(out, "{file}:{}:{}: {severity}: {}", one.span.line, one.span.column, one.message);
         let window = Window::of(line, one.span);
         let _ = writeln!(out, "{:>5} | {}", one.span.line, window.text);
         let _ = writeln!(out, "      | {}{} {help}", window.indent, "^".repeat(window.carets));
@@ -173,8 +227,10 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let all = self.diagnostics();
         let mut out = String::new();
-        for one in all.iter().take(PRINTED_MAX) {
-            self.draw(&mut out, one);
+        let printed = &all[..all.len().min(PRINTED_MAX)];
+        let lines = self.lines(printed);
+        for one in printed {
+            self.draw(&mut out, one, lines.get(&(one.span.file, one.span.line)).copied());
         }
         if all.len() > PRINTED_MAX {
             let _ = writeln!(out, "... and {} more", all.len() - PRINTED_MAX);
@@ -271,7 +327,7 @@ mod tests {
     #[test]
     fn a_caret_stands_under_the_culprit() {
         let mut report = Report::new("a.yaml", "workers: 1\nmatch: { ipv4.scr: 1 }\n");
-        let span = Span { line: 2, column: 10, length: 8 };
+        let span = Span { line: 2, column: 10, length: 8, file: 0 };
         report.error_help(span, "no field `ipv4.scr`", "did you mean `ipv4.src`?");
         let expected = "a.yaml:2:10: error: no field `ipv4.scr`\n    2 | match: { ipv4.scr: 1 }\n      \
             |          ^^^^^^^^ did you mean `ipv4.src`?\n";
@@ -280,10 +336,10 @@ mod tests {
 
     #[test]
     fn long_lines_are_cut_and_places_outside_the_text_do_no_harm() {
-        let mut report = Report::new("a", &"x".repeat(1000));
-        report.error(Span { line: 1, column: 500, length: 9000 }, "long");
-        report.error(Span { line: 1, column: 9000, length: 1 }, "beyond");
-        report.error(Span { line: 9, column: 1, length: 1 }, "no such line");
+        let mut report = Report::new("a", "x".repeat(1000));
+        report.error(Span { line: 1, column: 500, length: 9000, file: 0 }, "long");
+        report.error(Span { line: 1, column: 9000, length: 1, file: 0 }, "beyond");
+        report.error(Span { line: 9, column: 1, length: 1, file: 0 }, "no such line");
         assert!(report.to_string().lines().all(|line| line.len() < 200));
     }
 }

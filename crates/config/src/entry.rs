@@ -108,9 +108,9 @@ static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
     OPERATIONS.iter().filter(numbers).map(|line| line.word).collect()
 });
 
-fn known() -> Vec<&'static str> {
-    KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect()
-}
+/// The keys of an entry.
+static KNOWN: LazyLock<Vec<&str>> =
+    LazyLock::new(|| KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect());
 
 impl EntryReader<'_> {
     /// Reads the entries that a text stands for: one, or one for each port of the attachment that it names as
@@ -129,13 +129,13 @@ impl EntryReader<'_> {
     /// If an entry stands for several ports, returns the position of its port match, and the match for each
     /// port.
     fn each_port(&self, node: &Node) -> Option<(usize, Vec<EntryMatch>)> {
-        let section = Section::of(node, &known(), &mut Report::default());
+        let (place, one) = self.pipe.varying().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
+        let section = Section::of(node, &KNOWN, &mut Report::default());
         let matches = pairs(section.get("match")?, &mut Report::default());
         let port =
             matches.into_iter().find(|(name, ..)| *name == Field::InputPort.name()).map(|(.., node)| node)?;
         let several =
             self.attachments.several(Field::InputPort, text(port, "a port", &mut Report::default())?)?;
-        let (place, one) = self.pipe.varying().enumerate().find(|(_, one)| one.field == Field::InputPort)?;
         let ports = self.attachments.port_names(several).into_iter();
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
@@ -144,7 +144,7 @@ impl EntryReader<'_> {
     /// report.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
-        let section = Section::of(node, &known(), self.report);
+        let section = Section::of(node, &KNOWN, self.report);
         let (matches, priority) = self.key(&section);
         let template = self.template(&section);
         let values = self.values(&section, template);
@@ -165,7 +165,7 @@ impl EntryReader<'_> {
     /// Reads what identifies the entry.
     pub fn read_key(&mut self, node: &Node) -> Option<EntryKey> {
         let before = self.report.errors();
-        let section = Section::of(node, &known(), self.report);
+        let section = Section::of(node, &KNOWN, self.report);
         let (matches, priority) = self.key(&section);
         (self.report.errors() == before).then_some(EntryKey { matches, priority })
     }

@@ -5,14 +5,15 @@ use crate::attachment::Attachments;
 use crate::diagnostic::Report;
 use crate::entry::{self, Counters, EntryReader, meter_named};
 use crate::key::{Key, Shape};
+use crate::lines::Lines;
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe, PipeId, PipeKind, Program,
-    SharedUse, Template,
+    Criterion, EntryList, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe, PipeId,
+    PipeKind, Program, SharedUse, Template,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -37,7 +38,11 @@ const KEYS: &[Key] = crate::keys! {
     "rehash": Shape::Boolean, "whether flow key and select hash are made anew after the action" or "false";
     "capacity": Shape::Number(1, CAPACITY_MAX as u64),
         "entries that the pipe has room for; flow: flows for each worker";
-    "entries": Shape::List(&Shape::Defined("entry", entry::schema)), "the pipe's entries";
+    "entries": Shape::Either(&[Shape::List(&Shape::Defined("entry", entry::schema)), Shape::Map(FILE)]),
+        "the pipe's entries: a list, or `{ file: path }` with one on each line";
+};
+const FILE: &[Key] = crate::keys! {
+    needed "file": Shape::Text, "path of the file, from the folder of the configuration";
 };
 const LEARN: &[Key] = crate::keys! {
     "pin": Shape::Name, "the group of which a flow keeps the target that it got first";
@@ -123,17 +128,36 @@ pub fn read(
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
-        let mut entries = Vec::new();
+        let mut entries = EntryList::default();
         let sure = report.errors() == before;
-        let mut reader =
-            EntryReader { program, attachments, pipe: &pipe, counters, sure, run_time: false, report };
-        for node in list(node, "entries", reader.report) {
+        each_entry(node, report, |node, report| {
+            let pipe = &pipe;
+            let mut reader =
+                EntryReader { program, attachments, pipe, counters, sure, run_time: false, report };
             entries.extend(reader.read_all(node));
-        }
+        });
+        entries.shrink();
         pipe.entries = entries;
     }
     pipe.capacity = reader.capacity(&pipe, report);
     pipe
+}
+
+/// Goes through a list of entries, those of a file, or lines of the configuration.
+fn each_entry(node: &Node, report: &mut Report, mut read: impl FnMut(&Node, &mut Report)) {
+    if let Kind::Map(_) = node.kind {
+        let path = Section::read(node, FILE, report).needed("file", report);
+        let path = path.and_then(|node| Some((node.span, text(node, "the path of a file", report)?)));
+        let lines = path.and_then(|(span, path)| Lines::open(path, span, report));
+        lines.iter().for_each(|lines| lines.each(report, &mut read));
+        return;
+    }
+    for node in list(node, "entries", report) {
+        match &node.kind {
+            Kind::Lines(lines) => lines.each(report, &mut read),
+            _ => read(node, report),
+        }
+    }
 }
 
 struct Reader<'a> {

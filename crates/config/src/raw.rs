@@ -5,9 +5,11 @@
 //! caret, is worth more than derived structs. [`crate::section`] checks keys and shapes.
 
 use crate::diagnostic::{Report, Span};
+use crate::lines::{self, Lines, Run};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
+use std::sync::Arc;
 
 /// The largest depth of nesting; the format itself needs nine levels.
 const DEPTH_MAX: usize = 64;
@@ -34,6 +36,8 @@ pub enum Kind {
     List(Vec<Node>),
     /// Keys and values in the order in which they were written, including duplicate keys.
     Map(Vec<(Node, Node)>),
+    /// Elements of a list of entries, one on each line, which are read when they are needed.
+    Lines(Lines),
 }
 
 impl Node {
@@ -45,6 +49,7 @@ impl Node {
             Kind::Scalar(_) => "a single value",
             Kind::List(_) => "a list",
             Kind::Map(_) => "a mapping",
+            Kind::Lines(_) => "a list of mappings",
         }
     }
 
@@ -55,9 +60,50 @@ impl Node {
     }
 }
 
+/// Parses the text of the report, leaving long lists of entries to be read line by line. `None` if it is not
+/// YAML; the report then has the error.
+#[must_use]
+pub fn document(report: &mut Report) -> Option<Node> {
+    let text = report.text();
+    let runs = lines::runs(&text);
+    if runs.is_empty() {
+        return parse(&text, report);
+    }
+    let mut document = parse(&lines::without(&text, &runs), report)?;
+    put_back(&mut document, &text, &runs);
+    Some(document)
+}
+
+/// Puts runs of lines back where their marks are.
+fn put_back(node: &mut Node, text: &Arc<String>, runs: &[Run]) {
+    match &mut node.kind {
+        Kind::List(list) => {
+            for one in list {
+                let run = runs.binary_search_by_key(&one.span.line, |run| run.line);
+                match run {
+                    Ok(at) if one.is(lines::MARK) => {
+                        let at = &runs[at];
+                        let first = Span { line: at.line, column: 1, ..one.span };
+                        one.kind = Kind::Lines(Lines::of(text.clone(), at.range.clone(), first));
+                    }
+                    _ => put_back(one, text, runs),
+                }
+            }
+        }
+        Kind::Map(map) => map.iter_mut().for_each(|(_, value)| put_back(value, text, runs)),
+        Kind::Null | Kind::Scalar(_) | Kind::Lines(_) => {}
+    }
+}
+
 /// Parses YAML (which includes JSON). `None` if it is not YAML; the report then has the error.
 #[must_use]
 pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
+    parse_part(text, Span { line: 1, column: 1, ..Span::default() }, report)
+}
+
+/// Parses a part of a text that begins at the place `at`.
+#[must_use]
+pub fn parse_part(text: &str, at: Span, report: &mut Report) -> Option<Node> {
     let budget = serde_saphyr::budget! {
         max_depth: DEPTH_MAX, max_nodes: NODES_MAX, max_events: 2 * NODES_MAX,
             max_total_scalar_bytes: usize::MAX / 4,
@@ -66,9 +112,9 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
         budget: budget, duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
     };
     match serde_saphyr::from_str_with_options::<Spanned<Typed>>(text, options) {
-        Ok(typed) => Some(node(typed, text)),
+        Ok(typed) => Some(node(typed, text, at)),
         Err(error) => {
-            report.error(error.location().map(|at| span(&at)).unwrap_or_default(), message(&error));
+            report.error(error.location().map(|place| span(&place, at)).unwrap_or_default(), message(&error));
             None
         }
     }
@@ -118,21 +164,25 @@ enum Typed {
     Map(Vec<(Spanned<Typed>, Spanned<Typed>)>),
 }
 
-fn node(typed: Spanned<Typed>, text: &str) -> Node {
+fn node(typed: Spanned<Typed>, text: &str, at: Span) -> Node {
     let kind = match typed.value {
         Typed::Null => Kind::Null,
         Typed::Spelt => Kind::Scalar(spelling(&typed.defined, text)),
         Typed::Text(text) => Kind::Scalar(text),
-        Typed::List(list) => Kind::List(list.into_iter().map(|one| node(one, text)).collect()),
+        Typed::List(list) => Kind::List(list.into_iter().map(|one| node(one, text, at)).collect()),
         Typed::Map(map) => {
-            Kind::Map(map.into_iter().map(|(key, value)| (node(key, text), node(value, text))).collect())
+            let both = |(key, value)| (node(key, text, at), node(value, text, at));
+            Kind::Map(map.into_iter().map(both).collect())
         }
     };
-    Node { span: span(&typed.referenced), kind }
+    Node { span: span(&typed.referenced, at), kind }
 }
 
-fn span(at: &Location) -> Span {
-    Span { line: at.line() as u32, column: at.column() as u32, length: at.span().len().max(1) as u32 }
+/// Returns a place in a text that begins at `first`.
+fn span(at: &Location, first: Span) -> Span {
+    let (line, column, length) = (at.line() as u32, at.column() as u32, at.span().len().max(1) as u32);
+    let before = if line == 1 { first.column - 1 } else { 0 };
+    Span { line: first.line - 1 + line, column: before + column, length, file: first.file }
 }
 
 fn spelling(at: &Location, text: &str) -> String {
@@ -223,7 +273,7 @@ mod tests {
                 Kind::Null
             ]
         );
-        assert_eq!(list[1].span, Span { line: 1, column: 11, length: 17 });
+        assert_eq!(list[1].span, Span { line: 1, column: 11, length: 17, file: 0 });
     }
 
     #[test]

@@ -113,6 +113,9 @@ impl<'a> Section<'a> {
     }
 }
 
+/// Up to this many keys of a mapping are compared with each other.
+const FEW_KEYS: usize = 16;
+
 /// Returns the keys and values of a mapping. Keys that are not words, and duplicate keys, are reported.
 #[must_use]
 pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
@@ -120,11 +123,16 @@ pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a
         report.error(node.span, format!("a mapping (`key: value`) is wanted here, not {}", node.what()));
         return Vec::new();
     };
-    let mut seen = std::collections::HashSet::new();
-    let mut list = Vec::with_capacity(map.len());
+    // A set costs more than it saves where there are few keys, as in the entries of a long list.
+    let mut seen = (map.len() > FEW_KEYS).then(std::collections::HashSet::new);
+    let mut list: Vec<(&str, Span, &Node)> = Vec::with_capacity(map.len());
     for (key, value) in map {
+        let mut is_new = |name: &'a str| match &mut seen {
+            Some(seen) => seen.insert(name),
+            None => list.iter().all(|(other, ..)| *other != name),
+        };
         match &key.kind {
-            Kind::Scalar(name) if seen.insert(name.as_str()) => list.push((name.as_str(), key.span, value)),
+            Kind::Scalar(name) if is_new(name) => list.push((name.as_str(), key.span, value)),
             Kind::Scalar(name) => report.error(key.span, format!("`{name}` is here twice")),
             _ => report.error(key.span, format!("a key is a word, not {}", key.what())),
         }

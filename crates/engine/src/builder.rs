@@ -25,9 +25,9 @@
 //! ```
 
 use crate::program::{
-    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind,
-    PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
+    AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupId, HashInput,
+    Learn, Match, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy, Pipe, PipeId,
+    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -437,7 +437,7 @@ impl Pipe {
             rehash: false,
             owner: OwnedBy::Both,
             capacity: 1,
-            entries: Vec::new(),
+            entries: EntryList::default(),
             origin: Origin::default(),
         }
     }

@@ -4,6 +4,7 @@
 //! Indices (`PipeId`, ...) are positions in the program's own lists. Names identify things across programs:
 //! an entry, a counter or a target that keeps its name keeps its state.
 
+pub use crate::entry_list::{Cursor, EntryList};
 pub use crate::operation::{Encap, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind};
@@ -118,7 +119,7 @@ pub struct Pipe {
     /// The largest number of entries, or of flows for a FLOW pipe.
     pub capacity: u32,
     /// Entries written by the configuration or an app.
-    pub entries: Vec<Entry>,
+    pub entries: EntryList,
     /// Place in the configuration.
     pub origin: Origin,
 }
@@ -436,7 +437,7 @@ impl Pipe {
             kind: self.kind.clone(),
             matches: self.matches.clone(),
             templates: self.templates.clone(),
-            entries: Vec::new(),
+            entries: EntryList::default(),
             ..*self
         }
     }
@@ -459,7 +460,7 @@ impl Pipe {
         let by_hash = |forward: &Forward| matches!(forward, Forward::Group(_));
         by_hash(&self.forward)
             || by_hash(&self.miss)
-            || self.entries.iter().filter_map(|entry| entry.forward.as_ref()).any(by_hash)
+            || self.entries.with_forward().filter_map(|entry| entry.forward).any(|one| by_hash(&one))
             // Run-time entries may, too.
             || self.forward == Forward::PerEntry
     }

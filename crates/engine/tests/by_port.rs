@@ -49,7 +49,7 @@ fn s4_entries_that_match_a_port_stay_with_its_name() {
     assert_eq!(hits_by_port(&bench, 0), named(&[("a", 1), ("b", 2), ("c", 4)]));
     // With its port, an entry goes.
     let mut less = by_port(&["d", "a", "b"]);
-    less.pipes[0].entries.pop();
+    less.pipes[0].entries.edit(Vec::pop);
     assert_eq!(bench.swap(&less).removed, [("each".to_string(), 2, 0)]);
     assert_eq!(hits_by_port(&bench, 0), named(&[("a", 1)]));
 }

@@ -115,26 +115,27 @@ fn simpler(program: &Program) -> Vec<Program> {
     for (at, pipe) in program.pipes.iter().enumerate() {
         with(&|program| program.pipes[at] = Pipe::basic(&pipe.name).origin(pipe.origin));
         for entry in 0..pipe.entries.len() {
-            with(&|program| drop(program.pipes[at].entries.remove(entry)));
+            with(&|program| drop(program.pipes[at].entries.edit(|all| all.remove(entry))));
         }
         for template in 0..pipe.templates.len() {
             with(&|program| {
                 program.pipes[at].templates[template].operations.clear();
                 let of = |entry: &&mut Entry| usize::from(entry.template) == template;
-                program.pipes[at].entries.iter_mut().filter(of).for_each(|entry| entry.values.clear());
+                program.pipes[at].entries.edit(|all| {
+                    all.iter_mut().filter(of).for_each(|entry| entry.values.clear());
+                });
             });
         }
         with(&|program| {
             program.pipes[at].monitor = Monitor::default();
             program.pipes[at]
                 .entries
-                .iter_mut()
-                .for_each(|entry| (entry.counter, entry.meter) = (None, None));
+                .edit(|all| all.iter_mut().for_each(|entry| (entry.counter, entry.meter) = (None, None)));
         });
         with(&|program| program.pipes[at].rehash = false);
         with(&|program| {
             program.pipes[at].forward = Forward::InputPort;
-            program.pipes[at].entries.iter_mut().for_each(|entry| entry.forward = None);
+            program.pipes[at].entries.edit(|all| all.iter_mut().for_each(|entry| entry.forward = None));
         });
         with(&|program| program.pipes[at].miss = Forward::Drop);
     }

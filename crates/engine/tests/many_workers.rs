@@ -174,7 +174,7 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     let by = random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
     for pipe in &mut program.pipes {
         if let Some(SharedUse::Pipe(_) | SharedUse::PerEntry) = pipe.monitor.meter.take() {
-            pipe.entries.iter_mut().for_each(|entry| entry.meter = None);
+            pipe.entries.edit(|all| all.iter_mut().for_each(|entry| entry.meter = None));
         }
         pipe.monitor.drop_red = false;
         pipe.monitor.idle_timeout_ns = 0;

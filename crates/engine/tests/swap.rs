@@ -8,8 +8,8 @@ use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
-    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, MeterId,
-    Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
+    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
+    MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -54,7 +54,8 @@ fn s2_an_entry_survives_iff_name_type_matches_and_action_shape_are_equal() {
     let acl = |pipe: &mut Pipe| {
         pipe.kind = PipeKind::Acl;
         pipe.matches[0].criterion = Criterion::Masked;
-        pipe.entries[0].matches = vec![EntryMatch::Masked { value: 53, mask: 0xffff }];
+        let masked = vec![EntryMatch::Masked { value: 53, mask: 0xffff }];
+        pipe.entries.edit(|all| all[0].matches = masked);
     };
     assert_eq!(with(&acl), Some(0));
     let mut renamed = counted();
@@ -162,7 +163,7 @@ fn a_configured_flow_finds_room_in_a_table_full_of_learnt_ones() {
     let before = bench.live();
     let mut new = pinning(4, &["x", "y"]);
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), None);
-    new.pipes[0].entries.push(Entry::on(EntryMatch::Flow(key)));
+    new.pipes[0].entries.push(&Entry::on(EntryMatch::Flow(key)));
     let report = bench.swap(&new);
     assert_eq!(report.removed, [("f".to_string(), 0, 1)]);
     assert!(bench.engine.flow(PipeId(0), &key).is_some());
@@ -348,20 +349,22 @@ impl Numbers {
             }
         }
         let varying: Vec<_> = pipe.varying().copied().collect();
-        for entry in &mut pipe.entries {
-            for (at, one) in entry.matches.iter_mut().enumerate() {
-                match one {
-                    EntryMatch::Target(target) => *target = targets[usize::from(*target)] as u16,
-                    other if varying.get(at).is_some_and(|one| one.field == Field::InputPort) => {
-                        self.port_match(other);
-                    }
-                    _ => {}
+        pipe.entries.edit(|all| all.iter_mut().for_each(|entry| self.entry(entry, &varying, &targets)));
+    }
+
+    fn entry(&self, entry: &mut Entry, varying: &[Match], targets: &[usize]) {
+        for (at, one) in entry.matches.iter_mut().enumerate() {
+            match one {
+                EntryMatch::Target(target) => *target = targets[usize::from(*target)] as u16,
+                other if varying.get(at).is_some_and(|one| one.field == Field::InputPort) => {
+                    self.port_match(other);
                 }
+                _ => {}
             }
-            entry.forward = entry.forward.map(|forward| self.forward(forward));
-            entry.counter = entry.counter.map(|counter| self.counter(counter));
-            entry.meter = entry.meter.map(|meter| self.meter(meter));
         }
+        entry.forward = entry.forward.map(|forward| self.forward(forward));
+        entry.counter = entry.counter.map(|counter| self.counter(counter));
+        entry.meter = entry.meter.map(|meter| self.meter(meter));
     }
 
     fn forward(&self, forward: Forward) -> Forward {
@@ -538,7 +541,9 @@ fn damage(random: &mut Random, program: &mut Program) {
         match random.below(8) {
             0 => pipe.name.push('\''),
             1 => pipe.templates[0].name.push('\''),
-            2 if !pipe.entries.is_empty() => drop(pipe.entries.remove(random.below(pipe.entries.len()))),
+            2 if !pipe.entries.is_empty() => {
+                drop(pipe.entries.edit(|all| all.remove(random.below(all.len()))))
+            }
             3 => pipe.capacity = (pipe.entries.len() + random.pick(&[0, 1, 5, 100])).max(1) as u32,
             4 => pipe.miss = Forward::Drop,
             _ => {}

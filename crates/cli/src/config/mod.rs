@@ -17,6 +17,7 @@ pub use ::config::{Diagnostic, Report, Span, entry, entry_key};
 pub use plan::{Plan, SOCKET, Workers};
 
 use ::config::raw;
+use std::sync::Arc;
 
 /// The result of reading a configuration.
 #[derive(Clone, Debug)]
@@ -36,9 +37,15 @@ pub fn read(file: &str, text: &str) -> Loaded {
 /// Reads a configuration, given the MAC addresses of some interfaces.
 #[must_use]
 pub fn read_knowing(file: &str, text: &str, macs: &Macs) -> Loaded {
-    let mut report = Report::new(file, text);
-    let plan = raw::parse(text, &mut report).and_then(|document| plan::plan(&document, macs, &mut report));
-    let source = (file.to_string(), text.to_string());
+    read_text(file, Arc::new(text.to_string()), macs)
+}
+
+/// The same for a text that is not copied.
+#[must_use]
+pub fn read_text(file: &str, text: Arc<String>, macs: &Macs) -> Loaded {
+    let mut report = Report::about(file, text.clone());
+    let plan = raw::document(&mut report).and_then(|document| plan::plan(&document, macs, &mut report));
+    let source = (file.to_string(), text);
     Loaded { plan: plan.map(|plan| Plan { source, ..plan }), report }
 }
 

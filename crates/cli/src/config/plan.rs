@@ -19,6 +19,7 @@ use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
@@ -46,8 +47,8 @@ pub struct Plan {
     pub socket: PathBuf,
     /// Address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
-    /// The file's name and its text.
-    pub source: (String, String),
+    /// The file's name and its text. Files of entries that it names are not kept.
+    pub source: (String, Arc<String>),
 }
 
 /// The threads that carry frames.

@@ -2,6 +2,7 @@
 
 mod apps;
 mod bond;
+mod lines;
 
 use super::*;
 use ::apps::lb::xenoflow;
@@ -118,12 +119,14 @@ fn everything_becomes_what_it_says() {
     let [a, b, b2] = plan.program.pipes.as_slice() else { panic!() };
     let fields = vec![(Field::Ipv4Src, 0xffff_ff00), (Field::Ipv6Src, u128::MAX)];
     assert!(matches!(&a.kind, PipeKind::Hash { input: HashInput::Fields(given), .. } if *given == fields));
+    let first = a.entries.iter().next().unwrap();
     assert_eq!(
-        (a.rehash, a.forward, a.entries[0].forward),
+        (a.rehash, a.forward, first.forward),
         (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1))))
     );
     assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
-    assert!(matches!(b.entries[2].matches[..], [EntryMatch::Flow(key)] if key.vni() == Some(3)));
+    let third = b.entries.iter().nth(2).unwrap();
+    assert!(matches!(third.matches[..], [EntryMatch::Flow(key)] if key.vni() == Some(3)));
     assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });
 }
 
@@ -163,8 +166,9 @@ fn actions_and_their_places() {
     assert_eq!(pipe.templates[0].operations[1], Operation::Set(Field::EthDst, Value::PerEntry));
     assert!(matches!(pipe.templates[1].operations[4], Operation::Encap(encap) if encap.ipv6 &&
             encap.sport.is_none()));
-    assert_eq!((pipe.entries[0].template, pipe.entries[0].values.clone()), (1, vec![6, 1, 2]));
-    let written = write_entry(&plan.program, pipe, &pipe.entries[0]);
+    let entry = pipe.entries.iter().next().unwrap();
+    assert_eq!((entry.template, entry.values.clone()), (1, vec![6, 1, 2]));
+    let written = write_entry(&plan.program, pipe, &entry);
     assert_eq!(
         written,
         "{ match: {}, action: two, push_vlan: [{ vid: 6 }, { pcp: 1 }], encap_vxlan: { dst: \"::2\" } }"
@@ -311,12 +315,12 @@ fn written_entries_are_read_again() {
         let plan = plan(&example(name));
         for pipe in &plan.program.pipes {
             for one in &pipe.entries {
-                let written = write_entry(&plan.program, pipe, one);
+                let written = write_entry(&plan.program, pipe, &one);
                 let (_, read) = entry(&plan.program, &plan.attachments, &pipe.name, &written)
                     .unwrap_or_else(|report| panic!("{written}\n{report}"));
                 assert_eq!(
                     read,
-                    engine::program::Entry { run_time: true, origin: Default::default(), ..one.clone() },
+                    engine::program::Entry { run_time: true, origin: Default::default(), ..one },
                     "{written}"
                 );
             }

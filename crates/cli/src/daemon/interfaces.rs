@@ -166,7 +166,7 @@ pub fn read_with(macs: &Macs, plan: Plan) -> Plan {
     if knows(&plan, macs) {
         return plan;
     }
-    match config::read_knowing(&plan.source.0, &plan.source.1, macs).plan {
+    match config::read_text(&plan.source.0, plan.source.1.clone(), macs).plan {
         Some(read) => Plan { socket: plan.socket, ..read },
         None => plan,
     }

@@ -439,7 +439,7 @@ impl Preparation {
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
         let (file, text) = &self.old.source;
-        let loaded = config::read_knowing(file, text, &self.macs);
+        let loaded = config::read_text(file, text.clone(), &self.macs);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
         for group in &mut plan.program.groups {

@@ -154,7 +154,7 @@ impl Maker {
         pipe.miss = forward(random, &self.program);
         pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
-        pipe.entries = entries(random, &self.program, &pipe, at, self.pipes);
+        pipe.entries = entries(random, &self.program, &pipe, at, self.pipes).into();
         // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
         if matches!(pipe.kind, PipeKind::Flow { .. }) {

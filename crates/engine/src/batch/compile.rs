@@ -83,7 +83,7 @@ pub struct CompiledPipe {
 /// Compiles a pipe without its entries.
 pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileError> {
     let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &making.program.tunnels)).collect();
-    let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
+    let given = (0..pipe.templates.len()).map(|at| pipe.values_wanted(at as u16)).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     let table = pipe.kind.table(pipe, making)?;
     Ok(CompiledPipe {
@@ -92,8 +92,8 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         slab: Slab::with_capacity(if matches!(table, Table::Basic(_)) { 0 } else { pipe.capacity as usize }),
         table,
         wide,
+        actions: Actions::new(&plans, given, pipe.capacity as usize),
         plans,
-        actions: Actions::new(stride),
         forward: pipe.forward,
         miss: pipe.miss,
         drop_red: pipe.monitor.drop_red,

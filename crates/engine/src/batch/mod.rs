@@ -114,11 +114,13 @@ impl Engine {
             filled: 0,
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
-            for (number, entry) in pipe.entries.iter().enumerate() {
+            let (mut entries, mut number) = (pipe.entries.cursor(), 0);
+            while let Some(entry) = entries.next() {
                 // The check of the program has judged where its entries lead.
                 let change =
                     fits(program, PipeId(at as u16), entry).and_then(|()| engine.pipes[at].enter(entry, 0));
                 change.map_err(|why| compile::refused(pipe, number, &why))?;
+                number += 1;
             }
         }
         engine.find_owners();

@@ -11,6 +11,7 @@ use crate::check::Uses;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use table::Exact;
 
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
@@ -51,12 +52,14 @@ impl EntryRow {
 }
 
 /// The action of an entry. If a pipe has one counter, meter or forward for all entries, the row repeats it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ActionRow {
     pub forward: Forward,
     pub template: u16,
     pub counter: Option<CounterId>,
     pub meter: Option<MeterId>,
+    /// How many values the entry gives.
+    pub given: u16,
 }
 
 /// The action rows of a pipe with their values, shared by content.
@@ -66,28 +69,39 @@ pub struct Actions {
     /// `stride` bytes for each row.
     pub values: Vec<u8>,
     pub stride: usize,
-    /// The entries' per-entry values as given.
-    own: Vec<Box<[u128]>>,
+    /// The entries' per-entry values as given: `given` numbers for each row, of which a template needs the
+    /// first few.
+    own: Vec<u128>,
+    given: usize,
     users: Vec<u32>,
     free: Vec<u32>,
-    by_content: HashMap<Content, u32>,
+    by_content: ByContent,
     /// What the rows lead to and use.
     pub uses: Uses,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Content {
-    forward: Forward,
-    template: u16,
-    counter: Option<CounterId>,
-    meter: Option<MeterId>,
-    own: Box<[u128]>,
+/// Maps of [`ByContent`]: a map that grows moves its own rows only, so an insertion does not take longer than
+/// it takes to move a few thousand.
+const MAPS: usize = 256;
+
+/// Numbers of rows by the hash of their content. Of several rows with one hash, which are rare, only one is
+/// here; the others are not shared.
+#[derive(Debug, Default)]
+struct ByContent {
+    maps: Vec<HashMap<u64, u32>>,
+    secret: RandomState,
 }
 
-impl Content {
-    fn of(row: ActionRow, own: &[u128]) -> Content {
-        let ActionRow { forward, template, counter, meter } = row;
-        Content { forward, template, counter, meter, own: own.into() }
+impl ByContent {
+    fn hash(&self, row: ActionRow, own: &[u128]) -> u64 {
+        self.secret.hash_one((row, own))
+    }
+
+    fn map(&mut self, hash: u64) -> &mut HashMap<u64, u32> {
+        if self.maps.is_empty() {
+            self.maps.resize_with(MAPS, HashMap::new);
+        }
+        &mut self.maps[hash as usize % MAPS]
     }
 }
 
@@ -130,6 +144,7 @@ impl PipeWide {
             template: entry.template,
             counter: resolve(self.counter, entry.counter),
             meter: resolve(self.meter, entry.meter),
+            given: entry.values.len() as u16,
         }
     }
 }
@@ -142,39 +157,58 @@ fn resolve<Id>(pipe: Option<SharedUse<Id>>, entry: Option<Id>) -> Option<Id> {
 }
 
 impl Actions {
-    /// Creates an empty list of rows with `stride` bytes of values each.
+    /// Creates an empty list for up to `entries` entries, for actions by these plans. Memory becomes resident
+    /// as used.
     #[must_use]
-    pub fn new(stride: usize) -> Actions {
-        Actions { stride, ..Actions::default() }
+    pub fn new(plans: &[Plan], given: usize, entries: usize) -> Actions {
+        let stride = plans.iter().map(|plan| plan.stride).max().unwrap_or(0);
+        Actions {
+            rows: Vec::with_capacity(entries),
+            values: Vec::with_capacity(entries.saturating_mul(stride)),
+            own: Vec::with_capacity(entries.saturating_mul(given)),
+            users: Vec::with_capacity(entries),
+            stride,
+            given,
+            ..Actions::default()
+        }
     }
 
     /// Returns the action row of `entry`, shared with entries that have the same action.
     pub fn intern(&mut self, entry: &Entry, wide: &PipeWide, plans: &[Plan]) -> u32 {
         let row = wide.resolve(entry);
-        let content = Content::of(row, &entry.values);
-        if let Some(&at) = self.by_content.get(&content) {
+        let hash = self.by_content.hash(row, &entry.values);
+        let shared = self.by_content.map(hash).get(&hash).copied();
+        if let Some(at) = shared.filter(|&at| self.rows[at as usize] == row && *self.own(at) == *entry.values) {
             self.users[at as usize] += 1;
             return at;
         }
         let at = self.place(row, entry, plans);
-        self.by_content.insert(content, at);
+        if shared.is_none() {
+            self.by_content.map(hash).insert(hash, at);
+        }
         at
+    }
+
+    /// Returns the values that the entries of a row gave.
+    fn own(&self, at: u32) -> &[u128] {
+        let row = at as usize;
+        &self.own[row * self.given..][..usize::from(self.rows[row].given)]
     }
 
     fn place(&mut self, row: ActionRow, entry: &Entry, plans: &[Plan]) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.rows.push(row);
             self.users.push(0);
-            self.own.push(Box::default());
+            self.own.resize(self.rows.len() * self.given, 0);
             self.values.resize(self.rows.len() * self.stride, 0);
             (self.rows.len() - 1) as u32
         });
-        let place = at as usize * self.stride..(at as usize + 1) * self.stride;
-        self.rows[at as usize] = row;
-        self.users[at as usize] = 1;
+        let number = at as usize;
+        self.rows[number] = row;
+        self.users[number] = 1;
         self.uses.add(Some(row.forward), row.template, row.meter);
-        self.own[at as usize] = entry.values.clone().into();
-        let place = &mut self.values[place];
+        self.own[number * self.given..][..entry.values.len()].copy_from_slice(&entry.values);
+        let place = &mut self.values[number * self.stride..(number + 1) * self.stride];
         // The values of another entry may be left here, and an outer header is written only where it is not
         // zero.
         place.fill(0);
@@ -188,7 +222,7 @@ impl Actions {
         let action = self.rows[row.action() as usize];
         Entry {
             template: action.template,
-            values: self.own[row.action() as usize].to_vec(),
+            values: self.own(row.action()).to_vec(),
             forward: (wide.forward == Forward::PerEntry).then_some(action.forward),
             counter: action.counter.filter(|_| wide.counter == Some(SharedUse::PerEntry)),
             meter: action.meter.filter(|_| wide.meter == Some(SharedUse::PerEntry)),
@@ -203,7 +237,11 @@ impl Actions {
         *users -= 1;
         if *users == 0 {
             let row = self.rows[at as usize];
-            self.by_content.remove(&Content::of(row, &self.own[at as usize]));
+            let hash = self.by_content.hash(row, self.own(at));
+            let map = self.by_content.map(hash);
+            if map.get(&hash) == Some(&at) {
+                map.remove(&hash);
+            }
             self.uses.remove(Some(row.forward), row.template, row.meter);
             self.free.push(at);
         }

@@ -5,11 +5,12 @@ use super::finding::{Finding, FindingKind};
 use super::pipes::{dangling, lost, masked_value, one_port, too_large};
 use crate::program::{Criterion, Entry, EntryMatch, Forward, Match, Pipe, Program, SharedUse};
 use packet::Field;
-use std::collections::HashMap;
+use std::collections::HashSet;
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
     let mut kinds = Vec::new();
-    for entry in &pipe.entries {
+    let mut entries = pipe.entries.cursor();
+    while let Some(entry) = entries.next() {
         fit(program, pipe, entry, &mut kinds);
         findings.extend(kinds.drain(..).map(|kind| Finding::new(entry.origin, kind)));
     }
@@ -176,10 +177,11 @@ fn forward(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<Findin
 }
 
 fn twice(pipe: &Pipe, findings: &mut Vec<Finding>) {
-    let mut seen = HashMap::with_capacity(pipe.entries.len());
-    for entry in &pipe.entries {
-        if seen.insert((entry.matches.as_slice(), entry.priority), ()).is_some() {
-            findings.push(Finding::new(entry.origin, FindingKind::EntryTwice { pipe: pipe.name.clone() }));
+    let mut seen = HashSet::with_capacity(pipe.entries.len());
+    let mut entries = pipe.entries.cursor();
+    while let Some(origin) = entries.next().map(|entry| entry.origin) {
+        if !seen.insert(entries.key()) {
+            findings.push(Finding::new(origin, FindingKind::EntryTwice { pipe: pipe.name.clone() }));
         }
     }
 }

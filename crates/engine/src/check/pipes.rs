@@ -142,7 +142,9 @@ pub(super) fn meters_of(pipe: &Pipe) -> Vec<(usize, Origin)> {
     match pipe.monitor.meter {
         Some(SharedUse::Pipe(id)) => vec![(id.index(), pipe.origin)],
         Some(SharedUse::PerEntry) => {
-            pipe.entries.iter().filter_map(|entry| entry.meter.map(|id| (id.index(), entry.origin))).collect()
+            let named =
+                pipe.entries.with_meter().filter_map(|entry| entry.meter.map(|id| (id, entry.origin)));
+            named.map(|(id, origin)| (id.index(), origin)).collect()
         }
         None => Vec::new(),
     }

@@ -127,8 +127,10 @@ fn meters_once(program: &Program, findings: &mut Vec<Finding>) {
 /// Finds floods that reach no port.
 fn floods(program: &Program, findings: &mut Vec<Finding>) {
     for pipe in &program.pipes {
-        let entries =
-            pipe.entries.iter().filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
+        let entries = pipe
+            .entries
+            .with_forward()
+            .filter_map(|entry| entry.forward.map(|forward| (forward, entry.origin)));
         for (forward, origin) in
             [(pipe.forward, pipe.origin), (pipe.miss, pipe.origin)].into_iter().chain(entries)
         {
@@ -178,7 +180,7 @@ fn used_counters(program: &Program) -> HashSet<usize> {
         if let Some(SharedUse::Pipe(id)) = pipe.monitor.counter {
             used.insert(id.index());
         }
-        used.extend(pipe.entries.iter().filter_map(|entry| entry.counter).map(|id| id.index()));
+        used.extend(pipe.entries.with_counter().filter_map(|entry| entry.counter).map(|id| id.index()));
     }
     used
 }
@@ -187,7 +189,8 @@ fn used_groups(program: &Program) -> HashSet<usize> {
     let mut used = HashSet::new();
     for pipe in &program.pipes {
         used.extend(pipe.kind.group().map(|group| group.index()));
-        let forwards = pipe.entries.iter().filter_map(|entry| entry.forward).chain([pipe.forward, pipe.miss]);
+        let own = pipe.entries.with_forward().filter_map(|entry| entry.forward);
+        let forwards = own.chain([pipe.forward, pipe.miss]);
         used.extend(forwards.filter_map(|forward| match forward {
             Forward::Group(group) | Forward::Flood(group) => Some(group.index()),
             _ => None,

@@ -46,6 +46,14 @@ fn changed(change: impl FnOnce(&mut Pipe)) -> Program {
     program(vec![pipe])
 }
 
+fn each_entry(pipe: &mut Pipe, change: impl FnMut(&mut Entry)) {
+    pipe.entries.edit(|all| all.iter_mut().for_each(change));
+}
+
+fn entry_changed(change: impl FnOnce(&mut Entry)) -> Program {
+    changed(|pipe| pipe.entries.edit(|all| change(&mut all[0])))
+}
+
 fn acts(operations: Vec<Operation>) -> Program {
     changed(|pipe| pipe.templates[0].operations = operations)
 }
@@ -95,7 +103,7 @@ finds!(a_forward_into_nothing: changed(|pipe| pipe.forward = Forward::Pipe(PipeI
 finds!(a_root_that_does_not_exist: { let mut all = program(vec![good()]); all.ports[0].root =
     Some(PipeId(3)); all }
     => FindingKind::Dangling { what: "pipe", index: 3 });
-finds!(a_template_that_does_not_exist: changed(|pipe| pipe.entries[0].template = 1)
+finds!(a_template_that_does_not_exist: entry_changed(|entry| entry.template = 1)
     => FindingKind::Dangling { what: "action", .. });
 finds!(a_loop_over_three_pipes: {
     let lead = |name: &str, to| pipe(name).miss(PipeId(to));
@@ -103,7 +111,7 @@ finds!(a_loop_over_three_pipes: {
 } => FindingKind::Loop { path } if path == &["a", "b", "c", "a"]);
 finds!(a_loop_through_an_entry: changed(|pipe| {
     pipe.forward = Forward::PerEntry;
-    pipe.entries.iter_mut().for_each(|entry| entry.forward = Some(Forward::Pipe(PipeId(0))));
+    each_entry(pipe, |entry| entry.forward = Some(Forward::Pipe(PipeId(0))));
 }) => FindingKind::Loop { path } if path.len() == 2);
 finds!(a_loop_through_a_group: {
     let mut group = group(Fill::Wants, 8, &[1]);
@@ -159,9 +167,9 @@ finds!(a_constant_that_is_too_large: acts(vec![Operation::Set(Field::Ipv4Ttl, Va
 finds!(an_entry_value_that_is_too_large: changed(|pipe| {
     pipe.templates[0].operations = vec![Operation::PushVlan { tpid: 0x8100, vid: Value::PerEntry,
         pcp: Value::Const(0) }];
-    pipe.entries.iter_mut().for_each(|entry| entry.values = vec![4096]);
+    each_entry(pipe, |entry| entry.values = vec![4096]);
 }) => FindingKind::OutOfRange { name, value: 4096, .. } if name == "vid");
-finds!(a_match_value_that_is_too_large: changed(|pipe| pipe.entries[0].matches =
+finds!(a_match_value_that_is_too_large: entry_changed(|entry| entry.matches =
     vec![EntryMatch::Value(1 << 32)])
     => FindingKind::OutOfRange { .. });
 finds!(a_value_outside_its_mask: only(pipe("a").per_entry_bits(Field::Ipv4Src, 1).entry(2))
@@ -177,23 +185,23 @@ finds!(an_empty_range: only(
 ) => FindingKind::RangeEmpty { .. });
 finds!(a_wrong_tpid: acts(vec![Operation::PushVlan { tpid: 1, vid: Value::Const(1), pcp: Value::Const(0) }])
     => FindingKind::NotOneOf { what: "the TPID of a VLAN tag", value: 1, .. });
-finds!(too_few_matches: changed(|pipe| pipe.entries[0].matches.clear())
+finds!(too_few_matches: entry_changed(|entry| entry.matches.clear())
     => FindingKind::MatchCount { wanted: 1, found: 0, .. });
-finds!(a_range_where_a_value_belongs: changed(|pipe| pipe.entries[0].matches = vec![EntryMatch::Any])
+finds!(a_range_where_a_value_belongs: entry_changed(|entry| entry.matches = vec![EntryMatch::Any])
     => FindingKind::MatchKind { .. });
-finds!(a_target_in_a_basic_pipe: changed(|pipe| pipe.entries[0].matches = vec![EntryMatch::Target(0)])
+finds!(a_target_in_a_basic_pipe: entry_changed(|entry| entry.matches = vec![EntryMatch::Target(0)])
     => FindingKind::MatchKind { found: "a target", .. });
-finds!(too_many_values: changed(|pipe| pipe.entries[0].values = vec![1])
+finds!(too_many_values: entry_changed(|entry| entry.values = vec![1])
     => FindingKind::ValueCount { wanted: 0, found: 1 });
 finds!(a_forward_missing: changed(|pipe| pipe.forward = Forward::PerEntry)
     => FindingKind::PerEntryMissing { what: "forward" });
 finds!(a_counter_missing: changed(|pipe| pipe.monitor.counter = Some(SharedUse::PerEntry))
     => FindingKind::PerEntryMissing { what: "counter" });
-finds!(a_forward_too_many: changed(|pipe| pipe.entries[0].forward = Some(Forward::Drop))
+finds!(a_forward_too_many: entry_changed(|entry| entry.forward = Some(Forward::Drop))
     => FindingKind::PerEntryUnexpected { what: "forward" });
-finds!(a_priority_in_a_basic_pipe: changed(|pipe| pipe.entries[0].priority =
+finds!(a_priority_in_a_basic_pipe: entry_changed(|entry| entry.priority =
     1) => FindingKind::PriorityUnexpected);
-finds!(an_entry_twice: changed(|pipe| pipe.entries[1] = pipe.entries[0].clone()) => FindingKind::EntryTwice {
+finds!(an_entry_twice: changed(|pipe| pipe.entries.edit(|all| all[1] = all[0].clone())) => FindingKind::EntryTwice {
     .. });
 finds!(a_shadowed_entry: {
     let rows = [(EntryMatch::Any, 10, 20), (EntryMatch::Masked { value: 1, mask: 3 }, 12, 20)]
@@ -234,7 +242,7 @@ finds!(an_entry_that_copies: Program {
     ..changed(|pipe| {
         let tee = Forward::Tee { app: AppId(0), next: PipeId(0) };
         pipe.forward = Forward::PerEntry;
-        pipe.entries.iter_mut().for_each(|entry| entry.forward = Some(tee));
+        each_entry(pipe, |entry| entry.forward = Some(tee));
     })
 } => FindingKind::EntryCopies);
 finds!(a_flood_of_a_group_that_does_not_exist: changed(|pipe| pipe.miss = Forward::Flood(GroupId(3)))
@@ -378,7 +386,7 @@ fn w4_a_port_whose_frames_do_not_get_there_refuses_nothing() {
 fn a11_is_the_same_for_entries_of_run_time() {
     let mut pipes = loose(&["a", "b", "c", "d"]);
     pipes[3] = pipe("d").per_entry(Field::Meta0).capacity(8);
-    pipes[0].entries = vec![Entry::on(1).to(PipeId(1)).template(1)];
+    pipes[0].entries = vec![Entry::on(1).to(PipeId(1)).template(1)].into();
     let mut running = Running::new(&program(pipes));
     let lead = |number: u16, to, template| Entry::on(number).to(PipeId(to)).template(template);
     // What is written on every other way to `b` is not read there.

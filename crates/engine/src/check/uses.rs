@@ -1,7 +1,7 @@
 //! What the entries of a pipe lead to and what they use, each kind counted, so that a change at run time is
 //! checked without looking at all entries.
 
-use crate::program::{Entry, Forward, MeterId};
+use crate::program::{EntryList, Forward, MeterId};
 use std::collections::BTreeMap;
 
 /// A way out of a pipe through entries: where they lead, and which action they have.
@@ -16,9 +16,10 @@ pub(crate) struct Uses {
 
 impl Uses {
     /// Collects the uses of entries.
-    pub fn of<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Uses {
+    pub fn of(entries: &EntryList) -> Uses {
         let mut uses = Uses::default();
-        for entry in entries {
+        let mut entries = entries.cursor();
+        while let Some(entry) = entries.next() {
             uses.add(entry.forward, entry.template, entry.meter);
         }
         uses

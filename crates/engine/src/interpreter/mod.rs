@@ -109,7 +109,7 @@ impl Interpreter {
         let (depth, shape) = (program.depth(), Shape::of(&program));
         // From here on the entries are part of the state.
         let pipes =
-            program.pipes.iter_mut().map(|pipe| PipeState::new(std::mem::take(&mut pipe.entries))).collect();
+            program.pipes.iter_mut().map(|pipe| PipeState::new(&std::mem::take(&mut pipe.entries))).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];

@@ -5,7 +5,9 @@ use super::meter::MeterState;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
-use crate::program::{CounterId, Entry, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind};
+use crate::program::{
+    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind,
+};
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
 use packet::FlowKey;
@@ -159,9 +161,9 @@ pub(super) struct FlowRow {
 }
 
 impl PipeState {
-    pub fn new(entries: Vec<Entry>) -> PipeState {
+    pub fn new(entries: &EntryList) -> PipeState {
         let mut state = PipeState::default();
-        entries.into_iter().for_each(|entry| state.put(entry, 0));
+        entries.iter().for_each(|entry| state.put(entry, 0));
         state
     }
 
@@ -373,7 +375,7 @@ impl Interpreter {
     }
 
     fn admits(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        let uses = |state: &PipeState| Uses::of(state.rows.iter().map(|row| &row.entry));
+        let uses = |state: &PipeState| Uses::of(&state.rows.iter().map(|row| row.entry.clone()).collect());
         let uses: Vec<Uses> = self.pipes.iter().map(uses).collect();
         self.shape.admits(&self.program, &uses.iter().collect::<Vec<_>>(), id, entry)
     }

@@ -95,8 +95,17 @@ pub fn fit(
 /// Reports targets of the group without an entry.
 pub fn all_there(program: &Program, pipe: &Pipe, group: GroupId, findings: &mut Vec<Finding>) {
     let Some(group) = program.groups.get(group.index()) else { return };
-    for (at, target) in group.targets.iter().enumerate() {
-        if !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Target(at as u16)]) {
+    let mut there = vec![false; group.targets.len()];
+    let mut entries = pipe.entries.cursor();
+    while let Some(entry) = entries.next() {
+        if let [EntryMatch::Target(at)] = entry.matches[..]
+            && let Some(there) = there.get_mut(usize::from(at))
+        {
+            *there = true;
+        }
+    }
+    for (target, there) in group.targets.iter().zip(there) {
+        if !there {
             let (pipe_name, target) = (pipe.name.clone(), target.name.clone());
             let kind = FindingKind::TargetWithoutEntry { pipe: pipe_name, target, group: group.name.clone() };
             findings.push(Finding::new(pipe.origin, kind));

@@ -410,7 +410,8 @@ fn values_of_an_entry_are_used_in_the_order_of_its_operations() {
         Operation::PushVlan { tpid: 0x8100, vid: Value::PerEntry, pcp: Value::PerEntry },
     ];
     let mut pipe = act(operations);
-    pipe.entries[0] = Entry::default().value(0x0200_0000_0044_u64).value(5).value(6);
+    let entry = Entry::default().value(0x0200_0000_0044_u64).value(5).value(6);
+    pipe.entries.edit(|all| all[0] = entry);
     let out = walk(&program(vec![pipe]), &frame(UDP)).bytes;
     assert_eq!((out[5], number(&out, 14), number(&out, 40)), (0x44, 6 << 13 | 5, 9));
 }

@@ -315,7 +315,7 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     let acl = "type: acl, match: { port: masked, l4.dport: range }, forward: p0, miss: drop, \
                entries: [{ match: { port: b, l4.dport: 1-9 }, priority: 5 }]";
     let rules = matches(&plan(&with(acl)));
-    let port = |rule: &engine::program::Entry| (rule.matches[0], rule.priority);
+    let port = |rule: engine::program::Entry| (rule.matches[0], rule.priority);
     let whole = |value| EntryMatch::Masked { value, mask: 0xffff };
     assert_eq!(rules.iter().map(port).collect::<Vec<_>>(), [(whole(1), 5), (whole(2), 5)]);
     // The same port twice is reported where it was written.

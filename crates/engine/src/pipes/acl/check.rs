@@ -9,15 +9,16 @@ pub fn shadowed(pipe: &Pipe, findings: &mut Vec<Finding>) {
     if pipe.entries.len() > SHADOW_MAX {
         return;
     }
-    let mut order: Vec<usize> = (0..pipe.entries.len()).collect();
-    order.sort_by_key(|&at| pipe.entries[at].priority);
+    let entries: Vec<Entry> = pipe.entries.iter().collect();
+    let mut order: Vec<usize> = (0..entries.len()).collect();
+    order.sort_by_key(|&at| entries[at].priority);
     for (rank, &at) in order.iter().enumerate() {
-        let entry = &pipe.entries[at];
-        let better = order[..rank].iter().find(|&&better| covers(&pipe.entries[better], entry));
+        let entry = &entries[at];
+        let better = order[..rank].iter().find(|&&better| covers(&entries[better], entry));
         let Some(&by) = better else { continue };
-        let priority = pipe.entries[by].priority;
+        let priority = entries[by].priority;
         // Equal keys are reported elsewhere.
-        if pipe.entries[by].matches != entry.matches || priority != entry.priority {
+        if entries[by].matches != entry.matches || priority != entry.priority {
             findings.push(Finding::new(entry.origin, FindingKind::Shadowed { by: by + 1, priority }));
         }
     }

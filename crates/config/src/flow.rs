@@ -1,0 +1,313 @@
+//! One line of YAML in flow style, such as `{ match: { ipv4.dst: 10.0.0.1 }, set: { vid: 7 } }`.
+//!
+//! Entries may come by the million, and a YAML parser takes 100 000 instructions for each. What is written
+//! here reads the plain lines of which such lists consist, much faster, and refuses everything else: then the
+//! line is left to the YAML parser, which alone decides what is YAML. So whatever this reads, it must read as
+//! the YAML parser does; the tests compare them.
+
+use crate::diagnostic::Span;
+use crate::raw::{Kind, Node};
+
+/// The largest depth of nesting that is read here.
+const DEPTH_MAX: usize = 8;
+/// The longest key in characters: YAML's own limit is 1024, colon included.
+const KEY_MAX: usize = 1000;
+
+/// What is made of the parts of a line.
+trait Make {
+    /// A part.
+    type Part;
+    fn scalar(span: Span, text: &str) -> Self::Part;
+    fn list(span: Span, parts: Vec<Self::Part>) -> Self::Part;
+    fn map(span: Span, pairs: Vec<(Self::Part, Self::Part)>) -> Self::Part;
+}
+
+/// Makes nodes.
+struct Nodes;
+
+impl Make for Nodes {
+    type Part = Node;
+
+    fn scalar(span: Span, text: &str) -> Node {
+        Node { span, kind: Kind::Scalar(text.to_string()) }
+    }
+
+    fn list(span: Span, parts: Vec<Node>) -> Node {
+        Node { span, kind: Kind::List(parts) }
+    }
+
+    fn map(span: Span, pairs: Vec<(Node, Node)>) -> Node {
+        Node { span, kind: Kind::Map(pairs) }
+    }
+}
+
+/// Makes nothing.
+struct Nothing;
+
+impl Make for Nothing {
+    type Part = ();
+
+    fn scalar(_: Span, _: &str) {}
+
+    fn list(_: Span, _: Vec<()>) {}
+
+    fn map(_: Span, _: Vec<((), ())>) {}
+}
+
+/// Reads the mapping in `line` from the byte at `from` on. `at` is the place of the line's first character.
+/// `None` if the line is not as plain as it must be here.
+pub fn mapping(line: &str, from: usize, at: Span) -> Option<Node> {
+    read::<Nodes>(line, from, at)
+}
+
+/// Returns true if [`mapping`] can read the line.
+pub fn is_mapping(line: &str, from: usize) -> bool {
+    read::<Nothing>(line, from, Span::default()).is_some()
+}
+
+fn read<M: Make>(line: &str, from: usize, first: Span) -> Option<M::Part> {
+    // Then a column is a byte.
+    if !line.is_ascii() {
+        return None;
+    }
+    let mut flow = Flow { line, bytes: line.as_bytes(), at: from, first };
+    if flow.peek()? != b'{' {
+        return None;
+    }
+    let map = flow.map::<M>(0)?;
+    flow.ends().then_some(map)
+}
+
+struct Flow<'a> {
+    line: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    first: Span,
+}
+
+impl Flow<'_> {
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn skip_spaces(&mut self) {
+        while self.peek() == Some(b' ') {
+            self.at += 1;
+        }
+    }
+
+    fn span(&self, start: usize, end: usize) -> Span {
+        let Span { line, column, file, .. } = self.first;
+        Span { line, column: column + start as u32, length: (end - start).max(1) as u32, file }
+    }
+
+    /// Whether nothing follows, or a comment.
+    fn ends(&mut self) -> bool {
+        let before = self.at;
+        self.skip_spaces();
+        let rest = &self.bytes[self.at..];
+        let comment = rest.first() == Some(&b'#') && self.at > before;
+        (rest.is_empty() || comment) && rest.iter().all(|byte| (b' '..=b'~').contains(byte))
+    }
+
+    fn value<M: Make>(&mut self, depth: usize) -> Option<M::Part> {
+        match self.peek()? {
+            b'{' => self.map::<M>(depth + 1),
+            b'[' => self.list::<M>(depth + 1),
+            b'"' => self.quoted::<M>(),
+            _ => {
+                let (start, end) = self.plain()?;
+                Some(M::scalar(self.span(start, end), &self.line[start..end]))
+            }
+        }
+    }
+
+    /// Reads `{ key: value, ... }`. Its place is that of the bracket that opens it.
+    fn map<M: Make>(&mut self, depth: usize) -> Option<M::Part> {
+        let start = self.open(depth)?;
+        let mut pairs = Vec::new();
+        loop {
+            self.skip_spaces();
+            if self.peek()? == b'}' {
+                break;
+            }
+            let (from, to) = self.plain()?;
+            if self.peek()? != b':' || to - from > KEY_MAX || &self.line[from..to] == "<<" {
+                return None;
+            }
+            let key = M::scalar(self.span(from, to), &self.line[from..to]);
+            self.at += 1;
+            if self.peek()? != b' ' {
+                return None;
+            }
+            self.skip_spaces();
+            pairs.push((key, self.value::<M>(depth)?));
+            self.comma(b'}')?;
+        }
+        self.at += 1;
+        Some(M::map(self.span(start, start + 1), pairs))
+    }
+
+    /// Reads `[value, ...]`.
+    fn list<M: Make>(&mut self, depth: usize) -> Option<M::Part> {
+        let start = self.open(depth)?;
+        let mut parts = Vec::new();
+        loop {
+            self.skip_spaces();
+            if self.peek()? == b']' {
+                break;
+            }
+            parts.push(self.value::<M>(depth)?);
+            self.comma(b']')?;
+        }
+        self.at += 1;
+        Some(M::list(self.span(start, start + 1), parts))
+    }
+
+    fn open(&mut self, depth: usize) -> Option<usize> {
+        self.at += 1;
+        (depth < DEPTH_MAX).then_some(self.at - 1)
+    }
+
+    /// Skips the comma behind a value; none is needed before the bracket `end`.
+    fn comma(&mut self, end: u8) -> Option<()> {
+        self.skip_spaces();
+        match self.peek()? {
+            b',' => self.at += 1,
+            other if other == end => {}
+            _ => return None,
+        }
+        Some(())
+    }
+
+    /// Reads `"text"` without escapes.
+    fn quoted<M: Make>(&mut self) -> Option<M::Part> {
+        let start = self.at;
+        let inside = self.bytes[start + 1..].iter();
+        let length = inside.take_while(|&&byte| byte != b'"' && byte != b'\\').count();
+        let end = start + 1 + length;
+        let text = &self.line[start + 1..end];
+        if self.bytes.get(end) != Some(&b'"') || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return None;
+        }
+        self.at = end + 1;
+        Some(M::scalar(self.span(start, end + 1), text))
+    }
+
+    /// Reads a word or number without quotes, up to what ends it. Returns where it starts and ends.
+    fn plain(&mut self) -> Option<(usize, usize)> {
+        let start = self.at;
+        if !self.peek()?.is_ascii_alphanumeric() {
+            return None;
+        }
+        loop {
+            match self.peek()? {
+                b',' | b'{' | b'}' | b'[' | b']' => break,
+                b':' if matches!(self.bytes.get(self.at + 1)?, b' ' | b',' | b'{' | b'}' | b'[' | b']') => {
+                    break;
+                }
+                b'#' if self.bytes[self.at - 1] == b' ' => return None,
+                b' '..=b'~' => self.at += 1,
+                _ => return None,
+            }
+        }
+        let text = self.line[start..self.at].trim_end_matches(' ');
+        let is_null = text.eq_ignore_ascii_case("null");
+        (!is_null).then_some((start, start + text.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnostic::Report;
+    use crate::raw;
+
+    /// Lines that are read here, and lines that are not.
+    const PLAIN: &[&str] = &[
+        "{}",
+        "{ }",
+        "{ match: { ipv4.dst: 10.0.0.1 }, set: { eth.dst: 02:00:00:00:00:01 } }",
+        "{match: {udp.dport: 53},counter: a b  c , priority: 0x10}   # why",
+        "{ match: { ipv6.dst: \"::1\", ipv4.src: 10.0.0.0/8 }, set: [{ vid: 1 }, { vid: 2 }], }",
+        "{ a: fe80::1, b: 1_000, c: yes, d: 1e3, e: -, f: x:y, g: \" \", h: [], i: {} }",
+        "{ a: 1-2, b: 1.0, c: no, d: .5, e: 0o7, f: 2020-01-01, g: true, h: inf, i: a#b, j: a'b }",
+        "{ match: default, match: { flow: \"udp 10.0.0.1:53 > 10.0.0.2:4000\" } }",
+        "{ a b: c d, e: f}",
+        "{ y: n, Nul: x, k: nullx, l: 0xFFFFFFFFFFFFFFFFFFFF }",
+    ];
+    const OTHERS: &[&str] = &[
+        "",
+        "a",
+        "- {}",
+        "{ a }",
+        "{ a: }",
+        "{ a: ~ }",
+        "{ a: null }",
+        "{ ~: a }",
+        "{ a: *b }",
+        "{ a: &b c }",
+        "{ a: !!str 1 }",
+        "{ a: 'b' }",
+        "{ a: \"\\n\" }",
+        "{ \"a\": b }",
+        "{ a: \"b\"c }",
+        "{ a: b",
+        "{ a: b }}",
+        "{ a: b } c",
+        "{ a: b }#c",
+        "{ a: b #c }",
+        "{ a: [b: c] }",
+        "{ a:b }",
+        "{ a:\tb }",
+        "{ a: é }",
+        "{ <<: { a: b } }",
+        "{ a: b,, c: d }",
+        "{ ? a: b }",
+        "{ a: b: c }",
+        "{ a: b\u{7f} }",
+    ];
+
+    fn same_as_yaml(line: &str) -> bool {
+        let Some(read) = mapping(line, 0, Span { line: 1, column: 1, ..Span::default() }) else {
+            assert!(!is_mapping(line, 0), "{line}");
+            return false;
+        };
+        assert!(is_mapping(line, 0), "{line}");
+        let mut report = Report::new("t", line);
+        assert_eq!(Some(read), raw::parse(line, &mut report), "{line}\n{report}");
+        true
+    }
+
+    #[test]
+    fn plain_lines_are_read_as_yaml_is() {
+        for line in PLAIN {
+            assert!(same_as_yaml(line) || line.contains("d: .5") || line.contains("e: -"), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_lines_are_left_to_yaml() {
+        for line in OTHERS {
+            assert!(!same_as_yaml(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_nearly_plain_are_read_as_yaml_is_or_not_at_all() {
+        // One character more, less or other anywhere.
+        let mut read = 0;
+        for line in PLAIN {
+            for at in 0..line.len() {
+                let less = format!("{}{}", &line[..at], &line[at + 1..]);
+                read += usize::from(same_as_yaml(&less));
+                for other in "{}[],: #\"'&*!|>%@`~?-0a\t".chars() {
+                    let more = format!("{}{other}{}", &line[..at], &line[at..]);
+                    let instead = format!("{}{other}{}", &line[..at], &line[at + 1..]);
+                    read += usize::from(same_as_yaml(&more)) + usize::from(same_as_yaml(&instead));
+                }
+            }
+        }
+        assert!(read > 1000, "{read}");
+    }
+}
