@@ -5,12 +5,59 @@
 //! have to be. Lists are read from the front and written at the back. A copy of a list shares its memory
 //! until one of the two is changed, so programs and plans can be copied.
 
+use crate::change::EntryKey;
 use crate::program::{
     AppId, CounterId, Entry, EntryMatch, Forward, GroupId, MeterId, Origin, PipeId, PortId,
 };
 use packet::FlowKey;
 use std::fmt;
 use std::sync::Arc;
+
+/// The bytes of a key that lie in place: enough for a prefix of IPv6.
+const KEY_IN_PLACE: usize = 22;
+
+/// The key of an entry, packed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PackedKey {
+    /// The first so many of these bytes; none if there is no entry.
+    InPlace(u8, [u8; KEY_IN_PLACE]),
+    /// A longer one.
+    Long(Box<[u8]>),
+}
+
+impl Default for PackedKey {
+    fn default() -> PackedKey {
+        PackedKey::InPlace(0, [0; KEY_IN_PLACE])
+    }
+}
+
+impl PackedKey {
+    /// Packs the key of an entry.
+    pub fn of(entry: &Entry) -> PackedKey {
+        let mut bytes = Vec::with_capacity(KEY_IN_PLACE);
+        pack_key(entry, &mut bytes);
+        let mut short = [0; KEY_IN_PLACE];
+        match short.get_mut(..bytes.len()) {
+            Some(place) => {
+                place.copy_from_slice(&bytes);
+                PackedKey::InPlace(bytes.len() as u8, short)
+            }
+            None => PackedKey::Long(bytes.into()),
+        }
+    }
+
+    /// Returns the key; `None` if there is no entry.
+    pub fn unpack(&self) -> Option<EntryKey> {
+        let bytes = match self {
+            PackedKey::InPlace(0, _) => return None,
+            PackedKey::InPlace(length, bytes) => &bytes[..usize::from(*length)],
+            PackedKey::Long(bytes) => bytes,
+        };
+        let mut entry = Entry::default();
+        Bytes(bytes).key(&mut entry);
+        Some(EntryKey { matches: entry.matches, priority: entry.priority })
+    }
+}
 
 /// The entries of a pipe, in the order in which they were written.
 #[derive(Clone, Default, PartialEq, Eq)]
@@ -200,11 +247,15 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Appends an entry. Returns its flags.
-fn pack(entry: &Entry, bytes: &mut Vec<u8>) -> u8 {
+fn pack_key(entry: &Entry, bytes: &mut Vec<u8>) {
     bytes.push(entry.matches.len() as u8);
     entry.matches.iter().for_each(|one| pack_match(*one, bytes));
     number(entry.priority.into(), bytes);
+}
+
+/// Appends an entry. Returns its flags.
+fn pack(entry: &Entry, bytes: &mut Vec<u8>) -> u8 {
+    pack_key(entry, bytes);
     let flag = |flag: u8, has: bool| if has { flag } else { 0 };
     let flags = flag(HAS_TEMPLATE, entry.template != 0)
         | flag(HAS_VALUES, !entry.values.is_empty())
@@ -451,6 +502,16 @@ mod tests {
                 let same = (&one.matches, one.priority) == (&other.matches, other.priority);
                 assert_eq!(same, key == other_key, "{one:?} {other:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_packed_key_is_unpacked() {
+        let mut random = Random::from_seed(3);
+        assert_eq!((PackedKey::default().unpack(), size_of::<PackedKey>()), (None, 24));
+        for _ in 0..1000 {
+            let entry = entry(&mut random);
+            assert_eq!(PackedKey::of(&entry).unpack(), Some(EntryKey::of(&entry)));
         }
     }
 

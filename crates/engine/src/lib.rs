@@ -8,7 +8,7 @@ pub mod buckets;
 pub mod builder;
 pub mod change;
 pub mod check;
-mod entry_list;
+pub(crate) mod entry_list;
 pub mod interpreter;
 pub mod operation;
 pub mod owner;

@@ -33,7 +33,9 @@ impl Engine {
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             pipe.age_flows(rows, now_ms);
-            pipe.age_entries(rows, now_ms);
+            if !self.still {
+                pipe.age_entries(rows, now_ms);
+            }
         }
         for flows in &mut self.leaving {
             flows.end(age_rows(flows.capacity(), elapsed_ms), now_ms, DeltaReason::Removed);

@@ -3,13 +3,14 @@
 use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
-use crate::change::ChangeError;
+use crate::change::{ChangeError, EntryKey};
 use crate::check::Shape;
 use crate::pipes::Making;
 use crate::pipes::table::Table;
 use crate::program::{Criterion, Forward, MeterConfig, Pipe, Program};
 use crate::snapshot::Count;
 use packet::Field;
+use std::collections::HashMap;
 use thiserror::Error;
 
 /// Why a program cannot be compiled. The check reports most of this better, with a place; this is the last
@@ -75,6 +76,9 @@ pub struct CompiledPipe {
     /// Where the next check of ages starts.
     pub aged: u32,
     pub capacity: u32,
+    /// While it takes over counts from its predecessor: the keys of entries added or removed meanwhile, and
+    /// whether there was such an entry before.
+    pub settling: Option<HashMap<EntryKey, bool>>,
     /// Packets that hit entries, including removed ones.
     pub hits: u64,
     pub misses: Count,
@@ -103,6 +107,7 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         idle_timeout_ms: milliseconds(pipe.monitor.idle_timeout_ns),
         aged: 0,
         capacity: pipe.capacity,
+        settling: None,
         hits: 0,
         misses: Count::default(),
     })

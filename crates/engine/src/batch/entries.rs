@@ -8,6 +8,10 @@ use crate::pipes::table::{Refusal, with_rows};
 use crate::program::Entry;
 use crate::worker::PipeReport;
 
+/// Idle run-time entries removed in one breath, at up to a microsecond each. Their rows stay where they are,
+/// so the sweep goes on behind them.
+const REMOVED_MAX: u32 = 64;
+
 impl CompiledPipe {
     /// Inserts an entry that fits the pipe.
     ///
@@ -20,7 +24,11 @@ impl CompiledPipe {
         self.table.insert(&mut self.slab, entry, row, now_ms).map_err(|refusal| {
             self.actions.release(action);
             self.refused(refusal)
-        })
+        })?;
+        if let Some(changed) = &mut self.settling {
+            changed.entry(EntryKey::of(entry)).or_insert(false);
+        }
+        Ok(())
     }
 
     /// Replaces template, values, forward, counter and meter of the entry with the same key.
@@ -44,18 +52,38 @@ impl CompiledPipe {
     pub fn remove(&mut self, key: &EntryKey) -> Result<(), ChangeError> {
         let row = self.table.remove(&mut self.slab, key).ok_or_else(|| self.not_found())?;
         self.actions.release(row.action());
+        if let Some(changed) = &mut self.settling {
+            changed.entry(key.clone()).or_insert(true);
+        }
         Ok(())
     }
 
     /// Returns every entry with its counts.
     #[must_use]
     pub fn entries(&self) -> Vec<(Entry, EntryRow)> {
-        let all = self.table.keys().into_iter().map(|(key, at)| {
-            let row = *self.row(at);
-            let entry = self.actions.entry(row, &self.wide);
-            (Entry { matches: key.matches, priority: key.priority, ..entry }, row)
-        });
-        all.collect()
+        (0..self.places()).filter_map(|place| self.entry_in(place)).collect()
+    }
+
+    /// Returns the entry in a place, with its counts. Places are in the order in which entries are listed,
+    /// and an entry keeps its place as long as nothing is inserted or removed.
+    #[must_use]
+    pub fn entry_in(&self, place: u32) -> Option<(Entry, EntryRow)> {
+        let (key, at) = self.table.at_place(&self.slab, place)?;
+        let row = *self.row(at);
+        let entry = self.actions.entry(row, &self.wide);
+        Some((Entry { matches: key.matches, priority: key.priority, ..entry }, row))
+    }
+
+    /// Returns how many places there are to look for entries.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.table.places(&self.slab)
+    }
+
+    /// Returns true if there may be a run-time entry in a place; costs little.
+    #[must_use]
+    pub fn is_run_time(&self, place: u32) -> bool {
+        self.row(self.table.row_at(place)).is_run_time()
     }
 
     /// Returns the totals.
@@ -78,27 +106,30 @@ impl CompiledPipe {
         true
     }
 
-    /// Looks at the next `rows` rows for a run-time entry that no packet has hit for longer than the pipe's
-    /// timeout. If there is one, it and all other such entries are removed.
+    /// Looks at the next `rows` places for run-time entries that no packet has hit for longer than the pipe's
+    /// timeout, and removes them: up to [`REMOVED_MAX`], unless everything is aged at once.
     pub fn age_entries(&mut self, rows: u32, now_ms: u32) {
         let timeout = self.idle_timeout_ms;
-        if timeout == 0 {
+        if timeout == 0 || self.settling.is_some() {
             return;
         }
-        let end = self.rows_used();
+        let end = self.places();
         let start = if self.aged < end { self.aged } else { 0 };
         self.aged = start.saturating_add(rows).min(end);
-        // A removed row looks like a configured one.
-        let idle = |at: u32| {
-            let row = self.row(at);
-            row.is_run_time() && now_ms.wrapping_sub(row.last) > timeout
-        };
-        if !(start..self.aged).any(idle) {
-            return;
-        }
-        let gone = self.table.keys().into_iter().filter(|&(_, at)| idle(at)).map(|(key, _)| key);
-        for key in gone.collect::<Vec<EntryKey>>() {
-            // It existed a moment ago, so this cannot fail.
+        let mut room = if rows == u32::MAX { u32::MAX } else { REMOVED_MAX };
+        for place in start..self.aged {
+            // A removed row looks like a configured one.
+            let row = self.row(self.table.row_at(place));
+            if !row.is_run_time() || now_ms.wrapping_sub(row.last) <= timeout {
+                continue;
+            }
+            if room == 0 {
+                self.aged = place;
+                return;
+            }
+            let Some((key, _)) = self.table.at_place(&self.slab, place) else { continue };
+            room -= 1;
+            // It is there, so this cannot fail.
             let _ = self.remove(&key);
         }
     }
@@ -113,12 +144,12 @@ impl CompiledPipe {
     }
 
     /// Returns a row.
-    fn row(&self, at: u32) -> &EntryRow {
+    pub fn row(&self, at: u32) -> &EntryRow {
         with_rows!(self [&], rows => rows.at(at))
     }
 
     /// Returns a row for modification.
-    fn row_mut(&mut self, at: u32) -> &mut EntryRow {
+    pub fn row_mut(&mut self, at: u32) -> &mut EntryRow {
         with_rows!(self [&mut], rows => rows.at_mut(at))
     }
 

@@ -19,6 +19,7 @@ mod pipe;
 mod report;
 pub(crate) mod rows;
 mod steps;
+mod succession;
 mod swap;
 mod tees;
 mod tunnel;
@@ -38,6 +39,7 @@ use compile::CompiledPipe;
 pub use outcome::Outcome;
 use packet::{Batch, DropReason, TableHash};
 use std::sync::Arc;
+use succession::{Staging, Succession};
 pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
@@ -67,6 +69,11 @@ pub struct Engine {
     generation: u64,
     /// Flows of former programs, which leave as their deltas are accepted.
     leaving: Vec<Box<Flows>>,
+    /// The progress of taking over from another engine, before that and after it.
+    staging: Option<Staging>,
+    succession: Option<Box<Succession>>,
+    /// Whether another engine is taking over: then no entry goes by age.
+    still: bool,
     /// Where packets that met FLOW pipes of former programs were counted.
     past: FlowAccount,
     /// Bucket tables that were filled here, because a change of weight came without them.
@@ -110,6 +117,9 @@ impl Engine {
             ticked_ms: 0,
             generation: 1,
             leaving: Vec::new(),
+            staging: None,
+            succession: None,
+            still: false,
             past: FlowAccount::default(),
             filled: 0,
         };

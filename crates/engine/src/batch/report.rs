@@ -22,7 +22,7 @@ impl Engine {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
-            pipes: self.pipes.iter().map(pipe_snapshot).collect(),
+            pipes: (0..self.pipes.len()).map(|at| self.pipe_snapshot(at)).collect(),
             counters: self.walk.counters.clone(),
             buckets: self.bucket_reports(),
         }
@@ -43,9 +43,12 @@ impl Engine {
     /// Returns the entries of a pipe, as they could be written again, with their counts.
     #[must_use]
     pub fn entries(&self, pipe: PipeId) -> Vec<(Entry, Count)> {
-        let pipe = self.pipes.get(pipe.index());
-        let all = pipe.map(CompiledPipe::entries).unwrap_or_default().into_iter();
-        all.map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes })).collect()
+        let Some(compiled) = self.pipes.get(pipe.index()) else { return Vec::new() };
+        let mut all = compiled.entries();
+        self.add_unsettled(pipe.index(), &mut all);
+        all.into_iter()
+            .map(|(entry, row)| (entry, Count { packets: row.packets, bytes: row.bytes }))
+            .collect()
     }
 
     /// Returns one live flow of a FLOW pipe.
@@ -113,21 +116,24 @@ impl Engine {
     pub fn filled(&self) -> u64 {
         self.filled
     }
-}
 
-fn pipe_snapshot(pipe: &CompiledPipe) -> PipeSnapshot {
-    let entries = pipe.entries().into_iter().map(|(entry, row)| EntrySnapshot {
-        key: crate::change::EntryKey::of(&entry),
-        run_time: row.is_run_time(),
-        hits: Count { packets: row.packets, bytes: row.bytes },
-        last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
-    });
-    let flows = pipe.table.flows();
-    PipeSnapshot {
-        misses: pipe.misses,
-        entries: entries.collect(),
-        flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
-        account: flows.map(|flows| flows.account).unwrap_or_default(),
-        turns: pipe.table.turns(),
+    fn pipe_snapshot(&self, at: usize) -> PipeSnapshot {
+        let pipe = &self.pipes[at];
+        let mut entries = pipe.entries();
+        self.add_unsettled(at, &mut entries);
+        let entries = entries.into_iter().map(|(entry, row)| EntrySnapshot {
+            key: crate::change::EntryKey::of(&entry),
+            run_time: row.is_run_time(),
+            hits: Count { packets: row.packets, bytes: row.bytes },
+            last_hit_ms: (row.packets > 0).then_some(u64::from(row.last)),
+        });
+        let flows = pipe.table.flows();
+        PipeSnapshot {
+            misses: pipe.misses,
+            entries: entries.collect(),
+            flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
+            account: flows.map(|flows| flows.account).unwrap_or_default(),
+            turns: pipe.table.turns(),
+        }
     }
 }

@@ -7,7 +7,9 @@
 //! performing an action is copying.
 
 use crate::batch::steps::Plan;
+use crate::change::EntryKey;
 use crate::check::Uses;
+use crate::entry_list::PackedKey;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
 use std::collections::HashMap;
@@ -43,6 +45,15 @@ impl EntryRow {
     #[inline(always)]
     pub fn action(&self) -> u32 {
         self.action & !RUN_TIME
+    }
+
+    /// Adds the counts of the entry's predecessor, which was hit before.
+    pub fn add(&mut self, former: &EntryRow) {
+        if self.packets == 0 {
+            self.last = former.last;
+        }
+        self.packets += former.packets;
+        self.bytes += former.bytes;
     }
 
     /// Returns true if the entry was added at run time.
@@ -178,7 +189,8 @@ impl Actions {
         let row = wide.resolve(entry);
         let hash = self.by_content.hash(row, &entry.values);
         let shared = self.by_content.map(hash).get(&hash).copied();
-        if let Some(at) = shared.filter(|&at| self.rows[at as usize] == row && *self.own(at) == *entry.values) {
+        if let Some(at) = shared.filter(|&at| self.rows[at as usize] == row && *self.own(at) == *entry.values)
+        {
             self.users[at as usize] += 1;
             return at;
         }
@@ -278,10 +290,11 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
     }
 }
 
-/// The rows of a pipe whose table leads from a key to a number only.
+/// The rows of a pipe whose table leads from a key to a number only, with the keys, which no packet reads.
 #[derive(Debug, Default)]
 pub struct Slab {
     rows: Vec<EntryRow>,
+    keys: Vec<PackedKey>,
     free: Vec<u32>,
 }
 
@@ -305,9 +318,15 @@ impl Slab {
     /// Allocates memory for `rows` rows, which becomes resident as used.
     #[must_use]
     pub fn with_capacity(rows: usize) -> Slab {
-        let rows = Vec::with_capacity(rows);
+        let (rows, keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
         packet::advise_huge(&rows);
-        Slab { rows, free: Vec::new() }
+        Slab { rows, keys, free: Vec::new() }
+    }
+
+    /// Returns the key of a row; `None` if it is not in use.
+    #[must_use]
+    pub fn key(&self, at: u32) -> Option<EntryKey> {
+        self.keys.get(at as usize)?.unpack()
     }
 
     /// Returns the number of the next row: that of the row removed last, or one more than ever before.
@@ -317,16 +336,20 @@ impl Slab {
     }
 
     /// Inserts a row at [`Slab::next`].
-    pub fn insert(&mut self, row: EntryRow) {
+    pub fn insert(&mut self, row: EntryRow, key: PackedKey) {
         match self.free.pop() {
-            Some(at) => self.rows[at as usize] = row,
-            None => self.rows.push(row),
+            Some(at) => (self.rows[at as usize], self.keys[at as usize]) = (row, key),
+            None => {
+                self.rows.push(row);
+                self.keys.push(key);
+            }
         }
     }
 
     /// Removes a row.
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
+        self.keys[at as usize] = PackedKey::default();
         std::mem::take(&mut self.rows[at as usize])
     }
 }

@@ -12,10 +12,11 @@ use crate::change::EntryKey;
 use crate::check::Shape;
 use crate::pipes::flow::Flows;
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Match, MeterDeclaration, MeterId, Operation,
-    Pipe, PipeId, PortId, Program,
+    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Match, MeterId, Operation, Pipe, PipeId, PortId,
+    Program, Target,
 };
 use packet::Field;
+use std::collections::HashMap;
 
 /// What a swap kept and removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,7 +30,9 @@ pub struct SwapReport {
 }
 
 impl Engine {
-    /// Takes over the state of `old`. Both must have been created with the same secret.
+    /// Takes over the state of `old` at once, in a time that grows with the number of entries: for whoever
+    /// is no worker. Workers do the same in slices ([`Engine::stage`]). Both must have been created with the
+    /// same secret.
     pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
         let mut report = SwapReport::default();
         self.inherit_shared(old);
@@ -43,7 +46,7 @@ impl Engine {
                     let id = PipeId(heir as u16);
                     inherit_pipe((id, pipes), from, &names, &mut report, (now_ns / 1_000_000) as u32)
                 }
-                None => (from.entries().len(), from.table.flows().map_or(0, Flows::live)),
+                None => (from.table.len(), from.table.flows().map_or(0, Flows::live)),
             };
             if lost != (0, 0) {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
@@ -57,7 +60,7 @@ impl Engine {
     }
 
     /// Takes over what former programs have left behind, and numbers this one.
-    fn inherit_flow_records(&mut self, old: &mut Engine) {
+    pub(super) fn inherit_flow_records(&mut self, old: &mut Engine) {
         self.generation = old.generation + 1;
         self.past = old.past;
         self.leaving.append(&mut old.leaving);
@@ -66,41 +69,79 @@ impl Engine {
     }
 
     /// Takes over shared counters by name, and meters by name if their numbers are unchanged.
-    fn inherit_shared(&mut self, old: &Engine) {
-        for (name, count) in old.program.counters.iter().zip(&old.walk.counters) {
-            if let Some(at) = self.program.counters.iter().position(|one| one == name) {
+    pub(super) fn inherit_shared(&mut self, old: &Engine) {
+        let mut places = Places::of(&self.program.counters, String::as_str);
+        for (before, (name, count)) in old.program.counters.iter().zip(&old.walk.counters).enumerate() {
+            if let Some(at) = places.find(name, before) {
                 self.walk.counters[at] = *count;
             }
         }
-        for (meter, state) in old.program.meters.iter().zip(&old.walk.meters) {
-            let same = |one: &MeterDeclaration| one.name == meter.name && one.config == meter.config;
-            if let Some(at) = self.program.meters.iter().position(same) {
+        let mut places = Places::of(&self.program.meters, |meter| &meter.name);
+        for (before, (meter, state)) in old.program.meters.iter().zip(&old.walk.meters).enumerate() {
+            if let Some(at) =
+                places.find(&meter.name, before).filter(|&at| self.program.meters[at].config == meter.config)
+            {
                 self.walk.meters[at] = state.clone();
             }
         }
     }
 
     /// Takes over given buckets. Others were filled elsewhere ([`crate::buckets::GroupTables::succeed`]).
-    fn inherit_buckets(&mut self, old: &Engine) {
+    pub(super) fn inherit_buckets(&mut self, old: &Engine) {
+        let mut groups = Places::of(&old.program.groups, |group| &group.name);
         for (at, group) in self.program.groups.iter().enumerate() {
             if group.fill != Fill::Given {
                 continue;
             }
-            let Some(from) = old.program.group_named(&group.name) else { continue };
-            let before = &old.program.groups[from.index()];
+            let Some(from) = groups.find(&group.name, at) else { continue };
+            let before = &old.program.groups[from];
             if before.size != group.size {
                 continue;
             }
-            let now_is = |slot: u16| {
-                let name = &before.targets.get(usize::from(slot))?.name;
-                group.targets.iter().position(|target| target.name == *name).map(|target| target as u16)
-            };
-            let (new, old) = (&mut self.walk.groups[at], &old.walk.groups[from.index()]);
+            let mut targets = Places::of(&group.targets, |target| &target.name);
+            let heir = |(at, target): (usize, &Target)| targets.find(&target.name, at).map(|at| at as u16);
+            let heirs: Vec<Option<u16>> = before.targets.iter().enumerate().map(heir).collect();
+            let now_is = |slot: u16| heirs.get(usize::from(slot)).copied().flatten();
+            let (new, old) = (&mut self.walk.groups[at], &old.walk.groups[from]);
             if let (Held::Given(new), Held::Given(old)) = (&mut new.held, &old.held) {
                 new.inherit(old, now_is);
             }
         }
     }
+}
+
+/// Finds things of a program by name. Most stay where they were, and a map is only made if one does not.
+struct Places<'a, T> {
+    all: &'a [T],
+    name: fn(&T) -> &str,
+    map: Option<HashMap<&'a str, usize>>,
+}
+
+impl<'a, T> Places<'a, T> {
+    fn of(all: &'a [T], name: fn(&T) -> &str) -> Places<'a, T> {
+        Places { all, name, map: None }
+    }
+
+    /// Returns the position of what has this name, which was at `before` in another program.
+    fn find(&mut self, wanted: &str, before: usize) -> Option<usize> {
+        let name = self.name;
+        if self.all.get(before).is_some_and(|one| name(one) == wanted) {
+            return Some(before);
+        }
+        let all = self.all;
+        let map = || all.iter().enumerate().map(|(at, one)| (name(one), at)).collect();
+        self.map.get_or_insert_with(map).get(wanted).copied()
+    }
+}
+
+/// Returns the pipe of the new program that has the name and the shape of each old one.
+pub(super) fn heirs(names: &Names<'_>) -> Vec<Option<PipeId>> {
+    let mut pipes = Places::of(&names.new.pipes, |pipe| &pipe.name);
+    let heir = |(before, old): (usize, &Pipe)| {
+        let at = pipes.find(&old.name, before)?;
+        names.same_shape(old, &names.new.pipes[at]).then_some(PipeId(at as u16))
+    };
+    names.old.pipes.iter().enumerate().map(heir).collect()
 }
 
 fn inherit_pipe(
@@ -132,7 +173,7 @@ fn inherit_pipe(
 }
 
 /// Inserts a run-time entry with its counts. Returns false if that is impossible.
-fn enter_again(
+pub(super) fn enter_again(
     (id, pipes): (PipeId, &mut [CompiledPipe]),
     entry: &Entry,
     key: EntryKey,
@@ -152,14 +193,18 @@ fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
 }
 
 /// Two programs, matched by name.
-struct Names<'a> {
+pub(super) struct Names<'a> {
     old: &'a Program,
     new: &'a Program,
     /// The shape of the new program, which entries must not break.
     shape: &'a Shape,
 }
 
-impl Names<'_> {
+impl<'a> Names<'a> {
+    pub fn new(old: &'a Program, new: &'a Program, shape: &'a Shape) -> Names<'a> {
+        Names { old, new, shape }
+    }
+
     /// Returns true if an entry of `old` means the same in `new`: equal name, type, match fields, masks and
     /// action shape; and for flows, the same worker.
     fn same_shape(&self, old: &Pipe, new: &Pipe) -> bool {
@@ -197,7 +242,7 @@ impl Names<'_> {
 
     /// Returns what an old entry matches, with the new numbers of targets and ports; `None` if its target or
     /// port is gone.
-    fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
+    pub fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
         let mut fields = shape.varying();
         let renumber = |one: &EntryMatch| match (*one, fields.next()) {
             (EntryMatch::Target(target), _) => self.target(shape, target).map(EntryMatch::Target),
@@ -247,7 +292,7 @@ impl Names<'_> {
         Some(entry)
     }
 
-    fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
+    pub fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
         let group = shape.kind.group()?;
         let old = &self.old.groups[group.index()];
         let new = &self.new.groups[self.new.group_named(&old.name)?.index()];
@@ -274,12 +319,14 @@ impl Names<'_> {
     }
 
     fn counter(&self, id: CounterId) -> Option<CounterId> {
-        let name = &self.old.counters[id.index()];
-        self.new.counters.iter().position(|one| one == name).map(|at| CounterId(at as u16))
+        Places::of(&self.new.counters, String::as_str)
+            .find(&self.old.counters[id.index()], id.index())
+            .map(|at| CounterId(at as u16))
     }
 
     fn meter(&self, id: MeterId) -> Option<MeterId> {
-        let name = &self.old.meters[id.index()].name;
-        self.new.meters.iter().position(|one| one.name == *name).map(|at| MeterId(at as u16))
+        Places::of(&self.new.meters, |meter| &meter.name)
+            .find(&self.old.meters[id.index()].name, id.index())
+            .map(|at| MeterId(at as u16))
     }
 }

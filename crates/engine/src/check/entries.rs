@@ -32,19 +32,22 @@ pub(super) fn fit(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec
 
 /// Checks that an entry gives a match for each criterion of its pipe.
 pub(crate) fn fields(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    let wanted: Vec<&Match> = pipe.varying().collect();
-    if wanted.len() != entry.matches.len() {
-        let (pipe, wanted, found) = (pipe.name.clone(), wanted.len(), entry.matches.len());
+    // Nothing is collected here: there may be a million entries.
+    let wanted = pipe.varying().count();
+    if wanted != entry.matches.len() {
+        let (pipe, found) = (pipe.name.clone(), entry.matches.len());
         kinds.push(FindingKind::MatchCount { pipe, wanted, found });
         return;
     }
-    for (one, given) in wanted.iter().zip(&entry.matches) {
+    for (one, given) in pipe.varying().zip(&entry.matches) {
         kinds.extend(field(one, *given));
     }
     // Where an entry may say `any`, the fields that it does give must be compatible; the other fields are the
     // pipe's.
-    let given = wanted.iter().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
-    contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
+    if pipe.varying().any(|one| one.criterion.has_any()) {
+        let given = pipe.varying().zip(&entry.matches).filter(|(one, _)| one.criterion.has_any());
+        contradiction(given.filter_map(|(one, given)| layers(one.field, *given)), kinds);
+    }
 }
 
 fn layers(field: Field, given: EntryMatch) -> Option<(Field, Meant)> {
@@ -134,17 +137,16 @@ fn values(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
         kinds.push(FindingKind::Dangling { what: "action", index: usize::from(entry.template) });
         return;
     };
-    let (wanted, found) = (pipe.values_wanted(entry.template), entry.values.len());
+    let places = template.places();
+    let (wanted, found) = (places.len(), entry.values.len());
     if wanted != found {
         kinds.push(FindingKind::ValueCount { wanted, found });
         return;
     }
-    if wanted > 0 {
-        let named = template.places().into_iter().zip(&entry.values);
-        kinds.extend(
-            named.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())),
-        );
-    }
+    let large = places.into_iter().zip(&entry.values).filter(|(place, value)| **value > place.field.max());
+    kinds.extend(
+        large.filter_map(|(place, value)| too_large(place.key.to_string(), *value, place.field.max())),
+    );
 }
 
 fn shared(program: &Program, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {

@@ -3,7 +3,7 @@
 //! The compiled pipe has a slab of rows, which assigns a number when an entry is inserted and takes it back
 //! when it is removed, so a table stores no counts, ages or actions. BASIC alone keeps the rows itself,
 //! beside its keys: with a million entries every cache line counts (an eighth of the rate). Every type must
-//! provide what [`each_type`] calls: `find`, `keys`, `len` and `lookup`, and be listed in `insert` and
+//! provide what [`each_type`] calls: `find`, `len` and `lookup`, and be listed in `insert` and
 //! `remove`.
 
 use super::acl::AclTable;
@@ -14,8 +14,9 @@ use super::lpm::LpmTable;
 use crate::batch::Outcome;
 use crate::batch::group::GroupTable;
 use crate::batch::packets::Packets;
-use crate::batch::rows::{EntryRow, Slab};
+use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
+use crate::entry_list::PackedKey;
 use crate::program::Entry;
 use packet::{Batch, Bits, DropReason};
 
@@ -126,7 +127,7 @@ impl Table {
             Table::Lpm(table) => table.insert(entry, at)?,
             Table::Acl(table) => table.insert(entry, at)?,
         }
-        slab.insert(row);
+        slab.insert(row, PackedKey::of(entry));
         Ok(())
     }
 
@@ -148,10 +149,35 @@ impl Table {
         at.map(|at| slab.remove(at))
     }
 
-    /// Returns all entries and their rows.
+    /// Returns how many places there are to look for entries: their rows or, where the order of insertion
+    /// counts, their numbers in that order.
     #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        each_type!(self, table => table.keys())
+    pub fn places(&self, slab: &Slab) -> u32 {
+        match self {
+            Table::Basic(table) => table.rows_used(),
+            Table::Acl(table) => table.numbers_used(),
+            _ => slab.used(),
+        }
+    }
+
+    /// Returns the entry in a place, and its row.
+    #[must_use]
+    pub fn at_place(&self, slab: &Slab, place: u32) -> Option<(EntryKey, u32)> {
+        match self {
+            Table::Basic(table) => Some((table.key(place)?, place)),
+            Table::Acl(table) => {
+                let row = table.row_of(place)?;
+                let key = slab.key(row)?;
+                table.has_number(&key, place).then_some((key, row))
+            }
+            _ => Some((slab.key(place)?, place)),
+        }
+    }
+
+    /// Returns the row in a place, whether or not there is an entry.
+    #[must_use]
+    pub fn row_at(&self, place: u32) -> u32 {
+        if let Table::Acl(table) = self { table.row_of(place).unwrap_or_default() } else { place }
     }
 
     /// Returns the number of entries.

@@ -1,7 +1,6 @@
 //! Rows by target, for HASH pipes and FLOW pipes that learn from a group.
 
 use super::table::{NO_ROW, Refusal};
-use crate::change::EntryKey;
 use crate::check::{Finding, FindingKind, found, lost};
 use crate::program::{Entry, EntryMatch, GroupId, Pipe, Program};
 
@@ -51,12 +50,6 @@ impl Targets {
     /// Iterates over the targets that have a row.
     pub fn iter(&self) -> impl Iterator<Item = (u16, u32)> {
         (0..).zip(self.rows.iter().copied()).filter(|&(_, row)| row != NO_ROW)
-    }
-
-    /// Returns the keys of their entries.
-    #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        self.iter().map(|(target, row)| (EntryKey::one(EntryMatch::Target(target)), row)).collect()
     }
 }
 

@@ -1,6 +1,5 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
-use super::report::add_port;
 use super::{HandOver, Inject, Injected, Report, Worker};
 use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError};
@@ -122,6 +121,9 @@ impl Worker {
     /// Executes a few commands. Returns how many.
     pub(super) fn obey(&mut self, now_ns: u64) -> usize {
         for obeyed in 0..COMMANDS_PER_BREATH {
+            if self.swaps.hold_commands() {
+                return obeyed;
+            }
             let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return obeyed };
             self.obey_one(command, now_ns);
         }
@@ -130,7 +132,7 @@ impl Worker {
 
     fn obey_one(&mut self, command: Command, now_ns: u64) {
         match command {
-            Command::Swap(engine, rewiring, asker) => tell(&asker, self.swap(engine, rewiring, now_ns)),
+            Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
             Command::Change(change, asker) => tell(&asker, self.engine.apply(&change, now_ns)),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
@@ -152,42 +154,6 @@ impl Worker {
                 tell(&asker, self.report());
             }
         }
-    }
-
-    fn swap(&mut self, engine: Box<Engine>, rewiring: Rewiring, now_ns: u64) -> Swapped {
-        let mut former = engine;
-        let report = former.inherit(&mut self.engine, now_ns);
-        std::mem::swap(&mut self.engine, &mut *former);
-        let Rewiring { ports, punts, hand_over } = rewiring;
-        self.outbox.punts = punts;
-        if let Some(mut rings) = hand_over {
-            rings.succeed(std::mem::take(&mut self.hand_over));
-            self.hand_over = rings;
-        }
-        self.numbers.follow(ports.iter().map(|port| Some(port.index())));
-        let kept: Vec<usize> = ports.iter().map(Rewire::index).collect();
-        self.waiting
-            .renumber(&kept)
-            .into_iter()
-            .for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
-        let old = std::mem::take(&mut self.outbox.ports);
-        let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
-        let rewire = |rewire: Rewire| {
-            let port = old.get_mut(rewire.index()).and_then(Option::take)?;
-            Some(if let Rewire::Change(_, change) = rewire { change(port) } else { port })
-        };
-        self.outbox.ports = ports.into_iter().filter_map(rewire).collect();
-        old.into_iter().flatten().for_each(|port| self.retire(port));
-        // Whoever waits for the answer is to be woken.
-        self.outbox.signal = true;
-        Swapped { report, former }
-    }
-
-    /// Closes a port that the new program does not have; its counts stay in the ledger.
-    fn retire(&mut self, mut port: Box<dyn Port>) {
-        let ledger = &mut self.outbox.ledger;
-        ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.outbox.pools);
-        add_port(ledger, &port.statistics());
     }
 
     fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {

@@ -18,6 +18,7 @@ mod hand_over;
 mod inject;
 mod outbox;
 mod report;
+mod swap;
 mod waiting;
 
 pub use crate::snapshot::BucketReport;
@@ -37,6 +38,7 @@ use packet::{Batch, DropReason, Pools, Port};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
+use swap::Swaps;
 use waiting::Waiting;
 
 /// How long a worker that stops lets the collector read before it goes on.
@@ -56,6 +58,7 @@ pub struct Worker {
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
     commands: Option<Receiver<Command>>,
+    swaps: Swaps,
     deltas: Option<DeltaSender>,
     breaths: u64,
     breath_times: Breaths,
@@ -77,6 +80,7 @@ impl Worker {
             hand_over: HandOver::default(),
             waiting: Waiting::default(),
             commands: None,
+            swaps: Swaps::default(),
             deltas: None,
             breaths: 0,
             breath_times: Breaths::default(),
@@ -190,7 +194,9 @@ impl Worker {
         self.engine.tick(now_ns);
         self.send_deltas();
         self.breaths += 1;
-        handled + self.obey(now_ns)
+        let obeyed = self.obey(now_ns);
+        let swaps = self.mind_swap(handled == 0, now_ns);
+        handled + obeyed + usize::from(swaps)
     }
 
     /// Adds the time of a breath to the worker's report, by the caller's clocks: how many frames and commands

@@ -5,11 +5,13 @@ use crate::support::{SECRET, start, udp};
 use engine::batch::Engine;
 use engine::buckets::GroupTables;
 use engine::change::Change;
-use engine::program::{AppId, Fill, Forward, Group, GroupId, Operation, PortId, Program};
+use engine::program::{
+    AppId, Entry, Fill, Forward, Group, GroupId, Operation, Pipe, PipeId, PortId, Program,
+};
 use engine::ring::carriers;
 use engine::worker::{BUCKETS_AT_ONCE, BucketReport, Command, Rewire, Rewiring, Worker};
 use engine::{Verdict, batch::SwapReport};
-use packet::{DropReason, Ledger, Pools};
+use packet::{DropReason, Field, Ledger, Pools};
 use port::{Delay, FaultPort, Faults, MemPort, Rates};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -164,17 +166,57 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     let mut new = all_to(Forward::InputPort);
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());
-    let report = ask(&mut worker, &commands, |answer| {
+    let swapped = ask(&mut worker, &commands, |answer| {
         Command::Swap(
             engine,
             Rewiring { ports: vec![Rewire::Keep(1)], punts: Vec::new(), hand_over: None },
             answer,
         )
     });
-    assert_eq!(report.report, SwapReport::default());
+    assert_eq!(swapped.report, SwapReport::default());
     wires[1].push(&udp(2, 53));
     worker.breathe(0);
     let ledger = balanced(&worker);
     assert_eq!((ledger.received, ledger.transmitted), (2, 2));
     assert_eq!([wires[1].pop(), wires[1].pop()], [Some(udp(1, 53)), Some(udp(2, 53))]);
+}
+
+#[test]
+fn a_large_swap_takes_many_breaths_and_frames_and_commands_go_on() {
+    const ENTRIES: u32 = 2000;
+    let pipe = Pipe::basic("p").per_entry(Field::Ipv4Src).forward(PortId(0)).capacity(4 * ENTRIES);
+    let program = start(&["a"], [pipe]).build();
+    let (mut worker, wires, commands) = commanded(&program, 8);
+    for at in 0..ENTRIES {
+        let entry = Entry::on(at).run_time();
+        worker.engine_mut().apply(&Change::Add { pipe: PipeId(0), entry }, 0).unwrap();
+    }
+    let engine = Box::new(Engine::new(&program, SECRET).unwrap());
+    let rewiring = Rewiring { ports: vec![Rewire::Keep(0)], punts: Vec::new(), hand_over: None };
+    let (tell, swapped) = sync_channel(1);
+    commands.send(Command::Swap(engine, rewiring, tell)).unwrap();
+    let (tell, changed) = sync_channel(1);
+    let change = Change::Add { pipe: PipeId(0), entry: Entry::on(ENTRIES).run_time() };
+    commands.send(Command::Change(Box::new(change), tell)).unwrap();
+    // Busy breaths, 100 microseconds apart, do a little for the swap each.
+    let (mut breaths, mut changed_after) = (0, None);
+    let swapped = loop {
+        wires[0].push(&udp(1, 53));
+        worker.breathe(breaths * 100_000);
+        breaths += 1;
+        if changed.try_recv().is_ok() {
+            changed_after = Some(breaths);
+        }
+        if let Ok(swapped) = swapped.try_recv() {
+            break swapped;
+        }
+        assert!(breaths < 1000, "it comes to an end");
+    };
+    // At most 50 entries in each, twice.
+    assert!(breaths >= 2 * u64::from(ENTRIES) / 64, "{breaths} breaths");
+    let changed_after = changed_after.expect("the change was made");
+    assert!((u64::from(ENTRIES) / 64..breaths).contains(&changed_after), "{changed_after} of {breaths}");
+    assert_eq!(swapped.report.entries_kept, ENTRIES as usize);
+    assert_eq!(worker.engine().entries(PipeId(0)).len(), ENTRIES as usize + 1);
+    assert_eq!(balanced(&worker).received, breaths);
 }

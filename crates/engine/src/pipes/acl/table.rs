@@ -110,9 +110,26 @@ impl AclTable {
         Some(self.row_of[number as usize])
     }
 
-    /// Returns all entries and their rows, older ones first.
+    /// Number of rule numbers ever used since they were last reassigned.
     #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
+    pub fn numbers_used(&self) -> u32 {
+        self.row_of.len() as u32
+    }
+
+    /// Returns the row of a rule number, also if the rule was removed.
+    #[must_use]
+    pub fn row_of(&self, number: u32) -> Option<u32> {
+        self.row_of.get(number as usize).copied()
+    }
+
+    /// Whether the entry with this key has this rule number.
+    #[must_use]
+    pub fn has_number(&self, key: &EntryKey, number: u32) -> bool {
+        self.numbers.get(key) == Some(&number)
+    }
+
+    /// Returns all entries and their rows, older ones first.
+    fn keys(&self) -> Vec<(EntryKey, u32)> {
         let mut keys: Vec<(&EntryKey, u32)> =
             self.numbers.iter().map(|(key, &number)| (key, number)).collect();
         keys.sort_unstable_by_key(|(_, number)| *number);

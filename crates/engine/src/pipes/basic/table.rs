@@ -82,9 +82,15 @@ impl<const W: usize> Basic<W> {
         Some(row)
     }
 
-    fn keys(&self) -> Vec<(EntryKey, u32)> {
-        let key = |key: &[u64; W]| EntryKey { matches: self.matches(key), priority: 0 };
-        self.exact.iter().map(|(row, words, _)| (key(words), row)).collect()
+    fn key_of(&self, row: u32) -> Option<EntryKey> {
+        let words = self.exact.is_live(row).then(|| self.exact.row(row).key)?;
+        Some(EntryKey { matches: self.matches(&words), priority: 0 })
+    }
+
+    /// Returns the row of the entry whose key another table of the same plan has in `row`.
+    fn find_like(&self, other: &Basic<W>, row: u32) -> Option<u32> {
+        let key = &other.exact.row(row).key;
+        self.exact.get(self.hash.hash(key), key)
     }
 
     /// Copies the keys to the small table while they are few.
@@ -165,10 +171,36 @@ impl BasicTable {
         each_width!(self, table => table.remove(&key.matches))
     }
 
-    /// Returns all entries and their rows.
+    /// Number of rows ever used.
     #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        each_width!(self, table => table.keys())
+    pub fn rows_used(&self) -> u32 {
+        each_width!(self, table => table.exact.used())
+    }
+
+    /// Returns the key of a row; `None` if it is not in use.
+    #[must_use]
+    pub fn key(&self, row: u32) -> Option<EntryKey> {
+        each_width!(self, table => table.key_of(row))
+    }
+
+    /// Whether a row is in use.
+    #[must_use]
+    pub fn is_live(&self, row: u32) -> bool {
+        each_width!(self, table => table.exact.is_live(row))
+    }
+
+    /// Returns the row of the entry with the key that `other`, a table for the same fields and masks, has in
+    /// `row`.
+    #[must_use]
+    pub fn find_like(&self, other: &BasicTable, row: u32) -> Option<u32> {
+        match (self, other) {
+            (BasicTable::One(own), BasicTable::One(other)) => own.find_like(other, row),
+            (BasicTable::Two(own), BasicTable::Two(other)) => own.find_like(other, row),
+            (BasicTable::Three(own), BasicTable::Three(other)) => own.find_like(other, row),
+            (BasicTable::Five(own), BasicTable::Five(other)) => own.find_like(other, row),
+            (BasicTable::Eight(own), BasicTable::Eight(other)) => own.find_like(other, row),
+            _ => None,
+        }
     }
 
     /// Returns the number of entries.

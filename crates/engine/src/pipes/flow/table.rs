@@ -177,17 +177,6 @@ impl Flows {
         Some(row)
     }
 
-    /// Returns all entries and their rows.
-    #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        let mut all = self.targets.keys();
-        if self.default_row != NO_ROW {
-            all.push((EntryKey::one(EntryMatch::Default), self.default_row));
-        }
-        all.extend(self.own.iter().map(|(&key, &row)| (EntryKey::one(EntryMatch::Flow(key)), row)));
-        all
-    }
-
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -62,12 +62,6 @@ impl HashTable {
         self.targets.remove(&key.matches)
     }
 
-    /// Returns all entries and their rows.
-    #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        self.targets.keys()
-    }
-
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -60,13 +60,6 @@ impl LpmTable {
         self.lpm.remove(value, length)
     }
 
-    /// Returns all entries and their rows.
-    #[must_use]
-    pub fn keys(&self) -> Vec<(EntryKey, u32)> {
-        let key = |(value, length, row)| (EntryKey::one(EntryMatch::Prefix { value, length }), row);
-        self.lpm.iter().map(key).collect()
-    }
-
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,0 +1,243 @@
+//! A swap in slices: a worker takes over a program of a million entries without a long breath.
+//!
+//! The new engine was compiled elsewhere, with the entries of its configuration.
+//! 1. [`Engine::stage`] enters the run-time entries of the running engine into the new one, so many at a
+//!    time. Until that is done no entry is changed, and none goes by age.
+//! 2. [`Engine::take_over`] is done at once. It moves what does not depend on the number of entries or flows:
+//!    shared counters, meters, buckets, tables of flows. From then on the new program is in force as a whole.
+//! 3. [`Engine::settle`] adds the counts of the former entries to those of their heirs, so many at a time.
+//!    Until that is done the former engine is kept, whoever lists entries gets the sums, and no run-time
+//!    entry of a pipe goes by age, because its heir does not know yet when it was hit.
+//!
+//! The former engine is returned in the end, because to free it takes too long for a worker. The result is
+//! that of [`Engine::inherit`], which does everything at once.
+
+use super::swap::{Names, enter_again, heirs};
+use super::{Engine, SwapReport};
+use crate::batch::compile::CompiledPipe;
+use crate::batch::rows::EntryRow;
+use crate::change::EntryKey;
+use crate::pipes::flow::Flows;
+use crate::pipes::table::Table;
+use crate::program::{Entry, PipeId};
+use packet::Field;
+use std::collections::HashMap;
+
+/// Places that may be looked at in vain for each entry that a slice may handle: a look costs some
+/// nanoseconds, an entry some hundreds.
+const LOOKS_PER_ENTRY: u32 = 32;
+
+/// How far the run-time entries of the running engine have been entered.
+#[derive(Debug)]
+pub(super) struct Staging {
+    heirs: Vec<Option<PipeId>>,
+    at: usize,
+    place: u32,
+}
+
+/// A former engine whose counts are being taken over.
+#[derive(Debug)]
+pub(super) struct Succession {
+    old: Box<Engine>,
+    /// The heir of each of its pipes, and how many entries (without an heir) and flows were lost there.
+    heirs: Vec<Option<PipeId>>,
+    lost_at_once: Vec<(usize, usize)>,
+    /// The pipe and the place that are next, and how many entries of the pipe were lost so far.
+    at: usize,
+    place: u32,
+    lost: usize,
+    report: SwapReport,
+}
+
+/// What a slice may still do.
+struct Slice {
+    entries: u32,
+    looks: u32,
+}
+
+impl Slice {
+    fn new(entries: u32) -> Slice {
+        Slice { entries, looks: entries.saturating_mul(LOOKS_PER_ENTRY) }
+    }
+
+    fn is_over(&self) -> bool {
+        self.entries == 0 || self.looks == 0
+    }
+}
+
+impl Engine {
+    /// Enters up to `most` run-time entries of `old`, which continues to run, into this engine. Returns true
+    /// when nothing is left to do before [`Engine::take_over`].
+    pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
+        old.still = true;
+        let names = Names::new(&old.program, &self.program, &self.shape);
+        let mut staging =
+            self.staging.take().unwrap_or_else(|| Staging { heirs: heirs(&names), at: 0, place: 0 });
+        let mut slice = Slice::new(most);
+        let now_ms = (now_ns / 1_000_000) as u32;
+        while staging.at < old.pipes.len() && !slice.is_over() {
+            let from = &old.pipes[staging.at];
+            let heir = staging.heirs[staging.at].filter(|_| staging.place < from.places());
+            let Some(id) = heir else {
+                (staging.at, staging.place) = (staging.at + 1, 0);
+                slice.looks -= 1;
+                continue;
+            };
+            let place = staging.place;
+            staging.place += 1;
+            slice.looks -= 1;
+            if from.is_run_time(place) {
+                slice.entries -= 1;
+                stage_one((id, &mut self.pipes), from, place, &names, now_ms);
+            }
+        }
+        let done = staging.at == old.pipes.len();
+        self.staging = Some(staging);
+        done
+    }
+
+    /// Takes over from `old`, whose run-time entries were [staged](Engine::stage). Both engines must have
+    /// been created with the same secret.
+    pub fn take_over(&mut self, mut old: Box<Engine>, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        let staged = self.staging.take().map(|staging| staging.heirs);
+        self.steering = old.steering;
+        self.inherit_shared(&old);
+        self.inherit_buckets(&old);
+        self.inherit_flow_records(&mut old);
+        let Engine { program, pipes, shape, leaving, .. } = self;
+        let former = &mut *old;
+        let names = Names::new(&former.program, program, shape);
+        let heirs = staged.unwrap_or_else(|| heirs(&names));
+        let (mut lost_at_once, mut report) = (Vec::new(), SwapReport::default());
+        for (from, heir) in former.pipes.iter_mut().zip(&heirs) {
+            lost_at_once.push(match heir {
+                Some(id) => {
+                    let heir = &mut pipes[id.index()];
+                    (heir.hits, heir.misses) = (from.hits, from.misses);
+                    let target = |target| names.target(&from.shape, target);
+                    let lost = heir.table.inherit(&mut from.table, &target, now_ms);
+                    report.flows_kept += heir.table.flows().map_or(0, Flows::live);
+                    heir.settling = Some(HashMap::new());
+                    (0, lost)
+                }
+                None => (from.table.len(), from.table.flows().map_or(0, Flows::live)),
+            });
+            leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
+        }
+        let succession = Succession { old, heirs, lost_at_once, at: 0, place: 0, lost: 0, report };
+        self.succession = Some(Box::new(succession));
+        // Entries of the run time may open ways.
+        self.find_owners();
+    }
+
+    /// Whether counts of a former engine are still to be [settled](Engine::settle).
+    #[must_use]
+    pub fn is_settling(&self) -> bool {
+        self.succession.is_some()
+    }
+
+    /// Takes over the counts of up to `most` entries of the former engine. Returns that engine and what the
+    /// swap kept and removed when all are done.
+    pub fn settle(&mut self, most: u32) -> Option<(SwapReport, Box<Engine>)> {
+        let mut succession = self.succession.take()?;
+        let mut slice = Slice::new(most);
+        let Succession { old, heirs, lost_at_once, at, place, lost, report } = &mut *succession;
+        let old: &Engine = old;
+        let names = Names::new(&old.program, &self.program, &self.shape);
+        while *at < old.pipes.len() && !slice.is_over() {
+            let from = &old.pipes[*at];
+            slice.looks -= 1;
+            match heirs[*at] {
+                Some(id) if *place < from.places() => {
+                    let kept = settle_one(&mut self.pipes[id.index()], from, *place, &names);
+                    slice.entries -= u32::from(kept.is_some());
+                    report.entries_kept += usize::from(kept == Some(true));
+                    *lost += usize::from(kept == Some(false));
+                    *place += 1;
+                }
+                heir => {
+                    heir.into_iter().for_each(|id| self.pipes[id.index()].settling = None);
+                    let (entries, flows) = (*lost + lost_at_once[*at].0, lost_at_once[*at].1);
+                    if (entries, flows) != (0, 0) {
+                        report.removed.push((from.shape.name.clone(), entries, flows));
+                    }
+                    (*at, *place, *lost) = (*at + 1, 0, 0);
+                }
+            }
+        }
+        if *at < old.pipes.len() {
+            self.succession = Some(succession);
+            return None;
+        }
+        let Succession { old, report, .. } = *succession;
+        Some((report, old))
+    }
+
+    /// Adds to entries of a pipe what they have still to inherit.
+    pub(super) fn add_unsettled(&self, pipe: usize, entries: &mut [(Entry, EntryRow)]) {
+        let Some(succession) = &self.succession else { return };
+        let Some(changed) = self.pipes.get(pipe).and_then(|pipe| pipe.settling.as_ref()) else { return };
+        let Some(at) = succession.heirs.iter().position(|heir| *heir == Some(PipeId(pipe as u16))) else {
+            return;
+        };
+        let names = Names::new(&succession.old.program, &self.program, &self.shape);
+        let from = &succession.old.pipes[at];
+        let start = if at == succession.at { succession.place } else { 0 };
+        let rest = (start..from.places()).filter_map(|place| {
+            let (entry, row) = from.entry_in(place)?;
+            let key =
+                EntryKey { matches: names.matches(&entry.matches, &from.shape)?, ..EntryKey::of(&entry) };
+            Some((key, row))
+        });
+        let rest: HashMap<EntryKey, EntryRow> = rest.filter(|(key, _)| !changed.contains_key(key)).collect();
+        for (entry, row) in entries {
+            rest.get(&EntryKey::of(entry)).into_iter().for_each(|from| row.add(from));
+        }
+    }
+}
+
+fn stage_one(
+    (id, pipes): (PipeId, &mut [CompiledPipe]),
+    from: &CompiledPipe,
+    place: u32,
+    names: &Names<'_>,
+    now_ms: u32,
+) {
+    let Some((entry, row)) = from.entry_in(place) else { return };
+    let Some(matches) = names.matches(&entry.matches, &from.shape) else { return };
+    let key = EntryKey { matches, priority: entry.priority };
+    if pipes[id.index()].table.find(&key).is_none() {
+        let row = EntryRow { packets: 0, bytes: 0, ..row };
+        // If it cannot be entered, it is found missing when counts are settled.
+        let _ = enter_again((id, pipes), &entry, key, names, now_ms, row);
+    }
+}
+
+/// Takes over the counts of the entry in a place. Returns whether it has an heir; `None` if there is no
+/// entry.
+fn settle_one(heir: &mut CompiledPipe, from: &CompiledPipe, place: u32, names: &Names<'_>) -> Option<bool> {
+    let unchanged = heir.settling.as_ref().is_none_or(HashMap::is_empty);
+    let by_port = || from.shape.varying().any(|one| one.field == Field::InputPort);
+    if let (Table::Basic(new), Table::Basic(old)) = (&heir.table, &from.table)
+        && unchanged
+        && !by_port()
+    {
+        if !old.is_live(place) {
+            return None;
+        }
+        let at = new.find_like(old, place);
+        at.into_iter().for_each(|at| heir.row_mut(at).add(from.row(place)));
+        return Some(at.is_some());
+    }
+    let (entry, row) = from.entry_in(place)?;
+    let Some(matches) = names.matches(&entry.matches, &from.shape) else { return Some(false) };
+    let key = EntryKey { matches, priority: entry.priority };
+    // An entry that was removed since had an heir, and one that was added since is none.
+    if let Some(&had) = heir.settling.as_ref().and_then(|changed| changed.get(&key)) {
+        return Some(had);
+    }
+    let at = heir.table.find(&key);
+    at.into_iter().for_each(|at| heir.row_mut(at).add(&row));
+    Some(at.is_some())
+}

@@ -1,0 +1,128 @@
+//! A worker takes over a program: in one breath if it is small, otherwise in slices between breaths.
+
+use super::report::add_port;
+use super::{Rewire, Rewiring, Swapped, Worker};
+use crate::batch::Engine;
+use packet::{DropReason, Port};
+use std::sync::mpsc::{SyncSender, TrySendError};
+
+/// Entries handled in a breath that has nothing else to do, at up to half a microsecond each.
+const ENTRIES_IDLE: u32 = 256;
+
+/// Entries handled in a busy breath, at most.
+const ENTRIES_BUSY: u32 = 64;
+
+/// A busy worker handles an entry for each so many nanoseconds that pass, which takes a tenth of its time.
+const NS_PER_ENTRY: u64 = 2_000;
+
+/// The swap that is under way.
+#[derive(Debug, Default)]
+pub(super) struct Swaps {
+    /// The engine that will take over. Until it does, no other command is executed.
+    next: Option<(Box<Engine>, Rewiring, SyncSender<Swapped>)>,
+    /// Who is told when everything has been taken over.
+    asker: Option<SyncSender<Swapped>>,
+    /// The time of the last slice.
+    last_ns: u64,
+    /// Engines that nobody took back.
+    kept: Vec<Box<Engine>>,
+}
+
+impl Swaps {
+    /// Whether commands must wait because they are meant for a program that has not taken over yet.
+    pub fn hold_commands(&self) -> bool {
+        self.next.is_some()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.next.is_none() && self.asker.is_none()
+    }
+}
+
+impl Worker {
+    /// Begins a swap, and goes as far as one slice does.
+    pub(super) fn begin_swap(
+        &mut self,
+        engine: Box<Engine>,
+        rewiring: Rewiring,
+        asker: SyncSender<Swapped>,
+        now_ns: u64,
+    ) {
+        self.swaps.next = Some((engine, rewiring, asker));
+        self.swaps.last_ns = now_ns;
+        self.swap_slice(ENTRIES_BUSY, now_ns);
+    }
+
+    /// Goes on with a swap, a slice for each breath. Returns true as long as one is under way. `idle` says
+    /// that the breath has handled no frame.
+    pub(super) fn mind_swap(&mut self, idle: bool, now_ns: u64) -> bool {
+        if self.swaps.is_idle() {
+            return false;
+        }
+        let due = now_ns.saturating_sub(self.swaps.last_ns) / NS_PER_ENTRY;
+        let entries = if idle { ENTRIES_IDLE } else { due.min(u64::from(ENTRIES_BUSY)) as u32 };
+        if entries > 0 {
+            self.swaps.last_ns = now_ns;
+            self.swap_slice(entries, now_ns);
+        }
+        !self.swaps.is_idle()
+    }
+
+    fn swap_slice(&mut self, entries: u32, now_ns: u64) {
+        if self.engine.is_settling() {
+            return self.settle(entries);
+        }
+        let Some((mut engine, rewiring, asker)) = self.swaps.next.take() else { return };
+        if !engine.stage(&mut self.engine, entries, now_ns) {
+            self.swaps.next = Some((engine, rewiring, asker));
+            return;
+        }
+        std::mem::swap(&mut self.engine, &mut *engine);
+        self.engine.take_over(engine, now_ns);
+        self.rewire(rewiring);
+        self.swaps.asker = Some(asker);
+        self.settle(entries);
+    }
+
+    /// Takes over counts; when that is done, tells who asked.
+    fn settle(&mut self, entries: u32) {
+        let Some((report, former)) = self.engine.settle(entries) else { return };
+        let Some(asker) = self.swaps.asker.take() else { return };
+        let answer = asker.try_send(Swapped { report, former });
+        if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) = answer {
+            self.swaps.kept.push(lost.former);
+        }
+        // Whoever waits for the answer is to be woken.
+        self.outbox.signal = true;
+    }
+
+    fn rewire(&mut self, rewiring: Rewiring) {
+        let Rewiring { ports, punts, hand_over } = rewiring;
+        self.outbox.punts = punts;
+        if let Some(mut rings) = hand_over {
+            rings.succeed(std::mem::take(&mut self.hand_over));
+            self.hand_over = rings;
+        }
+        self.numbers.follow(ports.iter().map(|port| Some(port.index())));
+        let kept: Vec<usize> = ports.iter().map(Rewire::index).collect();
+        self.waiting
+            .renumber(&kept)
+            .into_iter()
+            .for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
+        let old = std::mem::take(&mut self.outbox.ports);
+        let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
+        let rewire = |rewire: Rewire| {
+            let port = old.get_mut(rewire.index()).and_then(Option::take)?;
+            Some(if let Rewire::Change(_, change) = rewire { change(port) } else { port })
+        };
+        self.outbox.ports = ports.into_iter().filter_map(rewire).collect();
+        old.into_iter().flatten().for_each(|port| self.retire(port));
+    }
+
+    /// Closes a port that the new program does not have; its counts stay in the ledger.
+    fn retire(&mut self, mut port: Box<dyn Port>) {
+        let ledger = &mut self.outbox.ledger;
+        ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.outbox.pools);
+        add_port(ledger, &port.statistics());
+    }
+}
