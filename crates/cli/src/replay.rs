@@ -20,7 +20,7 @@ pub use clock::STEPS_MAX;
 use engine::batch::Engine;
 use engine::snapshot::Snapshot;
 use engine::worker::{Report, Worker};
-use packet::{CHUNK_MIN, Pool, Pools, Port, RegionPool, Remark, TableHash};
+use packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};
 use port::PcapPort;
 use port::pcap::Record;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ pub struct Recordings {
 /// Runs the plan's program on the recordings.
 pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     let mut pools = Pools::new();
-    let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, CHUNK_MIN)));
+    let pool = pools.add(Pool::Region(RegionPool::new(CHUNKS, plan.chunk())));
     let configured: Vec<PortConfig> = plan.ports.iter().map(|port| recorded(port, recordings)).collect();
     check_files(&configured, recordings)?;
     let mut pcaps = Vec::new();

@@ -44,8 +44,8 @@ pub struct Steering {
     /// That of the tables: it is secret, so nobody can aim all flows at one worker.
     pub hash: TableHash,
     /// Entries of the NICs' indirection tables, if all NICs were told to hash by [`packet::RSS_KEY`] and to
-    /// give their queues, one of each worker, the buckets in turn. Flows owned by both ends are then spread as
-    /// the NICs do it, and hardly a frame is handed over. 0 if NICs spread them otherwise.
+    /// give their queues, one of each worker, the buckets in turn. Flows owned by both ends are then spread
+    /// as the NICs do it, and hardly a frame is handed over. 0 if NICs spread them otherwise.
     pub rss_table: u32,
 }
 

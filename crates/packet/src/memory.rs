@@ -11,7 +11,7 @@
 //!
 //! Cost: taking and giving a frame is one pop or push of a `u32`.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -26,7 +26,8 @@ pub const CHUNK_MIN: usize = 2048;
 /// are `oversize`.
 pub const FRAME_BYTES_MAX: usize = CHUNK_MIN - HEADROOM as usize;
 
-/// Regions are page aligned, as AF_XDP requires of a UMEM.
+/// Regions are page aligned, as AF_XDP requires of a UMEM; those of a huge page or more at one of these, so
+/// that all of it can be in huge pages.
 const REGION_ALIGNMENT: usize = 4096;
 
 /// Bytes in a cache line.
@@ -302,15 +303,19 @@ impl RegionPool {
         assert!(chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk), "chunk size {chunk}");
         let layout = Self::layout(chunks, chunk);
         // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
-        let base =
-            NonNull::new(unsafe { alloc_zeroed(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        let base = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
+        // Before the first byte is written, because that makes the pages.
+        advise_huge_range(base.as_ptr() as usize, layout.size());
+        // SAFETY: the allocation has that many bytes.
+        unsafe { base.write_bytes(0, layout.size()) };
         let free = (0..chunks).rev().collect();
         RegionPool { id: PoolId::next(), base, chunk, chunks, free }
     }
 
     fn layout(chunks: u32, chunk: usize) -> Layout {
         let bytes = chunk.checked_mul(chunks.max(1) as usize).expect("a region fits the address space");
-        Layout::from_size_align(bytes, REGION_ALIGNMENT).expect("page alignment is a power of two")
+        let alignment = if bytes < HUGE_PAGE { REGION_ALIGNMENT } else { HUGE_PAGE };
+        Layout::from_size_align(bytes, alignment).expect("page alignment is a power of two")
     }
 
     /// Returns the pool's id.
@@ -582,14 +587,18 @@ pub fn prefetch<T>(place: &T) {
 /// many megabytes misses not only the cache but also the TLB. This is a hint; small tables and systems
 /// without huge pages are unaffected.
 pub fn advise_huge<T>(table: &Vec<T>) {
-    let start = table.as_ptr() as usize;
-    let end = start + table.capacity() * size_of::<T>();
+    advise_huge_range(table.as_ptr() as usize, table.capacity() * size_of::<T>());
+}
+
+/// The same for memory that begins at an address.
+fn advise_huge_range(start: usize, bytes: usize) {
+    let end = start + bytes;
     let first = start.next_multiple_of(HUGE_PAGE);
     if end.saturating_sub(first) < HUGE_PAGE {
         return;
     }
     let length = (end - first) / HUGE_PAGE * HUGE_PAGE;
-    // SAFETY: the range lies inside the table's allocation, and this advice changes none of its bytes.
+    // SAFETY: the range lies inside one allocation of ours, and this advice changes none of its bytes.
     let advised = unsafe { rustix::mm::madvise(first as *mut _, length, rustix::mm::Advice::LinuxHugepage) };
     // A kernel without huge pages returns an error, which does no harm.
     let _ = advised;
@@ -611,6 +620,24 @@ mod tests {
         assert_eq!(frame.room(), Room { headroom: 129, length: 3, tailroom: 2048 - 132 });
         pools.give(frame);
         assert_eq!(pools.first().available(), 2);
+    }
+
+    #[test]
+    fn a_large_region_is_aligned_to_huge_pages_and_asks_for_them() {
+        let pool = RegionPool::new(2048, 4096);
+        let start = pool.region().0.as_ptr() as usize;
+        assert_eq!(start % HUGE_PAGE, 0);
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let holds = |line: &str| {
+            let ends = line.split(' ').next().and_then(|ends| ends.split_once('-'));
+            let ends = ends.map(|(first, last)| [first, last].map(|end| usize::from_str_radix(end, 16)));
+            matches!(ends, Some([Ok(first), Ok(last)]) if (first..last).contains(&start))
+        };
+        let flags = maps.lines().skip_while(|line| !holds(line)).find(|line| line.starts_with("VmFlags:"));
+        assert!(flags.is_some_and(|flags| flags.contains(" hg")), "{flags:?}");
     }
 
     #[test]

@@ -182,6 +182,7 @@ fn null_receives_and_swallows_without_a_leak() {
         let options = DpdkOptions { queues: 2, ..DpdkOptions::new("null", "net_null0,size=90") };
         let ports = DpdkPort::open(eal, &options, &pool).unwrap();
         assert_eq!(ports.len(), 2);
+        assert_eq!(ports[0].spread(), 128, "net_null takes a key and a table, and hashes nothing");
         let workers = ports.into_iter().map(|mut port| {
             let share = pool.share();
             std::thread::spawn(move || {
@@ -201,6 +202,25 @@ fn null_receives_and_swallows_without_a_leak() {
             assert_eq!((counted.received, counted.received_bytes), (6400, 6400 * 90));
             assert_eq!((counted.transmitted, counted.transmitted_bytes), (6400, 6400 * 90));
         }
+        assert_all_home(&mut pools, &pool);
+    });
+}
+
+#[test]
+fn frames_of_9000_bytes_fit_mbufs_made_for_them() {
+    alone("frames_of_9000_bytes_fit_mbufs_made_for_them", |eal| {
+        let pool = MbufPool::with_room(eal, 1023, 9022).unwrap();
+        let mut pools = Pools::new();
+        pools.add(pool.share());
+        let options =
+            DpdkOptions { mtu: 9000, descriptors: 128, ..DpdkOptions::new("null", "net_null0,size=9014") };
+        let mut port = DpdkPort::open(eal, &options, &pool).unwrap().remove(0);
+        let mut batch = Batch::new();
+        port.receive(&mut pools, &mut batch);
+        assert_eq!(batch.len(), 64);
+        assert!(batch.frames().iter().all(|frame| frame.len() == 9014 && frame.room().headroom >= 128));
+        assert_eq!(send(&mut port, &mut pools, &mut batch), 64);
+        drop(port);
         assert_all_home(&mut pools, &pool);
     });
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use bpf::{Prefix, Take, TakeRule};
 use packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
-use port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort, interfaces};
+use port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort, interfaces, obstacles};
 
 const RINGS: Rings = Rings { fill: 512, receive: 512, transmit: 512 };
 
@@ -162,7 +162,13 @@ struct End {
 
 impl End {
     fn open(interface: &XdpInterface, queue: u32) -> End {
-        let (mut pools, pool) = pools(RINGS.chunks() + 64);
+        End::of_chunks(interface, queue, 2048)
+    }
+
+    /// Opens a port whose chunks have this size.
+    fn of_chunks(interface: &XdpInterface, queue: u32, chunk: usize) -> End {
+        let mut pools = Pools::new();
+        let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, chunk)));
         let port = interface.open_queue(queue, &mut pools, pool).unwrap();
         End { port, pools, pool }
     }
@@ -429,6 +435,36 @@ fn a_jumbo_mtu_falls_back_to_generic() {
     assert_eq!(near.port.xdp_mode(), Some(Mode::GenericCopy));
     let report = lab.weir(|| interfaces().unwrap()).into_iter().find(|report| report.name == "w0").unwrap();
     assert!(report.obstacles.iter().any(|sentence| sentence.contains("MTU 9000")), "{:?}", report.obstacles);
+}
+
+#[test]
+fn frames_of_nearly_a_page_pass_natively_in_chunks_of_a_page() {
+    let Some(lab) = Lab::new(1, 1) else { return };
+    for (netns, end) in [(&lab.far, "f0"), (&lab.weir, "w0")] {
+        run(&format!("ip -n {netns} link set {end} mtu 3400"));
+    }
+    let take = Take { promiscuous: true, ..Take::all() };
+    let open = |name| {
+        let interface = attach(name, &take, Some(Mode::NativeCopy)).unwrap();
+        End::of_chunks(&interface, 0, 4096)
+    };
+    let (mut near, mut far) = (lab.weir(|| open("w0")), lab.far(|| open("f0")));
+    let long = |number| {
+        let mut frame = udp(SOMEBODY, 1, number);
+        frame.resize(3414, number as u8);
+        frame
+    };
+    let frames: Vec<_> = (0..100).map(long).collect();
+    far.send(&frames);
+    assert_eq!(near.receive(100), frames);
+    near.send(&frames);
+    assert_eq!(far.receive(100), frames);
+    near.close();
+    far.close();
+    let report = lab.weir(|| obstacles("w0", 4096));
+    assert!(!report.iter().any(|sentence| sentence.contains("MTU")), "{report:?}");
+    let small = lab.weir(|| obstacles("w0", 2048));
+    assert!(small.iter().any(|sentence| sentence.contains("`mtu: 3400` in the configuration")), "{small:?}");
 }
 
 #[test]

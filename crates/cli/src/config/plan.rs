@@ -16,6 +16,7 @@ use apps::kind::{self, Apps, Scope};
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check, owners};
 use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
+use packet::{CHUNK_MIN, HEADROOM};
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -23,6 +24,17 @@ use std::sync::Arc;
 
 /// Default path of the daemon's control socket.
 pub const SOCKET: &str = "/run/weir/weir.sock";
+/// The least and the largest MTU: that of IPv4 (RFC 791), and that of jumbo frames with room for tunnels.
+const MTU_MIN: u64 = 68;
+const MTU_MAX: u64 = 9216;
+
+/// Ethernet header and two VLAN tags.
+const ETHERNET: usize = 14 + 2 * 4;
+
+/// Bytes that AF_XDP keeps free in front of a frame, and its largest chunk, a page.
+const XDP_HEADROOM: usize = 256;
+const XDP_CHUNK_MAX: usize = 4096;
+
 /// Most workers a configuration may ask for.
 const WORKERS_MAX: u64 = 256;
 /// Highest core number (`CPU_SETSIZE` - 1).
@@ -39,6 +51,8 @@ pub struct Plan {
     pub workers: Workers,
     /// Whether workers poll without ever sleeping.
     pub busy: bool,
+    /// The largest MTU of the ports, if it was said: the largest packet in bytes, without Ethernet header.
+    pub mtu: Option<u16>,
     /// The apps; their pipes are already part of the program.
     pub apps: Apps,
     /// What apps can be attached to, and what the name of a port may stand for.
@@ -76,6 +90,7 @@ pub const KEYS: &[Key] = ::config::keys! {
     "workers": Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
         "how many threads carry frames, or a list of cores with one on each" or "1";
     "busy": Shape::Boolean, "whether workers never sleep" or "false";
+    "mtu": Shape::Number(MTU_MIN, MTU_MAX), "the largest MTU of the ports; buffers are made for it" or "1500";
     "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet" or "0";
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
     "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
@@ -98,6 +113,7 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
         ports: Vec::new(),
         workers: workers(&section, report),
         busy: section.boolean("busy", report),
+        mtu: section.number("mtu", report).map(|mtu| mtu as u16),
         apps: Apps::default(),
         attachments: Attachments::default(),
         socket: section.get("socket").and_then(|node| socket::path(node, report)).unwrap_or(SOCKET).into(),
@@ -117,6 +133,7 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
     builder.contents(report);
     builder.roots(report);
     builder.check(report);
+    builder.fits_chunk(report);
     (report.errors() == 0).then(|| Plan { program: builder.program.build(), ..builder.plan })
 }
 
@@ -297,6 +314,18 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Reports an MTU whose frames do not fit a chunk of AF_XDP.
+    fn fits_chunk(&self, report: &mut Report) {
+        if self.plan.has_xdp() && self.plan.chunk() > XDP_CHUNK_MAX {
+            let most = XDP_CHUNK_MAX - XDP_HEADROOM - ETHERNET;
+            let span = self.section.get("mtu").map_or(self.section.span, |node| node.span);
+            let message = format!(
+                "an `xdp` port takes frames of one page: an MTU of {most} at most. `dpdk` ports take larger ones"
+            );
+            report.error(span, message);
+        }
+    }
+
     /// Runs the program's check. If the text has errors, findings that follow from them are left out.
     fn check(&mut self, report: &mut Report) {
         let broken = report.errors() > 0;
@@ -344,6 +373,24 @@ impl<'a> Builder<'a> {
 }
 
 impl Plan {
+    fn has_xdp(&self) -> bool {
+        self.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)))
+    }
+
+    /// The size of the buffers for frames outside DPDK, in bytes: a power of two.
+    #[must_use]
+    pub fn chunk(&self) -> usize {
+        let front = if self.has_xdp() { XDP_HEADROOM } else { usize::from(HEADROOM) };
+        let wanted = self.mtu.map_or(0, |mtu| front + usize::from(mtu) + ETHERNET);
+        wanted.next_power_of_two().max(CHUNK_MIN)
+    }
+
+    /// The longest frame of the MTU that was said, in bytes; 0 if none was.
+    #[must_use]
+    pub fn frame_bytes(&self) -> usize {
+        self.mtu.map_or(0, |mtu| usize::from(mtu) + ETHERNET)
+    }
+
     /// Whether an app takes every frame that arrives on this port, whatever its destination address.
     #[must_use]
     pub fn bridges(&self, port: PortId) -> bool {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use packet::{Pool, Port};
 pub use port::dpdk::DpdkLink;
 use port::dpdk::{
-    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MbufPool,
+    DESCRIPTORS, DpdkError, DpdkOptions, DpdkPort, Eal, EalMemory, EalOptions, EalThread, MBUF_ROOM, MbufPool,
 };
 use port::huge_pages;
 use std::vec::IntoIter;
@@ -21,7 +21,7 @@ const FRAMES_SPARE: usize = 2048;
 /// The smallest pool: a driver may want more descriptors than requested.
 const FRAMES_MIN: usize = 8192;
 
-/// Memory per frame in KiB: a page of ordinary memory, or its own size in huge pages.
+/// Memory per frame of usual size in KiB: a page of ordinary memory, or its own size in huge pages.
 const FRAME_KIB: usize = 4;
 const FRAME_KIB_HUGE: usize = 3;
 
@@ -46,8 +46,12 @@ impl Dpdk {
         let frames = frames(plan);
         let pci = devices.iter().filter(|device| is_pci(device));
         let arguments: Vec<String> = pci.flat_map(|device| ["-a".to_string(), device.to_string()]).collect();
-        let eal = Eal::init(&EalOptions { memory: memory(frames), pci: !arguments.is_empty(), arguments })?;
-        let pool = MbufPool::new(eal, frames as u32)?;
+        let eal = Eal::init(&EalOptions {
+            memory: memory(frames, plan.frame_bytes()),
+            pci: !arguments.is_empty(),
+            arguments,
+        })?;
+        let pool = MbufPool::with_room(eal, frames as u32, plan.frame_bytes())?;
         let open = |(at, port)| queues(eal, &pool, plan, at, port);
         let queues = plan.ports.iter().enumerate().map(open).collect::<Result<_>>()?;
         Ok(Some(Dpdk { eal, pool, queues }))
@@ -119,8 +123,10 @@ fn frames(plan: &Plan) -> usize {
     (of_worker * plan.workers.count() + kept).max(FRAMES_MIN).next_power_of_two() - 1
 }
 
-fn memory(frames: usize) -> EalMemory {
-    let mebibytes = |frame_kib: usize| ((frames * frame_kib) >> 10) + OTHER_MIB;
+/// `longest` is the length of the longest frame, in bytes, if it is above the usual.
+fn memory(frames: usize, longest: usize) -> EalMemory {
+    let more_kib = longest.saturating_sub(MBUF_ROOM).div_ceil(1024);
+    let mebibytes = |frame_kib: usize| ((frames * (frame_kib + more_kib)) >> 10) + OTHER_MIB;
     let (wanted, free) = (mebibytes(FRAME_KIB_HUGE), huge_pages::free_mebibytes());
     if wanted <= free {
         return EalMemory::Huge(wanted as u32);
@@ -144,6 +150,7 @@ fn queues(
     let workers = plan.workers.count();
     let options = DpdkOptions {
         queues: workers as u16,
+        mtu: plan.mtu.unwrap_or_default(),
         kernel: tap.map(|tap| format!("net_tap{at},iface={tap}")),
         ..DpdkOptions::new(&port.name, device)
     };

@@ -32,7 +32,7 @@ impl Interfaces {
         let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
         let of_ports = open::attach(plan)?;
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
-            interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name()));
+            interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));
         }
         Ok(Interfaces { of_ports, monitor, retry_ns: None })
     }
@@ -106,8 +106,8 @@ impl Interfaces {
 }
 
 /// Says the obstacles to a port that `weir ports` knows.
-fn say_obstacles(port: &str, interface: &str) {
-    for obstacle in obstacles(interface) {
+fn say_obstacles(port: &str, interface: &str, chunk: usize) {
+    for obstacle in obstacles(interface, chunk) {
         warn!("port {port}: {obstacle}");
     }
 }
@@ -141,7 +141,7 @@ impl Daemon {
                 _ => info!("port {port_name}: interface {name} {news}"),
             }
             if matches!(news, InterfaceNews::Back | InterfaceNews::Mtu(..)) {
-                say_obstacles(port_name, name);
+                say_obstacles(port_name, name, self.plan.chunk());
             }
             let usable = self.interfaces.usable_name(*port).map(str::to_string);
             self.host.links.set_interface(*port, usable);

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use bpf::Prefix;
 use engine::program::PortId;
 use engine::worker::Rewire;
-use packet::{CHUNK_MIN, Pool, PoolId, Pools, Port, RegionPool};
+use packet::{Pool, PoolId, Pools, Port, RegionPool};
 use port::pcap::Output;
 use port::xdp::{Mode, Rings, Wanted, XdpConfig};
 use port::{
@@ -55,8 +55,8 @@ pub fn set_take(plan: &Plan, interfaces: &mut [Option<XdpInterface>]) -> Result<
     Ok(())
 }
 
-/// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers share
-/// flows; 0 if some do not. DPDK ports are told to; `xdp` ports are set by `ethtool`.
+/// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers
+/// share flows; 0 if some do not. DPDK ports are told to; `xdp` ports are set by `ethtool`.
 pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
     let workers = plan.workers.count();
     let one = |(at, port): (usize, &PortConfig)| match (&port.kind, dpdk) {
@@ -102,7 +102,7 @@ fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) 
     if plan.ports.iter().any(|port| !matches!(port.kind, PortKind::Dpdk { .. })) {
         pools.add(Pool::Region(RegionPool::new(
             xdp_ports * Rings::default().chunks() + CHUNKS_SPARE,
-            CHUNK_MIN,
+            plan.chunk(),
         )));
     }
     if let Some(dpdk) = dpdk {

@@ -12,6 +12,7 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     };
     note(old.workers != new.workers, format!("`workers` ({} to {})", told(&old.workers), told(&new.workers)));
     note(old.busy != new.busy, "`busy`".into());
+    note(old.mtu != new.mtu, "`mtu`".into());
     note(old.socket != new.socket, "`socket`".into());
     note(old.metrics != new.metrics, "`metrics`".into());
     for port in &old.ports {

@@ -11,7 +11,7 @@ use engine::batch::Engine;
 use engine::interpreter::{Interpreter, Walk};
 use engine::program::PortId;
 use engine::worker::Probe;
-use packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pools, TableHash};
+use packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pool, Pools, RegionPool, TableHash};
 use serde_json::{Value, json};
 
 /// The explanation of a packet's walk.
@@ -28,7 +28,7 @@ impl Explanation {
         let mut engine = Engine::new(&plan.program, TableHash::random())?;
         let interpreter = Interpreter::new(&plan.program, engine.buckets());
         let walk = interpreter.explain(input, frame, usize::from(HEADROOM), 0);
-        Ok(Explanation::new(walk, probe(&mut engine, input, frame), frame))
+        Ok(Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame))
     }
 
     /// Explains a packet by the results of both. A frame that the engine has no buffer for does not get to a
@@ -74,8 +74,9 @@ impl Explanation {
     }
 }
 
-fn probe(engine: &mut Engine, input: PortId, frame: &[u8]) -> Option<Probe> {
-    let mut pools = Pools::region(1);
+fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Option<Probe> {
+    let mut pools = Pools::new();
+    pools.add(Pool::Region(RegionPool::new(1, chunk)));
     let mut batch = Batch::new();
     let mut copy = pools.first().take()?;
     if copy.fill(frame).is_err() {

@@ -114,6 +114,24 @@ fn f10_what_replay_drops_as_oversize_explain_does_too() {
 }
 
 #[test]
+fn f10_with_an_mtu_of_9000_longer_frames_fit() {
+    let folder = prepared();
+    let text = std::fs::read_to_string(folder.file("weir.yaml")).unwrap();
+    folder.write("weir.yaml", format!("mtu: 9000\n{text}"));
+    // A buffer of 16 KiB less 128 in front.
+    let packets = [9014, 16256, 16257].map(|length| format!("len={length} src=192.0.2.2 dst=10.0.0.53"));
+    record(&folder.file("in.pcap"), &packets.each_ref().map(String::as_str));
+    let json = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "--json"]).good().json();
+    let frames = &json["frames"];
+    assert_eq!((&frames["transmitted"], &frames["dropped"]["oversize"]), (&2.into(), &1.into()), "{frames}");
+    for (number, verdict) in [("1", "transmit on p1"), ("3", "drop (oversize)")] {
+        let explain = ["explain", "weir.yaml", "--pcap", "in.pcap", "--frame", number];
+        let said = weir(folder.path(), &explain).good();
+        assert!(said.out.contains(&format!("verdict {verdict}")), "{}", said.out);
+    }
+}
+
+#[test]
 fn f10_frames_that_are_recorded_in_part_are_named() {
     let folder = prepared();
     let whole = frame("src=192.0.2.2 dst=10.0.0.53");

@@ -44,8 +44,9 @@ pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
 
-/// Most flow deltas that a pipe keeps until they are collected. Then the counts stay in the flows, and flows in
-/// the table, so that none is lost. A breath may produce as many, and the ring to the collector holds more.
+/// Most flow deltas that a pipe keeps until they are collected. Then the counts stay in the flows, and flows
+/// in the table, so that none is lost. A breath may produce as many, and the ring to the collector holds
+/// more.
 pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// A compiled program and its state.
@@ -137,8 +138,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Sets how flows are spread over workers, the same on all of them, before there are any. The engines that
-    /// take over from this one go on in this way.
+    /// Sets how flows are spread over workers, the same on all of them, before there are any. The engines
+    /// that take over from this one go on in this way.
     pub fn steer(&mut self, steering: Steering) {
         self.steering = steering;
     }

@@ -15,5 +15,5 @@ mod shim;
 
 pub use eal::{DpdkError, Eal, EalMemory, EalOptions, EalThread};
 pub use link::DpdkLink;
-pub use pool::MbufPool;
+pub use pool::{MBUF_ROOM, MbufPool};
 pub use port::{DESCRIPTORS, DpdkOptions, DpdkPort};

@@ -12,7 +12,10 @@ use std::sync::Arc;
 /// Frames that a thread may have in its cache; DPDK's upper limit is 512.
 const CACHE: u32 = 256;
 
-/// A shared reference to a pool of mbufs with 128 bytes of headroom and 2048 bytes for the frame.
+/// Bytes for the frame in an mbuf of usual size.
+pub const MBUF_ROOM: usize = 2048;
+
+/// A shared reference to a pool of mbufs with 128 bytes of headroom and 2048 bytes or more for the frame.
 #[derive(Clone)]
 pub struct MbufPool(Arc<Mempool>);
 
@@ -23,10 +26,19 @@ impl MbufPool {
     /// # Errors
     /// Returns [`DpdkError::PoolMemory`] if DPDK has too little memory.
     pub fn new(eal: Eal, frames: u32) -> Result<MbufPool, DpdkError> {
+        MbufPool::with_room(eal, frames, MBUF_ROOM)
+    }
+
+    /// The same for frames of up to `room` bytes; at least 2048.
+    ///
+    /// # Errors
+    /// Returns [`DpdkError::PoolMemory`] if DPDK has too little memory.
+    pub fn with_room(eal: Eal, frames: u32, room: usize) -> Result<MbufPool, DpdkError> {
+        let room = room.clamp(MBUF_ROOM, usize::from(u16::MAX / 2)) as u16;
         // DPDK wants two thirds of a pool to be outside any one cache.
         let cache = CACHE.min(frames / 2);
         let name = CString::new(format!("weir-pool-{}", PoolId::next().0)).expect("no NUL in a number");
-        let pool = Mempool::new(&name, frames, cache);
+        let pool = Mempool::new(&name, frames, cache, room);
         pool.map(|pool| MbufPool(Arc::new(pool))).ok_or_else(|| eal.pool_memory(frames))
     }
 

@@ -38,6 +38,9 @@ pub struct DpdkOptions {
     pub queues: u16,
     /// Descriptors of a queue.
     pub descriptors: u16,
+    /// The largest packet without Ethernet header, in bytes, as far as the device takes it; 0 for the
+    /// driver's own.
+    pub mtu: u16,
     /// Device arguments of a TAP device (`net_tap0,iface=...`) connected to the host's stack.
     pub kernel: Option<String>,
 }
@@ -51,6 +54,7 @@ impl DpdkOptions {
             device: device.into(),
             queues: 1,
             descriptors: DESCRIPTORS,
+            mtu: 0,
             kernel: None,
         }
     }
@@ -101,8 +105,8 @@ impl DpdkPort {
     }
 
     /// Tells the port to spread frames over its queues as flows are shared by workers: by a hash of addresses
-    /// and ports with [`packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0 if the
-    /// driver cannot be told. Called once for all queues.
+    /// and ports with [`packet::RSS_KEY`]. Returns the number of buckets that the queues get in turn; 0 if
+    /// the driver cannot be told. Called once for all queues.
     #[must_use]
     pub fn spread(&self) -> u32 {
         self.wire.spread()
@@ -133,7 +137,7 @@ fn open_device(
     if wanted == 0 || wanted > most {
         return Err(DpdkError::Queues { device: devargs.into(), wanted, most });
     }
-    let queues = device.start(wanted, options.descriptors, pool.mempool()).map_err(failed)?;
+    let queues = device.start((wanted, options.descriptors), options.mtu, pool.mempool()).map_err(failed)?;
     Ok((driver, queues))
 }
 

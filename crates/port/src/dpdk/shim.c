@@ -142,9 +142,10 @@ void weir_thread_unregister(void)
 
 /* ---- pools ---- */
 
-void *weir_pool_create(const char *name, uint32_t frames, uint32_t cache)
+/* Each frame has `room` bytes behind its headroom. */
+void *weir_pool_create(const char *name, uint32_t frames, uint32_t cache, uint16_t room)
 {
-	return rte_pktmbuf_pool_create(name, frames, cache, 0, RTE_MBUF_DEFAULT_BUF_SIZE, SOCKET_ID_ANY);
+	return rte_pktmbuf_pool_create(name, frames, cache, 0, RTE_PKTMBUF_HEADROOM + room, SOCKET_ID_ANY);
 }
 
 uint32_t weir_pool_available(const void *pool)
@@ -238,8 +239,8 @@ int weir_port_info(uint16_t port, struct weir_info *out)
 	return 0;
 }
 
-/* Configures `queues` queues each way on one pool and starts the port. */
-int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *pool)
+/* Configures `queues` queues each way on one pool and starts the port. An `mtu` of 0 is the driver's. */
+int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, uint16_t mtu, void *pool)
 {
 	struct rte_eth_conf conf = { 0 };
 	struct rte_eth_dev_info info;
@@ -261,6 +262,8 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 		conf.rxmode.mq_mode = RTE_ETH_MQ_RX_RSS;
 		conf.rxmode.offloads = delivered;
 	}
+	if (mtu != 0)
+		conf.rxmode.mtu = mtu < info.max_mtu ? mtu : info.max_mtu;
 	if ((rc = rte_eth_dev_configure(port, queues, queues, &conf)) != 0)
 		return rc;
 	if ((rc = rte_eth_dev_adjust_nb_rx_tx_desc(port, &receive, &transmit)) != 0)
@@ -278,8 +281,8 @@ int weir_port_start(uint16_t port, uint16_t queues, uint16_t descriptors, void *
 }
 
 /*
- * Tells a started port to hash addresses and ports by `key` and to give its queues the buckets in turn. Returns
- * the number of buckets; 0 if the driver cannot be told.
+ * Tells a started port to hash addresses and ports by `key` and to give its queues the buckets in turn.
+ * Returns the number of buckets; 0 if the driver cannot be told.
  */
 int weir_port_spread(uint16_t port, uint16_t queues, uint8_t *key, uint8_t length)
 {

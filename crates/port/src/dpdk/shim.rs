@@ -66,7 +66,7 @@ unsafe extern "C" {
     safe fn weir_first_cpu() -> c_int;
     fn weir_thread_register() -> c_int;
     fn weir_thread_unregister();
-    fn weir_pool_create(name: *const c_char, frames: u32, cache: u32) -> *mut c_void;
+    fn weir_pool_create(name: *const c_char, frames: u32, cache: u32, room: u16) -> *mut c_void;
     fn weir_pool_available(pool: *const c_void) -> u32;
     fn weir_pool_free(pool: *mut c_void);
     fn weir_pool_take(pool: *mut c_void, out: *mut Frame, id: u32) -> c_int;
@@ -74,7 +74,7 @@ unsafe extern "C" {
     fn weir_frame_sample(out: *mut Frame, data: *mut u8);
     fn weir_device_add(devargs: *const c_char, out: *mut u16) -> c_int;
     fn weir_port_info(port: u16, out: *mut Info) -> c_int;
-    fn weir_port_start(port: u16, queues: u16, descriptors: u16, pool: *mut c_void) -> c_int;
+    fn weir_port_start(port: u16, queues: u16, descriptors: u16, mtu: u16, pool: *mut c_void) -> c_int;
     fn weir_port_spread(port: u16, queues: u16, key: *mut u8, length: u8) -> c_int;
     fn weir_port_close(port: u16, queues: u16);
     fn weir_port_link(port: u16, out: *mut Link) -> c_int;
@@ -166,11 +166,11 @@ unsafe impl Send for Mempool {}
 unsafe impl Sync for Mempool {}
 
 impl Mempool {
-    /// Creates a pool of `frames` mbufs, of which a registered thread caches up to `cache`. `None` if memory
-    /// is short.
-    pub fn new(name: &CStr, frames: u32, cache: u32) -> Option<Mempool> {
+    /// Creates a pool of `frames` mbufs for frames of `room` bytes, of which a registered thread caches up to
+    /// `cache`. `None` if memory is short.
+    pub fn new(name: &CStr, frames: u32, cache: u32, room: u16) -> Option<Mempool> {
         // SAFETY: `name` is a C string, which the shim copies.
-        let pool = NonNull::new(unsafe { weir_pool_create(name.as_ptr(), frames, cache) })?;
+        let pool = NonNull::new(unsafe { weir_pool_create(name.as_ptr(), frames, cache, room) })?;
         Some(Mempool { pool, id: PoolId::next(), frames })
     }
 
@@ -245,11 +245,17 @@ impl Device {
         Ok((driver.to_string_lossy().into_owned(), info.receive_queues, info.transmit_queues))
     }
 
-    /// Starts the port with `queues` queues in each direction and returns them.
-    pub fn start(mut self, queues: u16, descriptors: u16, pool: &Arc<Mempool>) -> Result<Vec<Queue>, Errno> {
+    /// Starts the port with `queues` queues in each direction and returns them. An `mtu` of 0 is the
+    /// driver's.
+    pub fn start(
+        mut self,
+        (queues, descriptors): (u16, u16),
+        mtu: u16,
+        pool: &Arc<Mempool>,
+    ) -> Result<Vec<Queue>, Errno> {
         self.pool = Some(Arc::clone(pool));
         // SAFETY: the pool is valid, and this device holds it from here on.
-        check(unsafe { weir_port_start(self.port, queues, descriptors, pool.pool.as_ptr()) })?;
+        check(unsafe { weir_port_start(self.port, queues, descriptors, mtu, pool.pool.as_ptr()) })?;
         self.queues = queues;
         let device = Arc::new(self);
         Ok((0..queues).map(|queue| Queue { queue, pool: pool.id, device: Arc::clone(&device) }).collect())

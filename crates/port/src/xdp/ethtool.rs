@@ -87,8 +87,8 @@ struct Rss {
     words: [u32; RSS_WORDS],
 }
 
-// SAFETY: the kernel writes `table_words` words and `key_bytes` bytes behind the header, and `rss` asks for no
-// more than there is room for.
+// SAFETY: the kernel writes `table_words` words and `key_bytes` bytes behind the header, and `rss` asks for
+// no more than there is room for.
 unsafe impl Answer for Rss {}
 // SAFETY: `struct ethtool_cmd` is 44 bytes long.
 unsafe impl Answer for Settings {}

@@ -2,13 +2,18 @@
 
 use std::io;
 
+use packet::CHUNK_MIN;
+
 use super::Mode;
 use super::ethtool::Ethtool;
 use super::links::{Link, XdpFeatures, links, xdp_features};
 use super::spread::{Spread, judge};
 
-/// The largest MTU whose frames fit a chunk of 2048 bytes, behind the kernel's 256 bytes of headroom.
-const MTU_MAX: u32 = 2048 - 256 - 14 - 2 * 4;
+/// Bytes of a chunk that are not for the packet: the kernel's headroom, an Ethernet header, two VLAN tags.
+const NOT_PACKET: u32 = 256 + 14 + 2 * 4;
+
+/// The largest chunk of AF_XDP: a page.
+const CHUNK_MAX: u32 = 4096;
 
 /// An interface, as far as it matters to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,6 +48,11 @@ pub struct InterfaceReport {
 /// # Errors
 /// Returns the errors of netlink.
 pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
+    with_chunk(CHUNK_MIN)
+}
+
+/// The same for ports whose chunks have this size, in bytes.
+fn with_chunk(chunk: usize) -> io::Result<Vec<InterfaceReport>> {
     let (links, features, ethtool) = (links()?, xdp_features(), Ethtool::open()?);
     Ok(links
         .iter()
@@ -53,15 +63,16 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
                 .find(|(index, _)| *index == link.index)
                 .map(|(_, known)| *known)
                 .unwrap_or_default();
-            report(link, peer, known, &ethtool)
+            report(link, peer, known, (&ethtool, chunk as u32))
         })
         .collect())
 }
 
-/// Returns the obstacles to a port on an interface, besides a program that is attached there.
+/// Returns the obstacles to a port on an interface whose chunks have this size, in bytes, besides a program
+/// that is attached there.
 #[must_use]
-pub fn obstacles(interface: &str) -> Vec<String> {
-    let all = interfaces().unwrap_or_default();
+pub fn obstacles(interface: &str, chunk: usize) -> Vec<String> {
+    let all = with_chunk(chunk).unwrap_or_default();
     let own = all.into_iter().filter(|report| report.name == interface);
     own.flat_map(|report| report.obstacles).filter(|obstacle| !obstacle.starts_with(ATTACHED)).collect()
 }
@@ -69,9 +80,14 @@ pub fn obstacles(interface: &str) -> Vec<String> {
 /// How the obstacle of an attached program begins.
 const ATTACHED: &str = "an XDP program is attached";
 
-fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, ethtool: &Ethtool) -> InterfaceReport {
+fn report(
+    link: &Link,
+    peer: Option<&Link>,
+    features: XdpFeatures,
+    (ethtool, chunk): (&Ethtool, u32),
+) -> InterfaceReport {
     let (rx_queues, tx_queues) = ethtool.queues(&link.name).unwrap_or((link.rx_queues, link.tx_queues));
-    let mut obstacles = own_obstacles(link, ethtool);
+    let mut obstacles = own_obstacles(link, ethtool, chunk);
     if let Some(peer) = peer {
         obstacles.extend(peer_obstacles(link, rx_queues, peer, ethtool));
     } else if link.kind == "veth" {
@@ -109,18 +125,21 @@ fn modes(features: XdpFeatures) -> Vec<Mode> {
     modes
 }
 
-fn own_obstacles(link: &Link, ethtool: &Ethtool) -> Vec<String> {
+fn own_obstacles(link: &Link, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
     let name = &link.name;
     let mut obstacles = Vec::new();
     if link.xdp {
         obstacles
             .push(format!("{ATTACHED} to {name} already: `bpftool net` shows its owner; stop that first"));
     }
-    if link.mtu > MTU_MAX && name != "lo" {
+    let most = chunk - NOT_PACKET;
+    if link.mtu > most && name != "lo" {
         obstacles.push(format!(
-            "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {MTU_MAX}` \
-                or less",
-            link.mtu
+            "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {most}` or \
+                less, or `mtu: {}` in the configuration ({} at most)",
+            link.mtu,
+            link.mtu.min(CHUNK_MAX - NOT_PACKET),
+            CHUNK_MAX - NOT_PACKET
         ));
     }
     if ethtool.large_receive_offload(name) {

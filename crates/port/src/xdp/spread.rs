@@ -1,8 +1,8 @@
 //! How a NIC spreads frames over its queues (receive side scaling), as far as the kernel knows.
 //!
 //! With several workers, a frame whose flow belongs to another worker is handed over, which costs a copy. If
-//! the NIC hashes by [`RSS_KEY`] and gives its queues the buckets in turn, weir spreads flows in the same way,
-//! and hardly a frame is handed over.
+//! the NIC hashes by [`RSS_KEY`] and gives its queues the buckets in turn, weir spreads flows in the same
+//! way, and hardly a frame is handed over.
 
 use super::ethtool::Ethtool;
 use packet::{RSS_KEY, RSS_KEY_BYTES};
