@@ -133,7 +133,22 @@ impl Reader<'_> {
         if node.is("per_entry") {
             return Some(Value::PerEntry);
         }
+        if node.is("per_flow") {
+            return Some(Value::PerFlow);
+        }
+        if let Kind::Map(_) = node.kind {
+            return self.learnt(node, report);
+        }
         constant(field, node, self.program, report).map(Value::Const)
+    }
+}
+
+impl Reader<'_> {
+    /// Reads `{ per_flow: field }`.
+    fn learnt(&self, node: &Node, report: &mut Report) -> Option<Value> {
+        let section = Section::of(node, &["per_flow"], report);
+        let from = section.need("per_flow", "the field that a flow learns the value from", report)?;
+        field_named(text(from, "a field", report)?, from.span, report).map(Value::Learnt)
     }
 }
 
@@ -215,9 +230,17 @@ pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
     json!({ "anyOf": [one, { "type": "array", "items": one }] })
 }
 
+/// Returns the schema of a value that a flow learns.
+fn learnt_schema(schema: &mut Schema) -> serde_json::Value {
+    let from = field_schema(schema);
+    json!({ "type": "object", "properties": { "per_flow": from }, "required": ["per_flow"],
+        "additionalProperties": false })
+}
+
 /// Returns the schema of a value of a field, or `per_entry`.
 fn number_schema(field: Field, schema: &mut Schema) -> serde_json::Value {
-    json!({ "anyOf": [value::schema(field, schema), { "enum": ["per_entry"] }] })
+    let words = json!({ "enum": ["per_entry", "per_flow"] });
+    json!({ "anyOf": [value::schema(field, schema), words, learnt_schema(schema)] })
 }
 
 fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
@@ -228,7 +251,8 @@ fn arguments(line: &Line, schema: &mut Schema) -> serde_json::Value {
             // The other arguments determine whether an address is IPv4 or IPv6.
             Slot::Number(_, like) if matches!(like.spec().bits, 32 | 128) => {
                 let both = [Field::Ipv4Src, Field::Ipv6Src].map(|field| value::schema(field, schema));
-                json!({ "anyOf": [both[0], both[1], { "enum": ["per_entry"] }] })
+                let words = json!({ "enum": ["per_entry", "per_flow"] });
+                json!({ "anyOf": [both[0], both[1], words, learnt_schema(schema)] })
             }
             Slot::Number(_, like) | Slot::Optional(_, like) | Slot::Hashed(_, like) => {
                 number_schema(*like, schema)

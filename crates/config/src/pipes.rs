@@ -8,12 +8,12 @@ use crate::key::{Key, Shape};
 use crate::lines::Lines;
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
-use crate::section::{Section, choice, list, named, pairs, text, words};
+use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, EntryList, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe, PipeId,
-    PipeKind, Program, SharedUse, Template,
+    Criterion, EntryList, FlowState, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe,
+    PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -30,6 +30,7 @@ const KEYS: &[Key] = crate::keys! {
         "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
     "owner": Shape::Words(|| words(&OwnedBy::WORDS)),
         "what of a flow's key says which worker it belongs to" or "both" only "flow";
+    "first": Shape::Boolean, "whether the first packet of a flow gives a delta" or "false" only "flow";
     "monitor": Shape::Map(MONITOR), "what is counted and metered";
     "action": action::SHAPE, "what is done to packets: a list of operations";
     "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";
@@ -47,6 +48,7 @@ const FILE: &[Key] = crate::keys! {
 const LEARN: &[Key] = crate::keys! {
     "pin": Shape::Name, "the group of which a flow keeps the target that it got first";
     "follow": Shape::Name, "the group whose buckets a flow follows";
+    "reverse": Shape::Boolean, "whether the answers to a flow are learnt with it" or "false";
 };
 const LEARNT: [(&str, Learn); 2] = [("nothing", Learn::Nothing), ("default", Learn::Default)];
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
@@ -57,6 +59,15 @@ const MONITOR: &[Key] = crate::keys! {
     "red": Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red" or "pass";
     "idle_timeout": Shape::Time,
         "how long an entry of the run time, or a flow, stays without a packet" or "never";
+    "timeouts": Shape::Map(TIMEOUTS), "how long a flow stays without a packet, by its state";
+};
+const TIMEOUTS: &[Key] = crate::keys! {
+    "single": Shape::Time, "one packet, not TCP" or "30 s";
+    "stream": Shape::Time, "more packets, not TCP" or "120 s";
+    "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "120 s";
+    "tcp_established": Shape::Time, "TCP: packets after the first" or "5 d";
+    "tcp_fin": Shape::Time, "TCP: a FIN" or "120 s";
+    "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];
 const LONG: &[Key] = crate::keys! {
@@ -160,6 +171,17 @@ fn each_entry(node: &Node, report: &mut Report, mut read: impl FnMut(&Node, &mut
     }
 }
 
+/// Reads `timeouts`; without them, `idle_timeout` is that of all states.
+fn flow_timeouts(section: &Section<'_>, idle_timeout_ns: u64, report: &mut Report) -> Timeouts {
+    let Some(node) = section.get("timeouts") else { return Timeouts::all(idle_timeout_ns) };
+    if section.get("idle_timeout").is_some() {
+        report.error(node.span, "`idle_timeout` or `timeouts`, not both");
+    }
+    let by_state = Section::read(node, TIMEOUTS, report);
+    let with = |all: Timeouts, state: FlowState| all.with(state, by_state.time(state.word(), report));
+    FlowState::ALL.into_iter().fold(Timeouts::CONNTRACK, with)
+}
+
 struct Reader<'a> {
     section: &'a Section<'a>,
     program: &'a Program,
@@ -175,7 +197,9 @@ impl Reader<'_> {
         match kind {
             PipeKind::Hash { .. } => PipeKind::Hash { input: self.hash(report), group: self.group(report) },
             PipeKind::Flow { .. } => {
-                PipeKind::Flow { key: self.key(report), learn: self.learn(report), idle_timeout_ns: 0 }
+                let (key, learn, first) =
+                    (self.key(report), self.learn(report), self.section.boolean("first", report));
+                PipeKind::Flow { key, learn, timeouts: Timeouts::NEVER, first, reverse: self.reverse(report) }
             }
             same => same.clone(),
         }
@@ -258,6 +282,14 @@ impl Reader<'_> {
             }
             (None, None) => Learn::Nothing,
         }
+    }
+
+    /// Reads `reverse` of `learn`, whose other keys are read by [`Reader::learn`].
+    fn reverse(&self, report: &mut Report) -> bool {
+        let node = self.section.get("learn").filter(|node| matches!(node.kind, Kind::Map(_)));
+        let reverse = node
+            .and_then(|node| pairs(node, &mut Report::default()).into_iter().find(|one| one.0 == "reverse"));
+        reverse.and_then(|(_, _, node)| boolean(node, "`reverse`", report)).unwrap_or_default()
     }
 
     fn matches(&self, report: &mut Report) -> Vec<Match> {
@@ -351,7 +383,7 @@ impl Reader<'_> {
         }
         let timeout = section.time("idle_timeout", report);
         match kind {
-            PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout,
+            PipeKind::Flow { timeouts, .. } => *timeouts = flow_timeouts(&section, timeout, report),
             _ => monitor.idle_timeout_ns = timeout,
         }
         monitor

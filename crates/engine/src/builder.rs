@@ -27,7 +27,7 @@
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupId, HashInput,
     Learn, Match, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy, Pipe, PipeId,
-    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Value,
+    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -457,7 +457,16 @@ impl Pipe {
     /// Creates a pipe with exact match on the flow key of the outer headers.
     #[must_use]
     pub fn flow(name: impl Into<String>, learn: Learn) -> Pipe {
-        Pipe::new(name, PipeKind::Flow { key: KeySource::Outer, learn, idle_timeout_ns: 0 })
+        Pipe::new(
+            name,
+            PipeKind::Flow {
+                key: KeySource::Outer,
+                learn,
+                timeouts: Timeouts::NEVER,
+                first: false,
+                reverse: false,
+            },
+        )
     }
 
     /// Creates a pipe with longest prefix match on a field.
@@ -553,12 +562,39 @@ impl Pipe {
         self
     }
 
+    /// Sets how long flows of a FLOW pipe may be idle in each state.
+    #[must_use]
+    pub fn timeouts(mut self, by_state: Timeouts) -> Pipe {
+        if let PipeKind::Flow { timeouts, .. } = &mut self.kind {
+            *timeouts = by_state;
+        }
+        self
+    }
+
+    /// Sets whether a FLOW pipe learns the answers to a flow with it.
+    #[must_use]
+    pub fn reverse(mut self, learns: bool) -> Pipe {
+        if let PipeKind::Flow { reverse, .. } = &mut self.kind {
+            *reverse = learns;
+        }
+        self
+    }
+
+    /// Sets whether the first packet of a flow of a FLOW pipe gives a delta.
+    #[must_use]
+    pub fn tell_first(mut self, tell: bool) -> Pipe {
+        if let PipeKind::Flow { first, .. } = &mut self.kind {
+            *first = tell;
+        }
+        self
+    }
+
     /// Sets how long flows of a FLOW pipe, or run-time entries of other pipes, may be idle before they are
     /// removed.
     #[must_use]
     pub fn idle_timeout_ns(mut self, timeout_ns: u64) -> Pipe {
         match &mut self.kind {
-            PipeKind::Flow { idle_timeout_ns, .. } => *idle_timeout_ns = timeout_ns,
+            PipeKind::Flow { timeouts, .. } => *timeouts = Timeouts::all(timeout_ns),
             _ => self.monitor.idle_timeout_ns = timeout_ns,
         }
         self

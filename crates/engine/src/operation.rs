@@ -54,6 +54,24 @@ pub enum Value {
     /// Given by each entry: the next of [`crate::program::Entry::values`], in the order of
     /// [`Operation::arguments`].
     PerEntry,
+    /// Given by each entry in the same way; a flow keeps the one with which it was learnt.
+    PerFlow,
+    /// What this field of the packet was that began the flow, before the action; 0 if it had none.
+    Learnt(Field),
+}
+
+impl Value {
+    /// Whether entries give it.
+    #[must_use]
+    pub fn is_given(self) -> bool {
+        matches!(self, Value::PerEntry | Value::PerFlow)
+    }
+
+    /// Whether flows keep it.
+    #[must_use]
+    pub fn is_kept(self) -> bool {
+        matches!(self, Value::PerFlow | Value::Learnt(_))
+    }
 }
 
 /// An argument of an operation.
@@ -373,7 +391,7 @@ pub fn places(operations: &[Operation]) -> Vec<Place> {
         let (word, keys) = (operation.word(), operation.form() == Form::Keys);
         let before = list.iter().rev().find(|place| keys && place.word == word);
         let occurrence = before.map_or(0, |place| place.occurrence + 1);
-        let own = operation.numbers().filter(|(_, value, _)| *value == Value::PerEntry);
+        let own = operation.numbers().filter(|(_, value, _)| value.is_given());
         list.extend(own.map(|(key, _, field)| Place { word, occurrence, key, field }));
     }
     list
@@ -427,7 +445,22 @@ impl Operation {
         let hash = if self.uses_hash() { Depth::L4 } else { Depth::L2 };
         let read = self.reads().map_or(Depth::L2, Field::depth);
         let written = self.writes().map_or(Depth::L2, write_depth);
-        self.own_depth().max(hash).max(read).max(written)
+        let learnt = self.learnt().map(Field::depth).max().unwrap_or_default();
+        self.own_depth().max(hash).max(read).max(written).max(learnt)
+    }
+
+    /// Iterates over the fields that its numbers are learnt from.
+    pub fn learnt(&self) -> impl Iterator<Item = Field> {
+        self.numbers().filter_map(|(_, value, _)| match value {
+            Value::Learnt(field) => Some(field),
+            Value::Const(_) | Value::PerEntry | Value::PerFlow => None,
+        })
+    }
+
+    /// Whether flows keep its numbers: all of them if they keep one.
+    #[must_use]
+    pub fn is_kept(&self) -> bool {
+        self.numbers().any(|(_, value, _)| value.is_kept())
     }
 
     /// Returns its shape: constants are zero, per-entry numbers stay.
@@ -437,7 +470,7 @@ impl Operation {
         for one in operation.arguments() {
             match one.slot {
                 Slot::Number(value, _) | Slot::Optional(Some(value), _) | Slot::Hashed(Some(value), _)
-                    if *value != Value::PerEntry =>
+                    if matches!(value, Value::Const(_)) =>
                 {
                     *value = Value::Const(0);
                 }

@@ -7,9 +7,10 @@
 pub use crate::entry_list::{Cursor, EntryList};
 pub use crate::operation::{Encap, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
-pub use crate::pipes::{HashInput, Learn, PipeKind};
+pub use crate::pipes::{HashInput, Learn, PipeKind, Timeouts};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
 use std::sync::Arc;
+pub use table::FlowState;
 pub use table::{MeterConfig, MeterSecond, MeterUnit};
 
 macro_rules! ids {
@@ -79,6 +80,8 @@ pub struct KeyUse {
     pub select: bool,
     /// To pick buckets for frames without a NIC's hash.
     pub select_unhashed: bool,
+    /// To follow the state of flows: the flags of TCP headers.
+    pub flags: bool,
 }
 
 /// A port, as the program knows it.
@@ -384,6 +387,7 @@ impl Program {
             table: all.table || one.table,
             select: all.select || one.select,
             select_unhashed: all.select_unhashed || one.select_unhashed,
+            flags: all.flags || one.flags,
         })
     }
 

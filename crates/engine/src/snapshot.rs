@@ -4,6 +4,7 @@
 use crate::change::EntryKey;
 use crate::program::GroupId;
 use packet::FlowKey;
+pub use table::FlowState;
 
 /// Numbers of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,6 +195,8 @@ pub struct FlowSnapshot {
     pub first_ms: u32,
     /// When its last packet arrived, in milliseconds.
     pub last_ms: u32,
+    /// What has been seen of it, if timeouts depend on that.
+    pub state: Option<FlowState>,
 }
 
 /// The decision in a FLOW entry.

@@ -5,7 +5,7 @@ mod support;
 use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::Engine;
 use engine::change::{Change, EntryKey};
-use engine::program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Value};
+use engine::program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Timeouts, Value};
 use engine::snapshot::Snapshot;
 use packet::Field;
 use support::{Bench, SECRET, start, udp};
@@ -15,8 +15,8 @@ fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
     for pipe in &mut program.pipes {
         pipe.monitor.idle_timeout_ns = 0;
-        if let PipeKind::Flow { idle_timeout_ns, .. } = &mut pipe.kind {
-            *idle_timeout_ns = 0;
+        if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
+            *timeouts = Timeouts::NEVER;
         }
     }
     let mut bench = Bench::new(&program);

@@ -9,7 +9,7 @@ use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target,
+    MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Timeouts,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -435,8 +435,8 @@ fn grown(random: &mut Random) -> Bench {
     let mut program = program(random);
     for pipe in &mut program.pipes {
         pipe.monitor.idle_timeout_ns = 0;
-        if let PipeKind::Flow { idle_timeout_ns, .. } = &mut pipe.kind {
-            *idle_timeout_ns = 0;
+        if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
+            *timeouts = Timeouts::NEVER;
         }
     }
     let mut bench = Bench::new(&program);
@@ -643,8 +643,13 @@ fn by_port_name(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Vec<S
 fn both_kinds_of_key_survive_with_their_secret() {
     // Rows are placed by a secret hash; with another secret an heir would not find the flows it inherited.
     let mut program = pinning(16, &["x"]);
-    program.pipes[0].kind =
-        PipeKind::Flow { key: KeySource::Inner, learn: Learn::Pin(GroupId(0)), idle_timeout_ns: 0 };
+    program.pipes[0].kind = PipeKind::Flow {
+        key: KeySource::Inner,
+        learn: Learn::Pin(GroupId(0)),
+        timeouts: Timeouts::NEVER,
+        first: false,
+        reverse: false,
+    };
     let mut bench = Bench::new(&program);
     bench.frame(PortId(0), &udp(7, 53));
     let mut heir = Engine::new(&program, SECRET).unwrap();

@@ -1,8 +1,8 @@
 //! What a flow has counted: the record that leaves the table, and one cache line.
 //!
-//! A delta names its flow, and what the flow was decided for, by numbers that last: the pipe and the target of
-//! a generation of the program, never a row, which may be another flow's when the delta is read. Counters of
-//! a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
+//! A delta names its flow, and what the flow was decided for, by numbers that last: the pipe and the target
+//! of a generation of the program, never a row, which may be another flow's when the delta is read. Counters
+//! of a row are narrow enough for it, so a fast flow gives a delta about every minute ([`PACKETS_MAX`],
 //! [`BYTES_MAX`]).
 
 use packet::FlowKey;

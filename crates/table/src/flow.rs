@@ -13,7 +13,9 @@
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
+use crate::state::{FlowState, Seen};
 use crate::store::{Record, Store, same};
+use crate::sweep::{Fate, Visitor};
 use crate::{Full, InsertError};
 use packet::{Bits, FlowKey};
 
@@ -68,26 +70,6 @@ pub enum Counted {
     No,
 }
 
-/// What a sweep does with a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
-    /// It stays as it is.
-    Stays,
-    /// It leaves the table.
-    Goes(DeltaReason),
-    /// It gives its counts and starts anew.
-    Restarts(DeltaReason),
-}
-
-/// Visits the flows of a table, see [`FlowTable::sweep`].
-pub trait Visitor {
-    /// Returns what to do with a flow.
-    fn judge(&self, flow: &Flow) -> Fate;
-
-    /// Accepts the counts of a flow that goes or restarts, or refuses them; then the flow stays.
-    fn accept(&mut self, flow: &Flow, fate: Fate) -> bool;
-}
-
 /// A row of the flow table: one cache line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
@@ -99,13 +81,26 @@ pub struct Flow {
     packets: u32,
     bytes_low: u32,
     bytes_high: u8,
+    state: FlowState,
+    /// Whether its first packet has been told.
+    told: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
 
 impl Flow {
     fn new(key: FlowKey, decision: u32, now: u32) -> Flow {
-        Flow { key, decision, first: now, last: now, packets: 0, bytes_low: 0, bytes_high: 0 }
+        Flow {
+            key,
+            decision,
+            first: now,
+            last: now,
+            packets: 0,
+            bytes_low: 0,
+            bytes_high: 0,
+            state: FlowState::Single,
+            told: false,
+        }
     }
 
     /// Returns the key.
@@ -158,6 +153,18 @@ impl Flow {
         if idle < FUTURE { idle } else { 0 }
     }
 
+    /// What has been seen of it, if that is followed ([`FlowTable::see`]).
+    #[inline]
+    #[must_use]
+    pub fn state(&self) -> FlowState {
+        self.state
+    }
+
+    /// Returns a delta without counts, which says that the flow is there.
+    pub fn first_delta(&self, of: Belonging) -> FlowDelta {
+        FlowDelta::new(self.key, (0, 0), (self.first, self.last), of, DeltaReason::First)
+    }
+
     /// Returns its counts as a delta.
     pub fn delta(&self, of: Belonging, reason: DeltaReason) -> FlowDelta {
         FlowDelta::new(self.key, (self.packets(), self.bytes()), (self.first, self.last), of, reason)
@@ -176,6 +183,12 @@ impl Flow {
     #[inline(always)]
     fn is_high(&self) -> bool {
         self.packets >> 31 != 0 || self.bytes_high >> 7 != 0
+    }
+
+    /// Begins anew, as another flow with the same key.
+    fn begin(&mut self, now: u32) {
+        (self.first, self.last) = (now, now);
+        (self.state, self.told) = (FlowState::Single, false);
     }
 
     fn restart(&mut self, now: u32) {
@@ -321,6 +334,22 @@ impl FlowTable {
         if flow.is_high() { Counted::High } else { Counted::Yes }
     }
 
+    /// Follows the state of a flow. Before its packet is counted.
+    #[inline]
+    pub fn see(&mut self, row: u32, seen: Seen) {
+        if let Some(flow) = self.live_mut(row) {
+            flow.state = flow.state.after(seen, flow.packets == 0);
+        }
+    }
+
+    /// Passes a flow to a sink whose first packet has not been told, until the sink accepts it.
+    #[inline]
+    pub fn tell(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
+        if let Some(flow) = self.live_mut(row).filter(|flow| !flow.told) {
+            flow.told = sink(flow);
+        }
+    }
+
     /// Passes a flow's counts to a sink; if it accepts, the flow's counters restart. Returns whether it did.
     pub fn give(&mut self, row: u32, now: u32, sink: impl FnOnce(&Flow) -> bool) -> bool {
         let given = self.live_mut(row).filter(|flow| sink(flow));
@@ -371,7 +400,7 @@ impl FlowTable {
                 Fate::Stays => true,
                 fate @ Fate::Restarts(_) => {
                     let done = self.give(row, now, |flow| visitor.accept(flow, fate));
-                    self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.last = now);
+                    self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.begin(now));
                     done
                 }
                 fate @ Fate::Goes(_) => {

@@ -29,17 +29,21 @@ pub mod lpm;
 pub mod meter;
 mod mix;
 pub mod small;
+pub mod state;
 mod store;
+pub mod sweep;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
-pub use flow::{Counted, Decision, Fate, Flow, FlowTable, Visitor};
+pub use flow::{Counted, Decision, Flow, FlowTable};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
 pub use small::Small;
+pub use state::{FlowState, Seen};
+pub use sweep::{Fate, Visitor};
 
 use thiserror::Error;
 

@@ -9,10 +9,30 @@ use ::apps::lb::xenoflow;
 use ::config::Frames;
 use engine::change::EntryKey;
 use engine::program::{
-    AppId, Criterion, EntryMatch, Fill, Forward, HashInput, Operation, PipeId, PipeKind, PortId, Value,
+    AppId, Criterion, EntryMatch, Fill, FlowState, Forward, HashInput, Operation, PipeId, PipeKind, PortId,
+    Timeouts, Value,
 };
 use packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
 use proptest::prelude::*;
+
+#[test]
+fn timeouts_by_state_have_the_defaults_of_connection_tracking() {
+    let program = |monitor: &str| {
+        let text = format!(
+            "ports: {{ p0: {{ mem: }} }}\nroot: f\npipes:\n  f: {{ type: flow, learn: default, \
+             monitor: {monitor}, forward: p0, miss: drop, entries: [{{ match: default }}] }}\n"
+        );
+        plan(&text).program.pipes.remove(0).kind
+    };
+    let timeouts = |monitor: &str| match program(monitor) {
+        PipeKind::Flow { timeouts, .. } => timeouts,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(timeouts("{ timeouts: {} }"), Timeouts::CONNTRACK);
+    let given = Timeouts::CONNTRACK.with(FlowState::TcpEstablished, 900_000_000_000);
+    assert_eq!(timeouts("{ timeouts: { tcp_established: 15m } }"), given);
+    assert_eq!(timeouts("{ idle_timeout: 15m }"), Timeouts::all(900_000_000_000));
+}
 
 /// The examples that users start from.
 const EXAMPLES: [&str; 12] = [
@@ -124,7 +144,9 @@ fn everything_becomes_what_it_says() {
         (a.rehash, a.forward, first.forward),
         (true, Forward::PerEntry, Some(Forward::Pipe(PipeId(1))))
     );
-    assert!(matches!(b.kind, PipeKind::Flow { key: KeySource::Inner, idle_timeout_ns: 30_000_000_000, .. }));
+    let wanted = Timeouts::all(30_000_000_000);
+    let inner = KeySource::Inner;
+    assert!(matches!(b.kind, PipeKind::Flow { key, timeouts, .. } if key == inner && timeouts == wanted));
     let third = b.entries.iter().nth(2).unwrap();
     assert!(matches!(third.matches[..], [EntryMatch::Flow(key)] if key.vni() == Some(3)));
     assert_eq!(b2.matches[0].criterion, Criterion::Const { value: 1, mask: 0xffff });

@@ -389,7 +389,7 @@ impl Daemon {
                     json!({
                         "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
                         "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
-                            "last_ms": flow.last_ms,
+                            "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
                     })
                 }));
             }
@@ -499,7 +499,10 @@ fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
 
 /// Flow deltas by reason.
 fn deltas_json(read: &Totals) -> Value {
-    let one = |(reason, sum): (DeltaReason, &Sum)| json!({ "reason": reason.word(), "deltas": sum.deltas, "packets": sum.packets, "bytes": sum.bytes });
+    let one = |(reason, sum): (DeltaReason, &Sum)| {
+        let Sum { deltas, packets, bytes } = *sum;
+        json!({ "reason": reason.word(), "deltas": deltas, "packets": packets, "bytes": bytes })
+    };
     DeltaReason::ALL.into_iter().zip(read).map(one).collect()
 }
 

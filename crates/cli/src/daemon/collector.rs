@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Deltas that fit between a worker and the collector: a mebibyte, and 10 ms at 1.6 million deltas per second.
+/// Deltas that fit between a worker and the collector: a mebibyte, and 10 ms at 1.6 million deltas a second.
 pub const RING: usize = 16_384;
 
 /// The shortest and the longest pause when there is nothing to read. A wake-up every 64 ms costs nothing that

@@ -21,10 +21,12 @@ impl FlowSource for LiveFlows<'_> {
         answers.into_iter().flatten().next()
     }
 
-    fn is_full(&self, pipe: PipeId) -> bool {
+    fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
         let capacity = self.0.plan.program.pipes[pipe.index()].capacity as usize;
         let reports = self.0.reports().unwrap_or_default();
-        reports.iter().any(|report| report.pipes.get(pipe.index()).is_some_and(|pipe| pipe.flows >= capacity))
+        let held =
+            |report: &engine::worker::Report| report.pipes.get(pipe.index()).map_or(0, |pipe| pipe.flows);
+        reports.iter().all(|report| held(report) + flows <= capacity)
     }
 }
 

@@ -125,10 +125,10 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
     }
     daemon.systemd.stopping();
     let (ledger, balanced, flows) = daemon.stop()?;
-    info!("{}", farewell(&ledger, balanced));
     if let Some(words) = flows {
         info!("{words}");
     }
+    info!("{}", farewell(&ledger, balanced));
     Ok(())
 }
 

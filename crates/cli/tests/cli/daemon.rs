@@ -39,6 +39,7 @@ fn everything_is_shown_for_people_and_programs() {
         ("entries", &["{ match: { ipv4.src: 0.0.0.1 }", "run_time"]),
         ("backends", &["none"]),
         ("flows", &["udp 192.0.2.3:1000 > 10.0.0.53:53", "live", "pinned to b"]),
+        ("deltas", &["aged", "stopped", "met", "unflowed", "lost"]),
         ("groups", &["web", "b1"]),
         ("counters", &["even", "odd"]),
         ("drops", &["miss", "No entry of a pipe matched"]),
@@ -308,6 +309,32 @@ fn what_is_no_socket_is_left_alone() {
     let said = weir(folder.path(), &["run", "weir.yaml", "--socket", "precious.txt"]);
     said.refused(1, &["precious.txt"]);
     assert_eq!(std::fs::read_to_string(folder.file("precious.txt")).unwrap(), "my novel");
+}
+
+#[test]
+fn flows_give_their_counts_to_the_collector_when_they_end() {
+    let learn = "learn: { pin: web }\n";
+    let aging = format!("{learn}    monitor: {{ idle_timeout: 20ms }}\n");
+    let mut daemon = Daemon::start(&program().replace(learn, &aging));
+    daemon.receive(&[EVEN, ODD, ODD]);
+    daemon.wait_for("the deltas of idle flows", |daemon| daemon.show("deltas")[0]["packets"] == 3);
+    let account = &daemon.weir(&["show", "deltas", "--json"]).good().json()["flow_account"];
+    let counts = ["met", "live", "deltas", "waiting", "lost"].map(|name| account[name].clone());
+    assert_eq!(counts, [3, 0, 3, 0, 0].map(Value::from), "{account}");
+    assert_eq!(daemon.show("deltas")[0]["reason"], "aged");
+    drop(daemon.weir(&["stop"]).good());
+    assert_eq!(daemon.end().code(), Some(0));
+    assert!(daemon.log().contains("flows: 3 packets in "), "{}", daemon.log());
+    assert!(daemon.log().contains("deltas; none lost"), "{}", daemon.log());
+}
+
+#[test]
+fn live_flows_give_their_counts_when_the_daemon_stops() {
+    let mut daemon = Daemon::start(&program());
+    daemon.receive(&[EVEN, ODD, ODD]);
+    drop(daemon.weir(&["stop"]).good());
+    assert_eq!(daemon.end().code(), Some(0));
+    assert!(daemon.log().contains("flows: 3 packets in 2 deltas; none lost"), "{}", daemon.log());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::pools::value;
 use super::programs::read_field;
 use crate::operation::{OPERATIONS, Operation, Slot, Stage, Value};
 use crate::program::Template;
-use packet::{Access, Field};
+use packet::{Access, Field, Source};
 
 /// Numbers of operations of a stage that an action may have, of which one is picked.
 fn counts(stage: Stage) -> &'static [usize] {
@@ -16,32 +16,38 @@ fn counts(stage: Stage) -> &'static [usize] {
 }
 
 /// Generates an action in the fixed order.
-pub(super) fn template(random: &mut Random, number: usize) -> Template {
+pub(super) fn template(random: &mut Random, number: usize, flows: Flows) -> Template {
     let mut operations = Vec::new();
     for stage in [Stage::Decap, Stage::PopVlan, Stage::Rewrite, Stage::PushVlan, Stage::Encap] {
         let all: Vec<Operation> =
             OPERATIONS.iter().map(|line| line.blank).filter(|blank| blank.stage() == stage).collect();
         for _ in 0..random.pick(counts(stage)) {
             let blank = random.pick(&all);
-            operations.push(operation(random, blank));
+            operations.push(operation(random, blank, flows));
         }
     }
     Template { name: format!("action{number}"), operations }
 }
 
 /// Generates an operation with random arguments. Fields come before numbers that could be read as fields.
-fn operation(random: &mut Random, mut operation: Operation) -> Operation {
+fn operation(random: &mut Random, mut operation: Operation, flows: Flows) -> Operation {
+    if flows == Flows::Answered
+        && let Operation::Add(field, _) | Operation::Copy { to: field, .. } = &operation
+    {
+        let value = number(random, *field, flows);
+        operation = Operation::Set(*field, value);
+    }
     for at in 0..operation.arguments().len() {
         let argument = &mut operation.arguments()[at];
         let needed = argument.needed;
         match &mut argument.slot {
-            Slot::Number(value, like) => **value = number(random, *like),
+            Slot::Number(value, like) => **value = number(random, *like, flows),
             Slot::Optional(value, like) => {
-                **value = (needed || random.percent(50)).then(|| number(random, *like));
+                **value = (needed || random.percent(50)).then(|| number(random, *like, flows));
             }
             Slot::Copied(copied, like) => **copied = random.percent(60).then(|| value(random, *like) as u8),
             Slot::Either(either, _) => **either = random.percent(50),
-            Slot::Hashed(value, like) => **value = random.percent(40).then(|| number(random, *like)),
+            Slot::Hashed(value, like) => **value = random.percent(40).then(|| number(random, *like, flows)),
             Slot::Read(field) => **field = read_field(random),
             Slot::Written(field) | Slot::Changed(field) => **field = written_field(random),
             Slot::OneOf(value, of) => **value = random.pick(of),
@@ -67,8 +73,31 @@ fn written_field(random: &mut Random) -> Field {
     if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }
 }
 
-fn number(random: &mut Random, like: Field) -> Value {
+/// What the flows of a pipe may keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Flows {
+    /// Nothing: it is no FLOW pipe, or follows.
+    None,
+    /// Values of its actions.
+    Kept,
+    /// The same, and answers are learnt: the action sets addresses and ports, and does not compute them.
+    Answered,
+}
+
+/// Picks a field that a flow may learn a number of this field from.
+fn learnt_field(random: &mut Random, like: Field) -> Field {
+    loop {
+        let field = if random.percent(60) { read_field(random) } else { written_field(random) };
+        if matches!(field.spec().source, Source::Frame(_)) && field.spec().bits <= like.spec().bits {
+            return field;
+        }
+    }
+}
+
+fn number(random: &mut Random, like: Field, flows: Flows) -> Value {
     match random.below(10) {
+        0..2 if flows != Flows::None => Value::PerFlow,
+        2..4 if flows != Flows::None => Value::Learnt(learnt_field(random, like)),
         0..5 => Value::PerEntry,
         5 => Value::Const(like.max()),
         _ => Value::Const(value(random, like)),

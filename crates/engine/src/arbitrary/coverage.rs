@@ -5,7 +5,7 @@ use crate::interpreter::Walk;
 use crate::interpreter::trace::{
     Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step,
 };
-use crate::operation::OPERATIONS;
+use crate::operation::{OPERATIONS, Value};
 use crate::program::{
     Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
 };
@@ -54,7 +54,7 @@ const KINDS: &str = "
     match:any match:any:absent hash:select hash:fields hash:rss:taken hash:rss:absent
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
-    flow:nothing:unknown flow:own flow:no_key
+    flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
     forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
@@ -231,6 +231,7 @@ impl Coverage {
             self.flow(pipe, flow, &step.lookup);
         }
         self.monitored(program, pipe, step);
+        self.kept(pipe, step);
         for done in &step.operations {
             let failed = matches!(done.change, Done::Failed(_));
             let verb = if failed { "fail" } else { "do" };
@@ -328,6 +329,7 @@ impl Coverage {
         let name = match (flow.key, flow.known) {
             (None, _) => "flow:no_key".to_string(),
             (_, Known::Found(FlowDecision::Own)) => "flow:own".to_string(),
+            (_, Known::Found(FlowDecision::Default)) if learn == "pin" => "flow:answers".to_string(),
             (_, Known::Found(_)) => format!("flow:{learn}:found"),
             (_, Known::Learnt(_)) => format!("flow:{learn}:learnt"),
             (_, Known::Full(_)) => format!("flow:{learn}:full"),
@@ -335,6 +337,24 @@ impl Coverage {
             (_, Known::No) => format!("flow:{learn}:unknown"),
         };
         self.meet(&name);
+    }
+
+    /// Meets what a known flow keeps of its entry's action.
+    fn kept(&mut self, pipe: &Pipe, step: &Step) {
+        if !matches!(&step.flow, Some(FlowMet { known: Known::Found(_), .. })) {
+            return;
+        }
+        let Lookup::Hit(hit) = &step.lookup else { return };
+        let template = pipe.templates.iter().find(|template| template.name == hit.template);
+        for operation in template.iter().flat_map(|template| &template.operations) {
+            for (_, value, _) in operation.numbers() {
+                match value {
+                    Value::PerFlow => self.meet("kept:per_flow"),
+                    Value::Learnt(_) => self.meet("kept:learnt"),
+                    Value::Const(_) | Value::PerEntry => {}
+                }
+            }
+        }
     }
 
     fn monitored(&mut self, program: &Program, pipe: &Pipe, step: &Step) {

@@ -49,7 +49,11 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
     };
     match pipe.kind {
         PipeKind::Hash { group, .. } => rows(group),
-        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => rows(group),
+        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), reverse, .. } => {
+            let mut all: Vec<EntryMatch> = rows(group);
+            all.extend(reverse.then_some(EntryMatch::Default));
+            all
+        }
         PipeKind::Flow { learn: Learn::Default, .. } => vec![EntryMatch::Default],
         _ => Vec::new(),
     }

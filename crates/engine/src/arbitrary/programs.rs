@@ -1,13 +1,13 @@
 //! Random programs: one to eight pipes of all types, each forwarding to later ones only.
 
 use super::Random;
-use super::actions::template;
+use super::actions::{Flows, template};
 use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
-    AppId, CounterId, Criterion, Fill, Forward, Group, GroupId, HashInput, Learn, Match, MeterConfig,
-    MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe, PipeId, PipeKind,
-    PortDeclaration, PortId, Program, SharedUse, Target,
+    AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupId, HashInput, Learn, Match,
+    MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe, PipeId,
+    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
 
@@ -143,7 +143,13 @@ struct Maker {
 impl Maker {
     fn pipe(&mut self, random: &mut Random, at: usize) -> Pipe {
         let kind = self.kind(random);
-        let templates: Vec<_> = (0..random.between(1, 3)).map(|number| template(random, number)).collect();
+        let flows = match kind {
+            PipeKind::Flow { reverse: true, .. } => Flows::Answered,
+            _ if kind.keeps_values() => Flows::Kept,
+            _ => Flows::None,
+        };
+        let templates: Vec<_> =
+            (0..random.between(1, 3)).map(|number| template(random, number, flows)).collect();
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
@@ -191,8 +197,15 @@ impl Maker {
                     (3, Some(group)) => Learn::Follow(group),
                     _ => Learn::Default,
                 };
-                let idle_timeout_ns = random.pick(&[0, 1_000, 5_000_000, 100_000_000]);
-                PipeKind::Flow { key: source, learn, idle_timeout_ns }
+                let pins = source == KeySource::Outer && matches!(learn, Learn::Pin(_));
+                let reverse = pins && random.percent(60);
+                PipeKind::Flow {
+                    key: source,
+                    learn,
+                    timeouts: timeouts(random),
+                    first: random.percent(30),
+                    reverse,
+                }
             }
             (3, _) => PipeKind::Lpm,
             (4, _) => PipeKind::Acl,
@@ -218,6 +231,18 @@ impl Maker {
         let idle_timeout_ns = random.pick(&[0, 0, 1, 3_000_000, 150_000_000]);
         Monitor { counter, meter, drop_red: random.percent(25), idle_timeout_ns }
     }
+}
+
+/// Timeouts of flows, by state half of the time.
+fn timeouts(random: &mut Random) -> Timeouts {
+    let one = |random: &mut Random| random.pick(&[0, 1_000, 5_000_000, 100_000_000]);
+    let mut timeouts = Timeouts::all(one(random));
+    if random.percent(50) {
+        for state in FlowState::ALL {
+            timeouts = timeouts.with(state, one(random));
+        }
+    }
+    timeouts
 }
 
 /// A field to hash or copy; a port has a name and no number.

@@ -60,10 +60,8 @@ impl Engine {
         self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
             // From where the last breath stopped to the last row, and then from the first.
-            for _ in 0..2 {
-                pipe.age_flows(u32::MAX, now_ms);
-                pipe.age_entries(u32::MAX, now_ms);
-            }
+            (0..2).for_each(|_| pipe.age_flows(u32::MAX, now_ms));
+            (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms));
         }
         self.clear_removed();
     }

@@ -12,6 +12,9 @@ use crate::worker::PipeReport;
 /// so the sweep goes on behind them.
 const REMOVED_MAX: u32 = 64;
 
+/// Why an entry of a pipe whose flows keep values cannot get another action.
+pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
+
 impl CompiledPipe {
     /// Inserts an entry that fits the pipe.
     ///
@@ -37,6 +40,12 @@ impl CompiledPipe {
     /// There is no such entry.
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
         let at = self.table.find(&EntryKey::of(entry)).ok_or_else(|| self.not_found())?;
+        if let Some(flows) = self.table.flows_mut() {
+            if !flows.admits_template(at, entry.template) {
+                return Err(self.refused(Refusal::Unfit(OTHER_ACTION.into())));
+            }
+            flows.set_entry(at, entry);
+        }
         let action = self.actions.intern(entry, &self.wide, &self.plans);
         let row = self.row_mut(at);
         let old = row.action();
@@ -170,8 +179,8 @@ impl CompiledPipe {
 
     /// Iterates over the timeouts of its flows and run-time entries.
     pub fn timeouts_ms(&self) -> impl Iterator<Item = u32> {
-        let flows = self.table.flows().map_or(0, Flows::timeout_ms);
-        [self.idle_timeout_ms, flows].into_iter().filter(|timeout| *timeout != 0)
+        let flows = self.table.flows().map(Flows::timeouts_ms).into_iter().flatten();
+        flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
     fn not_found(&self) -> ChangeError {

@@ -18,7 +18,7 @@ pub(crate) mod packets;
 mod pipe;
 mod report;
 pub(crate) mod rows;
-mod steps;
+pub(crate) mod steps;
 mod succession;
 mod swap;
 mod tees;

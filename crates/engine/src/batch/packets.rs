@@ -2,9 +2,10 @@
 
 use crate::program::{KeyUse, PortId};
 use packet::{
-    Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, LevelLayers, SelectIpv4, TableHash,
-    TunnelPorts, parse_into, select_hash,
+    Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, SelectIpv4,
+    TableHash, TunnelPorts, parse_into, select_hash,
 };
+use table::Seen;
 
 /// Below this number packets are hashed one by one.
 const LANES_MIN: u32 = 16;
@@ -34,6 +35,8 @@ pub struct Keys {
     pub table: [u64; 64],
     pub select: [u64; 64],
     pub known: u64,
+    /// What the TCP headers behind the keys say, if that is used.
+    pub seen: [Seen; 64],
     /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
     ipv4: [[u64; 64]; 2],
     pub uses: KeyUse,
@@ -59,6 +62,7 @@ impl Keys {
             table: [0; 64],
             select: [0; 64],
             known: 0,
+            seen: [Seen::NO_TCP; 64],
             ipv4: [[0; 64]; 2],
             uses,
             source,
@@ -76,7 +80,7 @@ impl Keys {
         reading: &Reading,
         ahead: impl Fn(KeySource, u64),
     ) {
-        let KeyUse { table, select, select_unhashed } = self.uses;
+        let KeyUse { table, select, select_unhashed, flags } = self.uses;
         // What is needed only for frames without a NIC hash is not made for the others.
         let list = match (table || select, select_unhashed) {
             (true, _) => list,
@@ -100,6 +104,11 @@ impl Keys {
             }
         }
         self.known = self.known & !list | usual | known;
+        if flags {
+            for slot in Bits(usual | known) {
+                self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
+            }
+        }
         if table {
             for slot in Bits(usual | known) {
                 self.table[slot] = reading.hash.hash(&self.key[slot].0);
@@ -143,6 +152,18 @@ impl Keys {
 /// The frames of `list` that arrived without a NIC hash.
 fn unhashed(batch: &Batch, list: u64) -> u64 {
     Bits(list).fold(0, |unhashed, slot| unhashed | u64::from(batch.frame(slot).hash() == 0) << slot)
+}
+
+/// What the TCP header says that belongs to a packet's key.
+fn seen(bytes: &[u8], headers: &Headers, source: KeySource) -> Seen {
+    let inner = headers.inner();
+    let is_inside = |layer| inner.layers.has(layer);
+    let level = match source {
+        KeySource::Inner if is_inside(Layer::Ipv4) || is_inside(Layer::Ipv6) => inner,
+        _ => headers.outer(),
+    };
+    let flags = level.layers.has(Layer::Tcp).then(|| bytes.get(level.at(Base::L4) + 13)).flatten();
+    flags.map_or(Seen::NO_TCP, |flags| Seen::flags(*flags))
 }
 
 /// What selects for a packet without IP: both MAC addresses and the EtherType.

@@ -4,6 +4,7 @@ use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{ActionOf, ActionRow, Rows};
 use crate::batch::steps::Site;
+use crate::pipes::flow::Flows;
 use crate::pipes::table::{Hits, Lookup, with_rows};
 use crate::program::Forward;
 use crate::snapshot::Count;
@@ -112,15 +113,16 @@ impl CompiledPipe {
         let mut site = Site { batch, packets, action: actions, reading };
         let mut fail = |slot, reason| outcome.drop(slot, reason);
         let template = |action: u32| usize::from(self.actions.rows[action as usize].template);
+        let kept = self.table.flows().and_then(Flows::kept);
         let only = if self.plans.len() == 1 { Some(0) } else { actions.same().map(template) };
         if let Some(only) = only {
-            return self.plans[only].run(&mut site, &self.actions, hits, &mut fail);
+            return self.plans[only].run(&mut site, (&self.actions, kept), hits, &mut fail);
         }
         let mut done = 0;
         for (at, plan) in self.plans.iter().enumerate() {
             let named = |slot: &usize| template(actions.of(*slot)) == at;
             let list = Bits(hits).filter(named).fold(0, |list, slot| list | 1 << slot);
-            done |= plan.run(&mut site, &self.actions, list, &mut fail);
+            done |= plan.run(&mut site, (&self.actions, kept), list, &mut fail);
         }
         done
     }

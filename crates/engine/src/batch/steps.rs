@@ -13,7 +13,21 @@ use packet::{
     TunnelKind, TunnelPorts,
 };
 
-/// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row.
+/// The most bytes that the values of one operation are laid out in: the outer headers of a tunnel, which are
+/// at most 14 of Ethernet, 40 of IPv6, 8 of UDP and 16 of the tunnel.
+const LAID_OUT_MAX: usize = 128;
+
+/// Whose values a step uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// Those of the entry that the packet hits.
+    Entry,
+    /// Those that the packet's flow keeps.
+    Flow,
+}
+
+/// One compiled step. The number beside it in [`Plan`] is where its value lies in an action row, or in what a
+/// flow keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Step {
     Decap(TunnelKind),
@@ -47,10 +61,12 @@ struct Target {
 /// A compiled template.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    steps: Vec<(Step, usize)>,
-    fills: Vec<(Fill, usize)>,
+    steps: Vec<(Step, Whose, usize)>,
+    fills: Vec<(Fill, Whose, usize)>,
     /// Bytes of values an action row needs.
     pub stride: usize,
+    /// Bytes of values a flow keeps.
+    pub flow_stride: usize,
 }
 
 /// How an operation's values are laid out in an action row.
@@ -71,7 +87,7 @@ impl Plan {
         let mut before = None;
         for operation in &template.operations {
             if needs_headers(before, operation) {
-                plan.steps.push((Step::FindHeaders, 0));
+                plan.steps.push((Step::FindHeaders, Whose::Entry, 0));
             }
             plan.push(operation, ports);
             before = Some(operation);
@@ -81,29 +97,31 @@ impl Plan {
     }
 
     fn push(&mut self, operation: &Operation, ports: &TunnelPorts) {
+        let whose = if operation.is_kept() { Whose::Flow } else { Whose::Entry };
         match *operation {
-            Operation::Decap(kind) => self.steps.push((Step::Decap(kind), 0)),
-            Operation::PopVlan => self.steps.push((Step::PopVlan, 0)),
-            Operation::Set(field, value) => self.set(field, value),
+            Operation::Decap(kind) => self.bare(Step::Decap(kind)),
+            Operation::PopVlan => self.bare(Step::PopVlan),
+            Operation::Set(field, value) => self.set(whose, field, value),
             Operation::Add(field, value) => {
                 let step = Step::Add(Target::new(field), KeyPlan::unpacked(&[(field, u128::MAX)]));
-                self.with_value(step, Fill::Number { value, bytes: 16 });
+                self.with_value(whose, step, Fill::Number { value, bytes: 16 });
             }
             Operation::Copy { from, to } => {
                 let step = Step::Copy(Target::new(to), KeyPlan::unpacked(&[(from, u128::MAX)]));
-                self.steps.push((step, 0));
+                self.bare(step);
             }
-            Operation::DecrementTtl => self.steps.push((Step::DecrementTtl, 0)),
+            Operation::DecrementTtl => self.bare(Step::DecrementTtl),
             Operation::PushVlan { tpid, vid, pcp } => {
-                self.with_value(Step::PushVlan, Fill::Tag { tpid, vid, pcp })
+                self.with_value(whose, Step::PushVlan, Fill::Tag { tpid, vid, pcp })
             }
             Operation::Encap(encap) => {
-                self.with_value(Step::Encap(Encapsulation::new(&encap)), Fill::Outer(encap, *ports));
+                let step = Step::Encap(Encapsulation::new(&encap));
+                self.with_value(whose, step, Fill::Outer(encap, *ports));
             }
         }
     }
 
-    fn set(&mut self, field: Field, value: Value) {
+    fn set(&mut self, whose: Whose, field: Field, value: Value) {
         let spec = field.spec();
         let (step, bytes) = match field {
             Field::EthDst => (Step::Mac(0), 6),
@@ -115,21 +133,31 @@ impl Plan {
             }
             _ => (Step::Set(Target::new(field)), 16),
         };
-        self.with_value(step, Fill::Number { value, bytes });
+        self.with_value(whose, step, Fill::Number { value, bytes });
     }
 
-    fn with_value(&mut self, step: Step, fill: Fill) {
-        self.steps.push((step, self.stride));
-        self.fills.push((fill, self.stride));
-        self.stride += fill.bytes();
+    /// Adds a step without values.
+    fn bare(&mut self, step: Step) {
+        self.steps.push((step, Whose::Entry, 0));
+    }
+
+    fn with_value(&mut self, whose: Whose, step: Step, fill: Fill) {
+        let stride = match whose {
+            Whose::Entry => &mut self.stride,
+            Whose::Flow => &mut self.flow_stride,
+        };
+        self.steps.push((step, whose, *stride));
+        self.fills.push((fill, whose, *stride));
+        *stride += fill.bytes();
     }
 
     /// Destination and source set one behind the other become one copy of twelve bytes.
     fn join_macs(&mut self) {
-        let pair = |steps: &[(Step, usize)]| {
-            steps
-                .windows(2)
-                .position(|two| two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1 + 6))
+        let pair = |steps: &[(Step, Whose, usize)]| {
+            let joint = |two: &[(Step, Whose, usize)]| {
+                two[0].0 == Step::Mac(0) && two[1] == (Step::Mac(6), two[0].1, two[0].2 + 6)
+            };
+            steps.windows(2).position(joint)
         };
         while let Some(at) = pair(&self.steps) {
             self.steps[at].0 = Step::Macs;
@@ -139,13 +167,27 @@ impl Plan {
 
     /// Lays out an entry's values (`own`, in order) as the steps want them.
     pub fn materialise(&self, own: &[u128], values: &mut [u8]) {
+        self.lay_out(Whose::Entry, own, values, |_| 0);
+    }
+
+    /// Lays out what a flow keeps: `own` are the values of its entry, `learnt` says what a field of the
+    /// packet was that began it.
+    pub fn keep(&self, own: &[u128], values: &mut [u8], learnt: impl Fn(Field) -> u128) {
+        self.lay_out(Whose::Flow, own, values, learnt);
+    }
+
+    fn lay_out(&self, of: Whose, own: &[u128], values: &mut [u8], learnt: impl Fn(Field) -> u128) {
         let mut own = own.iter().copied();
         let mut resolve = |value: Value| match value {
             Value::Const(value) => value,
-            Value::PerEntry => own.next().unwrap_or_default(),
+            Value::PerEntry | Value::PerFlow => own.next().unwrap_or_default(),
+            Value::Learnt(field) => learnt(field),
         };
-        for &(fill, at) in &self.fills {
-            fill.write(&mut resolve, &mut values[at..at + fill.bytes()]);
+        let mut unwanted = [0; LAID_OUT_MAX];
+        for &(fill, whose, at) in &self.fills {
+            let length = fill.bytes();
+            let place = if whose == of { &mut values[at..at + length] } else { &mut unwanted[..length] };
+            fill.write(&mut resolve, place);
         }
     }
 
@@ -155,18 +197,28 @@ impl Plan {
     pub fn run(
         &self,
         on: &mut Site<'_, impl ActionOf>,
-        actions: &Actions,
+        (actions, flows): (&Actions, Option<Kept<'_>>),
         list: u64,
         mut failed: impl FnMut(usize, DropReason),
     ) -> u64 {
         let mut good = list;
-        for (step, at) in &self.steps {
+        for (step, whose, at) in &self.steps {
             let mut gone = 0;
             let mut fail = |slot: usize, reason: DropReason| {
                 gone |= 1 << slot;
                 failed(slot, reason);
             };
-            step.column(on, &Values { actions, at: *at }, good, &mut fail);
+            match (whose, flows) {
+                (Whose::Flow, Some(Kept { rows, values, stride })) => {
+                    let Site { batch, packets, reading, .. } = on;
+                    let mut site = Site { batch, packets, action: rows, reading };
+                    step.column(&mut site, &Values { values, stride, at: *at }, good, &mut fail);
+                }
+                _ => {
+                    let Actions { values, stride, .. } = actions;
+                    step.column(on, &Values { values, stride: *stride, at: *at }, good, &mut fail);
+                }
+            }
             good &= !gone;
         }
         good
@@ -220,24 +272,34 @@ pub struct Site<'a, Action> {
     pub reading: &'a Reading,
 }
 
+/// What flows keep, and the row of each packet there.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept<'a> {
+    pub rows: &'a [u32; 64],
+    pub values: &'a [u8],
+    /// Bytes of a row.
+    pub stride: usize,
+}
+
 /// The values of one step, by packet.
 struct Values<'a> {
-    actions: &'a Actions,
+    values: &'a [u8],
+    stride: usize,
     at: usize,
 }
 
 impl Values<'_> {
     #[inline(always)]
     fn bytes<const N: usize>(&self, action: u32) -> [u8; N] {
-        let start = action as usize * self.actions.stride + self.at;
-        let bytes = self.actions.values.get(start..start + N);
+        let start = action as usize * self.stride + self.at;
+        let bytes = self.values.get(start..start + N);
         bytes.and_then(|bytes| bytes.try_into().ok()).unwrap_or([0; N])
     }
 
     #[inline(always)]
     fn slice(&self, action: u32, length: usize) -> &[u8] {
-        let start = action as usize * self.actions.stride + self.at;
-        &self.actions.values[start..start + length]
+        let start = action as usize * self.stride + self.at;
+        &self.values[start..start + length]
     }
 }
 

@@ -139,6 +139,22 @@ pub enum FindingKind {
     GivenSize { size: u32, max: u32 },
     #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]
     LearnGiven { group: String },
+    #[error(
+        "`per_flow` is for flow pipes that do not follow: the flow keeps the value of the entry it was \
+        learnt for"
+    )]
+    KeptNowhere,
+    #[error("a flow learns a value from a field of its first packet's headers, not from `{field}`")]
+    LearntFrom { field: Field },
+    #[error("`{field}` has {from} bits, and the number that a flow learns from it has {bits}")]
+    LearntWider { field: Field, from: u8, bits: u8 },
+    #[error(
+        "pipe `{pipe}` learns answers with its flows, but `owner: {by}` may give them to another worker: the \
+            action sets what it takes, or it takes one direction; use one worker"
+    )]
+    AnswersElsewhere { pipe: String, by: &'static str },
+    #[error("`reverse` {why}")]
+    Reverse { why: &'static str },
     #[error("an entry cannot copy: `{{ copy, then }}` is for a pipe's own forward and miss")]
     EntryCopies,
     #[error("no target of group `{group}` leads to a port: what is flooded there is dropped (no_target)")]

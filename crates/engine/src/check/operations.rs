@@ -5,15 +5,27 @@ use super::pipes::too_large;
 use super::{OPERATIONS_MAX, too_many};
 use crate::operation::{Argument, Operation, Slot, Value};
 use crate::program::Template;
-use packet::{Access, Field};
+use packet::{Access, Field, Source};
 
-pub(super) fn check(template: &Template, kinds: &mut Vec<FindingKind>) {
+/// Checks an action; `keeps` if it is of a pipe whose flows keep values.
+pub(super) fn check(template: &Template, keeps: bool, kinds: &mut Vec<FindingKind>) {
     let pairs = template.operations.windows(2);
     let wrong = pairs.into_iter().find(|pair| pair[1].stage() < pair[0].stage());
     kinds.extend(
         wrong.map(|pair| FindingKind::ActionOrder { earlier: pair[0].word(), later: pair[1].word() }),
     );
     too_many("operations of an action", template.operations.len(), OPERATIONS_MAX, kinds);
+    if !keeps && template.operations.iter().any(Operation::is_kept) {
+        kinds.push(FindingKind::KeptNowhere);
+    }
+    for (_, value, like) in template.operations.iter().flat_map(Operation::numbers) {
+        let Value::Learnt(field) = value else { continue };
+        if !matches!(field.spec().source, Source::Frame(_)) {
+            kinds.push(FindingKind::LearntFrom { field });
+        } else if field.spec().bits > like.spec().bits {
+            kinds.push(FindingKind::LearntWider { field, from: field.spec().bits, bits: like.spec().bits });
+        }
+    }
     for operation in &template.operations {
         let mut operation: Operation = *operation;
         kinds.extend(operation.arguments().iter().filter_map(argument));

@@ -59,19 +59,7 @@ impl Known {
             // A frame that was no IP packet may now be one.
             Operation::Encap(_) | Operation::PopVlan => self.bytes = [Part::Other; 2],
             other => {
-                let Some(field) = other.writes() else { return self };
-                let level = usize::from(field.level == LevelId::Inner);
-                let parts = match field.kind {
-                    FieldKind::Ipv4Src | FieldKind::Ipv6Src => SRC,
-                    FieldKind::Ipv4Dst | FieldKind::Ipv6Dst => DST,
-                    FieldKind::L4Sport
-                    | FieldKind::L4Dport
-                    | FieldKind::TcpSport
-                    | FieldKind::TcpDport
-                    | FieldKind::UdpSport
-                    | FieldKind::UdpDport => PORTS,
-                    _ => return self,
-                };
+                let Some((level, parts)) = changed(other) else { return self };
                 self.bytes[level] = self.bytes[level].changed(parts);
                 // Without a tunnel, the inner key is that of the outer headers; and a port may mean a tunnel.
                 if level == 0 {
@@ -141,6 +129,7 @@ fn owner_from(
         let pipe = &program.pipes[at.index()];
         let states = std::mem::take(&mut known[at.index()]);
         if let PipeKind::Flow { key, .. } = pipe.kind {
+            findings.extend(answers_elsewhere(pipe));
             for owner in wanted(pipe, key, &states, findings) {
                 match first {
                     None => first = Some((owner, pipe)),
@@ -197,6 +186,38 @@ fn wanted(
         findings.push(Finding::new(pipe.origin, kind));
     }
     owners
+}
+
+/// Reports that the answers to a flow may belong to another worker than the flow, with which they are learnt:
+/// if the worker is computed from one direction, or from what the pipe's actions set.
+fn answers_elsewhere(pipe: &Pipe) -> Option<Finding> {
+    let PipeKind::Flow { reverse: true, .. } = pipe.kind else { return None };
+    let operations = pipe.templates.iter().flat_map(|template| &template.operations);
+    let rewritten = operations.filter_map(changed).filter(|(level, _)| *level == 0);
+    let rewritten = rewritten.fold(0, |all, (_, parts)| all | parts);
+    let one_way = matches!(pipe.owner, OwnedBy::Src | OwnedBy::Dst);
+    let elsewhere = one_way || rewritten & parts(pipe.owner) != 0;
+    elsewhere.then(|| {
+        let kind = FindingKind::AnswersElsewhere { pipe: pipe.name.clone(), by: pipe.owner.word() };
+        Finding::new(pipe.origin, kind)
+    })
+}
+
+/// Returns the level and the part of a key that an operation changes.
+fn changed(operation: &Operation) -> Option<(usize, u8)> {
+    let field = operation.writes()?;
+    let parts = match field.kind {
+        FieldKind::Ipv4Src | FieldKind::Ipv6Src => SRC,
+        FieldKind::Ipv4Dst | FieldKind::Ipv6Dst => DST,
+        FieldKind::L4Sport
+        | FieldKind::L4Dport
+        | FieldKind::TcpSport
+        | FieldKind::TcpDport
+        | FieldKind::UdpSport
+        | FieldKind::UdpDport => PORTS,
+        _ => return None,
+    };
+    Some((usize::from(field.level == LevelId::Inner), parts))
 }
 
 fn said(owner: Owner) -> String {

@@ -18,7 +18,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     pipe.kind.check(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), &mut kinds);
     for template in &pipe.templates {
-        operations::check(template, &mut kinds);
+        operations::check(template, pipe.kind.keeps_values(), &mut kinds);
     }
     findings.extend(kinds.into_iter().map(|kind| Finding::new(pipe.origin, kind)));
     for one in &pipe.matches {

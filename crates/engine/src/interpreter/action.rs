@@ -4,6 +4,7 @@ use super::fields::{ones, width};
 use super::packet::Packet;
 use super::trace::{Change, Mended, Performed};
 use super::tunnel;
+use crate::operation::Slot;
 use crate::program::{Operation, Program, Template, Value};
 use packet::{DropReason, Field};
 
@@ -13,11 +14,54 @@ pub(super) struct Acted {
     pub failed: Option<DropReason>,
 }
 
-/// Performs a template with an entry's values.
-pub(super) fn act(packet: &mut Packet, template: &Template, values: &[u128], program: &Program) -> Acted {
+/// For each operation of an action, the one that a flow keeps in its place.
+pub(super) type KeptOperations = Vec<Option<Operation>>;
+
+/// Returns what a flow keeps that this packet begins, or that no packet begins: operations with a number of
+/// flows, with all their numbers as they are now.
+pub(super) fn keep(template: &Template, values: &[u128], packet: Option<&Packet>) -> KeptOperations {
+    let pairs = template.operations.iter().zip(settled(template, values, packet));
+    pairs.map(|(written, settled)| written.is_kept().then_some(settled)).collect()
+}
+
+/// Returns the operations of an action with all their numbers as they are for this packet.
+pub(super) fn settled(template: &Template, values: &[u128], packet: Option<&Packet>) -> Vec<Operation> {
+    let mut own = values.iter().copied();
+    let mut list = template.operations.clone();
+    for operation in &mut list {
+        for argument in operation.arguments() {
+            let (Slot::Number(value, _) | Slot::Optional(Some(value), _) | Slot::Hashed(Some(value), _)) =
+                argument.slot
+            else {
+                continue;
+            };
+            *value = Value::Const(match *value {
+                Value::Const(value) => value,
+                Value::PerEntry | Value::PerFlow => own.next().expect("an entry that fits has all values"),
+                Value::Learnt(field) => packet.and_then(|packet| packet.read(field)).unwrap_or(0),
+            });
+        }
+    }
+    list
+}
+
+/// Performs a template with an entry's values, and with what a flow keeps.
+pub(super) fn act(
+    packet: &mut Packet,
+    template: &Template,
+    (values, kept): (&[u128], &KeptOperations),
+    program: &Program,
+) -> Acted {
     let mut values = Values { own: values.iter() };
     let mut operations: Vec<Performed> = Vec::new();
-    for &operation in &template.operations {
+    for (at, &written) in template.operations.iter().enumerate() {
+        let operation = match kept.get(at).copied().flatten() {
+            Some(kept) => {
+                values.skip(written);
+                kept
+            }
+            None => written,
+        };
         // A push that follows another push does not need to parse the headers again.
         let found = if is_push(operation) && operations.last().is_some_and(|last| is_push(last.operation)) {
             Ok(())
@@ -47,10 +91,19 @@ pub(super) struct Values<'a> {
 }
 
 impl Values<'_> {
+    /// Passes over the values of an operation.
+    fn skip(&mut self, operation: Operation) {
+        let given = operation.numbers().filter(|(_, value, _)| value.is_given()).count();
+        (0..given).for_each(|_| _ = self.own.next());
+    }
+
     pub(super) fn get(&mut self, value: Value) -> u128 {
         match value {
             Value::Const(value) => value,
-            Value::PerEntry => *self.own.next().expect("an entry that fits its pipe has all values"),
+            Value::Learnt(_) => unreachable!("the check sees to it that flows keep it"),
+            Value::PerEntry | Value::PerFlow => {
+                *self.own.next().expect("an entry that fits its pipe has all values")
+            }
         }
     }
 }

@@ -1,14 +1,17 @@
 //! Look-up, entry by entry: every type of pipe tests each entry and then picks among those that match.
 
+use super::action::{KeptOperations, keep};
 use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
 use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
-use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Pipe, PipeId, PipeKind};
+use crate::operation::Value;
+use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind};
 use crate::snapshot::FlowDecision;
-use packet::{FlowKey, KeySource, select_hash};
+use packet::{Field, FlowKey, KeySource, select_hash};
+use std::net::IpAddr;
 
 /// What a look-up compared, and its result.
 pub(super) struct Answer {
@@ -17,6 +20,8 @@ pub(super) struct Answer {
     pub pick: Option<Pick>,
     pub found: Found,
     pub effects: Vec<Effect>,
+    /// What the packet's flow keeps of the entry's action.
+    pub kept: KeptOperations,
 }
 
 /// Result of a look-up.
@@ -29,7 +34,7 @@ pub(super) enum Found {
 
 impl Answer {
     fn new(key: Vec<KeyField>, found: Found) -> Answer {
-        Answer { key, flow: None, pick: None, found, effects: Vec::new() }
+        Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
     }
 }
 
@@ -186,20 +191,41 @@ impl Interpreter {
             answer.found = Found::Miss(Miss { failed: vec![super::near::no_ip()], nearest: None });
             return;
         };
-        let counted = Effect::Flow { pipe: id, key, bytes };
+        let counted = Effect::Flow { pipe: id, key, bytes, flags: packet.tcp_flags(source) };
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(FlowDecision::Own) });
             answer.found = Found::Row(row);
+            answer.kept = state.flows.get(&key).map(|flow| flow.kept.clone()).unwrap_or_default();
             answer.effects.push(counted);
             return;
         }
         if let Some(flow) = flows.flow(id, &key) {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(flow.decision) });
             self.decide(state, &key, flow.decision, answer);
+            // A flow of another flow source keeps what nobody here knows: the entry's values are shown.
+            answer.kept = match (state.flows.get(&key), &answer.found) {
+                (Some(flow), _) => flow.kept.clone(),
+                (None, Found::Row(row)) => self.keep(id, *row, packet),
+                (None, _) => Vec::new(),
+            };
             let hit = matches!(answer.found, Found::Row(_));
             answer.effects.push(if hit { counted } else { unflowed(Why::NoTarget) });
             return;
         }
+        self.by_new_flow(id, (packet, key), (learn, counted), flows, answer);
+    }
+
+    /// Looks up a packet whose flow is unknown.
+    fn by_new_flow(
+        &self,
+        id: PipeId,
+        (packet, key): (&Packet, FlowKey),
+        (learn, counted): (Learn, Effect),
+        flows: &dyn FlowSource,
+        answer: &mut Answer,
+    ) {
+        let state = &self.pipes[id.index()];
+        let unflowed = |why| Effect::Unflowed { pipe: id, why };
         let Some(decision) = self.decision_for(learn, &key, answer) else {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
             answer.effects.push(unflowed(match learn {
@@ -213,22 +239,65 @@ impl Interpreter {
             return;
         };
         self.decide(state, &key, decision, answer);
-        let learnt = matches!(answer.found, Found::Row(_));
-        let known = match (learnt, flows.is_full(id)) {
-            (false, _) => {
-                answer.effects.push(unflowed(Why::NoTarget));
-                Known::No
-            }
-            (true, true) => {
-                answer.effects.push(unflowed(Why::Full));
-                Known::Full(decision)
-            }
-            (true, false) => {
-                answer.effects.extend([Effect::Learn { pipe: id, key, decision }, counted]);
-                Known::Learnt(decision)
-            }
+        let Found::Row(row) = answer.found else {
+            answer.effects.push(unflowed(Why::NoTarget));
+            answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
+            return;
+        };
+        answer.kept = self.keep(id, row, packet);
+        let answers = self.answers(id, &key, row, packet, flows);
+        let known = if flows.has_room(id, 1 + answers.iter().len()) {
+            let kept = answer.kept.clone();
+            answer.effects.extend([Effect::Learn { pipe: id, key, decision, kept }, counted]);
+            answer.effects.extend(answers);
+            Known::Learnt(decision)
+        } else {
+            answer.effects.push(unflowed(Why::Full));
+            Known::Full(decision)
         };
         answer.flow = Some(FlowMet { key: Some(key), known });
+    }
+
+    /// Returns what a flow keeps that this packet begins.
+    fn keep(&self, id: PipeId, row: usize, packet: &Packet) -> KeptOperations {
+        let entry = &self.pipes[id.index()].rows[row].entry;
+        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
+        keep(template, &entry.values, Some(packet))
+    }
+
+    /// Returns the learning of the answers to a flow that this packet begins: sentence M20.
+    fn answers(
+        &self,
+        id: PipeId,
+        key: &FlowKey,
+        row: usize,
+        packet: &Packet,
+        flows: &dyn FlowSource,
+    ) -> Option<Effect> {
+        if !matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. }) {
+            return None;
+        }
+        let state = &self.pipes[id.index()];
+        let default = state.row_of(&EntryMatch::Default)?;
+        let entry = &state.rows[row].entry;
+        let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
+        let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
+        for operation in super::action::settled(template, &entry.values, Some(packet)) {
+            let Operation::Set(field, Value::Const(number)) = operation else { continue };
+            match field {
+                Field::Ipv4Src if src.is_ipv4() => src = IpAddr::from((number as u32).to_be_bytes()),
+                Field::Ipv4Dst if dst.is_ipv4() => dst = IpAddr::from((number as u32).to_be_bytes()),
+                Field::Ipv6Src if src.is_ipv6() => src = IpAddr::from(number.to_be_bytes()),
+                Field::Ipv6Dst if dst.is_ipv6() => dst = IpAddr::from(number.to_be_bytes()),
+                Field::L4Sport | Field::TcpSport | Field::UdpSport => sport = number as u16,
+                Field::L4Dport | Field::TcpDport | Field::UdpDport => dport = number as u16,
+                _ => {}
+            }
+        }
+        let answers = FlowKey::new(dst, src, key.protocol(), (dport, sport), None);
+        let known = flows.flow(id, &answers).is_some() || answers == *key;
+        let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet));
+        (!known).then_some(Effect::Learn { pipe: id, key: answers, decision, kept })
     }
 
     /// Returns what the first packet of a flow would write; `None` if nothing.

@@ -29,7 +29,7 @@ mod tunnel_headers;
 pub use self::meter::MeterState;
 pub use self::state::{Effect, Ended, Why};
 
-use self::action::act;
+use self::action::{KeptOperations, act};
 use self::given::GivenState;
 use self::lookup::Found;
 use self::packet::Packet;
@@ -93,9 +93,9 @@ pub trait FlowSource {
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
-    /// Whether the pipe's table has no room for another flow.
-    fn is_full(&self, _pipe: PipeId) -> bool {
-        false
+    /// Whether the pipe's table has room for so many more flows.
+    fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
+        true
     }
 }
 
@@ -108,8 +108,8 @@ impl Interpreter {
         let mut program = program.clone();
         let (depth, shape) = (program.depth(), Shape::of(&program));
         // From here on the entries are part of the state.
-        let pipes =
-            program.pipes.iter_mut().map(|pipe| PipeState::new(&std::mem::take(&mut pipe.entries))).collect();
+        let state = |pipe: &mut Pipe| PipeState::new(&pipe.templates, &std::mem::take(&mut pipe.entries));
+        let pipes = program.pipes.iter_mut().map(state).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];
@@ -242,7 +242,7 @@ impl Visit<'_> {
         step.end = match answer.found {
             Found::NoTarget => drop_for(DropReason::NoTarget),
             Found::Miss(why) => self.miss(id, packet, why, &mut step),
-            Found::Row(row) => match self.hit(id, row, packet, &mut step) {
+            Found::Row(row) => match self.hit(id, (row, &answer.kept), packet, &mut step) {
                 Ok(end) => end,
                 Err(reason) => drop_for(reason),
             },
@@ -266,7 +266,7 @@ impl Visit<'_> {
     fn hit(
         &mut self,
         id: PipeId,
-        row: usize,
+        (row, kept): (usize, &KeptOperations),
         packet: &mut Packet,
         step: &mut Step,
     ) -> Result<End, DropReason> {
@@ -287,7 +287,7 @@ impl Visit<'_> {
         {
             return Err(DropReason::Metered);
         }
-        let acted = act(packet, template, &entry.values, &interpreter.program);
+        let acted = act(packet, template, (&entry.values, kept), &interpreter.program);
         step.operations = acted.operations;
         if let Some(reason) = acted.failed {
             return Err(reason);

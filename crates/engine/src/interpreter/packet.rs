@@ -31,6 +31,9 @@ pub(super) struct Packet {
     /// The outer flow key, made on arrival or at the last rehash.
     pub outer: Option<FlowKey>,
     pub inner: Option<FlowKey>,
+    /// Flags of the TCP headers that belong to the keys, at that time.
+    outer_flags: Option<u8>,
+    inner_flags: Option<u8>,
     /// MAC addresses and EtherType at that time.
     ethernet: [u64; 3],
 }
@@ -53,6 +56,8 @@ impl Packet {
             meta: [0; 4],
             outer: None,
             inner: None,
+            outer_flags: None,
+            inner_flags: None,
             ethernet: [0; 3],
         };
         packet.make_keys();
@@ -80,6 +85,11 @@ impl Packet {
                 (id < 1 << 24).then(|| self.key_of(inner, ip, Some(id as u32)))
             }
         };
+        let [outer_flags, inner_flags] =
+            [Field::TcpFlags, Field::TcpFlags.inner()].map(|field| self.read(field).map(|flags| flags as u8));
+        let is_inside = self.headers.inner().is_some_and(|inner| inner.ip.is_some());
+        self.outer_flags = outer_flags;
+        self.inner_flags = if is_inside { inner_flags } else { outer_flags };
         let mac = |first: usize| fields::read_bits(&self.bytes, first, 48) as u64;
         self.ethernet = [mac(0), mac(48), u64::from(self.headers.ether_type)];
     }
@@ -118,6 +128,14 @@ impl Packet {
         match source {
             KeySource::Outer => self.outer,
             KeySource::Inner => self.inner,
+        }
+    }
+
+    /// The TCP flags that belong to a key; `None` without a TCP header.
+    pub fn tcp_flags(&self, source: KeySource) -> Option<u8> {
+        match source {
+            KeySource::Outer => self.outer_flags,
+            KeySource::Inner => self.inner_flags,
         }
     }
 

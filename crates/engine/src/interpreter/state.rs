@@ -1,21 +1,23 @@
 //! State that outlives a packet: entries with their counts, flows, counters, meters; and the changes made to
 //! them.
 
+use super::action::{KeptOperations, keep};
 use super::meter::MeterState;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::program::{
-    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Pipe, PipeId, PipeKind,
+    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId, PipeKind,
+    Template,
 };
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
 use packet::FlowKey;
 use std::collections::BTreeMap;
-use table::DeltaReason;
+use table::{DeltaReason, FlowState};
 
 /// A change of state by a packet.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// It hit an entry (given by its position among the pipe's entries).
     Hit {
@@ -74,6 +76,8 @@ pub enum Effect {
         key: FlowKey,
         /// The decision for the flow.
         decision: FlowDecision,
+        /// What it keeps: see `per_flow` in docs/pipes.md.
+        kept: Vec<Option<Operation>>,
     },
     /// It belongs to a live flow.
     Flow {
@@ -83,6 +87,8 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
+        /// The flags of its TCP header.
+        flags: Option<u8>,
     },
     /// It was looked up in a FLOW pipe.
     Met {
@@ -127,6 +133,7 @@ pub struct Ended {
 /// State of a pipe.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PipeState {
+    templates: Vec<Template>,
     /// Entries in the order of insertion.
     pub rows: Vec<Row>,
     pub misses: Count,
@@ -152,17 +159,21 @@ pub(super) struct Row {
 }
 
 /// A flow.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct FlowRow {
     pub decision: FlowDecision,
     pub hits: Count,
     pub first_ms: u64,
     pub last_ms: u64,
+    /// Followed if timeouts depend on it.
+    pub state: FlowState,
+    /// What it keeps of its entry's action.
+    pub kept: KeptOperations,
 }
 
 impl PipeState {
-    pub fn new(entries: &EntryList) -> PipeState {
-        let mut state = PipeState::default();
+    pub fn new(templates: &[Template], entries: &EntryList) -> PipeState {
+        let mut state = PipeState { templates: templates.to_vec(), ..PipeState::default() };
         entries.iter().for_each(|entry| state.put(entry, 0));
         state
     }
@@ -171,10 +182,21 @@ impl PipeState {
     fn put(&mut self, entry: Entry, now_ms: u64) {
         let row = Row { entry, hits: Count::default(), last_hit_ms: None, added_ms: now_ms };
         if let Some(key) = own_flow(&row) {
-            self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms)).decision =
-                FlowDecision::Own;
+            let kept = self.keep_bare(&row.entry);
+            let flow = self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms));
+            (flow.decision, flow.kept) = (FlowDecision::Own, kept);
         }
         self.rows.push(row);
+    }
+
+    /// Returns what the flow of an entry of its own keeps.
+    fn keep_bare(&self, entry: &Entry) -> KeptOperations {
+        keep(&self.templates[usize::from(entry.template)], &entry.values, None)
+    }
+
+    /// Whether flows keep values of the pipe's actions.
+    fn keeps(&self) -> bool {
+        self.templates.iter().flat_map(|template| &template.operations).any(Operation::is_kept)
     }
 
     /// Returns the position of the entry with exactly this match.
@@ -226,14 +248,15 @@ impl PipeState {
             Some(at) if self.rows[at].entry.run_time => {
                 self.rows.remove(at);
             }
-            Some(_) => {
-                self.flows.insert(key, FlowRow::new(FlowDecision::Own, now_ms));
+            Some(at) => {
+                let kept = self.keep_bare(&self.rows[at].entry);
+                self.flows.insert(key, FlowRow { kept, ..FlowRow::new(FlowDecision::Own, now_ms) });
             }
             None => {}
         }
     }
 
-    fn snapshot(&self) -> PipeSnapshot {
+    fn snapshot(&self, by_state: bool) -> PipeSnapshot {
         let entry = |row: &Row| EntrySnapshot {
             key: EntryKey::of(&row.entry),
             run_time: row.entry.run_time,
@@ -243,7 +266,7 @@ impl PipeState {
         PipeSnapshot {
             misses: self.misses,
             entries: self.rows.iter().map(entry).collect(),
-            flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key)).collect(),
+            flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key, by_state)).collect(),
             account: FlowAccount {
                 met: self.met,
                 live: self.flows.values().map(|flow| flow.hits.packets).sum(),
@@ -252,6 +275,29 @@ impl PipeState {
             },
             turns: self.turns,
         }
+    }
+}
+
+/// Returns the state of a flow after a packet with these TCP flags: sentence C9.
+fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
+    let before = Some(flow.state).filter(|_| flow.hits.packets != 0);
+    let Some(flags) = flags else {
+        return match before {
+            None => FlowState::Single,
+            Some(FlowState::Single | FlowState::Stream) => FlowState::Stream,
+            Some(tcp) => tcp,
+        };
+    };
+    let (fin, syn, rst) = (flags & 1 == 1, flags & 2 == 2, flags & 4 == 4);
+    let is_new = matches!(before, None | Some(FlowState::Single | FlowState::Stream));
+    let has_ended = matches!(before, Some(FlowState::TcpFin | FlowState::TcpRst));
+    match before {
+        _ if rst => FlowState::TcpRst,
+        _ if fin => FlowState::TcpFin,
+        _ if is_new => FlowState::TcpSyn,
+        _ if syn && before != Some(FlowState::TcpEstablished) => FlowState::TcpSyn,
+        Some(ended) if has_ended => ended,
+        _ => FlowState::TcpEstablished,
     }
 }
 
@@ -265,27 +311,30 @@ fn own_flow(row: &Row) -> Option<FlowKey> {
 
 impl FlowRow {
     fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
-        FlowRow { decision, hits: Count::default(), first_ms: now_ms, last_ms: now_ms }
+        let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
+        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept }
     }
 
-    pub fn snapshot(&self, key: FlowKey) -> FlowSnapshot {
+    pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
         FlowSnapshot {
             key,
             decision: self.decision,
             hits: self.hits,
             first_ms: self.first_ms as u32,
             last_ms: self.last_ms as u32,
+            state: by_state.then_some(self.state),
         }
     }
 }
 
 impl FlowSource for Interpreter {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        self.pipes[pipe.index()].flows.get(key).map(|flow| flow.snapshot(*key))
+        self.pipes[pipe.index()].flows.get(key).map(|flow| flow.snapshot(*key, self.by_state(pipe)))
     }
 
-    fn is_full(&self, pipe: PipeId) -> bool {
-        self.pipes[pipe.index()].flows.len() >= self.program.pipes[pipe.index()].capacity as usize
+    fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
+        let capacity = self.program.pipes[pipe.index()].capacity as usize;
+        self.pipes[pipe.index()].flows.len() + flows <= capacity
     }
 }
 
@@ -307,12 +356,17 @@ impl Interpreter {
                 Effect::Flood { group } => self.settle_group(group, now_ns),
                 Effect::Turn { pipe } => self.pipes[pipe.index()].turns += 1,
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
-                Effect::Learn { pipe, key, decision } => {
-                    self.pipes[pipe.index()].flows.insert(key, FlowRow::new(decision, now_ms));
+                Effect::Learn { pipe, key, decision, ref kept } => {
+                    let flow = FlowRow { kept: kept.clone(), ..FlowRow::new(decision, now_ms) };
+                    self.pipes[pipe.index()].flows.insert(key, flow);
                 }
-                Effect::Flow { pipe, key, bytes } => {
+                Effect::Flow { pipe, key, bytes, flags } => {
+                    let by_state = self.by_state(pipe);
                     // Absent if the flow belongs to another flow source.
                     if let Some(flow) = self.pipes[pipe.index()].flows.get_mut(&key) {
+                        if by_state {
+                            flow.state = state_after(flow, flags);
+                        }
                         flow.hits.one(bytes);
                         flow.last_ms = now_ms;
                     }
@@ -329,6 +383,12 @@ impl Interpreter {
                 }
             }
         }
+    }
+
+    /// Whether a pipe follows the state of its flows.
+    fn by_state(&self, pipe: PipeId) -> bool {
+        let kind = &self.program.pipes[pipe.index()].kind;
+        matches!(kind, PipeKind::Flow { timeouts, .. } if timeouts.are_by_state())
     }
 
     /// Changes entries or weights.
@@ -383,7 +443,13 @@ impl Interpreter {
     fn update(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
         self.admits(id, entry)?;
         let at = self.find(id, &EntryKey::of(entry))?;
-        let row = &mut self.pipes[id.index()].rows[at];
+        let reverse = matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. });
+        let state = &mut self.pipes[id.index()];
+        if (state.keeps() || reverse) && state.rows[at].entry.template != entry.template {
+            let pipe = self.program.pipes[id.index()].name.clone();
+            return Err(ChangeError::Unfit { pipe, why: "flows keep values of its action".into() });
+        }
+        let row = &mut state.rows[at];
         row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
         Ok(())
     }
@@ -446,8 +512,9 @@ impl Interpreter {
             let is_old = |row: &Row| {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
-            if let PipeKind::Flow { idle_timeout_ns, .. } = pipe.kind {
-                let old = state.end_flows(DeltaReason::Aged, |_, flow| idle(flow.last_ms, idle_timeout_ns));
+            if let PipeKind::Flow { timeouts, .. } = pipe.kind {
+                let timeout_ns = |flow: &FlowRow| timeouts.ns(flow.state);
+                let old = state.end_flows(DeltaReason::Aged, |_, flow| idle(flow.last_ms, timeout_ns(flow)));
                 old.into_iter().for_each(|key| state.after_flow(key, now_ms));
             }
             while let Some(at) = state.rows.iter().position(is_old) {
@@ -472,7 +539,11 @@ impl Interpreter {
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot {
-            pipes: self.pipes.iter().map(PipeState::snapshot).collect(),
+            pipes: (0..)
+                .map(PipeId)
+                .zip(&self.pipes)
+                .map(|(pipe, state)| state.snapshot(self.by_state(pipe)))
+                .collect(),
             counters: self.counters.clone(),
             buckets: self.bucket_reports(),
         }

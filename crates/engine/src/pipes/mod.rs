@@ -12,7 +12,7 @@ pub(crate) mod lpm;
 pub(crate) mod table;
 mod targets;
 
-pub use flow::Learn;
+pub use flow::{Learn, Timeouts};
 pub use hash::HashInput;
 
 use crate::batch::compile::CompileError;
@@ -39,8 +39,12 @@ pub enum PipeKind {
         key: KeySource,
         /// What a packet of a new flow writes.
         learn: Learn,
-        /// Flows idle for longer are removed, in nanoseconds; 0 means never.
-        idle_timeout_ns: u64,
+        /// Flows idle for longer are removed.
+        timeouts: Timeouts,
+        /// Whether the first packet of a flow gives a delta.
+        first: bool,
+        /// Whether the answers to a flow are learnt with it; they have the pipe's default entry.
+        reverse: bool,
     },
     /// Longest prefix match on one field.
     Lpm,
@@ -105,6 +109,12 @@ impl PipeKind {
         }
     }
 
+    /// Whether its flows keep values of actions: a flow that follows has no entry of its own to keep them of.
+    #[must_use]
+    pub fn keeps_values(&self) -> bool {
+        matches!(self, PipeKind::Flow { learn, .. } if !matches!(learn, Learn::Follow(_)))
+    }
+
     /// Returns the fields that it reads besides those that the pipe matches.
     #[must_use]
     pub fn hashed(&self) -> &[(Field, u128)] {
@@ -136,7 +146,7 @@ impl PipeKind {
     pub(crate) fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {
             PipeKind::Hash { input, .. } => input.key_use(wanted),
-            PipeKind::Flow { key, learn, .. } if *key == wanted => learn.key_use(),
+            PipeKind::Flow { key, learn, timeouts, .. } if *key == wanted => learn.key_use(*timeouts),
             PipeKind::Flow { .. } | PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => KeyUse::default(),
         }
     }
@@ -145,7 +155,7 @@ impl PipeKind {
     pub(crate) fn check(&self, program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
         match self {
             PipeKind::Hash { input, group } => hash::check(program, input, *group, kinds),
-            PipeKind::Flow { learn, .. } => flow::check(program, *learn, kinds),
+            PipeKind::Flow { .. } => flow::check(program, pipe, kinds),
             PipeKind::Lpm => lpm::check(pipe, kinds),
             PipeKind::Basic | PipeKind::Acl => {}
         }
@@ -174,9 +184,13 @@ impl PipeKind {
     pub(crate) fn shape(&self) -> PipeKind {
         match self {
             PipeKind::Hash { input, .. } => PipeKind::Hash { input: input.clone(), group: GroupId(0) },
-            PipeKind::Flow { key, learn, .. } => {
-                PipeKind::Flow { key: *key, learn: learn.of(GroupId(0)), idle_timeout_ns: 0 }
-            }
+            PipeKind::Flow { key, learn, reverse, .. } => PipeKind::Flow {
+                key: *key,
+                learn: learn.of(GroupId(0)),
+                timeouts: Timeouts::NEVER,
+                first: false,
+                reverse: *reverse,
+            },
             same => same.clone(),
         }
     }
@@ -189,12 +203,12 @@ impl PipeKind {
             PipeKind::Hash { input, group } => {
                 Table::Hash(hash::HashTable::new(pipe, program, input, *group)?)
             }
-            PipeKind::Flow { key, learn, idle_timeout_ns } => Table::Flow(Box::new(flow::Flows::new(
-                pipe,
-                program,
-                (*key, *learn, *idle_timeout_ns),
-                hash,
-            )?)),
+            PipeKind::Flow { key, learn, timeouts, first, reverse } => {
+                let mut flows = flow::Flows::new(pipe, program, (*key, *learn, *timeouts), hash)?;
+                flows.tell_first(*first);
+                flows.keep_values(pipe, program, *reverse);
+                Table::Flow(Box::new(flows))
+            }
             PipeKind::Lpm => Table::Lpm(lpm::LpmTable::new(pipe)?),
             PipeKind::Acl => Table::Acl(Box::new(acl::AclTable::new(pipe, secret)?)),
         })

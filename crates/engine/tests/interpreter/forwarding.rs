@@ -175,7 +175,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
     assert_eq!(known(&learnt), Known::Learnt(FlowDecision::Pinned(0)));
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let decision = FlowDecision::Pinned(1);
-    let live = FlowSnapshot { key, decision, hits: Count::default(), first_ms: 0, last_ms: 0 };
+    let live = FlowSnapshot { key, decision, hits: Count::default(), first_ms: 0, last_ms: 0, state: None };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));
     assert_eq!((walk.verdict, known(&walk)), (Verdict::Transmit(PortId(1)), Known::Found(decision)));
     assert_eq!(interpreter.snapshot(), before);

@@ -66,6 +66,16 @@ impl Bench {
 
     /// Runs one frame and also returns where its copies went.
     pub fn frame_and_copies(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>) {
+        let (verdict, copies, _) = self.walk(input, bytes);
+        (verdict, copies)
+    }
+
+    /// Runs one frame and returns what it has become.
+    pub fn bytes(&mut self, input: PortId, bytes: &[u8]) -> Vec<u8> {
+        self.walk(input, bytes).2
+    }
+
+    fn walk(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>, Vec<u8>) {
         self.done.push(Done::Frame(self.now_ns, input, bytes.to_vec()));
         let Bench { engine, pools, batch, now_ns, .. } = self;
         one_frame(engine, pools, batch, (*now_ns, input, bytes))
@@ -156,16 +166,17 @@ fn one_frame(
     pools: &mut Pools,
     batch: &mut Batch,
     (now_ns, input, bytes): (u64, PortId, &[u8]),
-) -> (Verdict, Vec<Verdict>) {
+) -> (Verdict, Vec<Verdict>, Vec<u8>) {
     let mut frame = pools.first().take().expect("one frame at a time");
     frame.fill(bytes).expect("a frame that fits a chunk");
     batch.push(frame).expect("one frame at a time");
     let outcome = engine.process(batch, 1, input, now_ns);
     let copies = outcome.copies(0, batch.frame(0).bytes()).into_iter().map(|copy| copy.to).collect();
     let verdict = outcome.verdict(0, input);
+    let after = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
     batch.clear();
-    (verdict, copies)
+    (verdict, copies, after)
 }
 
 /// A program whose ports all lead to its first pipe.

@@ -8,7 +8,7 @@ use crate::pipes::table::NO_ROW;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::collections::{HashMap, VecDeque};
-use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, Visitor};
+use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, Visitor};
 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
 const RECLAIM_ROWS: u32 = 64;
@@ -18,17 +18,27 @@ impl Flows {
     /// with an entry of their own start anew if `stays` holds for their row; the rows of the others are
     /// returned.
     pub fn age(&mut self, rows: u32, now_ms: u32, stays: impl Fn(u32) -> bool) -> Vec<u32> {
-        if self.timeout_ms == 0 && self.decided.removed() == 0 {
+        if self.timeouts_ms == [0; 6] && self.decided.removed() == 0 {
             return Vec::new();
         }
-        let timeout_ms = self.timeout_ms;
+        let timeouts_ms = self.timeouts_ms;
         // A flow goes when the timeout is exceeded, not when it is reached.
-        let old = |flow: &Flow| timeout_ms != 0 && flow.idle(now_ms) > timeout_ms;
-        let expired = self.visit((rows, now_ms), |flow, own| match old(flow) {
+        let old = |flow: &Flow| match timeouts_ms[flow.state() as usize] {
+            0 => false,
+            timeout_ms => flow.idle(now_ms) > timeout_ms,
+        };
+        let (expired, restarted) = self.visit((rows, now_ms), |flow, own| match old(flow) {
             false => Fate::Stays,
             true if own.get(flow.key()).is_some_and(|&row| stays(row)) => Fate::Restarts(DeltaReason::Aged),
             true => Fate::Goes(DeltaReason::Aged),
         });
+        if self.values.is_some() {
+            for key in &restarted {
+                let at = self.table.get(self.hash(key), key);
+                let row = self.own.get(key).copied();
+                at.zip(row).into_iter().for_each(|(at, row)| self.keep_bare(at, row));
+            }
+        }
         let gone = expired.into_iter().filter_map(|key| self.own.remove(&key)).collect::<Vec<u32>>();
         gone.iter().for_each(|&row| self.decided.remove(row));
         gone
@@ -46,10 +56,10 @@ impl Flows {
     }
 
     /// Looks in a full table for flows that are gone already, and lets them leave. Returns true if the table
-    /// has room then.
+    /// has room for `wanted` flows then.
     #[cold]
-    pub(super) fn reclaim(&mut self) -> bool {
-        let is_full = |flows: &Flows| flows.table.len() == flows.table.capacity();
+    pub(super) fn reclaim(&mut self, wanted: usize) -> bool {
+        let is_full = |flows: &Flows| flows.table.len() + wanted > flows.table.capacity();
         // A slice ends at the last row, so a small table may need another.
         for _ in 0..2 {
             if is_full(self) && self.decided.removed() != 0 {
@@ -59,29 +69,39 @@ impl Flows {
         !is_full(self)
     }
 
-    /// Returns the age from which flows go, in milliseconds; 0 if they stay.
-    pub fn timeout_ms(&self) -> u32 {
-        self.timeout_ms
+    /// Returns the ages from which flows go, in milliseconds, by state; 0 if they stay.
+    pub fn timeouts_ms(&self) -> [u32; FlowState::ALL.len()] {
+        self.timeouts_ms
     }
 
     /// Returns in how many milliseconds the next flow goes if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
-        let flows = self.table.iter().filter(|_| self.timeout_ms != 0);
-        flows.map(|(_, flow)| self.timeout_ms.saturating_add(1).saturating_sub(flow.idle(now_ms))).min()
+        let timeout = |flow: &Flow| self.timeouts_ms[flow.state() as usize];
+        let flows = self.table.iter().filter(|(_, flow)| timeout(flow) != 0);
+        flows.map(|(_, flow)| timeout(flow).saturating_add(1).saturating_sub(flow.idle(now_ms))).min()
     }
 
     /// Visits rows: flows that are removed leave, and the others do what `judge` says, which gets the rows of
-    /// flows with an entry of their own. Returns those of these that have aged.
+    /// flows with an entry of their own. Of these, returns those that have aged, and those that start anew.
     fn visit(
         &mut self,
         slice: (u32, u32),
         judge: impl Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate,
-    ) -> Vec<FlowKey> {
+    ) -> (Vec<FlowKey>, Vec<FlowKey>) {
         let Flows { table, hash, decided, own, deltas, room, of, account, .. } = self;
-        let mut leaving =
-            Leaving { decided, own, deltas, room: *room, of: *of, account, judge, aged: Vec::new() };
+        let mut leaving = Leaving {
+            decided,
+            own,
+            deltas,
+            room: *room,
+            of: *of,
+            account,
+            judge,
+            aged: Vec::new(),
+            restarted: Vec::new(),
+        };
         table.sweep(slice, |key| hash.hash(&key.0), &mut leaving);
-        leaving.aged
+        (leaving.aged, leaving.restarted)
     }
 }
 
@@ -96,6 +116,8 @@ struct Leaving<'a, Judge> {
     judge: Judge,
     /// Keys of aged flows with an entry of their own.
     aged: Vec<FlowKey>,
+    /// Keys of flows that start anew.
+    restarted: Vec<FlowKey>,
 }
 
 impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
@@ -111,6 +133,7 @@ impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, J
     fn accept(&mut self, flow: &Flow, fate: Fate) -> bool {
         let (Fate::Goes(reason) | Fate::Restarts(reason)) = fate else { return false };
         if fate == Fate::Restarts(reason) && flow.packets() == 0 {
+            self.restarted.push(*flow.key());
             return true;
         }
         if self.deltas.len() >= self.room {
@@ -119,7 +142,9 @@ impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, J
         let delta = flow.delta(belonging_of(self.decided, flow, self.of), reason);
         self.account.give(&delta);
         self.deltas.push_back(delta);
-        if fate == Fate::Goes(reason) {
+        if fate == Fate::Restarts(reason) {
+            self.restarted.push(*flow.key());
+        } else {
             depart(self.decided, flow);
             if reason == DeltaReason::Aged && self.own.contains_key(flow.key()) {
                 self.aged.push(*flow.key());

@@ -3,14 +3,52 @@
 use super::Learn;
 use crate::check::{Finding, FindingKind, lost};
 use crate::pipes::targets;
-use crate::program::{Entry, EntryMatch, Fill, Pipe, Program};
+use crate::program::{Entry, EntryMatch, Fill, Operation, Pipe, PipeKind, Program};
+use packet::{Field, KeySource};
 
-/// Checks that the group to learn from exists, and that its buckets do not move with time.
-pub fn check(program: &Program, learn: Learn, kinds: &mut Vec<FindingKind>) {
+/// Checks that the group to learn from exists, that its buckets do not move with time, and that the key of
+/// answers can be told from the action.
+pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
+    let PipeKind::Flow { key, learn, reverse, .. } = pipe.kind else { return };
+    if reverse {
+        answers(pipe, key, learn, kinds);
+    }
     let Some(group) = learn.group() else { return };
     kinds.extend(lost("group", group.index(), program.groups.len()));
     let given = program.groups.get(group.index()).filter(|group| group.fill == Fill::Given);
     kinds.extend(given.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
+}
+
+fn answers(pipe: &Pipe, key: KeySource, learn: Learn, kinds: &mut Vec<FindingKind>) {
+    let mut refuse = |why| kinds.push(FindingKind::Reverse { why });
+    if key != KeySource::Outer {
+        refuse("wants `key: outer`");
+    }
+    if !matches!(learn, Learn::Pin(_)) {
+        refuse("wants `pin`");
+    }
+    let operations = pipe.templates.iter().flat_map(|template| &template.operations);
+    let computed = |one: &&Operation| matches!(one, Operation::Add(..) | Operation::Copy { .. });
+    if operations.filter(computed).filter_map(Operation::writes).any(is_of_key) {
+        refuse("wants addresses and ports to be `set`, not copied or added to");
+    }
+}
+
+/// Whether a field is part of the flow key.
+fn is_of_key(field: Field) -> bool {
+    const PARTS: [Field; 10] = [
+        Field::Ipv4Src,
+        Field::Ipv4Dst,
+        Field::Ipv6Src,
+        Field::Ipv6Dst,
+        Field::L4Sport,
+        Field::L4Dport,
+        Field::TcpSport,
+        Field::TcpDport,
+        Field::UdpSport,
+        Field::UdpDport,
+    ];
+    PARTS.contains(&field)
 }
 
 /// Checks that an entry is a flow, the default for new flows, or a target that they learn.
@@ -26,7 +64,14 @@ pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &
 /// Checks that there are entries for everything that flows learn.
 pub fn all_there(program: &Program, pipe: &Pipe, learn: Learn, findings: &mut Vec<Finding>) {
     match learn {
-        Learn::Pin(group) | Learn::Follow(group) => targets::all_there(program, pipe, group, findings),
+        Learn::Pin(group) | Learn::Follow(group) => {
+            targets::all_there(program, pipe, group, findings);
+            let reverse = matches!(pipe.kind, PipeKind::Flow { reverse: true, .. });
+            if reverse && !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Default]) {
+                let why = "needs the entry that answers get: one with `match: default`";
+                findings.push(Finding::new(pipe.origin, FindingKind::Reverse { why }));
+            }
+        }
         Learn::Default if !pipe.entries.iter().any(|entry| entry.matches == [EntryMatch::Default]) => {
             findings.push(Finding::new(pipe.origin, FindingKind::NoDefaultEntry));
         }

@@ -4,7 +4,7 @@ use super::{Flows, Learn};
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
 use crate::program::GroupId;
-use packet::Bits;
+use packet::{Bits, FlowKey};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
 impl Flows {
@@ -32,6 +32,9 @@ impl Flows {
             self.account.unflowed.unknown += u64::from(strange.count_ones());
         }
         self.count(hits, &flows, look);
+        if let Some(values) = &mut self.values {
+            Bits(hits).for_each(|slot| values.meet(slot, Some(flows[slot]).filter(|&flow| flow != NO_ROW)));
+        }
         Hits::Each(hits)
     }
 
@@ -73,6 +76,9 @@ impl Flows {
             if flows[slot] == NO_ROW {
                 continue;
             }
+            if self.by_state || self.first {
+                self.follow_up(flows[slot], slot, look);
+            }
             self.account.live += 1;
             match self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms) {
                 Counted::Yes => {}
@@ -85,17 +91,35 @@ impl Flows {
         }
     }
 
+    /// Follows the state of a flow, and tells its first packet.
+    #[inline(never)]
+    fn follow_up(&mut self, at: u32, slot: usize, look: &Lookup<'_>) {
+        if self.by_state {
+            self.table.see(at, look.packets.keys(self.source).seen[slot]);
+        }
+        if self.first {
+            self.tell(at);
+        }
+    }
+
     /// Like `lookup`, without learning or counting.
-    fn peek(&self, look: &mut Lookup<'_>) -> Hits {
+    fn peek(&mut self, look: &mut Lookup<'_>) -> Hits {
         let (packets, mut hits) = (look.packets, 0);
         let keys = packets.keys(self.source);
         for slot in Bits(look.list & keys.known) {
-            let known = self.table.get(keys.table[slot], &keys.key[slot]);
-            let row = match known.and_then(|at| self.row_of_flow(at, slot, look)) {
-                Some(row) => row,
+            let at = self.table.get(keys.table[slot], &keys.key[slot]);
+            let known = at.and_then(|at| Some((at, self.row_of_flow(at, slot, look)?)));
+            let row = match known {
+                Some((_, row)) => row,
                 None if self.learns_nothing_for(slot, packets) => continue,
                 None => self.decide(slot, look).map_or(NO_ROW, |(_, row)| row),
             };
+            if let Some(values) = &mut self.values {
+                values.meet(slot, known.map(|(at, _)| at));
+                if known.is_none() {
+                    values.begin(None, row, slot, look);
+                }
+            }
             if row == NO_ROW {
                 look.without_target(1 << slot);
             } else {
@@ -172,24 +196,57 @@ impl Flows {
         flows[slot] = NO_ROW;
         if refused {
             self.account.unflowed.delta += 1;
-        } else if let Some(at) = self.learn(hash, key, decision, look.now_ms) {
+        } else if let Some(at) = self.learn(slot, decision, row, look) {
             flows[slot] = at;
         } else {
             self.account.unflowed.full += 1;
         }
+        if let Some(values) = &mut self.values {
+            values.begin(Some(flows[slot]).filter(|&flow| flow != NO_ROW), row, slot, look);
+        }
         true
     }
 
-    /// Writes a flow, if there is room.
-    fn learn(&mut self, hash: u64, key: &packet::FlowKey, decision: Decision, now_ms: u32) -> Option<u32> {
-        let mut learnt = self.table.learn(hash, key, decision, now_ms);
-        if learnt.is_err() && self.reclaim() {
-            learnt = self.table.learn(hash, key, decision, now_ms);
+    /// Writes a flow, and the one of its answers, if there is room.
+    fn learn(&mut self, slot: usize, decision: Decision, row: u32, look: &Lookup<'_>) -> Option<u32> {
+        let keys = look.packets.keys(self.source);
+        let (hash, key) = (keys.table[slot], &keys.key[slot]);
+        let answers = self.new_answers(slot, row, look);
+        let wanted = 1 + usize::from(answers.is_some());
+        if self.table.len() + wanted > self.table.capacity() && !self.reclaim(wanted) {
+            return None;
         }
-        if let (Ok(_), Decision::Pinned(number)) = (learnt, decision) {
+        let learnt = self.table.learn(hash, key, decision, look.now_ms).ok()?;
+        if let Decision::Pinned(number) = decision {
             self.decided.joined(number);
         }
-        learnt.ok()
+        if let Some((answers, number)) = answers {
+            let hash = self.hash(&answers);
+            let at = self.table.learn(hash, &answers, Decision::Pinned(number), look.now_ms);
+            if let (Ok(at), Some(values)) = (at, &mut self.values) {
+                self.decided.joined(number);
+                values.begin(Some(at), self.default_row, slot, look);
+            }
+        }
+        Some(learnt)
+    }
+
+    /// Returns the key of the answers to the packet in a slot, and the number of their entry, if they are to
+    /// be learnt and are not known.
+    fn new_answers(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> Option<(FlowKey, u32)> {
+        let key = &look.packets.keys(self.source).key[slot];
+        if !self.reverse || self.own_missing && self.own.contains_key(key) {
+            return None;
+        }
+        let number = self.decided.of_row(self.default_row)?;
+        let answers = self.values.as_ref()?.answers(key, row, slot, look);
+        if let Some(at) = self.table.get(self.hash(&answers), &answers)
+            && (self.table.flow(at).is_some_and(|flow| self.is_alive(flow))
+                || !self.clear(at, DeltaReason::Removed))
+        {
+            return None;
+        }
+        (answers != *key).then_some((answers, number))
     }
 
     /// Drops packets for which there is no target.

@@ -3,12 +3,15 @@
 mod age;
 mod check;
 mod decided;
+mod kept;
 mod lookup;
 mod swap;
 mod table;
+mod timeouts;
 
 pub use check::{all_there, check, fit};
 pub use table::Flows;
+pub use timeouts::Timeouts;
 
 use super::{PipeKind, Type};
 use crate::program::{GroupId, KeyUse};
@@ -17,8 +20,13 @@ use packet::KeySource;
 pub const TYPE: Type =
     Type { word: "flow", criteria: &[], matches: "a value; its key is the flow key", priorities: false };
 
-pub const BLANK: PipeKind =
-    PipeKind::Flow { key: KeySource::Outer, learn: Learn::Nothing, idle_timeout_ns: 0 };
+pub const BLANK: PipeKind = PipeKind::Flow {
+    key: KeySource::Outer,
+    learn: Learn::Nothing,
+    timeouts: Timeouts::NEVER,
+    first: false,
+    reverse: false,
+};
 
 /// Default capacity for flows.
 pub const FLOWS: usize = 65_536;
@@ -58,7 +66,8 @@ impl Learn {
     }
 
     /// Returns which of its pipe's flow keys and hashes it uses.
-    pub(super) fn key_use(self) -> KeyUse {
-        KeyUse { table: true, select: self.group().is_some(), ..KeyUse::default() }
+    pub(super) fn key_use(self, timeouts: Timeouts) -> KeyUse {
+        let flags = timeouts.are_by_state();
+        KeyUse { table: true, select: self.group().is_some(), flags, ..KeyUse::default() }
     }
 }

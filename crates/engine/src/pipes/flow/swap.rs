@@ -17,6 +17,9 @@ impl Flows {
         let mut gone = 0;
         if old.table.capacity() == self.table.capacity() {
             std::mem::swap(&mut self.table, &mut old.table);
+            if let (Some(new), Some(old)) = (&mut self.values, &mut old.values) {
+                new.take_slab(old);
+            }
             gone += self.decided.inherit(std::mem::take(&mut old.decided), |row| row_now.get(&row).copied());
             self.account = std::mem::take(&mut old.account);
         } else {
@@ -31,7 +34,10 @@ impl Flows {
         let targets = old.targets.iter().filter_map(|(at, row)| Some((row, self.targets.row(target(at)?))));
         let own = old.own.iter().filter_map(|(key, &row)| Some((row, *self.own.get(key)?)));
         let all = targets.chain(own).chain([(old.default_row, self.default_row)]);
-        all.filter(|&(before, now)| before != NO_ROW && now != NO_ROW).collect()
+        // What flows keep was laid out for their entry's action.
+        let template = |of: &Flows, row| of.values.as_ref().and_then(|values| values.template(row));
+        let same = |before, now| template(old, before) == template(self, now);
+        all.filter(|&(before, now)| before != NO_ROW && now != NO_ROW && same(before, now)).collect()
     }
 
     /// Moves flows, one by one, into a table of another capacity. Returns how many are gone.
@@ -50,7 +56,10 @@ impl Flows {
             if !old.is_alive(&flow) || !self.is_alive(&flow) {
                 continue;
             }
-            if self.table.adopt(self.hash(flow.key()), &flow).is_ok() {
+            if let Ok(to) = self.table.adopt(self.hash(flow.key()), &flow) {
+                if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
+                    new.copy_from(to, old, at);
+                }
                 moved += flow.packets();
                 old.table.remove(at, |key| hash.hash(&key.0), |_| true);
                 depart(&mut old.decided, &flow);
@@ -68,6 +77,13 @@ impl Flows {
         before - self.live()
     }
 
+    /// Returns true if the flow of an entry is in the table.
+    fn is_own(&self, key: &FlowKey, row: u32) -> bool {
+        let flow = self.table.get(self.hash(key), key).and_then(|at| self.table.flow(at));
+        let number = self.decided.of_row(row);
+        flow.is_some_and(|flow| number.is_some_and(|number| flow.decision() == Decision::Pinned(number)))
+    }
+
     /// Inserts flows of entries that were not flows before. Returns how many others were removed to make
     /// room.
     fn enter_own(&mut self, now_ms: u32) -> usize {
@@ -79,7 +95,9 @@ impl Flows {
                     self.table.iter().find(|(_, flow)| !self.own.contains_key(flow.key())).map(|(at, _)| at);
                 gone += usize::from(other.is_some_and(|at| self.clear(at, DeltaReason::Evicted)));
             }
-            self.begin_own(&key, row, now_ms);
+            if !self.is_own(&key, row) {
+                self.begin_own(&key, row, now_ms);
+            }
         }
         gone
     }

@@ -1,9 +1,11 @@
 //! The flow table, and the rows that its decisions refer to.
 
-use super::Learn;
 use super::decided::Decided;
+use super::kept::FlowValues;
+use super::{Learn, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
+use crate::batch::steps::Kept;
 use crate::change::EntryKey;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
@@ -12,14 +14,19 @@ use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot};
 use packet::{FlowKey, KeySource, TableHash};
 use std::collections::{HashMap, VecDeque};
 use table::delta::TARGET_MAX;
-use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowTable, NO_DELTA_TARGET};
+use table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
 /// The flows of a pipe.
 #[derive(Debug)]
 pub struct Flows {
     pub source: KeySource,
     pub(super) learn: Learn,
-    pub(super) timeout_ms: u32,
+    /// By state; 0 means never.
+    pub(super) timeouts_ms: [u32; FlowState::ALL.len()],
+    /// Whether states are followed.
+    pub(super) by_state: bool,
+    /// Whether first packets are told.
+    pub(super) first: bool,
     pub(super) table: FlowTable,
     pub(super) hash: TableHash,
     pub(super) default_row: u32,
@@ -35,6 +42,10 @@ pub struct Flows {
     /// The number of the first target of its group.
     pub(super) first_target: u32,
     pub account: FlowAccount,
+    /// What flows keep, if the pipe's actions have such values or answers are learnt.
+    pub(super) values: Option<Box<FlowValues>>,
+    /// Whether answers are learnt.
+    pub(super) reverse: bool,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
@@ -48,7 +59,7 @@ impl Flows {
     pub fn new(
         pipe: &Pipe,
         program: &Program,
-        (source, learn, idle_timeout_ns): (KeySource, Learn, u64),
+        (source, learn, timeouts): (KeySource, Learn, Timeouts),
         hash: TableHash,
     ) -> Result<Flows, CompileError> {
         compile::fields(pipe, |_| None)?;
@@ -60,7 +71,9 @@ impl Flows {
         Ok(Flows {
             source,
             learn,
-            timeout_ms: milliseconds(idle_timeout_ns),
+            timeouts_ms: timeouts.each_ns().map(milliseconds),
+            by_state: timeouts.are_by_state(),
+            first: false,
             table: FlowTable::with_capacity(pipe.capacity as usize),
             hash,
             default_row: NO_ROW,
@@ -71,6 +84,8 @@ impl Flows {
             of: Belonging { generation: 1, pipe: number.0, target: NO_DELTA_TARGET },
             first_target: before.iter().map(count).sum::<usize>() as u32,
             account: FlowAccount::default(),
+            values: None,
+            reverse: false,
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -85,7 +100,34 @@ impl Flows {
             own: HashMap::new(),
             targets: Targets::new(0),
             deltas: VecDeque::new(),
+            values: None,
             ..*self
+        }
+    }
+
+    /// Lets flows keep the values of the pipe's actions that are theirs, and learns answers with them.
+    pub fn keep_values(&mut self, pipe: &Pipe, program: &Program, reverse: bool) {
+        self.values = FlowValues::new(pipe, program, reverse);
+        self.reverse = reverse;
+    }
+
+    /// Returns what the flows of the packets of a batch keep.
+    #[inline]
+    #[must_use]
+    pub fn kept(&self) -> Option<Kept<'_>> {
+        self.values.as_ref()?.kept()
+    }
+
+    /// Returns true if an entry with this template may take the place of one with that.
+    #[must_use]
+    pub fn admits_template(&self, row: u32, template: u16) -> bool {
+        self.values.as_ref().is_none_or(|values| values.template(row) == Some(template))
+    }
+
+    /// Takes note of what an entry gives from now on.
+    pub fn set_entry(&mut self, row: u32, entry: &Entry) {
+        if let Some(values) = &mut self.values {
+            values.set_entry(row, entry);
         }
     }
 
@@ -109,6 +151,7 @@ impl Flows {
 
     /// Inserts an entry whose row is `row`.
     pub fn insert(&mut self, entry: &Entry, row: u32, now_ms: u32) -> Result<(), Refusal> {
+        self.set_entry(row, entry);
         match entry.matches[0] {
             EntryMatch::Default if self.default_row != NO_ROW => return Err(Refusal::Exists),
             EntryMatch::Flow(key) if self.own.contains_key(&key) => return Err(Refusal::Exists),
@@ -138,11 +181,21 @@ impl Flows {
         if let Some(at) = self.table.get(hash, key) {
             self.leave(at);
             self.table.pin(at, Decision::Pinned(number));
-        } else if self.table.learn(hash, key, Decision::Pinned(number), now_ms).is_err() {
+            self.keep_bare(at, row);
+        } else if let Ok(at) = self.table.learn(hash, key, Decision::Pinned(number), now_ms) {
+            self.keep_bare(at, row);
+        } else {
             self.own_missing = true;
             return;
         }
         self.decided.joined(number);
+    }
+
+    /// Writes what the flow of an entry of its own keeps.
+    pub(super) fn keep_bare(&mut self, at: u32, row: u32) {
+        if let Some(values) = &mut self.values {
+            values.begin_bare(at, row);
+        }
     }
 
     /// What the flows of an entry belong to.
@@ -251,7 +304,7 @@ impl Flows {
             Some(at) if self.table.flow(at).is_some_and(|flow| !self.is_alive(flow)) => {
                 self.clear(at, DeltaReason::Removed);
             }
-            None if self.table.len() == self.table.capacity() => _ = self.reclaim(),
+            None if self.table.len() == self.table.capacity() => _ = self.reclaim(1),
             _ => {}
         }
     }
@@ -271,6 +324,24 @@ impl Flows {
     /// Returns the packets in the deltas that wait.
     pub fn packets_in_deltas(&self) -> u64 {
         self.deltas.iter().map(FlowDelta::packets).sum()
+    }
+
+    /// Sets whether first packets are told.
+    pub fn tell_first(&mut self, first: bool) {
+        self.first = first;
+    }
+
+    /// Gives a delta for the first packet of a flow, or for a later one if there was no room before.
+    #[inline]
+    pub(super) fn tell(&mut self, at: u32) {
+        let Flows { table, decided, deltas, room, of, .. } = self;
+        table.tell(at, |flow| {
+            let accepted = deltas.len() < *room;
+            if accepted {
+                deltas.push_back(flow.first_delta(belonging_of(decided, flow, *of)));
+            }
+            accepted
+        });
     }
 
     /// Sets how many deltas may wait; more may need memory.
@@ -316,6 +387,7 @@ impl Flows {
             hits: Count { packets: flow.packets(), bytes: flow.bytes() },
             first_ms: flow.first(),
             last_ms: flow.last(),
+            state: self.by_state.then(|| flow.state()),
         }
     }
 

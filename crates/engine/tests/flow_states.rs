@@ -1,0 +1,105 @@
+//! What is seen of flows, and how long they stay for it (docs/pipes.md C9, C10).
+
+mod support;
+
+use engine::delta::DeltaReason;
+use engine::program::{EntryMatch, FlowState, Learn, Pipe, PipeId, PortId, Program, Timeouts};
+use packet::FlowKey;
+use support::{Bench, start, udp};
+
+const MS: u64 = 1_000_000;
+
+/// A program that learns flows.
+fn learning(change: impl FnOnce(Pipe) -> Pipe) -> Program {
+    let pipe = Pipe::flow("f", Learn::Default).entry(EntryMatch::Default).capacity(64).forward(PortId(0));
+    start(&["a"], [change(pipe)]).build()
+}
+
+fn tcp(flags: &str) -> Vec<u8> {
+    packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=7 dport=80 flags={flags}"))
+}
+
+/// The state of the only flow after frames with these TCP flags.
+fn state_after(flags: &[&str]) -> FlowState {
+    let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(Timeouts::CONNTRACK)));
+    flags.iter().for_each(|flags| _ = bench.frame(PortId(0), &tcp(flags)));
+    bench.engine.flows(PipeId(0), 1).0[0].state.expect("states are followed")
+}
+
+#[test]
+fn c9_the_state_of_a_flow_follows_the_flags_seen() {
+    let cases: [(&[&str], FlowState); 13] = [
+        (&["S"], FlowState::TcpSyn),
+        (&["S", "S"], FlowState::TcpSyn),
+        (&["SA"], FlowState::TcpSyn),
+        (&["A"], FlowState::TcpSyn),
+        (&["S", "A"], FlowState::TcpEstablished),
+        (&["A", "A"], FlowState::TcpEstablished),
+        (&["S", "A", "S"], FlowState::TcpEstablished),
+        (&["S", "A", "FA"], FlowState::TcpFin),
+        (&["S", "A", "FA", "A"], FlowState::TcpFin),
+        (&["S", "A", "FA", "S"], FlowState::TcpSyn),
+        (&["S", "A", "FA", "S", "A"], FlowState::TcpEstablished),
+        (&["S", "A", "R", "A"], FlowState::TcpRst),
+        (&["R", "S"], FlowState::TcpSyn),
+    ];
+    for (flags, state) in cases {
+        assert_eq!(state_after(flags), state, "{flags:?}");
+    }
+    let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(Timeouts::CONNTRACK)));
+    for state in [FlowState::Single, FlowState::Stream, FlowState::Stream] {
+        bench.frame(PortId(0), &udp(7, 53));
+        assert_eq!(bench.engine.flows(PipeId(0), 1).0[0].state, Some(state));
+    }
+}
+
+#[test]
+fn c9_a_flow_goes_after_the_timeout_of_its_state() {
+    for state in FlowState::ALL {
+        let timeouts = FlowState::ALL.into_iter().fold(Timeouts::NEVER, |all, one| all.with(one, 1_000 * MS));
+        let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(timeouts.with(state, 5 * MS))));
+        match state {
+            FlowState::Single => _ = bench.frame(PortId(0), &udp(7, 53)),
+            FlowState::Stream => (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53))),
+            FlowState::TcpSyn => _ = bench.frame(PortId(0), &tcp("S")),
+            FlowState::TcpEstablished => (0..2).for_each(|_| _ = bench.frame(PortId(0), &tcp("A"))),
+            FlowState::TcpFin => _ = bench.frame(PortId(0), &tcp("F")),
+            FlowState::TcpRst => _ = bench.frame(PortId(0), &tcp("R")),
+        }
+        assert_eq!(bench.engine.next_age_ns(0), Some(6 * MS), "{state:?}");
+        bench.engine.age(5 * MS);
+        assert_eq!(bench.engine.flows(PipeId(0), 1).1, 1, "{state:?}");
+        bench.engine.age(6 * MS);
+        assert_eq!(bench.engine.flows(PipeId(0), 1).1, 0, "{state:?}");
+    }
+}
+
+#[test]
+fn without_timeouts_by_state_no_state_is_kept() {
+    let mut bench = Bench::new(&learning(|pipe| pipe.idle_timeout_ns(MS)));
+    bench.frame(PortId(0), &tcp("R"));
+    assert_eq!(bench.engine.flows(PipeId(0), 1).0[0].state, None);
+}
+
+#[test]
+fn c10_a_flow_is_told_once_and_later_if_there_is_no_room() {
+    let told = |bench: &mut Bench| -> Vec<(FlowKey, u64)> {
+        bench.deltas.clear();
+        bench.engine.take_deltas(|delta| {
+            bench.deltas.push(delta);
+            true
+        });
+        assert!(bench.deltas.iter().all(|delta| delta.reason() == DeltaReason::First));
+        bench.deltas.drain(..).map(|delta| (delta.key, delta.packets())).collect()
+    };
+    let mut bench = Bench::new(&learning(|pipe| pipe.tell_first(true).capacity(5_000)));
+    (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53)));
+    let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 53), None);
+    assert_eq!(told(&mut bench), [(key, 0)]);
+    // More flows than deltas fit: the rest is told by their next packets.
+    bench.learn(4_200);
+    assert_eq!(told(&mut bench).len(), 4_096);
+    bench.learn(4_200);
+    assert_eq!(told(&mut bench).len(), 4_199 - 4_096);
+    assert!(bench.engine.flow_account().balances());
+}

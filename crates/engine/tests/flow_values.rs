@@ -1,0 +1,180 @@
+//! What flows keep of their entry's action, and answers that are learnt with a flow (docs/pipes.md A19, M20).
+
+mod support;
+
+use engine::change::{Change, ChangeError};
+use engine::check::{check, owners};
+use engine::operation::Value;
+use engine::program::{
+    Entry, EntryMatch, Fill, Group, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId, PortId, Program,
+    Template,
+};
+use packet::{Field, FlowKey};
+use support::{Bench, start, targets, udp};
+
+/// A program with one FLOW pipe that learns for its default entry, with this action.
+fn keeping(operations: &[Operation], values: &[u128], capacity: u32) -> Program {
+    let mut pipe = Pipe::flow("f", Learn::Default).capacity(capacity).forward(PortId(0));
+    pipe.templates = vec![Template { name: "action".into(), operations: operations.to_vec() }];
+    pipe.entries = vec![default(values)].into();
+    start(&["a"], [pipe]).build()
+}
+
+fn default(values: &[u128]) -> Entry {
+    Entry { values: values.to_vec(), ..Entry::on(EntryMatch::Default) }
+}
+
+fn update(entry: Entry) -> Change {
+    Change::Update { pipe: PipeId(0), entry }
+}
+
+/// The destination that a frame has after the program.
+fn destination(bench: &mut Bench, frame: &[u8]) -> [u8; 6] {
+    bench.bytes(PortId(0), frame)[..6].try_into().unwrap()
+}
+
+const SET: Operation = Operation::Set(Field::EthDst, Value::PerFlow);
+
+#[test]
+fn a19_a_flow_keeps_the_values_of_its_entry() {
+    let mut bench = Bench::new(&keeping(&[SET], &[1], 64));
+    assert_eq!(destination(&mut bench, &udp(7, 53)), [0, 0, 0, 0, 0, 1]);
+    bench.apply(update(default(&[2]))).unwrap();
+    assert_eq!(destination(&mut bench, &udp(7, 53)), [0, 0, 0, 0, 0, 1]);
+    assert_eq!(destination(&mut bench, &udp(8, 53)), [0, 0, 0, 0, 0, 2]);
+}
+
+#[test]
+fn a19_a_flow_keeps_fields_of_its_first_packet() {
+    let learnt = Operation::Set(Field::Ipv4Ttl, Value::Learnt(Field::Ipv4Ttl));
+    let mut bench = Bench::new(&keeping(&[learnt], &[], 64));
+    let frame = |ttl: u8| {
+        packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 ttl={ttl} proto=udp sport=7 dport=53"))
+    };
+    let ttl = |bench: &mut Bench, ttl| bench.bytes(PortId(0), &frame(ttl))[22];
+    assert_eq!([ttl(&mut bench, 9), ttl(&mut bench, 8), ttl(&mut bench, 200)], [9, 9, 9]);
+}
+
+#[test]
+fn a19_an_unflowed_packet_has_the_values_of_its_entry() {
+    let mut bench = Bench::new(&keeping(&[SET], &[1], 1));
+    bench.frame(PortId(0), &udp(7, 53));
+    bench.apply(update(default(&[2]))).unwrap();
+    assert_eq!(destination(&mut bench, &udp(8, 53)), [0, 0, 0, 0, 0, 2]);
+    assert_eq!(destination(&mut bench, &udp(7, 53)), [0, 0, 0, 0, 0, 1]);
+    assert_eq!(bench.engine.flow_account().unflowed.full, 1);
+}
+
+#[test]
+fn a19_what_flows_keep_survives_a_swap() {
+    for capacity in [64, 32] {
+        let mut bench = Bench::new(&keeping(&[SET], &[1], 64));
+        bench.learn(20);
+        bench.swap(&keeping(&[SET], &[2], capacity));
+        for sport in 0..20 {
+            assert_eq!(destination(&mut bench, &udp(sport, 53)), [0, 0, 0, 0, 0, 1], "{sport}");
+        }
+        assert_eq!(destination(&mut bench, &udp(99, 53)), [0, 0, 0, 0, 0, 2]);
+    }
+}
+
+#[test]
+fn a19_an_entry_whose_flows_keep_values_stays_with_its_action() {
+    let mut program = keeping(&[SET], &[1], 64);
+    let other = Template { name: "other".into(), operations: vec![] };
+    program.pipes[0].templates.push(other);
+    let mut bench = Bench::new(&program);
+    let entry = Entry { template: 1, ..default(&[]) };
+    assert!(matches!(bench.apply(update(entry)), Err(ChangeError::Unfit { .. })));
+}
+
+#[test]
+fn a19_the_check_refuses_per_flow_elsewhere() {
+    let finds =
+        |program: &Program| check(program).iter().any(|one| one.kind.to_string().contains("per_flow"));
+    assert!(!finds(&keeping(&[SET], &[1], 64)));
+    let mut basic = keeping(&[SET], &[1], 64);
+    basic.pipes[0] = Pipe::basic("p").per_entry(Field::L4Dport).forward(PortId(0)).act([SET]);
+    assert!(finds(&basic));
+}
+
+/// A load balancer with one back end, 10.0.0.11:8080, that sees all packets come from 10.0.0.9.
+fn translating(capacity: u32) -> Program {
+    let set = Operation::Set;
+    let to = [
+        set(Field::Ipv4Src, Value::Const(0x0a00_0009)),
+        set(Field::Ipv4Dst, Value::PerFlow),
+        set(Field::L4Dport, Value::PerFlow),
+    ];
+    let back = [
+        set(Field::Ipv4Src, Value::Learnt(Field::Ipv4Dst)),
+        set(Field::Ipv4Dst, Value::Learnt(Field::Ipv4Src)),
+        set(Field::L4Sport, Value::Learnt(Field::L4Dport)),
+    ];
+    let mut pipe = Pipe::flow("nat", Learn::Pin(GroupId(0))).reverse(true).capacity(capacity);
+    pipe.templates = [("to", to), ("back", back)]
+        .map(|(name, all)| Template { name: name.into(), operations: all.into() })
+        .into();
+    let target = Entry { values: vec![0x0a00_000b, 8080], ..Entry::on(EntryMatch::Target(0)) };
+    pipe.entries = vec![target, Entry { template: 1, ..Entry::on(EntryMatch::Default) }].into();
+    let mut program = start(&["a"], [pipe.forward(PortId(0))]);
+    program.group(Group::new("web", Fill::Wants, 4).targets(targets(&["x"])));
+    program.build()
+}
+
+fn frame(source: &str, sport: u16, destination: &str, dport: u16) -> Vec<u8> {
+    packet::craft::frame(&format!("src={source} dst={destination} proto=udp sport={sport} dport={dport}"))
+}
+
+#[test]
+fn m20_answers_are_learnt_with_the_flow_and_translated_back() {
+    let mut bench = Bench::new(&translating(64));
+    assert!(check(&translating(64)).is_empty(), "{:?}", check(&translating(64)));
+    let request = bench.bytes(PortId(0), &frame("10.1.1.1", 4000, "10.0.0.80", 80));
+    assert_eq!(request, frame("10.0.0.9", 4000, "10.0.0.11", 8080));
+    let answer = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4000));
+    assert_eq!(answer, frame("10.0.0.80", 80, "10.1.1.1", 4000));
+    assert_eq!(bench.engine.flows(PipeId(0), 9).1, 2);
+    // What neither is an answer is a new flow, and is treated as a request.
+    let other = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4001));
+    assert_eq!(other, frame("10.0.0.9", 8080, "10.0.0.11", 8080));
+}
+
+#[test]
+fn m20_both_or_none_are_learnt() {
+    let mut bench = Bench::new(&translating(3));
+    for client in 1..=2 {
+        bench.frame(PortId(0), &frame(&format!("10.1.1.{client}"), 4000 + client, "10.0.0.80", 80));
+    }
+    assert_eq!(bench.engine.flows(PipeId(0), 9).1, 2);
+    assert_eq!(bench.engine.flow_account().unflowed.full, 1);
+    let key = FlowKey::new([10, 0, 0, 11].into(), [10, 0, 0, 9].into(), 17, (8080, 4001), None);
+    assert!(bench.engine.flow(PipeId(0), &key).is_some());
+}
+
+#[test]
+fn m20_the_check_refuses_what_hides_the_key_of_answers() {
+    let finds = |change: &dyn Fn(&mut Pipe)| {
+        let mut program = translating(64);
+        change(&mut program.pipes[0]);
+        check(&program).iter().any(|one| one.kind.to_string().contains("`reverse`"))
+    };
+    assert!(!finds(&|_| {}));
+    assert!(finds(&|pipe| drop(pipe.entries.edit(Vec::pop))));
+    assert!(finds(&|pipe| *pipe = pipe.clone().key(packet::KeySource::Inner)));
+    let add = Operation::Add(Field::L4Dport, Value::Const(1));
+    assert!(finds(&|pipe| pipe.templates[0].operations.push(add)));
+}
+
+#[test]
+fn m20_with_several_workers_answers_stay_with_their_flow() {
+    let refused = |program: &Program| !owners(program).1.is_empty();
+    assert!(refused(&translating(64)));
+    let mut plain = translating(64);
+    plain.pipes[0].templates.iter_mut().for_each(|template| template.operations.clear());
+    let clear = |entries: &mut Vec<Entry>| entries.iter_mut().for_each(|entry| entry.values.clear());
+    plain.pipes[0].entries.edit(clear);
+    assert!(!refused(&plain), "{:?}", owners(&plain).1);
+    plain.pipes[0].owner = OwnedBy::Src;
+    assert!(refused(&plain));
+}
