@@ -119,7 +119,7 @@ impl Crew {
             let hand_over = all.as_mut().and_then(Vec::pop);
             let (answer, answers) = sync_channel(1);
             let (worker, _, commands) = &mut self.workers[at];
-            let rewiring = Rewiring { ports, punts: Vec::new(), hand_over };
+            let rewiring = Rewiring { generation: 2, ports, punts: Vec::new(), hand_over };
             commands.try_send(Command::Swap(engine, rewiring, answer)).expect("room");
             worker.breathe(self.now_ns);
             answers.try_recv().expect("swapped");

@@ -106,7 +106,10 @@ fn sections(answer: &Value) -> String {
         "apps" => section(name, &flat(value)),
         _ => section(name, value),
     };
-    answer.as_object().into_iter().flatten().map(section).collect()
+    // Histograms have a table of their own: `weir show workers`.
+    let is_for_people =
+        |(name, _): &(&String, &Value)| !matches!(name.as_str(), "breath_times" | "events_late");
+    answer.as_object().into_iter().flatten().filter(is_for_people).map(section).collect()
 }
 
 /// Returns the rows without nested lists and objects, which `show KEY` prints and a table has no room for.

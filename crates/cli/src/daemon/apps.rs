@@ -206,7 +206,8 @@ impl Daemon {
     pub(super) fn drive_apps(&mut self) -> bool {
         self.host.running.collect();
         let now_ns = self.clock.now_ns();
-        if let Some(wake_ns) = self.apps_wake_ns().filter(|wake_ns| *wake_ns <= now_ns) {
+        // Links that have just begun to be watched are due at 0, which is not late.
+        if let Some(wake_ns) = self.apps_wake_ns().filter(|wake_ns| (1..=now_ns).contains(wake_ns)) {
             self.host.late.record(now_ns - wake_ns);
         }
         for news in self.host.links.look(now_ns) {

@@ -43,7 +43,8 @@ pub struct Mailbox {
 struct Running {
     commands: SyncSender<Command>,
     wake: Arc<OwnedFd>,
-    thread: JoinHandle<()>,
+    /// `None` for one that only asks.
+    thread: Option<JoinHandle<()>>,
 }
 
 /// All workers.
@@ -92,20 +93,23 @@ impl Fleet {
             }
         })?;
         ready.recv().context("a worker ended before it began")??;
-        self.workers.push(Running { commands, wake, thread });
+        self.workers.push(Running { commands, wake, thread: Some(thread) });
         Ok(())
+    }
+
+    /// Returns a fleet with which another thread can ask the same workers.
+    pub fn questioner(&self) -> Fleet {
+        let one = |running: &Running| Running {
+            commands: running.commands.clone(),
+            wake: running.wake.clone(),
+            thread: None,
+        };
+        Fleet { workers: self.workers.iter().map(one).collect() }
     }
 
     /// Returns the number of workers.
     pub fn len(&self) -> usize {
         self.workers.len()
-    }
-
-    /// Sends a command to one worker and returns the answer.
-    pub fn ask<T>(&self, worker: usize, command: impl FnOnce(SyncSender<T>) -> Command) -> Result<T> {
-        let (answer, receive) = sync_channel(1);
-        self.send(worker, command(answer))?;
-        receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
     /// Sends a command to all workers and returns the answers, in the order of workers. All are sent before
@@ -160,7 +164,7 @@ impl Fleet {
         self.ask_all(|_, answer| Command::Quiesce(answer))?;
         let reports = self.ask_all(|_, answer| Command::Stop(answer))?;
         for worker in self.workers {
-            worker.thread.join().map_err(|_| anyhow!("a worker panicked"))?;
+            worker.thread.map_or(Ok(()), JoinHandle::join).map_err(|_| anyhow!("a worker panicked"))?;
         }
         Ok(reports)
     }

@@ -1,13 +1,15 @@
 //! The HTTP server: metrics and health over TCP, the same and commands over the control socket.
 //!
-//! It has a thread of its own and asks the main thread, which alone communicates with workers and apps. The
-//! main thread meets only complete requests, a bounded number of them, and answers without waiting for any
-//! client. Scrapes that come while one is being answered are answered together by the next.
+//! It has a thread of its own. Commands that change something go to the main thread; what only asks goes to
+//! observers, one for scrapes and one for commands, so that neither waits for the other. They meet only
+//! complete requests, a bounded number of them, and answer without waiting for any client. Scrapes that come
+//! while one is being answered are answered together by the next.
 //!
 //! A connection carries one request. Its head, its body and its whole life have a time limit, and if there
 //! are too many connections, the one that has been slowest to say what it wants is closed for a new one.
 
 use super::doorbell::Doorbell;
+use super::observer::{self, Board};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
@@ -61,10 +63,12 @@ const JSON: &str = "application/json";
 /// The answer to a question: text, or why there is none.
 pub type Answer = Result<String, String>;
 
-/// What the main thread is asked.
+/// What the main thread or an observer is asked.
 pub enum Question {
     /// All metrics.
     Metrics,
+    /// Whether the main thread and all workers are alive.
+    Health,
     /// A command.
     Command(Value),
 }
@@ -90,12 +94,19 @@ pub struct Server {
 impl Server {
     /// Starts the server. Returns where the main thread finds questions; the doorbell rings when there are
     /// new ones, and when nobody waits for an answer any more.
-    pub fn start(listeners: Listeners, doorbell: Doorbell) -> Result<(Server, mpsc::Receiver<Asked>)> {
+    pub fn start(
+        listeners: Listeners,
+        doorbell: Doorbell,
+        board: Board,
+    ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
         let (stop, stopped) = oneshot::channel();
+        let to_observer = observer::start(board.clone(), "weir-show")?;
+        let to_scraper = observer::start(board, "weir-scrape")?;
+        let parts = Parts { to_main, doorbell, to_observer, to_scraper };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
-            let served = runtime.block_on(serve(listeners, Main { to_main, doorbell }, stopped));
+            let served = runtime.block_on(serve(listeners, parts, stopped));
             if let Err(error) = served {
                 tracing::error!("nobody can ask this weir any more: {error:#}");
             }
@@ -111,10 +122,10 @@ impl Drop for Server {
     }
 }
 
-async fn serve(listeners: Listeners, main: Main, stopped: oneshot::Receiver<()>) -> Result<()> {
+async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()>) -> Result<()> {
     let (scrapes, waiting) = mpsc::channel(CONNECTIONS_MAX);
-    tokio::spawn(answer_scrapes(main.clone(), waiting));
-    let door = |commands| Arc::new(Door::new(main.clone(), scrapes.clone(), commands));
+    tokio::spawn(answer_scrapes(parts.clone(), waiting));
+    let door = |commands| Arc::new(Door::new(parts.clone(), scrapes.clone(), commands));
     let mut doors = vec![door(true)];
     listeners.socket.set_nonblocking(true).context("the control socket")?;
     let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
@@ -137,19 +148,21 @@ async fn serve(listeners: Listeners, main: Main, stopped: oneshot::Receiver<()>)
 }
 
 /// Answers scrapes: all that wait, at once.
-async fn answer_scrapes(main: Main, mut waiting: mpsc::Receiver<oneshot::Sender<Answer>>) {
+async fn answer_scrapes(parts: Parts, mut waiting: mpsc::Receiver<oneshot::Sender<Answer>>) {
     let mut scrapes = Vec::new();
     while waiting.recv_many(&mut scrapes, CONNECTIONS_MAX).await > 0 {
-        let answer = main.ask(Question::Metrics).await;
+        let answer = parts.observe(&parts.to_scraper, Question::Metrics).await;
         scrapes.drain(..).for_each(|scrape| drop(scrape.send(answer.clone())));
     }
 }
 
-/// The way to the main thread.
+/// The ways to the parts of the daemon that answer.
 #[derive(Clone)]
-struct Main {
+struct Parts {
     to_main: mpsc::Sender<Asked>,
     doorbell: Doorbell,
+    to_observer: mpsc::Sender<Asked>,
+    to_scraper: mpsc::Sender<Asked>,
 }
 
 /// Rings when dropped, so that the main thread notices an answer that nobody waits for.
@@ -161,20 +174,37 @@ impl Drop for Ring<'_> {
     }
 }
 
-impl Main {
-    async fn ask(&self, question: Question) -> Answer {
+impl Parts {
+    /// Sends a request to the part that can answer it.
+    async fn ask(&self, request: Value) -> Answer {
+        if matches!(request["command"].as_str(), Some("show" | "explain")) {
+            return self.observe(&self.to_observer, Question::Command(request)).await;
+        }
         let _rings_at_last = Ring(&self.doorbell);
         let (answer, wait) = oneshot::channel();
         let asked = async {
-            self.to_main.send(Asked { question, answer }).await.ok()?;
+            self.to_main.send(Asked { question: Question::Command(request), answer }).await.ok()?;
             self.doorbell.ring();
             wait.await.ok()
         };
-        match timeout(ANSWER_PATIENCE, asked).await {
-            Ok(Some(answer)) => answer,
-            Ok(None) => Err("the daemon stops".into()),
-            Err(_) => Err("the daemon is too busy to answer".into()),
-        }
+        in_time(asked).await
+    }
+
+    async fn observe(&self, observer: &mpsc::Sender<Asked>, question: Question) -> Answer {
+        let (answer, wait) = oneshot::channel();
+        let asked = async {
+            observer.send(Asked { question, answer }).await.ok()?;
+            wait.await.ok()
+        };
+        in_time(asked).await
+    }
+}
+
+async fn in_time(answer: impl Future<Output = Option<Answer>>) -> Answer {
+    match timeout(ANSWER_PATIENCE, answer).await {
+        Ok(Some(answer)) => answer,
+        Ok(None) => Err("the daemon stops".into()),
+        Err(_) => Err("the daemon is too busy to answer".into()),
     }
 }
 
@@ -211,7 +241,7 @@ const WRITING: u8 = 2;
 
 /// What clients of a listener may ask, and their connections, oldest first.
 struct Door {
-    main: Main,
+    parts: Parts,
     scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
     /// Whether commands are accepted here.
     commands: bool,
@@ -219,8 +249,8 @@ struct Door {
 }
 
 impl Door {
-    fn new(main: Main, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, commands: bool) -> Door {
-        Door { main, scrapes, commands, connections: Mutex::default() }
+    fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, commands: bool) -> Door {
+        Door { parts, scrapes, commands, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
@@ -279,7 +309,7 @@ impl Door {
         match request.uri().path() {
             "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
             "/metrics" => told(self.scrape(state).await, METRICS),
-            "/healthz" => told(self.scrape(state).await.map(|_| "ok\n".to_string()), TEXT),
+            "/healthz" => told(self.health(state).await, TEXT),
             "/command" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/command" if *request.method() != Method::POST => not_allowed("POST"),
             "/command" => self.command(request.into_body(), state).await,
@@ -287,7 +317,12 @@ impl Door {
         }
     }
 
-    /// Returns the metrics, which also shows that the main thread and all workers are alive.
+    async fn health(&self, state: &AtomicU8) -> Answer {
+        state.store(ANSWERING, Ordering::Relaxed);
+        self.parts.observe(&self.parts.to_observer, Question::Health).await
+    }
+
+    /// Returns the metrics.
     async fn scrape(&self, state: &AtomicU8) -> Answer {
         state.store(ANSWERING, Ordering::Relaxed);
         let (answer, wait) = oneshot::channel();
@@ -309,7 +344,7 @@ impl Door {
         };
         tracing::debug!("asked: {request}");
         state.store(ANSWERING, Ordering::Relaxed);
-        match self.main.ask(Question::Command(request)).await {
+        match self.parts.ask(request).await {
             Ok(answer) => response(StatusCode::OK, JSON, answer),
             Err(why) => refused(StatusCode::BAD_REQUEST, &why),
         }

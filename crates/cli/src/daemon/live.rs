@@ -1,7 +1,7 @@
-//! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here and the
-//! engine in the worker of the packet's flow; neither counts anything.
+//! `explain --live`: the daemon's own program, entries, buckets and flows. The interpreter runs here, on an
+//! observer's thread, and the engine in the worker of the packet's flow; neither counts anything.
 
-use super::Daemon;
+use super::observer::Snapshot;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
 use engine::interpreter::{FlowSource, Interpreter};
@@ -13,17 +13,17 @@ use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
 
 /// Looks flows up in the workers that own them.
-struct LiveFlows<'a>(&'a Daemon);
+struct LiveFlows<'a>(&'a Snapshot);
 
 impl FlowSource for LiveFlows<'_> {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        let answers = self.0.fleet.ask_all(|_, answer| Command::Flow(pipe, *key, answer)).ok()?;
+        let answers = self.0.ask_all(|answer| Command::Flow(pipe, *key, answer)).ok()?;
         answers.into_iter().flatten().next()
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
         let capacity = self.0.plan.program.pipes[pipe.index()].capacity as usize;
-        let reports = self.0.reports().unwrap_or_default();
+        let reports = &self.0.reports;
         let held =
             |report: &engine::worker::Report| report.pipes.get(pipe.index()).map_or(0, |pipe| pipe.flows);
         reports.iter().all(|report| held(report) + flows <= capacity)
@@ -48,33 +48,36 @@ pub fn packet(request: &Value) -> Result<Vec<u8>> {
 }
 
 /// Explains a packet in the running program.
-pub fn explain(daemon: &Daemon, request: &Value) -> Result<Value> {
+pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let frame = packet(request)?;
-    let mut program = daemon.plan.program.clone();
+    let mut program = now.plan.program.clone();
     let input = match request["port"].as_str() {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
         None => PortId(0),
     };
     for at in 0..program.pipes.len() {
         program.pipes[at].entries =
-            daemon.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
+            now.entries(PipeId(at as u16))?.into_iter().map(|(entry, _)| entry).collect();
     }
-    let worker = daemon.owners.worker(input, &frame);
+    let worker = now.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
-    let buckets = ids.map(|group| daemon.slots(group)).collect::<Result<_>>()?;
+    let buckets = ids.map(|group| now.slots(group)).collect::<Result<_>>()?;
     let mut interpreter = Interpreter::new(&program, buckets);
-    let probe = daemon.fleet.ask(worker, |answer| Command::Probe(input, frame.clone(), answer))?;
+    let probe = now.ask_one(worker, |answer| Command::Probe(input, frame.clone(), answer))?;
     // Turns are taken all the time, so use those of the packet that was probed.
     for (at, turns) in probe.iter().flat_map(|probe| &probe.turns).enumerate() {
         interpreter.set_turns(PipeId(at as u16), *turns);
     }
-    let now_ns = daemon.clock.now_ns();
-    let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(daemon));
+    let now_ns = now.clock.now_ns();
+    let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(now));
     let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
-    let outputs =
-        explanation.outputs().into_iter().filter_map(|port| daemon.obstacle(port)).collect::<Vec<_>>();
+    let outputs = explanation
+        .outputs()
+        .into_iter()
+        .filter_map(|port| now.obstacles[port.index()].clone())
+        .collect::<Vec<_>>();
     let text = outputs.iter().fold(explanation.text(&names, input, &frame), |text, why| text + why + "\n");
     json["text"] = json!(text);
     json["obstacles"] = json!(outputs);

@@ -1,43 +1,51 @@
 //! Prometheus metrics at `/metrics`, enabled by an address: workers keep plain counters, and a scrape sums
 //! them.
 //!
-//! The main thread makes the text, because it alone communicates with the workers; `http.rs` serves it.
+//! An observer makes the text, and `http.rs` serves it.
 
-use super::Daemon;
-use super::answer::total;
+use super::observer::Snapshot;
+use super::shown::total;
 use crate::log;
 use anyhow::Result;
 use engine::snapshot::Count;
-use engine::worker::{PipeReport, Report};
+use engine::worker::{Histogram, PipeReport};
 use packet::{Ledger, PortStatistics};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
+use std::sync::atomic::AtomicU64;
 
 /// A label: the name of the dimension, and its value.
 type Labels = Vec<(&'static str, String)>;
 
 /// Returns all metrics as OpenMetrics text.
-pub fn text(daemon: &Daemon) -> Result<String> {
-    let reports = daemon.reports()?;
-    let ledger = total(&reports);
+pub fn text(now: &Snapshot) -> Result<String> {
+    let ledger = total(&now.reports);
     let mut registry = Registry::with_prefix("weir");
     let mut totals = Totals { registry: &mut registry };
     totals.frames(&ledger);
-    totals.counters(daemon, &reports);
-    totals.pipes(daemon, &reports);
-    totals.ports(daemon, &reports);
+    totals.counters(now);
+    totals.pipes(now);
+    totals.ports(now);
+    totals.breaths(now);
     let lost: Counter = Counter::default();
     lost.inc_by(log::lost());
     totals.registry.register("log_lost", "Lines of the log that nobody read", lost);
-    for family in daemon.app_families() {
-        totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts);
+    for family in &now.families {
+        totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts.clone());
     }
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
-    gauge(&mut registry, "generation", "Generation of the program", daemon.generation);
+    gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
+    let age: Gauge<f64, AtomicU64> = Gauge::default();
+    age.set(now.taken.elapsed().as_secs_f64());
+    registry.register(
+        "snapshot_age_seconds",
+        "Age of these counts: some part of weir is busy if it grows",
+        age,
+    );
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -65,13 +73,13 @@ impl Totals<'_> {
         self.family(("dropped", "reason"), "Frames dropped, by reason", drops);
     }
 
-    fn counters(&mut self, daemon: &Daemon, reports: &[Report]) {
+    fn counters(&mut self, now: &Snapshot) {
         let counters = |of: fn(&Count) -> u64| {
-            let names = daemon.plan.program.counters.iter().enumerate();
+            let names = now.plan.program.counters.iter().enumerate();
             names.map(move |(at, name)| {
                 (
                     name.clone(),
-                    reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum::<u64>(),
+                    now.reports.iter().filter_map(|report| report.counters.get(at)).map(of).sum::<u64>(),
                 )
             })
         };
@@ -80,11 +88,11 @@ impl Totals<'_> {
         self.family(("counter_bytes", "counter"), "Bytes of shared counters", counters(|count| count.bytes));
     }
 
-    fn pipes(&mut self, daemon: &Daemon, reports: &[Report]) {
+    fn pipes(&mut self, now: &Snapshot) {
         let pipes = |of: fn(&PipeReport) -> u64| {
-            let pipes = daemon.plan.program.pipes.iter().enumerate();
+            let pipes = now.plan.program.pipes.iter().enumerate();
             pipes.map(move |(at, pipe)| {
-                let all = reports.iter().filter_map(|report| report.pipes.get(at));
+                let all = now.reports.iter().filter_map(|report| report.pipes.get(at));
                 (pipe.name.clone(), all.map(of).sum::<u64>())
             })
         };
@@ -99,10 +107,10 @@ impl Totals<'_> {
         );
     }
 
-    fn ports(&mut self, daemon: &Daemon, reports: &[Report]) {
+    fn ports(&mut self, now: &Snapshot) {
         let ports = |of: fn(&PortStatistics) -> u64| {
-            daemon.plan.ports.iter().enumerate().map(move |(at, port)| {
-                let all = reports.iter().filter_map(|report| report.ports.get(at));
+            now.plan.ports.iter().enumerate().map(move |(at, port)| {
+                let all = now.reports.iter().filter_map(|report| report.ports.get(at));
                 (port.name.clone(), all.map(|port| of(&port.statistics)).sum::<u64>())
             })
         };
@@ -116,6 +124,23 @@ impl Totals<'_> {
         self.family(("port_lost_before", "port"), "Frames lost before the worker saw them", lost);
         let starved = ports(|port| port.starved);
         self.family(("port_starved", "port"), "Times without a free frame to receive into", starved);
+    }
+
+    /// Quantiles over the whole life of a worker: a scrape has no room for every bucket of every worker.
+    fn breaths(&mut self, now: &Snapshot) {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        let note = |worker: usize, clock: &str, histogram: &Histogram| {
+            for (quantile, share) in [("0.5", 0.5), ("0.99", 0.99), ("0.9999", 0.9999), ("1", 1.0)] {
+                let labels =
+                    [("worker", worker.to_string()), ("clock", clock.into()), ("quantile", quantile.into())];
+                family.get_or_create(&labels.into()).set(histogram.quantile_ns(share) as f64 / 1e9);
+            }
+        };
+        for (worker, report) in now.reports.iter().enumerate() {
+            note(worker, "processor", &report.breath_times.processor);
+            note(worker, "wall", &report.breath_times.wall);
+        }
+        self.registry.register("breath_seconds", "How long breaths of a worker take", family);
     }
 
     fn family(

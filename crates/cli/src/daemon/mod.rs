@@ -22,10 +22,12 @@ mod interfaces;
 mod links;
 mod live;
 mod metrics;
+mod observer;
 mod open;
 mod privileges;
 mod reload;
 mod restart;
+mod shown;
 mod signals;
 mod socket;
 mod stopwatch;
@@ -33,8 +35,8 @@ mod systemd;
 #[cfg(test)]
 mod tests;
 
-pub use answer::{ledger_json, shown};
 pub use open::{recording, traced, wrap};
+pub use shown::{ledger_json, shown};
 
 use crate::config::{Plan, Workers};
 use anyhow::{Context, Result};
@@ -46,11 +48,12 @@ use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::buckets::GroupTables;
 use engine::owner::{Owners, Steering};
-use engine::program::Program;
+use engine::program::{PortId, Program};
 use engine::snapshot::FlowAccount;
 use engine::worker::{Command, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
 use interfaces::Interfaces;
+use observer::{Board, Scene};
 use packet::{Ledger, TableHash};
 use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -66,9 +69,6 @@ use tracing::info;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
 const RING: usize = 1024;
-
-/// How often reports that do not add up are taken again.
-const ACCOUNTS_TAKEN_MAX: usize = 8;
 
 /// Reads the configuration again for a reload, on a thread of its own.
 pub type Load = Arc<dyn Fn() -> Result<Plan> + Send + Sync>;
@@ -92,6 +92,7 @@ pub struct Daemon {
     dpdk_links: Vec<Option<DpdkLink>>,
     host: AppHost,
     doorbell: Doorbell,
+    board: Board,
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
@@ -103,7 +104,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
     let mut control = Control::bind(&plan.socket, plan.metrics)?;
     let signals = Signals::take()?;
     let mut daemon = Daemon::start(file, plan, load)?;
-    control.start(daemon.doorbell.clone())?;
+    control.start(daemon.doorbell.clone(), daemon.board.clone())?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
@@ -118,6 +119,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
         daemon.mind_interfaces();
         daemon.mind_reloads();
         more = daemon.drive_apps();
+        daemon.publish();
         daemon.systemd.turn(|worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
@@ -139,6 +141,7 @@ impl Daemon {
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
+        let doorbell = Doorbell::new()?;
         let mut daemon = Daemon {
             file,
             load,
@@ -152,7 +155,8 @@ impl Daemon {
             interfaces,
             dpdk_links,
             host: AppHost::default(),
-            doorbell: Doorbell::new()?,
+            board: Board::new(doorbell.clone()),
+            doorbell,
             systemd: Systemd::find()?,
             clock,
             collector: Collector::start()?,
@@ -257,17 +261,26 @@ impl Daemon {
         let _ = poll(&mut waits, timeout.as_ref());
     }
 
-    /// Collects the reports of all workers. They are taken one after the other, so a frame that passes
-    /// between workers meanwhile may be in both or in neither; then they are taken again.
-    fn reports(&self) -> Result<Vec<Report>> {
-        let mut reports = self.fleet.ask_all(|_, answer| Command::Report(answer))?;
-        for _ in 0..ACCOUNTS_TAKEN_MAX {
-            if answer::total(&reports).balances() {
-                break;
-            }
-            reports = self.fleet.ask_all(|_, answer| Command::Report(answer))?;
-        }
-        Ok(reports)
+    /// Publishes what this thread knows, if somebody wants to show it.
+    fn publish(&self) {
+        let Some(number) = self.board.wanted() else { return };
+        let ports = || (0..self.plan.ports.len()).map(|at| PortId(at as u16));
+        let scene = Scene {
+            generation: self.generation,
+            file: self.file.clone(),
+            clock: self.clock,
+            plan: self.plan.clone(),
+            tables: self.tables.share(),
+            owners: self.owners.clone(),
+            fleet: self.fleet.questioner(),
+            links: ports().map(|port| self.link_of(port)).collect(),
+            obstacles: ports().map(|port| self.obstacle(port)).collect(),
+            apps: self.apps_json(),
+            families: self.app_families(),
+            read: self.collector.totals(),
+            late: self.host.late.clone(),
+        };
+        self.board.publish(number, scene);
     }
 
     fn greeting(&self) -> String {

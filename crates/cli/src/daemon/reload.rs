@@ -47,7 +47,7 @@ pub const PUT_OFF_MAX: usize = 65_536;
 
 /// How much less of a busy processor the thread gets that compiles: it must not take the time of a worker
 /// that the kernel has placed on the same core.
-const NICENESS: i32 = 10;
+const NICENESS: i32 = 5;
 
 /// The number of a reload that somebody has asked for.
 pub type Ticket = u64;
@@ -290,13 +290,15 @@ impl Daemon {
         if let Some(engine) = engines.first() {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
+        let generation = self.generation + 1;
         let commands = engines.into_iter().zip(punts).zip(wrappers);
         let swap = |(worker, ((engine, punts), ports))| {
             let hand_over = hand_over.as_mut().and_then(Iterator::next);
             let (tell, answer) = sync_channel(1);
             // A worker that has ended drops `tell`, which shows when the answers are collected.
-            let _ =
-                self.fleet.send(worker, Command::Swap(engine, Rewiring { ports, punts, hand_over }, tell));
+            let _ = self
+                .fleet
+                .send(worker, Command::Swap(engine, Rewiring { generation, ports, punts, hand_over }, tell));
             Swap { answer, swapped: None }
         };
         let swaps = commands.enumerate().map(swap).collect();
@@ -304,7 +306,7 @@ impl Daemon {
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
         self.tables = tables;
         self.weights.clear();
-        self.generation += 1;
+        self.generation = generation;
         let phase = Phase::TakingOver { swaps, weights, former, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
         // From here on, apps speak of the new program.

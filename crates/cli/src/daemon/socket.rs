@@ -8,7 +8,7 @@ use super::answer::{Later, Reply};
 use super::claim::claim;
 use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
-use super::metrics;
+use super::observer::Board;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -72,10 +72,10 @@ impl Control {
     }
 
     /// Starts answering.
-    pub fn start(&mut self, doorbell: Doorbell) -> Result<()> {
+    pub fn start(&mut self, doorbell: Doorbell, board: Board) -> Result<()> {
         allow_descriptors();
         let listeners = self.listeners.take().context("started already")?;
-        let (server, asked) = Server::start(listeners, doorbell)?;
+        let (server, asked) = Server::start(listeners, doorbell, board)?;
         (self.server, self.asked) = (Some(server), Some(asked));
         Ok(())
     }
@@ -94,9 +94,8 @@ impl Control {
         let Asked { question, answer } = asked;
         match question {
             _ if answer.is_closed() => {}
-            Question::Metrics => {
-                let _ = answer.send(metrics::text(daemon).map_err(|error| format!("{error:#}")));
-            }
+            // Observers answer these.
+            Question::Metrics | Question::Health => {}
             Question::Command(request) => match daemon.answer(&request) {
                 Ok(Reply::Later(later)) => {
                     let until = Instant::now() + later.patience();

@@ -8,11 +8,12 @@ use ::apps::{Action, App, Event, RunningApps};
 use control::ask;
 use engine::change::Change;
 use engine::program::{Entry, GroupId, PipeId, PortId, Program};
-use engine::worker::Rewiring;
+use engine::worker::{Inject, Rewiring};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
 use serde_json::{Value, json};
+use std::io::{Read, Write};
 use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -146,7 +147,7 @@ impl Bench {
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
         let daemon = Daemon::start("t".into(), plan, load(folder.clone())).unwrap();
-        control.start(daemon.doorbell.clone()).unwrap();
+        control.start(daemon.doorbell.clone(), daemon.board.clone()).unwrap();
         let mut bench = Bench { daemon, control, folder, notes: Arc::default() };
         bench.run_probe();
         bench
@@ -188,7 +189,8 @@ impl Bench {
         let engine = Box::new(Engine::new(&program, self.daemon.hash).unwrap());
         let (punts, rings) = apps::rings(&program, 1);
         let ports = vec![Rewire::Change(0, Box::new(hold)), Rewire::Keep(1)];
-        let rewiring = Rewiring { ports, punts: punts.into_iter().flatten().collect(), hand_over: None };
+        let rewiring =
+            Rewiring { generation: 1, ports, punts: punts.into_iter().flatten().collect(), hand_over: None };
         let (answer, _) = sync_channel(1);
         self.daemon.fleet.send(0, Command::Swap(engine, rewiring, answer)).unwrap();
         drop(rings);
@@ -211,6 +213,7 @@ impl Bench {
             self.daemon.doorbell.answer();
             self.daemon.mind_reloads();
             self.daemon.drive_apps();
+            self.daemon.publish();
             self.control.serve(&mut self.daemon);
         }
     }
@@ -260,7 +263,7 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
     assert_eq!(bench.ask(inject("dport=99")).unwrap(), json!({ "done": true }));
     assert_eq!(bench.ask(request("dance")).unwrap_err().to_string(), "what?");
     assert!(bench.ask(json!({ "command": "app", "app": "nobody", "request": 1 })).is_err());
-    let reports = bench.daemon.reports().unwrap();
+    let reports = bench.daemon.fleet.ask_all(|_, answer| Command::Report(answer)).unwrap();
     assert_eq!((reports[0].ledger.to_app, reports[0].ledger.transmitted), (1, 2));
 }
 
@@ -270,7 +273,7 @@ fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
     let mut stream = std::os::unix::net::UnixStream::connect(bench.folder.join("weir.sock")).unwrap();
     let body = r#"{"command": "app", "app": "probe", "request": "later"}"#;
     let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
-    std::io::Write::write_all(&mut stream, format!("{head}{body}").as_bytes()).unwrap();
+    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     bench.until(|bench| bench.daemon.waiting_requests() == 1);
     drop(stream);
     bench.until(|bench| bench.daemon.waiting_requests() == 0);
@@ -355,6 +358,42 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     assert_eq!(noted(&bench.notes).events[2..], [refused, "buckets [0, 0, 0, 0]"]);
     let entries = bench.ask(json!({ "command": "show", "what": "entries", "pipe": "fast" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 3, "{entries}");
+}
+
+/// Issue 9, 1.4: scrapes went through the main thread, and waited for it and it for workers.
+#[test]
+fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
+    let mut bench = Bench::new("scrape");
+    let path = bench.folder.join("weir.sock");
+    let scrape = move || {
+        let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    };
+    let of = |text: &str, name: &str| {
+        let line = text.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{text}"));
+        line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()
+    };
+    let first = std::thread::spawn(scrape.clone());
+    bench.until(|_| first.is_finished());
+    let first = first.join().unwrap();
+    assert_eq!(of(&first, "weir_frames_total{fate=\"originated\"}"), 0.0);
+    // From here on, the main thread stands still. The workers answer.
+    let (answer, injected) = sync_channel(1);
+    let inject =
+        Inject { bytes: packet::craft::frame("dport=53"), output: Some(PortId(1)), input: PortId(0) };
+    bench.daemon.fleet.send(0, Command::Inject(inject, answer)).unwrap();
+    injected.recv().unwrap().unwrap();
+    let second = scrape();
+    assert_eq!(of(&second, "weir_frames_total{fate=\"originated\"}"), 1.0, "{second}");
+    // Now the worker stands still, too.
+    let let_go = bench.hold_worker();
+    let third = scrape();
+    assert_eq!(of(&third, "weir_frames_total{fate=\"originated\"}"), 1.0, "{third}");
+    assert!(of(&third, "weir_snapshot_age_seconds") > of(&second, "weir_snapshot_age_seconds"), "{third}");
+    let_go.send(()).unwrap();
 }
 
 /// Uses a veth, whose carrier depends on its other end.

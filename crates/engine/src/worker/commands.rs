@@ -59,6 +59,8 @@ pub struct Swapped {
 /// How a swap reconnects ports and apps, by the numbers of the new program.
 #[derive(Debug, Default)]
 pub struct Rewiring {
+    /// The number of the new program, which reports carry from now on.
+    pub generation: u64,
     /// `ports[n]` says what becomes port `n`.
     pub ports: Vec<Rewire>,
     /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old

@@ -60,6 +60,8 @@ pub struct Worker {
     commands: Option<Receiver<Command>>,
     swaps: Swaps,
     deltas: Option<DeltaSender>,
+    /// The number of the program.
+    generation: u64,
     breaths: u64,
     breath_times: Breaths,
     /// Flow deltas that nobody reads, and their packets.
@@ -82,6 +84,7 @@ impl Worker {
             commands: None,
             swaps: Swaps::default(),
             deltas: None,
+            generation: 1,
             breaths: 0,
             breath_times: Breaths::default(),
             unread: (0, 0),

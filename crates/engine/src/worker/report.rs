@@ -5,9 +5,11 @@ use crate::ring::DeltaSender;
 use crate::snapshot::{Count, FlowAccount};
 use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 
-/// A worker's report.
+/// A worker's report. Its size does not depend on that of tables and groups.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// The number of the program: 1, or that of the last swap.
+    pub generation: u64,
     /// The ledger.
     pub ledger: Ledger,
     /// Ports in the program's order.
@@ -80,6 +82,7 @@ impl Worker {
         let declared = self.engine.program().ports.iter();
         let ports = self.outbox.ports.iter().zip(declared);
         Report {
+            generation: self.generation,
             ledger,
             ports: ports.map(|(port, declared)| port_report(port.as_ref(), &declared.name)).collect(),
             counters: self.engine.counters(),

@@ -97,7 +97,8 @@ impl Worker {
     }
 
     fn rewire(&mut self, rewiring: Rewiring) {
-        let Rewiring { ports, punts, hand_over } = rewiring;
+        let Rewiring { generation, ports, punts, hand_over } = rewiring;
+        self.generation = generation;
         self.outbox.punts = punts;
         if let Some(mut rings) = hand_over {
             rings.succeed(std::mem::take(&mut self.hand_over));

@@ -1,0 +1,309 @@
+//! Threads that answer `show`, `explain` and Prometheus, so that neither frames nor links wait for an answer.
+//!
+//! An answer is made from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`], what the
+//! main thread alone knows, such as the state of apps. The main thread publishes a scene when one is wanted,
+//! and waits for nobody. If it is busy, or a worker is, a scrape gets the last snapshot, whose age is among
+//! the metrics.
+//!
+//! A snapshot is younger than the question that it answers, and there are at most [`RATE_MAX`] a second, so a
+//! flood of questions delays only those who ask.
+
+use super::apps::Family;
+use super::clock::Clock;
+use super::collector::Totals;
+use super::doorbell::Doorbell;
+use super::fleet::Fleet;
+use super::http::{Answer, Asked, Question};
+use super::shown::total;
+use super::{live, metrics};
+use crate::config::Plan;
+use anyhow::{Context, Result, anyhow, bail};
+use engine::buckets::GroupTables;
+use engine::owner::Owners;
+use engine::worker::{Command, Histogram, Report};
+use serde_json::Value;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// The largest number of snapshots that a thread makes in a second: with two threads, a worker spends less
+/// than a hundredth of its time on reports.
+const RATE_MAX: u32 = 200;
+
+/// How long a scrape waits for the main thread and the workers before it gets the last snapshot.
+const SCRAPE_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long other questions wait.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long after a question was refused for lack of room a worker is asked again.
+const AGAIN: Duration = Duration::from_millis(1);
+
+/// How often reports that do not add up are taken again.
+const ACCOUNTS_TAKEN_MAX: usize = 8;
+
+/// How often a question is answered again because the program has changed meanwhile.
+const ANSWERED_MAX: usize = 8;
+
+/// Questions that may wait for a thread; the connections of others wait.
+const QUESTIONS: usize = 64;
+
+/// What the main thread knows, at one moment.
+pub struct Scene {
+    pub generation: u64,
+    pub file: PathBuf,
+    pub clock: Clock,
+    pub plan: Arc<Plan>,
+    /// The groups with the weights of now, and their buckets.
+    pub tables: GroupTables,
+    /// Which worker a packet belongs to.
+    pub owners: Owners,
+    /// To ask the workers.
+    pub fleet: Fleet,
+    /// The state of each port's link.
+    pub links: Vec<Option<String>>,
+    /// Why each port's interface cannot carry frames now.
+    pub obstacles: Vec<Option<String>>,
+    /// What `weir show apps` prints.
+    pub apps: Value,
+    /// The apps' counters.
+    pub families: Vec<Family>,
+    /// What the collector had read, before the workers were asked what they gave.
+    pub read: Totals,
+    /// How late apps were served.
+    pub late: Histogram,
+}
+
+/// Where the main thread publishes scenes.
+#[derive(Clone)]
+pub struct Board(Arc<Published>);
+
+struct Published {
+    doorbell: Doorbell,
+    wanted: AtomicBool,
+    scene: Mutex<Newest>,
+    renewed: Condvar,
+}
+
+#[derive(Default)]
+struct Newest {
+    /// How many scenes the main thread has begun, which tells those apart that were begun after a question.
+    begun: u64,
+    /// The number of the one that is here.
+    number: u64,
+    scene: Option<Arc<Scene>>,
+}
+
+impl Board {
+    /// Creates a board; `doorbell` wakes the main thread.
+    pub fn new(doorbell: Doorbell) -> Board {
+        let (scene, renewed) = Default::default();
+        Board(Arc::new(Published { doorbell, wanted: AtomicBool::new(false), scene, renewed }))
+    }
+
+    fn newest(&self) -> MutexGuard<'_, Newest> {
+        self.0.scene.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the number of the scene that the main thread should publish now, if one is wanted.
+    pub fn wanted(&self) -> Option<u64> {
+        let wanted = self.0.wanted.swap(false, Ordering::AcqRel);
+        wanted.then(|| {
+            let mut newest = self.newest();
+            newest.begun += 1;
+            newest.begun
+        })
+    }
+
+    /// Publishes a scene.
+    pub fn publish(&self, number: u64, scene: Scene) {
+        let mut newest = self.newest();
+        (newest.number, newest.scene) = (number, Some(Arc::new(scene)));
+        self.0.renewed.notify_all();
+    }
+
+    /// Returns a scene that was begun after this call, or the last one if none comes until `until`; and
+    /// whether it is new.
+    fn look(&self, until: Instant) -> (Option<Arc<Scene>>, bool) {
+        let mut newest = self.newest();
+        let before = newest.begun;
+        self.0.wanted.store(true, Ordering::Release);
+        self.0.doorbell.ring();
+        while newest.number <= before {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { break };
+            let waited = self.0.renewed.wait_timeout(newest, left);
+            newest = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        (newest.scene.clone(), newest.number > before)
+    }
+}
+
+/// A scene and the reports of all workers, which run the scene's program.
+pub struct Snapshot {
+    scene: Arc<Scene>,
+    pub reports: Vec<Report>,
+    pub taken: Instant,
+    /// Whether the main thread has taken part, and not only the workers.
+    is_fresh: bool,
+}
+
+impl Deref for Snapshot {
+    type Target = Scene;
+
+    fn deref(&self) -> &Scene {
+        &self.scene
+    }
+}
+
+impl Scene {
+    /// Asks all workers and returns the answers, in the order of workers. All are asked before the first
+    /// answer is awaited.
+    pub fn ask_all<T>(&self, command: impl Fn(SyncSender<T>) -> Command) -> Result<Vec<T>> {
+        self.ask_until(Instant::now() + PATIENCE, command)
+    }
+
+    fn ask_until<T>(&self, until: Instant, command: impl Fn(SyncSender<T>) -> Command) -> Result<Vec<T>> {
+        let ask = |worker| self.ask(worker, until, &command);
+        let answers: Vec<Receiver<T>> = (0..self.fleet.len()).map(ask).collect::<Result<_>>()?;
+        let wait = |(worker, answer): (usize, Receiver<T>)| {
+            let left = until.saturating_duration_since(Instant::now());
+            answer.recv_timeout(left).map_err(|_| anyhow!("worker {worker} does not answer"))
+        };
+        answers.into_iter().enumerate().map(wait).collect()
+    }
+
+    /// Asks one worker.
+    pub fn ask_one<T>(&self, worker: usize, command: impl Fn(SyncSender<T>) -> Command) -> Result<T> {
+        let answer = self.ask(worker, Instant::now() + PATIENCE, &command)?;
+        answer.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
+    }
+
+    /// Returns true if all workers run this program. What they were asked before was then about it.
+    fn still_runs(&self) -> Result<bool> {
+        let reports = self.ask_all(Command::Report)?;
+        Ok(reports.iter().all(|report| report.generation == self.generation))
+    }
+
+    /// Asks one worker, again and again while it has no room for a question.
+    fn ask<T>(
+        &self,
+        worker: usize,
+        until: Instant,
+        command: &impl Fn(SyncSender<T>) -> Command,
+    ) -> Result<Receiver<T>> {
+        loop {
+            let (answer, receive) = sync_channel(1);
+            if self.fleet.offer(worker, command(answer)) {
+                return Ok(receive);
+            }
+            if Instant::now() >= until {
+                bail!("worker {worker} has too much to do, or has ended");
+            }
+            std::thread::sleep(AGAIN);
+        }
+    }
+
+    /// Collects the reports of all workers. They are taken one after the other, so a frame that passes
+    /// between workers meanwhile may be in both or in neither; then they are taken again.
+    fn reports(&self, until: Instant) -> Result<Vec<Report>> {
+        let mut reports = self.ask_until(until, Command::Report)?;
+        for _ in 0..ACCOUNTS_TAKEN_MAX {
+            if total(&reports).balances() {
+                break;
+            }
+            reports = self.ask_until(until, Command::Report)?;
+        }
+        Ok(reports)
+    }
+}
+
+/// A thread that answers.
+struct Observer {
+    board: Board,
+    last: Option<Arc<Snapshot>>,
+}
+
+/// Starts a thread that answers questions. It ends when nobody can ask any more.
+pub fn start(board: Board, name: &str) -> Result<mpsc::Sender<Asked>> {
+    let (ask, mut asked) = mpsc::channel::<Asked>(QUESTIONS);
+    let mut observer = Observer { board, last: None };
+    let work = move || {
+        while let Some(Asked { question, answer }) = asked.blocking_recv() {
+            if !answer.is_closed() {
+                // Whoever asked may have gone.
+                let _ = answer.send(observer.answer(&question));
+            }
+        }
+    };
+    std::thread::Builder::new().name(name.into()).spawn(work).context("no thread for answers")?;
+    Ok(ask)
+}
+
+impl Observer {
+    fn answer(&mut self, question: &Question) -> Answer {
+        let answer = match question {
+            Question::Metrics => self.scrape().and_then(|snapshot| metrics::text(&snapshot)),
+            Question::Health => self.health(),
+            Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
+        };
+        answer.map_err(|error| format!("{error:#}"))
+    }
+
+    /// Answers a command; again if the workers have taken over another program meanwhile, because then some
+    /// have been asked about that one.
+    fn command(&mut self, request: &Value) -> Result<Value> {
+        for _ in 0..ANSWERED_MAX {
+            let now = self.snapshot(PATIENCE)?;
+            let answer = match request["command"].as_str() {
+                Some("explain") => live::explain(&now, request),
+                _ => now.show(request),
+            };
+            if now.still_runs()? {
+                return answer;
+            }
+        }
+        bail!("the workers take over one program after the other: try again")
+    }
+
+    /// Returns a snapshot, the last one if there can be no new one now.
+    fn scrape(&mut self) -> Result<Arc<Snapshot>> {
+        let snapshot = self.snapshot(SCRAPE_PATIENCE);
+        snapshot.or_else(|error| self.last.clone().ok_or(error))
+    }
+
+    fn health(&mut self) -> Result<String> {
+        if !self.snapshot(PATIENCE)?.is_fresh {
+            bail!("the main thread does not answer");
+        }
+        Ok("ok\n".into())
+    }
+
+    /// Returns a new snapshot.
+    fn snapshot(&mut self, patience: Duration) -> Result<Arc<Snapshot>> {
+        if let Some(last) = &self.last {
+            let next = last.taken + Duration::from_secs(1) / RATE_MAX;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        let until = Instant::now() + patience;
+        loop {
+            // The workers get what is left if the main thread has no time.
+            let (scene, is_fresh) =
+                self.board.look(Instant::now() + until.saturating_duration_since(Instant::now()) / 2);
+            let scene = scene.context("the daemon has not begun")?;
+            let taken = Instant::now();
+            let reports = scene.reports(until)?;
+            if reports.iter().all(|report| report.generation == scene.generation) {
+                let snapshot = Arc::new(Snapshot { scene, reports, taken, is_fresh });
+                self.last = Some(snapshot.clone());
+                return Ok(snapshot);
+            }
+            if Instant::now() >= until {
+                bail!("the workers are taking over a new program");
+            }
+        }
+    }
+}

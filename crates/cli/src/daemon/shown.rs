@@ -1,0 +1,413 @@
+//! What `weir show` shows, made from a snapshot: JSON, which the client converts to text.
+
+use super::collector::{self, Sum, Totals};
+use super::durations;
+use super::observer::Snapshot;
+use crate::config;
+use crate::explain::decision;
+use ::apps::{KINDS, buckets};
+use anyhow::{Context, Result, anyhow};
+use engine::change::EntryKey;
+use engine::delta::DeltaReason;
+use engine::program::{Entry, Fill, Group, GroupId, PipeId, PipeKind};
+use engine::snapshot::{Count, FlowAccount};
+use engine::worker::{Breaths, Command, PipeReport, Report};
+use packet::{DropReason, Ledger};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// What can be shown, besides the tables of apps.
+const SHOWN: [&str; 12] = [
+    "all", "ports", "pipes", "entries", "flows", "deltas", "groups", "apps", "counters", "drops", "ledger",
+    "workers",
+];
+
+/// What is shown if nothing else is asked for.
+const SECTIONS: [&str; 22] = [
+    "generation",
+    "file",
+    "uptime_s",
+    "log_lost",
+    "workers",
+    "received_by_worker",
+    "ledger",
+    "balances",
+    "ports",
+    "pipes",
+    "counters",
+    "groups",
+    "apps",
+    "breaths",
+    "breath_times",
+    "events_late",
+    "pool_copies",
+    "handed_over",
+    "flow_deltas",
+    "deltas",
+    "flow_account",
+    "tee_missed",
+];
+
+/// Returns everything that can be shown.
+pub fn shown() -> impl Iterator<Item = &'static str> {
+    SHOWN.into_iter().chain(KINDS.iter().filter_map(|kind| kind.table))
+}
+
+/// The default number of flows shown.
+const FLOWS: usize = 100;
+
+impl Snapshot {
+    /// Answers `weir show`.
+    pub fn show(&self, request: &Value) -> Result<Value> {
+        let only = request["what"].as_str().unwrap_or("all");
+        match only {
+            "entries" => return self.show_entries(request),
+            "flows" => return self.show_flows(request),
+            _ => {}
+        }
+        if only == "all" {
+            return self.all().map(Value::Object);
+        }
+        if only == "deltas" {
+            let account = account_json(&self.reports, &self.read);
+            return Ok(json!({ "deltas": deltas_json(&self.read), "flow_account": account }));
+        }
+        let table = || self.tables().find(|(name, _)| name == only).map(|(_, table)| table);
+        let found = self.section(only)?.or_else(table).ok_or_else(|| {
+            anyhow!("nothing is called `{only}`: {}", shown().collect::<Vec<_>>().join(", "))
+        })?;
+        Ok(json!({ only: found }))
+    }
+
+    fn all(&self) -> Result<Map<String, Value>> {
+        let mut all = Map::new();
+        for name in SECTIONS {
+            // Among everything, this has always been a number, and the breaths have a place of their own.
+            let section =
+                if name == "workers" { Some(json!(self.reports.len())) } else { self.section(name)? };
+            all.extend(section.map(|section| (name.to_string(), section)));
+            if name == "counters" {
+                all.extend(self.tables());
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns a part of what can be shown. Each is made only if it is asked for, because some are long.
+    fn section(&self, name: &str) -> Result<Option<Value>> {
+        let reports = &self.reports;
+        let sum = |count: fn(&Report) -> u64| json!(reports.iter().map(count).sum::<u64>());
+        Ok(Some(match name {
+            "generation" => json!(self.generation),
+            "file" => json!(self.file.display().to_string()),
+            "uptime_s" => json!(self.clock.now_ns() / 1_000_000_000),
+            "log_lost" => json!(crate::log::lost()),
+            "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),
+            "ledger" => ledger_json(&total(reports)),
+            "drops" => drops_json(&total(reports)),
+            "balances" => json!(total(reports).balances()),
+            "ports" => self.ports_json(),
+            "pipes" => self.pipes_json(),
+            "counters" => self.counters_json(),
+            "groups" => self.groups_json()?,
+            "apps" => self.apps.clone(),
+            "workers" => self.workers_json(),
+            "breaths" => sum(|report| report.breaths),
+            "breath_times" => reports.iter().map(|report| durations::breaths(&report.breath_times)).collect(),
+            "events_late" => durations::json(&self.late),
+            "pool_copies" => sum(|report| report.pool_copies),
+            "handed_over" => sum(|report| report.handed_over),
+            "flow_deltas" => sum(|report| report.deltas),
+            "deltas" => deltas_json(&self.read),
+            "flow_account" => account_json(reports, &self.read),
+            "tee_missed" => sum(|report| report.tee_missed),
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Returns the tables of apps.
+    fn tables(&self) -> impl Iterator<Item = (String, Value)> {
+        let counts = self.counts();
+        let counted = |name: &str| {
+            let at = self.plan.program.counters.iter().position(|counter| counter == name);
+            at.map(|at| counts[at]).unwrap_or_default()
+        };
+        let tables = self.plan.apps.tables(&counted).map(|(name, table)| (name.to_string(), table));
+        tables.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Returns a line for each worker, with its breaths by processor time.
+    fn workers_json(&self) -> Value {
+        let us = |ns: u64| ns as f64 / 1e3;
+        let worker = |(at, report): (usize, &Report)| {
+            let Breaths { wall, processor } = &report.breath_times;
+            json!({
+                "worker": at, "received": report.ledger.received, "handed_over": report.handed_over,
+                "held": report.ledger.held, "breaths": report.breaths,
+                "p50_us": us(processor.quantile_ns(0.5)), "p99_us": us(processor.quantile_ns(0.99)),
+                "p9999_us": us(processor.quantile_ns(0.9999)), "longest_us": us(processor.longest_ns()),
+                "wall_p9999_us": us(wall.quantile_ns(0.9999)), "wall_longest_us": us(wall.longest_ns()),
+            })
+        };
+        self.reports.iter().enumerate().map(worker).collect()
+    }
+
+    fn ports_json(&self) -> Value {
+        let reports = &self.reports;
+        let port = |at: usize| {
+            let mut all = Map::new();
+            let mut sums = [0u64; 10];
+            let mut extra: Map<String, Value> = Map::new();
+            let mut modes = Vec::new();
+            for report in reports.iter().filter_map(|report| report.ports.get(at)) {
+                let s = &report.statistics;
+                let counts = [
+                    s.received,
+                    s.received_bytes,
+                    s.transmitted,
+                    s.transmitted_bytes,
+                    s.to_kernel,
+                    s.held,
+                    s.lost_before,
+                    s.starved,
+                    s.oversize,
+                    s.gone,
+                ];
+                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+                for (name, count) in &report.extra {
+                    let before = extra.get(*name).and_then(Value::as_u64).unwrap_or(0);
+                    extra.insert((*name).into(), json!(before + count));
+                }
+                modes.push(report.mode.clone());
+            }
+            modes.dedup();
+            all.insert("name".into(), json!(self.plan.ports[at].name));
+            all.insert("mode".into(), json!(modes.join(", ")));
+            all.insert("link".into(), json!(self.links[at]));
+            let names = [
+                "received",
+                "received_bytes",
+                "transmitted",
+                "transmitted_bytes",
+                "to_kernel",
+                "held",
+                "lost_before",
+                "starved",
+                "oversize",
+                "gone",
+            ];
+            all.extend(names.into_iter().zip(sums).map(|(name, sum)| (name.to_string(), json!(sum))));
+            all.insert("extra".into(), Value::Object(extra));
+            Value::Object(all)
+        };
+        (0..self.plan.ports.len()).map(port).collect()
+    }
+
+    fn pipes_json(&self) -> Value {
+        let reports = &self.reports;
+        let pipe = |(at, pipe): (usize, &engine::program::Pipe)| {
+            let mut sum = PipeReport::default();
+            for report in reports.iter().filter_map(|report| report.pipes.get(at)) {
+                sum.entries = report.entries;
+                sum.flows += report.flows;
+                sum.hits += report.hits;
+                sum.misses.add(report.misses);
+                sum.account.add(&report.account);
+            }
+            let mut json = json!({
+                "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries,
+                    "capacity": pipe.capacity,
+                "hits": sum.hits, "misses": sum.misses.packets,
+                    "forward": config::write_forward(pipe.forward, &self.plan.program),
+                "miss": config::write_forward(pipe.miss, &self.plan.program),
+            });
+            if let PipeKind::Flow { .. } = pipe.kind {
+                json["flows"] = json!(sum.flows);
+                // Each worker has a table of its own for its flows, which are added up here.
+                json["capacity"] = json!(pipe.capacity as usize * reports.len());
+                json["capacity_per_worker"] = json!(pipe.capacity);
+                json["unflowed_full"] = json!(sum.account.unflowed.full);
+            }
+            json
+        };
+        self.plan.program.pipes.iter().enumerate().map(pipe).collect()
+    }
+
+    /// Returns shared counters summed over workers, in the program's order.
+    fn counts(&self) -> Vec<Count> {
+        let mut sums = vec![Count::default(); self.plan.program.counters.len()];
+        for report in &self.reports {
+            sums.iter_mut().zip(&report.counters).for_each(|(sum, count)| sum.add(*count));
+        }
+        sums
+    }
+
+    fn counters_json(&self) -> Value {
+        let names = self.plan.program.counters.iter();
+        let one = |(name, count): (&String, Count)| {
+            json!({ "name": name, "packets": count.packets,
+            "bytes": count.bytes })
+        };
+        names.zip(self.counts()).map(one).collect()
+    }
+
+    fn groups_json(&self) -> Result<Value> {
+        let group = |(at, group): (usize, &Group)| {
+            let id = GroupId(at as u16);
+            let (table, target) = (self.tables.table(id), |at: usize, buckets: u64| {
+                let target = &group.targets[at];
+                json!({ "name": target.name, "weight": target.weight, "buckets": buckets })
+            });
+            if group.fill != Fill::Given {
+                let targets = (0..group.targets.len()).map(|at| target(at, table.share(at).into()));
+                let targets: Vec<Value> = targets.collect();
+                return Ok(json!({ "name": group.name, "buckets": group.size, "targets": targets }));
+            }
+            // While moves are pending, workers may differ in a few buckets; show those of the first worker.
+            let reports = self.fleet.buckets(id)?;
+            let slots = reports.first().map(|one| one.slots.clone()).unwrap_or_default();
+            let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count() as u64;
+            let all = buckets(reports);
+            let targets: Vec<Value> = (0..group.targets.len()).map(|at| target(at, held(at))).collect();
+            Ok(json!({
+                "name": group.name, "buckets": slots.len(), "targets": targets,
+                "packets": all.packets.iter().sum::<u64>(), "bytes": all.bytes.iter().sum::<u64>(),
+                "moved": all.moved, "moved_busy": all.moved_busy, "pending": all.pending,
+            }))
+        };
+        // Their targets have the weights of now.
+        self.tables.groups().iter().enumerate().map(group).collect()
+    }
+
+    /// Returns the target of each bucket of a group; where moves are pending, those of the first worker.
+    pub fn slots(&self, group: GroupId) -> Result<Vec<u16>> {
+        let declared = &self.plan.program.groups[group.index()];
+        if declared.fill != Fill::Given {
+            return Ok(self.tables.table(group).buckets().slots().to_vec());
+        }
+        Ok(self.fleet.buckets(group)?.into_iter().next().map(|one| one.slots).unwrap_or_default())
+    }
+
+    fn pipe_named(&self, request: &Value) -> Result<PipeId> {
+        let name = request["pipe"].as_str().context("the request needs `pipe`")?;
+        let names =
+            || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
+        self.plan
+            .program
+            .pipe_named(name)
+            .ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
+    }
+
+    /// Returns the entries of a pipe with their counts, summed over the workers' replicas.
+    pub fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Count)>> {
+        let mut replicas = self.ask_all(|answer| Command::Entries(pipe, answer))?.into_iter();
+        let mut all = replicas.next().unwrap_or_default();
+        let place: HashMap<EntryKey, usize> =
+            all.iter().enumerate().map(|(at, (entry, _))| (EntryKey::of(entry), at)).collect();
+        for (entry, count) in replicas.flatten() {
+            if let Some(&at) = place.get(&EntryKey::of(&entry)) {
+                all[at].1.add(count);
+            }
+        }
+        Ok(all)
+    }
+
+    fn show_entries(&self, request: &Value) -> Result<Value> {
+        let pipes = match request.get("pipe").filter(|pipe| !pipe.is_null()) {
+            Some(_) => vec![self.pipe_named(request)?],
+            None => (0..self.plan.program.pipes.len()).map(|at| PipeId(at as u16)).collect(),
+        };
+        let mut all = Vec::new();
+        for id in pipes {
+            let pipe = &self.plan.program.pipes[id.index()];
+            for (entry, count) in self.entries(id)? {
+                all.push(json!({
+                    "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, &entry),
+                    "run_time": entry.run_time, "packets": count.packets, "bytes": count.bytes,
+                }));
+            }
+        }
+        Ok(json!({ "entries": all }))
+    }
+
+    fn show_flows(&self, request: &Value) -> Result<Value> {
+        let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize);
+        let (mut all, mut live) = (Vec::new(), 0);
+        for (at, pipe) in self.plan.program.pipes.iter().enumerate() {
+            if !matches!(pipe.kind, PipeKind::Flow { .. }) {
+                continue;
+            }
+            for (flows, count) in self.ask_all(|answer| Command::Flows(PipeId(at as u16), limit, answer))? {
+                live += count;
+                all.extend(flows.into_iter().map(|flow| {
+                    let decided = decision(&self.plan.program, PipeId(at as u16), flow.decision);
+                    json!({
+                        "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
+                        "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
+                            "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
+                    })
+                }));
+            }
+        }
+        all.truncate(limit);
+        Ok(json!({ "live": live, "flows": all }))
+    }
+}
+
+/// Sums the ledgers of all workers.
+pub fn total(reports: &[Report]) -> Ledger {
+    let mut ledger = Ledger::default();
+    reports.iter().for_each(|report| ledger.add(&report.ledger));
+    ledger
+}
+
+/// Returns a ledger in the stable output format.
+pub fn ledger_json(ledger: &Ledger) -> Value {
+    let dropped: Map<String, Value> =
+        ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect();
+    json!({
+        "received": ledger.received, "originated": ledger.originated, "copied": ledger.copied,
+        "transmitted": ledger.transmitted, "to_kernel": ledger.to_kernel, "to_app": ledger.to_app,
+            "held": ledger.held,
+        "dropped": dropped,
+    })
+}
+
+fn drops_json(ledger: &Ledger) -> Value {
+    let one = |(reason, count): (DropReason, u64)| {
+        json!({ "reason": reason.as_str(), "frames": count,
+        "meaning": reason.explanation() })
+    };
+    ledger.drops().map(one).collect()
+}
+
+/// Flow deltas by reason.
+fn deltas_json(read: &Totals) -> Value {
+    let one = |(reason, sum): (DeltaReason, &Sum)| {
+        let Sum { deltas, packets, bytes } = sum;
+        json!({ "reason": reason.word(), "deltas": deltas, "packets": packets, "bytes": bytes })
+    };
+    DeltaReason::ALL.into_iter().zip(read).map(one).collect()
+}
+
+/// Where the packets that met FLOW pipes are: `met` = `live` + `deltas` + `unflowed`. `waiting` of those in
+/// deltas are on their way to the collector.
+fn account_json(reports: &[Report], read: &Totals) -> Value {
+    let mut account = FlowAccount::default();
+    reports.iter().for_each(|report| account.add(&report.flows));
+    let left: u64 = reports.iter().map(|report| report.deltas_left).sum();
+    let read = collector::over_reasons(read).packets;
+    let unflowed: Map<String, Value> = account
+        .unflowed
+        .by_reason()
+        .into_iter()
+        .map(|(why, count)| (why.to_string(), json!(count)))
+        .collect();
+    json!({
+        "met": account.met, "live": account.live, "deltas": account.given, "unflowed": unflowed,
+        "waiting": account.given.saturating_sub(read),
+        // Given by flows, and neither sent nor waiting to be sent; or read, and never given.
+        "lost": account.given.abs_diff(left) + read.saturating_sub(account.given),
+        "balances": account.balances(),
+    })
+}
