@@ -60,6 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     };
     let input = match &arguments.port {
         Some(name) => plan.program.port_named(name).ok_or_else(|| anyhow!("there is no port `{name}`"))?,
+        None if plan.program.ports.is_empty() => bail!("there is no port on which a packet could arrive"),
         None => PortId(0),
     };
     let explanation = Explanation::offline(plan, input, frame)?;

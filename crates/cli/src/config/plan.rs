@@ -95,7 +95,7 @@ pub const KEYS: &[Key] = ::config::keys! {
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
     "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
-    needed "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
+    "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
     "root": Shape::Name, "the pipe that frames enter from ports without a `root` of their own";
     "counters": Shape::List(&Shape::Name), "names of shared counters; then no others can be used";
     "meters": Shape::Named(&Shape::Map(sets::METER)), "meters by name";
@@ -174,7 +174,8 @@ impl<'a> Builder<'a> {
         for (called, span, node) in self.named("ports", report) {
             self.port(called, span, node, report);
         }
-        if self.plan.ports.is_empty() {
+        // Apps may have work that needs no frames.
+        if self.plan.ports.is_empty() && self.section.get("apps").is_none() {
             report.error(self.section.span, "there is no port: write `ports: { p0: { xdp: eth0 } }`");
         }
         let spans: Vec<Span> = self.program.ports.iter().map(|port| report.span_of(port.origin)).collect();

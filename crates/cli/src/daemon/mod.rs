@@ -285,12 +285,13 @@ impl Daemon {
 
     fn greeting(&self) -> String {
         let ports: Vec<&str> = self.plan.ports.iter().map(|port| port.name.as_str()).collect();
+        let ports = if ports.is_empty() { "no port".into() } else { ports.join(", ") };
         format!(
             "weir runs {} with {} worker{} on {}; ask it over {}",
             self.file.display(),
             self.fleet.len(),
             if self.fleet.len() == 1 { "" } else { "s" },
-            ports.join(", "),
+            ports,
             self.plan.socket.display(),
         )
     }

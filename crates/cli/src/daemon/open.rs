@@ -99,7 +99,8 @@ pub fn ports(
 fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) -> Pools {
     let mut pools = Pools::new();
     let xdp_ports = interfaces.iter().flatten().count() as u32;
-    if plan.ports.iter().any(|port| !matches!(port.kind, PortKind::Dpdk { .. })) {
+    let all_dpdk = plan.ports.iter().all(|port| matches!(port.kind, PortKind::Dpdk { .. }));
+    if plan.ports.is_empty() || !all_dpdk {
         pools.add(Pool::Region(RegionPool::new(
             xdp_ports * Rings::default().chunks() + CHUNKS_SPARE,
             plan.chunk(),

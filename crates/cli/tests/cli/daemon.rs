@@ -420,3 +420,19 @@ fn an_idle_daemon_sleeps() {
     println!("idle: {:.1} % of a core", share * 100.0);
     assert!(share < 0.05, "{:.1} % of a core", share * 100.0);
 }
+
+/// Issue 9, 2.11: apps that need no frames need no ports.
+#[test]
+fn a_daemon_with_an_app_runs_without_ports() {
+    let daemon = Daemon::start("apps: [{ external: { name: watcher, socket: watcher.sock } }]\n");
+    assert!(daemon.log().contains("with 1 worker on no port"), "{}", daemon.log());
+    assert_eq!(daemon.show("ports"), json!([]));
+    assert_eq!(daemon.show("apps")[0]["name"], "watcher");
+    let explained = daemon.weir(&["explain", "--live", "--packet", "dport=53"]);
+    explained.refused(1, &["no port on which a packet could arrive"]);
+    let answer = daemon.ask(&json!({ "command": "inject", "packet": "dport=53" }));
+    assert!(answer["error"].as_str().unwrap().contains("not sent (policy)"), "{answer}");
+    let all = daemon.weir(&["show", "--json"]).good().json();
+    assert_eq!(all["balances"], true);
+    daemon.weir(&["reload"]).good();
+}
