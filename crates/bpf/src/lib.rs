@@ -11,7 +11,7 @@ mod take;
 mod xdp_generate;
 mod xdp_take;
 
-pub use take::{Fragments, MaskedSource, Prefix, RULES_MAX, Take, TakeError, TakeRule};
+pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, QUEUES_MAX, XdpTake};
 

@@ -1,15 +1,22 @@
 //! Which frames weir takes from an interface: the rules, and their translation into what `xdp_take.bpf.c`
 //! compares.
 //!
-//! The program only compares a summary of the frame with masks and values. Everything more complicated is
-//! done here, where it can be tested: prefixes, address families, fragments that follow their service,
-//! destination MAC addresses.
+//! The program only compares a summary of the frame with values under masks. Everything more complicated is
+//! done here, where it can be tested: prefixes, ranges of ports, address families, fragments that follow
+//! their service, destination MAC addresses.
 
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The largest number of rules. Each may need a second entry for fragments, and the program visits them one
-/// by one.
-pub const RULES_MAX: usize = 64;
+/// The largest number of masks: of different ways in which rules compare (which conditions they have, how
+/// long their prefixes are). The program visits the masks one by one.
+pub const MASKS_MAX: usize = 128;
+
+/// The largest number of values under all masks. A rule has one; a rule with a port or VNI one more for
+/// fragments, which it shares with the other rules of its address and protocol. A range of ports has one for
+/// each power of two that it consists of, at most 30. 10 000 services with a port each have at most 20 000.
+/// The kernel allocates about 120 bytes for each.
+pub const VALUES_MAX: usize = 1 << 17;
 
 /// Words in a frame's summary, in the order of the enum in `xdp_take.bpf.c`.
 pub(crate) const WORDS: usize = 11;
@@ -22,6 +29,7 @@ const SOURCE: usize = 7;
 const FOREIGN: u32 = 1;
 const GROUP: u32 = 2;
 const FRAGMENT: u32 = 4;
+const PORT_PRESENT: u32 = 1 << 31;
 const VNI_PRESENT: u32 = 1 << 31;
 const VNI_BITS: u32 = (1 << 24) - 1;
 
@@ -60,8 +68,8 @@ pub struct TakeRule {
     pub protocol: Option<u8>,
     /// Destination address.
     pub destination: Option<Prefix>,
-    /// Destination port; matches TCP and UDP only.
-    pub dport: Option<u16>,
+    /// Destination ports; match TCP and UDP only.
+    pub dport: Option<Ports>,
     /// IPv4 source address under an arbitrary mask.
     pub source: Option<MaskedSource>,
     /// VXLAN network identifier in the header behind UDP.
@@ -108,6 +116,40 @@ pub struct Prefix {
     pub length: u8,
 }
 
+/// A range of ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The lowest.
+    pub first: u16,
+    /// The highest, not below the lowest.
+    pub last: u16,
+}
+
+impl From<u16> for Ports {
+    fn from(port: u16) -> Ports {
+        Ports { first: port, last: port }
+    }
+}
+
+impl Ports {
+    /// Returns masks and values that together match exactly these ports.
+    fn pieces(self) -> Vec<(u32, u32)> {
+        let (mut next, last) = (u32::from(self.first), u32::from(self.last));
+        let mut pieces = Vec::new();
+        while next <= last {
+            // The largest power of two that `next` is a multiple of, and that does not lead beyond the end.
+            let largest = 1 << next.trailing_zeros().min(16);
+            let size = (0..=16)
+                .map(|bits| 1_u32 << bits)
+                .take_while(|&size| size <= largest && next + size <= last + 1);
+            let size = size.last().unwrap_or(1);
+            pieces.push((0xffff & !(size - 1), next));
+            next += size;
+        }
+        pieces
+    }
+}
+
 /// An IPv4 source matches if `source & mask == value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaskedSource {
@@ -120,9 +162,26 @@ pub struct MaskedSource {
 /// Why a rule is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeError {
-    /// There are more than [`RULES_MAX`] rules.
-    #[error("{0} take rules, but an interface has room for {RULES_MAX}: merge some")]
-    TooMany(usize),
+    /// There are more than [`VALUES_MAX`] values.
+    #[error("the rules have {0} values to compare with, and an interface has room for {VALUES_MAX}")]
+    TooManyValues(usize),
+    /// There are more than [`MASKS_MAX`] masks.
+    #[error(
+        "the rules compare in {0} ways (conditions, prefix lengths, port ranges), and an interface in at \
+         most {MASKS_MAX}: use fewer prefix lengths"
+    )]
+    TooManyMasks(usize),
+    /// A range of ports ends before it begins.
+    #[error("the range of ports from {first} to {last} is empty")]
+    PortsEmpty {
+        /// Its lowest port.
+        first: u16,
+        /// Its highest port.
+        last: u16,
+    },
+    /// The kernel refuses a value, usually for want of memory.
+    #[error("the kernel does not take the rules: {0}")]
+    Refused(String),
     /// A prefix is longer than its address.
     #[error("the prefix length {length} is longer than the address {address}")]
     PrefixTooLong {
@@ -147,11 +206,14 @@ pub enum TakeError {
     FamiliesDiffer,
 }
 
+/// The words of a frame's summary, or the bits of them that count.
+pub(crate) type Words = [u32; WORDS];
+
 /// A mask and a value for each word of a frame's summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) mask: [u32; WORDS],
-    pub(crate) value: [u32; WORDS],
+    pub(crate) mask: Words,
+    pub(crate) value: Words,
 }
 
 impl Entry {
@@ -163,29 +225,62 @@ impl Entry {
     }
 }
 
-/// The entries of all rules.
+/// A mask, and the values that match under it: at least one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Masked {
+    pub(crate) mask: Words,
+    pub(crate) values: HashSet<Words>,
+}
+
+/// All rules by their masks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiled {
     /// What stays with the kernel.
-    pub(crate) left: Vec<Entry>,
+    pub(crate) left: Vec<Masked>,
     /// What is taken of the rest.
-    pub(crate) taken: Vec<Entry>,
+    pub(crate) taken: Vec<Masked>,
 }
 
-/// Translates all rules into entries.
-pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
-    let rules = take.rules.len() + take.leave.len();
-    if rules > RULES_MAX {
-        return Err(TakeError::TooMany(rules));
+impl Take {
+    /// Checks that an interface can take this.
+    ///
+    /// # Errors
+    /// A rule is invalid, or there are too many.
+    pub fn check(&self) -> Result<(), TakeError> {
+        compile(self).map(|_| ())
     }
-    let mut compiled = Compiled { left: Vec::new(), taken: Vec::new() };
+}
+
+/// Translates all rules into masks and values.
+pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
+    let (mut left, mut taken) = (Vec::new(), Vec::new());
     for rule in &take.leave {
-        entries(&TakeRule { group: true, ..rule.clone() }, true, &mut compiled.left)?;
+        entries(&TakeRule { group: true, ..rule.clone() }, true, &mut left)?;
     }
     for rule in &take.rules {
-        entries(rule, take.promiscuous, &mut compiled.taken)?;
+        entries(rule, take.promiscuous, &mut taken)?;
     }
-    Ok(compiled)
+    let compiled = Compiled { left: by_mask(left), taken: by_mask(taken) };
+    let all = || compiled.left.iter().chain(&compiled.taken);
+    let (masks, values) = (all().count(), all().map(|one| one.values.len()).sum());
+    match (masks, values) {
+        (..=MASKS_MAX, ..=VALUES_MAX) => Ok(compiled),
+        (..=MASKS_MAX, values) => Err(TakeError::TooManyValues(values)),
+        (masks, _) => Err(TakeError::TooManyMasks(masks)),
+    }
+}
+
+/// Collects the values of each mask; the masks are in the order of the entries.
+fn by_mask(entries: Vec<Entry>) -> Vec<Masked> {
+    let (mut all, mut places) = (Vec::<Masked>::new(), HashMap::new());
+    for Entry { mask, value } in entries {
+        let place = *places.entry(mask).or_insert(all.len());
+        if place == all.len() {
+            all.push(Masked { mask, values: HashSet::new() });
+        }
+        all[place].values.insert(value);
+    }
+    all
 }
 
 /// Appends the entries of a rule.
@@ -200,7 +295,7 @@ fn entries(rule: &TakeRule, promiscuous: bool, entries: &mut Vec<Entry>) -> Resu
     match rule.fragments {
         Fragments::Alone => {}
         _ if whole => entries.push(entry),
-        _ => entries.push(with_ports(entry, rule)?),
+        _ => with_ports(&entry, rule, entries)?,
     }
     Ok(())
 }
@@ -233,17 +328,28 @@ fn base(rule: &TakeRule, promiscuous: bool) -> Result<Entry, TakeError> {
     Ok(entry)
 }
 
-fn with_ports(mut entry: Entry, rule: &TakeRule) -> Result<Entry, TakeError> {
-    if let Some(dport) = rule.dport {
-        entry.require(DPORT, 0xffff, u32::from(dport));
-    }
+/// Appends the entries of a rule with ports or a VNI.
+fn with_ports(entry: &Entry, rule: &TakeRule, entries: &mut Vec<Entry>) -> Result<(), TakeError> {
+    let mut entry = entry.clone();
     if let Some(vni) = rule.vni {
         if vni > VNI_BITS {
             return Err(TakeError::VniTooLarge(vni));
         }
         entry.require(VNI, VNI_PRESENT | VNI_BITS, VNI_PRESENT | vni);
     }
-    Ok(entry)
+    let Some(ports) = rule.dport else {
+        entries.push(entry);
+        return Ok(());
+    };
+    if ports.first > ports.last {
+        return Err(TakeError::PortsEmpty { first: ports.first, last: ports.last });
+    }
+    entries.extend(ports.pieces().into_iter().map(|(mask, value)| {
+        let mut piece = entry.clone();
+        piece.require(DPORT, PORT_PRESENT | mask, PORT_PRESENT | value);
+        piece
+    }));
+    Ok(())
 }
 
 /// Returns the EtherType on which all conditions of the rule agree.
@@ -277,7 +383,8 @@ mod tests {
     use super::*;
 
     fn one(rule: TakeRule) -> Result<Vec<Entry>, TakeError> {
-        compile(&Take { rules: vec![rule], ..Take::default() }).map(|compiled| compiled.taken)
+        let mut all = Vec::new();
+        entries(&rule, false, &mut all).map(|()| all)
     }
 
     fn to(address: &str, length: u8) -> TakeRule {
@@ -298,7 +405,7 @@ mod tests {
 
     #[test]
     fn fragments_follow_a_rule_with_a_port_unless_told_otherwise() {
-        let rule = TakeRule { dport: Some(80), ..to("10.0.0.1", 32) };
+        let rule = TakeRule { dport: Some(80.into()), ..to("10.0.0.1", 32) };
         assert_eq!(one(rule.clone()).unwrap().len(), 2);
         assert_eq!(one(TakeRule { fragments: Fragments::No, ..rule.clone() }).unwrap().len(), 1);
         let alone = one(TakeRule { fragments: Fragments::Alone, dport: None, ..rule }).unwrap();
@@ -318,8 +425,49 @@ mod tests {
             one(TakeRule { vni: Some(1 << 24), ..TakeRule::default() }),
             Err(TakeError::VniTooLarge(1 << 24))
         );
-        let rule = TakeRule::default();
-        let many = Take { leave: vec![rule.clone()], rules: vec![rule; 64], ..Take::default() };
-        assert_eq!(compile(&many), Err(TakeError::TooMany(65)));
+        let ports = Ports { first: 2, last: 1 };
+        let empty = one(TakeRule { dport: Some(ports), ..TakeRule::default() });
+        assert_eq!(empty, Err(TakeError::PortsEmpty { first: 2, last: 1 }));
+    }
+
+    #[test]
+    fn a_range_of_ports_is_matched_by_few_pieces() {
+        for (first, last, most) in [(53, 53, 1), (0, 65_535, 1), (1, 65_534, 30), (1000, 2000, 9), (0, 1, 1)]
+        {
+            let pieces = Ports { first, last }.pieces();
+            assert!(pieces.len() <= most, "{first}-{last}: {pieces:?}");
+            for port in 0..=u16::MAX {
+                let fitting = pieces.iter().filter(|(mask, value)| u32::from(port) & mask == *value).count();
+                assert_eq!(fitting, usize::from((first..=last).contains(&port)), "{port} of {first}-{last}");
+            }
+        }
+    }
+
+    #[test]
+    fn services_share_masks_and_fragments() {
+        let service = |vip: u32, dport: u16| {
+            let address = IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + vip));
+            TakeRule {
+                destination: Some(Prefix { address, length: 32 }),
+                protocol: Some(6),
+                dport: Some(dport.into()),
+                ..TakeRule::default()
+            }
+        };
+        let rules = (0..10_000).map(|n| service(n / 10, 1 + n as u16 % 10)).collect();
+        let taken = compile(&Take { rules, ..Take::default() }).unwrap().taken;
+        let counts: Vec<usize> = taken.iter().map(|one| one.values.len()).collect();
+        assert_eq!(counts, [1_000, 10_000], "fragments of a thousand addresses, and the services");
+    }
+
+    #[test]
+    fn only_so_many_masks_and_values_fit() {
+        let lengths = (0..=128).map(|length| to("fd00::1", length));
+        let many = Take { rules: lengths.collect(), ..Take::default() };
+        assert_eq!(many.check(), Err(TakeError::TooManyMasks(129)));
+        let one = |n: usize| to(&Ipv4Addr::from_bits(n as u32).to_string(), 32);
+        let rules = |count| Take { rules: (0..count).map(one).collect(), ..Take::default() };
+        assert_eq!(rules(VALUES_MAX).check(), Ok(()));
+        assert_eq!(rules(VALUES_MAX + 1).check(), Err(TakeError::TooManyValues(VALUES_MAX + 1)));
     }
 }

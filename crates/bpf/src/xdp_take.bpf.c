@@ -3,14 +3,18 @@
  * Selects the part of an interface's traffic that goes to weir: the XDP program in front of its AF_XDP
  * sockets.
  *
- * A frame is summarised in WORDS words (its kind, port, VNI, addresses). An entry has a mask and a value for
- * each of them; the frame goes to weir if an entry matches, and to the kernel otherwise. User space (take.rs)
- * works out what a `take` rule means (prefixes, fragments that follow their service, broadcast); this program
- * only compares.
+ * A frame is summarised in WORDS words (its kind, port, VNI, addresses). A rule is a mask and a value for
+ * each of them; the frame goes to weir if a rule matches, and to the kernel otherwise. User space (take.rs)
+ * works out what a `take` rule means (prefixes, ranges of ports, fragments that follow their service,
+ * broadcast); this program only compares.
+ *
+ * Thousands of rules have few masks: services differ in address and port, not in which bits of these count.
+ * So the program goes through the masks, and looks the frame's bits under each up in one hash map of values.
+ * A mask with a single value needs no look-up.
  *
  * Promises: nothing is dropped here; every frame is counted once. Fields missing from a malformed header are
- * zero. Cost: about 40 instructions to parse, and 4 for each entry that does not match. There are at most 128
- * entries, so a linear search in the cache is faster than a table that supports masks.
+ * zero. Cost: about 40 instructions to parse; for each mask that does not match, some 10 instructions if it
+ * has one value, and otherwise a look-up of 48 bytes, however many values there are.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -21,7 +25,8 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define ENTRIES_MAX 128 /* 64 rules, each with at most one more entry for fragments: take.rs */
+#define MASKS_MAX 128
+#define VALUES_MAX (2 << 17) /* of both copies: xdp_take.rs */
 #define VLAN_TAGS_MAX 2
 #define EXTENSION_HEADERS_MAX 8 /* as many as packet::parse follows */
 #define OFFSET_MAX 0x7ff /* size of a chunk: headers beyond it are not needed */
@@ -36,22 +41,25 @@ enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE +
  */
 enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4 };
 
+#define PORT_PRESENT (1U << 31)
 #define VNI_PRESENT (1U << 31)
 
 struct summary {
 	__u32 words[WORDS];
 };
 
-struct entry {
-	__u32 mask[WORDS];
-	__u32 value[WORDS];
+struct mask {
+	__u32 bits[WORDS];
+	__u32 value[WORDS]; /* if there is only one */
+	__u32 is_single;
+	__u32 place; /* of its values in the map, different in the two copies */
 };
 
 struct settings {
 	__u8 own_mac[2][8]; /* the last two bytes are padding */
 	__u32 count;
-	__u32 left; /* so many entries at the beginning say what stays with the kernel */
-	struct entry entries[ENTRIES_MAX];
+	__u32 left; /* so many masks at the beginning say what stays with the kernel */
+	struct mask masks[MASKS_MAX];
 };
 
 /* Two copies, of which `active` selects one: rules change between frames, never within one. */
@@ -68,6 +76,20 @@ struct {
 	__type(key, __u32);
 	__type(value, __u32);
 } active SEC(".maps");
+
+struct key {
+	__u32 place;
+	__u32 value[WORDS];
+};
+
+/* The values of all masks that have several, for both copies of the settings; allocated one by one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, VALUES_MAX);
+	__type(key, struct key);
+	__type(value, __u32);
+} values SEC(".maps");
 
 /* Indexed by receive queue; user space sets max_entries of this map and the next to the number of queues. */
 struct {
@@ -234,7 +256,7 @@ static __always_inline void read_ports(struct cursor *cursor, __u8 protocol, __u
 	ports = next(cursor, sizeof(struct udphdr));
 	if (!ports)
 		return;
-	words[DPORT] = bpf_ntohs(ports[1]);
+	words[DPORT] = PORT_PRESENT | bpf_ntohs(ports[1]);
 	if (protocol != IPPROTO_UDP)
 		return;
 	vxlan = next(cursor, 8);
@@ -261,13 +283,23 @@ static __always_inline void read_frame(struct cursor *cursor, const struct setti
 		read_ports(cursor, protocol, words);
 }
 
-static __always_inline int fits(const struct entry *entry, const __u32 *words)
+/* Not static, so that the verifier checks it once rather than for every mask. */
+__attribute__((noinline)) int matches(const struct mask *mask, const struct summary *summary)
 {
+	struct key key = {};
+	__u32 difference = 0;
+
+	if (!mask || !summary)
+		return 0;
 #pragma unroll
-	for (int i = 0; i < WORDS; i++)
-		if ((words[i] ^ entry->value[i]) & entry->mask[i])
-			return 0;
-	return 1;
+	for (int i = 0; i < WORDS; i++) {
+		key.value[i] = summary->words[i] & mask->bits[i];
+		difference |= key.value[i] ^ mask->value[i];
+	}
+	if (mask->is_single)
+		return !difference;
+	key.place = mask->place;
+	return !!bpf_map_lookup_elem(&values, &key);
 }
 
 /* Not static, so that the verifier checks it once rather than for every path through the headers. */
@@ -275,10 +307,10 @@ __attribute__((noinline)) int is_taken(const struct settings *settings, const st
 {
 	if (!settings || !summary)
 		return 0;
-	for (__u32 i = 0; i < ENTRIES_MAX; i++) {
+	for (__u32 i = 0; i < MASKS_MAX; i++) {
 		if (i >= settings->count)
 			return 0;
-		if (fits(&settings->entries[i], summary->words))
+		if (matches(&settings->masks[i], summary))
 			return i >= settings->left;
 	}
 	return 0;

@@ -6,24 +6,31 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 
-use aya::maps::{Array, MapData, MapError, PerCpuArray, XskMap};
+use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
-use crate::take::{Compiled, RULES_MAX, Take, TakeError, WORDS, compile};
+use std::collections::HashSet;
+
+use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, WORDS, Words, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
 
 /// The largest number of receive queues: each has one socket and one set of counters.
 pub const QUEUES_MAX: u32 = 1024;
 
-/// 64 rules, each with a second entry for fragments.
-const ENTRIES_MAX: usize = RULES_MAX * 2;
+/// Words of `struct settings` before the masks: two MAC addresses of 8 bytes, number of masks, how many say
+/// what is left.
 const HEAD_WORDS: usize = 6;
+/// Words of `struct mask`: its bits, its only value, whether it has only one, and the place of its values.
+const MASK_WORDS: usize = WORDS * 2 + 2;
 
-/// `struct settings` as words: MAC (8 bytes), count, padding, entries (masks, then values).
-type Settings = [u32; HEAD_WORDS + ENTRIES_MAX * WORDS * 2];
+/// `struct settings` as words.
+type Settings = [u32; HEAD_WORDS + MASKS_MAX * MASK_WORDS];
+
+/// `struct key` as words: the place of a mask, and a value under it.
+type Key = [u32; 1 + WORDS];
 
 /// Where in the receive path the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +60,8 @@ pub struct XdpTake {
     ebpf: Ebpf,
     queues: u32,
     half: u32,
+    /// The keys that the map of values has for each copy of the settings.
+    keys: [HashSet<Key>; 2],
     /// Dropping the link detaches the program.
     link: Option<FdLink>,
 }
@@ -69,21 +78,69 @@ impl XdpTake {
             .map_max_entries("counters", queues)
             .load(OBJECT)?;
         program(&mut ebpf)?.load()?;
-        Ok(XdpTake { ebpf, queues, half: 0, link: None })
+        Ok(XdpTake { ebpf, queues, half: 0, keys: Default::default(), link: None })
     }
 
     /// Replaces the rules and the port's own MAC addresses atomically, whether the program is attached or
-    /// not.
+    /// not: each frame is compared with all old rules or with all new ones. A rule costs a system call if it
+    /// was not there two calls ago.
     ///
     /// # Errors
-    /// A rule is invalid; nothing has changed then.
+    /// A rule is invalid, or the kernel has no memory for it. The rules of before stay in place then.
     pub fn set_take(&mut self, own: [[u8; 6]; 2], take: &Take) -> Result<(), TakeError> {
-        let settings = settings(own, &compile(take)?);
-        self.half ^= 1;
-        let half = self.half;
+        self.set_take_by_steps(own, take, |_| ())
+    }
+
+    /// The same, and calls `after` when a map has been written, so that a test can look between two writes.
+    ///
+    /// # Errors
+    /// Those of [`XdpTake::set_take`].
+    pub fn set_take_by_steps(
+        &mut self,
+        own: [[u8; 6]; 2],
+        take: &Take,
+        mut after: impl FnMut(&mut XdpTake),
+    ) -> Result<(), TakeError> {
+        let compiled = compile(take)?;
+        // The program does not use this copy: it was replaced a call ago, and no frame is compared with it.
+        let half = self.half ^ 1;
+        self.set_values(half, keys(half, &compiled), &mut after)?;
+        let settings = settings(own, half, &compiled);
         self.array::<Settings>("settings").set(half, settings, 0).expect("a map of our own, of this size");
+        after(self);
         self.array::<u32>("active").set(0, half, 0).expect("a map of our own, of this size");
+        self.half = half;
+        after(self);
         Ok(())
+    }
+
+    /// Gives one copy of the settings these keys in the map of values.
+    fn set_values(
+        &mut self,
+        half: u32,
+        wanted: HashSet<Key>,
+        after: &mut impl FnMut(&mut XdpTake),
+    ) -> Result<(), TakeError> {
+        let held = &self.keys[half as usize];
+        let stale: Vec<Key> = held.difference(&wanted).copied().collect();
+        let missing: Vec<Key> = wanted.difference(held).copied().collect();
+        let refused = |error: MapError| TakeError::Refused(error.to_string());
+        for key in stale {
+            self.values().remove(&key).map_err(refused)?;
+            self.keys[half as usize].remove(&key);
+            after(self);
+        }
+        for key in missing {
+            self.values().insert(key, 1, 0).map_err(refused)?;
+            self.keys[half as usize].insert(key);
+            after(self);
+        }
+        Ok(())
+    }
+
+    fn values(&mut self) -> HashMap<&mut MapData, Key, u32> {
+        let map = self.ebpf.map_mut("values").expect("xdp_take.bpf.c defines it");
+        HashMap::try_from(map).expect("its keys are laid out as here")
     }
 
     /// Attaches to the interface with this index.
@@ -156,16 +213,37 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
     ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
 }
 
-fn settings(own: [[u8; 6]; 2], Compiled { left, taken }: &Compiled) -> Settings {
+/// Returns all masks with the places of their values, those of what is left first.
+fn placed(half: u32, Compiled { left, taken }: &Compiled) -> impl Iterator<Item = (u32, &Masked)> {
+    (half * MASKS_MAX as u32..).zip(left.iter().chain(taken))
+}
+
+/// Returns the keys of all values whose mask has several.
+fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
+    let key = |place: u32, value: &Words| {
+        let mut key = [place; _];
+        key[1..].copy_from_slice(value);
+        key
+    };
+    let several = placed(half, compiled).filter(|(_, one)| one.values.len() > 1);
+    several.flat_map(|(place, one)| one.values.iter().map(move |value| key(place, value))).collect()
+}
+
+fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> Settings {
     let mut settings = [0; _];
     let (head, rows) = settings.split_at_mut(HEAD_WORDS);
     for (words, [a, b, c, d, e, f]) in head.chunks_exact_mut(2).zip(own) {
         words.copy_from_slice(&[u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]);
     }
-    head[4..].copy_from_slice(&[(left.len() + taken.len()) as u32, left.len() as u32]);
-    for (row, entry) in rows.chunks_exact_mut(WORDS * 2).zip(left.iter().chain(taken)) {
-        row[..WORDS].copy_from_slice(&entry.mask);
-        row[WORDS..].copy_from_slice(&entry.value);
+    let (left, taken) = (compiled.left.len() as u32, compiled.taken.len() as u32);
+    head[4..].copy_from_slice(&[left + taken, left]);
+    for (row, (place, one)) in rows.chunks_exact_mut(MASK_WORDS).zip(placed(half, compiled)) {
+        row[..WORDS].copy_from_slice(&one.mask);
+        if let (1, Some(only)) = (one.values.len(), one.values.iter().next()) {
+            row[WORDS..WORDS * 2].copy_from_slice(only);
+            row[WORDS * 2] = 1;
+        }
+        row[WORDS * 2 + 1] = place;
     }
     settings
 }

@@ -87,8 +87,8 @@ pub struct LeaveRule {
     pub dst: Option<(IpAddr, u8)>,
     /// Transport protocol.
     pub protocol: Option<u8>,
-    /// Destination port.
-    pub dport: Option<u16>,
+    /// The lowest and the highest destination port.
+    pub dport: Option<(u16, u16)>,
 }
 
 /// Mode of AF_XDP.
@@ -178,14 +178,16 @@ const PCAP: &[Key] = crate::keys! {
 const TAKE: &[Key] = crate::keys! {
     needed "dst": Shape::Prefix, "the destination address or prefix";
     "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
-    "dport": Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written";
+    "dport": Shape::Defined("dport", dports),
+        "the destination port of TCP or UDP, or a range of them; any unless it is written";
     "fragments": Shape::Boolean, "take fragments, and only them: they have no ports" or "false";
 };
 const LEAVE: &[Key] = crate::keys! {
     "ethertype": Shape::Defined("ethertype", ethertypes), "the EtherType; any unless it is written";
     "dst": Shape::Prefix, "the destination address or prefix; any unless it is written";
     "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
-    "dport": Shape::Number(1, 65535), "the destination port of TCP or UDP; any unless it is written";
+    "dport": Shape::Defined("dport", dports),
+        "the destination port of TCP or UDP, or a range of them; any unless it is written";
 };
 const FAULT: &[Key] = crate::keys! {
     "seed": Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer" or "0";
@@ -218,6 +220,13 @@ fn ethertypes(schema: &mut Schema) -> Value {
 
 fn protocols(schema: &mut Schema) -> Value {
     value::schema(packet::Field::IpProtocol, schema)
+}
+
+fn dports(_: &mut Schema) -> Value {
+    json!({ "anyOf": [
+        { "type": "integer", "minimum": 1, "maximum": 65535 },
+        { "type": "string", "pattern": "^[0-9]+ *- *[0-9]+$" },
+    ] })
 }
 
 /// Reads a port. `id` is its position in the program.
@@ -340,7 +349,7 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
     let section = Section::read(node, TAKE, report);
     let (dst, prefix) = address_prefix(section.needed("dst", report)?, report)?;
     let protocol = section.get("protocol").and_then(|node| protocol(node, report));
-    let dport = section.number("dport", report).map(|port| port as u16);
+    let dport = dport(&section, report);
     let fragments = section.boolean("fragments", report);
     if dport.is_some() && section.get("protocol").is_none() {
         report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
@@ -373,7 +382,7 @@ fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
         Some(node) => Some(address_prefix(node, report)?),
         None => None,
     };
-    let dport = section.number("dport", report).map(|port| port as u16);
+    let dport = dport(&section, report);
     if LEAVE.iter().all(|key| section.get(key.word).is_none()) {
         report.error(section.span, "this leaves everything with the kernel: write what stays there");
     }
@@ -384,6 +393,18 @@ fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
         report.error(node.span, "`dst` already says which EtherType: leave one of them out");
     }
     Some(LeaveRule { ethertype, dst, protocol, dport })
+}
+
+/// Reads destination ports: `53`, `1000-2000`.
+fn dport(section: &Section, report: &mut Report) -> Option<(u16, u16)> {
+    let node = section.get("dport")?;
+    let text = text(node, "a port or a range of ports", report)?;
+    let read = value::range(packet::Field::L4Dport, text, &engine::program::Program::default());
+    let read = read.and_then(|ports| match ports {
+        (0, _) => Err("a port is a number from 1 to 65535".to_string()),
+        ports => Ok(ports),
+    });
+    read.map_err(|why| report.error(node.span, why)).ok()
 }
 
 /// Reads an address or prefix: `10.0.0.1`, `10.0.0.0/8`, `2001:db8::/32`.

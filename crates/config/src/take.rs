@@ -33,8 +33,8 @@ pub struct IpRule {
     pub prefix: u8,
     /// Transport protocol; `None` means any.
     pub protocol: Option<u8>,
-    /// Destination port; `None` means any.
-    pub dport: Option<u16>,
+    /// The lowest and the highest destination port; `None` means any.
+    pub dport: Option<(u16, u16)>,
     /// If true, only fragments, which have no ports. If false, whole packets, and also fragments if neither
     /// port nor protocol is given.
     pub fragments: bool,

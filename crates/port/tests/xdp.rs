@@ -255,7 +255,7 @@ const SOMEBODY: [u8; 6] = [2, 0, 0, 0, 0, 77];
 
 fn service(dport: u16) -> Take {
     let destination = Some(Prefix { address: "10.0.0.1".parse().unwrap(), length: 32 });
-    let rule = TakeRule { protocol: Some(17), dport: Some(dport), destination, ..TakeRule::default() };
+    let rule = TakeRule { protocol: Some(17), dport: Some(dport.into()), destination, ..TakeRule::default() };
     Take { rules: vec![rule], ..Take::default() }
 }
 

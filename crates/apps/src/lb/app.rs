@@ -15,6 +15,7 @@ use engine::program::{
 use engine::snapshot::Count;
 use packet::{Field, KeySource};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// The load balancer of a program, with all its services.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,15 +102,21 @@ impl Lb {
 impl Configured for Lb {
     /// Takes the services' packets, and all their fragments, because only the first of them shows the port.
     fn take(&self) -> Vec<TakeRule> {
-        let mut rules = Vec::new();
+        let (mut rules, mut seen) = (Vec::new(), HashSet::new());
         for service in &self.services {
             let (dst, protocol) = (service.vip, Some(service.protocol));
             let prefix = if dst.is_ipv4() { 32 } else { 128 };
-            let whole = IpRule { dst, prefix, protocol, dport: Some(service.dport), fragments: false };
+            let whole = IpRule {
+                dst,
+                prefix,
+                protocol,
+                dport: Some((service.dport, service.dport)),
+                fragments: false,
+            };
             let fragments = IpRule { dport: None, fragments: true, ..whole };
             for &port in &service.ports {
                 let both = [whole, fragments].map(|rule| TakeRule { port, frames: Frames::Ip(rule) });
-                rules.extend(both.into_iter().filter(|rule| !rules.contains(rule)).collect::<Vec<_>>());
+                rules.extend(both.into_iter().filter(|rule| seen.insert(*rule)));
             }
         }
         rules

@@ -5,6 +5,7 @@
 //! `docs/configuration.md` describes every key.
 
 mod conflicts;
+mod frames;
 mod plan;
 #[cfg(test)]
 mod tests;

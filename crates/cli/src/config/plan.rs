@@ -5,7 +5,7 @@ use super::conflicts;
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
 use ::config::pipes;
-use ::config::ports::{self, Macs, PortConfig, PortKind, Take, Xdp};
+use ::config::ports::{self, Macs, PortConfig, PortKind, Take};
 use ::config::raw::Node;
 use ::config::section::{Section, list, name, number, pairs, parsed, text};
 use ::config::sets;
@@ -300,16 +300,8 @@ impl<'a> Builder<'a> {
     /// Reports interfaces with more rules than fit, which the daemon would only find out on starting.
     fn takes_too_much(&self, report: &mut Report) {
         for (at, port) in self.program.ports.iter().enumerate() {
-            let PortKind::Xdp(xdp) = &self.plan.ports[at].kind else { continue };
-            let rules = self.plan.take(PortId(at as u16)).map_or(1, |rules| rules.len()) + xdp.leave.len();
-            if rules > bpf::RULES_MAX {
-                let message = format!(
-                    "port `{}` needs {rules} take rules (services and their fragments), and an interface \
-                        has room for {}: \
-                     join some in `take` by a prefix, or spread the services over ports",
-                    port.name,
-                    bpf::RULES_MAX
-                );
+            if let Err(why) = self.plan.frames(PortId(at as u16)).check() {
+                let message = format!("port `{}` cannot take what it and its apps name: {why}", port.name);
                 report.error(report.span_of(port.origin), message);
             }
         }
@@ -396,21 +388,5 @@ impl Plan {
     #[must_use]
     pub fn bridges(&self, port: PortId) -> bool {
         self.apps.take(port).contains(&Frames::All)
-    }
-
-    /// The frames a port takes from the kernel, from its own rules and those of apps. `None` means all
-    /// frames.
-    #[must_use]
-    pub fn take(&self, port: PortId) -> Option<Vec<Frames>> {
-        let PortKind::Xdp(Xdp { take: Take::Rules(own), .. }) = &self.ports.get(port.index())?.kind else {
-            return None;
-        };
-        let mut all = self.apps.take(port);
-        for rule in own {
-            if !all.contains(&rule.frames) {
-                all.push(rule.frames);
-            }
-        }
-        (!all.contains(&Frames::All)).then_some(all)
     }
 }

@@ -61,7 +61,7 @@ fn plan(text: &str) -> Plan {
 }
 
 /// The port of a take rule.
-fn dport(frames: Frames) -> Option<u16> {
+fn dport(frames: Frames) -> Option<(u16, u16)> {
     let Frames::Ip(rule) = frames else { panic!("{frames:?}") };
     rule.dport
 }
@@ -131,7 +131,7 @@ fn everything_becomes_what_it_says() {
     assert_eq!((plan.socket.to_str(), plan.metrics.map(|at| at.port())), (Some("/tmp/s"), Some(9105)));
     let PortKind::Xdp(xdp) = &plan.ports[0].kind else { panic!() };
     assert_eq!((xdp.queues.clone(), xdp.mode), (Some(vec![0, 1]), XdpMode::Copy));
-    assert_eq!(dport(plan.take(PortId(0)).unwrap()[0]), Some(53));
+    assert_eq!(dport(plan.take(PortId(0)).unwrap()[0]), Some((53, 53)));
     assert_eq!(plan.take(PortId(1)), None);
     let fault = plan.ports[1].fault.unwrap();
     assert_eq!((fault.seed, fault.loss, fault.delay_ns), (7, 0.01, 5_000_000));
@@ -493,14 +493,40 @@ fn what_stays_with_the_kernel_and_whose_frames_are_taken() {
     let PortKind::Xdp(xdp) = &loaded.plan.unwrap().ports[0].kind else { panic!("an xdp port") };
     assert!(xdp.promisc);
     let left: Vec<_> = xdp.leave.iter().map(|rule| (rule.ethertype, rule.protocol, rule.dport)).collect();
-    assert_eq!(left, [(None, Some(6), Some(22)), (Some(0x0806), None, None)]);
+    assert_eq!(left, [(None, Some(6), Some((22, 22))), (Some(0x0806), None, None)]);
     for (keys, message) in [
         ("take: all, leave: [{}]", "this leaves everything with the kernel"),
         ("take: all, leave: [{ dport: 22 }]", "`dport` needs `protocol: tcp`"),
         ("take: all, leave: [{ ethertype: arp, dst: 10.0.0.1 }]", "`dst` already says which EtherType"),
+        ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 0 }]", "a port is a number from 1 to 65535"),
+        ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 9-8 }]", "the range `9-8` is empty"),
+        ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 70000 }]", "70000"),
         ("take: all, leave: [{ ethertype: lldp }]", "lldp"),
     ] {
         let all = wrong(&port(keys));
         assert!(all.iter().any(|one| one.contains(message)), "no `{message}` in {all:?}");
     }
+}
+
+#[test]
+fn a_port_takes_ten_thousand_services_and_says_what_is_too_much() {
+    let port = |rules: &str| {
+        format!(
+            "ports: {{ p0: {{ xdp: nowhere0, take: [{rules}] }} }}\n\
+             root: a\npipes: {{ a: {{ type: basic, forward: p0, miss: drop }} }}\n"
+        )
+    };
+    let rule = |n: u32| {
+        let vip = std::net::Ipv4Addr::from_bits(0x0a00_0000 + n / 4);
+        format!("{{ dst: {vip}, protocol: tcp, dport: {} }}", 1000 + n % 4)
+    };
+    let services: Vec<String> = (0..10_000).map(rule).collect();
+    let plan = read("t", &port(&services.join(", "))).plan.unwrap();
+    assert_eq!(plan.frames(PortId(0)).rules.len(), 10_000);
+    let ranged = "{ dst: 10.0.0.0/8, protocol: udp, dport: 1000-2000 }";
+    let plan = read("t", &port(ranged)).plan.unwrap();
+    assert_eq!(dport(plan.take(PortId(0)).unwrap()[0]), Some((1000, 2000)));
+    let prefixes = (0..=128).map(|length| format!("{{ dst: \"fd00::/{length}\", protocol: udp }}"));
+    let all = wrong(&port(&prefixes.collect::<Vec<_>>().join(", ")));
+    assert!(all.iter().any(|one| one.contains("use fewer prefix lengths")), "{all:?}");
 }

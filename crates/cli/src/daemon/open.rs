@@ -1,10 +1,8 @@
 //! Opens the configured ports: one queue of each for every worker.
 
 use super::dpdk::Dpdk;
-use crate::config::{Fault, LeaveRule, Plan, PortConfig, PortKind, Xdp, XdpMode};
-use ::config::Frames;
+use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
 use anyhow::{Context, Result, bail};
-use bpf::Prefix;
 use engine::program::PortId;
 use engine::worker::Rewire;
 use packet::{Pool, PoolId, Pools, Port, RegionPool};
@@ -206,42 +204,9 @@ fn mode(mode: XdpMode) -> Option<Mode> {
 
 /// Returns what the interface of port `at` takes: what its configuration says and what the apps need.
 fn wanted(plan: &Plan, at: usize) -> Wanted {
-    let port = PortId(at as u16);
     let PortKind::Xdp(xdp) = &plan.ports[at].kind else { return Wanted::default() };
-    let promiscuous = xdp.promisc || plan.bridges(port);
-    let leave = xdp.leave.iter().map(leave).collect();
-    let take = match plan.take(port) {
-        None => bpf::Take { promiscuous, leave, ..bpf::Take::all() },
-        Some(rules) => bpf::Take { promiscuous, leave, rules: rules.iter().map(rule).collect() },
-    };
     let mac = plan.ports[at].mac.filter(|_| plan.ports[at].mac_configured);
-    Wanted { take, promiscuous: xdp.promisc, mac }
-}
-
-fn leave(rule: &LeaveRule) -> bpf::TakeRule {
-    bpf::TakeRule {
-        ethertype: rule.ethertype,
-        protocol: rule.protocol,
-        destination: rule.dst.map(|(address, length)| Prefix { address, length }),
-        dport: rule.dport,
-        ..bpf::TakeRule::default()
-    }
-}
-
-fn rule(frames: &Frames) -> bpf::TakeRule {
-    match *frames {
-        Frames::All => bpf::TakeRule::default(),
-        Frames::Group(ethertype) => {
-            bpf::TakeRule { ethertype: Some(ethertype), group: true, ..bpf::TakeRule::default() }
-        }
-        Frames::Ip(rule) => bpf::TakeRule {
-            protocol: rule.protocol,
-            destination: Some(Prefix { address: rule.dst, length: rule.prefix }),
-            dport: rule.dport,
-            fragments: if rule.fragments { bpf::Fragments::Alone } else { bpf::Fragments::No },
-            ..bpf::TakeRule::default()
-        },
-    }
+    Wanted { take: plan.frames(PortId(at as u16)), promiscuous: xdp.promisc, mac }
 }
 
 /// Wraps a port with faults and traces, as configured.
