@@ -313,7 +313,8 @@ impl<'a> Builder<'a> {
             let most = XDP_CHUNK_MAX - XDP_HEADROOM - ETHERNET;
             let span = self.section.get("mtu").map_or(self.section.span, |node| node.span);
             let message = format!(
-                "an `xdp` port takes frames of one page: an MTU of {most} at most. `dpdk` ports take larger ones"
+                "an `xdp` port takes frames of one page: an MTU of {most} at most. `dpdk` ports take \
+                    larger ones"
             );
             report.error(span, message);
         }
