@@ -1,12 +1,16 @@
-//! weir's part in a comparison: a worker with the `basic2` program between two ports, as `weir bench arm`.
+//! weir's part in a comparison: a worker with the `basic2` program, or another, between two ports, as `weir
+//! bench arm`.
 //!
 //! Between `start` and `stop` on standard input it breathes without a pause; then it says how many frames it
 //! has sent. At the end of its input it ends.
 
+#[cfg(feature = "dpdk")]
+use super::scenarios::peer;
 use super::scenarios::{basic2, shuffled};
 use anyhow::{Context, Result};
 use bpf::XdpGenerate;
 use engine::batch::Engine;
+use engine::program::Program;
 use engine::worker::Worker;
 use lab::screen::line;
 use packet::{Pool, Pools, Port, RegionPool, TableHash};
@@ -61,6 +65,12 @@ enum Ports {
         input: String,
         /// Where they go.
         output: String,
+        /// The program, beside SWX's of the same name.
+        #[arg(long, default_value = "basic2")]
+        program: String,
+        /// Flows of the input.
+        #[arg(long, default_value = "1000")]
+        flows: u32,
     },
     /// No worker: a sink of the frames of two DPDK devices.
     #[cfg(feature = "dpdk")]
@@ -96,10 +106,13 @@ pub fn run(arm: &Arm) -> Result<()> {
     sched_setaffinity(None, &core).with_context(|| format!("core {} cannot be used", arm.core))?;
     match &arm.ports {
         #[cfg(feature = "dpdk")]
-        Ports::Dpdk { mebibytes, huge, input, output } => forward(dpdk(*mebibytes, *huge, [input, output])?),
+        Ports::Dpdk { mebibytes, huge, input, output, program, flows } => {
+            let program = peer(program, *flows).with_context(|| format!("no program `{program}`"))?;
+            forward(&program, dpdk(*mebibytes, *huge, [input, output])?)
+        }
         #[cfg(feature = "dpdk")]
         Ports::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
-        Ports::Xdp { input, output } => forward(xdp([input, output])?),
+        Ports::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
         Ports::Source { interface } => source(interface),
     }
 }
@@ -151,8 +164,8 @@ fn xdp(interfaces: [&String; 2]) -> Result<Opened> {
     Ok((pools, ports))
 }
 
-fn forward((pools, ports): Opened) -> Result<()> {
-    let engine = Engine::new(&basic2().program, TableHash::random())?;
+fn forward(program: &Program, (pools, ports): Opened) -> Result<()> {
+    let engine = Engine::new(program, TableHash::random())?;
     let mut worker = Worker::new(engine, ports, pools);
     let clock = Instant::now();
     serve(|running| {

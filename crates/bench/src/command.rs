@@ -1,12 +1,15 @@
 //! `weir bench`: how fast, on this machine, now.
 
-use crate::{arm, bond, dpdk, engine, memory, xdp};
+use crate::{arm, bond, changes, dpdk, engine, memory, pipes, scaling, xdp};
 use anyhow::Result;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
 use serde_json::{Value, json};
 use std::io::{Write, stderr};
 use std::process::ExitCode;
+
+/// Entries of the program that changes.
+const ENTRIES: std::ops::RangeInclusive<i64> = 1024..=4_194_304;
 
 /// What is measured.
 #[derive(clap::Subcommand)]
@@ -16,11 +19,27 @@ pub enum Bench {
     Engine {
         /// Only these scenarios (`dpdk` is one).
         only: Vec<String>,
+        /// Also how the rate grows with workers: 2, on two cores.
+        #[arg(long, value_parser = clap::value_parser!(u16).range(1..=2), default_value = "1")]
+        workers: u16,
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
     },
-    /// Memory that an entry costs: resident bytes over live entries.
+    /// Breaths and loss at 80 % of the rate without loss while something changes: a reload, scrapes, changes,
+    /// ageing, weights.
+    Changes {
+        /// Entries of the program, and flows.
+        #[arg(long, default_value = "1048576", value_parser = clap::value_parser!(u32).range(ENTRIES))]
+        entries: u32,
+        /// Only these phases.
+        only: Vec<String>,
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Memory that an entry costs: resident bytes over live entries; and what a million entries in a
+    /// configuration take.
     Memory {
         /// End with one JSON object.
         #[arg(long)]
@@ -28,6 +47,15 @@ pub enum Bench {
     },
     /// AF_XDP ports beside dpdk-testpmd's, on the same interfaces.
     Xdp {
+        /// End with one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Six programs beside the same of DPDK's match-action pipeline (SWX), on DPDK devices. The environment
+    /// variable SWX names its example, built.
+    Pipes {
+        /// Only these programs.
+        only: Vec<String>,
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
@@ -62,32 +90,12 @@ pub fn measure(what: &Bench) -> Result<ExitCode> {
 
 fn print(what: &Bench) -> Result<()> {
     match what {
-        Bench::Engine { only, json } => {
-            line("scenario     Mpps  (min - max)        ns  cycles  port_ns")?;
-            let rows = engine::run(only, |row, what| {
-                line(format_args!(
-                    "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
-                    row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
-                ))
-            })?;
-            let mut all = json!({ "results": rows });
-            if only.is_empty() || only.iter().any(|name| name == "dpdk") {
-                all["dpdk"] = json!(beside_testpmd()?);
-            }
+        Bench::Engine { only, workers, json } => print_engine(only, *workers, *json)?,
+        Bench::Memory { json } => print_memory(*json)?,
+        Bench::Changes { entries, only, json } => {
+            let changes = changes::run(*entries, only, |text| line(text))?;
             if *json {
-                line(all)?;
-            }
-        }
-        Bench::Memory { json } => {
-            let rows = memory::run()?;
-            for row in &rows {
-                line(format_args!(
-                    "{:<14} {:>9} entries  {:>6.1} bytes each",
-                    row.name, row.entries, row.bytes
-                ))?;
-            }
-            if *json {
-                line(json!({ "results": rows }))?;
+                line(changes)?;
             }
         }
         Bench::Xdp { json } => {
@@ -96,20 +104,59 @@ fn print(what: &Bench) -> Result<()> {
                 line(json!({ "xdp": rows }))?;
             }
         }
-        Bench::Bond { streams, json } => {
-            let streams = if streams.is_empty() { &bond::STREAMS[..] } else { streams };
-            let mut screen = Screen::new(*json);
-            screen.say("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
-            let rows = bond::run(streams, &mut screen)?;
-            screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
-            let flatness = bond::flatness(|line| screen.say(line));
+        Bench::Pipes { only, json } => {
+            let programs = pipes::run(only, |text| line(text))?;
             if *json {
-                line(json!({ "results": rows, "flatness": flatness }))?;
+                line(json!({ "programs": programs }))?;
             }
         }
+        Bench::Bond { streams, json } => print_bond(streams, *json)?,
         Bench::Arm(arm) => arm::run(arm)?,
     }
     Ok(())
+}
+
+fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {
+    line("scenario     Mpps  (min - max)        ns  cycles  port_ns")?;
+    let rows = engine::run(only, |row, what| {
+        line(format_args!(
+            "{:<10} {:>6.2}  ({:.2} - {:.2})  {:>7.1} {:>7.1} {:>8.1}  {what}",
+            row.name, row.mpps, row.mpps_min, row.mpps_max, row.ns, row.tsc_cycles, row.port_ns
+        ))
+    })?;
+    let mut all = json!({ "results": rows });
+    if workers > 1 {
+        line("two workers over one: Mpps of processor time, median of the rounds")?;
+        all["scaling"] = json!(scaling::run(only, |row| line(row))?);
+        all["testpmd_scaling"] = json!(dpdk::scaling()?);
+    }
+    if only.is_empty() || only.iter().any(|name| name == "dpdk") {
+        all["dpdk"] = json!(beside_testpmd()?);
+    }
+    if json { line(all) } else { Ok(()) }
+}
+
+fn print_memory(json: bool) -> Result<()> {
+    let rows = memory::run()?;
+    for row in &rows {
+        line(format_args!("{:<14} {:>9} entries  {:>6.1} bytes each", row.name, row.entries, row.bytes))?;
+    }
+    let million = memory::million()?;
+    line(format_args!(
+        "a million entries in a configuration: check {:.1} s, start {:.1} s, {:.0} MB",
+        million.check_s, million.start_s, million.rss_mb
+    ))?;
+    if json { line(json!({ "results": rows, "million": million })) } else { Ok(()) }
+}
+
+fn print_bond(streams: &[u32], json: bool) -> Result<()> {
+    let streams = if streams.is_empty() { &bond::STREAMS[..] } else { streams };
+    let mut screen = Screen::new(json);
+    screen.say("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
+    let rows = bond::run(streams, &mut screen)?;
+    screen.say("the bond's program on memory ports, 64-byte frames: Mpps, median (min - max)");
+    let flatness = bond::flatness(|line| screen.say(line));
+    if json { line(json!({ "results": rows, "flatness": flatness })) } else { Ok(()) }
 }
 
 /// The DPDK ports beside dpdk-testpmd.

@@ -30,10 +30,10 @@ const FRAME: usize = 60;
 const ROUNDS: usize = 5;
 
 /// How long a turn is.
-const TURN: Duration = Duration::from_millis(800);
+pub const TURN: Duration = Duration::from_millis(800);
 
 /// MiB for the frames of one process: 2.4 KiB each of huge pages, a page each of ordinary ones.
-const HUGE_MIB: u32 = 512;
+pub const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
 
 /// One line of results: million frames a second.
@@ -67,18 +67,8 @@ impl std::fmt::Display for Row {
 
 /// Measures; `None`, and a line that says why, where it cannot be done.
 pub fn run() -> Result<Option<Vec<Value>>> {
-    if cfg!(not(feature = "dpdk")) {
-        line("dpdk: not measured, this weir was built without it: build it with `--features dpdk`")?;
-        return Ok(None);
-    }
-    if !namespace::missing(&[TESTPMD]).is_empty() {
-        line(format_args!(
-            "dpdk: not measured, {TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"
-        ))?;
-        return Ok(None);
-    }
-    if !rustix::process::geteuid().is_root() {
-        line("dpdk: not measured, DPDK needs root")?;
+    if let Some(why) = obstacle() {
+        line(format_args!("dpdk: not measured, {why}"))?;
         return Ok(None);
     }
     let interrupt = Interrupt::on_signals()?;
@@ -95,6 +85,58 @@ pub fn run() -> Result<Option<Vec<Value>>> {
         rows.push(row.json());
     }
     Ok(Some(rows))
+}
+
+/// testpmd's macswap with two cores over one, each with a pair of devices of its own; `None` where it cannot
+/// be measured.
+pub fn scaling() -> Result<Option<Value>> {
+    if let Some(why) = obstacle() {
+        line(format_args!("testpmd on two cores: not measured, {why}"))?;
+        return Ok(None);
+    }
+    let interrupt = Interrupt::on_signals()?;
+    let pages = HugePages::reserve(2 * HUGE_MIB as usize);
+    let mut run = Run::begin(false)?;
+    let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
+    let recording = record(run.folder(), FLOWS[0])?;
+    let device = |at: usize| {
+        [
+            format!("net_pcap{at},rx_pcap={},infinite_rx=1", recording.display()),
+            format!("net_null{at},no-rx=1"),
+        ]
+    };
+    let plain = |program: &str| Command::new(program);
+    let mut one = Forwarder::testpmd(&mut run, plain, &setting, &device(0))?;
+    let mut two = Forwarder::testpmd_on_two(&mut run, plain, &setting, &[device(0), device(1)].concat())?;
+    let (mut rates, mut ratios) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let alone = one.turn(&run, TURN, &interrupt)?;
+        let both = two.turn(&run, TURN, &interrupt)?;
+        if round > 0 {
+            rates.push(both.mpps());
+            ratios.push(both.mpps() / alone.mpps());
+        }
+    }
+    one.stop(&mut run)?;
+    two.stop(&mut run)?;
+    let (rate, ratio) = (Spread::of(rates), Spread::of(ratios));
+    line(format_args!(
+        "testpmd macswap      {:>6.2} Mpps  {:.2} of one core ({:.2} - {:.2})",
+        rate.median, ratio.median, ratio.min, ratio.max
+    ))?;
+    Ok(Some(json!({ "workers": 2, "mpps": rate.median, "ratio": ratio.median,
+        "ratio_min": ratio.min, "ratio_max": ratio.max })))
+}
+
+/// Why nothing can be measured here.
+pub fn obstacle() -> Option<String> {
+    if cfg!(not(feature = "dpdk")) {
+        Some("this weir was built without DPDK: build it with `--features dpdk`".into())
+    } else if !namespace::missing(&[TESTPMD]).is_empty() {
+        Some(format!("{TESTPMD} is not installed: apt-get install {TESTPMD_PACKAGE}"))
+    } else {
+        (!rustix::process::geteuid().is_root()).then(|| "DPDK needs root".into())
+    }
 }
 
 fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) -> Result<Row> {
@@ -120,7 +162,7 @@ fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) 
 }
 
 /// This program, as weir's part.
-fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
+pub fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
     let mut command = Command::new(weir::program()?);
     command.args(["bench", "arm", "--core", &setting.core.to_string(), "dpdk"]);
     command.args(["--mebibytes", &setting.mebibytes.to_string()]);

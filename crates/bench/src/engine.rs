@@ -88,7 +88,7 @@ pub fn mpps(scenario: &Scenario) -> Spread {
 }
 
 /// Gives the buckets of groups that are given to their targets in turn.
-fn give_buckets(program: &Program, engine: &mut Engine) {
+pub fn give_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
         let moves =
             (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();

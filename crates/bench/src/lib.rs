@@ -3,20 +3,27 @@
 //! It is a library, and a feature of the binary, so that a packaged daemon can do without it.
 //!
 //! - `engine.rs`: packets a second through seven programs, memory to memory. `scenarios.rs`: the programs.
-//! - `memory.rs`: what an entry costs.
+//! - `memory.rs`: what an entry costs. `million.rs`: a configuration with a million of them.
+//! - `scaling.rs`: two workers over one.
+//! - `changes/`: how long breaths take, and what is lost, while something changes.
 //! - `dpdk.rs`, `xdp.rs`: beside dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` has the two take
 //!   turns, `arm.rs` is weir's part, in a process of its own.
+//! - `pipes/`: programs beside those of DPDK's own match-action pipeline.
 //! - `bond/`: a bond beside Open vSwitch's.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
 mod arm;
 mod bond;
+mod changes;
 mod command;
 mod dpdk;
 mod engine;
 mod memory;
+mod million;
 mod peers;
+mod pipes;
+mod scaling;
 mod scenarios;
 #[cfg(feature = "dpdk")]
 mod sink;

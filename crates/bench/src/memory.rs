@@ -1,16 +1,26 @@
 //! `weir bench memory`: what an entry costs, as the growth of the process's resident memory over live
-//! entries, the tables filled to the capacity they were made for.
+//! entries, the tables filled to the capacity they were made for; and what a configuration with a million
+//! entries takes a daemon.
 
+use super::million;
 use super::scenarios::{basic1m, flow1m, shuffled};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use engine::batch::Engine;
 use engine::program::PortId;
+use lab::Interrupt;
+use lab::run::Run;
+use lab::weir::{self, Weir};
 use packet::Port;
 use packet::{Batch, Pools, TableHash};
 use port::{Generator, Stream};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// Entries of each kind.
 const ENTRIES: u32 = 1 << 20;
+
+/// How long a daemon may take to start.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// One line of results.
 #[derive(Clone, Debug, serde::Serialize)]
@@ -35,7 +45,7 @@ fn flows() -> Result<Row> {
     let pool = pools.first().id();
     let mut port =
         Generator::new("in", &mut pools, pool, Stream::udp(64, shuffled(ENTRIES)), u64::from(ENTRIES));
-    let before = resident()?;
+    let before = resident("self")?;
     let mut engine = Engine::new(&scenario.program, TableHash::new([1, 2]))?;
     let mut batch = Batch::new();
     loop {
@@ -49,22 +59,58 @@ fn flows() -> Result<Row> {
         batch.clear();
     }
     let live = engine.flows(engine::program::PipeId(0), 0).1 as u32;
-    Ok(Row { name: "flow, 40 B key", entries: live, bytes: (resident()? - before) as f64 / f64::from(live) })
+    Ok(Row {
+        name: "flow, 40 B key",
+        entries: live,
+        bytes: (resident("self")? - before) as f64 / f64::from(live),
+    })
 }
 
 /// 16-byte keys, from the configuration.
 fn basic() -> Result<Row> {
     let scenario = basic1m();
-    let before = resident()?;
+    let before = resident("self")?;
     let engine = Engine::new(&scenario.program, TableHash::new([1, 2]))?;
-    let bytes = (resident()? - before) as f64 / f64::from(ENTRIES);
+    let bytes = (resident("self")? - before) as f64 / f64::from(ENTRIES);
     drop(engine);
     Ok(Row { name: "basic, 16 B key", entries: ENTRIES, bytes })
 }
 
-/// Resident bytes of this process.
-fn resident() -> Result<u64> {
-    let statm = std::fs::read_to_string("/proc/self/statm").context("/proc is not mounted")?;
+/// What a configuration with a million entries takes.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Million {
+    /// Seconds of `weir check`.
+    pub check_s: f64,
+    /// Seconds until a daemon answers.
+    pub start_s: f64,
+    /// Its resident memory then, in MB (10^6 bytes).
+    pub rss_mb: f64,
+}
+
+/// Checks and starts a configuration with a million entries.
+pub fn million() -> Result<Million> {
+    let interrupt = Interrupt::on_signals()?;
+    let mut run = Run::begin(false)?;
+    let text = million::configuration(ENTRIES, &million::QUIET);
+    let file = run.folder().join("million.yaml");
+    std::fs::write(&file, &text)?;
+    let start = Instant::now();
+    let checked = Command::new(weir::program()?).arg("check").arg(&file).stdout(Stdio::null()).status()?;
+    let check_s = start.elapsed().as_secs_f64();
+    ensure!(checked.success(), "`weir check` refuses a million entries");
+    let start = Instant::now();
+    let weir =
+        Weir::start_within(PATIENCE, &mut run, "weir", |program| Command::new(program), &text, &interrupt)?;
+    let start_s = start.elapsed().as_secs_f64();
+    let process = run.child(weir.process()).id();
+    let rss_mb = resident(&process.to_string())? as f64 / 1e6;
+    weir.stop(&mut run)?;
+    Ok(Million { check_s, start_s, rss_mb })
+}
+
+/// Resident bytes of a process.
+fn resident(process: &str) -> Result<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).context("/proc is not mounted")?;
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).context("statm")?;
     Ok(pages * rustix::param::page_size() as u64)
 }

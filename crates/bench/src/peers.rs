@@ -73,8 +73,8 @@ pub struct Forwarder {
     process: Started,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// The kernel's account of the thread that carries frames.
-    account: PathBuf,
+    /// The kernel's accounts of the threads that carry frames.
+    accounts: Vec<PathBuf>,
     words: Words,
 }
 
@@ -113,15 +113,39 @@ impl Forwarder {
         setting: &Setting,
         devices: &[String],
     ) -> Result<Forwarder> {
+        Forwarder::testpmd_with(run, command, setting, devices, 1)
+    }
+
+    /// Starts it with a second thread for frames, on the core that otherwise does everything else. Its turns
+    /// are by the mean of their processor time.
+    pub fn testpmd_on_two(
+        run: &mut Run,
+        command: impl FnOnce(&str) -> Command,
+        setting: &Setting,
+        devices: &[String],
+    ) -> Result<Forwarder> {
+        Forwarder::testpmd_with(run, command, setting, devices, 2)
+    }
+
+    fn testpmd_with(
+        run: &mut Run,
+        command: impl FnOnce(&str) -> Command,
+        setting: &Setting,
+        devices: &[String],
+        threads: usize,
+    ) -> Result<Forwarder> {
         // Line by line, though its output is a pipe.
         let mut command = command("stdbuf");
         command
             .args(["-oL", TESTPMD])
             .env("RUNTIME_DIRECTORY", run.folder())
-            .args(testpmd_arguments(setting, devices));
+            .args(testpmd_arguments(setting, devices, threads));
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
-        testpmd.account =
-            testpmd.lcore(run).with_context(|| format!("{TESTPMD} has no thread for frames"))?;
+        let accounts = (1..=threads).map(|number| {
+            let account = testpmd.lcore(run, number);
+            account.with_context(|| format!("{TESTPMD} has no thread for frames"))
+        });
+        testpmd.accounts = accounts.collect::<Result<_>>()?;
         Ok(testpmd)
     }
 
@@ -134,17 +158,18 @@ impl Forwarder {
             let lines = BufReader::new(output).lines().map_while(Result::ok);
             lines.map(|line| sender.send(line)).take_while(Result::is_ok).for_each(drop);
         });
-        let account = format!("/proc/{}/schedstat", child.id()).into();
-        let mut forwarder = Forwarder { name, process, input, lines, account, words };
+        let accounts = vec![format!("/proc/{}/schedstat", child.id()).into()];
+        let mut forwarder = Forwarder { name, process, input, lines, accounts, words };
         forwarder.hear(run, words.ready)?;
         Ok(forwarder)
     }
 
-    /// testpmd's thread on lcore 1.
-    fn lcore(&self, run: &mut Run) -> Option<PathBuf> {
+    /// testpmd's thread on an lcore.
+    fn lcore(&self, run: &mut Run, number: usize) -> Option<PathBuf> {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.process_id(run))).ok()?;
-        let named =
-            |path: &PathBuf| std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name));
+        let named = |path: &PathBuf| {
+            std::fs::read_to_string(path.join("comm")).is_ok_and(|name| is_lcore(&name, number))
+        };
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
     }
 
@@ -155,7 +180,7 @@ impl Forwarder {
 
     /// The kernel's account of the thread that carries frames.
     pub fn account(&self) -> &Path {
-        &self.account
+        &self.accounts[0]
     }
 
     /// Frames that testpmd has sent since it began, and those that it could not, while it goes on.
@@ -214,11 +239,16 @@ impl Forwarder {
         run.stop(self.process).map(drop)
     }
 
+    /// Processor time of the threads that carry frames, the mean if there are several.
     fn busy(&self) -> Result<Duration> {
-        let text =
-            std::fs::read_to_string(&self.account).with_context(|| format!("{} has ended", self.name))?;
-        let first = text.split_whitespace().next().and_then(|number| number.parse().ok());
-        Ok(Duration::from_nanos(first.context("/proc/PID/schedstat")?))
+        let mut sum = 0;
+        for account in &self.accounts {
+            let text =
+                std::fs::read_to_string(account).with_context(|| format!("{} has ended", self.name))?;
+            let first = text.split_whitespace().next().and_then(|number| number.parse::<u64>().ok());
+            sum += first.context("/proc/PID/schedstat")?;
+        }
+        Ok(Duration::from_nanos(sum / self.accounts.len() as u64))
     }
 
     fn say(&mut self, line: &str) -> Result<()> {
@@ -248,21 +278,23 @@ impl Forwarder {
     }
 }
 
-fn is_lcore(name: &str) -> bool {
-    name.trim().ends_with("worker-1")
+fn is_lcore(name: &str, number: usize) -> bool {
+    name.trim().ends_with(&format!("worker-{number}"))
 }
 
-fn testpmd_arguments(setting: &Setting, devices: &[String]) -> Vec<String> {
+fn testpmd_arguments(setting: &Setting, devices: &[String], threads: usize) -> Vec<String> {
     let memory = if setting.huge { "--in-memory" } else { "--no-huge" };
     let mut arguments: Vec<String> =
         ["--no-pci", "--no-telemetry", "--no-shconf", memory].map(String::from).into();
     arguments.extend(["-m".into(), setting.mebibytes.to_string()]);
     arguments.push(format!("--file-prefix=weir-peer-{}", std::process::id()));
-    arguments.push(format!("--lcores=0@{},1@{}", setting.other, setting.core));
+    let second = if threads > 1 { format!(",2@{}", setting.other) } else { String::new() };
+    arguments.push(format!("--lcores=0@{},1@{}{second}", setting.other, setting.core));
     arguments.extend(devices.iter().map(|device| format!("--vdev={device}")));
     // Without --no-flush-rx it would first empty a device that never is.
-    let own = ["--", "--interactive", "--forward-mode=macswap", "--nb-cores=1", "--no-flush-rx"];
+    let own = ["--", "--interactive", "--forward-mode=macswap", "--no-flush-rx"];
     arguments.extend(own.map(String::from));
+    arguments.push(format!("--nb-cores={threads}"));
     arguments.push(format!("--total-num-mbufs={FRAMES}"));
     arguments
 }
@@ -273,6 +305,7 @@ mod tests {
 
     #[test]
     fn the_thread_for_frames_is_lcore_1() {
-        assert!(is_lcore("lcore-worker-1\n") && is_lcore("rte-worker-1\n") && !is_lcore("dpdk-testpmd\n"));
+        assert!(is_lcore("lcore-worker-1\n", 1) && is_lcore("rte-worker-1\n", 1));
+        assert!(!is_lcore("dpdk-testpmd\n", 1) && !is_lcore("rte-worker-2\n", 1));
     }
 }

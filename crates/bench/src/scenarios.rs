@@ -128,7 +128,8 @@ pub fn basic2() -> Scenario {
     Scenario { name: "basic2", what, program: program.build(), flows: shuffled(65536), learns: false }
 }
 
-fn hash256() -> Scenario {
+#[must_use]
+pub fn hash256() -> Scenario {
     let (mut program, out) = program();
     let group = program.group(group(Fill::Wants, 256, 256));
     let pipe = program.pipe(spread(group).forward(out));
@@ -162,15 +163,39 @@ pub fn bond(flows: u32, flow_table: bool) -> Scenario {
 
 #[must_use]
 pub fn basic1m() -> Scenario {
+    let what = "1 Mi entries with keys of 16 bytes (addresses, ports, protocol), set both MAC addresses";
+    Scenario { name: "basic1m", what, program: exact(MILLION), flows: shuffled(MILLION), learns: false }
+}
+
+/// An entry for each of so many flows.
+fn exact(flows: u32) -> Program {
     let entry = |at: u32| {
         let (source, destination, sport, dport) = flow(at);
         Entry::on(source).and(destination).and(sport).and(dport).and(17).value(mac(at & 15))
     };
     let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::UdpSport, Field::UdpDport, Field::IpProtocol];
     let pipe = fields.into_iter().fold(Pipe::basic("exact"), Pipe::per_entry);
-    let program = one(pipe.act(set_macs()).entries((0..MILLION).map(entry)));
-    let what = "1 Mi entries with keys of 16 bytes (addresses, ports, protocol), set both MAC addresses";
-    Scenario { name: "basic1m", what, program, flows: shuffled(MILLION), learns: false }
+    one(pipe.act(set_macs()).entries((0..flows).map(entry)))
+}
+
+/// The program beside SWX's of this name (`pipes/programs.rs`) for so many flows, if there is one.
+///
+/// SWX swaps the MAC addresses by way of its metadata. weir's metadata words are narrower than an address, so
+/// weir sets both.
+#[must_use]
+#[cfg_attr(not(any(test, feature = "dpdk")), expect(dead_code, reason = "SWX runs on DPDK's devices"))]
+pub fn peer(name: &str, flows: u32) -> Option<Program> {
+    let both = [Field::EthDst, Field::EthSrc].into_iter().zip([0x0200_0000_0001, 0x0200_0000_0002]);
+    let both = both.map(|(field, address)| Operation::Set(field, Value::Const(address)));
+    Some(match name {
+        "macswap" => one(Pipe::basic("swap").act(both)),
+        "basic2" => basic2().program,
+        "exact" => exact(flows),
+        "selector" => hash256().program,
+        "learner" => one(flow_pipe().capacity(2 * flows)),
+        "vxlan" => vxlan().program,
+        _ => return None,
+    })
 }
 
 /// A million flows with one default entry, aged.

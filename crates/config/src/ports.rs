@@ -50,6 +50,8 @@ pub enum PortKind {
     },
     /// Memory, for tests and benches.
     Mem,
+    /// Traffic that weir makes itself, for benches.
+    Traffic(Traffic),
     /// DPDK.
     Dpdk {
         /// Device arguments for DPDK.
@@ -59,6 +61,28 @@ pub enum PortKind {
         /// Frames that the device keeps, as `net_pcap` does with a looped recording.
         frames: u32,
     },
+}
+
+/// Traffic that weir makes itself: small UDP frames of several flows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Traffic {
+    /// Number of flows.
+    pub flows: u32,
+    /// Frames in all; `None` without end.
+    pub frames: Option<u64>,
+    /// How fast they come.
+    pub pace: Pace,
+}
+
+/// How fast traffic comes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// As fast as it is taken.
+    Full,
+    /// So many frames a second.
+    Rate(u64),
+    /// A share, between 0 and 1, of the highest rate at which nothing is lost.
+    Share(f64),
 }
 
 /// An AF_XDP port.
@@ -139,7 +163,7 @@ impl PortConfig {
     pub fn kernel_path(&self) -> bool {
         match &self.kind {
             PortKind::Xdp(_) => false,
-            PortKind::Pcap { .. } | PortKind::Mem => true,
+            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) => true,
             PortKind::Dpdk { tap, .. } => tap.is_some(),
         }
     }
@@ -151,7 +175,7 @@ const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
 const KEYS: &[Key] = crate::keys! {
     "xdp": Shape::Text, "the interface that AF_XDP receives from and sends to";
     "pcap": Shape::Map(PCAP), "recordings, each of which may be left out";
-    "mem": Shape::Either(&[Shape::Nothing, Shape::Map(&[])]), "memory, for tests and benches";
+    "mem": Shape::Either(&[Shape::Nothing, Shape::Map(MEM)]), "memory, for tests and benches";
     "dpdk": Shape::Text, "devargs of a DPDK device, such as net_pcap0,iface=eth0";
     "queues": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Number(0, QUEUE_MAX))]),
         "queues of the interface that are used" or "all" only "xdp";
@@ -174,6 +198,12 @@ const PCAP: &[Key] = crate::keys! {
     "in": Shape::Text, "the recording that is received";
     "out": Shape::Text, "the recording of what is sent";
     "kernel": Shape::Text, "the recording of what goes to the kernel";
+};
+const MEM: &[Key] = crate::keys! {
+    "flows": Shape::Number(1, FLOWS_MAX), "makes traffic of so many flows";
+    "frames": Shape::Number(0, u64::MAX), "frames in all; without end unless it is written";
+    "rate": Shape::Number(1, RATE_MAX), "frames a second; as many as are taken unless it is written";
+    "share": Shape::Share, "instead of `rate`: a share of the highest rate without loss, found first";
 };
 const TAKE: &[Key] = crate::keys! {
     needed "dst": Shape::Prefix, "the destination address or prefix";
@@ -276,7 +306,7 @@ fn kind(kind: &str, section: &Section, id: PortId, report: &mut Report) -> PortK
                 frames: frames.unwrap_or_default() as u32,
             }
         }
-        _ => PortKind::Mem,
+        _ => mem(node, report),
     }
 }
 
@@ -311,6 +341,10 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
 
 /// The largest number of frames that a device may keep: 10 GiB of them.
 const FRAMES_MAX: u64 = 1 << 22;
+/// The largest number of flows of traffic: the addresses of 10.0.0.0/8.
+const FLOWS_MAX: u64 = 1 << 24;
+/// The highest rate of traffic: above that of any wire.
+const RATE_MAX: u64 = 10_000_000_000;
 /// `IFNAMSIZ` without the terminating zero.
 const INTERFACE_MAX: usize = 15;
 /// The highest queue number of an interface.
@@ -435,6 +469,28 @@ fn pcap(node: &Node, report: &mut Report) -> PortKind {
     let section = Section::read(node, PCAP, report);
     let mut file = |key: &str| section.get(key).and_then(|node| path(node, report));
     PortKind::Pcap { input: file("in"), output: file("out"), kernel: file("kernel") }
+}
+
+/// Reads a memory port, which makes traffic if it has flows.
+fn mem(node: &Node, report: &mut Report) -> PortKind {
+    if matches!(node.kind, Kind::Null) {
+        return PortKind::Mem;
+    }
+    let section = Section::read(node, MEM, report);
+    let mut number = |key: &str| section.get(key).and_then(|_| section.number(key, report));
+    let (flows, frames, rate) = (number("flows"), number("frames"), number("rate"));
+    let share = section.get("share").map(|node| share(node, report));
+    if let Some(node) = section.get("share").filter(|_| rate.is_some()) {
+        report.error(node.span, "traffic has a `rate` or a `share`, not both");
+    }
+    let Some(flows) = flows else {
+        if MEM.iter().any(|key| section.get(key.word).is_some()) {
+            report.error(section.span, "traffic needs a number of `flows`");
+        }
+        return PortKind::Mem;
+    };
+    let pace = rate.map(Pace::Rate).or(share.map(Pace::Share)).unwrap_or(Pace::Full);
+    PortKind::Traffic(Traffic { flows: flows as u32, frames, pace })
 }
 
 fn path(node: &Node, report: &mut Report) -> Option<PathBuf> {

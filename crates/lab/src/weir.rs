@@ -2,7 +2,7 @@
 //! socket.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -40,6 +40,18 @@ impl Weir {
         configuration: &str,
         interrupt: &Interrupt,
     ) -> Result<Weir> {
+        Weir::start_within(START, run, name, command, configuration, interrupt)
+    }
+
+    /// Does the same for a configuration that takes up to so long to start.
+    pub fn start_within(
+        patience: Duration,
+        run: &mut Run,
+        name: &'static str,
+        command: impl FnOnce(&str) -> Command,
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<Weir> {
         let file = run.folder().join(format!("{name}.yaml"));
         fs::write(&file, configuration)?;
         let socket = run.folder().join(format!("{name}.sock"));
@@ -47,14 +59,14 @@ impl Weir {
         command.arg("run").arg(&file).arg("--socket").arg(&socket).stdout(Stdio::null());
         let process = run.start(name, &mut command)?;
         let weir = Weir { name, process, configuration: file, socket };
-        weir.wait_until_it_answers(run, interrupt)?;
+        weir.wait_until_it_answers(patience, run, interrupt)?;
         Ok(weir)
     }
 
-    fn wait_until_it_answers(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+    fn wait_until_it_answers(&self, patience: Duration, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
         let answers = || self.still_runs(run).map(|()| self.show("ledger").is_ok());
-        if !interrupt.wait(START, answers)? {
-            let (name, seconds) = (self.name, START.as_secs());
+        if !interrupt.wait(patience, answers)? {
+            let (name, seconds) = (self.name, patience.as_secs());
             bail!("{name} did not answer within {seconds} s: {}", run.last_words(name));
         }
         Ok(())
@@ -71,6 +83,16 @@ impl Weir {
     /// Returns its process.
     pub fn process(&self) -> Started {
         self.process
+    }
+
+    /// Returns its control socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Returns the file of its configuration.
+    pub fn configuration(&self) -> &Path {
+        &self.configuration
     }
 
     /// Sends a request and returns the answer.

@@ -71,6 +71,19 @@ impl Stream {
         Stream::new(template, vec![patch], values)
     }
 
+    /// Creates UDP frames of 60 bytes of so many flows (up to 2^24) in a scattered order. Flow `n` is from
+    /// 10.0.0.0 + `n`, port 1024, to 198.18.0.1, port 53.
+    #[must_use]
+    pub fn scattered(flows: u32) -> Stream {
+        // A prime above every number of flows: each flow comes once before the first returns.
+        const STEP: u64 = 2_654_435_761;
+        let flow = |at: u64| {
+            let number = (at * STEP % u64::from(flows)) as u32;
+            (Ipv4Addr::from_bits(0x0a00_0000 + number), Ipv4Addr::new(198, 18, 0, 1), 1024, 53)
+        };
+        Stream::udp(60, (0..u64::from(flows)).map(flow))
+    }
+
     /// Returns the number of frames before the stream repeats.
     #[must_use]
     pub fn frames(&self) -> usize {
@@ -166,6 +179,11 @@ impl Generator {
             left: frames,
             statistics: PortStatistics::default(),
         }
+    }
+
+    /// Sets how many frames are still to be received.
+    pub fn set_left(&mut self, frames: u64) {
+        self.left = frames;
     }
 
     #[inline(always)]
@@ -283,6 +301,15 @@ mod tests {
         assert_eq!(order, (0..70).map(|i| i % 3).collect::<Vec<u8>>());
         assert_eq!(port.statistics().transmitted_bytes, 70 * 60);
         assert_eq!(pools.first().available(), 128);
+    }
+
+    #[test]
+    fn scattered_flows_come_once_each() {
+        let stream = Stream::scattered(1000);
+        let source = |at| u32::from_be_bytes(stream.frame(at)[26..30].try_into().expect("four bytes"));
+        let sources: std::collections::BTreeSet<u32> = (0..stream.frames()).map(source).collect();
+        assert!(sources.into_iter().eq((0..1000).map(|at| 0x0a00_0000 + at)));
+        assert_ne!(source(1), source(0) + 1);
     }
 
     #[test]

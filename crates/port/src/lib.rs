@@ -3,6 +3,7 @@
 //!
 //! - [`MemPort`]: queues in memory, for tests.
 //! - [`Generator`]: synthetic traffic, for benches.
+//! - [`Arrivals`]: the same, at a rate; what is not taken in time is lost.
 //! - [`PcapPort`]: receives a recording in virtual time and records what it transmits.
 //! - [`XdpPort`]: a queue of a network interface, by AF_XDP.
 //! - `dpdk::DpdkPort`: a queue of any device with a DPDK driver (feature `dpdk`).
@@ -12,6 +13,7 @@
 //! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has
 //! memory.
 
+mod arrivals;
 #[cfg(feature = "dpdk")]
 pub mod dpdk;
 mod fault;
@@ -24,6 +26,7 @@ mod rewrap;
 mod trace;
 pub mod xdp;
 
+pub use arrivals::{Arrivals, Pace};
 pub use fault::{Delay, FaultPort, Faults, LATE_MAX, PATIENCE_NS, Rates};
 pub use generator::{Generator, Patch, Stream, UdpFlow};
 pub use link::LinkState;

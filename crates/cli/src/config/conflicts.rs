@@ -40,7 +40,7 @@ impl Used {
         let device = match &port.kind {
             PortKind::Xdp(xdp) => format!("interface `{}`", xdp.interface),
             PortKind::Dpdk { devargs, .. } => format!("device `{devargs}`"),
-            PortKind::Pcap { .. } | PortKind::Mem => return,
+            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) => return,
         };
         if let Some(first) = self.devices.get(&device) {
             let message = format!("{device} is port `{first}` already");

@@ -283,7 +283,7 @@ impl<'a> Builder<'a> {
             PortKind::Xdp(xdp) => {
                 xdp.take != Take::Rules(Vec::new()) || !self.plan.apps.take(PortId(at as u16)).is_empty()
             }
-            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Dpdk { .. } => true,
+            PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) | PortKind::Dpdk { .. } => true,
         };
         let none = !(0..self.plan.ports.len()).any(takes);
         for (at, port) in self.program.ports.iter().enumerate() {

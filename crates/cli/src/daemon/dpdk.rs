@@ -99,7 +99,7 @@ fn device(port: &PortConfig) -> Option<Device<'_>> {
         PortKind::Dpdk { devargs, tap, frames } => {
             Some(Device { devargs, tap: tap.as_deref(), frames: *frames })
         }
-        PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Mem => None,
+        PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) => None,
     }
 }
 

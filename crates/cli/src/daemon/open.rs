@@ -2,6 +2,8 @@
 
 use super::dpdk::Dpdk;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
+use ::config::Frames;
+use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
 use engine::program::PortId;
 use engine::worker::Rewire;
@@ -9,8 +11,8 @@ use packet::{Pool, PoolId, Pools, Port, RegionPool};
 use port::pcap::Output;
 use port::xdp::{Mode, Rings, Wanted, XdpConfig};
 use port::{
-    Delay, FaultPort, Faults, MemPort, PcapPort, Rates, Recording, Retrace, Taps, TracePort, XdpInterface,
-    rewrap,
+    Arrivals, Delay, FaultPort, Faults, Generator, MemPort, PcapPort, Rates, Recording, Retrace, Stream,
+    Taps, TracePort, XdpInterface, rewrap,
 };
 use std::fs::File;
 use std::path::Path;
@@ -132,8 +134,20 @@ fn one(
             Ok(Box::new(recording(&config.name, pool, input, output, kernel)?))
         }
         (PortKind::Mem, _) => Ok(Box::new(MemPort::new(&config.name, pool).0)),
+        (PortKind::Traffic(traffic), _) => Ok(Box::new(arrivals(&config.name, traffic, pools, pool))),
         (PortKind::Dpdk { .. }, _) => bail!("DPDK was not started"),
     }
+}
+
+/// Makes a port of traffic; every worker gets all of it.
+fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> Arrivals {
+    let pace = match traffic.pace {
+        ports::Pace::Full => port::Pace::Full,
+        ports::Pace::Rate(rate) => port::Pace::PerSecond(rate),
+        ports::Pace::Share(share) => port::Pace::Share(share),
+    };
+    let frames = Generator::new(name, pools, pool, Stream::scattered(traffic.flows), 0);
+    Arrivals::new(frames, pace, traffic.frames.unwrap_or(u64::MAX))
 }
 
 type OptionalPath = Option<std::path::PathBuf>;

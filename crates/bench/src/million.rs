@@ -1,0 +1,82 @@
+//! A configuration with very many entries, and everything in it that may change while frames pass: a table,
+//! a group of 100 targets on 65 537 buckets, flows that age, a bond whose timers must not wait.
+//!
+//! ```text
+//!   line: traffic without end -> exact: an entry for each flow -> spread: buckets -> line
+//!   once: one frame of each flow -> seen: flows, which age
+//! ```
+
+use std::fmt::Write;
+
+/// The traffic of the two ports.
+pub struct Traffic {
+    /// What `line` makes, as its configuration says it; flows come before.
+    pub line: &'static str,
+    /// Frames of `once`, for each flow.
+    pub once: u32,
+    /// Whether the worker never sleeps.
+    pub busy: bool,
+    /// The worker's core.
+    pub core: Option<usize>,
+    /// How long a flow stays without a packet.
+    pub idle_timeout: &'static str,
+}
+
+/// No traffic: for measurements of memory and time alone.
+pub const QUIET: Traffic =
+    Traffic { line: "frames: 0", once: 0, busy: false, core: None, idle_timeout: "20s" };
+
+/// Targets of the group.
+pub const TARGETS: u32 = 100;
+
+/// Returns the configuration with so many entries.
+pub fn configuration(entries: u32, traffic: &Traffic) -> String {
+    let mut text = String::with_capacity(entries as usize * 40 + 8192);
+    let workers = traffic.core.map_or("1".to_string(), |core| format!("[{core}]"));
+    let Traffic { line, once, busy, idle_timeout, .. } = traffic;
+    let frames = entries * once;
+    let _ = write!(
+        text,
+        "workers: {workers}
+busy: {busy}
+ports:
+  line: {{ mem: {{ flows: {entries}, {line} }}, root: exact }}
+  once: {{ mem: {{ flows: {entries}, frames: {frames}, rate: 2000000 }}, root: seen }}
+  inside: {{ mem: {{ flows: 1, frames: 0 }}, mac: 02:00:00:00:00:10 }}
+  p1: {{ mem: {{ flows: 1, frames: 0 }}, mac: 02:00:00:00:00:11 }}
+  p2: {{ mem: {{ flows: 1, frames: 0 }}, mac: 02:00:00:00:00:12 }}
+apps:
+  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: inside,
+      lacp: {{ mode: active, rate: fast }} }}
+groups:
+  web: {{ size: 65537, targets: {{ {} }} }}
+pipes:
+  spread: {{ type: hash, group: web, hash: 5-tuple, forward: line, miss: drop }}
+  seen: {{ type: flow, learn: default, capacity: {entries}, monitor: {{ idle_timeout: {idle_timeout} }},
+    forward: drop, miss: drop, entries: [{{ match: default }}] }}
+  exact:
+    type: basic
+    match: {{ ipv4.src: per_entry }}
+    monitor: {{ idle_timeout: 1h }}
+    capacity: {}
+    forward: spread
+    miss: drop
+    entries:
+",
+        (0..TARGETS).map(|at| format!("t{at}: line")).collect::<Vec<_>>().join(", "),
+        entries + entries / 4,
+    );
+    for at in 0..entries {
+        let _ = writeln!(text, "      - {{ match: {{ ipv4.src: {} }} }}", address(0x0a00_0000 + at));
+    }
+    text
+}
+
+/// Returns an entry of `exact` that no configuration has.
+pub fn entry(number: u32) -> String {
+    format!("{{ match: {{ ipv4.src: {} }} }}", address(0x0b00_0000 + number))
+}
+
+fn address(bits: u32) -> std::net::Ipv4Addr {
+    std::net::Ipv4Addr::from_bits(bits)
+}

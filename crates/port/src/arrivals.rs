@@ -1,0 +1,322 @@
+//! Traffic that arrives at a rate of its own, as from a wire: what a worker does not take in time is lost. A
+//! bench can thus say what weir lost, without a second machine and without the kernel in between.
+//!
+//! The clock of the arrivals stands still while the worker's thread does not have its core: what other
+//! programs and the host take of the core is not weir's loss. It therefore serves workers that never sleep
+//! (`busy: true`).
+#![forbid(unsafe_code)]
+
+use crate::Generator;
+use packet::{Batch, PoolId, Pools, Port, PortStatistics};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Frames that wait for the worker, as in the receive ring of a NIC.
+pub const RING: u64 = 4096;
+
+/// From this time between two breaths on, in nanoseconds, the processor's clock says how much of it the
+/// thread had.
+const GAP_NS: u64 = 16_384;
+
+/// How often it is read if there is no such gap, in nanoseconds.
+const READ_EVERY_NS: u64 = 1_000_000;
+
+/// How long frames come as fast as they are taken: first to warm up, then to measure.
+const WARM_UP_NS: u64 = 500_000_000;
+const MEASURE_NS: u64 = 1_000_000_000;
+
+/// How long a rate must go without loss.
+const TRY_NS: u64 = 500_000_000;
+
+/// What is left of a rate at which frames were lost, for the next try.
+const NEXT_TRY: f64 = 0.97;
+
+/// How fast frames arrive.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Pace {
+    /// As fast as they are taken.
+    Full,
+    /// So many a second.
+    PerSecond(u64),
+    /// This share of the highest rate without loss, which is found first: frames come as fast as they are
+    /// taken, then a little slower and slower until none is lost.
+    Share(f64),
+}
+
+/// How far the search for the highest rate without loss has come.
+#[derive(Clone, Copy, Debug)]
+enum Search {
+    WarmUp { until_ns: u64 },
+    Measure { since_ns: u64, received: u64 },
+    Try { until_ns: u64, lost: u64 },
+    Found,
+}
+
+/// The port: receives frames of a [`Generator`] at a pace, transmits into nothing.
+pub struct Arrivals {
+    inner: Generator,
+    pace: Pace,
+    search: Search,
+    /// Frames a second; 0 as fast as they are taken.
+    rate: f64,
+    /// The highest rate without loss, once found.
+    lossless: f64,
+    clock: OwnClock,
+    /// Part of a frame that has arrived.
+    fraction: f64,
+    /// Frames that have arrived and were not taken.
+    waiting: u64,
+    /// Frames still to arrive.
+    left: u64,
+    lost: u64,
+}
+
+impl Arrivals {
+    /// Creates a port whose `frames` frames (`u64::MAX`: for ever) arrive at this pace.
+    #[must_use]
+    pub fn new(inner: Generator, pace: Pace, frames: u64) -> Arrivals {
+        let (rate, search) = match pace {
+            Pace::Full => (0.0, Search::Found),
+            Pace::PerSecond(rate) => (rate as f64, Search::Found),
+            Pace::Share(_) => (0.0, Search::WarmUp { until_ns: WARM_UP_NS }),
+        };
+        let clock = OwnClock::new(processor_ns as fn() -> u64);
+        Arrivals {
+            inner,
+            pace,
+            search,
+            rate,
+            lossless: 0.0,
+            clock,
+            fraction: 0.0,
+            waiting: 0,
+            left: frames,
+            lost: 0,
+        }
+    }
+
+    /// Lets the frames arrive that came within so many nanoseconds.
+    fn arrive(&mut self, elapsed_ns: u64) {
+        if self.rate == 0.0 {
+            self.waiting = RING.min(self.left);
+            return;
+        }
+        self.fraction += elapsed_ns as f64 * self.rate / 1e9;
+        let came = (self.fraction as u64).min(self.left);
+        self.fraction -= came as f64;
+        let room = RING - self.waiting;
+        self.lost += came.saturating_sub(room);
+        self.left -= came.saturating_sub(room);
+        self.waiting += came.min(room);
+    }
+
+    fn search(&mut self, now_ns: u64) {
+        match self.search {
+            Search::WarmUp { until_ns } if now_ns >= until_ns => {
+                let received = self.inner.statistics().received;
+                self.search = Search::Measure { since_ns: now_ns, received };
+            }
+            Search::Measure { since_ns, received } if now_ns >= since_ns + MEASURE_NS => {
+                let frames = self.inner.statistics().received - received;
+                self.lossless = frames as f64 * 1e9 / (now_ns - since_ns) as f64;
+                self.attempt(now_ns);
+            }
+            Search::Try { lost, .. } if lost < self.lost => {
+                self.lossless *= NEXT_TRY;
+                self.attempt(now_ns);
+            }
+            Search::Try { until_ns, .. } if now_ns >= until_ns => {
+                self.search = Search::Found;
+                let Pace::Share(share) = self.pace else { return };
+                self.rate = self.lossless * share;
+            }
+            _ => {}
+        }
+    }
+
+    /// Tries the present rate, from an empty ring.
+    fn attempt(&mut self, now_ns: u64) {
+        (self.rate, self.waiting, self.fraction) = (self.lossless, 0, 0.0);
+        self.search = Search::Try { until_ns: now_ns + TRY_NS, lost: self.lost };
+    }
+}
+
+impl Port for Arrivals {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn pool(&self) -> Option<PoolId> {
+        self.inner.pool()
+    }
+
+    fn set_time(&mut self, now_ns: u64) {
+        let elapsed_ns = self.clock.advance(now_ns);
+        self.arrive(elapsed_ns);
+        self.search(self.clock.now_ns);
+    }
+
+    fn receive(&mut self, pools: &mut Pools, batch: &mut Batch) {
+        self.inner.set_left(self.waiting);
+        let before = batch.len();
+        self.inner.receive(pools, batch);
+        let taken = (batch.len() - before) as u64;
+        self.waiting -= taken;
+        self.left -= taken;
+    }
+
+    fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
+        self.inner.transmit(pools, batch, list)
+    }
+
+    fn flush(&mut self, pools: &mut Pools) {
+        self.inner.flush(pools);
+    }
+
+    fn statistics(&self) -> PortStatistics {
+        PortStatistics { lost_before: self.lost, ..self.inner.statistics() }
+    }
+
+    fn extra_statistics(&self) -> Vec<(&'static str, u64)> {
+        let found = matches!(self.search, Search::Found);
+        vec![
+            ("rate", if found { self.rate as u64 } else { 0 }),
+            ("rate_without_loss", if found { self.lossless as u64 } else { 0 }),
+            ("core_lost_us", self.clock.taken_ns / 1000),
+        ]
+    }
+
+    fn mode(&self) -> String {
+        "traffic".to_owned()
+    }
+
+    fn exhausted(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// A clock that stands still while the thread does not have its core.
+struct OwnClock<Processor = fn() -> u64> {
+    processor: Processor,
+    now_ns: u64,
+    wall_ns: Option<u64>,
+    /// What the wall clock and the processor's clock showed when they were last compared.
+    read_ns: (u64, u64),
+    /// Time in which the thread did not have its core.
+    taken_ns: u64,
+}
+
+impl<Processor: Fn() -> u64> OwnClock<Processor> {
+    fn new(processor: Processor) -> OwnClock<Processor> {
+        OwnClock { processor, now_ns: 0, wall_ns: None, read_ns: (0, 0), taken_ns: 0 }
+    }
+
+    /// Sets the wall clock. Returns how far this clock went on.
+    fn advance(&mut self, wall_ns: u64) -> u64 {
+        let Some(before_ns) = self.wall_ns.replace(wall_ns) else {
+            self.read_ns = (wall_ns, (self.processor)());
+            return 0;
+        };
+        let gap_ns = wall_ns.saturating_sub(before_ns);
+        let since_ns = wall_ns.saturating_sub(self.read_ns.0);
+        let mut taken_ns = 0;
+        if gap_ns >= GAP_NS || since_ns >= READ_EVERY_NS {
+            let processor_ns = (self.processor)();
+            let had_ns = processor_ns.saturating_sub(self.read_ns.1);
+            taken_ns = since_ns.saturating_sub(had_ns).min(gap_ns);
+            self.read_ns = (wall_ns, processor_ns);
+        }
+        self.taken_ns += taken_ns;
+        self.now_ns += gap_ns - taken_ns;
+        gap_ns - taken_ns
+    }
+}
+
+/// Processor time of this thread.
+fn processor_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    u64::try_from(time.tv_sec).unwrap_or(0) * 1_000_000_000 + u64::try_from(time.tv_nsec).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Stream;
+    use std::cell::Cell;
+    use std::net::Ipv4Addr;
+
+    fn port(pace: Pace, frames: u64) -> (Pools, Arrivals) {
+        let mut pools = Pools::region(128);
+        let pool = pools.first().id();
+        let flow = (Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), 1000, 53);
+        let inner = Generator::new("line", &mut pools, pool, Stream::udp(60, [flow]), 0);
+        (pools, Arrivals::new(inner, pace, frames))
+    }
+
+    /// Takes what waits, up to a batch, and returns how many frames that were.
+    fn take(pools: &mut Pools, port: &mut Arrivals) -> usize {
+        let mut batch = Batch::new();
+        port.receive(pools, &mut batch);
+        let all = batch.mask();
+        port.transmit(pools, &mut batch, all);
+        batch.len().max(all.count_ones() as usize)
+    }
+
+    #[test]
+    fn frames_arrive_at_their_rate_and_none_is_lost_if_they_are_taken() {
+        let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), 100);
+        // The real processor clock says that the thread had all the time.
+        port.clock.processor = || u64::MAX / 2;
+        let mut came = Vec::new();
+        for step in 0..12 {
+            port.set_time(step * 10_000);
+            came.push(take(&mut pools, &mut port));
+        }
+        assert_eq!(came, [0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 0]);
+        assert_eq!((port.statistics().received, port.statistics().lost_before), (100, 0));
+        assert!(port.exhausted());
+    }
+
+    #[test]
+    fn what_finds_no_room_in_the_ring_is_lost_and_counted() {
+        let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), u64::MAX);
+        let processor = Cell::new(0);
+        let mut clock = OwnClock::new(|| processor.get());
+        clock.advance(0);
+        processor.set(10_000_000);
+        let elapsed_ns = clock.advance(10_000_000);
+        assert_eq!(elapsed_ns, 10_000_000);
+        port.arrive(elapsed_ns);
+        assert_eq!((port.waiting, port.statistics().lost_before), (RING, 10_000 - RING));
+        assert_eq!(take(&mut pools, &mut port), 64);
+        assert_eq!(port.waiting, RING - 64);
+    }
+
+    #[test]
+    fn the_clock_stands_still_without_the_core() {
+        let processor = Cell::new(0);
+        let mut clock = OwnClock::new(|| processor.get());
+        assert_eq!(clock.advance(5_000_000), 0);
+        // Others had the core for nine of ten milliseconds.
+        processor.set(1_000_000);
+        assert_eq!(clock.advance(15_000_000), 1_000_000);
+        processor.set(1_010_000);
+        assert_eq!(clock.advance(15_010_000), 10_000, "too short for a look at the processor's clock");
+        assert_eq!((clock.now_ns, clock.taken_ns), (1_010_000, 9_000_000));
+    }
+
+    #[test]
+    fn a_share_is_of_the_highest_rate_without_loss() {
+        let (mut pools, mut port) = port(Pace::Share(0.8), u64::MAX);
+        port.clock.processor = || u64::MAX / 2;
+        // A worker that takes 64 frames in 10 us, 6.4 million a second, until the rate is found.
+        let mut now_ns = 0;
+        while !matches!(port.search, Search::Found) {
+            port.set_time(now_ns);
+            take(&mut pools, &mut port);
+            now_ns += 10_000;
+            assert!(now_ns < 10_000_000_000, "the search has an end");
+        }
+        assert!((port.lossless / 6.4e6 - 1.0).abs() < 0.04, "{}", port.lossless);
+        assert!((port.rate / port.lossless - 0.8).abs() < 1e-9);
+    }
+}
