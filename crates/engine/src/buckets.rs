@@ -121,8 +121,8 @@ impl GroupTables {
         &self.groups
     }
 
-    /// Carries out a [`Change::SetWeight`] here. Returns what workers apply instead of it: they get the filled
-    /// table. Other changes are returned as they are.
+    /// Carries out a [`Change::SetWeight`] here. Returns what workers apply instead of it: they get the
+    /// filled table. Other changes are returned as they are.
     ///
     /// # Errors
     /// The group fills its buckets in another way, or there is no such group, target or weight.

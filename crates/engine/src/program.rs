@@ -317,8 +317,8 @@ pub struct Group {
     pub size: u32,
     /// Mixed into the hash before a bucket is picked, so that groups in sequence choose independently.
     pub seed: Option<u64>,
-    /// The targets. A target's id is its position here. Shared by all copies of the program, because there may
-    /// be a million of them, and a worker holds a copy.
+    /// The targets. A target's id is its position here. Shared by all copies of the program, because there
+    /// may be a million of them, and a worker holds a copy.
     pub targets: Arc<[Target]>,
     /// Place in the configuration.
     pub origin: Origin,

@@ -133,8 +133,8 @@ impl Fleet {
         Ok(answers.into_iter().find(Result::is_err).unwrap_or(Ok(())))
     }
 
-    /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for long;
-    /// what changes meanwhile may be in a later part only.
+    /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for
+    /// long; what changes meanwhile may be in a later part only.
     pub fn buckets(&self, group: GroupId) -> Result<Vec<BucketReport>> {
         let part = |from| self.ask_all(|_, answer| Command::Buckets(group, from, answer));
         let mut all = part(0)?;

@@ -1,8 +1,8 @@
 //! A group's buckets, as packets pick from them.
 //!
 //! Buckets filled by weights are just an array, which all workers share: a pick is a multiplication and a
-//! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has its
-//! own.
+//! load. Given buckets also count the packets that meet them, and carry out pending moves; each worker has
+//! its own.
 
 use crate::buckets::BucketTable;
 use crate::program::{Fill, Forward, Group};

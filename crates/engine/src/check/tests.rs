@@ -201,8 +201,8 @@ finds!(a_forward_too_many: entry_changed(|entry| entry.forward = Some(Forward::D
     => FindingKind::PerEntryUnexpected { what: "forward" });
 finds!(a_priority_in_a_basic_pipe: entry_changed(|entry| entry.priority =
     1) => FindingKind::PriorityUnexpected);
-finds!(an_entry_twice: changed(|pipe| pipe.entries.edit(|all| all[1] = all[0].clone())) => FindingKind::EntryTwice {
-    .. });
+finds!(an_entry_twice: changed(|pipe| pipe.entries.edit(|all| all[1] = all[0].clone()))
+    => FindingKind::EntryTwice { .. });
 finds!(a_shadowed_entry: {
     let rows = [(EntryMatch::Any, 10, 20), (EntryMatch::Masked { value: 1, mask: 3 }, 12, 20)]
         .map(|(src, first, last)| Entry::on(src).and(EntryMatch::Range { first, last }));

@@ -31,8 +31,8 @@ pub enum Command {
     Report(SyncSender<Report>),
     /// List the entries of a pipe.
     Entries(PipeId, SyncSender<Vec<(Entry, Count)>>),
-    /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those of
-    /// this worker, and can be summed; targets may differ while moves are pending.
+    /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those
+    /// of this worker, and can be summed; targets may differ while moves are pending.
     Buckets(GroupId, usize, SyncSender<BucketReport>),
     /// List up to this many flows of a pipe.
     Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
