@@ -120,7 +120,6 @@ fn what_weir_refuses_by_its_shape_the_schema_refuses() {
     }
     for wrong in [
         "ports: {}\nportz: {}\n".to_string(),
-        "pipes: {}\n".to_string(),
         file("mem: , speed: 1", good),
         file("queues: all", good),
         file("mem: , pcap: {}", good),

@@ -182,7 +182,9 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             PipeKind::Hash { input: input @ HashInput::RoundRobin, .. } => {
                 *input = HashInput::Select(KeySource::Outer);
             }
-            PipeKind::Flow { .. } => {
+            PipeKind::Flow { reverse, .. } => {
+                // Which direction is learnt first depends on how workers take turns here.
+                *reverse = false;
                 pipe.capacity = 4096;
                 pipe.owner = by;
             }

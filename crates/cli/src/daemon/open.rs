@@ -2,7 +2,6 @@
 
 use super::dpdk::Dpdk;
 use crate::config::{Fault, Plan, PortConfig, PortKind, Xdp, XdpMode};
-use ::config::Frames;
 use ::config::ports::{self, Traffic};
 use anyhow::{Context, Result, bail};
 use engine::program::PortId;

@@ -193,11 +193,14 @@ impl Reload {
 impl Daemon {
     /// Asks for a reload. Returns its number.
     pub(super) fn ask_reload(&mut self) -> Ticket {
+        // Clients are served after reloads are minded, so the next turn must not wait.
+        self.doorbell.ring();
         self.reloads.ask()
     }
 
     /// Asks for a program that knows the present MAC addresses.
     pub(super) fn ask_rebuild(&mut self) {
+        self.doorbell.ring();
         self.reloads.mac = true;
     }
 

@@ -250,8 +250,8 @@ fn explaining_live_agrees_and_counts_nothing() {
 /// A FLOW pipe whose flows stay with the port that they got first, on two workers.
 const TWO_WORKERS: &str = "workers: 2
 ports:
-  p0: { mem: true }
-  p1: { mem: true }
+  p0: { mem: ~ }
+  p1: { mem: ~ }
 groups:
   web: { fill: wants, size: 4, targets: { b0: p0, b1: p1 } }
 root: flows

@@ -69,6 +69,7 @@ pub struct Engine {
     /// Which program this is, counted from 1.
     generation: u64,
     /// Flows of former programs, which leave as their deltas are accepted.
+    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     leaving: Vec<Box<Flows>>,
     /// The progress of taking over from another engine, before that and after it.
     staging: Option<Staging>,

@@ -25,6 +25,7 @@ pub(super) struct Swaps {
     /// The time of the last slice.
     last_ns: u64,
     /// Engines that nobody took back.
+    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     kept: Vec<Box<Engine>>,
 }
 
