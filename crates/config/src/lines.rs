@@ -148,7 +148,7 @@ pub fn runs(text: &str) -> Vec<Run> {
             let blank = rest.is_empty() || rest.starts_with('#');
             // Whatever is written deeper belongs to the list.
             let inside = list.is_some_and(|(_, item)| item.is_some_and(|item| indent > item));
-            if !blank && !inside && !(member && rest.starts_with("- ")) {
+            if !(blank || inside || member && rest.starts_with("- ")) {
                 let key = rest.strip_prefix("entries:").map(|behind| behind.trim_start_matches(' '));
                 let opens = key.is_some_and(|behind| behind.is_empty() || behind.starts_with('#'));
                 list = opens.then_some((indent, None));

@@ -68,6 +68,7 @@ enum Cause {
 struct Prepared {
     plan: Plan,
     tables: GroupTables,
+    #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     engines: Vec<Box<Engine>>,
 }
 
