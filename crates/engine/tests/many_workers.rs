@@ -13,7 +13,8 @@ use engine::arbitrary::{Arriving, Event, Random, event, program};
 use engine::batch::Engine;
 use engine::change::Change;
 use engine::check::owners;
-use engine::program::{EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse};
+use engine::operation::Value;
+use engine::program::{EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts};
 use engine::snapshot::{Count, FlowDecision};
 use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
 use packet::{FlowKey, KeySource, Ledger, Pools, Port};
@@ -171,6 +172,11 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
+    // Which packet of a flow is the first depends on how workers take turns here.
+    let operations = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
+    if operations.flat_map(|one| one.numbers()).any(|(_, value, _)| matches!(value, Value::Learnt(_))) {
+        return None;
+    }
     let by = random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
     for pipe in &mut program.pipes {
         if let Some(SharedUse::Pipe(_) | SharedUse::PerEntry) = pipe.monitor.meter.take() {
@@ -182,9 +188,11 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             PipeKind::Hash { input: input @ HashInput::RoundRobin, .. } => {
                 *input = HashInput::Select(KeySource::Outer);
             }
-            PipeKind::Flow { reverse, .. } => {
-                // Which direction is learnt first depends on how workers take turns here.
+            PipeKind::Flow { reverse, timeouts, .. } => {
+                // Which direction is learnt first depends on how workers take turns here, and so does the
+                // state of a flow whose flags come in another order.
                 *reverse = false;
+                *timeouts = Timeouts::all(random.pick(&[0, 1_000_000, 50_000_000, 1_000_000_000]));
                 pipe.capacity = 4096;
                 pipe.owner = by;
             }
