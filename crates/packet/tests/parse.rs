@@ -203,7 +203,10 @@ fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
     };
     match packet.net.as_ref()? {
         NetSlice::Ipv6(ip) if ip.header().source()[0] == 0xff => Some(Difference::MulticastSource),
-        NetSlice::Ipv6(ip) if ip.header().payload_length() == 0 && !ip.payload().payload.is_empty() => {
+        NetSlice::Ipv6(ip)
+            if ip.header().payload_length() == 0
+                && !(ip.extensions().slice().is_empty() && ip.payload().payload.is_empty()) =>
+        {
             Some(Difference::LengthOfZero)
         }
         _ if udp_length == 0 => Some(Difference::LengthOfZero),
