@@ -14,7 +14,9 @@ use engine::batch::Engine;
 use engine::change::Change;
 use engine::check::owners;
 use engine::operation::Value;
-use engine::program::{EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts};
+use engine::program::{
+    EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
+};
 use engine::snapshot::{Count, FlowDecision};
 use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
 use packet::{FlowKey, KeySource, Ledger, Pools, Port};

@@ -184,6 +184,8 @@ enum Difference {
     Ipv4Authentication,
     /// ICMP over IPv6 or ICMPv6 over IPv4: their numbers mean nothing there.
     ForeignIcmp,
+    /// An ICMP error: its flow key is that of the packet inside.
+    IcmpError,
     /// More extension headers than we follow, or in an order or of a kind only one of us follows.
     ExtensionHeaders,
 }
@@ -198,6 +200,10 @@ fn difference(bytes: &[u8], packet: &SlicedPacket<'_>) -> Option<Difference> {
         return Some(Difference::OtherLinkHeaders);
     }
     let udp_length = match &packet.transport {
+        Some(TransportSlice::Icmpv4(icmp)) if matches!(icmp.type_u8(), 3 | 4 | 5 | 11 | 12) => {
+            return Some(Difference::IcmpError);
+        }
+        Some(TransportSlice::Icmpv6(icmp)) if icmp.type_u8() < 128 => return Some(Difference::IcmpError),
         Some(TransportSlice::Udp(udp)) => udp.length(),
         _ => 8,
     };
