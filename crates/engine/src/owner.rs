@@ -83,23 +83,18 @@ pub fn worker(by: OwnedBy, key: &FlowKey, steering: &Steering, workers: usize) -
         return (rss_hash(key) % steering.rss_table) as usize % workers;
     }
     let [[src_hi, src_lo, sport], [dst_hi, dst_lo, dport]] = key.ends();
-    let words = match by {
+    let of = |words: [u64; 3]| steering.hash.hash(&words);
+    // A sum is the same for both directions, and needs no comparison whose outcome nobody can predict.
+    let hash = match by {
         OwnedBy::Both => {
-            let (source, destination) = ((src_hi, src_lo, sport), (dst_hi, dst_lo, dport));
-            let (low, high) =
-                if source <= destination { (source, destination) } else { (destination, source) };
-            [low.0, low.1, high.0, high.1, low.2 << 48 | high.2 << 32 | u64::from(key.protocol()) << 24]
+            let protocol = u64::from(key.protocol()) << 16;
+            of([src_hi, src_lo, protocol | sport]).wrapping_add(of([dst_hi, dst_lo, protocol | dport]))
         }
-        OwnedBy::Addresses => {
-            let (source, destination) = ((src_hi, src_lo), (dst_hi, dst_lo));
-            let (low, high) =
-                if source <= destination { (source, destination) } else { (destination, source) };
-            [low.0, low.1, high.0, high.1, 0]
-        }
-        OwnedBy::Src => [src_hi, src_lo, 0, 0, 0],
-        OwnedBy::Dst => [dst_hi, dst_lo, 0, 0, 0],
+        OwnedBy::Addresses => of([src_hi, src_lo, 0]).wrapping_add(of([dst_hi, dst_lo, 0])),
+        OwnedBy::Src => of([src_hi, src_lo, 0]),
+        OwnedBy::Dst => of([dst_hi, dst_lo, 0]),
     };
-    ((steering.hash.hash(&words) >> 32) as usize * workers) >> 32
+    ((hash >> 32) as usize * workers) >> 32
 }
 
 /// Tells the workers of frames outside of them: of those that apps send, and of those that are explained.
