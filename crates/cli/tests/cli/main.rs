@@ -11,6 +11,7 @@ mod generate;
 mod http;
 mod interfaces;
 mod output;
+mod ports;
 mod replay;
 mod running;
 mod systemd;
