@@ -14,6 +14,7 @@ mod output;
 mod ports;
 mod replay;
 mod running;
+mod soak;
 mod systemd;
 mod watch;
 mod wire;
