@@ -6,13 +6,14 @@ CARGO ?= cargo
 # working.
 ALL := --workspace --all-targets --locked
 FUZZ_SECONDS ?= 300
+SOAK_SECONDS ?= 600
 # cargo-fuzz and the inputs it finds are in target/, so that the user's tools are not touched and corpora stay
 # small.
 FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test lint fmt clippy check fuzz bench
+.PHONY: help demo test setup-test lint fmt clippy check soak fuzz bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -50,6 +51,9 @@ check:
 	$(STAGE) 'golden walks, corpora, labs'
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
 	$(CARGO) test --workspace --locked --features dpdk --test '*'
+
+soak: setup-test ## runs a daemon for SOAK_SECONDS (600) of reloads, changes and links that come and go (root)
+	SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package weir --locked --test cli -- --ignored --nocapture soak
 
 fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly toolchain
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || \

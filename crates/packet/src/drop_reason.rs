@@ -63,6 +63,7 @@ drop_reasons! {
     TransmitFull = "transmit_full", "The port's transmit queue is full.";
     NotWritten = "not_written", "The file that records the port's frames could not be written.";
     InterfaceGone = "interface_gone", "The port's interface does not exist at present.";
+    PortRemoved = "port_removed", "A reload removed the port that held the frame, or for which it was.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
     Oversize = "oversize", "The frame is longer than a buffer (1920 bytes as received), than the MTU of \

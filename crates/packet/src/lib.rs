@@ -21,6 +21,7 @@ mod ledger;
 #[allow(unsafe_code, reason = "frames are move-only handles on pool memory; see the file's head")]
 mod memory;
 mod parse;
+mod pools;
 mod port;
 mod rss;
 pub mod tunnel;
@@ -36,13 +37,14 @@ pub use headers::{Base, Headers, Layer, Layers, Level, LevelId, LevelLayers, Tun
 pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{
-    CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, Pools, RegionPool, Room,
+    CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, RegionPool, Room,
     advise_huge, prefetch,
 };
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,
     PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,
 };
-pub use port::{Port, PortStatistics, Remark};
+pub use pools::Pools;
+pub use port::{Leave, Port, PortStatistics, Remark};
 pub use rss::{RSS_KEY, RSS_KEY_BYTES, rss_hash};
 pub use tunnel::{TunnelKind, TunnelPorts};

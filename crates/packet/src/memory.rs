@@ -483,87 +483,6 @@ impl Pool {
     }
 }
 
-/// The pools of one worker: one per kind of memory, so almost always one.
-#[derive(Default)]
-pub struct Pools(Vec<Pool>);
-
-impl Pools {
-    /// Creates an empty list of pools.
-    #[must_use]
-    pub fn new() -> Pools {
-        Pools::default()
-    }
-
-    /// Creates a single region pool, for tests and replay.
-    #[must_use]
-    pub fn region(chunks: u32) -> Pools {
-        let mut pools = Pools::new();
-        pools.add(Pool::Region(RegionPool::new(chunks, CHUNK_MIN)));
-        pools
-    }
-
-    /// Adds a pool and returns its id.
-    pub fn add(&mut self, pool: Pool) -> PoolId {
-        let id = pool.id();
-        self.0.push(pool);
-        id
-    }
-
-    /// Returns the pool with this id.
-    #[inline]
-    pub fn get_mut(&mut self, id: PoolId) -> Option<&mut Pool> {
-        self.0.iter_mut().find(|pool| pool.id() == id)
-    }
-
-    /// Returns the region pool with this id.
-    ///
-    /// # Panics
-    /// Panics if there is none, because a port was opened on a pool of another worker.
-    #[inline]
-    pub fn region_mut(&mut self, id: PoolId) -> &mut RegionPool {
-        match self.get_mut(id) {
-            Some(Pool::Region(pool)) => pool,
-            _ => panic!("no region pool {id:?} in this worker"),
-        }
-    }
-
-    /// Returns the first pool, from which copies and originated frames come unless a port requires another.
-    ///
-    /// # Panics
-    /// Panics if there is no pool at all.
-    #[inline]
-    pub fn first(&mut self) -> &mut Pool {
-        self.0.first_mut().expect("a worker has a pool")
-    }
-
-    /// Gives a frame back to its pool. Does nothing for an absent frame.
-    ///
-    /// # Panics
-    /// Panics if its pool is not in this list.
-    #[inline]
-    pub fn give(&mut self, frame: Frame) {
-        if frame.is_absent() {
-            return;
-        }
-        match self.get_mut(frame.pool) {
-            Some(pool) => pool.give(frame),
-            None => panic!("frame of unknown pool {:?}", frame.pool),
-        }
-    }
-
-    /// Returns true if there is exactly one pool, to which all frames of the worker then belong.
-    #[inline]
-    #[must_use]
-    pub fn is_single(&self) -> bool {
-        self.0.len() == 1
-    }
-
-    /// Iterates over all pools.
-    pub fn iter(&self) -> impl Iterator<Item = &Pool> {
-        self.0.iter()
-    }
-}
-
 /// Prefetches the cache lines of `place`, at most two, at the cost of an instruction each. A value of the
 /// size of a cache line, or half or a quarter of it, is assumed to lie in one line.
 #[inline(always)]
@@ -607,6 +526,7 @@ fn advise_huge_range(start: usize, bytes: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pools;
 
     #[test]
     fn a_frame_keeps_its_bytes_through_growing_and_trimming() {

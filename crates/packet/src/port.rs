@@ -88,6 +88,22 @@ pub trait Port: Any + Send {
         let _ = pools;
         0
     }
+
+    /// Goes on closing the port, in a worker whose other ports must not wait for it. Called once per breath
+    /// until it returns [`Leave::Closed`]; nothing else is called meanwhile but `statistics`.
+    fn leave(&mut self, pools: &mut Pools) -> Leave {
+        Leave::Closed(self.close(pools))
+    }
+}
+
+/// How far a port has come that is being closed.
+pub enum Leave {
+    /// It waits for frames to be sent, or for what it has given to be dropped.
+    Later,
+    /// This is to be dropped by another thread, because it takes long.
+    Give(Box<dyn Any + Send>),
+    /// It has returned every frame to its pool, and dropped so many.
+    Closed(u64),
 }
 
 /// What a person should know about a recording.

@@ -16,7 +16,7 @@
 //! some 20 ns per frame.
 #![forbid(unsafe_code)]
 
-use packet::{BATCH, Batch, Bits, DropReason, Frame, PoolId, Pools, Port, PortStatistics, Remark};
+use packet::{BATCH, Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, Remark};
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
 
@@ -428,6 +428,13 @@ impl FaultPort {
         accepted
     }
 
+    /// Gives up all frames on the cable. Returns how many weir had sent.
+    fn give_back(&mut self, pools: &mut Pools) -> u64 {
+        self.lost_at_close += self.ready.len() as u64 + self.incoming.give_back(pools);
+        self.ready.drain(..).for_each(|frame| pools.give(frame));
+        self.outgoing.give_back(pools)
+    }
+
     /// Number of frames on the cable towards weir.
     fn receive_late(&self) -> u64 {
         (self.ready.len() + self.incoming.late()) as u64
@@ -573,8 +580,13 @@ impl Port for FaultPort {
     }
 
     fn close(&mut self, pools: &mut Pools) -> u64 {
-        self.lost_at_close += self.ready.len() as u64 + self.incoming.give_back(pools);
-        self.ready.drain(..).for_each(|frame| pools.give(frame));
-        self.outgoing.give_back(pools) + self.inner.close(pools)
+        self.give_back(pools) + self.inner.close(pools)
+    }
+
+    fn leave(&mut self, pools: &mut Pools) -> Leave {
+        match self.inner.leave(pools) {
+            Leave::Closed(dropped) => Leave::Closed(dropped + self.give_back(pools)),
+            other => other,
+        }
     }
 }

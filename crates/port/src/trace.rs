@@ -7,7 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
-use packet::{BATCH, Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics, Remark};
+use packet::{BATCH, Batch, Bits, DropReason, Leave, PoolId, Pools, Port, PortStatistics, Remark};
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
 
@@ -277,5 +277,13 @@ impl Port for TracePort {
     fn close(&mut self, pools: &mut Pools) -> u64 {
         self.taps.end();
         self.inner.close(pools)
+    }
+
+    fn leave(&mut self, pools: &mut Pools) -> Leave {
+        let leave = self.inner.leave(pools);
+        if matches!(leave, Leave::Closed(_)) {
+            self.taps.end();
+        }
+        leave
     }
 }

@@ -47,8 +47,8 @@ pub struct Ring {
 /// Rings of the former program, which workers fill until they have taken over the present one.
 pub struct Former {
     rings: Vec<Ring>,
-    /// The former number of each port.
-    order: Vec<usize>,
+    /// The former number of each port, if it had one.
+    order: Vec<Option<usize>>,
 }
 
 /// A counter that apps have.
@@ -98,12 +98,13 @@ impl Daemon {
     }
 
     /// Lets the apps of the new plan take over from the previous ones. `order[n]` is the previous number of
-    /// port `n`; frames that workers pass on before they take over belong to the new apps, by name.
+    /// port `n`, if it had one; frames that workers pass on before they take over belong to the new apps, by
+    /// name, unless their port is gone.
     pub(super) fn succeed_apps(
         &mut self,
         rings: Vec<Ring>,
         sockets: Vec<Option<AppSocket>>,
-        order: Vec<usize>,
+        order: Vec<Option<usize>>,
     ) -> Result<()> {
         let rings = std::mem::replace(&mut self.host.rings, rings);
         self.host.former = Some(Former { rings, order });
@@ -135,10 +136,11 @@ impl Daemon {
                 && let Some(carrier) = ring.receiver.receive()
             {
                 taken += 1;
-                let input = former.order.iter().position(|&old| old == carrier.input.index());
+                let input = former.order.iter().position(|&old| old == Some(carrier.input.index()));
                 let app = self.plan.program.apps.iter().position(|name| **name == *ring.name);
-                if let Some(at) = app.and_then(|app| self.host.running.owner(AppId(app as u16))) {
-                    let input = PortId(input.unwrap_or_default() as u16);
+                let app = app.and_then(|app| self.host.running.owner(AppId(app as u16)));
+                if let (Some(at), Some(input)) = (app, input) {
+                    let input = PortId(input as u16);
                     self.deliver(at, Event::Frame { app: &ring.name, input, bytes: carrier.bytes() });
                 }
                 ring.receiver.done(carrier);

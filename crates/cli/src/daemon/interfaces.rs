@@ -3,12 +3,13 @@
 //! can be healed is healed: ports of an interface that is back receive again, and a program that matches the
 //! interface's MAC address is rebuilt with the new one.
 
-use super::{Daemon, open, reorder};
+use super::added::Added;
+use super::{Daemon, open};
 use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result};
 use engine::program::PortId;
 use port::XdpInterface;
-use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, obstacles};
+use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, Remnant, obstacles};
 use rustix::fd::{AsFd, BorrowedFd};
 use tracing::{error, info, warn};
 
@@ -22,6 +23,8 @@ pub struct Interfaces {
     /// Listens if there is an XDP port.
     monitor: Option<LinkMonitor>,
     retry_ns: Option<u64>,
+    /// Of ports that were removed, until they are closed.
+    remnants: Vec<Remnant>,
 }
 
 impl Interfaces {
@@ -34,7 +37,7 @@ impl Interfaces {
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
             interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));
         }
-        Ok(Interfaces { of_ports, monitor, retry_ns: None })
+        Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
     /// Returns the interface of each port; `None` for ports of other kinds.
@@ -61,14 +64,41 @@ impl Interfaces {
         all.map(|interface| (interface.configured().to_string(), interface.mac())).collect()
     }
 
-    /// Reorders them to the new positions of their ports: `order[n]` is the previous position of port `n`.
-    pub fn reorder(&mut self, order: &[usize]) {
-        self.of_ports = reorder(std::mem::take(&mut self.of_ports), order);
+    /// Changes what those take that go on to what `plan` says, whose ports have these present positions; if
+    /// one is refused, back to what `former` says.
+    pub fn set_take(&mut self, plan: &Plan, order: &[Option<usize>], former: &Plan) -> Result<()> {
+        let refused = open::set_take(plan, order, &mut self.of_ports);
+        if refused.is_err() {
+            let stay: Vec<Option<usize>> = (0..former.ports.len()).map(Some).collect();
+            open::set_take(former, &stay, &mut self.of_ports)?;
+        }
+        refused
     }
 
-    /// Changes what they take to what `plan` says.
-    pub fn set_take(&mut self, plan: &Plan) -> Result<()> {
-        open::set_take(plan, &mut self.of_ports)
+    /// Takes on the interfaces of a new plan's ports, which have these present positions or are added. Those
+    /// that no port has any more leave everything to the kernel.
+    pub fn succeed(&mut self, order: &[Option<usize>], plan: &Plan, added: &mut Added) {
+        let mut old = std::mem::take(&mut self.of_ports);
+        for (at, before) in order.iter().enumerate() {
+            let new = added.interfaces.get_mut(at).and_then(Option::take);
+            if let Some(new) = &new {
+                say_obstacles(&plan.ports[at].name, new.name(), plan.chunk());
+                // What has happened to it since it was attached is still to be seen.
+                self.retry_ns = Some(0);
+            }
+            let kept = before.and_then(|before| old.get_mut(before)?.take());
+            self.of_ports.push(new.or(kept));
+        }
+        self.remnants.retain(Remnant::is_left);
+        self.remnants.extend(old.into_iter().flatten().map(XdpInterface::withdraw));
+        if self.monitor.is_none() {
+            self.monitor = added.monitor.take();
+        }
+    }
+
+    /// Returns what is left of interfaces that no port has any more.
+    pub fn remnants(&self) -> Vec<Remnant> {
+        self.remnants.clone()
     }
 
     /// Returns what the daemon waits for.
@@ -155,7 +185,10 @@ impl Daemon {
 /// Returns true if `plan` was read with these MAC addresses.
 pub fn knows(plan: &Plan, macs: &Macs) -> bool {
     plan.ports.iter().all(|port| match &port.kind {
-        PortKind::Xdp(xdp) => port.mac_configured || port.mac == macs.get(&xdp.interface).copied(),
+        // A new interface was asked when the plan was read.
+        PortKind::Xdp(xdp) => {
+            port.mac_configured || macs.get(&xdp.interface).is_none_or(|mac| port.mac == Some(*mac))
+        }
         _ => true,
     })
 }

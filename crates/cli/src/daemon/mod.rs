@@ -6,6 +6,7 @@
 //! the time at which an app wants to be woken. Then it serves all of them as far as possible, without waiting
 //! for any; what takes long, such as compiling, is done by other threads. Nothing here is on the packet path.
 
+mod added;
 mod answer;
 mod app_socket;
 mod apps;
@@ -50,7 +51,7 @@ use engine::buckets::GroupTables;
 use engine::owner::{Owners, Steering};
 use engine::program::{PortId, Program};
 use engine::snapshot::FlowAccount;
-use engine::worker::{Command, HandOver, Report, Rewire, Worker};
+use engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
@@ -62,7 +63,7 @@ use signals::Signals;
 use socket::Control;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
 use tracing::info;
@@ -96,6 +97,8 @@ pub struct Daemon {
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
+    /// Where what takes long to drop goes.
+    disposal: Disposal,
     generation: u64,
 }
 
@@ -160,6 +163,7 @@ impl Daemon {
             systemd: Systemd::find()?,
             clock,
             collector: Collector::start()?,
+            disposal: disposal()?,
             generation: 1,
         };
         // While the daemon still has the privileges to create sockets anywhere.
@@ -199,45 +203,26 @@ impl Daemon {
             let register = dpdk.as_ref().map(Dpdk::register);
             let (deltas, read) = engine::ring::deltas(worker as u8, collector::RING);
             self.collector.read(read)?;
+            let disposal = self.disposal.clone();
             self.fleet.start(core, self.plan.busy, self.clock, self.doorbell.clone(), move |commands| {
                 let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands).with_deltas(deltas);
+                let worker = worker.with_disposal(disposal);
                 Ok((registered, worker.with_punts(punts).with_hand_over(rings)))
             })?;
         }
         Ok(ours)
     }
 
-    /// Returns what becomes of each worker's ports: they stay, with other faults and recordings if these have
-    /// changed.
-    fn wrappers(&self, plan: &Plan, order: &[usize]) -> Result<Vec<Vec<Rewire>>> {
+    /// Returns what becomes of each worker's ports: those with a present position in `order` stay, with other
+    /// faults and recordings if these have changed; the places of others are left open.
+    fn wrappers(&self, plan: &Plan, order: &[Option<usize>]) -> Result<Vec<Vec<Option<Rewire>>>> {
         let now_ns = self.clock.now_ns();
-        let one = |worker, (new, &old): (&crate::config::PortConfig, &usize)| {
-            open::rewire(old, &self.plan.ports[old], new, worker, now_ns)
+        let one = |worker, (new, old): (&crate::config::PortConfig, &Option<usize>)| {
+            old.map(|old| open::rewire(old, &self.plan.ports[old], new, worker, now_ns)).transpose()
         };
         let of_worker = |worker| plan.ports.iter().zip(order).map(|port| one(worker, port)).collect();
         (0..self.fleet.len()).map(of_worker).collect()
-    }
-
-    /// Sets the rules of the interfaces, in the order of the new plan's ports; restores the old rules if one
-    /// is refused.
-    fn set_take(&mut self, plan: &Plan, order: &[usize]) -> Result<()> {
-        self.interfaces.reorder(order);
-        let refused = self.interfaces.set_take(plan);
-        if refused.is_err() {
-            let mut back = vec![0; order.len()];
-            order.iter().enumerate().for_each(|(new, &old)| back[old] = new);
-            self.interfaces.reorder(&back);
-            self.interfaces.set_take(&self.plan)?;
-        }
-        refused
-    }
-
-    /// Returns the present position of each port of `plan`.
-    fn order(&self, plan: &Plan) -> Vec<usize> {
-        let place =
-            |port: &crate::config::PortConfig| self.plan.ports.iter().position(|old| old.name == port.name);
-        plan.ports.iter().filter_map(place).collect()
     }
 
     /// Sleeps until there is something to do.
@@ -322,10 +307,19 @@ fn alive(fleet: &Fleet, worker: usize) -> Receiver<Report> {
     report
 }
 
-/// Reorders values of ports to their new positions: `order[n]` is the previous position of port `n`.
-fn reorder<T>(of_ports: Vec<Option<T>>, order: &[usize]) -> Vec<Option<T>> {
+/// Reorders values of ports to their new positions: `order[n]` is the previous position of port `n`, if it
+/// had one.
+fn reorder<T>(of_ports: Vec<Option<T>>, order: &[Option<usize>]) -> Vec<Option<T>> {
     let mut old = of_ports;
-    order.iter().map(|&at| old[at].take()).collect()
+    order.iter().map(|&at| old.get_mut(at?)?.take()).collect()
+}
+
+/// Starts a thread that drops what takes long, such as a program or a socket. It ends with its last user.
+fn disposal() -> Result<Disposal> {
+    let (disposal, burdens) = channel();
+    let drop_all = move || burdens.into_iter().for_each(drop);
+    std::thread::Builder::new().name("weir-free".into()).spawn(drop_all)?;
+    Ok(disposal)
 }
 
 /// Says what became of the packets in flows, if there were any.

@@ -24,29 +24,27 @@ const TRACE_BYTES: u64 = 1 << 30;
 
 /// Attaches weir's program to the interfaces of all XDP ports. Returns them by the ports' positions.
 pub fn attach(plan: &Plan) -> Result<Vec<Option<XdpInterface>>> {
-    plan.ports
-        .iter()
-        .enumerate()
-        .map(|(at, port)| match &port.kind {
-            PortKind::Xdp(xdp) => {
-                let config = XdpConfig {
-                    port: port.name.clone(),
-                    interface: xdp.interface.clone(),
-                    frames: wanted(plan, at),
-                    mode: mode(xdp.mode),
-                    rings: Rings::default(),
-                };
-                let interface = XdpInterface::attach(config);
-                Ok(Some(interface.with_context(|| format!("port `{}`", port.name))?))
-            }
-            _ => Ok(None),
-        })
-        .collect()
+    (0..plan.ports.len()).map(|at| attach_one(plan, at)).collect()
 }
 
-/// Changes the rules of the interfaces to those of `plan`.
-pub fn set_take(plan: &Plan, interfaces: &mut [Option<XdpInterface>]) -> Result<()> {
-    for (at, (port, interface)) in plan.ports.iter().zip(interfaces).enumerate() {
+/// Attaches weir's program to the interface of a port, if it has one.
+pub fn attach_one(plan: &Plan, at: usize) -> Result<Option<XdpInterface>> {
+    let port = &plan.ports[at];
+    let PortKind::Xdp(xdp) = &port.kind else { return Ok(None) };
+    let config = XdpConfig {
+        port: port.name.clone(),
+        interface: xdp.interface.clone(),
+        frames: wanted(plan, at),
+        mode: mode(xdp.mode),
+        rings: Rings::default(),
+    };
+    Ok(Some(XdpInterface::attach(config).with_context(|| format!("port `{}`", port.name))?))
+}
+
+/// Changes the rules of the interfaces to those of `plan`, of whose ports `order` tells the present position.
+pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<XdpInterface>]) -> Result<()> {
+    for (at, (port, old)) in plan.ports.iter().zip(order).enumerate() {
+        let interface = old.and_then(|old| interfaces.get_mut(old)?.as_mut());
         if let (PortKind::Xdp(_), Some(interface)) = (&port.kind, interface) {
             interface.want(wanted(plan, at)).with_context(|| format!("port `{}`", port.name))?;
         }
@@ -109,6 +107,22 @@ fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) 
         pools.add(dpdk.pool());
     }
     pools
+}
+
+/// Opens a worker's queue of one port, on a pool of its own.
+pub fn alone(
+    config: &PortConfig,
+    interface: Option<&XdpInterface>,
+    (worker, workers): (usize, usize),
+    chunk: usize,
+    now_ns: u64,
+) -> Result<(Box<dyn Port>, Pools)> {
+    let mut pools = Pools::new();
+    let chunks = interface.map_or(0, |_| Rings::default().chunks()) + CHUNKS_SPARE;
+    pools.add(Pool::Region(RegionPool::new(chunks, chunk)));
+    let inner = one(config, interface, &mut pools, worker, workers)
+        .with_context(|| format!("port `{}`", config.name))?;
+    Ok((wrap_at(inner, config, worker, now_ns)?, pools))
 }
 
 fn one(
@@ -224,12 +238,17 @@ fn wanted(plan: &Plan, at: usize) -> Wanted {
 
 /// Wraps a port with faults and traces, as configured.
 pub fn wrap(inner: Box<dyn Port>, config: &PortConfig, worker: usize) -> Result<Box<dyn Port>> {
+    wrap_at(inner, config, worker, 0)
+}
+
+/// The same for a port that is opened at this time of the worker's clock.
+fn wrap_at(inner: Box<dyn Port>, config: &PortConfig, worker: usize, now_ns: u64) -> Result<Box<dyn Port>> {
     let mut port = inner;
     if let Some(fault) = &config.fault {
         port = Box::new(FaultPort::new(port, faults(fault)));
     }
     if let Some(path) = &config.trace {
-        port = Box::new(TracePort::with(port, recording_of(path, worker, 0)?));
+        port = Box::new(TracePort::with(port, recording_of(path, worker, now_ns)?));
     }
     Ok(port)
 }

@@ -15,6 +15,8 @@
 //! One reload runs at a time. Those that are asked for meanwhile become one that follows, because the file
 //! may have changed after it was read.
 
+use super::added::Added;
+use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, read_with};
 use super::{Daemon, Load, answer, apps, restart, rings_for};
@@ -25,8 +27,10 @@ use engine::batch::Engine;
 use engine::buckets::GroupTables;
 use engine::change::Change;
 use engine::program::GroupId;
-use engine::worker::{Command, Rewiring, Swapped};
+use engine::ring::CarrierSender;
+use engine::worker::{Command, Rewire, Rewiring, Swapped};
 use packet::TableHash;
+use port::xdp::Remnant;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -70,6 +74,9 @@ struct Prepared {
     tables: GroupTables,
     #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     engines: Vec<Box<Engine>>,
+    /// The present position of each port; `None` for those that are added.
+    order: Vec<Option<usize>>,
+    added: Added,
 }
 
 /// The present reload.
@@ -255,6 +262,8 @@ impl Daemon {
             workers: self.fleet.len(),
             hash: self.hash,
             load: self.load.clone(),
+            remnants: self.interfaces.remnants(),
+            clock: self.clock,
         };
         let doorbell = self.doorbell.clone();
         let work = move || {
@@ -273,44 +282,38 @@ impl Daemon {
 
     /// Sends each worker its engine. If anything is refused before, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
-        let Prepared { plan, tables, engines } = prepared;
-        let order = self.order(&plan);
+        let Prepared { plan, tables, engines, order, mut added } = prepared;
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
         let ready = apps::sockets(&plan, &self.host.sockets).and_then(|sockets| {
             let wrappers = self.wrappers(&plan, &order)?;
-            self.set_take(&plan, &order)?;
+            self.interfaces.set_take(&plan, &order, &self.plan)?;
             Ok((sockets, wrappers))
         });
         let (sockets, wrappers) = match ready {
             Ok(ready) => ready,
-            Err(error) => return self.end(reload.cause, Err(error)),
+            Err(error) => {
+                // To close ports takes long.
+                let _ = self.disposal.send(Box::new(added));
+                return self.end(reload.cause, Err(error));
+            }
         };
+        self.interfaces.succeed(&order, &plan, &mut added);
+        let of_worker = |(worker, kept): (usize, Vec<Option<Rewire>>)| -> Vec<Rewire> {
+            let places = kept.into_iter().enumerate();
+            places.filter_map(|(at, kept)| kept.or_else(|| added.take(worker, at))).collect()
+        };
+        let ports = wrappers.into_iter().enumerate().map(of_worker).collect();
         let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
-        // Rings between workers come and go with the program's flows.
-        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
-        let mut hand_over =
-            (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()).into_iter());
         if let Some(engine) = engines.first() {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
-        let generation = self.generation + 1;
-        let commands = engines.into_iter().zip(punts).zip(wrappers);
-        let swap = |(worker, ((engine, punts), ports))| {
-            let hand_over = hand_over.as_mut().and_then(Iterator::next);
-            let (tell, answer) = sync_channel(1);
-            // A worker that has ended drops `tell`, which shows when the answers are collected.
-            let _ = self
-                .fleet
-                .send(worker, Command::Swap(engine, Rewiring { generation, ports, punts, hand_over }, tell));
-            Swap { answer, swapped: None }
-        };
-        let swaps = commands.enumerate().map(swap).collect();
+        self.generation += 1;
+        let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
         self.tables = tables;
         self.weights.clear();
-        self.generation = generation;
         let phase = Phase::TakingOver { swaps, weights, former, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
         // From here on, apps speak of the new program.
@@ -319,6 +322,31 @@ impl Daemon {
         {
             *failed = Some(error);
         }
+    }
+
+    /// Sends each worker its engine, its ends of the rings and what becomes of its ports.
+    #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
+    fn send_swaps(
+        &self,
+        plan: &Plan,
+        engines: Vec<Box<Engine>>,
+        punts: Vec<Vec<CarrierSender>>,
+        ports: Vec<Vec<Rewire>>,
+    ) -> Vec<Swap> {
+        // Rings between workers come and go with the program's flows.
+        let flows = (self.plan.program.keeps_flows(), plan.program.keeps_flows());
+        let mut hand_over =
+            (flows.0 != flows.1).then(|| rings_for(&plan.program, self.fleet.len()).into_iter());
+        let generation = self.generation;
+        let swap = |(worker, ((engine, punts), ports))| {
+            let hand_over = hand_over.as_mut().and_then(Iterator::next);
+            let (tell, answer) = sync_channel(1);
+            let rewiring = Rewiring { generation, ports, punts, hand_over };
+            // A worker that has ended drops `tell`, which shows when the answers are collected.
+            let _ = self.fleet.send(worker, Command::Swap(engine, rewiring, tell));
+            Swap { answer, swapped: None }
+        };
+        engines.into_iter().zip(punts).zip(ports).enumerate().map(swap).collect()
     }
 
     /// Ends a reload that all workers have taken over: carries out what was put off, and frees the old
@@ -337,15 +365,16 @@ impl Daemon {
             }
         }
         // A million entries take a while to free, and nobody waits for it.
-        let free = move || drop((engines, former));
-        let _ = std::thread::Builder::new().name("weir-free".into()).spawn(free);
+        let ports = restart::told_of_ports(&former, &self.plan);
+        let _ = self.disposal.send(Box::new((engines, former)));
         for (group, target, weight) in weights {
             self.set_weight_again(&group, &target, weight);
         }
         for (app, action) in std::mem::take(&mut self.reloads.put_off) {
             self.carry_out(app, VecDeque::from([action]));
         }
-        let summary = ended.map_or_else(|| Ok(answer::swap_summary(self.generation, &reports)), Err);
+        let told = || answer::swap_summary(self.generation, &reports) + &ports;
+        let summary = ended.map_or_else(|| Ok(told()), Err);
         self.end(reload.cause, summary);
     }
 
@@ -423,6 +452,8 @@ struct Preparation {
     workers: usize,
     hash: TableHash,
     load: Load,
+    remnants: Vec<Remnant>,
+    clock: Clock,
 }
 
 impl Preparation {
@@ -439,7 +470,11 @@ impl Preparation {
         let tables = self.tables.succeed(&plan.program);
         let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
         let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;
-        Ok(Prepared { plan: without_entries(plan), tables, engines })
+        // Last, so that frames that arrive there do not wait while it is compiled.
+        let order = restart::order(&self.old, &plan);
+        let added = Added::open(&plan, &order, &self.remnants, self.clock.now_ns())
+            .context("nothing was changed, because a port cannot be opened")?;
+        Ok(Prepared { plan: without_entries(plan), tables, engines, order, added })
     }
 
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.

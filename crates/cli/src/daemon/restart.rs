@@ -1,6 +1,8 @@
-//! What a reload cannot change: it is refused, with everything that needs a restart, rather than ignored.
+//! What a reload cannot change: it is refused, with everything that needs a restart, rather than ignored. And
+//! which ports go on.
 
 use crate::config::{Plan, PortConfig, PortKind, Workers};
+use std::path::PathBuf;
 
 /// Returns what only a restart can change from one plan to the other.
 pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
@@ -15,17 +17,41 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     note(old.mtu != new.mtu, "`mtu`".into());
     note(old.socket != new.socket, "`socket`".into());
     note(old.metrics != new.metrics, "`metrics`".into());
-    for port in &old.ports {
-        let same = new.ports.iter().any(|other| other.name == port.name);
-        note(!same, format!("port `{}` is missing", port.name));
-    }
-    for port in &new.ports {
-        match old.ports.iter().find(|other| other.name == port.name) {
-            None => note(true, format!("port `{}` is new", port.name)),
-            Some(old) => of_port(old, port).into_iter().for_each(|what| note(true, what)),
+    all.extend(ports(old, new));
+    all
+}
+
+/// Returns the present position of each port of the new plan; `None` for a port that is to be opened. A port
+/// goes on if its device does, under its name or another.
+pub fn order(old: &Plan, new: &Plan) -> Vec<Option<usize>> {
+    let by_name = |port: &PortConfig| {
+        old.ports.iter().position(|before| before.name == port.name && is_same_device(before, port))
+    };
+    let mut order: Vec<Option<usize>> = new.ports.iter().map(by_name).collect();
+    for (at, port) in new.ports.iter().enumerate() {
+        let is_free = |before: &usize| !order.contains(&Some(*before));
+        let has_device = |before: &usize| is_exclusive(port) && is_same_device(&old.ports[*before], port);
+        if order[at].is_none() {
+            order[at] = (0..old.ports.len()).filter(is_free).find(has_device);
         }
     }
-    all
+    order
+}
+
+/// Returns the positions of the old plan's ports that do not go on.
+pub fn removed(old: &Plan, order: &[Option<usize>]) -> Vec<usize> {
+    (0..old.ports.len()).filter(|at| !order.contains(&Some(*at))).collect()
+}
+
+/// Says which ports come and go, for people; empty if none does.
+pub fn told_of_ports(old: &Plan, new: &Plan) -> String {
+    let order = order(old, new);
+    let opened = new.ports.iter().zip(&order).filter(|(_, old)| old.is_none()).map(|(port, _)| &port.name);
+    let closed = removed(old, &order).into_iter().map(|at| &old.ports[at].name);
+    let mut text = String::new();
+    opened.for_each(|name| text += &format!("; port {name} opened"));
+    closed.for_each(|name| text += &format!("; port {name} closed"));
+    text
 }
 
 fn told(workers: &Workers) -> String {
@@ -35,20 +61,61 @@ fn told(workers: &Workers) -> String {
     }
 }
 
-fn of_port(old: &PortConfig, new: &PortConfig) -> Vec<String> {
-    let name = &new.name;
-    let (PortKind::Xdp(before), PortKind::Xdp(now)) = (&old.kind, &new.kind) else {
-        let differs = old.kind != new.kind;
-        return differs.then(|| format!("the kind or device of port `{name}`")).into_iter().collect();
+/// Returns the changes of ports that a reload cannot make while other ports go on, or cannot take back if
+/// another part of it is refused.
+fn ports(old: &Plan, new: &Plan) -> Vec<String> {
+    let mut all = Vec::new();
+    let order = order(old, new);
+    let is_dpdk = |port: &PortConfig| matches!(port.kind, PortKind::Dpdk { .. });
+    for port in new.ports.iter().zip(&order).filter(|(_, old)| old.is_none()).map(|(port, _)| port) {
+        let name = &port.name;
+        if is_dpdk(port) {
+            all.push(format!("port `{name}`, which is new (DPDK opens devices when it starts)"));
+        }
+        all.extend(old.ports.iter().find_map(|before| shared(before, port)));
+    }
+    for port in removed(old, &order).into_iter().map(|at| &old.ports[at]).filter(|port| is_dpdk(port)) {
+        all.push(format!("port `{}`, which is missing (DPDK closes devices when it ends)", port.name));
+    }
+    all
+}
+
+/// Returns true if both use the same device in the same way.
+fn is_same_device(one: &PortConfig, other: &PortConfig) -> bool {
+    match (&one.kind, &other.kind) {
+        (PortKind::Xdp(one), PortKind::Xdp(other)) => {
+            (&one.interface, &one.queues, one.mode) == (&other.interface, &other.queues, other.mode)
+        }
+        (one, other) => one == other,
+    }
+}
+
+/// Returns true if what the port uses can be used only once.
+fn is_exclusive(port: &PortConfig) -> bool {
+    matches!(port.kind, PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Dpdk { .. })
+}
+
+/// Returns what keeps a port from being opened while another is there, and could not be taken back after that
+/// one was closed.
+fn shared(before: &PortConfig, port: &PortConfig) -> Option<String> {
+    let (name, other) = (&port.name, &before.name);
+    let steps = format!("one reload can remove port `{other}`, and the next add `{name}`");
+    if let (PortKind::Xdp(before), PortKind::Xdp(now)) = (&before.kind, &port.kind)
+        && before.interface == now.interface
+    {
+        let what = if name == other { "`queues` or `mode`" } else { "`queues`, `mode` and name" };
+        return Some(format!("{what} of port `{name}` ({steps})"));
+    }
+    let held = written(before);
+    let twice = written(port).into_iter().find(|path| held.contains(path))?;
+    Some(format!("who writes {} ({steps})", twice.display()))
+}
+
+/// Returns the files that a port writes.
+fn written(port: &PortConfig) -> Vec<&PathBuf> {
+    let files = match &port.kind {
+        PortKind::Pcap { output, kernel, .. } => [output.as_ref(), kernel.as_ref()],
+        _ => [None, None],
     };
-    let changes = [
-        (before.interface != now.interface, "the interface"),
-        (before.queues != now.queues, "`queues`"),
-        (before.mode != now.mode, "`mode`"),
-    ];
-    changes
-        .into_iter()
-        .filter(|(differs, _)| *differs)
-        .map(|(_, key)| format!("{key} of port `{name}`"))
-        .collect()
+    files.into_iter().flatten().chain(&port.trace).collect()
 }

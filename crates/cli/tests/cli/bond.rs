@@ -321,6 +321,34 @@ fn a_reload_keeps_the_bond() {
     end(daemon, 180);
 }
 
+/// A member and its port come with one reload and go with another.
+#[test]
+fn a_members_port_comes_and_goes_with_it() {
+    let config = |third: &str, members: &str| {
+        let bond = format!("mode: static, members: {members}, inside: p0");
+        config(&bond).replace("  p3: { pcap: { out: p3.pcap } }\n", third)
+    };
+    let two = config("", "[p1, p2]");
+    let mut daemon = Daemon::start(&two);
+    settled(&mut daemon);
+    send(&daemon, 0..60);
+    for turn in ["first", "second"] {
+        let third = format!("  p4: {{ pcap: {{ out: {turn}.pcap }} }}\n");
+        daemon.folder.write("weir.yaml", config(&third, "[p4, p1, p2]"));
+        assert!(daemon.weir(&["reload"]).good().out.contains("port p4 opened"));
+        settled(&mut daemon);
+        assert_eq!(bond(&daemon)["members"][0]["buckets"], 85, "a third of 256");
+        send(&daemon, 0..60);
+        assert!(transmitted(&daemon)["p4"] > 5, "{:?}", transmitted(&daemon));
+        daemon.folder.write("weir.yaml", &two);
+        assert!(daemon.weir(&["reload"]).good().out.contains("port p4 closed"));
+        settled(&mut daemon);
+        send(&daemon, 0..60);
+    }
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["transmitted"], &ledger["dropped"]), (&json!(300), &json!({})), "{ledger}");
+}
+
 #[test]
 fn metrics_have_the_bond() {
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

@@ -203,7 +203,12 @@ fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
     let wrong = reload(&daemon, "queues: all, mode: generic", "workers: 2\nbusy: true\n");
     wrong.refused(
         1,
-        &["restart", "`workers` (1 to 2)", "`busy`", "`queues` of port `p0`", "`mode` of port `p0`"],
+        &[
+            "restart",
+            "`workers` (1 to 2)",
+            "`busy`",
+            "`queues` or `mode` of port `p0` (one reload can remove",
+        ],
     );
     daemon.forwards(&wire);
     reload(&daemon, "queues: [0], fault: { loss: 100% }, trace: t.pcap", "").good();

@@ -7,7 +7,7 @@ use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
 use crate::snapshot::{BucketReport, Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
-use packet::{Batch, DropReason, FlowKey, Port};
+use packet::{Batch, DropReason, FlowKey, Pool, Port};
 use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender};
 
@@ -80,14 +80,17 @@ pub enum Rewire {
     Keep(usize),
     /// What this makes of the present port with this index, such as the same port with a recording.
     Change(usize, PortChange),
+    /// A port that is new, and the pool that it was opened on, unless the worker has that already.
+    New(Box<dyn Port>, Option<Pool>),
 }
 
 impl Rewire {
-    /// Returns the index of the present port.
+    /// Returns the index of the present port, if there is one.
     #[must_use]
-    pub fn index(&self) -> usize {
+    pub fn index(&self) -> Option<usize> {
         match self {
-            Rewire::Keep(at) | Rewire::Change(at, _) => *at,
+            Rewire::Keep(at) | Rewire::Change(at, _) => Some(*at),
+            Rewire::New(..) => None,
         }
     }
 }
@@ -97,6 +100,7 @@ impl fmt::Debug for Rewire {
         match self {
             Rewire::Keep(at) => f.debug_tuple("Keep").field(at).finish(),
             Rewire::Change(at, _) => f.debug_tuple("Change").field(at).finish_non_exhaustive(),
+            Rewire::New(port, _) => f.debug_tuple("New").field(&port.name()).finish_non_exhaustive(),
         }
     }
 }
@@ -175,6 +179,7 @@ impl Worker {
     pub fn stop(&mut self) {
         self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
+        self.close_leaving();
         for port in &mut self.outbox.ports {
             stopped += port.close(&mut self.outbox.pools);
         }

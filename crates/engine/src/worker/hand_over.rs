@@ -267,6 +267,11 @@ impl PortNumbers {
         }
     }
 
+    /// Returns true for the number of a port that a program to come has.
+    pub fn is_to_come(&self, number: u32) -> bool {
+        number >= self.next
+    }
+
     /// Returns the number of a port.
     pub fn of(&self, port: PortId) -> u32 {
         self.numbers.get(port.index()).copied().unwrap_or(u32::MAX)

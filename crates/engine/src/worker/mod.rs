@@ -16,6 +16,7 @@ mod breaths;
 mod commands;
 mod hand_over;
 mod inject;
+mod leaving;
 mod outbox;
 mod report;
 mod swap;
@@ -26,6 +27,7 @@ pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
+pub use leaving::Disposal;
 pub use report::{PipeReport, PortReport, Report};
 pub use waiting::WAITING_MAX;
 
@@ -33,6 +35,7 @@ use crate::batch::Engine;
 use crate::program::PortId;
 use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
+use leaving::Leaving;
 use outbox::Outbox;
 use packet::{Batch, DropReason, Pools, Port};
 use std::sync::Arc;
@@ -57,6 +60,8 @@ pub struct Worker {
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
+    /// Ports that the program does not have any more.
+    leaving: Leaving,
     commands: Option<Receiver<Command>>,
     swaps: Swaps,
     deltas: Option<DeltaSender>,
@@ -81,6 +86,7 @@ impl Worker {
             outbox: Outbox::new(ports, pools),
             hand_over: HandOver::default(),
             waiting: Waiting::default(),
+            leaving: Leaving::default(),
             commands: None,
             swaps: Swaps::default(),
             deltas: None,
@@ -121,6 +127,13 @@ impl Worker {
         self
     }
 
+    /// Sets where what takes long to drop goes; without it, the worker itself drops it.
+    #[must_use]
+    pub fn with_disposal(mut self, disposal: Disposal) -> Worker {
+        self.leaving.disposal = Some(disposal);
+        self
+    }
+
     /// Returns the compiled program and its state.
     #[must_use]
     pub fn engine(&self) -> &Engine {
@@ -143,6 +156,12 @@ impl Worker {
         &mut self.outbox.ports
     }
 
+    /// Returns the pools.
+    #[must_use]
+    pub fn pools(&self) -> &Pools {
+        &self.outbox.pools
+    }
+
     /// Returns true after [`Command::Stop`].
     #[must_use]
     pub fn is_stopped(&self) -> bool {
@@ -155,11 +174,11 @@ impl Worker {
         std::mem::take(&mut self.outbox.signal)
     }
 
-    /// Returns true while injected frames wait for room, or handed-over ones for their parcel: the worker
-    /// must not sleep for long.
+    /// Returns true while injected frames wait for room, handed-over ones for their parcel, or removed ports
+    /// to be closed: the worker must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.hand_over.is_waiting()
+        !self.waiting.is_empty() || self.hand_over.is_waiting() || !self.leaving.is_empty()
     }
 
     /// Sets how other workers wake this one when they hand it frames while it sleeps.
@@ -194,6 +213,7 @@ impl Worker {
         handled += self.take_handed_over(now_ns);
         self.outbox.flush();
         self.hand_over.flush();
+        self.mind_leaving();
         self.engine.tick(now_ns);
         self.send_deltas();
         self.breaths += 1;
@@ -235,6 +255,10 @@ impl Worker {
             for _ in 0..packet::BATCH {
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
                 let (hash, number) = (frame.hash, frame.input);
+                // The sender has taken over a program with a new port; this worker will in a moment.
+                if self.numbers.is_to_come(number) {
+                    break;
+                }
                 if input != Some(number) || self.batch.len() == packet::BATCH {
                     self.walk_handed_over(input, now_ns);
                     input = Some(number);
@@ -264,8 +288,7 @@ impl Worker {
         let list = self.batch.mask();
         match number.and_then(|number| self.numbers.port(number)) {
             Some(input) => self.walk(input, list, now_ns),
-            // A swap has closed the port meanwhile, as it drops what a port still held.
-            None => self.outbox.drop_all(&mut self.batch, DropReason::Stopped),
+            None => self.outbox.drop_all(&mut self.batch, DropReason::PortRemoved),
         }
     }
 

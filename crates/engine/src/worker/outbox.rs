@@ -17,6 +17,8 @@ pub(super) enum Sent {
 /// Ports, rings and memory, and the ledger of what left through them.
 pub(super) struct Outbox {
     pub ports: Vec<Box<dyn Port>>,
+    /// The pool that came with each port, if one did.
+    pub own_pools: Vec<Option<PoolId>>,
     pub pools: Pools,
     pub ledger: Ledger,
     /// Rings to the apps, by app number.
@@ -34,6 +36,7 @@ pub(super) struct Outbox {
 impl Outbox {
     pub fn new(ports: Vec<Box<dyn Port>>, pools: Pools) -> Outbox {
         Outbox {
+            own_pools: vec![None; ports.len()],
             ports,
             pools,
             ledger: Ledger::default(),

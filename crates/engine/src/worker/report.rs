@@ -74,6 +74,7 @@ impl Worker {
     pub fn report(&self) -> Report {
         let mut ledger = self.outbox.ledger.clone();
         self.outbox.ports.iter().for_each(|port| add_port(&mut ledger, &port.statistics()));
+        self.leaving.statistics().for_each(|statistics| add_port(&mut ledger, &statistics));
         ledger.held += self.waiting.len() as u64;
         // Frames between two workers are held by the sender; when all stop, the receiver drops them.
         if !self.stopped {

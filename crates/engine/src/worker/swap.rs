@@ -1,9 +1,9 @@
 //! A worker takes over a program: in one breath if it is small, otherwise in slices between breaths.
 
-use super::report::add_port;
+use super::leaving::Leaver;
 use super::{Rewire, Rewiring, Swapped, Worker};
 use crate::batch::Engine;
-use packet::{DropReason, Port};
+use packet::DropReason;
 use std::sync::mpsc::{SyncSender, TrySendError};
 
 /// Entries handled in a breath that has nothing else to do, at up to half a microsecond each.
@@ -105,26 +105,26 @@ impl Worker {
             rings.succeed(std::mem::take(&mut self.hand_over));
             self.hand_over = rings;
         }
-        self.numbers.follow(ports.iter().map(|port| Some(port.index())));
-        let kept: Vec<usize> = ports.iter().map(Rewire::index).collect();
+        self.numbers.follow(ports.iter().map(Rewire::index));
+        let kept: Vec<Option<usize>> = ports.iter().map(Rewire::index).collect();
         self.waiting
             .renumber(&kept)
             .into_iter()
-            .for_each(|waiter| self.answer(waiter, Err(DropReason::Stopped)));
-        let old = std::mem::take(&mut self.outbox.ports);
-        let mut old: Vec<Option<Box<dyn Port>>> = old.into_iter().map(Some).collect();
-        let rewire = |rewire: Rewire| {
-            let port = old.get_mut(rewire.index()).and_then(Option::take)?;
-            Some(if let Rewire::Change(_, change) = rewire { change(port) } else { port })
-        };
-        self.outbox.ports = ports.into_iter().filter_map(rewire).collect();
-        old.into_iter().flatten().for_each(|port| self.retire(port));
-    }
-
-    /// Closes a port that the new program does not have; its counts stay in the ledger.
-    fn retire(&mut self, mut port: Box<dyn Port>) {
-        let ledger = &mut self.outbox.ledger;
-        ledger.dropped[DropReason::Stopped as usize] += port.close(&mut self.outbox.pools);
-        add_port(ledger, &port.statistics());
+            .for_each(|waiter| self.answer(waiter, Err(DropReason::PortRemoved)));
+        let outbox = &mut self.outbox;
+        let old = std::mem::take(&mut outbox.ports).into_iter().zip(std::mem::take(&mut outbox.own_pools));
+        let mut old: Vec<_> = old.map(|(port, pool)| Some(Leaver { port, pool })).collect();
+        for rewire in ports {
+            let present = rewire.index().and_then(|at| old.get_mut(at)?.take());
+            let (port, pool) = match (rewire, present) {
+                (Rewire::Keep(_), Some(Leaver { port, pool })) => (port, pool),
+                (Rewire::Change(_, change), Some(Leaver { port, pool })) => (change(port), pool),
+                (Rewire::New(port, pool), _) => (port, pool.map(|pool| outbox.pools.add(pool))),
+                (_, None) => continue,
+            };
+            outbox.ports.push(port);
+            outbox.own_pools.push(pool);
+        }
+        old.into_iter().flatten().for_each(|port| self.leaving.add(port));
     }
 }

@@ -71,13 +71,13 @@ impl Waiting {
         self.0.push_back(waiter);
     }
 
-    /// Renumbers ports: `ports[n]` is the old number of the new port `n`. Returns the frames whose port is
-    /// gone.
-    pub fn renumber(&mut self, ports: &[usize]) -> Vec<Waiter> {
+    /// Renumbers ports: `ports[n]` is the old number of the new port `n`, if it is not new. Returns the
+    /// frames whose port is gone.
+    pub fn renumber(&mut self, ports: &[Option<usize>]) -> Vec<Waiter> {
         let mut gone = Vec::new();
         for mut waiter in std::mem::take(&mut self.0) {
             let old = waiter.inject.output.map(PortId::index);
-            match ports.iter().position(|&port| Some(port) == old) {
+            match ports.iter().position(|&port| port.is_some() && port == old) {
                 Some(new) => {
                     waiter.inject.output = Some(PortId(new as u16));
                     self.0.push_back(waiter);

@@ -120,7 +120,7 @@ fn what_waits_follows_its_port_through_a_swap() {
     let rewiring =
         Rewiring { generation: 2, ports: vec![Rewire::Keep(1)], punts: Vec::new(), hand_over: None };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
-    assert_eq!(gone.try_recv(), Ok(Err(DropReason::Stopped)));
+    assert_eq!(gone.try_recv(), Ok(Err(DropReason::PortRemoved)));
     wires[1].limit_transmit(1);
     worker.breathe(1);
     assert_eq!((kept.try_recv(), wires[1].pop()), (Ok(Ok(())), Some(udp(2, 53))));

@@ -4,6 +4,7 @@ mod commands;
 mod hand_over;
 mod inject;
 mod outbox;
+mod ports;
 mod rig;
 #[path = "../support/mod.rs"]
 mod support;

@@ -40,6 +40,7 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::Oversize,
         DropReason::HandOverFull,
         DropReason::Stopped,
+        DropReason::PortRemoved,
         DropReason::InterfaceGone,
         // Random frames have full headroom.
         DropReason::NoHeadroom,

@@ -11,7 +11,7 @@
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
 use packet::{PoolId, Pools};
@@ -220,6 +220,17 @@ impl XdpInterface {
         self.link.mac
     }
 
+    /// Leaves all frames to the kernel from now on, because its ports are being closed. The interface can be
+    /// attached again when the last of them is: then nothing refers to what this returns.
+    #[must_use]
+    pub fn withdraw(self) -> Remnant {
+        let attached = self.attached.as_ref();
+        let nothing = Wanted { take: Take::default(), ..Wanted::default() };
+        // What is still taken is counted by its port, and dropped.
+        let _ = attached.map(|attached| attached.set_rules(&nothing, &self.link));
+        Remnant(attached.map(Arc::downgrade).unwrap_or_default())
+    }
+
     fn detach(&mut self) {
         self.lines().iter().for_each(|line| line.detach());
         self.attached = None;
@@ -325,6 +336,18 @@ fn join(frames: &Wanted, link: &Link) -> Result<Option<Membership>, XdpError> {
             reason: errno.into(),
         },
     })
+}
+
+/// What is left of an interface that was [withdrawn](XdpInterface::withdraw).
+#[derive(Clone, Debug, Default)]
+pub struct Remnant(Weak<Attached>);
+
+impl Remnant {
+    /// Returns true if the program is still attached, because a port is not closed yet.
+    #[must_use]
+    pub fn is_left(&self) -> bool {
+        self.0.strong_count() > 0
+    }
 }
 
 /// The program on an interface, shared by the ports on its queues.

@@ -11,9 +11,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use packet::{Batch, Bits, DropReason, PoolId, Pools, Port, PortStatistics, RegionPool};
+use packet::{Batch, Bits, DropReason, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 
 use super::interface::Attached;
@@ -90,6 +91,28 @@ pub struct XdpPort {
     /// The counts of sockets and programs that were given up.
     former: Vec<(&'static str, u64)>,
     former_lost: u64,
+    leaving: Option<Leaving>,
+}
+
+/// The socket of a port that is being closed in steps.
+enum Leaving {
+    /// Frames are still being sent, until they are or this time has come.
+    Sending(Instant),
+    /// Another thread closes it, and says when it has.
+    Closing(Arc<AtomicBool>),
+}
+
+/// A socket that is to be closed elsewhere.
+struct Discarded {
+    bound: Option<Box<Bound>>,
+    closed: Arc<AtomicBool>,
+}
+
+impl Drop for Discarded {
+    fn drop(&mut self) {
+        self.bound = None;
+        self.closed.store(true, Ordering::Release);
+    }
 }
 
 impl XdpPort {
@@ -113,6 +136,7 @@ impl XdpPort {
             extra: Extra::default(),
             former: Vec::new(),
             former_lost: 0,
+            leaving: None,
         };
         port.refill(pool);
         let announced = port.bound.as_ref().map_or(Ok(()), |bound| bound.announce(queue));
@@ -181,6 +205,32 @@ impl XdpPort {
         self.unbind(pool);
         self.counted.gone += std::mem::take(&mut self.counted.held);
         self.in_pieces = false;
+    }
+
+    /// Drops what has arrived and was not received. Returns the number of frames.
+    fn drop_arrived(&mut self, pool: &mut RegionPool) -> u64 {
+        let mut batch = Batch::new();
+        let (oversize, before) = (self.counted.oversize, self.counted.received);
+        while let Some(descriptor) = self.socket().and_then(|socket| socket.receive.pop()) {
+            self.receive_one(pool, &mut batch, &descriptor);
+            Bits(batch.mask()).for_each(|slot| pool.give(batch.take(slot)));
+            batch.clear();
+        }
+        self.counted.received - before - (self.counted.oversize - oversize)
+    }
+
+    /// Has another thread close the socket.
+    fn discard(&mut self, pool: &mut RegionPool) -> Leave {
+        // Until it is closed, they count as held.
+        self.counted.held += self.drop_arrived(pool);
+        self.former = self.program_statistics();
+        let Some(bound) = self.bound.take() else {
+            return Leave::Closed(std::mem::take(&mut self.counted.held));
+        };
+        self.former_lost += lost(&bound.socket);
+        let closed = Arc::new(AtomicBool::new(false));
+        self.leaving = Some(Leaving::Closing(closed.clone()));
+        Leave::Give(Box::new(Discarded { bound: Some(bound), closed }))
     }
 
     /// Closes the socket and takes back every chunk.
@@ -392,9 +442,41 @@ impl Port for XdpPort {
         self.bound.is_none()
     }
 
+    fn leave(&mut self, pools: &mut Pools) -> Leave {
+        let pool = pools.region_mut(self.umem.pool());
+        match &self.leaving {
+            None => {
+                self.line.close();
+                self.leaving = Some(Leaving::Sending(Instant::now() + CLOSE_PAUSE * CLOSE_ROUNDS));
+                Leave::Later
+            }
+            Some(Leaving::Sending(until)) => {
+                let until = *until;
+                self.extra.kicks += self.socket().map_or(0, |socket| u64::from(socket.kick()));
+                self.complete(pool);
+                let goes_on = self.bound.is_some() && self.counted.held > 0 && Instant::now() < until;
+                if goes_on { Leave::Later } else { self.discard(pool) }
+            }
+            Some(Leaving::Closing(closed)) if !closed.load(Ordering::Acquire) => Leave::Later,
+            Some(Leaving::Closing(_)) => {
+                self.umem.close(None, pool);
+                Leave::Closed(std::mem::take(&mut self.counted.held))
+            }
+        }
+    }
+
     /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
         self.line.close();
+        if let Some(Leaving::Closing(closed)) = &self.leaving {
+            let is_closed = || closed.load(Ordering::Acquire);
+            (0..CLOSE_ROUNDS).take_while(|_| !is_closed()).for_each(|_| std::thread::sleep(CLOSE_PAUSE));
+            // Chunks of a socket that is open are the kernel's; the process ends, so they may stay there.
+            if is_closed() {
+                self.umem.close(None, pools.region_mut(self.umem.pool()));
+            }
+            return std::mem::take(&mut self.counted.held);
+        }
         for _ in 0..CLOSE_ROUNDS {
             if self.bound.is_none() || self.counted.held == 0 {
                 break;

@@ -1,0 +1,81 @@
+//! Ports that a reload adds: opened on the thread that compiles, since that takes milliseconds and can be
+//! refused, and closed again if the reload is refused after that.
+
+use super::open;
+use crate::config::{Plan, PortKind};
+use anyhow::{Context, Result, bail};
+use engine::worker::Rewire;
+use packet::{Pools, Port};
+use port::XdpInterface;
+use port::xdp::{LinkMonitor, Remnant};
+use std::time::Duration;
+
+/// How often it is looked whether ports that were removed are closed, and how often at most.
+const PAUSE: Duration = Duration::from_millis(5);
+const PAUSES: u32 = 400;
+
+/// New ports, which no worker has yet.
+#[derive(Default)]
+pub struct Added {
+    /// Listens to the kernel from before the first interface was attached, if there is one.
+    pub monitor: Option<LinkMonitor>,
+    /// By the port's position in the new plan.
+    pub interfaces: Vec<Option<XdpInterface>>,
+    /// For each worker, by the port's position in the new plan.
+    queues: Vec<Vec<Option<Queue>>>,
+}
+
+/// A worker's queue of a port, and the pool that it was opened on.
+struct Queue(Option<(Box<dyn Port>, Pools)>);
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if let Some((port, pools)) = &mut self.0 {
+            port.close(pools);
+        }
+    }
+}
+
+impl Added {
+    /// Opens the ports of `plan` that have no present position in `order`, a queue for each worker.
+    pub fn open(plan: &Plan, order: &[Option<usize>], remnants: &[Remnant], now_ns: u64) -> Result<Added> {
+        let is_new = |at: &usize| order[*at].is_none();
+        let new: Vec<usize> = (0..plan.ports.len()).filter(is_new).collect();
+        let mut added = Added::default();
+        if new.iter().any(|&at| matches!(plan.ports[at].kind, PortKind::Xdp(_))) {
+            added.monitor = Some(LinkMonitor::open().context("interfaces cannot be watched")?);
+            wait_for(remnants)?;
+        }
+        added.interfaces = plan.ports.iter().map(|_| None).collect();
+        for &at in &new {
+            added.interfaces[at] = open::attach_one(plan, at)?;
+        }
+        let workers = plan.workers.count();
+        for worker in 0..workers {
+            added.queues.push(plan.ports.iter().map(|_| None).collect());
+            for &at in &new {
+                let (port, interface) = (&plan.ports[at], added.interfaces[at].as_ref());
+                let opened = open::alone(port, interface, (worker, workers), plan.chunk(), now_ns)?;
+                added.queues[worker][at] = Some(Queue(Some(opened)));
+            }
+        }
+        Ok(added)
+    }
+
+    /// Takes a worker's queue of the new plan's port number `at`.
+    pub fn take(&mut self, worker: usize, at: usize) -> Option<Rewire> {
+        let (port, mut pools) = self.queues.get_mut(worker)?.get_mut(at)?.take()?.0.take()?;
+        Some(Rewire::New(port, pools.pop()))
+    }
+}
+
+/// Waits until ports that were removed before have left their interfaces, which may be used again.
+fn wait_for(remnants: &[Remnant]) -> Result<()> {
+    for _ in 0..PAUSES {
+        if !remnants.iter().any(Remnant::is_left) {
+            return Ok(());
+        }
+        std::thread::sleep(PAUSE);
+    }
+    bail!("ports that a reload has removed are still being closed: try again");
+}

@@ -1,0 +1,129 @@
+//! Ports that come and go by reloads, in network namespaces, while others carry frames. Needs root.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::wire::Wire;
+use serde_json::Value;
+use std::process::{Child, Command, Stdio};
+
+/// What arrives at p0, and at p2 if it is there, is counted in flows and leaves by p1.
+pub const TWO: &str = "\
+ports:
+  p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: flows }
+  p1: { xdp: w1, queues: [0], take: [{ dst: 10.0.1.1, protocol: udp, dport: 7777 }], root: ways }
+pipes:
+  flows:
+    type: flow
+    learn: default
+    capacity: 1024
+    forward: p1
+    miss: drop
+    entries: [{ match: default }]
+  ways: { type: basic, match: { udp.dport: per_entry }, forward: per_entry, miss: drop }
+";
+
+/// The line of the third port, in front of which the others stay as they are.
+pub const THIRD: &str =
+    "  p2: { xdp: w2, queues: [0], take: [{ dst: 10.0.2.1, protocol: udp, dport: 7777 }], root: flows }\n";
+
+/// Sends so many packets a second to an address, from 50 ports in turn.
+const SENDER: &str = "\
+import socket, sys, time
+to, count, rate = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+ends = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(50)]
+for at, end in enumerate(ends): end.bind(('', 20000 + 100 * int(to.split('.')[2]) + at))
+begin = time.monotonic()
+for number in range(count):
+    ends[number % 50].sendto(b'x' * 18, (to, 7777))
+    ahead = number / rate - (time.monotonic() - begin)
+    if ahead > 0.002: time.sleep(ahead)
+";
+
+/// Begins to send, at the far end.
+pub fn send(wire: &Wire, to: &str, count: u32, rate: u32) -> Child {
+    let mut command = Command::new("ip");
+    command.args(["netns", "exec", &wire.far, "python3", "-c", SENDER]);
+    command.args([to, &count.to_string(), &rate.to_string()]).stdin(Stdio::null());
+    command.spawn().expect("python3 runs")
+}
+
+/// Packets that have reached the far end of a pair.
+pub fn arrived(wire: &Wire, pair: u32) -> u64 {
+    let said = wire.far(&format!("cat /sys/class/net/f{pair}/statistics/rx_packets"));
+    said.trim().parse().expect("a number")
+}
+
+/// The configuration with these lines of ports.
+pub fn with(third: &str) -> String {
+    TWO.replace("pipes:\n", &format!("{third}pipes:\n"))
+}
+
+pub fn write(daemon: &Daemon, config: &str) {
+    daemon.folder.write("weir.yaml", config);
+}
+
+pub fn balances(daemon: &Daemon) -> Value {
+    let shown = daemon.weir(&["show", "--json"]).good().json();
+    assert_eq!(shown["balances"], true, "{}", shown["ledger"]);
+    shown
+}
+
+fn names(daemon: &Daemon) -> Vec<String> {
+    let ports = daemon.show("ports");
+    ports.as_array().unwrap().iter().map(|port| port["name"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
+    const PACKETS: u32 = 12_000;
+    let Some(wire) = Wire::new("ports", 3) else { return };
+    let folder = Folder::new();
+    folder.write("weir.yaml", TWO);
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let before = arrived(&wire, 1);
+    let mut traffic = send(&wire, "10.0.0.1", PACKETS, 2000);
+    daemon.wait_for("flows", |daemon| daemon.show("ledger")["transmitted"].as_u64() > Some(100));
+    let (mut others, mut turns) = (0, 0);
+    while traffic.try_wait().unwrap().is_none() {
+        turns += 1;
+        write(&daemon, &with(THIRD));
+        let said = daemon.weir(&["reload"]).good();
+        let flows = if turns == 1 { 50 } else { 100 };
+        let kept = format!("1 entries and {flows} flows kept; port p2 opened");
+        assert!(said.out.contains(&kept), "{}", said.out);
+        assert_eq!(names(&daemon), ["p0", "p1", "p2"]);
+        daemon.weir(&["entry", "add", "ways", "{ match: { udp.dport: 53 }, forward: p2 }"]).good();
+        // The new port receives, and its frames leave by an old one.
+        assert!(send(&wire, "10.0.2.1", 50, 1000).wait().unwrap().success());
+        others += 50;
+        let port = |daemon: &Daemon, at: usize| daemon.show("ports")[at].clone();
+        daemon.wait_for("p2", |daemon| port(daemon, 2)["received"] == 50);
+        assert_eq!(port(&daemon, 2)["mode"], "native copy");
+        // What cannot be opened changes nothing, though the file changes more.
+        let broken = with("  p3: { xdp: w9 }\n").replace("capacity: 1024", "capacity: 512");
+        write(&daemon, &broken);
+        daemon.weir(&["reload"]).refused(1, &["nothing was changed", "port `p3`", "w9"]);
+        assert_eq!(names(&daemon), ["p0", "p1", "p2"]);
+        write(&daemon, TWO);
+        let said = daemon.weir(&["reload"]).good();
+        assert!(
+            said.out.contains("pipe ways: 1 entries and 0 flows removed; port p2 closed"),
+            "{}",
+            said.out
+        );
+        assert_eq!(names(&daemon), ["p0", "p1"]);
+        // What arrives now is the kernel's.
+        assert!(send(&wire, "10.0.2.1", 10, 1000).wait().unwrap().success());
+    }
+    assert!(turns >= 2, "{turns} turns");
+    let all = u64::from(PACKETS) + others;
+    daemon.wait_for("all packets", |daemon| daemon.show("ledger")["transmitted"].as_u64() >= Some(all));
+    let ledger = balances(&daemon)["ledger"].clone();
+    assert_eq!((&ledger["received"], &ledger["transmitted"]), (&all.into(), &all.into()), "{ledger}");
+    assert_eq!(arrived(&wire, 1) - before, all);
+    assert_eq!(daemon.weir(&["show", "deltas", "--json"]).good().json()["flow_account"]["met"], all);
+    daemon.weir(&["stop"]).good();
+    daemon.end();
+    let told = daemon.log();
+    assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
+}

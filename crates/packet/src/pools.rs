@@ -1,0 +1,115 @@
+//! The pools of one worker.
+
+use crate::memory::{CHUNK_MIN, Frame, Pool, PoolId, RegionPool};
+
+/// The pools of one worker: one per kind of memory, so almost always one.
+#[derive(Default)]
+pub struct Pools(Vec<Pool>);
+
+impl Pools {
+    /// Creates an empty list of pools.
+    #[must_use]
+    pub fn new() -> Pools {
+        Pools::default()
+    }
+
+    /// Creates a single region pool, for tests and replay.
+    #[must_use]
+    pub fn region(chunks: u32) -> Pools {
+        let mut pools = Pools::new();
+        pools.add(Pool::Region(RegionPool::new(chunks, CHUNK_MIN)));
+        pools
+    }
+
+    /// Adds a pool and returns its id.
+    pub fn add(&mut self, pool: Pool) -> PoolId {
+        let id = pool.id();
+        self.0.push(pool);
+        id
+    }
+
+    /// Returns the pool with this id.
+    #[inline]
+    pub fn get_mut(&mut self, id: PoolId) -> Option<&mut Pool> {
+        self.0.iter_mut().find(|pool| pool.id() == id)
+    }
+
+    /// Returns the region pool with this id.
+    ///
+    /// # Panics
+    /// Panics if there is none, because a port was opened on a pool of another worker.
+    #[inline]
+    pub fn region_mut(&mut self, id: PoolId) -> &mut RegionPool {
+        match self.get_mut(id) {
+            Some(Pool::Region(pool)) => pool,
+            _ => panic!("no region pool {id:?} in this worker"),
+        }
+    }
+
+    /// Returns the first pool, from which copies and originated frames come unless a port requires another.
+    ///
+    /// # Panics
+    /// Panics if there is no pool at all.
+    #[inline]
+    pub fn first(&mut self) -> &mut Pool {
+        self.0.first_mut().expect("a worker has a pool")
+    }
+
+    /// Gives a frame back to its pool. Does nothing for an absent frame.
+    ///
+    /// # Panics
+    /// Panics if its pool is not in this list.
+    #[inline]
+    pub fn give(&mut self, frame: Frame) {
+        if frame.is_absent() {
+            return;
+        }
+        match self.get_mut(frame.pool()) {
+            Some(pool) => pool.give(frame),
+            None => panic!("frame of unknown pool {:?}", frame.pool()),
+        }
+    }
+
+    /// Returns true if there is exactly one pool, to which all frames of the worker then belong.
+    #[inline]
+    #[must_use]
+    pub fn is_single(&self) -> bool {
+        self.0.len() == 1
+    }
+
+    /// Takes the last pool out, for a worker that is to have it.
+    pub fn pop(&mut self) -> Option<Pool> {
+        self.0.pop()
+    }
+
+    /// Removes a pool whose frames have all returned to it, unless it is the first or only lent by a driver.
+    /// Returns it, so that whoever has time frees its memory.
+    pub fn remove_idle(&mut self, id: PoolId) -> Option<Pool> {
+        let at = self.0.iter().skip(1).position(|pool| pool.id() == id)? + 1;
+        let is_idle = |pool: &RegionPool| pool.available() == pool.chunks() as usize;
+        matches!(&self.0[at], Pool::Region(pool) if is_idle(pool)).then(|| self.0.remove(at))
+    }
+
+    /// Iterates over all pools.
+    pub fn iter(&self) -> impl Iterator<Item = &Pool> {
+        self.0.iter()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_removed_when_all_its_frames_are_home_and_the_first_one_never() {
+        let mut pools = Pools::region(1);
+        let first = pools.first().id();
+        let second = pools.add(Pool::Region(RegionPool::new(2, 2048)));
+        let frame = pools.get_mut(second).and_then(Pool::take).unwrap();
+        assert!(pools.remove_idle(second).is_none() && !pools.is_single());
+        pools.give(frame);
+        assert_eq!(pools.remove_idle(second).map(|pool| pool.id()), Some(second));
+        assert!(pools.remove_idle(second).is_none() && pools.remove_idle(first).is_none());
+        assert!(pools.is_single());
+    }
+}
