@@ -70,7 +70,7 @@ impl Engine {
     /// when nothing is left to do before [`Engine::take_over`].
     pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
         old.still = true;
-        let names = Names::new(&old.program, &self.program, &self.shape);
+        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
         let mut staging =
             self.staging.take().unwrap_or_else(|| Staging { heirs: heirs(&names), at: 0, place: 0 });
         let mut slice = Slice::new(most);
@@ -105,9 +105,9 @@ impl Engine {
         self.inherit_shared(&old);
         self.inherit_buckets(&old);
         self.inherit_flow_records(&mut old);
-        let Engine { program, pipes, shape, leaving, .. } = self;
+        let Engine { program, pipes, shape, group_names, leaving, .. } = self;
         let former = &mut *old;
-        let names = Names::new(&former.program, program, shape);
+        let names = Names::new(&former.program, program, (shape, group_names));
         let heirs = staged.unwrap_or_else(|| heirs(&names));
         let (mut lost_at_once, mut report) = (Vec::new(), SwapReport::default());
         for (from, heir) in former.pipes.iter_mut().zip(&heirs) {
@@ -115,7 +115,7 @@ impl Engine {
                 Some(id) => {
                     let heir = &mut pipes[id.index()];
                     (heir.hits, heir.misses) = (from.hits, from.misses);
-                    let target = |target| names.target(&from.shape, target);
+                    let target = |group, target| names.target(group, target);
                     let lost = heir.table.inherit(&mut from.table, &target, now_ms);
                     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
                     heir.settling = Some(HashMap::new());
@@ -144,7 +144,7 @@ impl Engine {
         let mut slice = Slice::new(most);
         let Succession { old, heirs, lost_at_once, at, place, lost, report } = &mut *succession;
         let old: &Engine = old;
-        let names = Names::new(&old.program, &self.program, &self.shape);
+        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
         while *at < old.pipes.len() && !slice.is_over() {
             let from = &old.pipes[*at];
             slice.looks -= 1;
@@ -181,7 +181,7 @@ impl Engine {
         let Some(at) = succession.heirs.iter().position(|heir| *heir == Some(PipeId(pipe as u16))) else {
             return;
         };
-        let names = Names::new(&succession.old.program, &self.program, &self.shape);
+        let names = Names::new(&succession.old.program, &self.program, (&self.shape, &self.group_names));
         let from = &succession.old.pipes[at];
         let start = if at == succession.at { succession.place } else { 0 };
         let rest = (start..from.places()).filter_map(|place| {

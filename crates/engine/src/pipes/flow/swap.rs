@@ -3,7 +3,8 @@
 
 use super::Flows;
 use super::table::depart;
-use crate::pipes::table::NO_ROW;
+use crate::pipes::table::{NO_ROW, TargetNow};
+use crate::program::GroupId;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use table::{Decision, DeltaReason, Flow};
 impl Flows {
     /// Takes over the flows of the predecessor and leads their decisions to rows of this pipe. What finds no
     /// room stays in the predecessor, which must be drained. Returns how many flows are gone.
-    pub fn inherit(&mut self, old: &mut Flows, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
+    pub fn inherit(&mut self, old: &mut Flows, target: &TargetNow<'_>, now_ms: u32) -> usize {
         let row_now = self.rows_now(old, target);
         let mut gone = 0;
         if old.table.capacity() == self.table.capacity() {
@@ -30,8 +31,12 @@ impl Flows {
     }
 
     /// Maps the rows of the predecessor to present rows, as far as they exist.
-    fn rows_now(&self, old: &Flows, target: &dyn Fn(u16) -> Option<u16>) -> HashMap<u32, u32> {
-        let targets = old.targets.iter().filter_map(|(at, row)| Some((row, self.targets.row(target(at)?))));
+    fn rows_now(&self, old: &Flows, target: &TargetNow<'_>) -> HashMap<u32, u32> {
+        let now = |(group, at, row): (GroupId, u16, u32)| {
+            let (group, at) = target(group, at)?;
+            Some((row, self.targets.row(group.index(), at)))
+        };
+        let targets = old.targets.iter().filter_map(now);
         let own = old.own.iter().filter_map(|(key, &row)| Some((row, *self.own.get(key)?)));
         let all = targets.chain(own).chain([(old.default_row, self.default_row)]);
         // What flows keep was laid out for their entry's action.
