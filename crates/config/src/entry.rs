@@ -199,8 +199,8 @@ impl EntryReader<'_, '_> {
         }
     }
 
-    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, where metadata chooses the group
-    /// `{ group: name, target: name }`, `{ flow: "..." }` or `default`.
+    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, where metadata chooses the
+    /// group `{ group: name, target: name }`, `{ flow: "..." }` or `default`.
     fn row(&mut self, section: &Section, choice: Option<GroupChoice>, flow: bool) -> Vec<EntryMatch> {
         let what = match (choice, flow) {
             (Some(GroupChoice::One(_)), false) => "`{ target: name }`",

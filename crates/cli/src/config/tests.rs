@@ -35,7 +35,7 @@ fn timeouts_by_state_have_the_defaults_of_connection_tracking() {
 }
 
 /// The examples that users start from.
-const EXAMPLES: [&str; 12] = [
+const EXAMPLES: [&str; 13] = [
     "acl",
     "bond",
     "bond-slb",
@@ -45,6 +45,7 @@ const EXAMPLES: [&str; 12] = [
     "lpm-router",
     "meter",
     "nat",
+    "services",
     "tunnels",
     "vxlan-gateway",
     "xenoflow",
@@ -486,7 +487,8 @@ fn groups_chosen_by_metadata_are_written_by_name() {
          action: [{ set: { meta.0: per_entry } }], \
          entries: [{ match: { l4.dport: 80 }, set: { meta.0: group(web) } }, \
          { match: { l4.dport: 53 }, set: { meta.0: 9 } }] }\n  \
-         flows: { type: flow, learn: { pin: { by: meta.0 } }, forward: spread, miss: drop, entries: [ALL] }\n  \
+         flows: { type: flow, learn: { pin: { by: meta.0 } }, forward: spread, miss: drop, \
+         entries: [ALL] }\n  \
          spread: { type: hash, hash: 5-tuple, group: { by: meta.0 }, forward: p0, miss: drop, \
          entries: [ALL] }\n";
     let all = "{ match: { group: web, target: b1 } }, { match: { group: web, target: b2 } }, \

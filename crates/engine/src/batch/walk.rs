@@ -5,7 +5,7 @@ use super::group::{GroupNumbers, GroupTable, Meeting};
 use super::outcome::Outcome;
 use super::packets::{Packets, Reading};
 use crate::buckets::GroupTables;
-use crate::program::{Forward, GroupId, PortId, Program, Target};
+use crate::program::{Fill, Forward, GroupId, PortId, Program, Target};
 use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
 use std::sync::Arc;
@@ -18,6 +18,8 @@ pub(crate) struct Walk {
     pub reading: Reading,
     pub groups: Vec<GroupTable>,
     pub numbers: GroupNumbers,
+    /// The groups whose buckets are given, by position: of thousands of groups, these have moves.
+    given: Vec<u16>,
     /// The targets of each group.
     pub targets: Vec<Arc<[Target]>>,
     pub counters: Vec<Count>,
@@ -32,6 +34,12 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
+    /// Looks at up to `most` pending moves of each group, and carries out those that are due.
+    pub fn settle(&mut self, most: usize, now_ns: u64) {
+        let Walk { given, groups, .. } = self;
+        given.iter().for_each(|&at| groups[usize::from(at)].settle(most, now_ns));
+    }
+
     pub(super) fn new(
         program: &Program,
         hash: TableHash,
@@ -59,6 +67,11 @@ impl Walk {
                 .map(|(id, group)| GroupTable::new(group, tables.table(id)))
                 .collect(),
             numbers: GroupNumbers::new(program),
+            given: (0..)
+                .zip(&program.groups)
+                .filter(|(_, one)| one.fill == Fill::Given)
+                .map(|(at, _)| at)
+                .collect(),
             targets: program.groups.iter().map(|group| Arc::clone(&group.targets)).collect(),
             counters: vec![Count::default(); program.counters.len()],
             meters: meters?,

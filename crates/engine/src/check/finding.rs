@@ -126,6 +126,11 @@ pub enum FindingKind {
     NoNumberedGroup,
     #[error("group `{group}` has no `number`, so metadata cannot choose it")]
     Unnumbered { group: String },
+    #[error(
+        "group `{group}` has a number, but no pipe has entries for its targets: what chooses it is dropped \
+         (no_target)"
+    )]
+    NumberWithoutEntries { group: String },
     #[error("a group's number is from 1 to 65535, because metadata starts as 0: not {number}")]
     GroupNumber { number: u16 },
     #[error("groups `{first}` and `{group}` have the same number, {number}")]
@@ -212,6 +217,7 @@ impl FindingKind {
             | FindingKind::NeverHits { .. }
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
+            | FindingKind::NumberWithoutEntries { .. }
             | FindingKind::GroupDead { .. }
             | FindingKind::FloodNowhere { .. }
             | FindingKind::Unused { .. } => Severity::Warning,

@@ -5,7 +5,8 @@ use super::pipes::{dangling, meters_of, too_large};
 use super::{BUCKETS_MAX, MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
 use crate::pipes::targets;
 use crate::program::{
-    Fill, Forward, Group, GroupId, MeterConfig, MeterSecond, Origin, Pipe, Program, SharedUse,
+    EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, Origin, Pipe, Program,
+    SharedUse,
 };
 use std::collections::{HashMap, HashSet};
 
@@ -15,6 +16,7 @@ pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
         self::group(program, group, findings);
     }
     numbers(program, findings);
+    without_entries(program, findings);
     let count = program.groups.iter().map(|group| u64::from(group.size)).sum();
     if count > BUCKETS_MAX {
         let kind = FindingKind::TooManyBuckets { count, max: BUCKETS_MAX };
@@ -91,6 +93,33 @@ fn numbers(program: &Program, findings: &mut Vec<Finding>) {
             let kind = FindingKind::GroupNumberTwice { number, first, group: group_name };
             findings.push(Finding::new(group.origin, kind));
         }
+    }
+}
+
+/// Finds groups that metadata can choose in vain: no pipe has entries for them, although every pipe where
+/// metadata chooses has some.
+fn without_entries(program: &Program, findings: &mut Vec<Finding>) {
+    let by_meta = |pipe: &&Pipe| matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_)));
+    let mut there = vec![false; program.groups.len()];
+    for pipe in program.pipes.iter().filter(by_meta) {
+        let mut entries = pipe.entries.cursor();
+        let mut members = 0;
+        while let Some(entry) = entries.next() {
+            let [EntryMatch::Member { group, .. }] = entry.matches[..] else { continue };
+            members += 1;
+            there.get_mut(group.index()).into_iter().for_each(|there| *there = true);
+        }
+        if members == 0 {
+            return;
+        }
+    }
+    if !program.pipes.iter().any(|pipe| by_meta(&pipe)) {
+        return;
+    }
+    let lonely = |(group, there): &(&Group, bool)| group.number.is_some() && !there;
+    for (group, _) in program.groups.iter().zip(there).filter(lonely) {
+        let kind = FindingKind::NumberWithoutEntries { group: group.name.clone() };
+        findings.push(Finding::new(group.origin, kind));
     }
 }
 

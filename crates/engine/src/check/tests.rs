@@ -271,6 +271,13 @@ finds!(a_target_without_an_entry_of_a_group_that_has_one: Program {
     groups: vec![group(Fill::Wants, 8, &[1, 1]).number(1)],
     ..only(chosen().entry(EntryMatch::Member { group: GroupId(0), target: 1 }))
 } => FindingKind::TargetWithoutEntry { target, .. } if target == "t0");
+finds!(a_group_with_a_number_and_without_entries: Program {
+    groups: vec![
+        group(Fill::Wants, 8, &[1]).number(1),
+        Group { name: "h".into(), ..group(Fill::Wants, 8, &[1]).number(2) },
+    ],
+    ..only(chosen().entry(EntryMatch::Member { group: GroupId(0), target: 0 }))
+} => FindingKind::NumberWithoutEntries { group } if group == "h");
 finds!(more_buckets_than_memory: Program {
     groups: {
         let large = |at| Group { name: format!("g{at}"), ..group(Fill::Wants, 65_536, &[1]) };
