@@ -10,9 +10,9 @@ use crate::batch::rows::EntryRow;
 use crate::batch::{Engine, uses};
 use crate::change::EntryKey;
 use crate::check::Shape;
-use crate::pipes::flow::Flows;
+use crate::pipes::flow::{Flows, Renumbering};
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, Match, MeterId, Operation, Pipe,
+    CounterId, Criterion, Entry, EntryMatch, Forward, Group, GroupId, Match, MeterId, Operation, Pipe,
     PipeId, PortId, Program, Target,
 };
 use packet::Field;
@@ -38,13 +38,17 @@ impl Engine {
         self.inherit_shared(old);
         self.inherit_buckets(old);
         self.inherit_flow_records(old);
+        let generation = self.generation as u8;
         let Engine { program, pipes, shape, group_names, leaving, .. } = self;
         let names = Names::new(&old.program, program, (shape, group_names));
+        let mut met = vec![false; pipes.len()];
         for from in &mut old.pipes {
             let lost = match pipes.iter().position(|pipe| names.same_shape(&from.shape, &pipe.shape)) {
                 Some(heir) => {
                     let id = PipeId(heir as u16);
-                    inherit_pipe((id, pipes), from, &names, &mut report, (now_ns / 1_000_000) as u32)
+                    met[heir] = true;
+                    let times = (generation, (now_ns / 1_000_000) as u32);
+                    inherit_pipe((id, pipes), from, &names, &mut report, times)
                 }
                 None => (from.table.len(), from.table.flows().map_or(0, Flows::live)),
             };
@@ -52,6 +56,9 @@ impl Engine {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
             leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
+        }
+        for pipe in pipes.iter_mut().zip(met).filter_map(|(pipe, met)| (!met).then_some(pipe)) {
+            (0..).take_while(|&number| date_one(pipe, number, generation)).for_each(drop);
         }
         self.steering = old.steering;
         // Entries of the run time may open ways.
@@ -89,10 +96,9 @@ impl Engine {
     /// Takes over given buckets. Others were filled elsewhere ([`crate::buckets::GroupTables::succeed`]).
     pub(super) fn inherit_buckets(&mut self, old: &Engine) {
         let mut groups = Places::of(&old.program.groups, |group| &group.name);
-        for (at, group) in self.program.groups.iter().enumerate() {
-            if group.fill != Fill::Given {
-                continue;
-            }
+        for &at in &self.walk.given {
+            let at = usize::from(at);
+            let group = &self.program.groups[at];
             let Some(from) = groups.find(&group.name, at) else { continue };
             let before = &old.program.groups[from];
             if before.size != group.size {
@@ -165,7 +171,7 @@ fn inherit_pipe(
     from: &mut CompiledPipe,
     names: &Names<'_>,
     report: &mut SwapReport,
-    now_ms: u32,
+    (generation, now_ms): (u8, u32),
 ) -> (usize, usize) {
     let at = id.index();
     (pipes[at].hits, pipes[at].misses) = (from.hits, from.misses);
@@ -182,11 +188,46 @@ fn inherit_pipe(
             lost += 1;
         }
     }
+    let now = renumbering(from, &pipes[at], names, generation);
     let heir = &mut pipes[at];
-    let flows_lost =
-        heir.table.inherit(&mut from.table, &|group, target| names.target(group, target), now_ms);
+    let flows_lost = heir.table.inherit(&mut from.table, now, now_ms);
     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
     (lost, flows_lost)
+}
+
+/// Finds out where the decisions of a pipe's flows lead in its heir.
+pub(super) fn renumbering(
+    from: &CompiledPipe,
+    heir: &CompiledPipe,
+    names: &Names<'_>,
+    generation: u8,
+) -> Option<Renumbering> {
+    let mut now = heir.table.flows()?.renumbering(from.table.flows()?);
+    while renumber_one(from, heir, &mut now, names, generation) {}
+    Some(now)
+}
+
+/// Finds out where one decision of a pipe's flows leads in its heir. Returns false if nothing was left to do.
+pub(super) fn renumber_one(
+    from: &CompiledPipe,
+    heir: &CompiledPipe,
+    now: &mut Renumbering,
+    names: &Names<'_>,
+    generation: u8,
+) -> bool {
+    let row_now = |row: u32| {
+        let key = from.slab.key(row)?;
+        let matches = names.matches(&key.matches, &from.shape)?;
+        heir.table.find(&EntryKey { matches, ..key })
+    };
+    let (Some(new), Some(old)) = (heir.table.flows(), from.table.flows()) else { return false };
+    new.renumber(old, now, generation, row_now)
+}
+
+/// Sets the generation for one decision of the flows of a pipe without predecessor. Returns false if there is
+/// none with this number.
+pub(super) fn date_one(pipe: &mut CompiledPipe, number: u32, generation: u8) -> bool {
+    pipe.table.flows_mut().is_some_and(|flows| flows.date(number, generation))
 }
 
 /// Inserts a run-time entry with its counts. Returns false if that is impossible.

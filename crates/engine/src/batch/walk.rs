@@ -19,7 +19,7 @@ pub(crate) struct Walk {
     pub groups: Vec<GroupTable>,
     pub numbers: GroupNumbers,
     /// The groups whose buckets are given, by position: of thousands of groups, these have moves.
-    given: Vec<u16>,
+    pub given: Vec<u16>,
     /// The targets of each group.
     pub targets: Vec<Arc<[Target]>>,
     pub counters: Vec<Count>,

@@ -8,7 +8,7 @@
 
 use super::acl::AclTable;
 use super::basic::BasicTable;
-use super::flow::Flows;
+use super::flow::{Flows, Renumbering};
 use super::hash::HashTable;
 use super::lpm::LpmTable;
 use crate::batch::Outcome;
@@ -17,7 +17,7 @@ use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
 use crate::entry_list::PackedKey;
-use crate::program::{Entry, GroupChoice, GroupId};
+use crate::program::{Entry, GroupChoice};
 use packet::{Batch, Bits, DropReason};
 
 /// Stands for no row.
@@ -98,9 +98,6 @@ pub struct Lookup<'a> {
     /// Packets dropped on the way.
     pub failed: u64,
 }
-
-/// Maps a target of a group of the program of before to the present one.
-pub type TargetNow<'a> = dyn Fn(GroupId, u16) -> Option<(GroupId, u16)> + 'a;
 
 /// Which packets hit.
 #[derive(Clone, Copy, Debug)]
@@ -196,12 +193,14 @@ impl Table {
         each_type!(self, table => table.lookup(look))
     }
 
-    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `target`
-    /// maps an old target of an old group to the present ones. Returns how many flows were lost.
-    pub fn inherit(&mut self, old: &mut Table, target: &TargetNow<'_>, now_ms: u32) -> usize {
+    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `now` says
+    /// where the decisions of flows lead. Returns how many flows were lost.
+    pub fn inherit(&mut self, old: &mut Table, now: Option<Renumbering>, now_ms: u32) -> usize {
         match (self, old) {
             (Table::Hash(new), Table::Hash(old)) => new.inherit(old),
-            (Table::Flow(new), Table::Flow(old)) => return new.inherit(old, target, now_ms),
+            (Table::Flow(new), Table::Flow(old)) => {
+                return now.map_or(0, |now| new.inherit(old, now, now_ms));
+            }
             _ => {}
         }
         0

@@ -83,25 +83,10 @@ impl Targets {
         self.count
     }
 
-    /// Iterates over the targets that have a row, with their groups.
-    pub fn iter(&self) -> impl Iterator<Item = (GroupId, u16, u32)> {
-        let held = (0..).zip(self.rows.iter().copied()).filter(|&(_, row)| row != NO_ROW);
-        held.map(|(place, row)| {
-            let (group, target) = self.at_place(place);
-            (group, target, row)
-        })
-    }
-
     #[inline(always)]
     fn place(&self, group: usize, target: u16) -> Option<usize> {
         let place = self.starts.get(group)? + u32::from(target);
         (place < *self.starts.get(group + 1)?).then_some(place as usize)
-    }
-
-    fn at_place(&self, place: u32) -> (GroupId, u16) {
-        // The last group that begins there or before: groups without targets here begin where the next does.
-        let group = self.starts.partition_point(|&start| start <= place) - 1;
-        (GroupId(group as u16), (place - self.starts[group]) as u16)
     }
 
     fn named(&self, matches: &[EntryMatch]) -> Option<usize> {

@@ -10,6 +10,7 @@ mod table;
 mod timeouts;
 
 pub use check::{all_there, check, fit};
+pub use decided::Renumbering;
 pub use table::Flows;
 pub use timeouts::Timeouts;
 

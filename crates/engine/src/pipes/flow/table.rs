@@ -375,10 +375,15 @@ impl Flows {
         self.room = room;
     }
 
-    /// Sets the generation of the program.
+    /// Sets the generation of the program, but for what was decided.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
-        self.decided.set_generation(generation);
+    }
+
+    /// Sets the generation of the program for what was decided for a number. Returns false if there is no
+    /// such number.
+    pub fn date(&mut self, number: u32, generation: u8) -> bool {
+        self.decided.set_generation(number, generation)
     }
 
     /// Returns one live flow.
