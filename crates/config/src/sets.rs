@@ -9,6 +9,7 @@ use engine::check::{MAGLEV_MAX, WANTS_MAX};
 use engine::program::{
     Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
 };
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which a
@@ -62,9 +63,11 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let number = section.number("number", report).map(|number| number as u16);
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
+    // The targets of a group mostly go the same way, and there may be a million of them.
+    let mut read = HashMap::new();
     let targets: Arc<[Target]> = targets
         .into_iter()
-        .filter_map(|(name, span, node)| target(name, span, node, fill, program, report))
+        .filter_map(|(name, span, node)| target((name, span, node), fill, (program, &mut read), report))
         .collect();
     let size = size.map_or_else(|| default_size(fill, number, targets.len()), |size| size as u32);
     Group { number, fill, size, seed, targets, ..blank }
@@ -87,19 +90,20 @@ fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
     }
 }
 
-fn target(
-    called: &str,
-    span: Span,
-    node: &Node,
+fn target<'n>(
+    (called, span, node): (&str, Span, &'n Node),
     fill: Fill,
-    program: &Program,
+    (program, read): (&Program, &mut HashMap<&'n str, Forward>),
     report: &mut Report,
 ) -> Option<Target> {
     let name = name(called, span, report)?.to_string();
     let origin = report.origin(span);
     // `b1: p1` means `b1: { forward: p1 }`.
-    if let Kind::Scalar(_) = node.kind {
-        let forward = forward::read(node, program, report).unwrap_or_default();
+    if let Kind::Scalar(way) = &node.kind {
+        let known = read.get(way.as_str()).copied();
+        let forward = known.or_else(|| forward::read(node, program, report));
+        forward.into_iter().for_each(|forward| _ = read.insert(way, forward));
+        let forward = forward.unwrap_or_default();
         return Some(Target { name, weight: 1, forward, origin });
     }
     let section = Section::read(node, TARGET, report);

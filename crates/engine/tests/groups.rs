@@ -207,6 +207,28 @@ fn s7_entries_and_pins_go_on_by_the_names_of_group_and_target() {
 }
 
 #[test]
+fn s6_a_slice_leads_no_more_decisions_of_flows_than_it_may() {
+    let names: Vec<String> = (0..40).map(|at| format!("g{at}")).collect();
+    let more = names.iter().zip(100..).map(|(name, number)| (name.as_str(), number, BOTH[0].2));
+    let groups: Vec<_> = BOTH.iter().copied().chain(more).collect();
+    let (before, entries) = (services(&groups, pinning), 2 * 41 + 1);
+    let mut bench = Bench::new(&before);
+    let verdicts = [80, 53].map(|dport| bench.frame(PortId(0), &udp(1, dport)));
+    let after = services(&groups.iter().rev().copied().collect::<Vec<_>>(), pinning);
+    let mut heir = Box::new(Engine::new(&after, SECRET).unwrap());
+    let mut slices = 0;
+    while !heir.stage(&mut bench.engine, 4, bench.now_ns) {
+        slices += 1;
+    }
+    assert!(slices >= entries / 4, "{slices} slices of at most 4 decisions for {entries}");
+    std::mem::swap(&mut bench.engine, &mut *heir);
+    bench.engine.take_over(heir, bench.now_ns);
+    assert_eq!([80, 53].map(|dport| bench.frame(PortId(0), &udp(1, dport))), verdicts);
+    while bench.engine.settle(100).is_none() {}
+    assert_eq!(bench.live().len(), 2);
+}
+
+#[test]
 fn s7_a_number_is_a_value_that_an_entry_of_run_time_keeps() {
     let mut both = Both::new(&services(BOTH, hashing));
     let entry = Entry::on(8080_u32).value(9_u32).run_time();
