@@ -182,8 +182,8 @@ impl Maker {
             (0..).map(GroupId).zip(&self.program.groups).filter(|(_, group)| group.number.is_some());
         let numbered: Vec<GroupId> = numbered.map(|(id, _)| id).collect();
         let choice = |random: &mut Random, group: GroupId, flow: bool| {
-            let able = !numbered.is_empty() && !(flow && numbered.iter().any(|group| given(*group)));
-            match able && random.percent(30) {
+            let unable = numbered.is_empty() || flow && numbered.iter().any(|group| given(*group));
+            match !unable && random.percent(30) {
                 true => GroupChoice::ByMeta(random.pick(&[0, 0, 3, 1, 2])),
                 false => GroupChoice::One(group),
             }
