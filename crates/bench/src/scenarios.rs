@@ -247,7 +247,8 @@ fn chain5() -> Scenario {
     let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
     let entry =
         |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
-    let flows = Pipe::flow("flows", Learn::Pin(group)).idle_timeout_ns(60_000_000_000).capacity(131_072);
+    let flows =
+        Pipe::flow("flows", Learn::Pin(group.into())).idle_timeout_ns(60_000_000_000).capacity(131_072);
     program.define(nat, flows.act(rewrite).entries((0..256).map(entry)).forward(out));
     program.root(PortId(0), classify);
     let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of \

@@ -27,7 +27,7 @@ use engine::arbitrary::Coverage;
 use engine::batch::Engine;
 use engine::change::EntryKey;
 use engine::interpreter::Interpreter;
-use engine::program::{Learn, Pipe, PipeKind, PortId};
+use engine::program::{GroupChoice, Learn, Pipe, PipeKind, PortId};
 use engine::snapshot::{EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
 use folder::Folder;
 use packet::craft::{Recipe, describe};
@@ -296,7 +296,10 @@ impl Walked {
 
     fn decision(&self, pipe: &Pipe, decision: FlowDecision) -> String {
         match (decision, &pipe.kind) {
-            (FlowDecision::Pinned(target), PipeKind::Flow { learn: Learn::Pin(group), .. }) => {
+            (
+                FlowDecision::Pinned(target),
+                PipeKind::Flow { learn: Learn::Pin(GroupChoice::One(group)), .. },
+            ) => {
                 let group = &self.plan.program.groups[group.index()];
                 format!("pinned to {}", group.targets[usize::from(target)].name)
             }
@@ -304,6 +307,11 @@ impl Walked {
             (FlowDecision::Follow(group), _) => {
                 format!("follows {}", self.plan.program.groups[group.index()].name)
             }
+            (FlowDecision::PinnedIn(group, target), _) => {
+                let group = &self.plan.program.groups[group.index()];
+                format!("pinned to {} of {}", group.targets[usize::from(target)].name, group.name)
+            }
+            (FlowDecision::FollowChosen, _) => "follows the group chosen".to_string(),
             (FlowDecision::Default, _) => "default".to_string(),
             (FlowDecision::Own, _) => "its own entry".to_string(),
         }

@@ -4,6 +4,7 @@
 use crate::action::constant;
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span, suggestion};
+use crate::group_names::GroupNames;
 use crate::key::{Key, Shape};
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
@@ -12,8 +13,8 @@ use crate::{action, forward, pipes, value};
 use engine::change::EntryKey;
 use engine::operation::{Line, OPERATIONS, Place};
 use engine::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Match, MeterId, Pipe, PipeKind, Program,
-    SharedUse, Template,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupChoice, GroupId, Match, MeterId, Pipe, PipeKind,
+    Program, SharedUse, Template,
 };
 use packet::Field;
 use std::collections::HashMap;
@@ -57,9 +58,11 @@ impl Counters {
 }
 
 /// Reads the entries of a pipe.
-pub struct EntryReader<'a> {
+pub struct EntryReader<'a, 'p> {
     /// The names of everything else.
-    pub program: &'a Program,
+    pub program: &'p Program,
+    /// The names of groups and their targets.
+    pub names: &'a mut GroupNames<'p>,
     /// What a port's name may stand for.
     pub attachments: &'a Attachments,
     /// The pipe, without its entries.
@@ -83,7 +86,10 @@ const KEYS: &[Key] = crate::keys! {
     "meter": Shape::Name, "the meter, where the pipe says `per_entry`";
     "forward": forward::SHAPE, "where packets go, where the pipe says `per_entry`";
 };
-const TARGET: &[Key] = crate::keys! { needed "target": Shape::Name, "hash, flow: the target of the group"; };
+const TARGET: &[Key] = crate::keys! {
+    "group": Shape::Name, "hash, flow: the group of the target, where metadata chooses the group";
+    needed "target": Shape::Name, "hash, flow: the target of the group";
+};
 const FLOW: &[Key] = crate::keys! {
     needed "flow": Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`";
 };
@@ -112,7 +118,7 @@ static WORDS: LazyLock<Vec<&str>> = LazyLock::new(|| {
 static KNOWN: LazyLock<Vec<&str>> =
     LazyLock::new(|| KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect());
 
-impl EntryReader<'_> {
+impl EntryReader<'_, '_> {
     /// Reads the entries that a text stands for: one, or one for each port of the attachment that it names as
     /// its port. None if it has errors, which are in the report.
     pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
@@ -193,12 +199,16 @@ impl EntryReader<'_> {
         }
     }
 
-    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, `{ flow: "..." }` or
-    /// `default`.
-    fn row(&mut self, section: &Section, group: Option<GroupId>, flow: bool) -> Vec<EntryMatch> {
-        let what = match (group, flow) {
-            (Some(_), false) => "`{ target: name }`",
-            (Some(_), true) => "`{ target: name }`, `{ flow: \"...\" }` or `default`",
+    /// Reads the match of an entry of a HASH or FLOW pipe: `{ target: name }`, where metadata chooses the
+    /// group `{ group: name, target: name }`, `{ flow: "..." }` or `default`.
+    fn row(&mut self, section: &Section, choice: Option<GroupChoice>, flow: bool) -> Vec<EntryMatch> {
+        let what = match (choice, flow) {
+            (Some(GroupChoice::One(_)), false) => "`{ target: name }`",
+            (Some(GroupChoice::One(_)), true) => "`{ target: name }`, `{ flow: \"...\" }` or `default`",
+            (Some(GroupChoice::ByMeta(_)), false) => "`{ group: name, target: name }`",
+            (Some(GroupChoice::ByMeta(_)), true) => {
+                "`{ group: name, target: name }`, `{ flow: \"...\" }` or `default`"
+            }
             (None, _) => "`{ flow: \"...\" }` or `default`",
         };
         let Some(node) = section.need("match", what, self.report) else { return Vec::new() };
@@ -206,28 +216,49 @@ impl EntryReader<'_> {
             return vec![EntryMatch::Default];
         }
         let pairs = pairs(node, self.report);
-        let [(key, span, value)] = pairs.as_slice() else {
-            self.report.error(node.span, format!("the match of this entry is {what}"));
-            return Vec::new();
-        };
-        let given = match (*key, group) {
-            ("target", Some(group)) => self.target(value, group),
-            ("flow", _) if flow => self.flow(value),
+        let value = |wanted: &str| pairs.iter().find(|(key, ..)| *key == wanted).map(|(.., value)| *value);
+        let given = match (pairs.len(), value("group"), value("target"), value("flow"), choice) {
+            (1, None, Some(target), None, Some(GroupChoice::One(group))) => {
+                self.target(target, group).map(EntryMatch::Target)
+            }
+            (2, Some(group), Some(target), None, Some(GroupChoice::ByMeta(_))) => {
+                self.group(group).and_then(|group| {
+                    let target = self.target(target, group)?;
+                    Some(EntryMatch::Member { group, target })
+                })
+            }
+            (1, None, None, Some(value), _) if flow => self.flow(value),
             _ => {
-                self.report.error(*span, format!("the match of this entry is {what}, not `{key}`"));
+                let (span, found) = match pairs.as_slice() {
+                    [(key, span, _)] => (*span, format!(", not `{key}`")),
+                    _ => (node.span, String::new()),
+                };
+                self.report.error(span, format!("the match of this entry is {what}{found}"));
                 None
             }
         };
         given.into_iter().collect()
     }
 
-    fn target(&mut self, node: &Node, group: GroupId) -> Option<EntryMatch> {
+    /// Reads the name of a group.
+    fn group(&mut self, node: &Node) -> Option<GroupId> {
+        let name = text(node, "the name of a group", self.report)?;
+        if let Some(group) = self.names.group(name) {
+            return Some(group);
+        }
+        let all = self.program.groups.iter().map(|group| group.name.as_str());
+        position("there is no group", (name, node.span), all, self.report).map(|at| GroupId(at as u16))
+    }
+
+    fn target(&mut self, node: &Node, id: GroupId) -> Option<u16> {
         let name = text(node, "the name of a target", self.report)?;
-        let group = self.program.groups.get(group.index())?;
-        let what = format_args!("group `{}` has no target", group.name);
+        if let Some(at) = self.names.target(id, name) {
+            return Some(at);
+        }
+        let group = self.program.groups.get(id.index())?;
         let names = group.targets.iter().map(|target| target.name.as_str());
-        let at = position(what, (name, node.span), names, self.report)?;
-        Some(EntryMatch::Target(at as u16))
+        let what = format_args!("group `{}` has no target", group.name);
+        position(what, (name, node.span), names, self.report).map(|at| at as u16)
     }
 
     fn flow(&mut self, node: &Node) -> Option<EntryMatch> {
@@ -359,9 +390,17 @@ impl EntryReader<'_> {
                 self.report.error(section.span, message);
                 continue;
             };
-            values.extend(constant(place.field, node, self.program, self.report));
+            values.extend(self.entry_value(place.field, node));
         }
         values
+    }
+
+    /// Reads a value. There may be as many that name a group as there are entries.
+    fn entry_value(&mut self, field: Field, node: &Node) -> Option<u128> {
+        let name = if let Kind::Scalar(text) = &node.kind { value::group_name(field, text) } else { None };
+        let group = name.and_then(|name| self.names.group(name));
+        let number = group.and_then(|group| self.program.groups[group.index()].number);
+        number.map_or_else(|| constant(field, node, self.program, self.report), |number| Some(number.into()))
     }
 
     fn given<'n>(&self, node: &'n Node, place: &Place) -> Option<&'n Node> {
@@ -468,16 +507,21 @@ pub fn write_key(program: &Program, pipe: &Pipe, key: &EntryKey) -> String {
 }
 
 fn write_match(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> String {
-    let group = pipe.kind.group();
+    let named = |group: GroupId, at: u16| {
+        let target = program.groups.get(group.index()).and_then(|group| group.targets.get(usize::from(at)));
+        target.map_or_else(|| at.to_string(), |target| target.name.clone())
+    };
     let row = match matches {
         [EntryMatch::Default] => Some("default".to_string()),
         [EntryMatch::Flow(key)] => Some(format!("{{ flow: \"{key}\" }}")),
         [EntryMatch::Target(at)] => {
-            let target = group.and_then(|id| program.groups.get(id.index())?.targets.get(usize::from(*at)));
-            Some(format!(
-                "{{ target: {} }}",
-                target.map_or_else(|| at.to_string(), |target| target.name.clone())
-            ))
+            let group = pipe.kind.group().and_then(GroupChoice::one);
+            let target = group.map_or_else(|| at.to_string(), |group| named(group, *at));
+            Some(format!("{{ target: {target} }}"))
+        }
+        [EntryMatch::Member { group, target }] => {
+            let name = program.groups.get(group.index()).map_or("?", |group| &group.name);
+            Some(format!("{{ group: {name}, target: {} }}", named(*group, *target)))
         }
         _ => None,
     };
@@ -497,9 +541,11 @@ fn write_field(program: &Program, one: &Match, given: EntryMatch) -> String {
         EntryMatch::Masked { value, mask } => value::write_masked(of, value, mask, program),
         EntryMatch::Range { first, last } if first == last => value::write(of, u128::from(first), program),
         EntryMatch::Range { first, last } => format!("{first}-{last}"),
-        EntryMatch::Any | EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default => {
-            "any".to_string()
-        }
+        EntryMatch::Any
+        | EntryMatch::Target(_)
+        | EntryMatch::Member { .. }
+        | EntryMatch::Flow(_)
+        | EntryMatch::Default => "any".to_string(),
     };
     format!("{of}: {}", quoted(value))
 }

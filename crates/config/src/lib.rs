@@ -11,6 +11,7 @@ mod diagnostic;
 pub mod entry;
 mod flow;
 pub mod forward;
+pub mod group_names;
 mod key;
 pub mod lines;
 pub mod pipes;

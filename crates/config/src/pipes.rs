@@ -4,6 +4,7 @@ use crate::action::{self, field_named, template};
 use crate::attachment::Attachments;
 use crate::diagnostic::Report;
 use crate::entry::{self, Counters, EntryReader, meter_named};
+use crate::group_names::GroupNames;
 use crate::key::{Key, Shape};
 use crate::lines::Lines;
 use crate::raw::{Kind, Node};
@@ -12,8 +13,8 @@ use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, EntryList, FlowState, Forward, GroupId, HashInput, Learn, Match, Monitor, OwnedBy, Pipe,
-    PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
+    Criterion, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
+    OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -24,7 +25,8 @@ const KEYS: &[Key] = crate::keys! {
     "match": Shape::Defined("match", matches), "the fields that packets are looked up by";
     needed "hash": Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
         "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin` or a list of fields" only "hash";
-    needed "group": Shape::Name, "the group whose buckets are used" only "hash";
+    needed "group": GROUP, "the group whose buckets are used, or `{ by: meta.0 }`: metadata chooses it"
+        only "hash";
     "key": Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart" or "outer" only "flow";
     needed "learn": Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
         "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
@@ -46,10 +48,15 @@ const FILE: &[Key] = crate::keys! {
     needed "file": Shape::Text, "path of the file, from the folder of the configuration";
 };
 const LEARN: &[Key] = crate::keys! {
-    "pin": Shape::Name, "the group of which a flow keeps the target that it got first";
-    "follow": Shape::Name, "the group whose buckets a flow follows";
+    "pin": GROUP, "the group of which a flow keeps the target that it got first, or `{ by: meta.0 }`";
+    "follow": GROUP, "the group whose buckets a flow follows, or `{ by: meta.0 }`";
     "reverse": Shape::Boolean, "whether the answers to a flow are learnt with it" or "false";
 };
+const GROUP: Shape = Shape::Either(&[Shape::Name, Shape::Map(BY)]);
+const BY: &[Key] = crate::keys! {
+    needed "by": Shape::Words(|| words(&WORDS)), "the metadata whose value is the number of the group";
+};
+const WORDS: [(&str, u8); 4] = [("meta.0", 0), ("meta.1", 1), ("meta.2", 2), ("meta.3", 3)];
 const LEARNT: [(&str, Learn); 2] = [("nothing", Learn::Nothing), ("default", Learn::Default)];
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
 const HASHES: [&str; 4] = ["5-tuple", "inner 5-tuple", "rss", "round_robin"];
@@ -139,12 +146,12 @@ pub fn read(
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
-        let mut entries = EntryList::default();
+        let (mut entries, mut names) = (EntryList::default(), GroupNames::new(program));
         let sure = report.errors() == before;
         each_entry(node, report, |node, report| {
-            let pipe = &pipe;
+            let (pipe, names, run_time) = (&pipe, &mut names, false);
             let mut reader =
-                EntryReader { program, attachments, pipe, counters, sure, run_time: false, report };
+                EntryReader { program, names, attachments, pipe, counters, sure, run_time, report };
             entries.extend(reader.read_all(node));
         });
         entries.shrink();
@@ -251,14 +258,21 @@ impl Reader<'_> {
         value::mask(field, if length { &prefix } else { text }, self.program)
     }
 
-    fn group(&self, report: &mut Report) -> GroupId {
+    fn group(&self, report: &mut Report) -> GroupChoice {
         let node = self.section.needed("group", report);
-        node.and_then(|node| self.group_named(node, report)).unwrap_or_default()
+        let choice = node.and_then(|node| self.choice_of_group(node, report));
+        choice.unwrap_or(GroupChoice::One(GroupId::default()))
     }
 
-    fn group_named(&self, node: &Node, report: &mut Report) -> Option<GroupId> {
+    /// Reads the name of a group, or `{ by: meta.0 }`.
+    fn choice_of_group(&self, node: &Node, report: &mut Report) -> Option<GroupChoice> {
+        if let Kind::Map(_) = node.kind {
+            let section = Section::read(node, BY, report);
+            section.needed("by", report)?;
+            return section.choice("by", &WORDS, report).map(GroupChoice::ByMeta);
+        }
         let names = self.program.groups.iter().map(|group| group.name.as_str());
-        named("group", node, names, report).map(|at| GroupId(at as u16))
+        named("group", node, names, report).map(|at| GroupChoice::One(GroupId(at as u16)))
     }
 
     fn key(&self, report: &mut Report) -> KeySource {
@@ -272,7 +286,7 @@ impl Reader<'_> {
             return choice(node, "`learn`", &LEARNT, report).unwrap_or(Learn::Nothing);
         }
         let section = Section::read(node, LEARN, report);
-        let mut group = |key: &str| section.get(key).and_then(|node| self.group_named(node, report));
+        let mut group = |key: &str| section.get(key).and_then(|node| self.choice_of_group(node, report));
         match (group("pin"), group("follow")) {
             (Some(group), None) => Learn::Pin(group),
             (None, Some(group)) => Learn::Follow(group),

@@ -3,6 +3,7 @@
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span};
 use crate::entry::{Counters, EntryReader};
+use crate::group_names::GroupNames;
 use crate::raw::{self, Node};
 use crate::section::position;
 use engine::change::EntryKey;
@@ -65,6 +66,7 @@ fn run_time<T>(
     let entry = read(
         &mut EntryReader {
             program,
+            names: &mut GroupNames::new(program),
             attachments,
             pipe,
             counters: &mut counters,

@@ -9,6 +9,8 @@ use engine::check::{MAGLEV_MAX, WANTS_MAX};
 use engine::program::{
     Fill, Forward, Group, GroupId, MeterConfig, MeterDeclaration, MeterSecond, MeterUnit, Program, Target,
 };
+use std::collections::HashMap;
+use std::sync::Arc;
 
 /// Default number of buckets of a Maglev group: the smaller size in the paper (NSDI'16 §5.3), with which a
 /// change of 1000 targets disturbs little.
@@ -16,11 +18,17 @@ pub const MAGLEV_SIZE: u32 = 65_537;
 /// Default number of buckets of a group filled by wants, as in Open vSwitch's bonds.
 const WANTS_SIZE: u32 = 256;
 
+/// Least buckets for each target of a group whose size follows the number of targets.
+const BUCKETS_EACH: u32 = 32;
+
 /// Keys of a group.
 pub const GROUP: &[Key] = crate::keys! {
     "fill": Shape::Words(|| words(&FILLS)), "how targets get their buckets" or "maglev";
+    "number": Shape::Number(1, u16::MAX as u64),
+        "the value of metadata that chooses the group, which is written `group(NAME)`, too";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
-        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256)";
+        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256); \
+         with a `number`, the default follows the number of targets";
     "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
         "who gets the buckets";
@@ -49,36 +57,53 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     let blank = program.groups[id.index()].clone();
     let section = Section::read(node, GROUP, report).at(report.span_of(blank.origin));
     let fill = section.choice("fill", &FILLS, report).unwrap_or(Fill::Maglev);
-    let (default, max) = match fill {
-        Fill::Maglev => (MAGLEV_SIZE, MAGLEV_MAX),
-        Fill::Wants | Fill::Given => (WANTS_SIZE, WANTS_MAX),
-    };
-    let size = section
-        .get("size")
-        .map_or(Some(u64::from(default)), |node| number(node, "`size`", 1..=u64::from(max), report));
+    let max = if fill == Fill::Maglev { MAGLEV_MAX } else { WANTS_MAX };
+    let size = section.get("size").and_then(|node| number(node, "`size`", 1..=u64::from(max), report));
     let seed = section.number("seed", report);
+    let number = section.number("number", report).map(|number| number as u16);
     let targets = section.needed("targets", report);
     let targets = targets.map(|node| pairs(node, report)).unwrap_or_default();
-    let targets = targets
+    // The targets of a group mostly go the same way, and there may be a million of them.
+    let mut read = HashMap::new();
+    let targets: Arc<[Target]> = targets
         .into_iter()
-        .filter_map(|(name, span, node)| target(name, span, node, fill, program, report))
+        .filter_map(|(name, span, node)| target((name, span, node), fill, (program, &mut read), report))
         .collect();
-    Group { fill, size: size.map_or(default, |size| size as u32), seed, targets, ..blank }
+    let size = size.map_or_else(|| default_size(fill, number, targets.len()), |size| size as u32);
+    Group { number, fill, size, seed, targets, ..blank }
 }
 
-fn target(
-    called: &str,
-    span: Span,
-    node: &Node,
+/// Returns the number of buckets of a group that does not say. Of groups with a number there may be
+/// thousands, so theirs follows the number of targets: 32 for each at least, so that shares differ by a
+/// thirty-second at most. It grows in steps of four, because another size moves nearly all flows.
+fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
+    const PRIMES: [u32; 7] = [251, 1021, 4093, 16_381, MAGLEV_SIZE, 262_139, 1_048_573];
+    let wanted = (targets as u32).saturating_mul(BUCKETS_EACH);
+    match (fill, number) {
+        (Fill::Maglev, None) => MAGLEV_SIZE,
+        (Fill::Maglev, Some(_)) => PRIMES.into_iter().find(|&prime| prime >= wanted).unwrap_or(PRIMES[6]),
+        (Fill::Wants | Fill::Given, None) => WANTS_SIZE,
+        (Fill::Wants | Fill::Given, Some(_)) => {
+            let powers = (0..5).map(|step| WANTS_SIZE << (2 * step));
+            powers.into_iter().find(|&power| power >= wanted).unwrap_or(WANTS_MAX)
+        }
+    }
+}
+
+fn target<'n>(
+    (called, span, node): (&str, Span, &'n Node),
     fill: Fill,
-    program: &Program,
+    (program, read): (&Program, &mut HashMap<&'n str, Forward>),
     report: &mut Report,
 ) -> Option<Target> {
     let name = name(called, span, report)?.to_string();
     let origin = report.origin(span);
     // `b1: p1` means `b1: { forward: p1 }`.
-    if let Kind::Scalar(_) = node.kind {
-        let forward = forward::read(node, program, report).unwrap_or_default();
+    if let Kind::Scalar(way) = &node.kind {
+        let known = read.get(way.as_str()).copied();
+        let forward = known.or_else(|| forward::read(node, program, report));
+        forward.into_iter().for_each(|forward| _ = read.insert(way, forward));
+        let forward = forward.unwrap_or_default();
         return Some(Target { name, weight: 1, forward, origin });
     }
     let section = Section::read(node, TARGET, report);

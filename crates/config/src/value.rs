@@ -3,7 +3,7 @@
 
 use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use engine::builder::Number;
-use engine::program::{PipeKind, Program};
+use engine::program::{GroupChoice, PipeKind, Program};
 use packet::{Base, Field, FieldKind, FlowKey, Source};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -71,6 +71,9 @@ pub fn mac(text: &str) -> Option<[u8; 6]> {
 /// # Errors
 /// Returns the message.
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
+    if let Some(name) = group_name(field, text) {
+        return group_number(name, program).map(u128::from);
+    }
     let value = match named(field, text, program) {
         Some(value) => value,
         None => spelt(field, text)
@@ -84,6 +87,36 @@ pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String
         ));
     }
     Ok(value)
+}
+
+/// Returns the name in `group(name)`, which stands for the number of that group where metadata is written.
+#[must_use]
+pub fn group_name(field: Field, text: &str) -> Option<&str> {
+    field.meta_word()?;
+    text.strip_prefix("group(")?.strip_suffix(')').map(str::trim)
+}
+
+/// Returns the number by which metadata chooses a group.
+fn group_number(name: &str, program: &Program) -> Result<u16, String> {
+    let group = program.groups.iter().find(|group| group.name == name);
+    let group = group.ok_or_else(|| format!("there is no group `{name}`"))?;
+    group.number.ok_or_else(|| {
+        let taken = |number: &u16| program.groups.iter().any(|group| group.number == Some(*number));
+        let free = (1..=u16::MAX).find(|number| !taken(number)).unwrap_or(1);
+        format!("group `{name}` has no number to be chosen by: add `number: {free}` to it")
+    })
+}
+
+/// Returns the group that this value of metadata chooses, if any pipe lets that word choose.
+fn group_chosen(field: Field, value: u128, program: &Program) -> Option<&str> {
+    field.meta_word()?;
+    let chooses =
+        |pipe: &engine::program::Pipe| pipe.kind.group().and_then(GroupChoice::field) == Some(field);
+    if !program.pipes.iter().any(chooses) {
+        return None;
+    }
+    let group = program.groups.iter().find(|group| group.number.map(u128::from) == Some(value))?;
+    Some(&group.name)
 }
 
 fn named(field: Field, text: &str, program: &Program) -> Option<u128> {
@@ -190,6 +223,7 @@ fn spelt_as(field: Field, kind: &str, spelling: &str, schema: &mut Schema) -> Va
 fn kind(field: Field) -> String {
     match field.spec().bits {
         _ if field == Field::InputPort => "port".to_string(),
+        _ if field.meta_word().is_some() => "metadata".to_string(),
         _ if !names(field).is_empty() => names(field)[0].0.to_string() + "_or_number",
         48 => "mac".to_string(),
         128 => "ipv6".to_string(),
@@ -201,6 +235,7 @@ fn kind(field: Field) -> String {
 fn spelling(field: Field) -> String {
     let own = match field.spec().bits {
         _ if field == Field::InputPort => return "[A-Za-z0-9_][A-Za-z0-9_.-]*".to_string(),
+        _ if field.meta_word().is_some() => r"group\([A-Za-z0-9_][A-Za-z0-9_.-]*\)".to_string(),
         48 => MAC.to_string(),
         128 => IPV6.to_string(),
         32 if is_address(field) => IPV4.to_string(),
@@ -310,6 +345,9 @@ pub fn write(field: Field, value: u128, program: &Program) -> String {
     }
     if let Some((name, _)) = names(field).iter().find(|(_, one)| *one == value) {
         return (*name).to_string();
+    }
+    if let Some(name) = group_chosen(field, value, program) {
+        return format!("group({name})");
     }
     match field.spec().bits {
         48 => write_mac(value),

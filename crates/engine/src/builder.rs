@@ -25,9 +25,9 @@
 //! ```
 
 use crate::program::{
-    AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupId, HashInput,
-    Learn, Match, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy, Pipe, PipeId,
-    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts, Value,
+    AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId,
+    HashInput, Learn, Match, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy,
+    Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -346,7 +346,21 @@ impl Group {
     /// Creates a group without targets.
     #[must_use]
     pub fn new(name: impl Into<String>, fill: Fill, size: u32) -> Group {
-        Group { name: name.into(), fill, size, seed: None, targets: [].into(), origin: Origin::default() }
+        Group {
+            name: name.into(),
+            number: None,
+            fill,
+            size,
+            seed: None,
+            targets: [].into(),
+            origin: Origin::default(),
+        }
+    }
+
+    /// Sets the number by which metadata chooses the group.
+    #[must_use]
+    pub fn number(self, number: u16) -> Group {
+        Group { number: Some(number), ..self }
     }
 
     /// Adds a target.
@@ -450,8 +464,8 @@ impl Pipe {
 
     /// Creates a pipe that maps a hash to a bucket to a target; entries match [`EntryMatch::Target`].
     #[must_use]
-    pub fn hash(name: impl Into<String>, input: HashInput, group: GroupId) -> Pipe {
-        Pipe::new(name, PipeKind::Hash { input, group })
+    pub fn hash(name: impl Into<String>, input: HashInput, group: impl Into<GroupChoice>) -> Pipe {
+        Pipe::new(name, PipeKind::Hash { input, group: group.into() })
     }
 
     /// Creates a pipe with exact match on the flow key of the outer headers.

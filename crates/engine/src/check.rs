@@ -34,8 +34,11 @@ use crate::program::{Entry, PipeId, Program};
 pub const PIPES_MAX: usize = 256;
 /// Most ports of a program. A worker polls each of them.
 pub const PORTS_MAX: usize = 64;
-/// Most groups. Each has a bucket table of up to 2 MiB.
-pub const GROUPS_MAX: usize = 1024;
+/// Most groups. Their numbers have 16 bits, and a worker has 64 bytes for each.
+pub const GROUPS_MAX: usize = 16_384;
+/// Most buckets of all groups together: 256 MiB, which all workers share. Given buckets take 34 bytes each in
+/// every worker.
+pub const BUCKETS_MAX: u64 = 1 << 27;
 /// Most shared counters, and most meters; their numbers have 16 bits.
 pub const SHARED_MAX: usize = 65_536;
 /// Most apps that take frames. Each has a punt ring per worker.

@@ -309,6 +309,11 @@ fn pack_match(one: EntryMatch, bytes: &mut Vec<u8>) {
             words.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         }
         EntryMatch::Default => bytes.push(7),
+        EntryMatch::Member { group, target } => {
+            bytes.push(8);
+            short(group.0, bytes);
+            short(target, bytes);
+        }
     }
 }
 
@@ -381,6 +386,7 @@ impl Bytes<'_> {
             4 => EntryMatch::Any,
             5 => EntryMatch::Target(self.short()),
             6 => EntryMatch::Flow(FlowKey(std::array::from_fn(|_| u64::from_le_bytes(self.take())))),
+            8 => EntryMatch::Member { group: GroupId(self.short()), target: self.short() },
             _ => EntryMatch::Default,
         }
     }
@@ -439,7 +445,7 @@ mod tests {
 
     fn entry(random: &mut Random) -> Entry {
         let short = |random: &mut Random| random.bits() as u16;
-        let one_match = |random: &mut Random| match random.below(8) {
+        let one_match = |random: &mut Random| match random.below(9) {
             0 => EntryMatch::Value(number(random)),
             1 => EntryMatch::Prefix { value: number(random), length: random.below(129) as u8 },
             2 => EntryMatch::Masked { value: number(random), mask: number(random) },
@@ -447,6 +453,7 @@ mod tests {
             4 => EntryMatch::Any,
             5 => EntryMatch::Target(short(random)),
             6 => EntryMatch::Flow(FlowKey(std::array::from_fn(|_| random.bits()))),
+            7 => EntryMatch::Member { group: GroupId(short(random)), target: short(random) },
             _ => EntryMatch::Default,
         };
         let forward = match random.below(11) {

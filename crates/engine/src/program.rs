@@ -249,8 +249,8 @@ pub enum Forward {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
     /// What it matches: one for each match that is not constant, in the pipe's order; for HASH one
-    /// [`EntryMatch::Target`]; for FLOW one [`EntryMatch::Flow`], [`EntryMatch::Target`] or
-    /// [`EntryMatch::Default`].
+    /// [`EntryMatch::Target`] or, where metadata chooses the group, [`EntryMatch::Member`]; for FLOW one of
+    /// these, [`EntryMatch::Flow`] or [`EntryMatch::Default`].
     pub matches: Vec<EntryMatch>,
     /// For ACL, the priority, of which the lowest number wins.
     pub priority: u32,
@@ -298,12 +298,69 @@ pub enum EntryMatch {
     },
     /// Any value, even if the packet lacks the field.
     Any,
-    /// The actions of a target (HASH; FLOW that pins or follows).
+    /// The actions of a target of the pipe's group (HASH; FLOW that pins or follows).
     Target(u16),
+    /// The actions of a target of a group, where metadata chooses the group.
+    Member {
+        /// The group.
+        group: GroupId,
+        /// The target's position in it.
+        target: u16,
+    },
     /// A flow (FLOW).
     Flow(FlowKey),
     /// The entry for flows written by `learn: default` (FLOW).
     Default,
+}
+
+/// Which group a pipe picks targets from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupChoice {
+    /// Always this one.
+    One(GroupId),
+    /// For each packet, the group whose number is the value of `meta.N`.
+    ByMeta(u8),
+}
+
+impl Default for GroupChoice {
+    fn default() -> GroupChoice {
+        GroupChoice::One(GroupId::default())
+    }
+}
+
+impl From<GroupId> for GroupChoice {
+    fn from(group: GroupId) -> GroupChoice {
+        GroupChoice::One(group)
+    }
+}
+
+impl GroupChoice {
+    /// Returns the group, if it is always the same.
+    #[must_use]
+    pub fn one(self) -> Option<GroupId> {
+        if let GroupChoice::One(group) = self { Some(group) } else { None }
+    }
+
+    /// Returns the field that chooses, if one does.
+    #[must_use]
+    pub fn field(self) -> Option<Field> {
+        const WORDS: [Field; 4] = [Field::Meta0, Field::Meta1, Field::Meta2, Field::Meta3];
+        if let GroupChoice::ByMeta(word) = self { Some(WORDS[usize::from(word) & 3]) } else { None }
+    }
+
+    /// Returns the choice without the number of its group, which differs between programs.
+    pub(crate) fn unnumbered(self) -> GroupChoice {
+        if let GroupChoice::One(_) = self { GroupChoice::One(GroupId(0)) } else { self }
+    }
+
+    /// Returns how an entry names a target of a group in a pipe with this choice.
+    #[must_use]
+    pub fn key(self, group: GroupId, target: u16) -> EntryMatch {
+        match self {
+            GroupChoice::One(_) => EntryMatch::Target(target),
+            GroupChoice::ByMeta(_) => EntryMatch::Member { group, target },
+        }
+    }
 }
 
 /// Targets, and how buckets are filled with them.
@@ -311,6 +368,8 @@ pub enum EntryMatch {
 pub struct Group {
     /// Its name.
     pub name: String,
+    /// The value of metadata that chooses it, from 1; without one, it is chosen by name only.
+    pub number: Option<u16>,
     /// How buckets are filled.
     pub fill: Fill,
     /// Number of buckets: a power of two up to 65536 (wants, given), or a prime (Maglev).

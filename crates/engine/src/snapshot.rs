@@ -102,6 +102,8 @@ pub struct FlowAccount {
 pub struct Unflowed {
     /// They have no flow key.
     pub no_key: u64,
+    /// Their metadata chooses no group.
+    pub no_group: u64,
     /// The flow is unknown, and the pipe learns none.
     pub unknown: u64,
     /// There is no target for the flow, or no entry for its target.
@@ -149,9 +151,16 @@ impl FlowAccount {
 impl Unflowed {
     /// Returns the counts and what they are called in tables and JSON.
     #[must_use]
-    pub fn by_reason(&self) -> [(&'static str, u64); 5] {
-        let Unflowed { no_key, unknown, no_target, full, delta } = *self;
-        [("no_key", no_key), ("unknown", unknown), ("no_target", no_target), ("full", full), ("delta", delta)]
+    pub fn by_reason(&self) -> [(&'static str, u64); 6] {
+        let Unflowed { no_key, no_group, unknown, no_target, full, delta } = *self;
+        [
+            ("no_key", no_key),
+            ("no_group", no_group),
+            ("unknown", unknown),
+            ("no_target", no_target),
+            ("full", full),
+            ("delta", delta),
+        ]
     }
 
     /// Returns the sum over all reasons.
@@ -162,6 +171,7 @@ impl Unflowed {
 
     fn add(&mut self, other: &Unflowed) {
         self.no_key += other.no_key;
+        self.no_group += other.no_group;
         self.unknown += other.unknown;
         self.no_target += other.no_target;
         self.full += other.full;
@@ -206,8 +216,12 @@ pub enum FlowDecision {
     Default,
     /// Stay with this target of the pipe's group.
     Pinned(u16),
+    /// Stay with this target of this group, which metadata had chosen.
+    PinnedIn(GroupId, u16),
     /// Follow the group's buckets.
     Follow(GroupId),
+    /// Follow the buckets of the group that metadata chooses.
+    FollowChosen,
     /// Use an entry of its own, configured or added at run time.
     Own,
 }

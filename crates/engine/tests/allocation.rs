@@ -67,7 +67,8 @@ fn everything() -> Program {
     let (app, counter) = (program.app("app"), program.counter("counter"));
     let meter = program.meter(MeterDeclaration::new("meter", meter()));
     let rows = [EntryMatch::Target(0), EntryMatch::Target(1)];
-    let learns = Pipe::flow("flow", Learn::Pin(g)).entries(rows).capacity(4096).idle_timeout_ns(5_000_000);
+    let learns =
+        Pipe::flow("flow", Learn::Pin(g.into())).entries(rows).capacity(4096).idle_timeout_ns(5_000_000);
     program.define(flow, learns.forward(acl).miss(acl));
     let any = Pipe::acl("acl").matching(Field::L4Dport, Criterion::Range).entry(EntryMatch::Any);
     program.define(acl, any.forward(lpm));

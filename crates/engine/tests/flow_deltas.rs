@@ -19,7 +19,8 @@ const MS: u64 = 1_000_000;
 /// A program that pins flows to `x` and `y`.
 fn pinning(capacity: u32) -> Program {
     let rows = (0..2).map(EntryMatch::Target);
-    let flow = Pipe::flow("f", Learn::Pin(GroupId(0))).entries(rows).capacity(capacity).forward(PortId(0));
+    let flow =
+        Pipe::flow("f", Learn::Pin(GroupId(0).into())).entries(rows).capacity(capacity).forward(PortId(0));
     let mut program = start(&["a"], [flow.idle_timeout_ns(100 * MS)]);
     program.group(Group::new("g", Fill::Wants, 12).targets(targets(&["x", "y"])));
     program.build()

@@ -4,12 +4,13 @@ mod support;
 
 use engine::change::{Change, ChangeError};
 use engine::check::{check, owners};
+use engine::interpreter::Interpreter;
 use engine::operation::Value;
 use engine::program::{
-    Entry, EntryMatch, Fill, Group, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId, PortId, Program,
-    Template,
+    Entry, EntryMatch, Fill, Group, GroupChoice, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId, PipeKind,
+    PortId, Program, Template,
 };
-use packet::{Field, FlowKey};
+use packet::{DropReason, Field, FlowKey};
 use support::{Bench, start, targets, udp};
 
 /// A program with one FLOW pipe that learns for its default entry, with this action.
@@ -111,7 +112,7 @@ fn translating(capacity: u32) -> Program {
         set(Field::Ipv4Dst, Value::Learnt(Field::Ipv4Src)),
         set(Field::L4Sport, Value::Learnt(Field::L4Dport)),
     ];
-    let mut pipe = Pipe::flow("nat", Learn::Pin(GroupId(0))).reverse(true).capacity(capacity);
+    let mut pipe = Pipe::flow("nat", Learn::Pin(GroupId(0).into())).reverse(true).capacity(capacity);
     pipe.templates = [("to", to), ("back", back)]
         .map(|(name, all)| Template { name: name.into(), operations: all.into() })
         .into();
@@ -138,6 +139,46 @@ fn m20_answers_are_learnt_with_the_flow_and_translated_back() {
     // What neither is an answer is a new flow, and is treated as a request.
     let other = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4001));
     assert_eq!(other, frame("10.0.0.9", 8080, "10.0.0.11", 8080));
+}
+
+/// The same where metadata chooses the group: packets to port 80 are for the service, those to others are
+/// answers, or have no business here.
+fn translating_by_meta() -> Program {
+    let mut translating = translating(64);
+    let mut nat = translating.pipes.remove(0);
+    let PipeKind::Flow { learn, .. } = &mut nat.kind else { panic!("it is a FLOW pipe") };
+    *learn = Learn::Pin(GroupChoice::ByMeta(0));
+    nat.entries.edit(|all| all[0].matches = vec![EntryMatch::Member { group: GroupId(0), target: 0 }]);
+    let numbers =
+        [(80_u32, 1_u32), (4000, 0), (4001, 0)].map(|(dport, number)| Entry::on(dport).value(number));
+    let vips = Pipe::basic("vips").per_entry(Field::L4Dport).entries(numbers).forward(PipeId(1));
+    let set = [Operation::Set(Field::Meta0, Value::PerEntry)];
+    let mut program = start(&["a"], [vips.act(set).capacity(16), nat]);
+    program.group(Group::new("web", Fill::Wants, 4).number(1).targets(targets(&["x"])));
+    program.build()
+}
+
+#[test]
+fn m22_answers_need_no_group() {
+    let program = translating_by_meta();
+    assert!(check(&program).is_empty(), "{:?}", check(&program));
+    let mut bench = Bench::new(&program);
+    let mut twin = Interpreter::new(&program, bench.engine.buckets());
+    let mut pass = |bytes: Vec<u8>, wanted: Result<Vec<u8>, DropReason>| {
+        let walk = twin.walk(PortId(0), &bytes, 128, bench.now_ns);
+        let verdict = match wanted {
+            Ok(frame) => {
+                assert_eq!((bench.bytes(PortId(0), &bytes), &walk.bytes), (frame.clone(), &frame));
+                return;
+            }
+            Err(reason) => engine::Verdict::Drop(reason),
+        };
+        assert_eq!((bench.frame(PortId(0), &bytes), walk.verdict), (verdict, verdict));
+    };
+    pass(frame("10.1.1.1", 4000, "10.0.0.80", 80), Ok(frame("10.0.0.9", 4000, "10.0.0.11", 8080)));
+    pass(frame("10.0.0.11", 8080, "10.0.0.9", 4000), Ok(frame("10.0.0.80", 80, "10.1.1.1", 4000)));
+    pass(frame("10.0.0.11", 8080, "10.0.0.9", 4001), Err(DropReason::Miss));
+    assert_eq!(bench.engine.flow_account().unflowed.no_group, 1);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, SwapReport};
 use engine::change::{Change, EntryKey};
 use engine::program::{
-    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Timeouts,
+    AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, HashInput,
+    Learn, Match, MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Timeouts,
 };
 use engine::snapshot::{BucketReport, Count};
 use packet::{Field, FlowKey, KeySource};
@@ -111,7 +111,8 @@ fn belonging(generation: u8, target: u32) -> Belonging {
 /// A FLOW pipe that pins flows to targets of a group.
 fn pinning(capacity: u32, targets: &[&str]) -> Program {
     let rows = (0..targets.len() as u16).map(EntryMatch::Target);
-    let flow = Pipe::flow("f", Learn::Pin(GroupId(0))).entries(rows).capacity(capacity).forward(PortId(0));
+    let flow =
+        Pipe::flow("f", Learn::Pin(GroupId(0).into())).entries(rows).capacity(capacity).forward(PortId(0));
     let mut program = start(&["a"], [flow]);
     program.group(Group::new("g", Fill::Wants, 12).targets(support::targets(targets)));
     program.build()
@@ -329,8 +330,9 @@ impl Numbers {
             PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } => Some(group),
             _ => None,
         };
-        let targets = group.as_deref().map(|group| self.targets[group.index()].clone()).unwrap_or_default();
-        if let Some(group) = group {
+        let mut targets = Vec::new();
+        if let Some(GroupChoice::One(group)) = group {
+            targets = self.targets[group.index()].clone();
             *group = self.group(*group);
         }
         pipe.forward = self.forward(pipe.forward);
@@ -356,6 +358,10 @@ impl Numbers {
         for (at, one) in entry.matches.iter_mut().enumerate() {
             match one {
                 EntryMatch::Target(target) => *target = targets[usize::from(*target)] as u16,
+                EntryMatch::Member { group, target } => {
+                    *target = self.targets[group.index()][usize::from(*target)] as u16;
+                    *group = self.group(*group);
+                }
                 other if varying.get(at).is_some_and(|one| one.field == Field::InputPort) => {
                     self.port_match(other);
                 }
@@ -607,8 +613,9 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
             _ => None,
         };
         for (entry, count) in bench.engine.entries(PipeId(at as u16)) {
-            let key = match (&entry.matches[..], group) {
-                ([EntryMatch::Target(target)], Some(group)) => {
+            let key = match (&entry.matches[..], &group) {
+                ([EntryMatch::Target(target)], Some(GroupChoice::One(group)))
+                | ([EntryMatch::Member { group, target }], _) => {
                     let group = &bench.program.groups[group.index()];
                     format!("{} of {}", group.targets[usize::from(*target)].name, group.name)
                 }
@@ -645,7 +652,7 @@ fn both_kinds_of_key_survive_with_their_secret() {
     let mut program = pinning(16, &["x"]);
     program.pipes[0].kind = PipeKind::Flow {
         key: KeySource::Inner,
-        learn: Learn::Pin(GroupId(0)),
+        learn: Learn::Pin(GroupId(0).into()),
         timeouts: Timeouts::NEVER,
         first: false,
         reverse: false,

@@ -248,7 +248,7 @@ fn by_hash(
     let group = program.group(group.targets(service.back_ends.iter().map(target)));
     let rows = (0..).map(EntryMatch::Target).zip(service.back_ends.iter().zip(counters));
     let entries = rows.map(|(target, (back_end, counter))| entry(target, back_end, *counter));
-    Pipe { kind: PipeKind::Hash { input, group }, ..base }.entries(entries)
+    Pipe { kind: PipeKind::Hash { input, group: group.into() }, ..base }.entries(entries)
 }
 
 /// Adds an entry for every value of the masked bits, assigned to the back ends in turn, with as many turns as

@@ -15,8 +15,9 @@ use ::config::{Frames, Key, Report, Shape, Span};
 use apps::kind::{self, Apps, Scope};
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check, owners};
-use engine::program::{Fill, Group, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
+use engine::program::{Fill, Group, GroupId, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
 use packet::{CHUNK_MIN, HEADROOM};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -226,8 +227,10 @@ impl<'a> Builder<'a> {
     }
 
     fn contents(&mut self, report: &mut Report) {
+        let groups: HashMap<String, GroupId> =
+            self.program.groups.iter().map(|group| group.name.clone()).zip((0..).map(GroupId)).collect();
         for (called, _, node) in self.named("groups", &mut Report::default()) {
-            let Some(id) = self.program.group_named(called) else { continue };
+            let Some(&id) = groups.get(called) else { continue };
             let before = (report.errors(), report.next_origin());
             let group = sets::group(id, node, &self.program, report);
             self.taint(before, group.origin, report);

@@ -9,8 +9,8 @@ use ::apps::lb::xenoflow;
 use ::config::Frames;
 use engine::change::EntryKey;
 use engine::program::{
-    AppId, Criterion, EntryMatch, Fill, FlowState, Forward, HashInput, Operation, PipeId, PipeKind, PortId,
-    Timeouts, Value,
+    AppId, Criterion, EntryMatch, Fill, FlowState, Forward, GroupChoice, GroupId, HashInput, Operation,
+    PipeId, PipeKind, PortId, Timeouts, Value,
 };
 use packet::{Field, KeySource, LevelId, TunnelKind, TunnelPorts};
 use proptest::prelude::*;
@@ -35,7 +35,7 @@ fn timeouts_by_state_have_the_defaults_of_connection_tracking() {
 }
 
 /// The examples that users start from.
-const EXAMPLES: [&str; 12] = [
+const EXAMPLES: [&str; 13] = [
     "acl",
     "bond",
     "bond-slb",
@@ -45,6 +45,7 @@ const EXAMPLES: [&str; 12] = [
     "lpm-router",
     "meter",
     "nat",
+    "services",
     "tunnels",
     "vxlan-gateway",
     "xenoflow",
@@ -475,6 +476,71 @@ fn buckets_are_filled_by_weights_or_given() {
     assert!(weighed[0].contains("a weight has no part in a group whose buckets are given"), "{weighed:?}");
     let odd = wrong(&given.replace("size: 4", "size: 3"));
     assert!(odd[0].contains("a power of two up to 65536, not 3"), "{odd:?}");
+}
+
+#[test]
+fn groups_chosen_by_metadata_are_written_by_name() {
+    let text = "ports: { p0: { mem: } }\nroot: vips\n\
+         groups:\n  web: { number: 7, targets: { b1: p0, b2: p0 } }\n  \
+         dns: { number: 9, fill: wants, targets: { b1: p0 } }\n\
+         pipes:\n  vips: { type: basic, match: { l4.dport: per_entry }, forward: flows, miss: drop, \
+         action: [{ set: { meta.0: per_entry } }], \
+         entries: [{ match: { l4.dport: 80 }, set: { meta.0: group(web) } }, \
+         { match: { l4.dport: 53 }, set: { meta.0: 9 } }] }\n  \
+         flows: { type: flow, learn: { pin: { by: meta.0 } }, forward: spread, miss: drop, \
+         entries: [ALL] }\n  \
+         spread: { type: hash, hash: 5-tuple, group: { by: meta.0 }, forward: p0, miss: drop, \
+         entries: [ALL] }\n";
+    let all = "{ match: { group: web, target: b1 } }, { match: { group: web, target: b2 } }, \
+         { match: { group: dns, target: b1 } }";
+    let text = text.replace("ALL", all);
+    assert_eq!(wrong(&text), Vec::<String>::new());
+    let program = plan(&text).program;
+    let [vips, flows, spread] = &program.pipes[..] else { panic!("{:?}", program.pipes) };
+    let choice = GroupChoice::ByMeta(0);
+    assert_eq!((flows.kind.group(), spread.kind.group()), (Some(choice), Some(choice)));
+    assert_eq!(vips.entries.iter().next().unwrap().values, [7]);
+    let written: Vec<String> = vips.entries.iter().map(|entry| write_entry(&program, vips, &entry)).collect();
+    assert!(written[0].ends_with("set: { meta.0: group(web) } }"), "{written:?}");
+    assert!(written[1].ends_with("set: { meta.0: group(dns) } }"), "{written:?}");
+    let third = spread.entries.iter().nth(2).unwrap();
+    assert_eq!(third.matches, [EntryMatch::Member { group: GroupId(1), target: 0 }]);
+    for entry in &spread.entries {
+        let line = write_entry(&program, spread, &entry);
+        let read = ::config::entry(&program, &Default::default(), "spread", &line).unwrap().1;
+        assert_eq!(read.matches, entry.matches, "{line}");
+    }
+    let sizes: Vec<u32> = program.groups.iter().map(|group| group.size).collect();
+    assert_eq!(sizes, [251, 256], "they follow the number of targets");
+    for (right, mistake, message) in [
+        ("group(web)", "group(wep)", "there is no group `wep`"),
+        ("number: 7, ", "", "group `web` has no number to be chosen by: add `number: 1`"),
+        ("number: 7", "number: 9", "have the same number, 9"),
+        ("{ group: web, target: b1 }", "{ target: b1 }", "`{ group: name, target: name }`"),
+        ("{ group: web, target: b1 }", "{ group: wob, target: b1 }", "there is no group `wob`"),
+        ("{ group: web, target: b1 }", "{ group: web, target: b9 }", "group `web` has no target `b9`"),
+        ("hash: 5-tuple", "hash: round_robin", "metadata cannot choose it"),
+        ("{ by: meta.0 }, forward: p0", "{ by: meta.4 }, forward: p0", "meta.4"),
+        ("{ by: meta.0 }, forward: p0", "{ by: meta.1 }, forward: p0", "nothing has written it"),
+    ] {
+        let all = wrong(&text.replacen(right, mistake, 1));
+        assert!(all.iter().any(|one| one.contains(message)), "no `{message}` in {all:?}");
+    }
+}
+
+#[test]
+fn a_default_size_follows_the_targets_of_a_group_with_a_number() {
+    let size = |fill: &str, targets: usize| {
+        let targets: Vec<String> = (0..targets).map(|at| format!("t{at}: p0")).collect();
+        let text = with_group(&format!("fill: {fill}, number: 1"))
+            .replace("x: p0, y: { weight: 2 }", &targets.join(", "));
+        plan(&text).program.groups[0].size
+    };
+    assert_eq!(
+        [1, 7, 8, 31, 127, 128].map(|targets| size("maglev", targets)),
+        [251, 251, 1021, 1021, 4093, 16_381]
+    );
+    assert_eq!([1, 8, 9, 128, 129].map(|targets| size("wants", targets)), [256, 256, 1024, 4096, 16_384]);
 }
 
 #[test]

@@ -261,7 +261,9 @@ impl Snapshot {
             if group.fill != Fill::Given {
                 let targets = (0..group.targets.len()).map(|at| target(at, table.share(at).into()));
                 let targets: Vec<Value> = targets.collect();
-                return Ok(json!({ "name": group.name, "buckets": group.size, "targets": targets }));
+                return Ok(json!({
+                    "name": group.name, "number": group.number, "buckets": group.size, "targets": targets,
+                }));
             }
             // While moves are pending, workers may differ in a few buckets; show those of the first worker.
             let reports = self.fleet.buckets(id)?;
@@ -270,7 +272,7 @@ impl Snapshot {
             let all = buckets(reports);
             let targets: Vec<Value> = (0..group.targets.len()).map(|at| target(at, held(at))).collect();
             Ok(json!({
-                "name": group.name, "buckets": slots.len(), "targets": targets,
+                "name": group.name, "number": group.number, "buckets": slots.len(), "targets": targets,
                 "packets": all.packets.iter().sum::<u64>(), "bytes": all.bytes.iter().sum::<u64>(),
                 "moved": all.moved, "moved_busy": all.moved_busy, "pending": all.pending,
             }))

@@ -6,7 +6,7 @@ use engine::interpreter::Walk;
 use engine::interpreter::trace::{
     Asked, Change, Difference, End, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
-use engine::program::{Criterion, Forward, GroupId, Operation, Origin, PipeId, PortId, Program};
+use engine::program::{Criterion, Forward, GroupChoice, GroupId, Operation, Origin, PipeId, PortId, Program};
 use engine::snapshot::FlowDecision;
 use engine::{Copied, Verdict};
 use packet::craft::describe_short;
@@ -139,16 +139,24 @@ fn asked(names: &Names<'_>, asked: Asked, field: packet::Field) -> String {
 /// Says what was decided for a flow of a pipe.
 pub fn decision(program: &Program, pipe: PipeId, decision: FlowDecision) -> String {
     let group = |id: Option<GroupId>| program.groups.get(id?.index());
+    let target_of = |id: Option<GroupId>, target: u16| {
+        let target = group(id).and_then(|group| group.targets.get(usize::from(target)));
+        target.map_or("?", |target| target.name.as_str())
+    };
     match decision {
         FlowDecision::Default => "default entry".to_string(),
         FlowDecision::Pinned(target) => {
-            let group = group(program.pipes.get(pipe.index()).and_then(|pipe| pipe.kind.group()));
-            let target = group.and_then(|group| group.targets.get(usize::from(target)));
-            format!("pinned to {}", target.map_or("?", |target| &target.name))
+            let choice = program.pipes.get(pipe.index()).and_then(|pipe| pipe.kind.group());
+            format!("pinned to {}", target_of(choice.and_then(GroupChoice::one), target))
+        }
+        FlowDecision::PinnedIn(id, target) => {
+            let name = group(Some(id)).map_or("?", |group| &group.name);
+            format!("pinned to {} of {name}", target_of(Some(id), target))
         }
         FlowDecision::Follow(id) => {
             format!("follows the buckets of {}", group(Some(id)).map_or("?", |group| &group.name))
         }
+        FlowDecision::FollowChosen => "follows the buckets of the group that metadata chooses".to_string(),
         FlowDecision::Own => "its own entry".to_string(),
     }
 }

@@ -3,11 +3,12 @@
 use crate::change::{Change, ChangeError};
 use crate::interpreter::Walk;
 use crate::interpreter::trace::{
-    Asked, Change as Done, Color, FlowMet, Known, Lookup, Moving, Pick, Rss, Step,
+    Asked, Change as Done, Color, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,
 };
 use crate::operation::{OPERATIONS, Value};
 use crate::program::{
-    Criterion, EntryMatch, Fill, Forward, HashInput, Learn, MeterSecond, Pipe, PipeKind, Program, SharedUse,
+    Criterion, EntryMatch, Fill, Forward, GroupChoice, HashInput, Learn, MeterSecond, Pipe, PipeKind,
+    Program, SharedUse,
 };
 use crate::snapshot::FlowDecision;
 use crate::verdict::Verdict;
@@ -75,6 +76,7 @@ const KINDS: &str = "
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
     seed:hash seed:flow seed:group hash:round_robin
+    by_meta:hash:chosen by_meta:hash:none by_meta:flow:chosen by_meta:flow:none
     forward:tee:hit forward:tee:miss forward:flood:hit forward:flood:miss forward:flood:entry
     flood:nowhere flood:one flood:several copied:app copied:port copied:then_dropped";
 
@@ -227,6 +229,12 @@ impl Coverage {
         };
         self.meet(&format!("pipe:{}:{result}", pipe.kind.word()));
         self.matched(pipe, step);
+        if let Some(GroupChoice::ByMeta(_)) = pipe.kind.group() {
+            let by_meta = |miss: &Miss| miss.failed.iter().any(|one| one.wanted == "the number of a group");
+            let chosen = !matches!(&step.lookup, Lookup::Miss(miss) if by_meta(miss));
+            let what = if chosen { "chosen" } else { "none" };
+            self.meet(&format!("by_meta:{}:{what}", pipe.kind.word()));
+        }
         if let Some(flow) = &step.flow {
             self.flow(pipe, flow, &step.lookup);
         }
@@ -313,7 +321,13 @@ impl Coverage {
                 Some(EntryMatch::Prefix { .. }) => self.meet("match:prefix"),
                 Some(EntryMatch::Any) if field.actual.is_none() => self.meet("match:any:absent"),
                 Some(EntryMatch::Any) => self.meet("match:any"),
-                Some(EntryMatch::Target(_) | EntryMatch::Flow(_) | EntryMatch::Default) | None => {}
+                Some(
+                    EntryMatch::Target(_)
+                    | EntryMatch::Member { .. }
+                    | EntryMatch::Flow(_)
+                    | EntryMatch::Default,
+                )
+                | None => {}
             }
         }
     }

@@ -5,8 +5,8 @@ use super::pools::{flow_key, value};
 use super::programs::forward;
 use crate::change::EntryKey;
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Forward, GroupId, Learn, MeterId, Origin, Pipe, PipeKind,
-    Program, SharedUse,
+    CounterId, Criterion, Entry, EntryMatch, Forward, GroupChoice, GroupId, Learn, MeterId, Origin, Pipe,
+    PipeKind, Program, SharedUse,
 };
 use packet::Field;
 
@@ -40,17 +40,33 @@ pub(super) fn entries(
     list
 }
 
+/// Returns the groups that a pipe may pick from.
+fn groups(program: &Program, choice: GroupChoice) -> Vec<GroupId> {
+    match choice {
+        GroupChoice::One(group) => vec![group],
+        GroupChoice::ByMeta(_) => {
+            let all = (0..).map(GroupId).zip(&program.groups);
+            all.filter(|(_, group)| group.number.is_some()).map(|(id, _)| id).collect()
+        }
+    }
+}
+
 /// Generates a key for each target, sometimes for all but one, and for the default of new flows.
 fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
-    let mut rows = |group: GroupId| {
-        let targets = program.groups[group.index()].targets.len() as u16;
-        let without = if random.percent(12) { random.below(usize::from(targets)) as u16 } else { targets };
-        (0..targets).filter(|target| *target != without).map(EntryMatch::Target).collect()
+    let mut rows = |choice: GroupChoice| {
+        let mut all = Vec::new();
+        for group in groups(program, choice) {
+            let targets = program.groups[group.index()].targets.len() as u16;
+            let without =
+                if random.percent(12) { random.below(usize::from(targets)) as u16 } else { targets };
+            all.extend((0..targets).filter(|at| *at != without).map(|target| choice.key(group, target)));
+        }
+        all
     };
     match pipe.kind {
         PipeKind::Hash { group, .. } => rows(group),
-        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), reverse, .. } => {
-            let mut all: Vec<EntryMatch> = rows(group);
+        PipeKind::Flow { learn: Learn::Pin(choice) | Learn::Follow(choice), reverse, .. } => {
+            let mut all: Vec<EntryMatch> = rows(choice);
             all.extend(reverse.then_some(EntryMatch::Default));
             all
         }
@@ -90,13 +106,14 @@ fn own_meter(random: &mut Random, program: &Program) -> MeterId {
 }
 
 fn keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
-    let target = |random: &mut Random, group: GroupId| {
-        EntryMatch::Target(random.below(program.groups[group.index()].targets.len()) as u16)
+    let target = |random: &mut Random, choice: GroupChoice| {
+        let group = random.pick(&groups(program, choice));
+        choice.key(group, random.below(program.groups[group.index()].targets.len()) as u16)
     };
     match pipe.kind {
         PipeKind::Hash { group, .. } => vec![target(random, group)],
-        PipeKind::Flow { learn: Learn::Pin(group) | Learn::Follow(group), .. } if random.percent(40) => {
-            vec![target(random, group)]
+        PipeKind::Flow { learn: Learn::Pin(choice) | Learn::Follow(choice), .. } if random.percent(40) => {
+            vec![target(random, choice)]
         }
         PipeKind::Flow { .. } => vec![EntryMatch::Flow(flow_key(random))],
         _ => pipe.matches.iter().filter_map(|one| key(random, one.field, one.criterion)).collect(),

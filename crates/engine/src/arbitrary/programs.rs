@@ -5,9 +5,9 @@ use super::actions::{Flows, template};
 use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
-    AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupId, HashInput, Learn, Match,
-    MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe, PipeId,
-    PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
+    AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput, Learn,
+    Match, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe,
+    PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
 
@@ -94,7 +94,9 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     };
     let targets = (0..random.between(1, 4)).map(|number| target(number, random)).collect();
     let seed = random.percent(40).then(|| random.bits());
-    Group { name: format!("group{at}"), fill, size, seed, targets, origin: Origin(200 + at as u32) }
+    // A value that metadata often has; 0 is what it starts with.
+    let number = random.percent(70).then_some(at as u16 + 1);
+    Group { name: format!("group{at}"), number, fill, size, seed, targets, origin: Origin(200 + at as u32) }
 }
 
 /// A forward that a pipe may use: the next pipes, ports, groups that lead onward, and so on.
@@ -175,22 +177,37 @@ impl Maker {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
         let group = (!self.program.groups.is_empty())
             .then(|| GroupId(random.below(self.program.groups.len()) as u16));
-        match (random.weighted(&[30, 18, 25, 12, 15]), group) {
-            (1, Some(group)) if random.percent(15) => PipeKind::Hash { input: HashInput::Rss, group },
-            (1, Some(group)) if random.percent(30) => {
-                PipeKind::Hash { input: HashInput::Select(source), group }
+        let given = |group: GroupId| self.program.groups[group.index()].fill == Fill::Given;
+        let numbered =
+            (0..).map(GroupId).zip(&self.program.groups).filter(|(_, group)| group.number.is_some());
+        let numbered: Vec<GroupId> = numbered.map(|(id, _)| id).collect();
+        let choice = |random: &mut Random, group: GroupId, flow: bool| {
+            let unable = numbered.is_empty() || flow && numbered.iter().any(|group| given(*group));
+            match !unable && random.percent(30) {
+                true => GroupChoice::ByMeta(random.pick(&[0, 0, 3, 1, 2])),
+                false => GroupChoice::One(group),
             }
-            (1, Some(group)) if random.percent(35) => PipeKind::Hash { input: HashInput::RoundRobin, group },
+        };
+        match (random.weighted(&[30, 18, 25, 12, 15]), group) {
+            (1, Some(group)) if random.percent(15) => {
+                PipeKind::Hash { input: HashInput::Rss, group: choice(random, group, false) }
+            }
+            (1, Some(group)) if random.percent(30) => {
+                PipeKind::Hash { input: HashInput::Select(source), group: choice(random, group, false) }
+            }
+            (1, Some(group)) if random.percent(35) => {
+                PipeKind::Hash { input: HashInput::RoundRobin, group: group.into() }
+            }
             (1, Some(group)) => {
                 let one = |random: &mut Random| {
                     let field = read_field(random);
                     (field, mask(random, field))
                 };
                 let fields = (0..random.between(1, 3)).map(|_| one(random)).collect();
-                PipeKind::Hash { input: HashInput::Fields(fields), group }
+                PipeKind::Hash { input: HashInput::Fields(fields), group: choice(random, group, false) }
             }
             (2, group) => {
-                let group = group.filter(|group| self.program.groups[group.index()].fill != Fill::Given);
+                let group = group.filter(|group| !given(*group)).map(|group| choice(random, group, true));
                 let learn = match (random.below(5), group) {
                     (0, _) => Learn::Nothing,
                     (1, Some(group)) | (2, Some(group)) => Learn::Pin(group),

@@ -29,7 +29,7 @@ impl Engine {
             return;
         }
         self.ticked_ms = now_ms;
-        self.walk.groups.iter_mut().for_each(|group| group.settle(MOVES_PER_TICK, now_ns));
+        self.walk.settle(MOVES_PER_TICK, now_ns);
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             pipe.age_flows(rows, now_ms);
@@ -56,7 +56,7 @@ impl Engine {
     /// Ages everything at once.
     pub fn age(&mut self, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
-        self.walk.groups.iter_mut().for_each(|group| group.settle(usize::MAX, now_ns));
+        self.walk.settle(usize::MAX, now_ns);
         self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
             // From where the last breath stopped to the last row, and then from the first.

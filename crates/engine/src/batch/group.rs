@@ -5,11 +5,44 @@
 //! its own.
 
 use crate::buckets::BucketTable;
-use crate::program::{Fill, Forward, Group};
+use crate::program::{Fill, Forward, Group, GroupChoice, GroupId, Pipe, Program, Target};
 use crate::snapshot::BucketReport;
 use std::ops::Range;
 use std::sync::Arc;
 use table::{Buckets, GivenBuckets, NO_TARGET, Patience, seeded};
+
+/// The groups by their numbers, for pipes where metadata chooses the group.
+#[derive(Debug)]
+pub struct GroupNumbers {
+    /// The group of each number, by its position, or [`NO_GROUP`].
+    groups: Vec<u16>,
+}
+
+/// Stands for no group: there are fewer.
+const NO_GROUP: u16 = u16::MAX;
+
+impl GroupNumbers {
+    /// Creates the list for the groups of a program; empty if none of its pipes needs it.
+    pub fn new(program: &Program) -> GroupNumbers {
+        let chosen = |pipe: &Pipe| matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_)));
+        let mut groups = Vec::new();
+        if program.pipes.iter().any(chosen) {
+            for (at, group) in (0..).zip(&program.groups) {
+                let Some(number) = group.number.map(usize::from) else { continue };
+                groups.resize(groups.len().max(number + 1), NO_GROUP);
+                groups[number] = at;
+            }
+        }
+        GroupNumbers { groups }
+    }
+
+    /// Returns the group with this number.
+    #[inline(always)]
+    pub fn group(&self, number: u32) -> Option<GroupId> {
+        let group = *self.groups.get(number as usize)?;
+        (group != NO_GROUP).then_some(GroupId(group))
+    }
+}
 
 /// The buckets of a group.
 #[derive(Debug)]
@@ -89,14 +122,14 @@ impl GroupTable {
         self.held.meet(self.held.buckets().bucket(hash), meeting)
     }
 
-    /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead; `forwards` says
-    /// where each target leads.
-    pub fn flood(&mut self, forwards: &[Forward], now_ns: u64, live: bool) -> u64 {
+    /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead.
+    pub fn flood(&mut self, targets: &[Target], now_ns: u64, live: bool) -> u64 {
         let ports = |has: &dyn Fn(usize) -> bool| {
-            let leads = forwards.iter().enumerate().filter(|(target, _)| has(*target));
+            let leads =
+                targets.iter().enumerate().filter(|(at, _)| has(*at)).map(|(_, target)| target.forward);
             leads.fold(
                 0,
-                |all, (_, forward)| if let Forward::Port(port) = forward { all | 1 << port.0 } else { all },
+                |all, forward| if let Forward::Port(port) = forward { all | 1 << port.0 } else { all },
             )
         };
         match &mut self.held {

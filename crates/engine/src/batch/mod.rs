@@ -40,6 +40,7 @@ pub use outcome::Outcome;
 use packet::{Batch, DropReason, TableHash};
 use std::sync::Arc;
 use succession::{Staging, Succession};
+use swap::GroupNames;
 pub use swap::SwapReport;
 pub use tees::Tees;
 pub(crate) use walk::Walk;
@@ -56,6 +57,8 @@ pub struct Engine {
     program: Program,
     /// The properties that entries added at run time must preserve.
     shape: Shape,
+    /// Its groups by name, for when it takes over from another.
+    group_names: GroupNames,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,
     /// The first FLOW pipe, whose table is prefetched for each batch.
@@ -108,6 +111,7 @@ impl Engine {
         let flows = order.iter().copied().find(|&at| pipes[at].table.flows().is_some());
         let names = program.without_entries();
         let mut engine = Engine {
+            group_names: GroupNames::of(&names.groups),
             program: names,
             shape,
             pipes,
@@ -262,6 +266,7 @@ impl Engine {
                 change.fits_groups(&self.program.groups)?;
                 let declared = &mut self.program.groups[group.index()];
                 declared.set_weight(usize::from(*target), *weight);
+                self.walk.targets[group.index()] = Arc::clone(&declared.targets);
                 let held = &mut self.walk.groups[group.index()];
                 held.publish(&Arc::new(BucketTable::fill(declared, Some(held.slots()))));
                 self.filled += 1;
@@ -270,6 +275,7 @@ impl Engine {
             Change::Publish { group, targets, table } => {
                 change.fits_groups(&self.program.groups)?;
                 self.program.groups[group.index()].targets = Arc::clone(targets);
+                self.walk.targets[group.index()] = Arc::clone(targets);
                 self.walk.groups[group.index()].publish(table);
                 Ok(())
             }

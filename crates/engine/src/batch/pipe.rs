@@ -48,6 +48,7 @@ impl CompiledPipe {
             packets: &walk.packets,
             list,
             groups: &mut walk.groups,
+            numbers: &walk.numbers,
             seed: walk.reading.seed,
             now_ms: walk.now_ms,
             now_ns: walk.now_ns,

@@ -12,12 +12,12 @@
 //! The former engine is returned in the end, because to free it takes too long for a worker. The result is
 //! that of [`Engine::inherit`], which does everything at once.
 
-use super::swap::{Names, enter_again, heirs};
+use super::swap::{Names, date_one, enter_again, heirs, renumber_one, renumbering};
 use super::{Engine, SwapReport};
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::EntryRow;
 use crate::change::EntryKey;
-use crate::pipes::flow::Flows;
+use crate::pipes::flow::{Flows, Renumbering};
 use crate::pipes::table::Table;
 use crate::program::{Entry, PipeId};
 use packet::Field;
@@ -33,6 +33,18 @@ pub(super) struct Staging {
     heirs: Vec<Option<PipeId>>,
     at: usize,
     place: u32,
+    /// Where the decisions of flows lead, by former pipe.
+    numbers: Vec<Option<Renumbering>>,
+    /// The new pipe and the number that are next, of pipes without predecessor.
+    new: usize,
+    number: u32,
+}
+
+impl Staging {
+    fn new(heirs: Vec<Option<PipeId>>) -> Staging {
+        let numbers = heirs.iter().map(|_| None).collect();
+        Staging { heirs, at: 0, place: 0, numbers, new: 0, number: 0 }
+    }
 }
 
 /// A former engine whose counts are being taken over.
@@ -70,17 +82,21 @@ impl Engine {
     /// when nothing is left to do before [`Engine::take_over`].
     pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
         old.still = true;
-        let names = Names::new(&old.program, &self.program, &self.shape);
-        let mut staging =
-            self.staging.take().unwrap_or_else(|| Staging { heirs: heirs(&names), at: 0, place: 0 });
+        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
+        let mut staging = self.staging.take().unwrap_or_else(|| Staging::new(heirs(&names)));
         let mut slice = Slice::new(most);
-        let now_ms = (now_ns / 1_000_000) as u32;
+        let (now_ms, generation) = ((now_ns / 1_000_000) as u32, (old.generation + 1) as u8);
         while staging.at < old.pipes.len() && !slice.is_over() {
             let from = &old.pipes[staging.at];
-            let heir = staging.heirs[staging.at].filter(|_| staging.place < from.places());
-            let Some(id) = heir else {
-                (staging.at, staging.place) = (staging.at + 1, 0);
-                slice.looks -= 1;
+            let heir = staging.heirs[staging.at];
+            let Some(id) = heir.filter(|_| staging.place < from.places()) else {
+                let heir = heir.map(|id| &self.pipes[id.index()]);
+                if heir.is_some_and(|heir| staging.renumber(from, heir, &names, generation)) {
+                    slice.entries -= 1;
+                } else {
+                    (staging.at, staging.place) = (staging.at + 1, 0);
+                    slice.looks -= 1;
+                }
                 continue;
             };
             let place = staging.place;
@@ -91,7 +107,14 @@ impl Engine {
                 stage_one((id, &mut self.pipes), from, place, &names, now_ms);
             }
         }
-        let done = staging.at == old.pipes.len();
+        let mut done = staging.at == old.pipes.len();
+        while done && staging.new < self.pipes.len() {
+            done = !slice.is_over();
+            if done {
+                slice.entries -= 1;
+                staging.date(&mut self.pipes, generation);
+            }
+        }
         self.staging = Some(staging);
         done
     }
@@ -100,23 +123,24 @@ impl Engine {
     /// been created with the same secret.
     pub fn take_over(&mut self, mut old: Box<Engine>, now_ns: u64) {
         let now_ms = (now_ns / 1_000_000) as u32;
-        let staged = self.staging.take().map(|staging| staging.heirs);
+        let staged = self.staging.take();
         self.steering = old.steering;
         self.inherit_shared(&old);
         self.inherit_buckets(&old);
         self.inherit_flow_records(&mut old);
-        let Engine { program, pipes, shape, leaving, .. } = self;
+        let generation = self.generation as u8;
+        let Engine { program, pipes, shape, group_names, leaving, .. } = self;
         let former = &mut *old;
-        let names = Names::new(&former.program, program, shape);
-        let heirs = staged.unwrap_or_else(|| heirs(&names));
+        let names = Names::new(&former.program, program, (shape, group_names));
+        let Staging { heirs, mut numbers, .. } = staged.unwrap_or_else(|| Staging::new(heirs(&names)));
         let (mut lost_at_once, mut report) = (Vec::new(), SwapReport::default());
-        for (from, heir) in former.pipes.iter_mut().zip(&heirs) {
+        for ((from, heir), now) in former.pipes.iter_mut().zip(&heirs).zip(&mut numbers) {
             lost_at_once.push(match heir {
                 Some(id) => {
                     let heir = &mut pipes[id.index()];
                     (heir.hits, heir.misses) = (from.hits, from.misses);
-                    let target = |target| names.target(&from.shape, target);
-                    let lost = heir.table.inherit(&mut from.table, &target, now_ms);
+                    let now = now.take().or_else(|| renumbering(from, heir, &names, generation));
+                    let lost = heir.table.inherit(&mut from.table, now, now_ms);
                     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
                     heir.settling = Some(HashMap::new());
                     (0, lost)
@@ -144,7 +168,7 @@ impl Engine {
         let mut slice = Slice::new(most);
         let Succession { old, heirs, lost_at_once, at, place, lost, report } = &mut *succession;
         let old: &Engine = old;
-        let names = Names::new(&old.program, &self.program, &self.shape);
+        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
         while *at < old.pipes.len() && !slice.is_over() {
             let from = &old.pipes[*at];
             slice.looks -= 1;
@@ -181,7 +205,7 @@ impl Engine {
         let Some(at) = succession.heirs.iter().position(|heir| *heir == Some(PipeId(pipe as u16))) else {
             return;
         };
-        let names = Names::new(&succession.old.program, &self.program, &self.shape);
+        let names = Names::new(&succession.old.program, &self.program, (&self.shape, &self.group_names));
         let from = &succession.old.pipes[at];
         let start = if at == succession.at { succession.place } else { 0 };
         let rest = (start..from.places()).filter_map(|place| {
@@ -193,6 +217,32 @@ impl Engine {
         let rest: HashMap<EntryKey, EntryRow> = rest.filter(|(key, _)| !changed.contains_key(key)).collect();
         for (entry, row) in entries {
             rest.get(&EntryKey::of(entry)).into_iter().for_each(|from| row.add(from));
+        }
+    }
+}
+
+impl Staging {
+    /// Finds out where one decision of the flows of the pipe that is next leads. Returns false if nothing was
+    /// left to do.
+    fn renumber(
+        &mut self,
+        from: &CompiledPipe,
+        heir: &CompiledPipe,
+        names: &Names<'_>,
+        generation: u8,
+    ) -> bool {
+        let (Some(new), Some(old)) = (heir.table.flows(), from.table.flows()) else { return false };
+        let now = self.numbers[self.at].get_or_insert_with(|| new.renumbering(old));
+        renumber_one(from, heir, now, names, generation)
+    }
+
+    /// Sets the generation for one decision of the flows of pipes without predecessor.
+    fn date(&mut self, pipes: &mut [CompiledPipe], generation: u8) {
+        let inherits = self.heirs.contains(&Some(PipeId(self.new as u16)));
+        if !inherits && date_one(&mut pipes[self.new], self.number, generation) {
+            self.number += 1;
+        } else {
+            (self.new, self.number) = (self.new + 1, 0);
         }
     }
 }

@@ -10,10 +10,10 @@ use crate::batch::rows::EntryRow;
 use crate::batch::{Engine, uses};
 use crate::change::EntryKey;
 use crate::check::Shape;
-use crate::pipes::flow::Flows;
+use crate::pipes::flow::{Flows, Renumbering};
 use crate::program::{
-    CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Match, MeterId, Operation, Pipe, PipeId, PortId,
-    Program, Target,
+    CounterId, Criterion, Entry, EntryMatch, Forward, Group, GroupId, Match, MeterId, Operation, Pipe,
+    PipeId, PortId, Program, Target,
 };
 use packet::Field;
 use std::collections::HashMap;
@@ -38,13 +38,17 @@ impl Engine {
         self.inherit_shared(old);
         self.inherit_buckets(old);
         self.inherit_flow_records(old);
-        let Engine { program, pipes, shape, leaving, .. } = self;
-        let names = Names { old: &old.program, new: program, shape };
+        let generation = self.generation as u8;
+        let Engine { program, pipes, shape, group_names, leaving, .. } = self;
+        let names = Names::new(&old.program, program, (shape, group_names));
+        let mut met = vec![false; pipes.len()];
         for from in &mut old.pipes {
             let lost = match pipes.iter().position(|pipe| names.same_shape(&from.shape, &pipe.shape)) {
                 Some(heir) => {
                     let id = PipeId(heir as u16);
-                    inherit_pipe((id, pipes), from, &names, &mut report, (now_ns / 1_000_000) as u32)
+                    met[heir] = true;
+                    let times = (generation, (now_ns / 1_000_000) as u32);
+                    inherit_pipe((id, pipes), from, &names, &mut report, times)
                 }
                 None => (from.table.len(), from.table.flows().map_or(0, Flows::live)),
             };
@@ -52,6 +56,9 @@ impl Engine {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
             leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
+        }
+        for pipe in pipes.iter_mut().zip(met).filter_map(|(pipe, met)| (!met).then_some(pipe)) {
+            (0..).take_while(|&number| date_one(pipe, number, generation)).for_each(drop);
         }
         self.steering = old.steering;
         // Entries of the run time may open ways.
@@ -89,10 +96,9 @@ impl Engine {
     /// Takes over given buckets. Others were filled elsewhere ([`crate::buckets::GroupTables::succeed`]).
     pub(super) fn inherit_buckets(&mut self, old: &Engine) {
         let mut groups = Places::of(&old.program.groups, |group| &group.name);
-        for (at, group) in self.program.groups.iter().enumerate() {
-            if group.fill != Fill::Given {
-                continue;
-            }
+        for &at in &self.walk.given {
+            let at = usize::from(at);
+            let group = &self.program.groups[at];
             let Some(from) = groups.find(&group.name, at) else { continue };
             let before = &old.program.groups[from];
             if before.size != group.size {
@@ -134,6 +140,22 @@ impl<'a, T> Places<'a, T> {
     }
 }
 
+/// Returns the position of what is wanted, looked for from `start` in both directions: targets that others
+/// were put in front of have moved by as many places, so most are found in as many steps.
+fn nearest<T>(all: &[T], start: usize, wanted: impl Fn(&T) -> bool) -> Option<usize> {
+    let start = start.min(all.len());
+    let (before, after) = all.split_at(start);
+    let (mut before, mut after) = (before.iter().rev().enumerate(), after.iter().enumerate());
+    loop {
+        match (after.next(), before.next()) {
+            (None, None) => return None,
+            (Some((at, one)), _) if wanted(one) => return Some(start + at),
+            (_, Some((at, one))) if wanted(one) => return Some(start - 1 - at),
+            _ => {}
+        }
+    }
+}
+
 /// Returns the pipe of the new program that has the name and the shape of each old one.
 pub(super) fn heirs(names: &Names<'_>) -> Vec<Option<PipeId>> {
     let mut pipes = Places::of(&names.new.pipes, |pipe| &pipe.name);
@@ -149,7 +171,7 @@ fn inherit_pipe(
     from: &mut CompiledPipe,
     names: &Names<'_>,
     report: &mut SwapReport,
-    now_ms: u32,
+    (generation, now_ms): (u8, u32),
 ) -> (usize, usize) {
     let at = id.index();
     (pipes[at].hits, pipes[at].misses) = (from.hits, from.misses);
@@ -166,10 +188,46 @@ fn inherit_pipe(
             lost += 1;
         }
     }
+    let now = renumbering(from, &pipes[at], names, generation);
     let heir = &mut pipes[at];
-    let flows_lost = heir.table.inherit(&mut from.table, &|target| names.target(&from.shape, target), now_ms);
+    let flows_lost = heir.table.inherit(&mut from.table, now, now_ms);
     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
     (lost, flows_lost)
+}
+
+/// Finds out where the decisions of a pipe's flows lead in its heir.
+pub(super) fn renumbering(
+    from: &CompiledPipe,
+    heir: &CompiledPipe,
+    names: &Names<'_>,
+    generation: u8,
+) -> Option<Renumbering> {
+    let mut now = heir.table.flows()?.renumbering(from.table.flows()?);
+    while renumber_one(from, heir, &mut now, names, generation) {}
+    Some(now)
+}
+
+/// Finds out where one decision of a pipe's flows leads in its heir. Returns false if nothing was left to do.
+pub(super) fn renumber_one(
+    from: &CompiledPipe,
+    heir: &CompiledPipe,
+    now: &mut Renumbering,
+    names: &Names<'_>,
+    generation: u8,
+) -> bool {
+    let row_now = |row: u32| {
+        let key = from.slab.key(row)?;
+        let matches = names.matches(&key.matches, &from.shape)?;
+        heir.table.find(&EntryKey { matches, ..key })
+    };
+    let (Some(new), Some(old)) = (heir.table.flows(), from.table.flows()) else { return false };
+    new.renumber(old, now, generation, row_now)
+}
+
+/// Sets the generation for one decision of the flows of a pipe without predecessor. Returns false if there is
+/// none with this number.
+pub(super) fn date_one(pipe: &mut CompiledPipe, number: u32, generation: u8) -> bool {
+    pipe.table.flows_mut().is_some_and(|flows| flows.date(number, generation))
 }
 
 /// Inserts a run-time entry with its counts. Returns false if that is impossible.
@@ -187,9 +245,9 @@ pub(super) fn enter_again(
     admitted && heir.enter(&entry, now_ms).is_ok() && heir.inherit(&key, row)
 }
 
-/// Returns the name of the group whose targets a pipe has entries for.
+/// Returns the name of the group whose targets a pipe has entries for, if it is always the same.
 fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
-    Some(&program.groups[pipe.kind.group()?.index()].name)
+    Some(&program.groups[pipe.kind.group()?.one()?.index()].name)
 }
 
 /// Two programs, matched by name.
@@ -198,11 +256,37 @@ pub(super) struct Names<'a> {
     new: &'a Program,
     /// The shape of the new program, which entries must not break.
     shape: &'a Shape,
+    group_names: &'a GroupNames,
+}
+
+/// The groups of a program in the order of their names. A worker finds a group by name in few steps, and
+/// makes no list for that: there may be thousands of groups.
+#[derive(Debug)]
+pub(super) struct GroupNames {
+    sorted: Vec<GroupId>,
+}
+
+impl GroupNames {
+    /// Sorts the groups.
+    pub fn of(groups: &[Group]) -> GroupNames {
+        let mut sorted: Vec<GroupId> = (0..groups.len()).map(|at| GroupId(at as u16)).collect();
+        sorted.sort_by_key(|id| &groups[id.index()].name);
+        GroupNames { sorted }
+    }
+
+    fn find(&self, groups: &[Group], name: &str) -> Option<GroupId> {
+        let at = self.sorted.binary_search_by_key(&name, |id| &groups[id.index()].name);
+        at.ok().map(|at| self.sorted[at])
+    }
 }
 
 impl<'a> Names<'a> {
-    pub fn new(old: &'a Program, new: &'a Program, shape: &'a Shape) -> Names<'a> {
-        Names { old, new, shape }
+    pub fn new(
+        old: &'a Program,
+        new: &'a Program,
+        (shape, group_names): (&'a Shape, &'a GroupNames),
+    ) -> Names<'a> {
+        Names { old, new, shape, group_names }
     }
 
     /// Returns true if an entry of `old` means the same in `new`: equal name, type, match fields, masks and
@@ -245,7 +329,13 @@ impl<'a> Names<'a> {
     pub fn matches(&self, matches: &[EntryMatch], shape: &Pipe) -> Option<Vec<EntryMatch>> {
         let mut fields = shape.varying();
         let renumber = |one: &EntryMatch| match (*one, fields.next()) {
-            (EntryMatch::Target(target), _) => self.target(shape, target).map(EntryMatch::Target),
+            (EntryMatch::Target(target), _) => {
+                let group = shape.kind.group()?.one()?;
+                self.target(group, target).map(|(_, target)| EntryMatch::Target(target))
+            }
+            (EntryMatch::Member { group, target }, _) => {
+                self.target(group, target).map(|(group, target)| EntryMatch::Member { group, target })
+            }
             (other, Some(of)) if of.field == Field::InputPort => self.port_match(other, of.criterion),
             (other, _) => Some(other),
         };
@@ -292,20 +382,29 @@ impl<'a> Names<'a> {
         Some(entry)
     }
 
-    pub fn target(&self, shape: &Pipe, target: u16) -> Option<u16> {
-        let group = shape.kind.group()?;
-        let old = &self.old.groups[group.index()];
-        let new = &self.new.groups[self.new.group_named(&old.name)?.index()];
+    /// Returns the present numbers of an old target and its group.
+    pub fn target(&self, group: GroupId, target: u16) -> Option<(GroupId, u16)> {
+        let old = self.old.groups.get(group.index())?;
         let name = &old.targets.get(usize::from(target))?.name;
-        new.targets.iter().position(|one| one.name == *name).map(|at| at as u16)
+        let group = self.group(group)?;
+        let new = &self.new.groups[group.index()].targets;
+        nearest(new, usize::from(target), |one| one.name == *name).map(|at| (group, at as u16))
+    }
+
+    fn group(&self, old: GroupId) -> Option<GroupId> {
+        let name = &self.old.groups.get(old.index())?.name;
+        if self.new.groups.get(old.index()).is_some_and(|one| one.name == *name) {
+            return Some(old);
+        }
+        self.group_names.find(&self.new.groups, name)
     }
 
     fn forward(&self, forward: Forward) -> Option<Forward> {
         Some(match forward {
             Forward::Port(id) => Forward::Port(self.port(id)?),
             Forward::Pipe(id) => Forward::Pipe(self.pipe(id)?),
-            Forward::Group(id) => Forward::Group(self.new.group_named(&self.old.groups[id.index()].name)?),
-            Forward::Flood(id) => Forward::Flood(self.new.group_named(&self.old.groups[id.index()].name)?),
+            Forward::Group(id) => Forward::Group(self.group(id)?),
+            Forward::Flood(id) => Forward::Flood(self.group(id)?),
             Forward::App(id) => {
                 let at = self.new.apps.iter().position(|app| *app == self.old.apps[id.index()])?;
                 Forward::App(crate::program::AppId(at as u16))

@@ -1,13 +1,14 @@
 //! State shared by the pipes while a batch passes through them, and how a list leaves a pipe.
 
 use super::compile::{self, CompileError};
-use super::group::{GroupTable, Meeting};
+use super::group::{GroupNumbers, GroupTable, Meeting};
 use super::outcome::Outcome;
 use super::packets::{Packets, Reading};
 use crate::buckets::GroupTables;
-use crate::program::{Forward, Group, GroupId, PortId, Program};
+use crate::program::{Fill, Forward, GroupId, PortId, Program, Target};
 use crate::snapshot::Count;
 use packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
+use std::sync::Arc;
 use table::Meter;
 
 /// State shared by the pipes while a batch passes through them.
@@ -16,8 +17,11 @@ pub(crate) struct Walk {
     pub packets: Box<Packets>,
     pub reading: Reading,
     pub groups: Vec<GroupTable>,
-    /// The forward of each target, by group.
-    pub targets: Vec<Vec<Forward>>,
+    pub numbers: GroupNumbers,
+    /// The groups whose buckets are given, by position: of thousands of groups, these have moves.
+    pub given: Vec<u16>,
+    /// The targets of each group.
+    pub targets: Vec<Arc<[Target]>>,
     pub counters: Vec<Count>,
     pub meters: Vec<Meter>,
     /// Packets waiting for each pipe.
@@ -30,6 +34,12 @@ pub(crate) struct Walk {
 }
 
 impl Walk {
+    /// Looks at up to `most` pending moves of each group, and carries out those that are due.
+    pub fn settle(&mut self, most: usize, now_ns: u64) {
+        let Walk { given, groups, .. } = self;
+        given.iter().for_each(|&at| groups[usize::from(at)].settle(most, now_ns));
+    }
+
     pub(super) fn new(
         program: &Program,
         hash: TableHash,
@@ -37,7 +47,6 @@ impl Walk {
     ) -> Result<Walk, CompileError> {
         let meters: Result<Vec<Meter>, CompileError> =
             program.meters.iter().map(|meter| compile::meter(&meter.name, &meter.config)).collect();
-        let forwards = |group: &Group| group.targets.iter().map(|target| target.forward).collect();
         let reading = Reading {
             depth: program.depth(),
             tunnels: program.tunnels,
@@ -57,7 +66,13 @@ impl Walk {
                 .zip(&program.groups)
                 .map(|(id, group)| GroupTable::new(group, tables.table(id)))
                 .collect(),
-            targets: program.groups.iter().map(forwards).collect(),
+            numbers: GroupNumbers::new(program),
+            given: (0..)
+                .zip(&program.groups)
+                .filter(|(_, one)| one.fill == Fill::Given)
+                .map(|(at, _)| at)
+                .collect(),
+            targets: program.groups.iter().map(|group| Arc::clone(&group.targets)).collect(),
             counters: vec![Count::default(); program.counters.len()],
             meters: meters?,
             lists: vec![0; program.pipes.len()],
@@ -125,9 +140,9 @@ impl Walk {
         for slot in Bits(list) {
             let meeting = Meeting { bytes: batch.frame(slot).len(), now_ns: self.now_ns, live: self.live };
             let target = self.groups[group].meet(self.packets.outer.select[slot], meeting);
-            match self.targets[group].get(usize::from(target)) {
+            match self.targets[group].get(usize::from(target)).map(|target| target.forward) {
                 None | Some(Forward::Group(_)) => self.outcome.drop(slot, DropReason::NoTarget),
-                Some(&forward) => self.forward(batch, forward, 1 << slot, reason),
+                Some(forward) => self.forward(batch, forward, 1 << slot, reason),
             }
         }
     }

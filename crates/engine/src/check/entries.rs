@@ -95,6 +95,7 @@ pub(crate) fn found(given: EntryMatch) -> &'static str {
         EntryMatch::Range { .. } => "a range",
         EntryMatch::Any => "`any`",
         EntryMatch::Target(_) => "a target",
+        EntryMatch::Member { .. } => "a target of a group",
         EntryMatch::Flow(_) => "a flow",
         EntryMatch::Default => "`default`",
     }

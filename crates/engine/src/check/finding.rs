@@ -122,6 +122,23 @@ pub enum FindingKind {
     TargetWithoutEntry { pipe: String, target: String, group: String },
     #[error("`learn: default` needs the entry that new flows get: one with `match: default`")]
     NoDefaultEntry,
+    #[error("metadata chooses a group by its number, and no group has one: add `number: 1` to it")]
+    NoNumberedGroup,
+    #[error("group `{group}` has no `number`, so metadata cannot choose it")]
+    Unnumbered { group: String },
+    #[error(
+        "group `{group}` has a number, but no pipe has entries for its targets: what chooses it is dropped \
+         (no_target)"
+    )]
+    NumberWithoutEntries { group: String },
+    #[error("a group's number is from 1 to 65535, because metadata starts as 0: not {number}")]
+    GroupNumber { number: u16 },
+    #[error("groups `{first}` and `{group}` have the same number, {number}")]
+    GroupNumberTwice { number: u16, first: String, group: String },
+    #[error("`round_robin` takes the buckets of one group in turn: metadata cannot choose it")]
+    TurnsOfSeveral,
+    #[error("the groups have {count} buckets in all, the limit is {max}: give them smaller sizes")]
+    TooManyBuckets { count: u64, max: u64 },
     #[error("group `{group}` has no targets")]
     GroupEmpty { group: String },
     #[error("all targets of group `{group}` have weight 0: it drops every packet (no_target)")]
@@ -200,6 +217,7 @@ impl FindingKind {
             | FindingKind::NeverHits { .. }
             | FindingKind::Shadowed { .. }
             | FindingKind::TargetWithoutEntry { .. }
+            | FindingKind::NumberWithoutEntries { .. }
             | FindingKind::GroupDead { .. }
             | FindingKind::FloodNowhere { .. }
             | FindingKind::Unused { .. } => Severity::Warning,

@@ -2,14 +2,25 @@
 
 use super::finding::{Finding, FindingKind};
 use super::pipes::{dangling, meters_of, too_large};
-use super::{MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
-use crate::program::{Fill, Forward, Group, MeterConfig, MeterSecond, Origin, Pipe, Program, SharedUse};
+use super::{BUCKETS_MAX, MAGLEV_MAX, WANTS_MAX, WEIGHT_MAX};
+use crate::pipes::targets;
+use crate::program::{
+    EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, MeterConfig, MeterSecond, Origin, Pipe, Program,
+    SharedUse,
+};
 use std::collections::{HashMap, HashSet};
 
 pub(super) fn check(program: &Program, findings: &mut Vec<Finding>) {
     names(program, findings);
     for group in &program.groups {
         self::group(program, group, findings);
+    }
+    numbers(program, findings);
+    without_entries(program, findings);
+    let count = program.groups.iter().map(|group| u64::from(group.size)).sum();
+    if count > BUCKETS_MAX {
+        let kind = FindingKind::TooManyBuckets { count, max: BUCKETS_MAX };
+        findings.push(Finding::new(Origin::default(), kind));
     }
     for meter in &program.meters {
         let kinds = rates(&meter.config);
@@ -66,6 +77,49 @@ fn group(program: &Program, group: &Group, findings: &mut Vec<Finding>) {
         let kind = found.map(|found| FindingKind::TargetForward { found });
         let kind = kind.or_else(|| dangling(program, target.forward));
         findings.extend(kind.map(|kind| Finding::new(target.origin, kind)));
+    }
+}
+
+/// Finds numbers that choose no group, or two.
+fn numbers(program: &Program, findings: &mut Vec<Finding>) {
+    let mut seen: HashMap<u16, &str> = HashMap::new();
+    for group in &program.groups {
+        let Some(number) = group.number else { continue };
+        if number == 0 {
+            findings.push(Finding::new(group.origin, FindingKind::GroupNumber { number }));
+        }
+        if let Some(first) = seen.insert(number, &group.name) {
+            let (first, group_name) = (first.to_string(), group.name.clone());
+            let kind = FindingKind::GroupNumberTwice { number, first, group: group_name };
+            findings.push(Finding::new(group.origin, kind));
+        }
+    }
+}
+
+/// Finds groups that metadata can choose in vain: no pipe has entries for them, although every pipe where
+/// metadata chooses has some.
+fn without_entries(program: &Program, findings: &mut Vec<Finding>) {
+    let by_meta = |pipe: &&Pipe| matches!(pipe.kind.group(), Some(GroupChoice::ByMeta(_)));
+    let mut there = vec![false; program.groups.len()];
+    for pipe in program.pipes.iter().filter(by_meta) {
+        let mut entries = pipe.entries.cursor();
+        let mut members = 0;
+        while let Some(entry) = entries.next() {
+            let [EntryMatch::Member { group, .. }] = entry.matches[..] else { continue };
+            members += 1;
+            there.get_mut(group.index()).into_iter().for_each(|there| *there = true);
+        }
+        if members == 0 {
+            return;
+        }
+    }
+    if !program.pipes.iter().any(|pipe| by_meta(&pipe)) {
+        return;
+    }
+    let lonely = |(group, there): &(&Group, bool)| group.number.is_some() && !there;
+    for (group, _) in program.groups.iter().zip(there).filter(lonely) {
+        let kind = FindingKind::NumberWithoutEntries { group: group.name.clone() };
+        findings.push(Finding::new(group.origin, kind));
     }
 }
 
@@ -188,7 +242,9 @@ fn used_counters(program: &Program) -> HashSet<usize> {
 fn used_groups(program: &Program) -> HashSet<usize> {
     let mut used = HashSet::new();
     for pipe in &program.pipes {
-        used.extend(pipe.kind.group().map(|group| group.index()));
+        let choice = pipe.kind.group();
+        let groups = choice.into_iter().flat_map(|choice| targets::groups(program, choice));
+        used.extend(groups.map(GroupId::index));
         let own = pipe.entries.with_forward().filter_map(|entry| entry.forward);
         let forwards = own.chain([pipe.forward, pipe.miss]);
         used.extend(forwards.filter_map(|forward| match forward {

@@ -6,7 +6,8 @@ use super::finding::{Finding, FindingKind, Severity};
 use super::uses::Uses;
 use crate::change::ChangeError;
 use crate::program::{
-    Criterion, Entry, Forward, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program, SharedUse, Template,
+    Criterion, Entry, Forward, GroupChoice, GroupId, Operation, Origin, Pipe, PipeId, PortId, Program,
+    SharedUse, Template,
 };
 use packet::Field;
 use std::collections::BTreeSet;
@@ -401,6 +402,7 @@ fn reads(pipe: &Pipe) -> Vec<(Field, Facts, Origin)> {
     let mut list: Vec<_> =
         pipe.matches.iter().filter(|one| criterion(one)).map(|one| (one.field, 0, one.origin)).collect();
     list.extend(pipe.kind.hashed().iter().map(|(field, _)| (*field, 0, pipe.origin)));
+    list.extend(pipe.kind.group().and_then(GroupChoice::field).map(|field| (field, 0, pipe.origin)));
     for template in &pipe.templates {
         let mut known = metered(pipe);
         for operation in &template.operations {

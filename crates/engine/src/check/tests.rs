@@ -63,6 +63,11 @@ fn only(pipe: Pipe) -> Program {
     program(vec![pipe.forward(PortId(1))])
 }
 
+/// A HASH pipe whose group metadata chooses.
+fn chosen() -> Pipe {
+    Pipe::hash("a", HashInput::Select(KeySource::Outer), GroupChoice::ByMeta(0))
+}
+
 fn with_group(group: Group) -> Program {
     Program { groups: vec![group], ..changed(|pipe| pipe.forward = Forward::Group(GroupId(0))) }
 }
@@ -228,8 +233,58 @@ finds!(a_given_size_that_is_no_power_of_two: with_group(group(Fill::Given, 3, &[
     => FindingKind::GivenSize { size: 3, .. });
 finds!(flows_learnt_from_given_buckets: Program {
     groups: vec![group(Fill::Given, 8, &[1])],
-    ..only(Pipe::flow("a", Learn::Follow(GroupId(0))).entry(EntryMatch::Target(0)))
+    ..only(Pipe::flow("a", Learn::Follow(GroupId(0).into())).entry(EntryMatch::Target(0)))
 } => FindingKind::LearnGiven { group } if group == "g");
+finds!(metadata_that_chooses_among_no_groups: Program {
+    groups: vec![group(Fill::Wants, 8, &[1])],
+    ..only(chosen())
+} => FindingKind::NoNumberedGroup);
+finds!(an_entry_for_a_group_without_a_number: Program {
+    groups: vec![
+        group(Fill::Wants, 8, &[1]),
+        Group { name: "h".into(), ..group(Fill::Wants, 8, &[1]).number(1) },
+    ],
+    ..only(chosen().entry(EntryMatch::Member { group: GroupId(0), target: 0 }))
+} => FindingKind::Unnumbered { group } if group == "g");
+finds!(an_entry_without_its_group: Program {
+    groups: vec![group(Fill::Wants, 8, &[1]).number(1)],
+    ..only(chosen().entry(EntryMatch::Target(0)))
+} => FindingKind::MatchKind { found: "a target", .. });
+finds!(the_number_0: with_group(group(Fill::Wants, 8, &[1]).number(0))
+    => FindingKind::GroupNumber { number: 0 });
+finds!(a_number_twice: Program {
+    groups: vec![
+        group(Fill::Wants, 8, &[1]).number(3),
+        Group { name: "h".into(), ..group(Fill::Wants, 8, &[1]).number(3) },
+    ],
+    ..changed(|pipe| pipe.forward = Forward::Group(GroupId(0)))
+} => FindingKind::GroupNumberTwice { number: 3, first, group } if first == "g" && group == "h");
+finds!(turns_of_several_groups: Program {
+    groups: vec![group(Fill::Wants, 8, &[1]).number(1)],
+    ..only(Pipe::hash("a", HashInput::RoundRobin, GroupChoice::ByMeta(1)))
+} => FindingKind::TurnsOfSeveral);
+finds!(a_flow_pipe_that_may_learn_from_given_buckets: Program {
+    groups: vec![group(Fill::Given, 8, &[1]).number(1)],
+    ..only(Pipe::flow("a", Learn::Pin(GroupChoice::ByMeta(0))))
+} => FindingKind::LearnGiven { group } if group == "g");
+finds!(a_target_without_an_entry_of_a_group_that_has_one: Program {
+    groups: vec![group(Fill::Wants, 8, &[1, 1]).number(1)],
+    ..only(chosen().entry(EntryMatch::Member { group: GroupId(0), target: 1 }))
+} => FindingKind::TargetWithoutEntry { target, .. } if target == "t0");
+finds!(a_group_with_a_number_and_without_entries: Program {
+    groups: vec![
+        group(Fill::Wants, 8, &[1]).number(1),
+        Group { name: "h".into(), ..group(Fill::Wants, 8, &[1]).number(2) },
+    ],
+    ..only(chosen().entry(EntryMatch::Member { group: GroupId(0), target: 0 }))
+} => FindingKind::NumberWithoutEntries { group } if group == "h");
+finds!(more_buckets_than_memory: Program {
+    groups: {
+        let large = |at| Group { name: format!("g{at}"), ..group(Fill::Wants, 65_536, &[1]) };
+        (0..2100).map(large).collect()
+    },
+    ..changed(|pipe| pipe.forward = Forward::Group(GroupId(0)))
+} => FindingKind::TooManyBuckets { count: 137_625_600, .. });
 finds!(a_copy_for_an_app_that_does_not_exist:
     changed(|pipe| pipe.miss = Forward::Tee { app: AppId(0), next: PipeId(0) })
     => FindingKind::Dangling { what: "app", .. });

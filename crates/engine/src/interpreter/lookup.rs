@@ -5,10 +5,12 @@ use super::fields::{ones, width};
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
 use super::state::{PipeState, Row, Why};
-use super::trace::{Asked, FlowMet, KeyField, Known, Miss, Pick, Rss};
+use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
 use crate::operation::Value;
-use crate::program::{Criterion, EntryMatch, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind};
+use crate::program::{
+    Criterion, EntryMatch, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind,
+};
 use crate::snapshot::FlowDecision;
 use packet::{Field, FlowKey, KeySource, select_hash};
 use std::net::IpAddr;
@@ -94,15 +96,41 @@ impl Interpreter {
         }
     }
 
+    /// Returns the group that a packet picks from, or how its metadata fails to choose one.
+    fn group_for(&self, packet: &Packet, choice: GroupChoice) -> Result<GroupId, Difference> {
+        let field = match choice {
+            GroupChoice::One(group) => return Ok(group),
+            GroupChoice::ByMeta(0) => Field::Meta0,
+            GroupChoice::ByMeta(1) => Field::Meta1,
+            GroupChoice::ByMeta(2) => Field::Meta2,
+            GroupChoice::ByMeta(_) => Field::Meta3,
+        };
+        let value = packet.read(field).unwrap_or_default();
+        let has = |number: Option<u16>| number.is_some_and(|number| u128::from(number) == value);
+        let at = self.program.groups.iter().position(|group| has(group.number));
+        at.map(|at| GroupId(at as u16)).ok_or_else(|| Difference {
+            name: field.to_string(),
+            wanted: "the number of a group".to_string(),
+            actual: Some(value.to_string()),
+            bits: 0,
+        })
+    }
+
     fn by_hash(
         &self,
         id: PipeId,
         packet: &Packet,
         key: Vec<KeyField>,
-        (input, group): (&HashInput, GroupId),
+        (input, choice): (&HashInput, GroupChoice),
         now_ns: u64,
     ) -> Answer {
         let state = &self.pipes[id.index()];
+        let group = match self.group_for(packet, choice) {
+            Ok(group) => group,
+            Err(failed) => {
+                return Answer::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
+            }
+        };
         let hash = match input {
             HashInput::RoundRobin => return self.in_turn(id, key, group, now_ns),
             HashInput::Select(source) => Some(packet.select_hash(*source, self.program.select_seed)),
@@ -121,7 +149,7 @@ impl Interpreter {
             _ => Rss::NotAsked,
         };
         let pick = Pick { rss, ..self.pick(group, hash, now_ns) };
-        let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
+        let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&row_key(choice, group, *target)));
         Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
 
@@ -199,9 +227,25 @@ impl Interpreter {
             answer.effects.push(counted);
             return;
         }
-        if let Some(flow) = flows.flow(id, &key) {
+        let known = flows.flow(id, &key);
+        let group = match learn.group().map(|choice| (choice, self.group_for(packet, choice))) {
+            Some((choice, Ok(group))) => Some((choice, group)),
+            // A flow that is pinned or has an entry of its own asks for no group.
+            Some((_, Err(failed)))
+                if known.as_ref().is_none_or(|flow| flow.decision == FlowDecision::FollowChosen) =>
+            {
+                let decision = known.as_ref().map(|flow| flow.decision);
+                let known = decision.map_or(Known::No, Known::Found);
+                answer.flow = Some(FlowMet { key: Some(key), known });
+                answer.found = Found::Miss(Miss { failed: vec![failed], nearest: None });
+                answer.effects.push(unflowed(Why::NoGroup));
+                return;
+            }
+            _ => None,
+        };
+        if let Some(flow) = known {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::Found(flow.decision) });
-            self.decide(state, &key, flow.decision, answer);
+            self.decide(state, &key, flow.decision, group, answer);
             // A flow of another flow source keeps what nobody here knows: the entry's values are shown.
             answer.kept = match (state.flows.get(&key), &answer.found) {
                 (Some(flow), _) => flow.kept.clone(),
@@ -212,7 +256,7 @@ impl Interpreter {
             answer.effects.push(if hit { counted } else { unflowed(Why::NoTarget) });
             return;
         }
-        self.by_new_flow(id, (packet, key), (learn, counted), flows, answer);
+        self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
     }
 
     /// Looks up a packet whose flow is unknown.
@@ -220,13 +264,13 @@ impl Interpreter {
         &self,
         id: PipeId,
         (packet, key): (&Packet, FlowKey),
-        (learn, counted): (Learn, Effect),
+        (learn, group, counted): (Learn, Option<(GroupChoice, GroupId)>, Effect),
         flows: &dyn FlowSource,
         answer: &mut Answer,
     ) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
-        let Some(decision) = self.decision_for(learn, &key, answer) else {
+        let Some(decision) = self.decision_for(learn, group, &key, answer) else {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
             answer.effects.push(unflowed(match learn {
                 Learn::Nothing => Why::Unknown,
@@ -238,7 +282,7 @@ impl Interpreter {
             }
             return;
         };
-        self.decide(state, &key, decision, answer);
+        self.decide(state, &key, decision, group, answer);
         let Found::Row(row) = answer.found else {
             answer.effects.push(unflowed(Why::NoTarget));
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
@@ -301,36 +345,65 @@ impl Interpreter {
     }
 
     /// Returns what the first packet of a flow would write; `None` if nothing.
-    fn decision_for(&self, learn: Learn, key: &FlowKey, answer: &mut Answer) -> Option<FlowDecision> {
-        match learn {
-            Learn::Nothing => None,
-            Learn::Default => Some(FlowDecision::Default),
-            Learn::Follow(group) => Some(FlowDecision::Follow(group)),
-            Learn::Pin(group) => {
+    fn decision_for(
+        &self,
+        learn: Learn,
+        group: Option<(GroupChoice, GroupId)>,
+        key: &FlowKey,
+        answer: &mut Answer,
+    ) -> Option<FlowDecision> {
+        let by_meta = matches!(group, Some((GroupChoice::ByMeta(_), _)));
+        match (learn, group) {
+            (Learn::Nothing, _) => None,
+            (Learn::Default, _) => Some(FlowDecision::Default),
+            (Learn::Follow(_), _) if by_meta => Some(FlowDecision::FollowChosen),
+            (Learn::Follow(_), group) => group.map(|(_, group)| FlowDecision::Follow(group)),
+            (Learn::Pin(_), group) => {
                 // The check excludes buckets here that move with time.
+                let (_, group) = group?;
                 let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
                 let target = pick.target.as_ref().map(|(target, _)| *target);
                 answer.pick = Some(pick);
-                target.map(FlowDecision::Pinned)
+                let target = target?;
+                Some(match by_meta {
+                    true => FlowDecision::PinnedIn(group, target),
+                    false => FlowDecision::Pinned(target),
+                })
             }
         }
     }
 
-    /// Finds the entry for a flow's decision.
-    fn decide(&self, state: &PipeState, key: &FlowKey, decision: FlowDecision, answer: &mut Answer) {
+    /// Finds the entry for a flow's decision; `group` is the one that the packet picks from.
+    fn decide(
+        &self,
+        state: &PipeState,
+        key: &FlowKey,
+        decision: FlowDecision,
+        group: Option<(GroupChoice, GroupId)>,
+        answer: &mut Answer,
+    ) {
         let wanted = match decision {
             FlowDecision::Default => Some(EntryMatch::Default),
             FlowDecision::Pinned(target) => Some(EntryMatch::Target(target)),
-            FlowDecision::Follow(group) => {
+            FlowDecision::PinnedIn(group, target) => Some(EntryMatch::Member { group, target }),
+            FlowDecision::Follow(_) | FlowDecision::FollowChosen => group.and_then(|(choice, group)| {
                 let pick = self.pick(group, select_hash(self.program.select_seed, &key.0), 0);
-                let target = pick.target.as_ref().map(|(target, _)| EntryMatch::Target(*target));
+                let target = pick.target.as_ref().map(|(target, _)| row_key(choice, group, *target));
                 answer.pick = Some(pick);
                 target
-            }
+            }),
             FlowDecision::Own => Some(EntryMatch::Flow(*key)),
         };
         let row = wanted.and_then(|wanted| state.row_of(&wanted));
         answer.found = row.map_or(Found::NoTarget, Found::Row);
+    }
+}
+
+/// Returns how the entry of a target is named: with its group, if metadata has chosen that.
+fn row_key(choice: GroupChoice, group: GroupId, target: u16) -> EntryMatch {
+    match choice {
+        GroupChoice::One(_) => EntryMatch::Target(target),
+        GroupChoice::ByMeta(_) => EntryMatch::Member { group, target },
     }
 }
 

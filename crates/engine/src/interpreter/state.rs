@@ -109,6 +109,8 @@ pub enum Effect {
 pub enum Why {
     /// It has no flow key.
     NoKey,
+    /// Its metadata chooses no group.
+    NoGroup,
     /// Its flow is unknown, and the pipe learns none.
     Unknown,
     /// There is no target, or no entry for it.
@@ -229,7 +231,8 @@ impl PipeState {
             FlowDecision::Default => wanted == EntryMatch::Default,
             FlowDecision::Pinned(target) => wanted == EntryMatch::Target(target),
             FlowDecision::Own => wanted == EntryMatch::Flow(*key),
-            FlowDecision::Follow(_) => false,
+            FlowDecision::PinnedIn(group, target) => wanted == EntryMatch::Member { group, target },
+            FlowDecision::Follow(_) | FlowDecision::FollowChosen => false,
         });
     }
 
@@ -376,6 +379,7 @@ impl Interpreter {
                     let unflowed = &mut self.pipes[pipe.index()].unflowed;
                     match why {
                         Why::NoKey => unflowed.no_key += 1,
+                        Why::NoGroup => unflowed.no_group += 1,
                         Why::Unknown => unflowed.unknown += 1,
                         Why::NoTarget => unflowed.no_target += 1,
                         Why::Full => unflowed.full += 1,

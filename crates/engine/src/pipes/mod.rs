@@ -10,14 +10,14 @@ pub(crate) mod flow;
 pub(crate) mod hash;
 pub(crate) mod lpm;
 pub(crate) mod table;
-mod targets;
+pub(crate) mod targets;
 
 pub use flow::{Learn, Timeouts};
 pub use hash::HashInput;
 
 use crate::batch::compile::CompileError;
 use crate::check::{Finding, FindingKind, entries};
-use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
+use crate::program::{Entry, GroupChoice, KeyUse, Pipe, Program};
 use packet::{Depth, Field, KeySource, TableHash};
 use table::Table;
 
@@ -30,8 +30,8 @@ pub enum PipeKind {
     Hash {
         /// What is hashed.
         input: HashInput,
-        /// The group whose bucket table is used.
-        group: GroupId,
+        /// The group whose buckets are used.
+        group: GroupChoice,
     },
     /// Exact match on the flow key; entries are written by packets.
     Flow {
@@ -99,9 +99,9 @@ impl PipeKind {
         self.of_type().word
     }
 
-    /// Returns the group whose targets have entries in the pipe.
+    /// Returns which group's targets have entries in the pipe.
     #[must_use]
-    pub fn group(&self) -> Option<GroupId> {
+    pub fn group(&self) -> Option<GroupChoice> {
         match self {
             PipeKind::Hash { group, .. } => Some(*group),
             PipeKind::Flow { learn, .. } => learn.group(),
@@ -183,10 +183,12 @@ impl PipeKind {
     /// Returns what must stay the same for entries to survive a swap; the group is compared by name.
     pub(crate) fn shape(&self) -> PipeKind {
         match self {
-            PipeKind::Hash { input, .. } => PipeKind::Hash { input: input.clone(), group: GroupId(0) },
+            PipeKind::Hash { input, group } => {
+                PipeKind::Hash { input: input.clone(), group: group.unnumbered() }
+            }
             PipeKind::Flow { key, learn, reverse, .. } => PipeKind::Flow {
                 key: *key,
-                learn: learn.of(GroupId(0)),
+                learn: learn.unnumbered(),
                 timeouts: Timeouts::NEVER,
                 first: false,
                 reverse: *reverse,

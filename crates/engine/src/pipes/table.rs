@@ -8,16 +8,16 @@
 
 use super::acl::AclTable;
 use super::basic::BasicTable;
-use super::flow::Flows;
+use super::flow::{Flows, Renumbering};
 use super::hash::HashTable;
 use super::lpm::LpmTable;
 use crate::batch::Outcome;
-use crate::batch::group::GroupTable;
+use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::packets::Packets;
 use crate::batch::rows::{EntryRow, Rows, Slab};
 use crate::change::EntryKey;
 use crate::entry_list::PackedKey;
-use crate::program::Entry;
+use crate::program::{Entry, GroupChoice};
 use packet::{Batch, Bits, DropReason};
 
 /// Stands for no row.
@@ -86,6 +86,7 @@ pub struct Lookup<'a> {
     /// The packets to look up.
     pub list: u64,
     pub groups: &'a mut [GroupTable],
+    pub numbers: &'a GroupNumbers,
     pub seed: u64,
     pub now_ms: u32,
     pub now_ns: u64,
@@ -192,12 +193,14 @@ impl Table {
         each_type!(self, table => table.lookup(look))
     }
 
-    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `target`
-    /// maps an old target number to the new one. Returns how many flows were lost.
-    pub fn inherit(&mut self, old: &mut Table, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
+    /// Takes over, from the table of the pipe's predecessor, state other than entries and counts. `now` says
+    /// where the decisions of flows lead. Returns how many flows were lost.
+    pub fn inherit(&mut self, old: &mut Table, now: Option<Renumbering>, now_ms: u32) -> usize {
         match (self, old) {
             (Table::Hash(new), Table::Hash(old)) => new.inherit(old),
-            (Table::Flow(new), Table::Flow(old)) => return new.inherit(old, target, now_ms),
+            (Table::Flow(new), Table::Flow(old)) => {
+                return now.map_or(0, |now| new.inherit(old, now, now_ms));
+            }
             _ => {}
         }
         0
@@ -231,6 +234,30 @@ impl Table {
 }
 
 impl Lookup<'_> {
+    /// Finds the group that each packet of `list` picks from, by its position. Returns the packets that have
+    /// one.
+    #[inline]
+    pub fn choose(&self, choice: Option<GroupChoice>, list: u64, chosen: &mut [u16; 64]) -> u64 {
+        match choice {
+            None => list,
+            Some(GroupChoice::One(group)) => {
+                *chosen = [group.0; 64];
+                list
+            }
+            Some(GroupChoice::ByMeta(word)) => {
+                let mut able = 0;
+                for slot in Bits(list) {
+                    let number = self.packets.meta[slot][usize::from(word) & 3];
+                    if let Some(group) = self.numbers.group(number) {
+                        chosen[slot] = group.0;
+                        able |= 1 << slot;
+                    }
+                }
+                able
+            }
+        }
+    }
+
     /// Drops packets whose group has no target for them, or whose target has no entry.
     #[inline]
     pub fn without_target(&mut self, list: u64) {

@@ -446,7 +446,7 @@ fn m10_an_entry_of_a_live_flow_takes_it_over() {
 
 #[test]
 fn m11_pin_decides_once_and_follow_for_each_packet() {
-    for (learn, after) in [(Learn::Pin(GroupId(0)), 0), (Learn::Follow(GroupId(0)), 1)] {
+    for (learn, after) in [(Learn::Pin(GroupId(0).into()), 0), (Learn::Follow(GroupId(0).into()), 1)] {
         let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
         let verdict =
             |interpreter: &mut Interpreter| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
@@ -458,7 +458,7 @@ fn m11_pin_decides_once_and_follow_for_each_packet() {
 
 #[test]
 fn m11_without_a_live_target_nothing_is_learnt_or_counted() {
-    for learn in [Learn::Pin(GroupId(0)), Learn::Follow(GroupId(0))] {
+    for learn in [Learn::Pin(GroupId(0).into()), Learn::Follow(GroupId(0).into())] {
         let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
         interpreter.set_buckets(GroupId(0), vec![u16::MAX; 4]);
         let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
@@ -480,7 +480,7 @@ fn m11_without_a_live_target_nothing_is_learnt_or_counted() {
 
 #[test]
 fn m11_with_a_row_go_the_flows_it_was_decided_for() {
-    let mut interpreter = start(&with_group(program(vec![flow(Learn::Pin(GroupId(0)), 4)]), 2));
+    let mut interpreter = start(&with_group(program(vec![flow(Learn::Pin(GroupId(0).into()), 4)]), 2));
     interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     interpreter.set_buckets(GroupId(0), vec![1; 4]);
     interpreter.walk(PortId(0), &frame(UDP), 128, 0);

@@ -1,21 +1,22 @@
 //! Checks of FLOW pipes.
 
 use super::Learn;
-use crate::check::{Finding, FindingKind, lost};
+use crate::check::{Finding, FindingKind};
 use crate::pipes::targets;
 use crate::program::{Entry, EntryMatch, Fill, Operation, Pipe, PipeKind, Program};
 use packet::{Field, KeySource};
 
-/// Checks that the group to learn from exists, that its buckets do not move with time, and that the key of
+/// Checks that the groups to learn from exist, that their buckets do not move with time, and that the key of
 /// answers can be told from the action.
 pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     let PipeKind::Flow { key, learn, reverse, .. } = pipe.kind else { return };
     if reverse {
         answers(pipe, key, learn, kinds);
     }
-    let Some(group) = learn.group() else { return };
-    kinds.extend(lost("group", group.index(), program.groups.len()));
-    let given = program.groups.get(group.index()).filter(|group| group.fill == Fill::Given);
+    let Some(choice) = learn.group() else { return };
+    targets::check(program, choice, kinds);
+    let groups = targets::groups(program, choice).map(|id| &program.groups[id.index()]);
+    let given = groups.filter(|group| group.fill == Fill::Given);
     kinds.extend(given.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
 }
 

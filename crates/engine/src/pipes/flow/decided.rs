@@ -13,18 +13,90 @@ use table::Belonging;
 pub struct Decided {
     /// The row of each number, or [`NO_ROW`]; read for every packet.
     rows: Vec<u32>,
-    about: Vec<About>,
-    /// The number of each row, or [`NO_ROW`].
+    /// How many flows each number has.
+    flows: Vec<u32>,
+    /// What the flows of each number belong to.
+    of: Vec<Belonging>,
+    /// One more than the number of each row; 0 if it has none.
     of_rows: Vec<u32>,
     free: Vec<u32>,
     /// Flows whose number leads nowhere.
     removed: usize,
+    /// What a successor had no use for; the worker frees nothing.
+    replaced: Option<Renumbering>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct About {
-    flows: u32,
-    of: Belonging,
+/// Where the numbers of a former program lead in the one that takes over. That is found out number by number,
+/// while the former program runs: there may be a million of them.
+#[derive(Clone, Debug)]
+pub struct Renumbering {
+    rows: Vec<u32>,
+    of: Vec<Belonging>,
+    of_rows: Vec<u32>,
+    /// The numbers that led somewhere and do not any more.
+    lost: Vec<u32>,
+    /// The next row that may need a number.
+    row: u32,
+}
+
+impl Renumbering {
+    /// Begins, with room for everything.
+    pub fn new(old: &Decided, new: &Decided) -> Renumbering {
+        let most = old.rows.len() + new.rows.len();
+        Renumbering {
+            rows: Vec::with_capacity(most),
+            of: Vec::with_capacity(most),
+            of_rows: vec![0; new.of_rows.len()],
+            lost: Vec::with_capacity(old.rows.len()),
+            row: 0,
+        }
+    }
+
+    /// Finds out where the next number leads, from `row_now`, which leads from rows to present rows; or,
+    /// behind the last number, gives one to the next row without any. Returns false if nothing was left to do.
+    pub fn step(
+        &mut self,
+        (old, new): (&Decided, &Decided),
+        generation: u8,
+        row_now: impl FnOnce(u32) -> Option<u32>,
+    ) -> bool {
+        let present = |row: u32| {
+            let of = new.belonging(new.of_row(row)?)?;
+            Some((row, Belonging { generation, ..of }))
+        };
+        if let Some(&was) = old.rows.get(self.rows.len()) {
+            let number = self.rows.len();
+            let now = if was == NO_ROW { None } else { row_now(was).and_then(present) };
+            let now = now.filter(|&(row, _)| self.is_free(row));
+            if now.is_none() && was != NO_ROW {
+                self.lost.push(number as u32);
+            }
+            let (row, of) = now.unwrap_or((NO_ROW, old.of[number]));
+            self.add(row, of);
+            return true;
+        }
+        let row = self.row;
+        if row as usize >= self.of_rows.len() {
+            return false;
+        }
+        self.row += 1;
+        if let Some((row, of)) = present(row).filter(|&(row, _)| self.is_free(row)) {
+            self.add(row, of);
+        }
+        true
+    }
+
+    fn is_free(&self, row: u32) -> bool {
+        self.of_rows.get(row as usize) == Some(&0)
+    }
+
+    fn add(&mut self, row: u32, of: Belonging) {
+        self.rows.push(row);
+        self.of.push(of);
+        if let Some(number) = self.of_rows.get_mut(row as usize) {
+            *number = self.rows.len() as u32;
+        }
+    }
 }
 
 impl Decided {
@@ -37,12 +109,12 @@ impl Decided {
     /// Returns the number that leads to a row.
     #[inline]
     pub fn of_row(&self, row: u32) -> Option<u32> {
-        self.of_rows.get(row as usize).copied().filter(|&number| number != NO_ROW)
+        self.of_rows.get(row as usize)?.checked_sub(1)
     }
 
     /// Returns what the flows of a number belong to.
     pub fn belonging(&self, number: u32) -> Option<Belonging> {
-        self.about.get(number as usize).map(|about| about.of)
+        self.of.get(number as usize).copied()
     }
 
     /// Number of flows that are removed but have not left the table.
@@ -52,25 +124,30 @@ impl Decided {
 
     /// Makes a number for a new row.
     pub fn add(&mut self, row: u32, of: Belonging) {
-        let about = About { flows: 0, of };
         let number = match self.free.pop() {
             Some(number) => {
-                (self.rows[number as usize], self.about[number as usize]) = (row, about);
+                (self.rows[number as usize], self.of[number as usize]) = (row, of);
                 number
             }
             None => {
                 self.rows.push(row);
-                self.about.push(about);
+                self.flows.push(0);
+                self.of.push(of);
                 self.rows.len() as u32 - 1
             }
         };
-        self.lead(row, number);
+        let needed = row as usize + 1;
+        if self.of_rows.len() < needed {
+            self.of_rows.resize(needed, 0);
+        }
+        self.of_rows[row as usize] = number + 1;
     }
 
     /// From now on the number of this row leads nowhere.
     pub fn remove(&mut self, row: u32) {
         if let Some(number) = self.of_row(row) {
-            self.of_rows[row as usize] = NO_ROW;
+            self.of_rows[row as usize] = 0;
+            self.rows[number as usize] = NO_ROW;
             self.lose(number);
         }
     }
@@ -78,83 +155,55 @@ impl Decided {
     /// Counts a flow that was decided for a number.
     #[inline]
     pub fn joined(&mut self, number: u32) {
-        if let Some(about) = self.about.get_mut(number as usize) {
-            about.flows += 1;
+        if let Some(flows) = self.flows.get_mut(number as usize) {
+            *flows += 1;
             self.removed += usize::from(self.rows[number as usize] == NO_ROW);
         }
     }
 
     /// Counts a flow that has left the table.
     pub fn left(&mut self, number: u32) {
-        let Some(about) = self.about.get_mut(number as usize) else { return };
-        about.flows -= 1;
+        let Some(flows) = self.flows.get_mut(number as usize) else { return };
+        *flows -= 1;
         if self.rows[number as usize] == NO_ROW {
             self.removed -= 1;
-            if about.flows == 0 {
+            if *flows == 0 {
                 self.free.push(number);
             }
         }
     }
 
-    /// Returns the same numbers without flows.
-    pub fn without_flows(&self) -> Decided {
-        let mut all = self.clone();
-        all.removed = 0;
-        for (number, about) in (0..).zip(&mut all.about) {
-            let had = std::mem::take(&mut about.flows) != 0;
-            if had && all.rows[number as usize] == NO_ROW {
-                all.free.push(number);
-            }
-        }
-        all
-    }
-
-    /// Leads the numbers of a predecessor to the rows of `self`, as far as `row_now` knows one for their
-    /// rows; the others lead nowhere. Rows without a number get one. Returns how many flows are removed.
-    pub fn inherit(&mut self, old: Decided, row_now: impl Fn(u32) -> Option<u32>) -> usize {
-        let new = std::mem::replace(self, old);
+    /// Takes over the numbers of a predecessor with their flows, at a cost that depends on those that lead
+    /// nowhere from now on. Returns how many flows are removed.
+    pub fn follow(&mut self, old: &mut Decided, mut now: Renumbering) -> usize {
+        std::mem::swap(self, old);
+        std::mem::swap(&mut self.rows, &mut now.rows);
+        std::mem::swap(&mut self.of, &mut now.of);
+        std::mem::swap(&mut self.of_rows, &mut now.of_rows);
+        self.flows.resize(self.rows.len(), 0);
         let before = self.removed;
-        self.of_rows.clear();
-        for number in 0..self.rows.len() as u32 {
-            let row = self.row(number);
-            if row == NO_ROW {
-                continue;
-            }
-            let now = row_now(row).and_then(|now| Some((now, new.belonging(new.of_row(now)?)?)));
-            match now.filter(|&(now, _)| self.of_row(now).is_none()) {
-                Some((now, of)) => {
-                    self.about[number as usize].of = of;
-                    self.rows[number as usize] = now;
-                    self.lead(now, number);
-                }
-                None => self.lose(number),
-            }
-        }
-        for (row, &number) in (0..).zip(&new.of_rows) {
-            if let Some(of) = new.belonging(number).filter(|_| self.of_row(row).is_none()) {
-                self.add(row, of);
-            }
-        }
+        now.lost.iter().for_each(|&number| self.lose(number));
+        old.replaced = Some(now);
         self.removed - before
     }
 
-    /// Sets the generation of the program; what is removed belongs to the one in which it was removed.
-    pub fn set_generation(&mut self, generation: u8) {
-        let alive = self.about.iter_mut().zip(&self.rows).filter(|(_, row)| **row != NO_ROW);
-        alive.for_each(|(about, _)| about.of.generation = generation);
+    /// Takes over the numbers of a predecessor without their flows.
+    pub fn follow_without_flows(&mut self, now: Renumbering) {
+        let Renumbering { rows, of, of_rows, .. } = now;
+        let nowhere = (0..).zip(&rows).filter(|(_, row)| **row == NO_ROW);
+        let (free, flows) = (nowhere.map(|(number, _)| number).collect(), vec![0; rows.len()]);
+        *self = Decided { rows, flows, of, of_rows, free, removed: 0, replaced: None };
     }
 
-    fn lead(&mut self, row: u32, number: u32) {
-        let needed = row as usize + 1;
-        if self.of_rows.len() < needed {
-            self.of_rows.resize(needed, NO_ROW);
-        }
-        self.of_rows[row as usize] = number;
+    /// Sets the generation of the program for what belongs to a number. Returns false if there is no such
+    /// number.
+    pub fn set_generation(&mut self, number: u32, generation: u8) -> bool {
+        let of = self.of.get_mut(number as usize);
+        of.map(|of| of.generation = generation).is_some()
     }
 
     fn lose(&mut self, number: u32) {
-        let flows = self.about[number as usize].flows;
-        self.rows[number as usize] = NO_ROW;
+        let flows = self.flows[number as usize];
         self.removed += flows as usize;
         if flows == 0 {
             self.free.push(number);
@@ -198,11 +247,15 @@ mod tests {
         let mut new = Decided::default();
         (0..3).for_each(|row| new.add(row, of(row as u16 + 10)));
         // Row 0 has moved, row 1 is gone, row 2 stays; the heir's row 0 is new.
-        let lost = new.inherit(old, |row| [Some(1), None, Some(2)][row as usize]);
+        let mut now = Renumbering::new(&old, &new);
+        while now.step((&old, &new), 2, |row| [Some(1), None, Some(2)][row as usize]) {}
+        let lost = new.follow(&mut old, now.clone());
         assert_eq!((lost, new.removed()), (1, 1));
         assert_eq!(numbers.map(|number| new.row(number)), [1, NO_ROW, 2]);
         assert_eq!(numbers.map(|number| new.belonging(number).unwrap().pipe), [11, 0, 12]);
         assert_eq!(new.row(new.of_row(0).unwrap()), 0);
-        assert_eq!(new.without_flows().removed(), 0);
+        assert_eq!(numbers.map(|number| new.belonging(number).unwrap().generation), [2, 1, 2]);
+        new.follow_without_flows(now);
+        assert_eq!((new.removed(), numbers.map(|number| new.row(number))), (0, [1, NO_ROW, 2]));
     }
 }

@@ -3,7 +3,6 @@
 use super::{Flows, Learn};
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use crate::program::GroupId;
 use packet::{Bits, FlowKey};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
@@ -11,12 +10,13 @@ impl Flows {
     /// Returns the packets of known flows and of those learnt now, and counts them in their flows.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
+        let able = look.list & look.packets.keys(self.source).known;
+        self.grouped = look.choose(self.learn.group(), able, &mut self.chosen);
         if !look.live {
-            return self.peek(look);
+            return self.peek(able, look);
         }
         let packets = look.packets;
         let keys = packets.keys(self.source);
-        let able = look.list & keys.known;
         self.account.met += u64::from(look.list.count_ones());
         self.account.unflowed.no_key += u64::from((look.list & !able).count_ones());
         let mut flows = [0; 64];
@@ -62,8 +62,8 @@ impl Flows {
     fn row_of_flow(&self, at: u32, slot: usize, look: &Lookup<'_>) -> Option<u32> {
         match self.table.flow(at).map(Flow::decision) {
             Some(Decision::Pinned(number)) => Some(self.decided.row(number)).filter(|&row| row != NO_ROW),
-            // A FLOW pipe has a single group, whatever its number in the program.
-            Some(Decision::Group(_)) => Some(self.follow(slot, look)),
+            // Which group the packet picks from is known, whatever its number was in another program.
+            Some(Decision::Group(_)) => Some(self.pick(slot, look)),
             Some(Decision::Cached(_)) | None => Some(NO_ROW),
         }
     }
@@ -103,10 +103,10 @@ impl Flows {
     }
 
     /// Like `lookup`, without learning or counting.
-    fn peek(&mut self, look: &mut Lookup<'_>) -> Hits {
+    fn peek(&mut self, able: u64, look: &mut Lookup<'_>) -> Hits {
         let (packets, mut hits) = (look.packets, 0);
         let keys = packets.keys(self.source);
-        for slot in Bits(look.list & keys.known) {
+        for slot in Bits(able) {
             let at = self.table.get(keys.table[slot], &keys.key[slot]);
             let known = at.and_then(|at| Some((at, self.row_of_flow(at, slot, look)?)));
             let row = match known {
@@ -121,7 +121,7 @@ impl Flows {
                 }
             }
             if row == NO_ROW {
-                look.without_target(1 << slot);
+                look.without_target(1 << slot & self.grouped);
             } else {
                 look.rows[slot] = row;
                 hits |= 1 << slot;
@@ -130,17 +130,16 @@ impl Flows {
         Hits::Each(hits)
     }
 
-    /// Returns the row of the target that the group's buckets give a packet now.
+    /// Returns the row of the target that the buckets of a packet's group give it now; [`NO_ROW`] if there is
+    /// none, or if metadata chooses no group.
     #[inline]
-    fn follow(&self, slot: usize, look: &Lookup<'_>) -> u32 {
-        self.learn.group().map_or(NO_ROW, |group| self.pick(group, look.packets, slot, look))
-    }
-
-    /// Returns the row of the target that the group's buckets give a packet.
-    #[inline]
-    fn pick(&self, group: GroupId, packets: &Packets, slot: usize, look: &Lookup<'_>) -> u32 {
-        let hash = packets.keys(self.source).select[slot];
-        self.targets.row(look.groups.get(group.index()).map_or(NO_TARGET, |group| group.pick(hash)))
+    fn pick(&self, slot: usize, look: &Lookup<'_>) -> u32 {
+        if self.grouped >> slot & 1 == 0 {
+            return NO_ROW;
+        }
+        let hash = look.packets.keys(self.source).select[slot];
+        let group = usize::from(self.chosen[slot]);
+        self.targets.row(group, look.groups.get(group).map_or(NO_TARGET, |group| group.pick(hash)))
     }
 
     /// Returns the decision for a packet of a new flow, and the row it selects now.
@@ -150,9 +149,9 @@ impl Flows {
             (Some(row), _) => row,
             (None, Learn::Nothing) => return None,
             (None, Learn::Default) => self.default_row,
-            (None, Learn::Pin(group)) => self.pick(group, look.packets, slot, look),
-            (None, Learn::Follow(group)) => {
-                let row = self.pick(group, look.packets, slot, look);
+            (None, Learn::Pin(_)) => self.pick(slot, look),
+            (None, Learn::Follow(_)) => {
+                let row = self.pick(slot, look);
                 return (row != NO_ROW).then_some((Decision::Group(0), row));
             }
         };
@@ -249,10 +248,12 @@ impl Flows {
         (answers != *key).then_some((answers, number))
     }
 
-    /// Drops packets for which there is no target.
+    /// Drops packets for which there is no target. Those whose metadata chooses no group are misses.
     #[cold]
     fn without_target(&mut self, list: u64, look: &mut Lookup<'_>) {
-        self.account.unflowed.no_target += u64::from(list.count_ones());
-        look.without_target(list);
+        let lost = list & self.grouped;
+        self.account.unflowed.no_target += u64::from(lost.count_ones());
+        self.account.unflowed.no_group += u64::from((list & !self.grouped).count_ones());
+        look.without_target(lost);
     }
 }

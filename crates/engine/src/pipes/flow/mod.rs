@@ -10,11 +10,12 @@ mod table;
 mod timeouts;
 
 pub use check::{all_there, check, fit};
+pub use decided::Renumbering;
 pub use table::Flows;
 pub use timeouts::Timeouts;
 
 use super::{PipeKind, Type};
-use crate::program::{GroupId, KeyUse};
+use crate::program::{GroupChoice, KeyUse};
 use packet::KeySource;
 
 pub const TYPE: Type =
@@ -40,27 +41,26 @@ pub enum Learn {
     /// and tracked.
     Default,
     /// The target given by the group's buckets: the flow is pinned to it, whatever happens to the buckets.
-    Pin(GroupId),
-    /// The group: the flow follows its buckets.
-    Follow(GroupId),
+    Pin(GroupChoice),
+    /// The group: the flow follows its buckets. If metadata chooses the group, each packet's does.
+    Follow(GroupChoice),
 }
 
 impl Learn {
     /// Returns the group it learns from.
     #[must_use]
-    pub fn group(self) -> Option<GroupId> {
+    pub fn group(self) -> Option<GroupChoice> {
         match self {
             Learn::Pin(group) | Learn::Follow(group) => Some(group),
             Learn::Nothing | Learn::Default => None,
         }
     }
 
-    /// Returns the same with another group.
-    #[must_use]
-    pub fn of(self, group: GroupId) -> Learn {
+    /// Returns the same without the number of its group, which differs between programs.
+    pub(crate) fn unnumbered(self) -> Learn {
         match self {
-            Learn::Pin(_) => Learn::Pin(group),
-            Learn::Follow(_) => Learn::Follow(group),
+            Learn::Pin(group) => Learn::Pin(group.unnumbered()),
+            Learn::Follow(group) => Learn::Follow(group.unnumbered()),
             Learn::Nothing | Learn::Default => self,
         }
     }

@@ -2,46 +2,53 @@
 //! of their decisions to the new rows ([`super::decided`]).
 
 use super::Flows;
+use super::decided::Renumbering;
 use super::table::depart;
-use crate::pipes::table::NO_ROW;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
-use std::collections::HashMap;
 use table::{Decision, DeltaReason, Flow};
 
 impl Flows {
-    /// Takes over the flows of the predecessor and leads their decisions to rows of this pipe. What finds no
-    /// room stays in the predecessor, which must be drained. Returns how many flows are gone.
-    pub fn inherit(&mut self, old: &mut Flows, target: &dyn Fn(u16) -> Option<u16>, now_ms: u32) -> usize {
-        let row_now = self.rows_now(old, target);
+    /// Begins to find out where the numbers of the predecessor's decisions lead here.
+    pub fn renumbering(&self, old: &Flows) -> Renumbering {
+        Renumbering::new(&old.decided, &self.decided)
+    }
+
+    /// Goes on with that by one step; `row_now` leads from the predecessor's rows to rows of this pipe.
+    /// Returns false if nothing was left to do.
+    pub fn renumber(
+        &self,
+        old: &Flows,
+        now: &mut Renumbering,
+        generation: u8,
+        row_now: impl FnOnce(u32) -> Option<u32>,
+    ) -> bool {
+        // What flows keep was laid out for their entry's action.
+        let template = |of: &Flows, row| of.values.as_ref().and_then(|values| values.template(row));
+        let row_now = |row| row_now(row).filter(|&now| template(old, row) == template(self, now));
+        now.step((&old.decided, &self.decided), generation, row_now)
+    }
+
+    /// Takes over the flows of the predecessor, whose decisions lead to rows of this pipe as was found out.
+    /// What finds no room stays in the predecessor, which must be drained. Returns how many flows are gone.
+    pub fn inherit(&mut self, old: &mut Flows, now: Renumbering, now_ms: u32) -> usize {
         let mut gone = 0;
         if old.table.capacity() == self.table.capacity() {
             std::mem::swap(&mut self.table, &mut old.table);
             if let (Some(new), Some(old)) = (&mut self.values, &mut old.values) {
                 new.take_slab(old);
             }
-            gone += self.decided.inherit(std::mem::take(&mut old.decided), |row| row_now.get(&row).copied());
+            gone += self.decided.follow(&mut old.decided, now);
             self.account = std::mem::take(&mut old.account);
         } else {
-            gone += self.move_flows(old, &row_now);
+            gone += self.move_flows(old, now);
         }
         std::mem::swap(&mut self.deltas, &mut old.deltas);
         gone + self.enter_own(now_ms)
     }
 
-    /// Maps the rows of the predecessor to present rows, as far as they exist.
-    fn rows_now(&self, old: &Flows, target: &dyn Fn(u16) -> Option<u16>) -> HashMap<u32, u32> {
-        let targets = old.targets.iter().filter_map(|(at, row)| Some((row, self.targets.row(target(at)?))));
-        let own = old.own.iter().filter_map(|(key, &row)| Some((row, *self.own.get(key)?)));
-        let all = targets.chain(own).chain([(old.default_row, self.default_row)]);
-        // What flows keep was laid out for their entry's action.
-        let template = |of: &Flows, row| of.values.as_ref().and_then(|values| values.template(row));
-        let same = |before, now| template(old, before) == template(self, now);
-        all.filter(|&(before, now)| before != NO_ROW && now != NO_ROW && same(before, now)).collect()
-    }
-
     /// Moves flows, one by one, into a table of another capacity. Returns how many are gone.
-    fn move_flows(&mut self, old: &mut Flows, row_now: &HashMap<u32, u32>) -> usize {
+    fn move_flows(&mut self, old: &mut Flows, now: Renumbering) -> usize {
         let (before, hash) = (old.live(), self.hash);
         // So far there are only flows of entries, which have counted nothing.
         for key in self.own.keys() {
@@ -49,7 +56,7 @@ impl Flows {
                 self.table.remove(at, |key| hash.hash(&key.0), |_| true);
             }
         }
-        self.decided.inherit(old.decided.without_flows(), |row| row_now.get(&row).copied());
+        self.decided.follow_without_flows(now);
         let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
         let mut moved = 0;
         for (at, flow) in all {

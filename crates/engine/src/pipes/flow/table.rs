@@ -9,7 +9,7 @@ use crate::batch::steps::Kept;
 use crate::change::EntryKey;
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
-use crate::program::{Entry, EntryMatch, Pipe, Program};
+use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
 use crate::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot};
 use packet::{FlowKey, KeySource, TableHash};
 use std::collections::{HashMap, VecDeque};
@@ -31,6 +31,10 @@ pub struct Flows {
     pub(super) hash: TableHash,
     pub(super) default_row: u32,
     pub(super) targets: Targets,
+    /// The group of each packet of the list that is being looked up, by its position.
+    pub(super) chosen: [u16; 64],
+    /// The packets that have a group.
+    pub(super) grouped: u64,
     /// The rows that flows were decided for.
     pub(super) decided: Decided,
     /// Rows of the flows that were configured or added at run time.
@@ -39,8 +43,8 @@ pub struct Flows {
     pub(super) own_missing: bool,
     /// What a flow belongs to that was not decided for a target.
     pub(super) of: Belonging,
-    /// The number of the first target of its group.
-    pub(super) first_target: u32,
+    /// The number of the first target of each group, by its position.
+    pub(super) first_targets: Vec<u32>,
     pub account: FlowAccount,
     /// What flows keep, if the pipe's actions have such values or answers are learnt.
     pub(super) values: Option<Box<FlowValues>>,
@@ -49,6 +53,16 @@ pub struct Flows {
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
+}
+
+/// Numbers the targets of all groups, in order: returns the number of the first one of each group.
+fn first_targets(program: &Program) -> Vec<u32> {
+    let first = |next: &mut u32, group: &crate::program::Group| {
+        let first = *next;
+        *next += group.targets.len() as u32;
+        Some(first)
+    };
+    program.groups.iter().scan(0, first).collect()
 }
 
 impl Flows {
@@ -63,10 +77,6 @@ impl Flows {
         hash: TableHash,
     ) -> Result<Flows, CompileError> {
         compile::fields(pipe, |_| None)?;
-        let count = |group: &crate::program::Group| group.targets.len();
-        let group = learn.group();
-        let targets = group.map_or(0, |group| count(&program.groups[group.index()]));
-        let before = group.map_or(&[][..], |group| &program.groups[..group.index()]);
         let number = program.pipe_named(&pipe.name).unwrap_or_default();
         Ok(Flows {
             source,
@@ -77,12 +87,14 @@ impl Flows {
             table: FlowTable::with_capacity(pipe.capacity as usize),
             hash,
             default_row: NO_ROW,
-            targets: Targets::new(targets),
+            targets: Targets::new(program, learn.group()),
+            chosen: [0; 64],
+            grouped: 0,
             decided: Decided::default(),
             own: HashMap::new(),
             own_missing: false,
             of: Belonging { generation: 1, pipe: number.0, target: NO_DELTA_TARGET },
-            first_target: before.iter().map(count).sum::<usize>() as u32,
+            first_targets: first_targets(program),
             account: FlowAccount::default(),
             values: None,
             reverse: false,
@@ -98,7 +110,8 @@ impl Flows {
             table: FlowTable::with_capacity(0),
             decided: Decided::default(),
             own: HashMap::new(),
-            targets: Targets::new(0),
+            targets: Targets::default(),
+            first_targets: Vec::new(),
             deltas: VecDeque::new(),
             values: None,
             ..*self
@@ -200,11 +213,24 @@ impl Flows {
 
     /// What the flows of an entry belong to.
     fn belonging(&self, matches: &[EntryMatch]) -> Belonging {
-        let target = match matches.first() {
-            Some(EntryMatch::Target(target)) => self.first_target + u32::from(*target),
-            _ => NO_DELTA_TARGET,
+        let named = match (matches.first(), self.learn.group()) {
+            (Some(&EntryMatch::Target(target)), Some(GroupChoice::One(group))) => Some((group, target)),
+            (Some(&EntryMatch::Member { group, target }), _) => Some((group, target)),
+            _ => None,
         };
+        let number = |(group, target): (GroupId, u16)| {
+            self.first_targets.get(group.index()).map(|first| first + u32::from(target))
+        };
+        let target = named.and_then(number).unwrap_or(NO_DELTA_TARGET);
         Belonging { target: if target <= TARGET_MAX { target } else { NO_DELTA_TARGET }, ..self.of }
+    }
+
+    /// Returns the group and the target that have a number.
+    fn target_numbered(&self, number: u32) -> (GroupId, u16) {
+        // The last group that begins there or before: one without targets begins where the next one does.
+        let group = self.first_targets.partition_point(|&first| first <= number).saturating_sub(1);
+        let first = self.first_targets.get(group).copied().unwrap_or_default();
+        (GroupId(group as u16), (number - first) as u16)
     }
 
     /// Returns the row of an entry.
@@ -233,7 +259,7 @@ impl Flows {
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.targets.iter().count() + self.own.len() + usize::from(self.default_row != NO_ROW)
+        self.targets.len() + self.own.len() + usize::from(self.default_row != NO_ROW)
     }
 
     /// Returns the number of live flows, without those that are removed and wait for their deltas.
@@ -349,10 +375,15 @@ impl Flows {
         self.room = room;
     }
 
-    /// Sets the generation of the program.
+    /// Sets the generation of the program, but for what was decided.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
-        self.decided.set_generation(generation);
+    }
+
+    /// Sets the generation of the program for what was decided for a number. Returns false if there is no
+    /// such number.
+    pub fn date(&mut self, number: u32, generation: u8) -> bool {
+        self.decided.set_generation(number, generation)
     }
 
     /// Returns one live flow.
@@ -371,15 +402,18 @@ impl Flows {
         let decision = match flow.decision() {
             _ if self.own.contains_key(flow.key()) => FlowDecision::Own,
             Decision::Pinned(number) if self.decided.row(number) == self.default_row => FlowDecision::Default,
-            Decision::Pinned(number) => match self.decided.belonging(number) {
-                Some(of) if of.target != NO_DELTA_TARGET => {
-                    FlowDecision::Pinned((of.target - self.first_target) as u16)
+            Decision::Pinned(number) => {
+                let of = self.decided.belonging(number).filter(|of| of.target != NO_DELTA_TARGET);
+                match (of.map(|of| self.target_numbered(of.target)), self.learn.group()) {
+                    (Some((_, target)), Some(GroupChoice::One(_))) => FlowDecision::Pinned(target),
+                    (Some((group, target)), _) => FlowDecision::PinnedIn(group, target),
+                    (None, _) => FlowDecision::Own,
                 }
-                _ => FlowDecision::Own,
-            },
-            Decision::Group(_) | Decision::Cached(_) => {
-                FlowDecision::Follow(self.learn.group().unwrap_or_default())
             }
+            Decision::Group(_) | Decision::Cached(_) => match self.learn.group() {
+                Some(GroupChoice::One(group)) => FlowDecision::Follow(group),
+                _ => FlowDecision::FollowChosen,
+            },
         };
         FlowSnapshot {
             key: *flow.key(),

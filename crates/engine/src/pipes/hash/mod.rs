@@ -5,8 +5,8 @@ mod table;
 pub use table::HashTable;
 
 use super::{PipeKind, Type, key_depth, targets};
-use crate::check::{FindingKind, lost, too_large};
-use crate::program::{Entry, GroupId, KeyUse, Pipe, Program};
+use crate::check::{FindingKind, too_large};
+use crate::program::{Entry, GroupChoice, GroupId, KeyUse, Pipe, Program};
 use packet::{Depth, Field, KeySource};
 
 pub const TYPE: Type = Type {
@@ -16,7 +16,8 @@ pub const TYPE: Type = Type {
     priorities: false,
 };
 
-pub const BLANK: PipeKind = PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupId(0) };
+pub const BLANK: PipeKind =
+    PipeKind::Hash { input: HashInput::Select(KeySource::Outer), group: GroupChoice::One(GroupId(0)) };
 
 /// What a HASH pipe hashes.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,14 +57,18 @@ impl HashInput {
     }
 }
 
-/// Returns the capacity: room for every target of the group.
-pub fn capacity(program: &Program, group: GroupId, written: usize) -> usize {
-    let targets = program.groups.get(group.index()).map_or(0, |group| group.targets.len());
+/// Returns the capacity: room for every target of the groups.
+pub fn capacity(program: &Program, choice: GroupChoice, written: usize) -> usize {
+    let targets: usize =
+        targets::groups(program, choice).map(|id| program.groups[id.index()].targets.len()).sum();
     written.max(targets).max(1)
 }
 
-pub fn check(program: &Program, input: &HashInput, group: GroupId, kinds: &mut Vec<FindingKind>) {
-    kinds.extend(lost("group", group.index(), program.groups.len()));
+pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &mut Vec<FindingKind>) {
+    targets::check(program, choice, kinds);
+    if (input, choice.one()) == (&HashInput::RoundRobin, None) {
+        kinds.push(FindingKind::TurnsOfSeveral);
+    }
     let HashInput::Fields(fields) = input else { return };
     if fields.is_empty() {
         kinds.push(FindingKind::NothingHashed);
@@ -76,6 +81,6 @@ pub fn check(program: &Program, input: &HashInput, group: GroupId, kinds: &mut V
     }
 }
 
-pub fn fit(program: &Program, group: GroupId, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
-    targets::fit(program, Some(group), pipe, entry, ("the row of a HASH pipe", "a target"), kinds);
+pub fn fit(program: &Program, choice: GroupChoice, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+    targets::fit(program, Some(choice), pipe, entry, ("the row of a HASH pipe", "a target"), kinds);
 }

@@ -8,7 +8,7 @@ use crate::batch::packets::Packets;
 use crate::change::EntryKey;
 use crate::pipes::table::{Hits, Lookup, NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
-use crate::program::{Entry, GroupId, Pipe, Program};
+use crate::program::{Entry, GroupChoice, GroupId, Pipe, Program};
 use packet::{Batch, Bits, KeySource, select_hash, widest};
 use table::{seeded, spread};
 
@@ -17,7 +17,7 @@ use table::{seeded, spread};
 pub struct HashTable {
     input: HashInput,
     plan: KeyPlan,
-    group: usize,
+    choice: GroupChoice,
     targets: Targets,
     /// Packets distributed in turn.
     pub turns: u64,
@@ -32,7 +32,7 @@ impl HashTable {
         pipe: &Pipe,
         program: &Program,
         input: &HashInput,
-        group: GroupId,
+        choice: GroupChoice,
     ) -> Result<HashTable, CompileError> {
         compile::fields(pipe, |_| None)?;
         let plan = match input {
@@ -42,8 +42,8 @@ impl HashTable {
         if plan.words > KEY_WORDS_MAX {
             return Err(CompileError::KeyTooWide(pipe.name.clone()));
         }
-        let targets = Targets::new(program.groups[group.index()].targets.len());
-        Ok(HashTable { input: input.clone(), plan, group: group.index(), targets, turns: 0 })
+        let targets = Targets::new(program, Some(choice));
+        Ok(HashTable { input: input.clone(), plan, choice, targets, turns: 0 })
     }
 
     /// Inserts an entry whose row is `row`.
@@ -65,7 +65,7 @@ impl HashTable {
     /// Returns the number of entries.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.targets.iter().count()
+        self.targets.len()
     }
 
     /// Continues the turn where the predecessor stopped.
@@ -73,7 +73,8 @@ impl HashTable {
         self.turns = old.turns;
     }
 
-    /// Returns the packets whose bucket has a target with an entry. Packets without the hashed fields miss.
+    /// Returns the packets whose bucket has a target with an entry. Packets without the hashed fields miss,
+    /// and so do those whose metadata chooses no group.
     #[inline(never)]
     pub fn lookup(&mut self, look: &mut Lookup<'_>) -> Hits {
         let able = self.plan.able(look.packets, look.list);
@@ -91,11 +92,13 @@ impl HashTable {
             }
             HashInput::RoundRobin => return self.deal(able, look),
         };
+        let GroupChoice::One(group) = self.choice else { return self.choose(able, hashes, look) };
         let (now_ns, live) = (look.now_ns, look.live);
-        let (group, targets) = (&mut look.groups[self.group], &self.targets);
+        let targets = self.targets.of(group);
+        let group = &mut look.groups[group.index()];
         let (rows, mut lost) = (&mut *look.rows, 0);
         let mut give = |slot: usize, target: u16| {
-            rows[slot] = targets.row(target);
+            rows[slot] = targets.get(usize::from(target)).copied().unwrap_or(NO_ROW);
             if rows[slot] == NO_ROW {
                 lost |= 1 << slot;
             }
@@ -125,15 +128,33 @@ impl HashTable {
         Hits::Each(able & !lost)
     }
 
+    /// Returns the packets of `list` whose metadata chooses a group, and whose bucket there has a target with
+    /// an entry.
+    fn choose(&self, list: u64, hashes: &[u64; 64], look: &mut Lookup<'_>) -> Hits {
+        let mut chosen = [0; 64];
+        let able = look.choose(Some(self.choice), list, &mut chosen);
+        let (now_ns, live, mut lost) = (look.now_ns, look.live, 0);
+        for slot in Bits(able) {
+            let (group, meeting) =
+                (usize::from(chosen[slot]), Meeting { bytes: look.batch.frame(slot).len(), now_ns, live });
+            look.rows[slot] = self.targets.row(group, look.groups[group].meet(hashes[slot], meeting));
+            lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
+        }
+        look.without_target(lost);
+        Hits::Each(able & !lost)
+    }
+
     /// Gives the packets of `list` the buckets in turn.
     fn deal(&mut self, list: u64, look: &mut Lookup<'_>) -> Hits {
+        // The check refuses turns where metadata chooses the group.
+        let Some(group) = self.choice.one().map(GroupId::index) else { return Hits::Each(0) };
         let (now_ns, live) = (look.now_ns, look.live);
-        let held = &mut look.groups[self.group].held;
+        let held = &mut look.groups[group].held;
         let size = held.buckets().slots().len().max(1) as u64;
         let (mut turn, mut lost) = (self.turns, 0);
         for slot in Bits(list) {
             let meeting = Meeting { bytes: look.batch.frame(slot).len(), now_ns, live };
-            look.rows[slot] = self.targets.row(held.meet((turn % size) as usize, meeting));
+            look.rows[slot] = self.targets.row(group, held.meet((turn % size) as usize, meeting));
             lost |= u64::from(look.rows[slot] == NO_ROW) << slot;
             turn += 1;
         }
