@@ -12,20 +12,26 @@
 //! no lock, no log and no system call except those of ports. Commands arrive on a bounded channel and are
 //! executed one by one; executing a command may allocate, forwarding does not.
 
+mod aging;
 mod breaths;
 mod commands;
 mod hand_over;
 mod inject;
 mod outbox;
+mod pending;
+mod proposal;
 mod report;
 mod swap;
 mod waiting;
 
 pub use crate::snapshot::BucketReport;
+pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
+pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
+pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
 pub use waiting::WAITING_MAX;
 
@@ -35,6 +41,7 @@ use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
 use outbox::Outbox;
 use packet::{Batch, DropReason, Pools, Port};
+use pending::Pending;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -57,6 +64,8 @@ pub struct Worker {
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
+    /// Changes that are reserved or being carried out.
+    pending: Vec<Pending>,
     commands: Option<Receiver<Command>>,
     swaps: Swaps,
     deltas: Option<DeltaSender>,
@@ -81,6 +90,7 @@ impl Worker {
             outbox: Outbox::new(ports, pools),
             hand_over: HandOver::default(),
             waiting: Waiting::default(),
+            pending: Vec::new(),
             commands: None,
             swaps: Swaps::default(),
             deltas: None,
