@@ -42,8 +42,9 @@ enum Command {
     Show(commands::show::Show),
     /// Have the running daemon read its configuration anew.
     Reload(commands::show::Plain),
-    /// Add, update or remove an entry of the running program.
-    Entry(commands::show::Entry),
+    /// Add, update, remove, load or list entries of the running program.
+    #[command(subcommand)]
+    Entry(commands::entry::Entry),
     /// Give a target of a group another weight.
     Weight(commands::show::Weight),
     /// Ask something of an app that runs.
@@ -95,7 +96,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Show(arguments) => commands::show::show(&arguments),
         Command::Reload(arguments) => commands::show::reload(&arguments),
-        Command::Entry(arguments) => commands::show::entry(&arguments),
+        Command::Entry(arguments) => commands::entry::run(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
         Command::App(arguments) => commands::show::app(&arguments),
         Command::Inject(arguments) => commands::inject::run(&arguments),

@@ -1,16 +1,134 @@
-//! Entries added at run time over the control socket, in the syntax of a pipe's `entries`.
+//! Changes of entries at run time, over the control socket: entries in the syntax of a pipe's `entries`, one
+//! at a time or one in a line.
 
 use crate::attachment::Attachments;
 use crate::diagnostic::{Report, Span};
 use crate::entry::{Counters, EntryReader};
+use crate::flow;
 use crate::group_names::GroupNames;
 use crate::raw::{self, Node};
 use crate::section::position;
-use engine::change::EntryKey;
+use engine::change::{Change, EntryKey};
 use engine::program::{Entry, PipeId, Program};
 
-/// Reads an entry and checks that it fits its pipe. Whether the graph of pipes admits it is checked by
-/// `engine::check::Shape`.
+/// The beginning of a text.
+const START: Span = Span { line: 1, column: 1, length: 1, file: 0 };
+
+/// Reads entries of a running program. It can be used for many, one after the other.
+pub struct RunTime<'a> {
+    program: &'a Program,
+    attachments: &'a Attachments,
+    counters: Counters,
+    names: GroupNames<'a>,
+}
+
+impl<'a> RunTime<'a> {
+    /// Reads entries of this program.
+    #[must_use]
+    pub fn new(program: &'a Program, attachments: &'a Attachments) -> RunTime<'a> {
+        let (counters, names) = (Counters::new(program.counters.clone(), false), GroupNames::new(program));
+        RunTime { program, attachments, counters, names }
+    }
+
+    /// Reads a change of an entry: `verb` is `add`, `update` or `remove`, and `text` the entry, or to remove
+    /// it, what identifies it.
+    ///
+    /// # Errors
+    /// Returns everything that is wrong with it.
+    pub fn change(&mut self, verb: &str, pipe: &str, text: &str) -> Result<Change, Report> {
+        match verb {
+            "add" => self.entry(pipe, text).map(|(pipe, entry)| Change::Add { pipe, entry }),
+            "update" => self.entry(pipe, text).map(|(pipe, entry)| Change::Update { pipe, entry }),
+            "remove" => self.key(pipe, text).map(|(pipe, key)| Change::Remove { pipe, key }),
+            other => {
+                let mut report = Report::new("entry", text);
+                let message = format!("an entry is added, updated or removed, not `{other}`");
+                report.error(Span::default(), message);
+                Err(report)
+            }
+        }
+    }
+
+    /// Reads a line `VERB PIPE ENTRY`; `None` if it is empty or a comment.
+    ///
+    /// # Errors
+    /// Returns everything that is wrong with it.
+    pub fn line(&mut self, line: &str) -> Option<Result<Change, Report>> {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            return None;
+        }
+        let mut words = line.splitn(3, ' ');
+        let [verb, pipe, entry] = [(); 3].map(|()| words.next().unwrap_or_default());
+        if !["add", "update", "remove"].contains(&verb) || entry.is_empty() {
+            let mut report = Report::new("entry", line);
+            let message =
+                "this is no change: write `add PIPE ENTRY`, `update PIPE ENTRY` or `remove PIPE ENTRY`";
+            report.error(Span { length: verb.len().max(1) as u32, ..START }, message);
+            return Some(Err(report));
+        }
+        Some(self.change(verb, pipe, entry.trim_start()))
+    }
+
+    /// Reads an entry and checks that it fits its pipe. Whether the graph of pipes admits it is checked by
+    /// `engine::check::Shape`.
+    fn entry(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
+        let program = self.program;
+        let (pipe, entry, mut report) = self.read(pipe, text, |reader, node| {
+            let entry = reader.read(node)?;
+            Some(Entry { run_time: true, ..entry })
+        })?;
+        for finding in engine::check::check_entry(program, pipe, &entry) {
+            report.error(report.span_of(entry.origin), finding.to_string());
+        }
+        if report.errors() > 0 {
+            return Err(report);
+        }
+        Ok((pipe, Entry { origin: Default::default(), ..entry }))
+    }
+
+    /// Reads what identifies an entry in its pipe: `{ match: { ... } }`, for ACL with its `priority`.
+    fn key(&mut self, pipe: &str, text: &str) -> Result<(PipeId, EntryKey), Report> {
+        self.read(pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
+    }
+
+    fn read<T>(
+        &mut self,
+        name: &str,
+        text: &str,
+        read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
+    ) -> Result<(PipeId, T, Report), Report> {
+        let RunTime { program, attachments, counters, names: group_names } = self;
+        let (program, attachments) = (*program, *attachments);
+        let mut report = Report::new("entry", text);
+        let names = || program.pipes.iter().map(|pipe| pipe.name.as_str());
+        let at = names().position(|known| known == name);
+        let at = at.or_else(|| position("there is no pipe", (name, Span::default()), names(), &mut report));
+        let Some(at) = at else { return Err(report) };
+        let node = flow::mapping(text, 0, START).or_else(|| raw::parse(text, &mut report));
+        let Some(node) = node else { return Err(report) };
+        let pipe = &program.pipes[at];
+        let entry = read(
+            &mut EntryReader {
+                program,
+                names: group_names,
+                attachments,
+                pipe,
+                counters,
+                sure: true,
+                run_time: true,
+                report: &mut report,
+            },
+            &node,
+        );
+        match entry {
+            Some(entry) if report.errors() == 0 => Ok((PipeId(at as u16), entry, report)),
+            _ => Err(report),
+        }
+    }
+}
+
+/// Reads a single entry, like [`RunTime`].
 ///
 /// # Errors
 /// Returns everything that is wrong with it.
@@ -20,23 +138,10 @@ pub fn entry(
     pipe: &str,
     text: &str,
 ) -> Result<(PipeId, Entry), Report> {
-    run_time((program, attachments), pipe, text, |reader, node| {
-        let entry = reader.read(node)?;
-        Some(Entry { run_time: true, ..entry })
-    })
-    .and_then(|(pipe, entry, mut report)| {
-        for finding in engine::check::check_entry(program, pipe, &entry) {
-            report.error(report.span_of(entry.origin), finding.to_string());
-        }
-        if report.errors() > 0 {
-            Err(report)
-        } else {
-            Ok((pipe, Entry { origin: Default::default(), ..entry }))
-        }
-    })
+    RunTime::new(program, attachments).entry(pipe, text)
 }
 
-/// Reads what identifies an entry in its pipe: `{ match: { ... } }`, for ACL with its `priority`.
+/// Reads what identifies a single entry, like [`RunTime`].
 ///
 /// # Errors
 /// Returns everything that is wrong with it.
@@ -46,38 +151,5 @@ pub fn entry_key(
     pipe: &str,
     text: &str,
 ) -> Result<(PipeId, EntryKey), Report> {
-    run_time((program, attachments), pipe, text, |reader, node| reader.read_key(node))
-        .map(|(pipe, key, _)| (pipe, key))
-}
-
-fn run_time<T>(
-    (program, attachments): (&Program, &Attachments),
-    name: &str,
-    text: &str,
-    read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
-) -> Result<(PipeId, T, Report), Report> {
-    let mut report = Report::new("entry", text);
-    let names = program.pipes.iter().map(|pipe| pipe.name.as_str());
-    let at = position("there is no pipe", (name, Span::default()), names, &mut report);
-    let Some(at) = at else { return Err(report) };
-    let Some(node) = raw::parse(text, &mut report) else { return Err(report) };
-    let mut counters = Counters::new(program.counters.clone(), false);
-    let pipe = &program.pipes[at];
-    let entry = read(
-        &mut EntryReader {
-            program,
-            names: &mut GroupNames::new(program),
-            attachments,
-            pipe,
-            counters: &mut counters,
-            sure: true,
-            run_time: true,
-            report: &mut report,
-        },
-        &node,
-    );
-    match entry {
-        Some(entry) if report.errors() == 0 => Ok((PipeId(at as u16), entry, report)),
-        _ => Err(report),
-    }
+    RunTime::new(program, attachments).key(pipe, text)
 }

@@ -16,6 +16,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// How often the daemon says how far a reload has come, in seconds.
 const PROGRESS_S: u64 = 1;
 
+/// How long to wait for the answer to a text of changes, which may have millions.
+const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
+
+/// How much of a text is sent at a time.
+const PIECE: usize = 1 << 18;
+
 /// Sends `request` to the daemon that listens on `path` and returns its answer.
 ///
 /// # Errors
@@ -25,12 +31,45 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let body = request.to_string();
-    let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
     let mut answer = Vec::new();
     stream
-        .write_all(format!("{head}{body}").as_bytes())
+        .write_all(format!("{}{body}", head("/command", body.len())).as_bytes())
         .and_then(|()| stream.read_to_end(&mut answer))
         .context("the daemon's answer did not come")?;
+    read(answer)
+}
+
+/// Sends a text of changes to the daemon that listens on `path`, and returns its answer. `sent` is told from
+/// time to time how many bytes have been sent.
+///
+/// # Errors
+/// As for [`ask`].
+pub fn change(path: &Path, text: &[u8], mut sent: impl FnMut(usize)) -> Result<Value> {
+    let mut stream = connect(path)?;
+    stream.set_read_timeout(Some(CHANGES_PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut done = stream.write_all(head("/changes", text.len()).as_bytes());
+    for (at, piece) in text.chunks(PIECE).enumerate() {
+        if done.is_err() {
+            // The daemon refuses the text before its end; its answer says why.
+            break;
+        }
+        done = stream.write_all(piece);
+        sent(at * PIECE + piece.len());
+    }
+    let mut answer = Vec::new();
+    let come = stream.read_to_end(&mut answer);
+    if answer.is_empty() {
+        done.and(come.map(|_| ())).context("the daemon's answer did not come")?;
+    }
+    read(answer)
+}
+
+fn head(target: &str, length: usize) -> String {
+    format!("POST {target} HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n")
+}
+
+fn read(answer: Vec<u8>) -> Result<Value> {
     let answer = String::from_utf8(answer).context("the daemon's answer is not text")?;
     let (_, body) = answer.split_once("\r\n\r\n").context("the daemon's answer is incomplete")?;
     let answer: Value = serde_json::from_str(body).context("the daemon's answer is incomplete")?;

@@ -1,9 +1,14 @@
 //! Changes of a running program's entries. Every worker applies the same changes in the same order between
 //! breaths; a change is complete when all workers have applied it.
+//!
+//! Several changes can be one ([`Changes`]): all of them are carried out or none.
 
 use crate::buckets::BucketTable;
 use crate::check::WEIGHT_MAX;
 use crate::program::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::slice::from_ref;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -65,6 +70,87 @@ pub enum Change {
         /// A bucket moves after this long even if it is in use (and counts as moved busy), in nanoseconds.
         wait_max_ns: u64,
     },
+    /// Several changes, in this order: all of them or none.
+    Batch(Changes),
+}
+
+/// Changes that are carried out together or not at all. No two of them change the same entry, so each can be
+/// judged beside the others without carrying them out. A copy shares the list.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes(Arc<List>);
+
+#[derive(Debug, Default, PartialEq)]
+struct List {
+    changes: Vec<Change>,
+    /// The pipes whose entries they change.
+    pipes: Vec<PipeId>,
+}
+
+impl Changes {
+    /// Takes a list of changes.
+    ///
+    /// # Errors
+    /// Two of them change the same entry, or one changes a weight or is a batch; says which
+    /// ([`ChangeError::At`]).
+    pub fn new(changes: Vec<Change>) -> Result<Changes, ChangeError> {
+        let hasher = RandomState::new();
+        // Only hashes are stored: a million keys are large. Keys with equal hashes are compared, and
+        // different ones, which are rare, are stored apart.
+        let mut seen: HashMap<u64, usize> = HashMap::with_capacity(changes.len());
+        let mut apart: Vec<(u64, usize)> = Vec::new();
+        for (index, change) in changes.iter().enumerate() {
+            let at = |why| ChangeError::At { index, why: Box::new(why) };
+            if let Change::SetWeight { .. } | Change::Publish { .. } | Change::Batch(_) = change {
+                return Err(at(ChangeError::Alone));
+            }
+            let Some(place) = change.place() else { continue };
+            let hash = hasher.hash_one(place);
+            let first = *seen.entry(hash).or_insert(index);
+            if first == index {
+                continue;
+            }
+            let others = apart.iter().filter(|one| one.0 == hash).map(|one| one.1);
+            if others.chain([first]).any(|other| changes[other].place() == Some(place)) {
+                return Err(at(ChangeError::Twice));
+            }
+            apart.push((hash, index));
+        }
+        Ok(Changes::list(changes))
+    }
+
+    /// Takes a single change; a batch is the list of its changes.
+    #[must_use]
+    pub fn of(change: Change) -> Changes {
+        match change {
+            Change::Batch(changes) => changes,
+            one => Changes::list(vec![one]),
+        }
+    }
+
+    fn list(changes: Vec<Change>) -> Changes {
+        let mut pipes: Vec<PipeId> = Vec::new();
+        for (pipe, ..) in changes.iter().filter_map(Change::place) {
+            // Most are of the pipe of the one before.
+            if !pipes.iter().rev().any(|known| *known == pipe) {
+                pipes.push(pipe);
+            }
+        }
+        Changes(Arc::new(List { changes, pipes }))
+    }
+
+    /// Returns the pipes whose entries they change, each once.
+    #[must_use]
+    pub fn pipes(&self) -> &[PipeId] {
+        &self.0.pipes
+    }
+}
+
+impl std::ops::Deref for Changes {
+    type Target = [Change];
+
+    fn deref(&self) -> &[Change] {
+        &self.0.changes
+    }
 }
 
 /// Identifies an entry in its pipe.
@@ -145,9 +231,63 @@ pub enum ChangeError {
         /// What was looked for.
         what: String,
     },
+    /// Other changes of the pipe are being carried out.
+    #[error("other changes of pipe `{pipe}` are being carried out: try again when they are done")]
+    Busy {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// A packet has hit the entry, which was to be removed because none had.
+    #[error("an entry of pipe `{pipe}` is in use again")]
+    InUse {
+        /// The pipe's name.
+        pipe: String,
+    },
+    /// Another change of the batch changes the same entry.
+    #[error("an earlier change of the batch changes the same entry: a batch changes each entry once")]
+    Twice,
+    /// A batch contains a change of a weight, or a batch.
+    #[error("a batch changes entries and given buckets: weights are changed one by one")]
+    Alone,
+    /// A change of a batch was refused, and with it the batch.
+    #[error("change {} of the batch: {why}", index + 1)]
+    At {
+        /// Its position in the batch, from 0.
+        index: usize,
+        /// Why it was refused.
+        why: Box<ChangeError>,
+    },
+}
+
+impl ChangeError {
+    /// Returns why a single change was refused, without its position in a batch.
+    #[must_use]
+    pub fn cause(&self) -> &ChangeError {
+        if let ChangeError::At { why, .. } = self { why } else { self }
+    }
 }
 
 impl Change {
+    /// Returns the single changes that this one consists of.
+    #[must_use]
+    pub fn singles(&self) -> &[Change] {
+        if let Change::Batch(changes) = self { changes } else { from_ref(self) }
+    }
+
+    /// Returns what identifies the entry that it changes: the pipe, and the matches and the priority in it.
+    fn place(&self) -> Option<(PipeId, &[EntryMatch], u32)> {
+        match self {
+            Change::Add { pipe, entry } | Change::Update { pipe, entry } => {
+                Some((*pipe, &entry.matches, entry.priority))
+            }
+            Change::Remove { pipe, key } => Some((*pipe, &key.matches, key.priority)),
+            Change::SetWeight { .. }
+            | Change::Publish { .. }
+            | Change::MoveBuckets { .. }
+            | Change::Batch(_) => None,
+        }
+    }
+
     /// Checks the change against a program's groups, but not its entries.
     ///
     /// # Errors

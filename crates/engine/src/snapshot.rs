@@ -2,7 +2,7 @@
 //! produce it.
 
 use crate::change::EntryKey;
-use crate::program::GroupId;
+use crate::program::{Entry, GroupId};
 use packet::FlowKey;
 pub use table::FlowState;
 
@@ -224,4 +224,40 @@ pub enum FlowDecision {
     FollowChosen,
     /// Use an entry of its own, configured or added at run time.
     Own,
+}
+
+/// Some of the entries of a pipe.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The entries as they could be written again, and what is known of them.
+    pub entries: Vec<(Entry, Seen)>,
+    /// The number of the row at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
+}
+
+/// What a worker knows of an entry.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// What it has counted there.
+    pub count: Count,
+    /// When a packet last hit it there or, before the first, it came; in milliseconds of the workers' clock.
+    pub last_ms: u32,
+    /// Whether that is longer ago than its timeout.
+    pub idle: bool,
+}
+
+impl Seen {
+    /// Adds what another worker knows of the same entry: counts are summed, and it is as old as the youngest.
+    pub fn add(&mut self, other: Seen) {
+        self.count.add(other.count);
+        if is_later(other.last_ms, self.last_ms) {
+            self.last_ms = other.last_ms;
+        }
+        self.idle &= other.idle;
+    }
+}
+
+/// Whether a time in milliseconds is later than another; they wrap after 49 days.
+pub(crate) fn is_later(one: u32, other: u32) -> bool {
+    one != other && one.wrapping_sub(other) < 1 << 31
 }

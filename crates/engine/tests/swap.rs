@@ -6,7 +6,7 @@ mod support;
 use engine::Verdict;
 use engine::arbitrary::{Event, Random, event, program};
 use engine::batch::{Engine, SwapReport};
-use engine::change::{Change, EntryKey};
+use engine::change::{Change, Changes, EntryKey};
 use engine::program::{
     AppId, CounterId, Criterion, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, HashInput,
     Learn, Match, MeterId, Operation, Pipe, PipeId, PipeKind, PortId, Program, SharedUse, Target, Timeouts,
@@ -450,22 +450,30 @@ fn grown(random: &mut Random) -> Bench {
         let state = bench.engine.snapshot();
         match event(random, &program, &state) {
             Event::Frame { input, bytes, .. } => _ = bench.frame(input, &bytes),
-            Event::Change(mut change) => {
+            Event::Change(change) => {
                 let entries =
                     |pipe: PipeId| state.pipes.get(pipe.index()).map_or(&[][..], |pipe| &pipe.entries);
                 let configured = |pipe: PipeId, key: &EntryKey| {
                     entries(pipe).iter().any(|entry| entry.key == *key && !entry.run_time)
                 };
-                let refused = match &mut change {
+                let mut changes = change.singles().to_vec();
+                let refused = changes.iter_mut().any(|change| match change {
                     Change::Add { entry, .. } => {
                         entry.run_time = true;
                         false
                     }
                     Change::Update { pipe, entry } => configured(*pipe, &EntryKey::of(entry)),
                     Change::Remove { pipe, key } => configured(*pipe, key),
-                    Change::SetWeight { .. } | Change::Publish { .. } | Change::MoveBuckets { .. } => false,
-                };
+                    Change::SetWeight { .. }
+                    | Change::Publish { .. }
+                    | Change::MoveBuckets { .. }
+                    | Change::Batch(_) => false,
+                });
                 if !refused {
+                    let change = match changes.len() {
+                        1 => changes.remove(0),
+                        _ => Change::Batch(Changes::new(changes).expect("they were a batch before")),
+                    };
                     let _ = bench.apply(change);
                 }
             }

@@ -143,6 +143,19 @@ impl Lpm {
         self.trie.live
     }
 
+    /// Returns how many nodes can still be added.
+    #[must_use]
+    pub fn nodes_left(&self) -> usize {
+        self.trie.limit - self.trie.live
+    }
+
+    /// Returns how many nodes the insertion of a prefix would add now.
+    #[must_use]
+    pub fn nodes_for(&self, prefix: u128, length: u8) -> usize {
+        let clean = self.clean(prefix, length);
+        clean.map_or(0, |prefix| self.trie.nodes_needed(prefix, u32::from(length)))
+    }
+
     /// Inserts a prefix, or replaces its value and returns the old one. Bits of `prefix` beyond `length` are
     /// ignored.
     ///

@@ -1,4 +1,4 @@
-//! `weir show`, `reload`, `entry`, `weight`, `app`, `stop`: requests to the daemon over its socket, with
+//! `weir show`, `reload`, `weight`, `app`, `stop`: requests to the daemon over its socket, with
 //! answers as tables or JSON.
 
 use super::watch::{self, Rates};
@@ -32,9 +32,14 @@ impl Connection {
         self.json
     }
 
+    /// Returns the path of the daemon's socket.
+    pub fn path(&self) -> PathBuf {
+        socket(self.socket.clone(), None)
+    }
+
     /// Sends a request and returns the answer.
     pub fn answer(&self, request: &Value) -> Result<Value> {
-        ask(&socket(self.socket.clone(), None), request)
+        ask(&self.path(), request)
     }
 
     /// Sends a request and prints the answer; `text` writes it for a person.
@@ -201,27 +206,6 @@ pub fn reload(arguments: &Plain) -> Result<ExitCode> {
 /// Runs `weir stop`.
 pub fn stop(arguments: &Plain) -> Result<ExitCode> {
     arguments.connection.ask(&json!({ "command": "stop" }), |_| "stopping\n".to_string())
-}
-
-/// Arguments of `weir entry`.
-#[derive(clap::Args)]
-pub struct Entry {
-    /// What to do with the entry.
-    #[arg(value_parser = ["add", "update", "remove"])]
-    verb: String,
-    /// The name of the pipe.
-    pipe: String,
-    /// The entry as in a pipe's `entries`; to remove one, its `match` (and `priority`).
-    entry: String,
-    #[command(flatten)]
-    connection: Connection,
-}
-
-/// Runs `weir entry`.
-pub fn entry(arguments: &Entry) -> Result<ExitCode> {
-    let request =
-        json!({ "command": "entry", "do": arguments.verb, "pipe": arguments.pipe, "entry": arguments.entry });
-    arguments.connection.ask(&request, |_| "done\n".to_string())
 }
 
 /// Arguments of `weir app`.

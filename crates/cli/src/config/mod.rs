@@ -10,11 +10,12 @@ mod plan;
 #[cfg(test)]
 mod tests;
 
+pub use ::config::attachment::Attachments;
 pub use ::config::entry::{write as write_entry, write_key};
 pub use ::config::forward::write as write_forward;
 pub use ::config::ports::{Fault, LeaveRule, Macs, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use ::config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
-pub use ::config::{Diagnostic, Report, Span, entry, entry_key};
+pub use ::config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 pub use plan::{Plan, SOCKET, Workers};
 
 use ::config::raw;

@@ -1,13 +1,15 @@
 //! What the main thread answers: requests that change something, JSON in and JSON out. Those that only ask
 //! are for an observer (`observer.rs`).
 
+use super::changing;
+use super::load::Load;
 use super::reload::Ticket;
 use super::{Daemon, live};
-use crate::config::{self, Plan};
+use crate::config;
 use ::apps::RequestId;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::SwapReport;
-use engine::change::Change;
+use engine::change::{Change, Changes};
 use engine::check::WEIGHT_MAX;
 use engine::program::PortId;
 use engine::worker::{Command, Inject, Injected};
@@ -39,21 +41,42 @@ pub enum Later {
     Reload(Ticket, Duration),
     /// The request is answered when all workers have taken over a new program.
     Settled(Value),
+    /// All workers make a change, or none.
+    Change(changing::Ticket),
+    /// The same with many changes at once.
+    Load(Load),
 }
 
 impl Later {
     /// Returns the answer if it is there.
-    pub fn take(&self, daemon: &mut Daemon) -> Option<Result<Value>> {
+    pub fn take(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
         match self {
+            Later::Load(load) => load.look(daemon),
             Later::App(id) => daemon.take_answer(*id),
             Later::Reload(ticket, _) => daemon.reloads.outcome(*ticket),
-            Later::Settled(_) if daemon.reloads.are_taking_over() => None,
-            Later::Settled(request) => Some(daemon.answer_at_once(request)),
+            Later::Change(ticket) => {
+                let made = daemon.fleet.outcome(*ticket)?;
+                Some(made.and_then(|made| Ok(made.map(|()| json!({ "done": true }))?)))
+            }
+            Later::Settled(_) if daemon.reloads.are_due() => None,
+            Later::Settled(request) => match daemon.answer_at_once(request) {
+                Ok(Reply::Now(now)) => Some(Ok(now)),
+                Ok(Reply::Later(later)) => {
+                    *self = later;
+                    self.take(daemon)
+                }
+                Err(error) => Some(Err(error)),
+            },
             Later::Injected(answer) => answer.try_recv().ok().map(|injected| match injected {
                 Ok(()) => Ok(json!({ "done": true })),
                 Err(reason) => Err(anyhow!("the frame was not sent ({reason}): {}", reason.explanation())),
             }),
         }
+    }
+
+    /// Returns true if it goes on whether or not somebody waits for the answer, and has an end of its own.
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Later::Change(_) | Later::Load(_))
     }
 
     /// Discards the request, because nobody waits for the answer any more.
@@ -76,6 +99,7 @@ impl Later {
         match self {
             Later::Injected(_) => bail!("the port's transmit queue is full: the frame waits for room there"),
             Later::App(_) => bail!("the app has not answered"),
+            Later::Change(_) | Later::Load(_) => bail!("the workers have not answered"),
             Later::Settled(_) => bail!("the workers are taking over a new program: try again"),
             Later::Reload(ticket, _) => Ok(daemon.reloads.progress(*ticket)),
         }
@@ -95,17 +119,20 @@ impl Daemon {
             }
             "stop" => return Ok(Reply::Now(json!({ "stopping": true }))),
             // The workers would not answer before. What only asks is for an observer.
-            _ if self.reloads.are_taking_over() => Later::Settled(request.clone()),
-            _ => return self.answer_at_once(request).map(Reply::Now),
+            _ if self.reloads.are_due() => Later::Settled(request.clone()),
+            _ => return self.answer_at_once(request),
         };
         Ok(Reply::Later(later))
     }
 
-    fn answer_at_once(&mut self, request: &Value) -> Result<Value> {
+    /// Answers a request that the workers can answer now.
+    fn answer_at_once(&mut self, request: &Value) -> Result<Reply> {
         match text(request, "command")? {
-            "entry" => self.entry(request),
-            "weight" => self.weight(request),
-            other => bail!("no command `{other}`: show, reload, entry, weight, inject, app, explain or stop"),
+            "entry" => self.entry(request).map(Reply::Later),
+            "weight" => self.weight(request).map(Reply::Now),
+            other => bail!(
+                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain or stop"
+            ),
         }
     }
 
@@ -118,27 +145,13 @@ impl Daemon {
         Some(if link.state().up { "up" } else { "no carrier" }.to_string())
     }
 
-    fn entry(&mut self, request: &Value) -> Result<Value> {
+    /// Begins to change an entry.
+    fn entry(&mut self, request: &Value) -> Result<Later> {
         let (pipe, written) = (text(request, "pipe")?, text(request, "entry")?);
-        let Plan { program, attachments, .. } = &*self.plan;
-        let told = |report: config::Report| anyhow!("{}", report.to_string().trim_end());
-        let change = match text(request, "do")? {
-            "add" => {
-                let (pipe, entry) = config::entry(program, attachments, pipe, written).map_err(told)?;
-                Change::Add { pipe, entry }
-            }
-            "update" => {
-                let (pipe, entry) = config::entry(program, attachments, pipe, written).map_err(told)?;
-                Change::Update { pipe, entry }
-            }
-            "remove" => {
-                let (pipe, key) = config::entry_key(program, attachments, pipe, written).map_err(told)?;
-                Change::Remove { pipe, key }
-            }
-            other => bail!("an entry is added, updated or removed, not `{other}`"),
-        };
-        self.change(&change)?;
-        Ok(json!({ "done": true }))
+        let mut reader = config::RunTime::new(&self.plan.program, &self.plan.attachments);
+        let read = reader.change(text(request, "do")?, pipe, written);
+        let change = read.map_err(|report| anyhow!("{}", report.to_string().trim_end()))?;
+        Ok(Later::Change(self.fleet.begin(Changes::of(change), self.clock)))
     }
 
     fn weight(&mut self, request: &Value) -> Result<Value> {
@@ -186,6 +199,6 @@ pub fn swap_summary(generation: u64, reports: &[SwapReport]) -> String {
     text
 }
 
-fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
+pub(super) fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
     request[key].as_str().with_context(|| format!("the request needs `{key}`"))
 }

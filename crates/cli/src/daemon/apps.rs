@@ -359,12 +359,14 @@ impl Daemon {
             .inject(at, inject, |inject, answer| fleet.offer(worker, Command::Inject(inject, answer)));
     }
 
-    /// Applies a change on all workers. Buckets are filled here, and a weight is noted.
+    /// Makes a change on all workers or none. Buckets are filled here, and weights are noted.
     pub(super) fn change(&mut self, change: &Change) -> Result<()> {
         let published = self.tables.publish(change)?;
-        self.fleet.change(&published)??;
-        if let Change::SetWeight { group, target, weight } = *change {
-            self.note_weight(group, target, weight);
+        self.fleet.change(&published, self.clock)??;
+        for one in change.singles() {
+            if let Change::SetWeight { group, target, weight } = *one {
+                self.note_weight(group, target, weight);
+            }
         }
         Ok(())
     }

@@ -1,25 +1,30 @@
 //! The workers, as the control plane sees them: threads that execute commands between breaths.
 
+use super::changing::{Changing, Ended, Ticket};
 use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::stopwatch::Stopwatch;
-use anyhow::{Context, Result, anyhow};
-use engine::change::{Change, ChangeError};
+use anyhow::{Context, Result, anyhow, bail};
+use engine::change::{Change, Changes};
 use engine::program::GroupId;
 use engine::snapshot::BucketReport;
 use engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The largest number of commands waiting for a worker, including frames of apps.
 pub const COMMANDS: usize = 256;
 
 /// How long a worker may take to answer; a swap of a million entries takes a fraction of this.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often it is looked again whether changes have ended while an answer does not come.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Breaths without a frame before a worker sleeps: while it is awake, the next frame of a burst costs less.
 const BREATHS_AWAKE: u32 = 32;
@@ -47,10 +52,23 @@ struct Running {
     thread: Option<JoinHandle<()>>,
 }
 
-/// All workers.
+/// All workers, and the changes that they make.
 #[derive(Default)]
 pub struct Fleet {
-    workers: Vec<Running>,
+    workers: Workers,
+    changing: Changing,
+}
+
+/// The way to all workers, for whoever asks them.
+#[derive(Default)]
+pub struct Workers(Vec<Running>);
+
+impl Deref for Fleet {
+    type Target = Workers;
+
+    fn deref(&self) -> &Workers {
+        &self.workers
+    }
 }
 
 /// Creates the two ends of a worker's command channel.
@@ -93,30 +111,87 @@ impl Fleet {
             }
         })?;
         ready.recv().context("a worker ended before it began")??;
-        self.workers.push(Running { commands, wake, thread: Some(thread) });
+        self.workers.0.push(Running { commands, wake, thread: Some(thread) });
+        self.changing = Changing::new(self.workers.len());
         Ok(())
     }
 
-    /// Returns a fleet with which another thread can ask the same workers.
-    pub fn questioner(&self) -> Fleet {
+    /// Begins changes. Nothing waits: [`Fleet::outcome`] has the outcome.
+    pub fn begin(&mut self, changes: Changes, clock: Clock) -> Ticket {
+        self.changing.begin(changes, clock.now_ns(), &mut sender(&self.workers.0))
+    }
+
+    /// Moves changes on as far as possible without waiting, and removes entries that are idle on all workers
+    /// if the program has such (`ages`). A worker that is alone does so itself.
+    pub fn mind_changes(&mut self, ages: bool, clock: Clock) {
+        self.changing.mind(ages, clock.now_ns(), &mut sender(&self.workers.0));
+    }
+
+    /// Returns the outcome of changes once, when it is there.
+    pub fn outcome(&mut self, ticket: Ticket) -> Option<Ended> {
+        self.changing.take(ticket)
+    }
+
+    /// Makes a change on all workers, or on none, and waits for it.
+    pub fn change(&mut self, change: &Change, clock: Clock) -> Ended {
+        let ticket = self.begin(Changes::of(change.clone()), clock);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            self.mind_changes(false, clock);
+            if let Some(ended) = self.outcome(ticket) {
+                return ended;
+            }
+            if Instant::now() >= until {
+                self.changing.forget(ticket);
+                bail!("the workers have not answered");
+            }
+            self.changing.wait(ticket, LOOK);
+        }
+    }
+
+    /// Returns true while workers make changes, or changes wait for that.
+    pub fn is_changing(&self) -> bool {
+        self.changing.is_busy()
+    }
+
+    /// Returns when [`Fleet::mind_changes`] must be called for idle entries.
+    pub fn wake_ns(&self) -> Option<u64> {
+        self.changing.wake_ns()
+    }
+
+    /// Stops all workers and returns their last reports. First, all of them stop receiving and handing over,
+    /// so that frames between two workers are dropped by the receiver and counted once.
+    pub fn stop(self) -> Result<Vec<Report>> {
+        self.ask_all(|_, answer| Command::Quiesce(answer))?;
+        let reports = self.ask_all(|_, answer| Command::Stop(answer))?;
+        for worker in self.workers.0 {
+            worker.thread.map_or(Ok(()), JoinHandle::join).map_err(|_| anyhow!("a worker panicked"))?;
+        }
+        Ok(reports)
+    }
+}
+
+impl Workers {
+    /// Returns a way to the same workers for another thread.
+    pub fn questioner(&self) -> Workers {
         let one = |running: &Running| Running {
             commands: running.commands.clone(),
             wake: running.wake.clone(),
             thread: None,
         };
-        Fleet { workers: self.workers.iter().map(one).collect() }
+        Workers(self.0.iter().map(one).collect())
     }
 
     /// Returns the number of workers.
     pub fn len(&self) -> usize {
-        self.workers.len()
+        self.0.len()
     }
 
     /// Sends a command to all workers and returns the answers, in the order of workers. All are sent before
     /// the first answer is awaited.
     pub fn ask_all<T>(&self, command: impl Fn(usize, SyncSender<T>) -> Command) -> Result<Vec<T>> {
         let mut answers = Vec::new();
-        for worker in 0..self.workers.len() {
+        for worker in 0..self.0.len() {
             let (answer, receive) = sync_channel(1);
             self.send(worker, command(worker, answer))?;
             answers.push(receive);
@@ -125,12 +200,6 @@ impl Fleet {
             receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
         };
         answers.into_iter().enumerate().map(wait).collect()
-    }
-
-    /// Applies a change on all workers and waits for all. Replicas are equal, so either all refuse or none.
-    pub fn change(&self, change: &Change) -> Result<Result<(), ChangeError>> {
-        let answers = self.ask_all(|_, answer| Command::Change(Box::new(change.clone()), answer))?;
-        Ok(answers.into_iter().find(Result::is_err).unwrap_or(Ok(())))
     }
 
     /// Returns the buckets of a group in every worker. They come in parts, so that no worker is kept for
@@ -152,26 +221,15 @@ impl Fleet {
 
     /// Sends a worker a command if it has room for one. Returns true if it has.
     pub fn offer(&self, worker: usize, command: Command) -> bool {
-        let Some(running) = self.workers.get(worker) else { return false };
+        let Some(running) = self.0.get(worker) else { return false };
         let taken = running.commands.try_send(command).is_ok();
         running.wake();
         taken
     }
 
-    /// Stops all workers and returns their last reports. First, all of them stop receiving and handing over,
-    /// so that frames between two workers are dropped by the receiver and counted once.
-    pub fn stop(self) -> Result<Vec<Report>> {
-        self.ask_all(|_, answer| Command::Quiesce(answer))?;
-        let reports = self.ask_all(|_, answer| Command::Stop(answer))?;
-        for worker in self.workers {
-            worker.thread.map_or(Ok(()), JoinHandle::join).map_err(|_| anyhow!("a worker panicked"))?;
-        }
-        Ok(reports)
-    }
-
     /// Sends a command to one worker, waiting for room if there is none.
     pub fn send(&self, worker: usize, command: Command) -> Result<()> {
-        let running = self.workers.get(worker).context("no such worker")?;
+        let running = self.0.get(worker).context("no such worker")?;
         running.commands.send(command).map_err(|_| anyhow!("worker {worker} has ended"))?;
         running.wake();
         Ok(())
@@ -188,6 +246,16 @@ impl Running {
 fn ring(wake: &OwnedFd) {
     // A full counter wakes the reader, too.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+}
+
+/// Returns the function with which changes are sent: it does not wait.
+fn sender(workers: &[Running]) -> impl FnMut(usize, Command) -> Option<Command> {
+    |worker, command| {
+        let running = &workers[worker];
+        let sent = running.commands.try_send(command);
+        running.wake();
+        sent.err().map(|(TrySendError::Full(command) | TrySendError::Disconnected(command))| command)
+    }
 }
 
 /// Breathes until it is told to stop, and sleeps when there is nothing to do. Rings the doorbell when it has

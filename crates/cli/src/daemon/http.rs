@@ -5,15 +5,20 @@
 //! complete requests, a bounded number of them, and answer without waiting for any client. Scrapes that come
 //! while one is being answered are answered together by the next.
 //!
-//! A connection carries one request. Its head, its body and its whole life have a time limit, and if there
-//! are too many connections, the one that has been slowest to say what it wants is closed for a new one.
+//! A connection carries one request, or one after the other if the client asks for that (`Connection:
+//! keep-alive`). A request's head, its body and its answer have time limits, and if there are too many
+//! connections, the one that has been slowest to say what it wants is closed for a new one.
+//!
+//! Texts of changes are read as they come, on a thread for that, one text at a time: neither this thread nor
+//! the main thread waits for it.
 
 use super::doorbell::Doorbell;
+use super::load::{Published, Read};
 use super::observer::{self, Board};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE};
+use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -25,11 +30,11 @@ use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout, timeout_at};
 
 /// The largest size of a request's head in bytes.
 const HEAD_MAX: usize = 16 * 1024;
@@ -37,13 +42,25 @@ const HEAD_MAX: usize = 16 * 1024;
 /// The largest size of a request's body in bytes: an entry with many values, or a packet in hex.
 const BODY_MAX: usize = 1 << 20;
 
+/// The largest size of a text of changes in bytes: about four million lines.
+const CHANGES_MAX: usize = 512 << 20;
+
+/// Pieces of a text of changes that may wait to be read.
+const PIECES: usize = 16;
+
+/// How long a client may take for each piece of such a text.
+const PIECE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long it may take from such a text to its answer: the main thread has limits of its own for workers.
+const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
+
 /// How long a client may take for the head of its request, and how long for the body.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long the main thread may take: longer than it waits for a worker, and then for an app.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
-/// How long a connection may last.
+/// How long a connection may last after its last request.
 const LIFE: Duration = Duration::from_secs(40);
 
 /// How long the end of the daemon waits for answers to be written.
@@ -71,6 +88,8 @@ pub enum Question {
     Health,
     /// A command.
     Command(Value),
+    /// Changes.
+    Changes(Read),
 }
 
 /// A question, and where its answer goes. The latter is closed when nobody waits any more.
@@ -98,12 +117,13 @@ impl Server {
         listeners: Listeners,
         doorbell: Doorbell,
         board: Board,
+        vocabulary: Published,
     ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
         let (stop, stopped) = oneshot::channel();
         let to_observer = observer::start(board.clone(), "weir-show")?;
         let to_scraper = observer::start(board, "weir-scrape")?;
-        let parts = Parts { to_main, doorbell, to_observer, to_scraper };
+        let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
             let served = runtime.block_on(serve(listeners, parts, stopped));
@@ -163,6 +183,7 @@ struct Parts {
     doorbell: Doorbell,
     to_observer: mpsc::Sender<Asked>,
     to_scraper: mpsc::Sender<Asked>,
+    vocabulary: Published,
 }
 
 /// Rings when dropped, so that the main thread notices an answer that nobody waits for.
@@ -177,17 +198,21 @@ impl Drop for Ring<'_> {
 impl Parts {
     /// Sends a request to the part that can answer it.
     async fn ask(&self, request: Value) -> Answer {
-        if matches!(request["command"].as_str(), Some("show" | "explain")) {
+        if matches!(request["command"].as_str(), Some("show" | "explain" | "entries")) {
             return self.observe(&self.to_observer, Question::Command(request)).await;
         }
+        self.ask_main(Question::Command(request), ANSWER_PATIENCE).await
+    }
+
+    async fn ask_main(&self, question: Question, patience: Duration) -> Answer {
         let _rings_at_last = Ring(&self.doorbell);
         let (answer, wait) = oneshot::channel();
         let asked = async {
-            self.to_main.send(Asked { question: Question::Command(request), answer }).await.ok()?;
+            self.to_main.send(Asked { question, answer }).await.ok()?;
             self.doorbell.ring();
             wait.await.ok()
         };
-        in_time(asked).await
+        in_time(asked, patience).await
     }
 
     async fn observe(&self, observer: &mpsc::Sender<Asked>, question: Question) -> Answer {
@@ -196,12 +221,12 @@ impl Parts {
             observer.send(Asked { question, answer }).await.ok()?;
             wait.await.ok()
         };
-        in_time(asked).await
+        in_time(asked, ANSWER_PATIENCE).await
     }
 }
 
-async fn in_time(answer: impl Future<Output = Option<Answer>>) -> Answer {
-    match timeout(ANSWER_PATIENCE, answer).await {
+async fn in_time(answer: impl Future<Output = Option<Answer>>, patience: Duration) -> Answer {
+    match timeout(patience, answer).await {
         Ok(Some(answer)) => answer,
         Ok(None) => Err("the daemon stops".into()),
         Err(_) => Err("the daemon is too busy to answer".into()),
@@ -231,7 +256,29 @@ async fn accept(listener: Listener, door: Arc<Door>) {
 /// A connection, as its door sees it.
 struct Connection {
     task: AbortHandle,
-    state: Arc<AtomicU8>,
+    client: Arc<Client>,
+}
+
+/// What a connection's client is doing.
+struct Client {
+    state: AtomicU8,
+    /// When it is closed, whatever it is doing.
+    until: Mutex<Instant>,
+}
+
+impl Client {
+    fn set(&self, state: u8, patience: Duration) {
+        self.state.store(state, Ordering::Relaxed);
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;
+    }
+
+    fn is(&self, state: u8) -> bool {
+        self.state.load(Ordering::Relaxed) == state
+    }
+
+    fn until(&self) -> Instant {
+        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// States of a connection.
@@ -245,12 +292,15 @@ struct Door {
     scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
     /// Whether commands are accepted here.
     commands: bool,
+    /// Texts of changes are read one at a time.
+    reading: tokio::sync::Semaphore,
     connections: Mutex<BTreeMap<u64, Connection>>,
 }
 
 impl Door {
     fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, commands: bool) -> Door {
-        Door { parts, scrapes, commands, connections: Mutex::default() }
+        let reading = tokio::sync::Semaphore::new(1);
+        Door { parts, scrapes, commands, reading, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
@@ -259,13 +309,13 @@ impl Door {
 
     /// Returns true while an answer is being made or written.
     fn is_answering(&self) -> bool {
-        self.connections().values().any(|one| one.state.load(Ordering::Relaxed) != READING)
+        self.connections().values().any(|one| !one.client.is(READING))
     }
 
     /// Closes the connection that has taken longest over its request or over reading its answer.
     fn shed(&self) {
         let mut all = self.connections();
-        let slow = |one: &Connection| one.state.load(Ordering::Relaxed) != ANSWERING;
+        let slow = |one: &Connection| !one.client.is(ANSWERING);
         let slowest = all.iter().find(|(_, one)| slow(one)).or(all.iter().next()).map(|(id, _)| *id);
         if let Some(connection) = slowest.and_then(|id| all.remove(&id)) {
             connection.task.abort();
@@ -277,13 +327,18 @@ impl Door {
         if self.connections().len() >= CONNECTIONS_MAX {
             self.shed();
         }
-        let state = Arc::new(AtomicU8::new(READING));
-        let (door, its_state) = (self.clone(), state.clone());
-        let service = service_fn(move |request| {
-            let (door, state) = (door.clone(), its_state.clone());
+        let client =
+            Arc::new(Client { state: AtomicU8::new(READING), until: Mutex::new(Instant::now() + LIFE) });
+        let (door, its) = (self.clone(), client.clone());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (door, client) = (door.clone(), its.clone());
             async move {
-                let answer = door.answer(request, &state).await;
-                state.store(WRITING, Ordering::Relaxed);
+                let stays = wants_to_stay(&request);
+                let mut answer = door.answer(request, &client).await;
+                if !stays {
+                    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                client.set(WRITING, LIFE);
                 Ok::<_, Infallible>(answer)
             }
         });
@@ -291,46 +346,54 @@ impl Door {
             .timer(TokioTimer::new())
             .header_read_timeout(REQUEST_PATIENCE)
             .max_buf_size(HEAD_MAX)
-            .keep_alive(false)
             .serve_connection(TokioIo::new(stream), service);
         let id = self.connections().last_key_value().map_or(0, |(id, _)| id + 1);
-        let door = self.clone();
+        let (door, its) = (self.clone(), client.clone());
         // The task starts when this one waits, so it cannot end before it is in the map.
         let task = tokio::spawn(async move {
+            let mut connection = std::pin::pin!(connection);
             // Errors of a client concern nobody else.
-            let _ = timeout(LIFE, connection).await;
+            while timeout_at(its.until().into(), &mut connection).await.is_err() {
+                if its.until() <= Instant::now() {
+                    break;
+                }
+            }
             door.connections().remove(&id);
         });
-        self.connections().insert(id, Connection { task: task.abort_handle(), state });
+        self.connections().insert(id, Connection { task: task.abort_handle(), client });
     }
 
-    async fn answer(&self, request: Request<Incoming>, state: &AtomicU8) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<Full<Bytes>> {
+        client.set(READING, LIFE);
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
-            "/metrics" => told(self.scrape(state).await, METRICS),
-            "/healthz" => told(self.health(state).await, TEXT),
+            "/metrics" => told(self.scrape(client).await, METRICS),
+            "/healthz" => told(self.health(client).await, TEXT),
             "/command" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/command" if *request.method() != Method::POST => not_allowed("POST"),
-            "/command" => self.command(request.into_body(), state).await,
+            "/command" => self.command(request.into_body(), client).await,
+            "/changes" if !self.commands => said(StatusCode::NOT_FOUND, ABSENT),
+            "/changes" if *request.method() != Method::POST => not_allowed("POST"),
+            "/changes" => self.changes(request.into_body(), client).await,
             _ => said(StatusCode::NOT_FOUND, ABSENT),
         }
     }
 
-    async fn health(&self, state: &AtomicU8) -> Answer {
-        state.store(ANSWERING, Ordering::Relaxed);
+    async fn health(&self, client: &Client) -> Answer {
+        client.set(ANSWERING, LIFE);
         self.parts.observe(&self.parts.to_observer, Question::Health).await
     }
 
     /// Returns the metrics.
-    async fn scrape(&self, state: &AtomicU8) -> Answer {
-        state.store(ANSWERING, Ordering::Relaxed);
+    async fn scrape(&self, client: &Client) -> Answer {
+        client.set(ANSWERING, LIFE);
         let (answer, wait) = oneshot::channel();
         let _ = self.scrapes.send(answer).await;
         wait.await.unwrap_or_else(|_| Err("the daemon stops".into()))
     }
 
-    async fn command(&self, body: Incoming, state: &AtomicU8) -> Response<Full<Bytes>> {
+    async fn command(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
         if body.size_hint().lower() > BODY_MAX as u64 {
             return refused(StatusCode::PAYLOAD_TOO_LARGE, "a request has at most a mebibyte");
         }
@@ -343,12 +406,83 @@ impl Door {
             return refused(StatusCode::BAD_REQUEST, "a request is a JSON object");
         };
         tracing::debug!("asked: {request}");
-        state.store(ANSWERING, Ordering::Relaxed);
+        client.set(ANSWERING, LIFE);
         match self.parts.ask(request).await {
             Ok(answer) => response(StatusCode::OK, JSON, answer),
             Err(why) => refused(StatusCode::BAD_REQUEST, &why),
         }
     }
+}
+
+impl Door {
+    /// Makes the changes in a text, all of them or none.
+    async fn changes(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
+        if body.size_hint().lower() > CHANGES_MAX as u64 {
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, "changes have at most 512 mebibytes");
+        }
+        client.set(READING, CHANGES_PATIENCE);
+        let Ok(_turn) = self.reading.acquire().await else {
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops");
+        };
+        let read = match self.read(body).await {
+            Ok(read) => read,
+            Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
+        };
+        client.set(ANSWERING, CHANGES_PATIENCE);
+        let answer = self.parts.ask_main(Question::Changes(read.clone()), CHANGES_PATIENCE).await;
+        // A million entries take a while to free.
+        drop(tokio::task::spawn_blocking(move || drop(read)));
+        match answer {
+            Ok(answer) => response(StatusCode::OK, JSON, answer),
+            Err(why) => refused(StatusCode::BAD_REQUEST, &why),
+        }
+    }
+
+    /// Reads a text of changes as it comes.
+    async fn read(&self, body: Incoming) -> Result<Read, String> {
+        let Some(vocabulary) = self.parts.vocabulary.get() else {
+            return Err("the daemon has not begun".into());
+        };
+        let (pieces, mut come) = mpsc::channel::<Bytes>(PIECES);
+        let (whole, is_whole) = oneshot::channel::<()>();
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut reader = vocabulary.reader();
+            while let Some(piece) = come.blocking_recv() {
+                reader.piece(&piece)?;
+            }
+            match is_whole.blocking_recv() {
+                Ok(()) => reader.end(),
+                Err(_) => Err("the text is cut short, too long or too slow".into()),
+            }
+        });
+        let mut body = Limited::new(body, CHANGES_MAX);
+        loop {
+            match timeout(PIECE_PATIENCE, body.frame()).await {
+                Ok(Some(Ok(frame))) => {
+                    let Ok(piece) = frame.into_data() else { continue };
+                    if pieces.send(piece).await.is_err() {
+                        break;
+                    }
+                }
+                Ok(None) => {
+                    let _ = whole.send(());
+                    break;
+                }
+                Ok(Some(Err(_))) | Err(_) => {
+                    drop(whole);
+                    break;
+                }
+            }
+        }
+        drop(pieces);
+        reading.await.unwrap_or_else(|_| Err("the text cannot be read".into()))
+    }
+}
+
+/// Whether a client asks for further requests on its connection.
+fn wants_to_stay(request: &Request<Incoming>) -> bool {
+    let words = request.headers().get_all(CONNECTION).into_iter().filter_map(|value| value.to_str().ok());
+    words.flat_map(|value| value.split(',')).any(|word| word.trim().eq_ignore_ascii_case("keep-alive"))
 }
 
 /// What is said to those who look for something else.
@@ -371,13 +505,13 @@ fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
 
 fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {
     let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "weir: not with this method\n");
-    response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static(methods));
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }
 
 fn response(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text)));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

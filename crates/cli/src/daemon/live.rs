@@ -12,21 +12,22 @@ use packet::craft::Recipe;
 use packet::{FlowKey, HEADROOM};
 use serde_json::{Value, json};
 
-/// Looks flows up in the workers that own them.
-struct LiveFlows<'a>(&'a Snapshot);
+/// Looks flows up in the worker that owns the packet's.
+struct LiveFlows<'a> {
+    now: &'a Snapshot,
+    worker: usize,
+}
 
 impl FlowSource for LiveFlows<'_> {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        let answers = self.0.ask_all(|answer| Command::Flow(pipe, *key, answer)).ok()?;
-        answers.into_iter().flatten().next()
+        self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
-        let capacity = self.0.plan.program.pipes[pipe.index()].capacity as usize;
-        let reports = &self.0.reports;
-        let held =
-            |report: &engine::worker::Report| report.pipes.get(pipe.index()).map_or(0, |pipe| pipe.flows);
-        reports.iter().all(|report| held(report) + flows <= capacity)
+        let capacity = self.now.plan.program.pipes[pipe.index()].capacity as usize;
+        let pipes = self.now.reports.get(self.worker).map(|report| &report.pipes);
+        let held = pipes.and_then(|pipes| pipes.get(pipe.index())).map(|pipe| pipe.flows);
+        held.is_some_and(|held| held + flows <= capacity)
     }
 }
 
@@ -70,7 +71,8 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         interpreter.set_turns(PipeId(at as u16), *turns);
     }
     let now_ns = now.clock.now_ns();
-    let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &LiveFlows(now));
+    let flows = LiveFlows { now, worker };
+    let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &flows);
     let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);

@@ -10,6 +10,7 @@ mod added;
 mod answer;
 mod app_socket;
 mod apps;
+mod changing;
 mod claim;
 mod clock;
 mod collector;
@@ -22,6 +23,7 @@ mod http;
 mod interfaces;
 mod links;
 mod live;
+mod load;
 mod metrics;
 mod observer;
 mod open;
@@ -49,7 +51,7 @@ use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::buckets::GroupTables;
 use engine::owner::{Owners, Steering};
-use engine::program::{PortId, Program};
+use engine::program::{Pipe, PipeKind, PortId, Program};
 use engine::snapshot::FlowAccount;
 use engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
 use fleet::Fleet;
@@ -100,6 +102,7 @@ pub struct Daemon {
     /// Where what takes long to drop goes.
     disposal: Disposal,
     generation: u64,
+    vocabulary: load::Published,
 }
 
 /// Runs until told to stop. `load` reads the configuration again for a reload.
@@ -107,7 +110,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
     let mut control = Control::bind(&plan.socket, plan.metrics)?;
     let signals = Signals::take()?;
     let mut daemon = Daemon::start(file, plan, load)?;
-    control.start(daemon.doorbell.clone(), daemon.board.clone())?;
+    control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.vocabulary.clone())?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
@@ -123,6 +126,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
         daemon.mind_reloads();
         more = daemon.drive_apps();
         daemon.publish();
+        daemon.mind_changes();
         daemon.systemd.turn(|worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
@@ -165,11 +169,13 @@ impl Daemon {
             collector: Collector::start()?,
             disposal: disposal()?,
             generation: 1,
+            vocabulary: load::Published::default(),
         };
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&daemon.plan, &[])?;
         let rings = daemon.start_workers()?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
+        daemon.vocabulary.set(daemon.generation, &daemon.plan);
         daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
         Ok(daemon)
     }
@@ -195,6 +201,7 @@ impl Daemon {
         for (worker, (pools, ports)) in open.into_iter().enumerate() {
             let mut engine = Engine::with_tables(&self.plan.program, self.hash, &self.tables)?;
             engine.steer(steering);
+            engine.share_entries(count > 1);
             let (rings, punts) = (rings.remove(0), punts.remove(0));
             let core = match &self.plan.workers {
                 Workers::Cores(cores) => Some(cores[worker]),
@@ -233,7 +240,8 @@ impl Daemon {
         let own = bells.into_iter().chain(interfaces);
         let mut waits: Vec<PollFd<'_>> = own.chain(sockets).collect();
         let now_ns = self.clock.now_ns();
-        let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).min();
+        let ages = self.fleet.wake_ns().filter(|_| self.has_timeouts());
+        let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).chain(ages).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
         let others = control.deadline().into_iter().chain(self.systemd.deadline()).min();
         let others = others.map(|until| until.saturating_duration_since(Instant::now()));
@@ -244,6 +252,22 @@ impl Daemon {
         });
         // Whether or not poll was interrupted, the next turn checks everything.
         let _ = poll(&mut waits, timeout.as_ref());
+    }
+
+    /// Moves changes on, and has entries removed that no worker has met for their timeout.
+    fn mind_changes(&mut self) {
+        let ages = !self.reloads.are_due() && self.has_timeouts();
+        self.fleet.mind_changes(ages, self.clock);
+    }
+
+    /// Whether the program has entries that go when they are idle.
+    fn has_timeouts(&self) -> bool {
+        let of_flows = |pipe: &Pipe| match pipe.kind {
+            PipeKind::Flow { timeouts, .. } => timeouts.each_ns().into_iter().max(),
+            _ => None,
+        };
+        let longest = |pipe: &Pipe| of_flows(pipe).max(Some(pipe.monitor.idle_timeout_ns));
+        self.plan.program.pipes.iter().any(|pipe| longest(pipe) > Some(0))
     }
 
     /// Publishes what this thread knows, if somebody wants to show it.

@@ -12,7 +12,7 @@ use super::apps::Family;
 use super::clock::Clock;
 use super::collector::Totals;
 use super::doorbell::Doorbell;
-use super::fleet::Fleet;
+use super::fleet::Workers;
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
 use super::{live, metrics};
@@ -63,7 +63,7 @@ pub struct Scene {
     /// Which worker a packet belongs to.
     pub owners: Owners,
     /// To ask the workers.
-    pub fleet: Fleet,
+    pub fleet: Workers,
     /// The state of each port's link.
     pub links: Vec<Option<String>>,
     /// Why each port's interface cannot carry frames now.
@@ -188,6 +188,18 @@ impl Scene {
         Ok(reports.iter().all(|report| report.generation == self.generation))
     }
 
+    /// Waits until no worker takes over the counts of a former program any more.
+    pub fn settle(&self) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        while self.ask_until(until, Command::Report)?.iter().any(|report| report.is_settling) {
+            if Instant::now() >= until {
+                bail!("the workers are taking over a new program");
+            }
+            std::thread::sleep(AGAIN);
+        }
+        Ok(())
+    }
+
     /// Asks one worker, again and again while it has no room for a question.
     fn ask<T>(
         &self,
@@ -249,6 +261,7 @@ impl Observer {
             Question::Metrics => self.scrape().and_then(|snapshot| metrics::text(&snapshot)),
             Question::Health => self.health(),
             Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
+            Question::Changes(_) => Err(anyhow!("the main thread makes changes")),
         };
         answer.map_err(|error| format!("{error:#}"))
     }
@@ -260,6 +273,7 @@ impl Observer {
             let now = self.snapshot(PATIENCE)?;
             let answer = match request["command"].as_str() {
                 Some("explain") => live::explain(&now, request),
+                Some("entries") => now.list_entries(request),
                 _ => now.show(request),
             };
             if now.still_runs()? {

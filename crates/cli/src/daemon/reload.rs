@@ -83,6 +83,8 @@ struct Prepared {
 enum Phase {
     Preparing {
         prepared: Receiver<Result<Prepared>>,
+        /// It is there, and waits for changes to end that workers have begun.
+        ready: Option<Box<Prepared>>,
         /// Weights set since it began, by group and target.
         weights: Vec<(String, String, u32)>,
     },
@@ -124,6 +126,13 @@ impl Reloads {
     /// Returns true while workers take over a program, and are slow to answer.
     pub fn are_taking_over(&self) -> bool {
         matches!(&self.now, Some(Reload { phase: Phase::TakingOver { .. }, .. }))
+    }
+
+    /// Returns true from when a program is there until all workers have taken it over: clients must wait with
+    /// changes.
+    pub fn are_due(&self) -> bool {
+        let ready = matches!(&self.now, Some(Reload { phase: Phase::Preparing { ready: Some(_), .. }, .. }));
+        ready || self.are_taking_over()
     }
 
     /// Returns true while a program is made.
@@ -198,6 +207,14 @@ impl Reload {
     }
 }
 
+/// Returns what was prepared, if it is there.
+fn next(
+    ready: &mut Option<Box<Prepared>>,
+    prepared: &Receiver<Result<Prepared>>,
+) -> Result<Result<Prepared>, TryRecvError> {
+    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(*prepared)))
+}
+
 impl Daemon {
     /// Asks for a reload. Returns its number.
     pub(super) fn ask_reload(&mut self) -> Ticket {
@@ -217,7 +234,12 @@ impl Daemon {
     pub(super) fn mind_reloads(&mut self) {
         if let Some(mut reload) = self.reloads.now.take() {
             match &mut reload.phase {
-                Phase::Preparing { prepared, weights } => match prepared.try_recv() {
+                Phase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
+                    // All workers make a change before the swap, or all of them after it.
+                    Ok(Ok(prepared)) if self.fleet.is_changing() => {
+                        *ready = Some(Box::new(prepared));
+                        self.reloads.now = Some(reload);
+                    }
                     Ok(Ok(prepared)) => {
                         let weights = std::mem::take(weights);
                         self.commit(reload, prepared, weights);
@@ -273,7 +295,7 @@ impl Daemon {
         };
         match std::thread::Builder::new().name("weir-reload".into()).spawn(work) {
             Ok(_) => {
-                let phase = Phase::Preparing { prepared, weights: Vec::new() };
+                let phase = Phase::Preparing { prepared, ready: None, weights: Vec::new() };
                 self.reloads.now = Some(Reload { cause, since: Instant::now(), phase });
             }
             Err(error) => self.end(cause, Err(anyhow!(error).context("no thread for it"))),
@@ -314,6 +336,7 @@ impl Daemon {
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
         self.tables = tables;
         self.weights.clear();
+        self.vocabulary.set(self.generation, &self.plan);
         let phase = Phase::TakingOver { swaps, weights, former, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
         // From here on, apps speak of the new program.

@@ -2,6 +2,7 @@
 
 use super::collector::{self, Sum, Totals};
 use super::durations;
+use super::load::PAGE_MAX;
 use super::observer::Snapshot;
 use crate::config;
 use crate::explain::decision;
@@ -10,11 +11,11 @@ use anyhow::{Context, Result, anyhow};
 use engine::change::EntryKey;
 use engine::delta::DeltaReason;
 use engine::program::{Entry, Fill, Group, GroupId, PipeId, PipeKind};
-use engine::snapshot::{Count, FlowAccount};
+use engine::snapshot::{Count, FlowAccount, Seen};
 use engine::worker::{Breaths, Command, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use std::sync::Arc;
 
 /// What can be shown, besides the tables of apps.
 const SHOWN: [&str; 12] = [
@@ -290,7 +291,7 @@ impl Snapshot {
         Ok(self.fleet.buckets(group)?.into_iter().next().map(|one| one.slots).unwrap_or_default())
     }
 
-    fn pipe_named(&self, request: &Value) -> Result<PipeId> {
+    pub fn pipe_named(&self, request: &Value) -> Result<PipeId> {
         let name = request["pipe"].as_str().context("the request needs `pipe`")?;
         let names =
             || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -300,18 +301,32 @@ impl Snapshot {
             .ok_or_else(|| anyhow!("there is no pipe `{name}`; there are {}", names()))
     }
 
-    /// Returns the entries of a pipe with their counts, summed over the workers' replicas.
-    pub fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Count)>> {
-        let mut replicas = self.ask_all(|answer| Command::Entries(pipe, answer))?.into_iter();
-        let mut all = replicas.next().unwrap_or_default();
-        let place: HashMap<EntryKey, usize> =
-            all.iter().enumerate().map(|(at, (entry, _))| (EntryKey::of(entry), at)).collect();
-        for (entry, count) in replicas.flatten() {
-            if let Some(&at) = place.get(&EntryKey::of(&entry)) {
-                all[at].1.add(count);
+    /// Returns the entries of a pipe with what all workers know of them. They are taken a page at a time, so
+    /// that no worker stops forwarding for long.
+    pub fn entries(&self, pipe: PipeId) -> Result<Vec<(Entry, Seen)>> {
+        self.settle()?;
+        let (mut all, mut next) = (Vec::new(), Some(0));
+        while let Some(from) = next {
+            let page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
+            let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
+            let others = self.ask_others(&Arc::new(keys))?;
+            for (at, (entry, mut seen)) in page.entries.into_iter().enumerate() {
+                let known = others.iter().filter_map(|other| other.get(at).copied().flatten());
+                known.for_each(|one| seen.add(one));
+                all.push((entry, seen));
             }
+            next = page.next;
         }
         Ok(all)
+    }
+
+    /// Returns what the workers other than the first know of entries.
+    fn ask_others(&self, keys: &Arc<Vec<(PipeId, EntryKey)>>) -> Result<Vec<Vec<Option<Seen>>>> {
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ask = |worker| self.ask_one(worker, |answer| Command::Seen(keys.clone(), answer));
+        (1..self.reports.len()).map(ask).collect()
     }
 
     fn show_entries(&self, request: &Value) -> Result<Value> {
@@ -322,10 +337,11 @@ impl Snapshot {
         let mut all = Vec::new();
         for id in pipes {
             let pipe = &self.plan.program.pipes[id.index()];
-            for (entry, count) in self.entries(id)? {
+            for (entry, Seen { count, last_ms, .. }) in self.entries(id)? {
                 all.push(json!({
                     "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, &entry),
                     "run_time": entry.run_time, "packets": count.packets, "bytes": count.bytes,
+                    "last_ms": last_ms,
                 }));
             }
         }

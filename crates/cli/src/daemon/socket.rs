@@ -8,6 +8,7 @@ use super::answer::{Later, Reply};
 use super::claim::claim;
 use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
+use super::load::{Load, Published};
 use super::observer::Board;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
@@ -20,6 +21,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
+
+/// How often it is looked whether workers are too late with changes. Their answers are met at once.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// How long a daemon that was killed may need to go, with all its ports. Its socket still accepts meanwhile.
 const GOING: Duration = Duration::from_secs(5);
@@ -72,10 +76,10 @@ impl Control {
     }
 
     /// Starts answering.
-    pub fn start(&mut self, doorbell: Doorbell, board: Board) -> Result<()> {
+    pub fn start(&mut self, doorbell: Doorbell, board: Board, vocabulary: Published) -> Result<()> {
         allow_descriptors();
         let listeners = self.listeners.take().context("started already")?;
-        let (server, asked) = Server::start(listeners, doorbell, board)?;
+        let (server, asked) = Server::start(listeners, doorbell, board, vocabulary)?;
         (self.server, self.asked) = (Some(server), Some(asked));
         Ok(())
     }
@@ -96,12 +100,9 @@ impl Control {
             _ if answer.is_closed() => {}
             // Observers answer these.
             Question::Metrics | Question::Health => {}
+            Question::Changes(read) => self.wait(Later::Load(Load::new(read)), answer, daemon),
             Question::Command(request) => match daemon.answer(&request) {
-                Ok(Reply::Later(later)) => {
-                    let until = Instant::now() + later.patience();
-                    let one = Waiting { later, answer, until };
-                    self.waiting.extend(one.look(daemon));
-                }
+                Ok(Reply::Later(later)) => self.wait(later, answer, daemon),
                 Ok(Reply::Now(now)) => {
                     tell(answer, Ok(now));
                     return request["command"] != "stop";
@@ -110,6 +111,13 @@ impl Control {
             },
         }
         true
+    }
+
+    /// Answers when the answer has come.
+    fn wait(&mut self, later: Later, answer: oneshot::Sender<Answer>, daemon: &mut Daemon) {
+        let until = Instant::now() + later.patience();
+        let one = Waiting { later, answer, until };
+        self.waiting.extend(one.look(daemon));
     }
 }
 
@@ -123,9 +131,13 @@ impl Drop for Control {
 
 impl Waiting {
     /// Answers if the answer is there or takes too long; forgets it if nobody waits any more.
-    fn look(self, daemon: &mut Daemon) -> Option<Waiting> {
+    fn look(mut self, daemon: &mut Daemon) -> Option<Waiting> {
         if let Some(answer) = self.later.take(daemon) {
+            // Whatever it holds goes first: whoever asked frees the rest, elsewhere.
+            drop(self.later);
             tell(self.answer, answer);
+        } else if self.later.goes_on() {
+            return Some(Waiting { until: Instant::now() + LOOK, ..self });
         } else if self.answer.is_closed() {
             self.later.forget(daemon);
         } else if Instant::now() < self.until {

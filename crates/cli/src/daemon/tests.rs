@@ -147,7 +147,8 @@ impl Bench {
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
         let daemon = Daemon::start("t".into(), plan, load(folder.clone())).unwrap();
-        control.start(daemon.doorbell.clone(), daemon.board.clone()).unwrap();
+        let Daemon { doorbell, board, vocabulary, .. } = &daemon;
+        control.start(doorbell.clone(), board.clone(), vocabulary.clone()).unwrap();
         let mut bench = Bench { daemon, control, folder, notes: Arc::default() };
         bench.run_probe();
         bench
@@ -214,6 +215,7 @@ impl Bench {
             self.daemon.mind_reloads();
             self.daemon.drive_apps();
             self.daemon.publish();
+            self.daemon.mind_changes();
             self.control.serve(&mut self.daemon);
         }
     }
@@ -358,6 +360,36 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     assert_eq!(noted(&bench.notes).events[2..], [refused, "buckets [0, 0, 0, 0]"]);
     let entries = bench.ask(json!({ "command": "show", "what": "entries", "pipe": "fast" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 3, "{entries}");
+}
+
+/// The main thread waited for the workers with every change of a client.
+#[test]
+fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
+    let mut give = None;
+    let mut bench = Bench::loading("change", |folder| {
+        let (sender, load) = given(folder);
+        give = Some(sender);
+        load
+    });
+    let let_go = bench.hold_worker();
+    let path = bench.folder.join("weir.sock");
+    let add =
+        json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
+    let adding = std::thread::spawn(move || ask(&path, &add));
+    bench.until(|bench| bench.daemon.fleet.is_changing());
+    bench.ticks(20);
+    let reload = bench.reload();
+    give.unwrap().send(CONFIG).unwrap();
+    bench.until(|bench| bench.daemon.reloads.are_due());
+    bench.ticks(20);
+    // The new program would come before the change on a worker for whose command there was no room.
+    assert!(bench.daemon.generation == 1 && !adding.is_finished() && !reload.is_finished());
+    let_go.send(()).unwrap();
+    bench.until(|_| adding.is_finished() && reload.is_finished());
+    assert_eq!(adding.join().unwrap().unwrap(), json!({ "done": true }));
+    assert_eq!(reload.join().unwrap().1.unwrap()["generation"], 2);
+    let entries = bench.ask(json!({ "command": "show", "what": "entries", "pipe": "fast" })).unwrap();
+    assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
 }
 
 /// Issue 9, 1.4: scrapes went through the main thread, and waited for it and it for workers.

@@ -4,6 +4,7 @@ mod apps;
 mod bond;
 mod check;
 mod daemon;
+mod entries;
 mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;

@@ -72,6 +72,7 @@ const KINDS: &str = "
         change:update:not_found
     change:remove:done change:remove:not_found change:weight:done change:weight:unknown change:weight:filled
     change:weight:heavy
+    change:batch:done change:batch:exists change:batch:full change:batch:unknown change:batch:not_found
     change:move:done change:move:unknown change:move:filled aged:flow aged:entry aged:bucket
     given:hash:rests given:hash:waits given:hash:moves given:hash:moves_busy given:hash:nobody
     given:group:rests given:group:waits given:group:moves given:group:moves_busy given:group:nobody
@@ -136,8 +137,9 @@ impl Coverage {
             Change::Remove { .. } => "remove",
             Change::SetWeight { .. } | Change::Publish { .. } => "weight",
             Change::MoveBuckets { .. } => "move",
+            Change::Batch(_) => "batch",
         };
-        let result = match result {
+        let result = match result.as_ref().map_err(ChangeError::cause) {
             Ok(()) => "done",
             Err(ChangeError::Full { .. }) => "full",
             Err(ChangeError::Exists { .. }) => "exists",
@@ -146,6 +148,8 @@ impl Coverage {
             Err(ChangeError::Unknown { .. }) => "unknown",
             Err(ChangeError::Filled { .. }) => "filled",
             Err(ChangeError::Weight { .. }) => "heavy",
+            Err(ChangeError::Busy { .. } | ChangeError::InUse { .. }) => "busy",
+            Err(ChangeError::Twice | ChangeError::Alone | ChangeError::At { .. }) => "no_batch",
         };
         self.meet(&format!("change:{what}:{result}"));
     }

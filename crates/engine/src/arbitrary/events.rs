@@ -2,7 +2,7 @@
 
 use super::entries::entry;
 use super::{Random, frame};
-use crate::change::{Change, EntryKey};
+use crate::change::{Change, Changes, EntryKey};
 use crate::program::{Entry, Fill, GroupId, PipeId, PortId, Program};
 use crate::snapshot::Snapshot;
 
@@ -58,7 +58,19 @@ pub fn hash(random: &mut Random) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
 }
 
+/// Generates a change, or a few of them as one.
 fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
+    if random.percent(75) {
+        return one_change(random, program, state);
+    }
+    let changes: Vec<Change> =
+        (0..random.between(1, 6)).map(|_| one_change(random, program, state)).collect();
+    // A list that changes an entry twice is no batch.
+    let first = changes[0].clone();
+    Changes::new(changes).map_or(first, Change::Batch)
+}
+
+fn one_change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
     let at = random.below(program.pipes.len());
     let id = PipeId(at as u16);
     if random.percent(15) && !program.groups.is_empty() {

@@ -4,7 +4,7 @@
 use super::{Coverage, Event, Random, event};
 use crate::batch::{Engine, Outcome};
 use crate::buckets::GroupTables;
-use crate::change::{Change, EntryKey};
+use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::interpreter::{Arrival, Interpreter, Walk};
 use crate::program::{Fill, Forward, GroupId, PipeId, PortId, Program};
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot};
@@ -169,9 +169,7 @@ impl Lockstep {
                 Ok(published) if at > 0 => cutter.engine.apply(published, self.breath_ns),
                 _ => cutter.engine.apply(change, self.breath_ns),
             };
-            if found.as_ref().map_err(std::mem::discriminant)
-                != wanted.as_ref().map_err(std::mem::discriminant)
-            {
+            if found.as_ref().map_err(kind) != wanted.as_ref().map_err(kind) {
                 return Err(format!("{cutter:?}: {change:?}: {found:?}, not {wanted:?}"));
             }
         }
@@ -344,8 +342,20 @@ fn compare_accounts(wanted: &FlowAccount, found: &FlowAccount) -> Result<(), Str
     same("counted for flows", &parts(wanted), &parts(found))
 }
 
+/// Returns what kind of error it is, and of which change of a batch.
+fn kind(error: &ChangeError) -> (Option<usize>, std::mem::Discriminant<ChangeError>) {
+    let at = if let ChangeError::At { index, .. } = error { Some(*index) } else { None };
+    (at, std::mem::discriminant(error.cause()))
+}
+
 /// Invalidates a change in some way.
 fn spoilt(random: &mut Random, program: &Program, mut change: Change) -> Change {
+    if let Change::Batch(changes) = &change {
+        let mut changes = changes.to_vec();
+        let at = random.below(changes.len());
+        changes[at] = spoilt(random, program, changes[at].clone());
+        return Changes::new(changes).map_or(change, Change::Batch);
+    }
     let (Change::Add { pipe, entry } | Change::Update { pipe, entry }) = &mut change else { return change };
     match random.below(6) {
         0 => entry.values.push(0),

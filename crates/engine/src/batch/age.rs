@@ -1,9 +1,15 @@
 //! Work between batches: ages flows and run-time entries, carries out moves of buckets, hands over flow
 //! deltas.
+//!
+//! A worker that is alone removes idle entries itself. Of several, none does: an entry is as old as its
+//! youngest replica, so the control plane asks all of them (`worker/aging.rs`).
 
 use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
+use crate::change::EntryKey;
 use crate::pipes::flow::Flows;
+use crate::program::PipeId;
+use crate::snapshot::Seen;
 use table::{DeltaReason, FlowDelta};
 
 /// The time in which the age of every flow and run-time entry is checked about once, in milliseconds,
@@ -14,6 +20,9 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// The largest number of rows checked in one breath: 50 microseconds for a worker that has slept.
 const AGE_ROWS_MAX: u64 = 16_384;
+
+/// The largest number of entries removed from a pipe in one breath, so that a million of them do not stop it.
+const AGED_MAX: usize = 64;
 
 /// The largest number of moves checked per group in one breath; a packet that meets a bucket checks its move
 /// anyway.
@@ -33,8 +42,8 @@ impl Engine {
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             pipe.age_flows(rows, now_ms);
-            if !self.still {
-                pipe.age_entries(rows, now_ms);
+            if !self.still && !pipe.shared {
+                pipe.age_entries(rows, now_ms, AGED_MAX);
             }
         }
         for flows in &mut self.leaving {
@@ -60,8 +69,45 @@ impl Engine {
         self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
             // From where the last breath stopped to the last row, and then from the first.
-            (0..2).for_each(|_| pipe.age_flows(u32::MAX, now_ms));
-            (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms));
+            for _ in 0..2 {
+                pipe.age_flows(u32::MAX, now_ms);
+                pipe.age_entries(u32::MAX, now_ms, usize::MAX);
+            }
+        }
+        self.clear_removed();
+    }
+
+    /// Says whether other workers have replicas of the entries.
+    pub fn share_entries(&mut self, shared: bool) {
+        self.shared = shared;
+        self.pipes.iter_mut().for_each(|pipe| pipe.shared = shared);
+    }
+
+    /// Returns up to `most` run-time entries that no packet has hit here for longer than their timeout. Looks
+    /// at a slice of the rows, and at the next one the next time.
+    pub fn idle_entries(&mut self, most: usize, now_ns: u64) -> Vec<(PipeId, EntryKey)> {
+        let now_ms = (now_ns / NS_PER_MS) as u32;
+        let mut idle = Vec::new();
+        for (at, pipe) in self.pipes.iter_mut().enumerate() {
+            let keys = pipe.idle_entries(AGE_ROWS_MAX as u32, now_ms, most - idle.len());
+            idle.extend(keys.into_iter().map(|key| (PipeId(at as u16), key)));
+        }
+        idle
+    }
+
+    /// Returns what some entries have counted here, and when a packet last hit them.
+    #[must_use]
+    pub fn seen(&self, keys: &[(PipeId, EntryKey)], now_ns: u64) -> Vec<Option<Seen>> {
+        let now_ms = (now_ns / NS_PER_MS) as u32;
+        keys.iter().map(|(pipe, key)| self.pipes.get(pipe.index())?.seen(key, now_ms)).collect()
+    }
+
+    /// Makes entries as young as other workers' replicas.
+    pub fn rejuvenate(&mut self, keys: &[(PipeId, EntryKey, u32)]) {
+        for (pipe, key, last_ms) in keys {
+            if let Some(pipe) = self.pipes.get_mut(pipe.index()) {
+                pipe.rejuvenate(key, *last_ms);
+            }
         }
         self.clear_removed();
     }

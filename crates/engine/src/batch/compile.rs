@@ -73,12 +73,16 @@ pub struct CompiledPipe {
     pub counted: bool,
     pub rehash: bool,
     pub idle_timeout_ms: u32,
+    /// Whether other workers have replicas of its entries.
+    pub shared: bool,
     /// Where the next check of ages starts.
     pub aged: u32,
     pub capacity: u32,
     /// While it takes over counts from its predecessor: the keys of entries added or removed meanwhile, and
     /// whether there was such an entry before.
     pub settling: Option<HashMap<EntryKey, bool>>,
+    /// Entries that room is held for while a reservation has the pipe.
+    pub held: Option<u32>,
     /// Packets that hit entries, including removed ones.
     pub hits: u64,
     pub misses: Count,
@@ -108,6 +112,8 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         aged: 0,
         capacity: pipe.capacity,
         settling: None,
+        held: None,
+        shared: false,
         hits: 0,
         misses: Count::default(),
     })

@@ -5,12 +5,9 @@ use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::change::{ChangeError, EntryKey};
 use crate::pipes::flow::Flows;
 use crate::pipes::table::{Refusal, with_rows};
-use crate::program::Entry;
+use crate::program::{Entry, EntryMatch};
+use crate::snapshot::{Count, Page, Seen, is_later};
 use crate::worker::PipeReport;
-
-/// Idle run-time entries removed in one breath, at up to a microsecond each. Their rows stay where they are,
-/// so the sweep goes on behind them.
-const REMOVED_MAX: u32 = 64;
 
 /// Why an entry of a pipe whose flows keep values cannot get another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
@@ -22,6 +19,11 @@ impl CompiledPipe {
     /// The pipe is full, or has an entry with this key; nothing has changed then.
     pub fn enter(&mut self, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         let action = self.actions.intern(entry, &self.wide, &self.plans);
+        self.enter_with(entry, action, now_ms)
+    }
+
+    /// The same with the row of its action, which is released if the entry is refused.
+    pub fn enter_with(&mut self, entry: &Entry, action: u32, now_ms: u32) -> Result<(), ChangeError> {
         let flag = if entry.run_time { RUN_TIME } else { 0 };
         let row = EntryRow { packets: 0, bytes: 0, last: now_ms, action: action | flag };
         self.table.insert(&mut self.slab, entry, row, now_ms).map_err(|refusal| {
@@ -39,19 +41,38 @@ impl CompiledPipe {
     /// # Errors
     /// There is no such entry.
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
+        let action = self.prepare_update(entry)?;
+        self.update_with(entry, action)
+    }
+
+    /// Returns the row of the new action of an entry, which nothing has changed yet.
+    pub fn prepare_update(&mut self, entry: &Entry) -> Result<u32, ChangeError> {
         let at = self.table.find(&EntryKey::of(entry)).ok_or_else(|| self.not_found())?;
+        if self.table.flows().is_some_and(|flows| !flows.admits_template(at, entry.template)) {
+            return Err(self.refused(Refusal::Unfit(OTHER_ACTION.into())));
+        }
+        Ok(self.actions.intern(entry, &self.wide, &self.plans))
+    }
+
+    /// Updates an entry with the row of its new action, which is released if there is no such entry.
+    pub fn update_with(&mut self, entry: &Entry, action: u32) -> Result<(), ChangeError> {
+        let Some(at) = self.table.find(&EntryKey::of(entry)) else {
+            self.actions.release(action);
+            return Err(self.not_found());
+        };
         if let Some(flows) = self.table.flows_mut() {
-            if !flows.admits_template(at, entry.template) {
-                return Err(self.refused(Refusal::Unfit(OTHER_ACTION.into())));
-            }
             flows.set_entry(at, entry);
         }
-        let action = self.actions.intern(entry, &self.wide, &self.plans);
+        self.give(at, action);
+        Ok(())
+    }
+
+    /// Gives an entry another action.
+    fn give(&mut self, at: u32, action: u32) {
         let row = self.row_mut(at);
         let old = row.action();
         row.action = action | (row.action & RUN_TIME);
         self.actions.release(old);
-        Ok(())
     }
 
     /// Removes an entry.
@@ -95,6 +116,18 @@ impl CompiledPipe {
         self.row(self.table.row_at(place)).is_run_time()
     }
 
+    /// Returns the entries in up to `most` places from this one on.
+    #[must_use]
+    pub fn page(&self, from: u32, most: u32, now_ms: u32) -> Page {
+        let end = from.saturating_add(most).min(self.places());
+        let one = |(entry, _): (Entry, EntryRow)| {
+            let seen = self.seen(&EntryKey::of(&entry), now_ms).unwrap_or_default();
+            (entry, seen)
+        };
+        let entries = (from..end).filter_map(|place| self.entry_in(place)).map(one).collect();
+        Page { entries, next: (end < self.places()).then_some(end) }
+    }
+
     /// Returns the totals.
     #[must_use]
     pub fn report(&self) -> PipeReport {
@@ -115,40 +148,92 @@ impl CompiledPipe {
         true
     }
 
-    /// Looks at the next `rows` places for run-time entries that no packet has hit for longer than the pipe's
-    /// timeout, and removes them: up to [`REMOVED_MAX`], unless everything is aged at once.
-    pub fn age_entries(&mut self, rows: u32, now_ms: u32) {
-        let timeout = self.idle_timeout_ms;
-        if timeout == 0 || self.settling.is_some() {
-            return;
-        }
-        let end = self.places();
-        let start = if self.aged < end { self.aged } else { 0 };
-        self.aged = start.saturating_add(rows).min(end);
-        let mut room = if rows == u32::MAX { u32::MAX } else { REMOVED_MAX };
-        for place in start..self.aged {
-            // A removed row looks like a configured one.
-            let row = self.row(self.table.row_at(place));
-            if !row.is_run_time() || now_ms.wrapping_sub(row.last) <= timeout {
-                continue;
-            }
-            if room == 0 {
-                self.aged = place;
-                return;
-            }
-            let Some((key, _)) = self.table.at_place(&self.slab, place) else { continue };
-            room -= 1;
-            // It is there, so this cannot fail.
+    /// Removes up to `most` of the run-time entries in the next `rows` places that no packet has hit for
+    /// longer than the pipe's timeout.
+    pub fn age_entries(&mut self, rows: u32, now_ms: u32, most: usize) {
+        for key in self.idle_entries(rows, now_ms, most) {
+            // It existed a moment ago, so this cannot fail.
             let _ = self.remove(&key);
         }
+    }
+
+    /// Returns up to `most` of these entries. The next call begins behind them.
+    pub fn idle_entries(&mut self, rows: u32, now_ms: u32, most: usize) -> Vec<EntryKey> {
+        let mut idle = Vec::new();
+        let Some(least) = self.entry_timeouts_ms().min().filter(|_| self.ages()) else { return idle };
+        let end = self.places();
+        let start = if self.aged < end { self.aged } else { 0 };
+        let stop = start.saturating_add(rows).min(end);
+        self.aged = start;
+        while self.aged < stop && idle.len() < most {
+            let row = self.row(self.table.row_at(self.aged));
+            // A removed row looks like a configured one.
+            if row.is_run_time() && now_ms.wrapping_sub(row.last) > least {
+                let found = self.table.at_place(&self.slab, self.aged);
+                idle.extend(found.map(|(key, _)| key).filter(|key| self.is_idle(key, now_ms)));
+            }
+            self.aged += 1;
+        }
+        idle
+    }
+
+    /// Returns whether entries may go by their age: not while a reservation has the pipe, and not while it is
+    /// unknown when a former program's packets have hit them.
+    fn ages(&self) -> bool {
+        self.held.is_none() && self.settling.is_none()
+    }
+
+    /// Returns whether no packet has hit a run-time entry for longer than one of its timeouts.
+    pub fn is_idle(&self, key: &EntryKey, now_ms: u32) -> bool {
+        let row = self.table.find(key).map(|at| *self.row(at)).filter(EntryRow::is_run_time);
+        let old = |row: EntryRow| {
+            let over = |timeout| timeout != 0 && now_ms.wrapping_sub(row.last) > timeout;
+            over(self.idle_timeout_ms) || over(self.flow_timeout_ms(key))
+        };
+        self.settling.is_none() && row.is_some_and(old)
+    }
+
+    /// Returns what an entry has counted, and when a packet last hit it.
+    pub fn seen(&self, key: &EntryKey, now_ms: u32) -> Option<Seen> {
+        let row = self.row(self.table.find(key)?);
+        let count = Count { packets: row.packets, bytes: row.bytes };
+        let idle = self.is_idle(key, now_ms);
+        Some(Seen { count, last_ms: row.last, idle })
+    }
+
+    /// Makes an entry as young as another worker's replica.
+    pub fn rejuvenate(&mut self, key: &EntryKey, last_ms: u32) {
+        let Some(at) = self.table.find(key) else { return };
+        let row = self.row_mut(at);
+        if is_later(last_ms, row.last) {
+            row.last = last_ms;
+        }
+    }
+
+    /// Returns the timeout of the flow of an entry, by which the entry goes, too. With one worker it goes
+    /// with its flow.
+    fn flow_timeout_ms(&self, key: &EntryKey) -> u32 {
+        match (self.table.flows(), key.matches.first()) {
+            (Some(flows), Some(EntryMatch::Flow(flow))) if self.shared => flows.timeout_ms(flow),
+            _ => 0,
+        }
+    }
+
+    /// Iterates over the timeouts of its run-time entries.
+    fn entry_timeouts_ms(&self) -> impl Iterator<Item = u32> {
+        let flows = self.table.flows().filter(|_| self.shared);
+        let flows = flows.map(Flows::timeouts_ms).into_iter().flatten();
+        flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
     /// Removes idle and removed flows in the next `rows` rows of the flow table. Those with a configured
     /// entry start anew.
     pub fn age_flows(&mut self, rows: u32, now_ms: u32) {
-        let Some(flows) = self.table.flows_mut() else { return };
+        let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;
-        let gone = flows.age(rows, now_ms, |at| !slab.at(at).is_run_time());
+        // Other workers may have packets of a flow whose entry is shared.
+        let stays = |at: u32| self.shared || !slab.at(at).is_run_time();
+        let gone = flows.age(rows, now_ms, stays);
         gone.into_iter().for_each(|at| self.actions.release(self.slab.remove(at).action()));
     }
 
@@ -183,11 +268,11 @@ impl CompiledPipe {
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)
     }
 
-    fn not_found(&self) -> ChangeError {
+    pub fn not_found(&self) -> ChangeError {
         ChangeError::NotFound { pipe: self.shape.name.clone() }
     }
 
-    fn refused(&self, refusal: Refusal) -> ChangeError {
+    pub fn refused(&self, refusal: Refusal) -> ChangeError {
         let pipe = self.shape.name.clone();
         match refusal {
             Refusal::Full => ChangeError::Full { pipe, capacity: self.capacity },

@@ -17,6 +17,7 @@ mod outcome;
 pub(crate) mod packets;
 mod pipe;
 mod report;
+mod reserve;
 pub(crate) mod rows;
 pub(crate) mod steps;
 mod succession;
@@ -38,6 +39,7 @@ pub use compile::CompileError;
 use compile::CompiledPipe;
 pub use outcome::Outcome;
 use packet::{Batch, DropReason, TableHash};
+pub use reserve::Reservation;
 use std::sync::Arc;
 use succession::{Staging, Succession};
 use swap::GroupNames;
@@ -83,6 +85,8 @@ pub struct Engine {
     past: FlowAccount,
     /// Bucket tables that were filled here, because a change of weight came without them.
     filled: u64,
+    /// Whether other workers have replicas of the entries.
+    shared: bool,
 }
 
 impl Engine {
@@ -128,6 +132,7 @@ impl Engine {
             still: false,
             past: FlowAccount::default(),
             filled: 0,
+            shared: false,
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
             let (mut entries, mut number) = (pipe.entries.cursor(), 0);
@@ -255,13 +260,14 @@ impl Engine {
             Change::Update { pipe, entry } => {
                 self.admits(*pipe, entry)?;
                 let opens = self.opens(*pipe, entry);
-                self.pipe_mut(*pipe)?.update(entry)?;
+                self.free_pipe(*pipe)?.update(entry)?;
                 if opens {
                     self.find_owners();
                 }
                 Ok(())
             }
-            Change::Remove { pipe, key } => self.pipe_mut(*pipe)?.remove(key),
+            Change::Remove { pipe, key } => self.free_pipe(*pipe)?.remove(key),
+            Change::Batch(changes) => self.apply_batch(changes, now_ns),
             Change::SetWeight { group, target, weight } => {
                 change.fits_groups(&self.program.groups)?;
                 let declared = &mut self.program.groups[group.index()];
@@ -290,7 +296,7 @@ impl Engine {
 
     fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {
         self.admits(pipe, entry)?;
-        self.pipe_mut(pipe)?.enter(entry, now_ms)
+        self.free_pipe(pipe)?.enter(entry, now_ms)
     }
 
     /// Returns whether an entry opens a way that may lead to a FLOW pipe.
@@ -303,6 +309,15 @@ impl Engine {
     /// Checks that an entry may be added beside the present ones.
     fn admits(&self, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
         self.shape.admits(&self.program, &uses(&self.pipes), pipe, entry)
+    }
+
+    /// Returns a pipe that no reservation has.
+    fn free_pipe(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {
+        let pipe = self.pipe_mut(pipe)?;
+        match pipe.held {
+            Some(_) => Err(ChangeError::Busy { pipe: pipe.shape.name.clone() }),
+            None => Ok(pipe),
+        }
     }
 
     fn pipe_mut(&mut self, pipe: PipeId) -> Result<&mut CompiledPipe, ChangeError> {

@@ -5,7 +5,7 @@ use super::compile::CompiledPipe;
 use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
-    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot,
+    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, Page, PipeSnapshot, Snapshot,
 };
 use crate::worker::PipeReport;
 use packet::FlowKey;
@@ -38,6 +38,14 @@ impl Engine {
     #[must_use]
     pub fn counter(&self, id: CounterId) -> Count {
         self.walk.counters.get(id.index()).copied().unwrap_or_default()
+    }
+
+    /// Returns the entries in up to `most` places of a pipe, from this one on. While a program takes over
+    /// from a former one, counts may lack what has not been taken over yet.
+    #[must_use]
+    pub fn page(&self, pipe: PipeId, from: u32, most: u32, now_ns: u64) -> Page {
+        let pipe = self.pipes.get(pipe.index());
+        pipe.map(|pipe| pipe.page(from, most, (now_ns / 1_000_000) as u32)).unwrap_or_default()
     }
 
     /// Returns the entries of a pipe, as they could be written again, with their counts.

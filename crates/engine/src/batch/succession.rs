@@ -125,6 +125,7 @@ impl Engine {
         let now_ms = (now_ns / 1_000_000) as u32;
         let staged = self.staging.take();
         self.steering = old.steering;
+        self.share_entries(old.shared);
         self.inherit_shared(&old);
         self.inherit_buckets(&old);
         self.inherit_flow_records(&mut old);

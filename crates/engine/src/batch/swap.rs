@@ -35,6 +35,7 @@ impl Engine {
     /// same secret.
     pub fn inherit(&mut self, old: &mut Engine, now_ns: u64) -> SwapReport {
         let mut report = SwapReport::default();
+        self.share_entries(old.shared);
         self.inherit_shared(old);
         self.inherit_buckets(old);
         self.inherit_flow_records(old);

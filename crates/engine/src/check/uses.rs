@@ -1,7 +1,7 @@
 //! What the entries of a pipe lead to and what they use, each kind counted, so that a change at run time is
 //! checked without looking at all entries.
 
-use crate::program::{EntryList, Forward, MeterId};
+use crate::program::{Entry, EntryList, Forward, MeterId};
 use std::collections::BTreeMap;
 
 /// A way out of a pipe through entries: where they lead, and which action they have.
@@ -20,9 +20,14 @@ impl Uses {
         let mut uses = Uses::default();
         let mut entries = entries.cursor();
         while let Some(entry) = entries.next() {
-            uses.add(entry.forward, entry.template, entry.meter);
+            uses.add_entry(entry);
         }
         uses
+    }
+
+    /// Counts an entry.
+    pub fn add_entry(&mut self, entry: &Entry) {
+        self.add(entry.forward, entry.template, entry.meter);
     }
 
     /// Counts an entry, or several that share all of this.

@@ -421,57 +421,159 @@ impl Interpreter {
                 self.move_buckets(*group, moves, *idle_gap_ns, *wait_max_ns);
                 Ok(())
             }
+            Change::Batch(changes) => self.batch(changes),
         }
     }
 
     fn add(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.admits(id, entry)?;
-        let (pipe, state) = (&self.program.pipes[id.index()], &mut self.pipes[id.index()]);
-        let name = || pipe.name.clone();
-        if state.row_at(&EntryKey::of(entry)).is_some() {
-            return Err(ChangeError::Exists { pipe: name() });
-        }
+        self.admits(id, entry, &[])?;
+        let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
+        self.is_new(id, entry)?;
         if state.is_full_for(pipe, entry) {
-            return Err(ChangeError::Full { pipe: name(), capacity: pipe.capacity });
+            return Err(ChangeError::Full { pipe: pipe.name.clone(), capacity: pipe.capacity });
         }
-        state.put(entry.clone(), self.clock_ns / NS_PER_MS);
+        self.put(id, entry);
         Ok(())
     }
 
-    fn admits(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        let uses = |state: &PipeState| Uses::of(&state.rows.iter().map(|row| row.entry.clone()).collect());
-        let uses: Vec<Uses> = self.pipes.iter().map(uses).collect();
+    fn is_new(&self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
+        match self.pipes[id.index()].row_at(&EntryKey::of(entry)) {
+            Some(_) => Err(ChangeError::Exists { pipe: self.program.pipes[id.index()].name.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    fn put(&mut self, id: PipeId, entry: &Entry) {
+        self.pipes[id.index()].put(entry.clone(), self.clock_ns / NS_PER_MS);
+    }
+
+    /// Checks that an entry may be added beside the present ones and those that `earlier` changes give.
+    fn admits(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
+        let given = |at: usize| {
+            earlier.iter().filter_map(move |change| match change {
+                Change::Add { pipe, entry } | Change::Update { pipe, entry } => {
+                    (pipe.index() == at).then_some(entry)
+                }
+                _ => None,
+            })
+        };
+        let present = |at: usize| self.pipes[at].rows.iter().map(|row| &row.entry);
+        let uses = |at: usize| {
+            let mut uses = Uses::default();
+            present(at).chain(given(at)).for_each(|entry| uses.add_entry(entry));
+            uses
+        };
+        let uses: Vec<Uses> = (0..self.pipes.len()).map(uses).collect();
         self.shape.admits(&self.program, &uses.iter().collect::<Vec<_>>(), id, entry)
     }
 
     fn update(&mut self, id: PipeId, entry: &Entry) -> Result<(), ChangeError> {
-        self.admits(id, entry)?;
+        self.admits(id, entry, &[])?;
         let at = self.find(id, &EntryKey::of(entry))?;
+        self.keeps_action(id, at, entry)?;
+        self.replace(id, at, entry);
+        Ok(())
+    }
+
+    /// Checks that an entry has the action that flows keep values of.
+    fn keeps_action(&self, id: PipeId, at: usize, entry: &Entry) -> Result<(), ChangeError> {
         let reverse = matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. });
-        let state = &mut self.pipes[id.index()];
+        let state = &self.pipes[id.index()];
         if (state.keeps() || reverse) && state.rows[at].entry.template != entry.template {
             let pipe = self.program.pipes[id.index()].name.clone();
             return Err(ChangeError::Unfit { pipe, why: "flows keep values of its action".into() });
         }
-        let row = &mut state.rows[at];
-        row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
         Ok(())
     }
 
-    fn set_weight(&mut self, group: GroupId, target: u16, weight: u32) -> Result<(), ChangeError> {
-        let unknown = |what: &str| ChangeError::Unknown { what: what.to_string() };
-        let group = self.program.groups.get_mut(group.index()).ok_or_else(|| unknown("group"))?;
-        if group.fill == Fill::Given {
-            return Err(ChangeError::Filled { group: group.name.clone(), why: "have no weights" });
+    fn replace(&mut self, id: PipeId, at: usize, entry: &Entry) {
+        let row = &mut self.pipes[id.index()].rows[at];
+        row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
+    }
+
+    /// Judges every change beside what the earlier ones add, and then carries all of them out.
+    fn batch(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
+        for (index, change) in changes.iter().enumerate() {
+            self.judge(&changes[..index], change)
+                .map_err(|why| ChangeError::At { index, why: Box::new(why) })?;
         }
+        for change in changes {
+            match change {
+                Change::Add { pipe, entry } => self.put(*pipe, entry),
+                Change::Update { pipe, entry } => {
+                    let at = self.find(*pipe, &EntryKey::of(entry))?;
+                    self.replace(*pipe, at, entry);
+                }
+                other => self.apply(other)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn judge(&self, earlier: &[Change], change: &Change) -> Result<(), ChangeError> {
+        match change {
+            Change::Add { pipe, entry } => {
+                self.admits(*pipe, entry, earlier)?;
+                self.is_new(*pipe, entry)?;
+                self.has_room(*pipe, entry, earlier)
+            }
+            Change::Update { pipe, entry } => {
+                self.admits(*pipe, entry, earlier)?;
+                let at = self.find(*pipe, &EntryKey::of(entry))?;
+                self.keeps_action(*pipe, at, entry)
+            }
+            Change::Remove { pipe, key } => self.find(*pipe, key).map(|_| ()),
+            Change::MoveBuckets { group, moves, .. } => self.check_moves(*group, moves),
+            Change::SetWeight { .. } | Change::Publish { .. } | Change::Batch(_) => Err(ChangeError::Alone),
+        }
+    }
+
+    /// Checks that there is room for an entry beside the present ones, whether or not `earlier` changes of
+    /// its batch remove some, and those that `earlier` changes add.
+    fn has_room(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
+        let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
+        let is_flow = matches!(pipe.kind, PipeKind::Flow { .. });
+        if matches!(pipe.kind, PipeKind::Hash { .. }) {
+            return Ok(());
+        }
+        let (mut used, mut removed) = (if is_flow { state.flows.len() } else { state.rows.len() }, false);
+        // A flow that is there has its place, unless the batch may have taken it away.
+        let takes_one = |entry: &Entry, removed: bool| match entry.matches.first() {
+            Some(EntryMatch::Flow(key)) => removed || !state.flows.contains_key(key),
+            _ => !is_flow,
+        };
+        for change in earlier {
+            match change {
+                Change::Add { pipe, entry } if *pipe == id => used += usize::from(takes_one(entry, removed)),
+                Change::Remove { pipe, .. } if *pipe == id => removed = true,
+                _ => {}
+            }
+        }
+        if takes_one(entry, removed) && used >= pipe.capacity as usize {
+            return Err(ChangeError::Full { pipe: pipe.name.clone(), capacity: pipe.capacity });
+        }
+        Ok(())
+    }
+
+    fn check_weight(&self, group: GroupId, target: u16, weight: u32) -> Result<(), ChangeError> {
+        let unknown = |what: &str| ChangeError::Unknown { what: what.to_string() };
+        let group = self.program.groups.get(group.index()).ok_or_else(|| unknown("group"))?;
         let name = group.name.clone();
+        if group.fill == Fill::Given {
+            return Err(ChangeError::Filled { group: name, why: "have no weights" });
+        }
         if usize::from(target) >= group.targets.len() {
             return Err(unknown("target"));
         }
         if weight > WEIGHT_MAX {
             return Err(ChangeError::Weight { group: name, weight, max: WEIGHT_MAX });
         }
-        group.set_weight(usize::from(target), weight);
+        Ok(())
+    }
+
+    fn set_weight(&mut self, group: GroupId, target: u16, weight: u32) -> Result<(), ChangeError> {
+        self.check_weight(group, target, weight)?;
+        self.program.groups[group.index()].set_weight(usize::from(target), weight);
         Ok(())
     }
 

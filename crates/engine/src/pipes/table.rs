@@ -132,6 +132,34 @@ impl Table {
         Ok(())
     }
 
+    /// Holds room for an entry that is inserted later, beside `held` others. `beside` says that an entry is
+    /// removed before that, and flows with it, whose places may be taken by others.
+    ///
+    /// # Errors
+    /// Says why it would be refused then.
+    pub fn hold(&mut self, entry: &Entry, capacity: u32, held: u32, beside: bool) -> Result<(), Refusal> {
+        let full = self.len() + held as usize >= capacity as usize;
+        match self {
+            // A row for each target.
+            Table::Hash(_) => Ok(()),
+            Table::Flow(table) => table.hold(entry, beside),
+            _ if full => Err(Refusal::Full),
+            Table::Basic(_) => Ok(()),
+            Table::Lpm(table) => table.hold(entry),
+            Table::Acl(table) => table.hold(entry),
+        }
+    }
+
+    /// Lets all held room go.
+    pub fn let_go(&mut self) {
+        match self {
+            Table::Flow(table) => table.let_go(),
+            Table::Lpm(table) => table.let_go(),
+            Table::Acl(table) => table.let_go(),
+            Table::Basic(_) | Table::Hash(_) => {}
+        }
+    }
+
     /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {

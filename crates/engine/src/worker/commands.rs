@@ -1,14 +1,16 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
+use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{HandOver, Inject, Injected, Report, Worker};
 use crate::batch::{Engine, SwapReport};
-use crate::change::{Change, ChangeError};
+use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
-use crate::snapshot::{BucketReport, Count, FlowSnapshot};
+use crate::snapshot::{BucketReport, Count, FlowSnapshot, Page, Seen};
 use crate::verdict::{Copied, Verdict};
 use packet::{Batch, DropReason, FlowKey, Pool, Port};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 
 /// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
@@ -24,6 +26,14 @@ pub enum Command {
     Swap(Box<Engine>, Rewiring, SyncSender<Swapped>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
+    /// Reserve changes for this owner, so that they can be carried out whatever happens meanwhile. Answered
+    /// when that is done, which takes several breaths if there are many; after an error nothing is reserved.
+    /// With `true`, a removal of an entry that is not idle is refused.
+    Reserve(u64, Changes, bool, Answers),
+    /// Carry out what this owner has reserved. Answered when that is done.
+    Commit(u64, Answers),
+    /// Give back what this owner has reserved, if anything. Answered when that is done.
+    Release(u64, Answers),
     /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is
     /// full waits.
     Inject(Inject, SyncSender<Injected>),
@@ -34,6 +44,14 @@ pub enum Command {
     /// Report the buckets of a group from this one on, at most [`BUCKETS_AT_ONCE`] of them. Counts are those
     /// of this worker, and can be summed; targets may differ while moves are pending.
     Buckets(GroupId, usize, SyncSender<BucketReport>),
+    /// List entries of a pipe: those in up to this many rows, from this row on.
+    Page(PipeId, u32, u32, SyncSender<Page>),
+    /// Report up to this many entries that no packet has hit here for longer than their timeout.
+    Idle(usize, SyncSender<Vec<(PipeId, EntryKey)>>),
+    /// Report what these entries have counted here, and when a packet last hit them.
+    Seen(Arc<Vec<(PipeId, EntryKey)>>, SyncSender<Vec<Option<Seen>>>),
+    /// Make entries as young as other replicas, which a packet last hit at these times in milliseconds.
+    Rejuvenate(Vec<(PipeId, EntryKey, u32)>),
     /// List up to this many flows of a pipe.
     Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
     /// Look up one flow.
@@ -126,20 +144,30 @@ fn tell<T>(asker: &SyncSender<T>, answer: T) {
 impl Worker {
     /// Executes a few commands. Returns how many.
     pub(super) fn obey(&mut self, now_ns: u64) -> usize {
-        for obeyed in 0..COMMANDS_PER_BREATH {
-            if self.swaps.hold_commands() {
-                return obeyed;
-            }
-            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { return obeyed };
+        let mut changes = CHANGES_PER_BREATH;
+        self.carry_on(&mut changes, now_ns);
+        let mut obeyed = 0;
+        while obeyed < COMMANDS_PER_BREATH && !self.swaps.hold_commands() {
+            let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { break };
             self.obey_one(command, now_ns);
+            self.carry_on(&mut changes, now_ns);
+            obeyed += 1;
         }
-        COMMANDS_PER_BREATH
+        obeyed + usize::from(self.has_work())
     }
 
     fn obey_one(&mut self, command: Command, now_ns: u64) {
         match command {
             Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
-            Command::Change(change, asker) => tell(&asker, self.engine.apply(&change, now_ns)),
+            Command::Change(change, asker) => {
+                tell(&asker, self.engine.apply(&change, now_ns));
+                self.outbox.signal = true;
+            }
+            Command::Reserve(owner, changes, only_idle, asker) => {
+                self.reserve(owner, changes, only_idle, asker);
+            }
+            Command::Commit(owner, asker) => self.commit(owner, asker),
+            Command::Release(owner, asker) => self.release(owner, asker),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
             Command::Entries(pipe, asker) => tell(&asker, self.engine.entries(pipe)),
@@ -147,6 +175,12 @@ impl Worker {
                 let range = from..from.saturating_add(BUCKETS_AT_ONCE);
                 tell(&asker, self.engine.bucket_report(group, range));
             }
+            Command::Page(pipe, from, most, asker) => {
+                tell(&asker, self.engine.page(pipe, from, most, now_ns));
+            }
+            Command::Idle(most, asker) => tell(&asker, self.engine.idle_entries(most, now_ns)),
+            Command::Seen(keys, asker) => tell(&asker, self.engine.seen(&keys, now_ns)),
+            Command::Rejuvenate(keys) => self.engine.rejuvenate(&keys),
             Command::Flows(pipe, limit, asker) => tell(&asker, self.engine.flows(pipe, limit)),
             Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
             Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),

@@ -12,22 +12,28 @@
 //! no lock, no log and no system call except those of ports. Commands arrive on a bounded channel and are
 //! executed one by one; executing a command may allocate, forwarding does not.
 
+mod aging;
 mod breaths;
 mod commands;
 mod hand_over;
 mod inject;
 mod leaving;
 mod outbox;
+mod pending;
+mod proposal;
 mod report;
 mod swap;
 mod waiting;
 
 pub use crate::snapshot::BucketReport;
+pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use inject::{Inject, Injected};
 pub use leaving::Disposal;
+pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
+pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
 pub use waiting::WAITING_MAX;
 
@@ -38,6 +44,7 @@ use hand_over::PortNumbers;
 use leaving::Leaving;
 use outbox::Outbox;
 use packet::{Batch, DropReason, Pools, Port};
+use pending::Pending;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -62,6 +69,8 @@ pub struct Worker {
     waiting: Waiting,
     /// Ports that the program does not have any more.
     leaving: Leaving,
+    /// Changes that are reserved or being carried out.
+    pending: Vec<Pending>,
     commands: Option<Receiver<Command>>,
     swaps: Swaps,
     deltas: Option<DeltaSender>,
@@ -87,6 +96,7 @@ impl Worker {
             hand_over: HandOver::default(),
             waiting: Waiting::default(),
             leaving: Leaving::default(),
+            pending: Vec::new(),
             commands: None,
             swaps: Swaps::default(),
             deltas: None,

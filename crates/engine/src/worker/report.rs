@@ -10,6 +10,8 @@ use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 pub struct Report {
     /// The number of the program: 1, or that of the last swap.
     pub generation: u64,
+    /// Whether counts of the program before it are still being taken over.
+    pub is_settling: bool,
     /// The ledger.
     pub ledger: Ledger,
     /// Ports in the program's order.
@@ -84,6 +86,7 @@ impl Worker {
         let ports = self.outbox.ports.iter().zip(declared);
         Report {
             generation: self.generation,
+            is_settling: self.engine.is_settling(),
             ledger,
             ports: ports.map(|(port, declared)| port_report(port.as_ref(), &declared.name)).collect(),
             counters: self.engine.counters(),

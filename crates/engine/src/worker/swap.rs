@@ -49,6 +49,7 @@ impl Worker {
         asker: SyncSender<Swapped>,
         now_ns: u64,
     ) {
+        self.give_up_reservations();
         self.swaps.next = Some((engine, rewiring, asker));
         self.swaps.last_ns = now_ns;
         self.swap_slice(ENTRIES_BUSY, now_ns);
@@ -72,6 +73,10 @@ impl Worker {
     fn swap_slice(&mut self, entries: u32, now_ns: u64) {
         if self.engine.is_settling() {
             return self.settle(entries);
+        }
+        if !self.pending.is_empty() {
+            // They belong to the running engine, and end in a few breaths.
+            return;
         }
         let Some((mut engine, rewiring, asker)) = self.swaps.next.take() else { return };
         if !engine.stage(&mut self.engine, entries, now_ns) {

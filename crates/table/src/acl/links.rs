@@ -55,7 +55,6 @@ impl Links {
     }
 
     /// Number of unused links.
-    #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         self.free
     }

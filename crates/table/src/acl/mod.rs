@@ -108,6 +108,16 @@ pub struct Acl<const W: usize> {
     links: Links,
     /// Removals since the last [`Acl::tidy`].
     untidy: usize,
+    held: Held<W>,
+}
+
+/// Room for rules that will be inserted later.
+#[derive(Debug)]
+struct Held<const W: usize> {
+    rules: usize,
+    pieces: usize,
+    /// Masks that no tuple has yet.
+    masks: Vec<[u64; W]>,
 }
 
 impl<const W: usize> Acl<W> {
@@ -125,7 +135,41 @@ impl<const W: usize> Acl<W> {
             links: Links::with_capacity(entries.capacity()),
             entries,
             untidy: 0,
+            held: Held { rules: 0, pieces: 0, masks: Vec::new() },
         }
+    }
+
+    /// Holds room for a rule that is inserted later, beside the present rules and those that room is held
+    /// for already. Until [`Acl::let_go`], nothing but these may be inserted.
+    ///
+    /// # Errors
+    /// The insertion would fail, or might.
+    pub fn hold(&mut self, rule: &Rule<W>) -> Result<(), AclError> {
+        let pieces = pieces(rule)?;
+        if self.rules.len() + self.held.rules >= self.rules.capacity()
+            || self.held.pieces + pieces.len() > self.links.free()
+        {
+            return Err(AclError::Full);
+        }
+        let known = self.held.masks.len();
+        for piece in &pieces {
+            if self.tuple(&piece.mask).is_none() && !self.held.masks.contains(&piece.mask) {
+                self.held.masks.push(piece.mask);
+            }
+        }
+        let live = self.tuples.iter().filter(|tuple| tuple.entries > 0).count();
+        if live + self.held.masks.len() > TUPLES_MAX {
+            self.held.masks.truncate(known);
+            return Err(AclError::TooManyTuples);
+        }
+        self.held.rules += 1;
+        self.held.pieces += pieces.len();
+        Ok(())
+    }
+
+    /// Lets all held room go.
+    pub fn let_go(&mut self) {
+        self.held = Held { rules: 0, pieces: 0, masks: Vec::new() };
     }
 
     /// Returns the number of rules.

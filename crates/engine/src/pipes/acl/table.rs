@@ -91,10 +91,19 @@ impl AclTable {
         if self.row_of.len() > self.capacity * NUMBERS_PER_ENTRY {
             self.renumber();
         }
-        self.insert_rule(key, row).map_err(|error| match error {
-            AclError::Full => Refusal::Full,
-            other => Refusal::Unfit(other.to_string()),
-        })
+        self.insert_rule(key, row).map_err(refusal)
+    }
+
+    /// Holds room for an entry that is inserted later.
+    pub fn hold(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        let Entry { priority, matches, .. } = entry;
+        let held = each_width!(&mut self.rules, acl => acl.hold(&self.keys.rule(0, *priority, matches)));
+        held.map_err(refusal)
+    }
+
+    /// Lets all held room go.
+    pub fn let_go(&mut self) {
+        each_width!(&mut self.rules, acl => acl.let_go());
     }
 
     /// Returns the row of an entry.
@@ -166,5 +175,12 @@ impl AclTable {
             // All rules fitted before, so they fit again.
             _ = self.insert_rule(key, row);
         }
+    }
+}
+
+fn refusal(error: AclError) -> Refusal {
+    match error {
+        AclError::Full => Refusal::Full,
+        other => Refusal::Unfit(other.to_string()),
     }
 }

@@ -74,6 +74,13 @@ impl Flows {
         self.timeouts_ms
     }
 
+    /// Returns the age from which a flow goes in its present state, in milliseconds; 0 if it stays. A flow
+    /// that is not in the table is like one that has had no packet.
+    pub fn timeout_ms(&self, key: &FlowKey) -> u32 {
+        let flow = self.table.get(self.hash(key), key).and_then(|at| self.table.flow(at));
+        self.timeouts_ms[flow.map_or(FlowState::Single, Flow::state) as usize]
+    }
+
     /// Returns in how many milliseconds the next flow goes if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let timeout = |flow: &Flow| self.timeouts_ms[flow.state() as usize];

@@ -212,6 +212,9 @@ impl Flows {
         let (hash, key) = (keys.table[slot], &keys.key[slot]);
         let answers = self.new_answers(slot, row, look);
         let wanted = 1 + usize::from(answers.is_some());
+        if self.held > 0 && !self.has_places(wanted) {
+            return None;
+        }
         if self.table.len() + wanted > self.table.capacity() && !self.reclaim(wanted) {
             return None;
         }

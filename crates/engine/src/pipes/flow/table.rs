@@ -39,6 +39,8 @@ pub struct Flows {
     pub(super) decided: Decided,
     /// Rows of the flows that were configured or added at run time.
     pub(super) own: HashMap<FlowKey, u32>,
+    /// Places held for the flows of entries that are inserted later.
+    pub(super) held: usize,
     /// Whether an entry's flow found no room in the table when its entry came.
     pub(super) own_missing: bool,
     /// What a flow belongs to that was not decided for a target.
@@ -92,6 +94,7 @@ impl Flows {
             grouped: 0,
             decided: Decided::default(),
             own: HashMap::new(),
+            held: 0,
             own_missing: false,
             of: Belonging { generation: 1, pipe: number.0, target: NO_DELTA_TARGET },
             first_targets: first_targets(program),
@@ -172,8 +175,12 @@ impl Flows {
             EntryMatch::Flow(key) => {
                 self.make_room(&key);
                 let known = self.table.get(self.hash(&key), &key).is_some();
-                if !known && self.live() >= self.table.capacity() {
-                    return Err(Refusal::Full);
+                if !known {
+                    // The place that may have been held for it.
+                    self.held = self.held.saturating_sub(1);
+                    if self.live() >= self.table.capacity() {
+                        return Err(Refusal::Full);
+                    }
                 }
                 self.decided.add(row, self.of);
                 self.begin_own(&key, row, now_ms);
@@ -184,6 +191,33 @@ impl Flows {
         }
         self.decided.add(row, self.belonging(&entry.matches));
         Ok(())
+    }
+
+    /// Holds a place for the flow of an entry that is inserted later. A live flow has its place, unless it is
+    /// lost before that (`beside`).
+    pub fn hold(&mut self, entry: &Entry, beside: bool) -> Result<(), Refusal> {
+        let EntryMatch::Flow(key) = entry.matches[0] else { return Ok(()) };
+        let at = self.table.get(self.hash(&key), &key);
+        let lives = at.and_then(|at| self.table.flow(at)).is_some_and(|flow| self.is_alive(flow));
+        if lives && !beside {
+            return Ok(());
+        }
+        if !self.has_places(1) {
+            return Err(Refusal::Full);
+        }
+        self.held += 1;
+        Ok(())
+    }
+
+    /// Lets all held places go.
+    pub fn let_go(&mut self) {
+        self.held = 0;
+    }
+
+    /// Whether there are places for so many other flows, beside the live ones and those that places are held
+    /// for.
+    pub(super) fn has_places(&self, wanted: usize) -> bool {
+        self.live() + self.held + wanted <= self.table.capacity()
     }
 
     /// Lets the flow of an entry begin. A flow learnt earlier is taken over with its counts. If the table is

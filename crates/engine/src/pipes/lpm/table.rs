@@ -13,6 +13,8 @@ use table::{Lpm, LpmError, Width};
 pub struct LpmTable {
     plan: KeyPlan,
     lpm: Lpm,
+    /// Nodes held for entries that are inserted later.
+    held: usize,
 }
 
 impl LpmTable {
@@ -30,7 +32,7 @@ impl LpmTable {
             _ => return Err(CompileError::Criterion { pipe: pipe.name.clone(), field }),
         };
         let plan = KeyPlan::unpacked(&[(field, u128::MAX)]);
-        Ok(LpmTable { plan, lpm: Lpm::with_capacity(width, pipe.capacity as usize) })
+        Ok(LpmTable { plan, lpm: Lpm::with_capacity(width, pipe.capacity as usize), held: 0 })
     }
 
     /// Inserts an entry whose row is `row`.
@@ -45,6 +47,24 @@ impl LpmTable {
             LpmError::Full => Refusal::Full,
             LpmError::Length(_) => Refusal::Unfit(error.to_string()),
         })
+    }
+
+    /// Holds room for an entry that is inserted later.
+    pub fn hold(&mut self, entry: &Entry) -> Result<(), Refusal> {
+        let EntryMatch::Prefix { value, length } = entry.matches[0] else {
+            return Err(Refusal::Unfit("an lpm entry matches a prefix".into()));
+        };
+        let nodes = self.held + self.lpm.nodes_for(value, length);
+        if nodes > self.lpm.nodes_left() {
+            return Err(Refusal::Full);
+        }
+        self.held = nodes;
+        Ok(())
+    }
+
+    /// Lets all held room go.
+    pub fn let_go(&mut self) {
+        self.held = 0;
     }
 
     /// Returns the row of an entry.

@@ -1,0 +1,136 @@
+//! `weir entry`: entries of the running program, one or many at a time.
+
+use super::BadInput;
+use super::show::Connection;
+use crate::output;
+use anyhow::{Context, Result};
+use clap::Subcommand;
+use control::change;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Read, stderr, stdin};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How often a long load says how far it is.
+const NEWS: Duration = Duration::from_millis(500);
+
+/// Arguments of `weir entry`.
+#[derive(Subcommand)]
+pub enum Entry {
+    /// Add an entry.
+    Add(One),
+    /// Replace what an entry says, except what it matches.
+    Update(One),
+    /// Remove an entry.
+    Remove(One),
+    /// Make all changes in a file, or none: lines of `add PIPE ENTRY`, `update PIPE ENTRY` or `remove PIPE
+    /// ENTRY`; empty lines and lines that begin with `#` say nothing.
+    Load(Load),
+    /// Print a pipe's entries that were added at run time, as lines that `weir entry load` reads.
+    List(List),
+}
+
+/// An entry.
+#[derive(clap::Args)]
+pub struct One {
+    /// The name of the pipe.
+    pipe: String,
+    /// The entry as in a pipe's `entries`; to remove one, its `match` (and `priority`).
+    entry: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// A file of changes.
+#[derive(clap::Args)]
+pub struct Load {
+    /// The file; `-` is standard input.
+    file: PathBuf,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What to list.
+#[derive(clap::Args)]
+pub struct List {
+    /// The name of the pipe.
+    pipe: String,
+    /// Print the configured entries, too.
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Runs `weir entry`.
+pub fn run(arguments: &Entry) -> Result<ExitCode> {
+    match arguments {
+        Entry::Add(one) => one.ask("add"),
+        Entry::Update(one) => one.ask("update"),
+        Entry::Remove(one) => one.ask("remove"),
+        Entry::Load(load) => load.run(),
+        Entry::List(list) => list.run(),
+    }
+}
+
+impl One {
+    fn ask(&self, verb: &str) -> Result<ExitCode> {
+        let request = json!({ "command": "entry", "do": verb, "pipe": self.pipe, "entry": self.entry });
+        self.connection.ask(&request, |_| "done\n".to_string())
+    }
+}
+
+impl Load {
+    fn run(&self) -> Result<ExitCode> {
+        let text = read(&self.file)?;
+        let (start, mut told) = (Instant::now(), Instant::now());
+        let talks = stderr().is_terminal() && !self.connection.is_json();
+        let answer = change(&self.connection.path(), &text, |sent| {
+            if talks && told.elapsed() >= NEWS {
+                told = Instant::now();
+                output::complain(format_args!("\r{} % read", sent * 100 / text.len().max(1)));
+            }
+        });
+        if talks && start.elapsed() >= NEWS {
+            output::complain("\r          \r");
+        }
+        let answer = answer.with_context(|| self.file.display().to_string())?;
+        if self.connection.is_json() {
+            output::line(answer)?;
+        } else {
+            output::line(format_args!("{} changes done in {:.2?}", answer["done"], start.elapsed()))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>> {
+    let wrong = |error: std::io::Error| BadInput(format!("{}: {error}", file.display()));
+    let mut text = Vec::new();
+    if file == Path::new("-") {
+        stdin().lock().read_to_end(&mut text).map_err(wrong)?;
+    } else {
+        text = std::fs::read(file).map_err(wrong)?;
+    }
+    Ok(text)
+}
+
+impl List {
+    fn run(&self) -> Result<ExitCode> {
+        let mut from = Some(json!(0));
+        while let Some(row) = from {
+            let request = json!({ "command": "entries", "pipe": self.pipe, "from": row, "all": self.all });
+            let page = self.connection.answer(&request)?;
+            for line in page["entries"].as_array().into_iter().flatten() {
+                if self.connection.is_json() {
+                    output::line(line)?;
+                } else {
+                    output::line(line.as_str().unwrap_or_default())?;
+                }
+            }
+            from = Some(page["next"].clone()).filter(Value::is_number);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,197 @@
+//! Changes on their way to the workers, several at a time, while the main thread goes on. Who began one gets
+//! a ticket, with which it asks for the outcome.
+//!
+//! A worker refuses changes of a pipe while it makes others there. So changes wait here until those before
+//! them that concern one of their pipes have ended; all others go on beside them. The removal of idle entries
+//! has its turn before changes that wait, and while it lasts, none begins.
+
+use anyhow::{Result, anyhow};
+use engine::change::{Change, ChangeError, Changes};
+use engine::program::PipeId;
+use engine::worker::{Aging, CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::Duration;
+use tracing::warn;
+
+/// The largest number of changes of clients that are made at a time, fewer than a worker admits
+/// ([`engine::worker::RESERVATIONS_MAX`]).
+const OPEN_MAX: usize = 8;
+
+/// How long a worker that is alone may take, in nanoseconds.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// The number of changes that somebody has begun.
+pub type Ticket = u64;
+
+/// What became of changes: all workers made them, or none; an error says that a worker does not answer.
+pub type Ended = Result<Answer>;
+
+type Answer = Result<(), ChangeError>;
+
+/// Sends a worker a command. Returns it if there is no room.
+pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
+
+/// Changes that wait or are being made, and the removal of idle entries.
+#[derive(Default)]
+pub struct Changing {
+    proposer: Proposer,
+    aging: Aging,
+    tickets: Ticket,
+    waiting: VecDeque<(Ticket, Changes)>,
+    open: Vec<Open>,
+    ended: BTreeMap<Ticket, Ended>,
+}
+
+/// Changes that are being made.
+struct Open {
+    ticket: Ticket,
+    changes: Changes,
+    way: Way,
+}
+
+enum Way {
+    /// By a worker that is alone, and few: at once.
+    Alone {
+        answer: Receiver<Answer>,
+        come: Option<Answer>,
+        until_ns: u64,
+    },
+    Proposed(Proposal),
+}
+
+impl Changing {
+    /// Makes changes by so many workers.
+    pub fn new(workers: usize) -> Changing {
+        Changing { proposer: Proposer::new(workers), ..Changing::default() }
+    }
+
+    /// Begins changes, or has them wait. Returns their ticket, with which the outcome must be
+    /// [taken](Changing::take).
+    pub fn begin(&mut self, changes: Changes, now_ns: u64, send: Send<'_>) -> Ticket {
+        self.tickets += 1;
+        self.waiting.push_back((self.tickets, changes));
+        self.start(now_ns, send);
+        self.tickets
+    }
+
+    /// Takes every step that can be taken without waiting. `ages` says whether the program has entries that
+    /// go when they are idle.
+    pub fn mind(&mut self, ages: bool, now_ns: u64, send: Send<'_>) {
+        let Changing { proposer, open, ended, .. } = self;
+        proposer.settle(send);
+        open.retain_mut(|one| match one.look(proposer, now_ns, send) {
+            Some(outcome) => {
+                ended.insert(one.ticket, outcome);
+                false
+            }
+            None => true,
+        });
+        if self.proposer.workers() > 1 && (ages || self.aging.is_removing()) {
+            self.aging.look(&mut self.proposer, now_ns, send);
+        }
+        self.start(now_ns, send);
+    }
+
+    /// Returns the outcome, once it is there.
+    pub fn take(&mut self, ticket: Ticket) -> Option<Ended> {
+        self.ended.remove(&ticket)
+    }
+
+    /// Forgets changes that still wait; others go on, and nobody will ask for their outcome.
+    pub fn forget(&mut self, ticket: Ticket) {
+        self.waiting.retain(|one| one.0 != ticket);
+    }
+
+    /// Waits up to `most` for a worker's answer to these changes, or to others if these still wait.
+    pub fn wait(&mut self, ticket: Ticket, most: Duration) {
+        let own = self.open.iter().position(|one| one.ticket == ticket);
+        match self.open.get_mut(own.unwrap_or(0)) {
+            Some(one) => one.wait(most),
+            None => std::thread::sleep(most),
+        }
+    }
+
+    /// Returns true while workers make changes, or changes wait for that, or commands for room. A swap that
+    /// is sent meanwhile would come before a change on one worker, and behind it on another.
+    pub fn is_busy(&self) -> bool {
+        let waits = !self.waiting.is_empty() || self.proposer.is_owing();
+        waits || !self.open.is_empty() || self.aging.is_removing()
+    }
+
+    /// Returns when [`Changing::mind`] must be called for idle entries.
+    pub fn wake_ns(&self) -> Option<u64> {
+        (self.proposer.workers() > 1).then(|| self.aging.wake_ns())
+    }
+
+    /// Starts changes that wait, in their order, unless others of one of their pipes come before them.
+    fn start(&mut self, now_ns: u64, send: Send<'_>) {
+        if self.aging.is_removing() {
+            return;
+        }
+        let mut taken: Vec<PipeId> = self.open.iter().flat_map(|one| one.changes.pipes()).copied().collect();
+        for (ticket, changes) in std::mem::take(&mut self.waiting) {
+            let free = !changes.pipes().iter().any(|pipe| taken.contains(pipe));
+            taken.extend(changes.pipes());
+            if !free || self.open.len() >= OPEN_MAX {
+                self.waiting.push_back((ticket, changes));
+                continue;
+            }
+            match self.way(&changes, now_ns, send) {
+                Some(way) => self.open.push(Open { ticket, changes, way }),
+                None => self.waiting.push_back((ticket, changes)),
+            }
+        }
+    }
+
+    /// Sends changes on their way; `None` if there is no room for a command.
+    fn way(&mut self, changes: &Changes, now_ns: u64, send: Send<'_>) -> Option<Way> {
+        if self.proposer.workers() > 1 || changes.len() > CHANGES_PER_BREATH {
+            return Some(Way::Proposed(self.proposer.propose(changes.clone(), now_ns, send)));
+        }
+        let change = match &**changes {
+            [one] => one.clone(),
+            _ => Change::Batch(changes.clone()),
+        };
+        let (asker, answer) = sync_channel(1);
+        let until_ns = now_ns + PATIENCE_NS;
+        let sent = send(0, Command::Change(Box::new(change), asker)).is_none();
+        sent.then_some(Way::Alone { answer, come: None, until_ns })
+    }
+}
+
+impl Open {
+    fn look(&mut self, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) -> Option<Ended> {
+        let proposal = match &mut self.way {
+            Way::Alone { answer, come, until_ns } => {
+                let come = come.take().or_else(|| answer.try_recv().ok());
+                let silent = || anyhow!("worker 0 does not answer; what was asked of it may still be done");
+                return come.map(Ok).or_else(|| (now_ns >= *until_ns).then(|| Err(silent())));
+            }
+            Way::Proposed(proposal) => proposal,
+        };
+        Some(match proposer.look(proposal, now_ns, send)? {
+            Outcome::Refused(why) => Ok(Err(why)),
+            Outcome::Silent { worker } => {
+                Err(anyhow!("worker {worker} does not answer; nothing was changed, and will not be"))
+            }
+            Outcome::Done { late } => {
+                for worker in late {
+                    warn!("worker {worker} has not confirmed a change that it will make");
+                }
+                Ok(Ok(()))
+            }
+        })
+    }
+
+    fn wait(&mut self, most: Duration) {
+        match &mut self.way {
+            Way::Proposed(proposal) => proposal.wait(most),
+            Way::Alone { answer, come, .. } => match answer.recv_timeout(most) {
+                Ok(answer) => *come = Some(answer),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => std::thread::sleep(most),
+            },
+        }
+    }
+}

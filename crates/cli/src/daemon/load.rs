@@ -1,0 +1,175 @@
+//! Many changes of entries as one: read elsewhere, made by all workers or none, while the main thread goes on
+//! with everything else; and the entries of a pipe, a page at a time, so that they can be loaded again.
+
+use super::Daemon;
+use super::changing::Ticket;
+use super::observer::Snapshot;
+use crate::config::{Plan, RunTime, write_entry};
+use anyhow::{Result, anyhow, bail};
+use engine::change::{Change, ChangeError, Changes};
+use engine::worker::Command;
+use serde_json::{Value, json};
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// The largest number of entries in a page, which a worker collects between two breaths.
+pub const PAGE_MAX: u32 = 256;
+
+/// What a text of changes may name: what the running program has, without its entries.
+pub struct Vocabulary {
+    generation: u64,
+    plan: Arc<Plan>,
+}
+
+/// The present vocabulary, for the threads that read texts.
+#[derive(Clone, Default)]
+pub struct Published(Arc<RwLock<Option<Arc<Vocabulary>>>>);
+
+impl Published {
+    /// Replaces the vocabulary.
+    pub fn set(&self, generation: u64, plan: &Arc<Plan>) {
+        let new = Arc::new(Vocabulary { generation, plan: plan.clone() });
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(new);
+    }
+
+    /// Returns the vocabulary, if the daemon has begun.
+    pub fn get(&self) -> Option<Arc<Vocabulary>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Changes that were read, and the line of each.
+#[derive(Clone)]
+pub struct Read {
+    generation: u64,
+    pub changes: Changes,
+    lines: Arc<Vec<u32>>,
+}
+
+/// Reads changes, a piece of the text at a time.
+pub struct Reader<'a> {
+    vocabulary: &'a Vocabulary,
+    reader: RunTime<'a>,
+    changes: Vec<Change>,
+    lines: Vec<u32>,
+    line: u32,
+    /// The beginning of a line whose end has not come.
+    rest: Vec<u8>,
+}
+
+impl Vocabulary {
+    /// Begins to read a text.
+    pub fn reader(&self) -> Reader<'_> {
+        let reader = RunTime::new(&self.plan.program, &self.plan.attachments);
+        Reader { vocabulary: self, reader, changes: Vec::new(), lines: Vec::new(), line: 0, rest: Vec::new() }
+    }
+}
+
+impl Reader<'_> {
+    /// Reads a piece.
+    ///
+    /// # Errors
+    /// Says what is wrong with which line.
+    pub fn piece(&mut self, piece: &[u8]) -> Result<(), String> {
+        let mut lines = piece.split(|&byte| byte == b'\n');
+        let last = lines.next_back().unwrap_or_default();
+        for line in lines {
+            if self.rest.is_empty() {
+                self.read_line(line)?;
+            } else {
+                self.rest.extend(line);
+                let whole = std::mem::take(&mut self.rest);
+                self.read_line(&whole)?;
+            }
+        }
+        self.rest.extend(last);
+        Ok(())
+    }
+
+    fn read_line(&mut self, line: &[u8]) -> Result<(), String> {
+        self.line += 1;
+        let number = self.line;
+        let text = std::str::from_utf8(line).map_err(|_| format!("line {number}: this is not UTF-8"))?;
+        let Some(change) = self.reader.line(text) else { return Ok(()) };
+        self.changes
+            .push(change.map_err(|report| format!("line {number}: {}", report.to_string().trim_end()))?);
+        self.lines.push(number);
+        Ok(())
+    }
+
+    /// Returns all changes.
+    ///
+    /// # Errors
+    /// Says what is wrong with which line.
+    pub fn end(mut self) -> Result<Read, String> {
+        let rest = std::mem::take(&mut self.rest);
+        self.read_line(&rest)?;
+        let lines = Arc::new(self.lines);
+        let changes = Changes::new(self.changes).map_err(|why| at_line(&why, &lines))?;
+        Ok(Read { generation: self.vocabulary.generation, changes, lines })
+    }
+}
+
+/// Says which line was refused, and why.
+fn at_line(why: &ChangeError, lines: &[u32]) -> String {
+    match why {
+        ChangeError::At { index, why } => match lines.get(*index) {
+            Some(line) => format!("line {line}: {why}; nothing was changed"),
+            None => why.to_string(),
+        },
+        other => other.to_string(),
+    }
+}
+
+/// Changes that are to be made.
+pub struct Load {
+    read: Read,
+    /// On their way to the workers.
+    ticket: Option<Ticket>,
+}
+
+impl Load {
+    /// Changes that nothing has been done with.
+    pub fn new(read: Read) -> Load {
+        Load { read, ticket: None }
+    }
+
+    /// Takes the next step. Returns the answer if there is one.
+    pub fn look(&mut self, daemon: &mut Daemon) -> Option<Result<Value>> {
+        let ticket = match self.ticket {
+            Some(ticket) => ticket,
+            // The workers would not answer before.
+            None if daemon.reloads.are_due() => return None,
+            None if self.read.generation != daemon.generation => {
+                return Some(Err(anyhow!("the program was replaced meanwhile: try again")));
+            }
+            None => *self.ticket.insert(daemon.fleet.begin(self.read.changes.clone(), daemon.clock)),
+        };
+        let made = daemon.fleet.outcome(ticket)?;
+        Some(made.and_then(|made| done(made, &self.read)))
+    }
+}
+
+fn done(made: Result<(), ChangeError>, read: &Read) -> Result<Value> {
+    match made {
+        Ok(()) => Ok(json!({ "done": read.changes.len() })),
+        Err(why) => bail!("{}", at_line(&why, &read.lines)),
+    }
+}
+
+impl Snapshot {
+    /// Returns a page of a pipe's entries as changes that add them: those from place `from` on, and where the
+    /// next page begins. Those that are configured are left out, unless `all` are wanted.
+    pub fn list_entries(&self, request: &Value) -> Result<Value> {
+        let id = self.pipe_named(request)?;
+        let pipe = &self.plan.program.pipes[id.index()];
+        let from = request["from"].as_u64().unwrap_or_default();
+        let from = u32::try_from(from).map_err(|_| anyhow!("`from` is the number of a place"))?;
+        let page = self.ask_one(0, |answer| Command::Page(id, from, PAGE_MAX, answer))?;
+        let all = request["all"] == true;
+        let wanted = page.entries.iter().filter(|(entry, _)| all || entry.run_time);
+        let line = |(entry, _): &(engine::program::Entry, _)| {
+            format!("add {} {}", pipe.name, write_entry(&self.plan.program, pipe, entry))
+        };
+        Ok(json!({ "entries": wanted.map(line).collect::<Vec<_>>(), "next": page.next }))
+    }
+}

@@ -1,0 +1,199 @@
+//! Entries of several workers, removed when they are idle: an entry is as old as its youngest replica.
+//!
+//! The first worker reports entries that are idle there; only those can be idle everywhere. The others are
+//! asked about them. Those that are idle everywhere are removed in one proposal, which any worker refuses for
+//! an entry that a packet has hit meanwhile. The others become as young at the first worker as they are
+//! elsewhere, so that it does not report them again before they may have become idle.
+//!
+//! Nothing here waits; see [`super::proposal`].
+
+use super::Command;
+use super::pending::CHANGES_PER_BREATH;
+use super::proposal::{Outcome, Proposal, Proposer, Send};
+use crate::change::{Change, ChangeError, Changes, EntryKey};
+use crate::program::PipeId;
+use crate::snapshot::Seen;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+
+/// How often idle entries are looked for, in nanoseconds. A worker looks at a slice of its rows each time.
+const PERIOD_NS: u64 = 50_000_000;
+
+/// How often it is looked whether answers have come, in nanoseconds.
+const LOOK_NS: u64 = 1_000_000;
+
+/// How long a worker may take to say what it knows, in nanoseconds, before it is asked anew.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+type Keys = Vec<(PipeId, EntryKey)>;
+
+/// Removes idle entries.
+#[derive(Debug, Default)]
+pub struct Aging {
+    step: Step,
+    /// When to look again.
+    wake_ns: u64,
+    /// When the present step is given up.
+    until_ns: u64,
+    removed: u64,
+}
+
+#[derive(Debug, Default)]
+enum Step {
+    #[default]
+    Rest,
+    /// The first worker looks for idle entries.
+    Looking(Receiver<Keys>),
+    /// The others say what they know of these.
+    Asking(Arc<Keys>, Vec<Answer>),
+    /// These are being removed.
+    Removing(Changes, Proposal),
+}
+
+#[derive(Debug)]
+enum Answer {
+    Awaited(Receiver<Vec<Option<Seen>>>),
+    Come(Vec<Option<Seen>>),
+}
+
+impl Aging {
+    /// Returns when [`Aging::look`] must be called at the latest.
+    #[must_use]
+    pub fn wake_ns(&self) -> u64 {
+        self.wake_ns
+    }
+
+    /// Returns true while entries are being removed.
+    #[must_use]
+    pub fn is_removing(&self) -> bool {
+        matches!(self.step, Step::Removing(..))
+    }
+
+    /// Returns how many entries have been removed.
+    #[must_use]
+    pub fn removed(&self) -> u64 {
+        self.removed
+    }
+
+    /// Takes the next step, if it can be taken.
+    pub fn look(&mut self, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) {
+        let late = now_ns >= self.until_ns;
+        if now_ns >= self.wake_ns && !matches!(self.step, Step::Rest) {
+            self.wake_ns = now_ns + LOOK_NS;
+        }
+        self.step = match std::mem::take(&mut self.step) {
+            Step::Rest if now_ns >= self.wake_ns => {
+                let (asker, answer) = sync_channel(1);
+                (self.wake_ns, self.until_ns) = (now_ns + LOOK_NS, now_ns + PATIENCE_NS);
+                match send(0, Command::Idle(CHANGES_PER_BREATH, asker)) {
+                    None => Step::Looking(answer),
+                    Some(_) => self.rest(now_ns),
+                }
+            }
+            Step::Looking(answer) => match answer.try_recv() {
+                Ok(keys) if keys.is_empty() => self.rest(now_ns),
+                Ok(keys) => self.ask(Arc::new(keys), proposer.workers(), now_ns, send),
+                Err(TryRecvError::Empty) if !late => Step::Looking(answer),
+                Err(_) => self.rest(now_ns),
+            },
+            Step::Asking(keys, mut answers) => {
+                answers.iter_mut().for_each(Answer::look);
+                if answers.iter().all(|one| matches!(one, Answer::Come(_))) {
+                    self.judge(&keys, &answers, proposer, now_ns, send)
+                } else if late {
+                    self.rest(now_ns)
+                } else {
+                    Step::Asking(keys, answers)
+                }
+            }
+            Step::Removing(changes, mut proposal) => match proposer.look(&mut proposal, now_ns, send) {
+                None => Step::Removing(changes, proposal),
+                Some(Outcome::Done { .. }) => {
+                    self.removed += changes.len() as u64;
+                    // There may be more.
+                    self.wake_ns = now_ns;
+                    Step::Rest
+                }
+                Some(Outcome::Refused(ChangeError::At { index, why }))
+                    if !matches!(*why, ChangeError::Busy { .. }) =>
+                {
+                    let mut others = changes.to_vec();
+                    others.remove(index);
+                    self.remove(others, proposer, now_ns, send)
+                }
+                Some(_) => self.rest(now_ns),
+            },
+            Step::Rest => Step::Rest,
+        };
+    }
+
+    fn rest(&mut self, now_ns: u64) -> Step {
+        self.wake_ns = now_ns + PERIOD_NS;
+        Step::Rest
+    }
+
+    fn ask(&mut self, keys: Arc<Keys>, workers: usize, now_ns: u64, send: Send<'_>) -> Step {
+        let mut answers = Vec::new();
+        for worker in 1..workers {
+            let (asker, answer) = sync_channel(1);
+            if send(worker, Command::Seen(keys.clone(), asker)).is_some() {
+                return self.rest(now_ns);
+            }
+            answers.push(Answer::Awaited(answer));
+        }
+        self.until_ns = now_ns + PATIENCE_NS;
+        Step::Asking(keys, answers)
+    }
+
+    /// Removes what is idle everywhere; the rest is as young as its youngest replica.
+    fn judge(
+        &mut self,
+        keys: &Keys,
+        answers: &[Answer],
+        proposer: &mut Proposer,
+        now_ns: u64,
+        send: Send<'_>,
+    ) -> Step {
+        let (mut idle, mut young) = (Vec::new(), Vec::new());
+        for (at, (pipe, key)) in keys.iter().enumerate() {
+            let seen = answers.iter().filter_map(|answer| answer.at(at)).reduce(|mut all, one| {
+                all.add(one);
+                all
+            });
+            match seen.filter(|seen| !seen.idle) {
+                Some(seen) => young.push((*pipe, key.clone(), seen.last_ms)),
+                None => idle.push(Change::Remove { pipe: *pipe, key: key.clone() }),
+            }
+        }
+        if !young.is_empty() {
+            // If there is no room for it, they are reported again.
+            let _ = send(0, Command::Rejuvenate(young));
+        }
+        self.remove(idle, proposer, now_ns, send)
+    }
+
+    fn remove(&mut self, idle: Vec<Change>, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) -> Step {
+        match Changes::new(idle) {
+            Ok(changes) if !changes.is_empty() => {
+                let proposal = proposer.propose_if(changes.clone(), true, now_ns, send);
+                self.wake_ns = now_ns + LOOK_NS;
+                Step::Removing(changes, proposal)
+            }
+            _ => self.rest(now_ns),
+        }
+    }
+}
+
+impl Answer {
+    fn look(&mut self) {
+        if let Answer::Awaited(answer) = self
+            && let Ok(come) = answer.try_recv()
+        {
+            *self = Answer::Come(come);
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<Seen> {
+        if let Answer::Come(seen) = self { seen.get(index).copied().flatten() } else { None }
+    }
+}

@@ -1,0 +1,148 @@
+//! Reservations at a worker: changes are reserved and carried out in slices, between breaths.
+
+use super::Worker;
+use crate::batch::{Engine, Reservation};
+use crate::change::{ChangeError, Changes};
+use std::sync::mpsc::SyncSender;
+
+/// The largest number of changes of entries that are reserved, carried out or given back between two breaths,
+/// so that no frame waits for more. A batch of at most so many is carried out at once: no packet meets a part
+/// of it.
+pub const CHANGES_PER_BREATH: usize = 64;
+
+/// The largest number of reservations that a worker has at a time.
+pub const RESERVATIONS_MAX: usize = 16;
+
+/// Where a worker's answer to a step of a proposal goes.
+pub type Answers = SyncSender<Result<(), ChangeError>>;
+
+/// A reservation, its owner, and what is being done.
+pub(super) struct Pending {
+    owner: u64,
+    reservation: Reservation,
+    step: Step,
+}
+
+enum Step {
+    Reserving(Answers),
+    Reserved,
+    Committing(Answers),
+    /// Ends with this answer to who asked last, if anybody did.
+    Releasing(Option<Answers>, Result<(), ChangeError>),
+}
+
+impl Worker {
+    /// Begins to reserve changes.
+    pub(super) fn reserve(&mut self, owner: u64, changes: Changes, only_idle: bool, asker: Answers) {
+        if self.pending.len() >= RESERVATIONS_MAX {
+            return self.reply(&asker, Err(ChangeError::Busy { pipe: "*".into() }));
+        }
+        let reservation = Reservation::new(changes).only_idle(only_idle);
+        let step = Step::Reserving(asker);
+        self.pending.push(Pending { owner, reservation, step });
+    }
+
+    /// Begins to carry out what this owner has reserved.
+    pub(super) fn commit(&mut self, owner: u64, asker: Answers) {
+        let reserved = |one: &&mut Pending| one.owner == owner && matches!(one.step, Step::Reserved);
+        match self.pending.iter_mut().find(reserved) {
+            Some(pending) => pending.step = Step::Committing(asker),
+            None => self.reply(&asker, Err(ChangeError::Unknown { what: "reservation".into() })),
+        }
+    }
+
+    /// Begins to give back what this owner has reserved. What is being carried out already stays.
+    pub(super) fn release(&mut self, owner: u64, asker: Answers) {
+        let has = |one: &&mut Pending| one.owner == owner && !matches!(one.step, Step::Committing(_));
+        match self.pending.iter_mut().find(has) {
+            Some(pending) => pending.step = Step::Releasing(Some(asker), Ok(())),
+            None => self.reply(&asker, Ok(())),
+        }
+    }
+
+    /// Begins to give back every reservation that is not being carried out, because another engine will take
+    /// over. Who asked for it is told that there is none.
+    pub(super) fn give_up_reservations(&mut self) {
+        for pending in &mut self.pending {
+            let gone = Err(ChangeError::Unknown { what: "reservation".into() });
+            match &pending.step {
+                Step::Reserving(asker) => pending.step = Step::Releasing(Some(asker.clone()), gone),
+                Step::Reserved => pending.step = Step::Releasing(None, Ok(())),
+                Step::Committing(_) | Step::Releasing(..) => {}
+            }
+        }
+    }
+
+    /// Works on reservations, on no more than `most` changes, and takes what it did from `most`.
+    pub(super) fn carry_on(&mut self, most: &mut usize, now_ns: u64) {
+        let mut at = 0;
+        while at < self.pending.len() {
+            let Some((asker, answer)) = self.pending[at].carry_on(&mut self.engine, most, now_ns) else {
+                at += 1;
+                continue;
+            };
+            if !matches!(self.pending[at].step, Step::Reserved) {
+                // Before the answer: whoever asked still has the list, so it is not freed here.
+                self.pending.remove(at);
+            }
+            asker.into_iter().for_each(|asker| self.reply(&asker, answer.clone()));
+        }
+    }
+
+    /// Returns true if there is work left for the next breath.
+    pub(super) fn has_work(&self) -> bool {
+        self.pending.iter().any(|one| !matches!(one.step, Step::Reserved))
+    }
+
+    fn reply(&mut self, asker: &Answers, answer: Result<(), ChangeError>) {
+        // Whoever asked may not wait any more.
+        let _ = asker.try_send(answer);
+        self.outbox.signal = true;
+    }
+}
+
+impl Pending {
+    /// Works on the present step. Returns the answer when it is done.
+    fn carry_on(
+        &mut self,
+        engine: &mut Engine,
+        most: &mut usize,
+        now_ns: u64,
+    ) -> Option<(Option<Answers>, Result<(), ChangeError>)> {
+        let Pending { reservation, step, .. } = self;
+        match step {
+            Step::Reserved => None,
+            Step::Reserving(asker) => {
+                let asker = asker.clone();
+                match engine.reserve(reservation, *most, now_ns) {
+                    Ok(count) => {
+                        *most -= count;
+                        if !reservation.is_complete() {
+                            return None;
+                        }
+                        *step = Step::Reserved;
+                        Some((Some(asker), Ok(())))
+                    }
+                    Err(why) => {
+                        *step = Step::Releasing(Some(asker), Err(why));
+                        self.carry_on(engine, most, now_ns)
+                    }
+                }
+            }
+            Step::Committing(asker) => match engine.commit(reservation, *most, now_ns) {
+                Ok(count) => {
+                    *most -= count;
+                    reservation.is_done().then(|| (Some(asker.clone()), Ok(())))
+                }
+                Err(why) => {
+                    engine.release(reservation, usize::MAX);
+                    Some((Some(asker.clone()), Err(why)))
+                }
+            },
+            Step::Releasing(asker, answer) => {
+                *most -= engine.release(reservation, *most);
+                reservation.is_empty().then(|| (asker.clone(), answer.clone()))
+            }
+        }
+    }
+}

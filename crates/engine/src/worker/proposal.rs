@@ -1,0 +1,240 @@
+//! Changes that all workers make or none: reserved by every worker, then carried out by every worker.
+//!
+//! Nothing here waits. Commands go through a function that may have no room for one, and whoever drives a
+//! proposal looks at it again and again until it has an outcome.
+//!
+//! Promises: no worker begins to carry out a change before all of them have reserved it. If one refuses, or
+//! does not answer in time, all of them are told to give back what they have reserved, a late one included:
+//! its commands arrive in order, so it reserves and gives back. Once all have reserved, the change is
+//! decided, and every worker will make it, whenever it gets to it. Commands for which there was no room are
+//! kept and come before any later ones.
+
+use super::Command;
+use super::pending::Answers;
+use crate::change::{ChangeError, Changes};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
+use std::time::Duration;
+
+/// How long workers may take to reserve a few changes, and again to carry them out, in nanoseconds.
+const PATIENCE_NS: u64 = 10_000_000_000;
+
+/// How much longer they may take for each change, in nanoseconds: many times what it takes, because a worker
+/// does a few between two breaths.
+const PATIENCE_PER_CHANGE_NS: u64 = 20_000;
+
+/// Sends a command to a worker. Returns it if there is no room.
+pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
+
+/// What became of a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// All workers have made the changes, except for these, which will.
+    Done {
+        /// Workers that have not confirmed it in time.
+        late: Vec<usize>,
+    },
+    /// No worker has made them, or will.
+    Refused(ChangeError),
+    /// No worker has made them, or will, because this one has not answered.
+    Silent {
+        /// The worker.
+        worker: usize,
+    },
+}
+
+/// Makes proposals to a number of workers, one or several at a time.
+#[derive(Debug, Default)]
+pub struct Proposer {
+    workers: usize,
+    made: u64,
+    /// Commands for which there was no room, and their workers.
+    owed: Vec<(usize, Command)>,
+}
+
+/// Changes on their way to all workers.
+#[derive(Debug)]
+pub struct Proposal {
+    owner: u64,
+    changes: Changes,
+    step: Step,
+    /// The answers that are awaited, by worker.
+    awaited: Vec<Option<Receiver<Result<(), ChangeError>>>>,
+    until_ns: u64,
+    /// Why it failed.
+    refused: Option<Outcome>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Reserving,
+    Committing,
+    Releasing,
+}
+
+impl Proposer {
+    /// Makes proposals to this many workers.
+    #[must_use]
+    pub fn new(workers: usize) -> Proposer {
+        Proposer { workers, ..Proposer::default() }
+    }
+
+    /// Returns the number of workers.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Proposes changes to all workers, at time `now_ns`.
+    pub fn propose(&mut self, changes: Changes, now_ns: u64, send: Send<'_>) -> Proposal {
+        self.propose_if(changes, false, now_ns, send)
+    }
+
+    /// The same; with `only_idle`, removals of entries that are in use anywhere are refused.
+    pub(super) fn propose_if(
+        &mut self,
+        changes: Changes,
+        only_idle: bool,
+        now_ns: u64,
+        send: Send<'_>,
+    ) -> Proposal {
+        self.made += 1;
+        let owner = self.made;
+        self.settle(send);
+        let until_ns = deadline(&changes, now_ns);
+        let mut proposal =
+            Proposal { owner, changes, step: Step::Reserving, awaited: Vec::new(), until_ns, refused: None };
+        for worker in 0..self.workers {
+            let (asker, answer) = sync_channel(1);
+            let reserve = Command::Reserve(owner, proposal.changes.clone(), only_idle, asker);
+            if self.is_owed(worker) || send(worker, reserve).is_some() {
+                proposal.refused = Some(Outcome::Silent { worker });
+                break;
+            }
+            proposal.awaited.push(Some(answer));
+        }
+        proposal
+    }
+
+    /// Looks for answers and takes the next step. Returns the outcome, once.
+    pub fn look(&mut self, proposal: &mut Proposal, now_ns: u64, send: Send<'_>) -> Option<Outcome> {
+        self.settle(send);
+        proposal.collect();
+        let late: Vec<usize> = proposal.late().collect();
+        let too_late = now_ns >= proposal.until_ns;
+        match proposal.step {
+            Step::Reserving => {
+                if too_late && let Some(&worker) = late.first() {
+                    proposal.refused.get_or_insert(Outcome::Silent { worker });
+                }
+                if proposal.refused.is_some() {
+                    self.next(proposal, Step::Releasing, now_ns, send);
+                } else if late.is_empty() {
+                    self.next(proposal, Step::Committing, now_ns, send);
+                }
+                None
+            }
+            Step::Committing if late.is_empty() || too_late => {
+                Some(proposal.refused.take().unwrap_or(Outcome::Done { late }))
+            }
+            // Whoever was silent is not waited for.
+            Step::Releasing
+                if late.is_empty() || too_late || !matches!(proposal.refused, Some(Outcome::Refused(_))) =>
+            {
+                Some(proposal.refused.take().unwrap_or(Outcome::Done { late }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Tells the workers what follows, and waits for them anew.
+    fn next(&mut self, proposal: &mut Proposal, step: Step, now_ns: u64, send: Send<'_>) {
+        let told = proposal.awaited.len();
+        proposal.awaited.clear();
+        for worker in 0..told {
+            let (asker, answer) = sync_channel(1);
+            let command = command(proposal.owner, step == Step::Committing, asker);
+            let left = if self.is_owed(worker) { Some(command) } else { send(worker, command) };
+            self.owed.extend(left.map(|command| (worker, command)));
+            proposal.awaited.push(Some(answer));
+        }
+        proposal.step = step;
+        proposal.until_ns = deadline(&proposal.changes, now_ns);
+    }
+
+    /// Returns true while commands wait for room.
+    #[must_use]
+    pub fn is_owing(&self) -> bool {
+        !self.owed.is_empty()
+    }
+
+    /// Sends what had no room, in order.
+    pub fn settle(&mut self, send: Send<'_>) {
+        for (worker, command) in std::mem::take(&mut self.owed) {
+            let left = if self.is_owed(worker) { Some(command) } else { send(worker, command) };
+            self.owed.extend(left.map(|command| (worker, command)));
+        }
+    }
+
+    fn is_owed(&self, worker: usize) -> bool {
+        self.owed.iter().any(|one| one.0 == worker)
+    }
+}
+
+impl Proposal {
+    /// Returns true once all workers have reserved the changes: each will make them.
+    #[must_use]
+    pub fn is_decided(&self) -> bool {
+        self.step == Step::Committing
+    }
+
+    /// Waits up to `most` for an answer, if one is awaited.
+    pub fn wait(&mut self, most: Duration) {
+        let Some((receiver, place)) =
+            self.awaited.iter_mut().find_map(|one| one.take().map(|receiver| (receiver, one)))
+        else {
+            return;
+        };
+        match receiver.recv_timeout(most) {
+            Ok(answer) => self.take(answer),
+            Err(RecvTimeoutError::Timeout) => *place = Some(receiver),
+            Err(RecvTimeoutError::Disconnected) => {
+                // A worker that has ended: the deadline decides.
+                *place = Some(receiver);
+                std::thread::sleep(most);
+            }
+        }
+    }
+
+    /// Takes the answers that have come.
+    fn collect(&mut self) {
+        for at in 0..self.awaited.len() {
+            let Some(receiver) = &self.awaited[at] else { continue };
+            match receiver.try_recv() {
+                Ok(answer) => {
+                    self.awaited[at] = None;
+                    self.take(answer);
+                }
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
+            }
+        }
+    }
+
+    fn take(&mut self, answer: Result<(), ChangeError>) {
+        if let Err(why) = answer {
+            self.refused.get_or_insert(Outcome::Refused(why));
+        }
+    }
+
+    /// Iterates over the workers that have not answered.
+    fn late(&self) -> impl Iterator<Item = usize> {
+        self.awaited.iter().enumerate().filter(|(_, one)| one.is_some()).map(|(worker, _)| worker)
+    }
+}
+
+fn command(owner: u64, commits: bool, asker: Answers) -> Command {
+    if commits { Command::Commit(owner, asker) } else { Command::Release(owner, asker) }
+}
+
+fn deadline(changes: &Changes, now_ns: u64) -> u64 {
+    now_ns + PATIENCE_NS + changes.len() as u64 * PATIENCE_PER_CHANGE_NS
+}
