@@ -53,7 +53,8 @@ impl Renumbering {
     }
 
     /// Finds out where the next number leads, from `row_now`, which leads from rows to present rows; or,
-    /// behind the last number, gives one to the next row without any. Returns false if nothing was left to do.
+    /// behind the last number, gives one to the next row without any. Returns false if nothing was left to
+    /// do.
     pub fn step(
         &mut self,
         (old, new): (&Decided, &Decided),
