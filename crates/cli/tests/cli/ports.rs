@@ -3,7 +3,7 @@
 use super::folder::Folder;
 use super::running::Daemon;
 use super::wire::Wire;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
 
 /// What arrives at p0, and at p2 if it is there, is counted in flows and leaves by p1.
@@ -126,4 +126,33 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     daemon.end();
     let told = daemon.log();
     assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
+}
+
+/// Every worker gets its queue of a new port, with memory of its own, and gives both back.
+#[test]
+fn two_workers_open_and_close_a_port() {
+    let two = "workers: 2\n".to_string() + TWO;
+    let two =
+        two.replace("xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }]", "mem: ");
+    let two =
+        two.replace("xdp: w1, queues: [0], take: [{ dst: 10.0.1.1, protocol: udp, dport: 7777 }]", "mem: ");
+    let mut daemon = Daemon::start(&two);
+    for turn in 0..3_u32 {
+        write(&daemon, &two.replace("pipes:\n", "  p2: { mem: , root: flows }\npipes:\n"));
+        assert!(daemon.weir(&["reload"]).good().out.contains("; port p2 opened"));
+        for sport in 1..=20 {
+            let packet = format!("src=10.0.0.2 dst=10.0.0.1 proto=udp sport={sport} dport=7777");
+            let inject = json!({ "command": "inject", "packet": packet, "input": "p2" });
+            assert_eq!(daemon.ask(&inject), json!({ "done": true }));
+            let out = json!({ "command": "inject", "packet": packet, "output": "p2" });
+            assert_eq!(daemon.ask(&out), json!({ "done": true }));
+        }
+        write(&daemon, &two);
+        assert!(daemon.weir(&["reload"]).good().out.contains("20 flows kept; port p2 closed"));
+        let ledger = balances(&daemon)["ledger"].clone();
+        assert_eq!(ledger["transmitted"], 40 * (turn + 1), "{ledger}");
+    }
+    daemon.weir(&["stop"]).good();
+    assert!(daemon.end().success());
+    assert!(daemon.log().contains("every frame is accounted for"), "{}", daemon.log());
 }
