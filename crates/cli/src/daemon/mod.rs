@@ -167,7 +167,8 @@ impl Daemon {
             systemd: Systemd::find()?,
             clock,
             collector: Collector::start()?,
-            disposal: disposal()?,
+            // Its thread begins without privileges.
+            disposal: channel().0,
             generation: 1,
             vocabulary: load::Published::default(),
         };
@@ -198,6 +199,7 @@ impl Daemon {
         if dpdk.is_none() {
             privileges::drop_others().context("giving up privileges")?;
         }
+        self.disposal = disposal()?;
         for (worker, (pools, ports)) in open.into_iter().enumerate() {
             let mut engine = Engine::with_tables(&self.plan.program, self.hash, &self.tables)?;
             engine.steer(steering);
