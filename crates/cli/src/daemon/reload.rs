@@ -34,7 +34,7 @@ use port::xdp::Remnant;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
 use std::time::Instant;
 use tracing::{error, info};
 
@@ -109,9 +109,39 @@ struct Reload {
     phase: Phase,
 }
 
+/// The thread that makes programs. It is the same for all reloads, because the allocator keeps memory for each
+/// thread, and more of it whenever a thread begins while another has not quite ended.
+#[derive(Default)]
+struct Workshop(Option<Sender<Work>>);
+
+type Work = Box<dyn FnOnce() + Send>;
+
+impl Workshop {
+    /// Hands work to the thread, which is started if there is none, or if it has panicked.
+    fn take_on(&mut self, work: Work) -> Result<()> {
+        let work = match &self.0 {
+            Some(thread) => match thread.send(work) {
+                Ok(()) => return Ok(()),
+                Err(SendError(work)) => work,
+            },
+            None => work,
+        };
+        let (thread, all) = channel::<Work>();
+        let run = move || {
+            let _ = rustix::process::nice(NICENESS);
+            all.into_iter().for_each(|work| work());
+        };
+        std::thread::Builder::new().name("weir-reload".into()).spawn(run).context("no thread for it")?;
+        let _ = thread.send(work);
+        self.0 = Some(thread);
+        Ok(())
+    }
+}
+
 /// The present reload, and those to come.
 #[derive(Default)]
 pub struct Reloads {
+    workshop: Workshop,
     now: Option<Reload>,
     /// A reload is asked for and has not begun.
     next: Option<Ticket>,
@@ -290,15 +320,14 @@ impl Daemon {
         let doorbell = self.doorbell.clone();
         let work = move || {
             let _rings_at_last = RingAtLast(doorbell);
-            let _ = rustix::process::nice(NICENESS);
             let _ = answer.send(preparation.prepare());
         };
-        match std::thread::Builder::new().name("weir-reload".into()).spawn(work) {
-            Ok(_) => {
+        match self.reloads.workshop.take_on(Box::new(work)) {
+            Ok(()) => {
                 let phase = Phase::Preparing { prepared, ready: None, weights: Vec::new() };
                 self.reloads.now = Some(Reload { cause, since: Instant::now(), phase });
             }
-            Err(error) => self.end(cause, Err(anyhow!(error).context("no thread for it"))),
+            Err(error) => self.end(cause, Err(error)),
         }
     }
 
