@@ -109,8 +109,8 @@ struct Reload {
     phase: Phase,
 }
 
-/// The thread that makes programs. It is the same for all reloads, because the allocator keeps memory for each
-/// thread, and more of it whenever a thread begins while another has not quite ended.
+/// The thread that makes programs. It is the same for all reloads, because the allocator keeps memory for
+/// each thread, and more of it whenever a thread begins while another has not quite ended.
 #[derive(Default)]
 struct Workshop(Option<Sender<Work>>);
 

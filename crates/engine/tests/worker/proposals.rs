@@ -256,10 +256,8 @@ fn run(seed: u64) -> BTreeSet<&'static str> {
             4 => bench.deaf[worker] = true,
             5 => bench.deaf[worker] = false,
             6 => bench.now_ns += LONG_NS,
-            7 => {
-                if bench.swap() {
-                    bench.met.insert("swapped");
-                }
+            7 if bench.swap() => {
+                bench.met.insert("swapped");
             }
             8 if random.percent(20) => bench.end(worker),
             _ => {}
