@@ -23,6 +23,8 @@ mod memory;
 mod parse;
 mod pools;
 mod port;
+#[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its bytes")]
+mod resident;
 mod rss;
 pub mod tunnel;
 
@@ -38,7 +40,7 @@ pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{
     CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, RegionPool, Room,
-    advise_huge, prefetch,
+    prefetch,
 };
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,
@@ -46,5 +48,6 @@ pub use parse::{
 };
 pub use pools::Pools;
 pub use port::{Leave, Port, PortStatistics, Remark};
+pub use resident::{Frontier, advise_huge, populate};
 pub use rss::{RSS_KEY, RSS_KEY_BYTES, rss_hash};
 pub use tunnel::{TunnelKind, TunnelPorts};

@@ -11,6 +11,7 @@
 //!
 //! Cost: taking and giving a frame is one pop or push of a `u32`.
 
+use crate::resident::HUGE_PAGE;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -32,9 +33,6 @@ const REGION_ALIGNMENT: usize = 4096;
 
 /// Bytes in a cache line.
 const CACHE_LINE: usize = 64;
-
-/// Bytes in a huge page (x86-64, and AArch64 with pages of 4 KiB).
-const HUGE_PAGE: usize = 2 << 20;
 
 /// Identifies a pool, uniquely in the process, so that a frame can never return to the wrong one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -305,7 +303,7 @@ impl RegionPool {
         // SAFETY: the layout is not empty (`layout` ensures at least one chunk).
         let base = NonNull::new(unsafe { alloc(layout) }).unwrap_or_else(|| handle_alloc_error(layout));
         // Before the first byte is written, because that makes the pages.
-        advise_huge_range(base.as_ptr() as usize, layout.size());
+        crate::resident::advise_huge_range(base.as_ptr() as usize, layout.size());
         // SAFETY: the allocation has that many bytes.
         unsafe { base.write_bytes(0, layout.size()) };
         let free = (0..chunks).rev().collect();
@@ -500,27 +498,6 @@ pub fn prefetch<T>(place: &T) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = place;
-}
-
-/// Asks the kernel to back a large table with huge pages: with pages of 4 KiB, every look-up in a table of
-/// many megabytes misses not only the cache but also the TLB. This is a hint; small tables and systems
-/// without huge pages are unaffected.
-pub fn advise_huge<T>(table: &Vec<T>) {
-    advise_huge_range(table.as_ptr() as usize, table.capacity() * size_of::<T>());
-}
-
-/// The same for memory that begins at an address.
-fn advise_huge_range(start: usize, bytes: usize) {
-    let end = start + bytes;
-    let first = start.next_multiple_of(HUGE_PAGE);
-    if end.saturating_sub(first) < HUGE_PAGE {
-        return;
-    }
-    let length = (end - first) / HUGE_PAGE * HUGE_PAGE;
-    // SAFETY: the range lies inside one allocation of ours, and this advice changes none of its bytes.
-    let advised = unsafe { rustix::mm::madvise(first as *mut _, length, rustix::mm::Advice::LinuxHugepage) };
-    // A kernel without huge pages returns an error, which does no harm.
-    let _ = advised;
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! or with more than 16 keys that share one hash, insertion is refused. All 64 bits of the hash are used, so
 //! distribute keys over workers by another hash, not by bits of this one.
 //!
-//! Costs: 9.3 bytes per row besides the row itself, resident as used.
+//! Costs: 9.3 bytes per row besides the row itself. Rows become resident as used, a large index at once.
 
 use crate::InsertError;
 use crate::store::{Record, Store, same};

@@ -9,7 +9,7 @@
 //! [`FlowTable::give`]) first passes the flow to a sink, and changes nothing if the sink refuses; so what the
 //! sinks accepted + live counters = frames counted, always. Learning a key again does not change its entry.
 //!
-//! Costs: 64 bytes per row and 9.3 bytes of index, resident as used. The caller supplies times in
+//! Costs: 64 bytes per row, resident as used, and 9.3 bytes of index. The caller supplies times in
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};

@@ -13,8 +13,8 @@
 //! buckets and moves no more than five entries, or it is refused. The 17th key with the same hash is refused;
 //! the search does not loop.
 //!
-//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes per row. The operating system supplies the memory zeroed and
-//! makes it resident as buckets are used.
+//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes per row. The operating system supplies the memory zeroed; that
+//! of a large index is resident from the start, because hashes touch all of it soon.
 
 use crate::Full;
 use packet::{Bits, prefetch};
@@ -74,6 +74,7 @@ impl Index {
         // vec![0; n] maps untouched zero pages; a Vec of aligned buckets would write to all of them.
         let words = vec![0_u32; buckets * WORDS + LINE / size_of::<u32>()];
         packet::advise_huge(&words);
+        packet::populate(&words);
         let first = words.as_ptr().align_offset(LINE).min(LINE / size_of::<u32>());
         Index { words, first, buckets: buckets as u32 }
     }

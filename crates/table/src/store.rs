@@ -3,11 +3,11 @@
 //! Rows are stored in one dense slab and never move, so a row number is valid until its row is removed. Key
 //! and data are one record: the cache line fetched to compare the key brings the data along. Free rows form a
 //! linked list through the rows themselves; a bitmap says which rows are live. Memory becomes resident as
-//! rows are first used.
+//! rows are first used, and a little before (`packet::Frontier`).
 
 use crate::index::{Index, ROWS_MAX};
 use crate::{Full, InsertError};
-use packet::{Bits, prefetch};
+use packet::{Bits, Frontier, prefetch};
 use std::ops::Range;
 
 /// A type that can be stored as a row.
@@ -41,6 +41,7 @@ const NO_ROW: u32 = u32::MAX;
 pub(crate) struct Store<R> {
     index: Index,
     rows: Vec<R>,
+    frontier: Frontier,
     live: Vec<u64>,
     vacant: u32,
     length: usize,
@@ -54,6 +55,7 @@ impl<R: Record> Store<R> {
         packet::advise_huge(&rows);
         Store {
             index: Index::with_rows(capacity),
+            frontier: Frontier::of(&rows),
             rows,
             live: vec![0; capacity.div_ceil(64)],
             vacant: NO_ROW,
@@ -209,7 +211,10 @@ impl<R: Record> Store<R> {
                 self.vacant = place.next_vacant();
                 *place = record;
             }
-            None => self.rows.push(record),
+            None => {
+                self.rows.push(record);
+                self.frontier.follow(&self.rows);
+            }
         }
         self.live[row as usize / 64] |= 1 << (row % 64);
         self.length += 1;

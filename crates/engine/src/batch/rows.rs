@@ -12,6 +12,7 @@ use crate::check::Uses;
 use crate::entry_list::PackedKey;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
 use crate::snapshot::Count;
+use packet::Frontier;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use table::Exact;
@@ -294,6 +295,7 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
 #[derive(Debug, Default)]
 pub struct Slab {
     rows: Vec<EntryRow>,
+    frontier: Option<Frontier>,
     keys: Vec<PackedKey>,
     free: Vec<u32>,
 }
@@ -320,7 +322,7 @@ impl Slab {
     pub fn with_capacity(rows: usize) -> Slab {
         let (rows, keys) = (Vec::with_capacity(rows), Vec::with_capacity(rows));
         packet::advise_huge(&rows);
-        Slab { rows, keys, free: Vec::new() }
+        Slab { frontier: Some(Frontier::of(&rows)), rows, keys, free: Vec::new() }
     }
 
     /// Returns the key of a row; `None` if it is not in use.
@@ -342,6 +344,9 @@ impl Slab {
             None => {
                 self.rows.push(row);
                 self.keys.push(key);
+                if let Some(frontier) = &mut self.frontier {
+                    frontier.follow(&self.rows);
+                }
             }
         }
     }

@@ -1,0 +1,189 @@
+//! Large tables: huge pages, and memory that is resident before a worker touches it.
+//!
+//! The first touch of a page waits for the kernel to find and to clear it. For a huge page that was seen to
+//! take 20 ms, where memory is in pieces: far too long for a worker between two batches. So what is touched
+//! everywhere is made resident when it is made, and what grows is made resident by a thread, two steps ahead
+//! of its use. Where that thread is late, the worker touches the page first, and only time is lost.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// Size of a huge page on the processors that matter here.
+pub(crate) const HUGE_PAGE: usize = 2 << 20;
+
+/// How much of a growing table is resident beyond what is used, at least, in bytes. In the time in which 64 Ki
+/// flows are learnt, several huge pages are found.
+const AHEAD: usize = 2 * HUGE_PAGE;
+
+/// Requests that wait for the thread; further ones are not made.
+const REQUESTS: usize = 64;
+
+/// Memory to be made resident: start and bytes.
+type Request = (usize, usize);
+
+/// Asks the kernel to back a large table with huge pages: with pages of 4 KiB, every look-up in a table of
+/// many megabytes misses not only the cache but also the TLB. This is a hint; small tables and systems
+/// without huge pages are unaffected.
+pub fn advise_huge<T>(table: &Vec<T>) {
+    advise_huge_range(table.as_ptr() as usize, table.capacity() * size_of::<T>());
+}
+
+/// The same for memory that begins at an address.
+pub(crate) fn advise_huge_range(start: usize, bytes: usize) {
+    let end = start + bytes;
+    let first = start.next_multiple_of(HUGE_PAGE);
+    if end.saturating_sub(first) < HUGE_PAGE {
+        return;
+    }
+    let length = (end - first) / HUGE_PAGE * HUGE_PAGE;
+    // SAFETY: the range lies inside one allocation of ours, and this advice changes none of its bytes.
+    let advised = unsafe { rustix::mm::madvise(first as *mut _, length, rustix::mm::Advice::LinuxHugepage) };
+    // A kernel without huge pages returns an error, which does no harm.
+    let _ = advised;
+}
+
+/// Makes all memory of a large table resident, which takes long: not for workers. Small tables are left as
+/// they are.
+pub fn populate<T>(table: &Vec<T>) {
+    let bytes = table.capacity() * size_of::<T>();
+    if bytes >= HUGE_PAGE {
+        populate_range((table.as_ptr() as usize, bytes));
+    }
+}
+
+fn populate_range((start, bytes): Request) {
+    const PAGE: usize = 4096;
+    let (first, end) = (start.next_multiple_of(PAGE), (start + bytes) / PAGE * PAGE);
+    if first >= end {
+        return;
+    }
+    let advice = rustix::mm::Advice::LinuxPopulateWrite;
+    // SAFETY: this reads and writes no byte that the program can see: pages are found as if somebody had
+    // touched them. That also holds if the memory was freed meanwhile, and has no owner or another.
+    let populated = unsafe { rustix::mm::madvise(first as *mut _, end - first, advice) };
+    // Kernels before 5.14 do not know it; pages are then found when they are touched.
+    let _ = populated;
+}
+
+/// The thread that makes memory resident; `None` if there can be none.
+fn thread() -> Option<&'static SyncSender<Request>> {
+    static THREAD: OnceLock<Option<SyncSender<Request>>> = OnceLock::new();
+    let start = || {
+        let (sender, requests) = sync_channel(REQUESTS);
+        let work = move || requests.into_iter().for_each(populate_range);
+        std::thread::Builder::new().name("weir-memory".into()).spawn(work).ok().map(|_| sender)
+    };
+    THREAD.get_or_init(start).as_ref()
+}
+
+/// How much of a table that grows row by row is resident.
+#[derive(Clone, Debug)]
+pub struct Frontier {
+    /// Bytes of the table that are resident, or asked for.
+    resident: usize,
+    /// Number of rows at which more is asked for.
+    due: usize,
+}
+
+impl Frontier {
+    /// Makes the beginning of an empty table resident, if it is large.
+    #[must_use]
+    pub fn of<T>(table: &Vec<T>) -> Frontier {
+        let bytes = table.capacity() * size_of::<T>();
+        if bytes < HUGE_PAGE || thread().is_none() {
+            return Frontier { resident: bytes, due: usize::MAX };
+        }
+        let resident = AHEAD.min(bytes);
+        populate_range((table.as_ptr() as usize, resident));
+        let mut frontier = Frontier { resident, due: 0 };
+        frontier.set_due::<T>(bytes);
+        frontier
+    }
+
+    /// Asks for more, if it is time for that, after the table has grown to its present length. Costs a
+    /// comparison otherwise.
+    #[inline(always)]
+    pub fn follow<T>(&mut self, table: &Vec<T>) {
+        if table.len() >= self.due {
+            self.ask(table);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ask<T>(&mut self, table: &Vec<T>) {
+        let bytes = table.capacity() * size_of::<T>();
+        let step = HUGE_PAGE.min(bytes - self.resident);
+        if let Some(thread) = thread() {
+            // If it has too much to do, nobody waits for it.
+            let _ = thread.try_send((table.as_ptr() as usize + self.resident, step));
+        }
+        self.resident += step;
+        self.set_due::<T>(bytes);
+    }
+
+    fn set_due<T>(&mut self, bytes: usize) {
+        let rows = (self.resident.saturating_sub(AHEAD - HUGE_PAGE)) / size_of::<T>().max(1);
+        self.due = if self.resident < bytes { rows } else { usize::MAX };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::io::{Read, Seek, SeekFrom};
+    use std::time::{Duration, Instant};
+
+    /// Bytes of a table that are resident.
+    fn resident<T>(table: &Vec<T>) -> usize {
+        const PAGE: usize = 4096;
+        const PRESENT: u64 = 1 << 63;
+        let first = table.as_ptr() as usize / PAGE;
+        let pages = (table.capacity() * size_of::<T>()).div_ceil(PAGE);
+        // A word for each page of the process.
+        let mut map = File::open("/proc/self/pagemap").unwrap();
+        map.seek(SeekFrom::Start(8 * first as u64)).unwrap();
+        let mut words = vec![0; 8 * pages];
+        map.read_exact(&mut words).unwrap();
+        let words = words.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
+        words.filter(|word| word & PRESENT != 0).count() * PAGE
+    }
+
+    #[test]
+    fn memory_is_resident_ahead_of_the_rows_that_are_used() {
+        let mut table: Vec<u64> = Vec::with_capacity(8 * HUGE_PAGE / 8);
+        advise_huge(&table);
+        assert!(resident(&table) < AHEAD);
+        let mut frontier = Frontier::of(&table);
+        assert!(resident(&table) >= AHEAD - HUGE_PAGE);
+        assert!(resident(&table) < 5 * HUGE_PAGE, "not all of it");
+        let half = 4 * HUGE_PAGE / 8;
+        for row in 0..half {
+            table.push(row as u64);
+            frontier.follow(&table);
+        }
+        let patience = Instant::now() + Duration::from_secs(20);
+        while resident(&table) < 4 * HUGE_PAGE + AHEAD - HUGE_PAGE {
+            assert!(Instant::now() < patience, "{} bytes are resident", resident(&table));
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        for row in half..table.capacity() {
+            table.push(row as u64);
+            frontier.follow(&table);
+        }
+        assert_eq!((frontier.resident, frontier.due), (8 * HUGE_PAGE, usize::MAX));
+        assert!(table.iter().enumerate().all(|(row, &value)| value == row as u64));
+    }
+
+    #[test]
+    fn small_tables_are_left_as_they_are_and_whole_ones_become_resident() {
+        let small: Vec<u64> = Vec::with_capacity(1000);
+        let mut frontier = Frontier::of(&small);
+        frontier.follow(&small);
+        assert_eq!(frontier.due, usize::MAX);
+        let table = vec![0_u64; 2 * HUGE_PAGE / 8];
+        populate(&table);
+        assert!(resident(&table) >= 2 * HUGE_PAGE);
+    }
+}
