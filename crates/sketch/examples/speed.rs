@@ -1,0 +1,147 @@
+//! Prints what a packet costs in each solution, alone and behind the aggregator, on this machine. Not a
+//! benchmark with claims: `weir bench` is that. Arguments: skews of a Zipf distribution.
+#![allow(clippy::print_stdout, reason = "an example")]
+
+use sketch::traffic::{Zipf, five_tuple};
+use sketch::*;
+use std::time::Instant;
+
+const FLOWS: u64 = 600_000;
+const PACKETS: usize = 2 << 20;
+const BURST: usize = 32;
+const SEED: Seed = Seed::new([11, 22]);
+
+/// Nanoseconds for each packet, the best of three after one to warm up.
+fn measure(packets: &[Update<2>], mut run: impl FnMut(&[Update<2>])) -> f64 {
+    let mut best = f64::INFINITY;
+    for _ in 0..4 {
+        let start = Instant::now();
+        packets.chunks(BURST).for_each(&mut run);
+        best = best.min(start.elapsed().as_nanos() as f64 / packets.len() as f64);
+    }
+    best
+}
+
+fn both(name: &str, packets: &[Update<2>], mut add: impl FnMut(&[Evicted<2>])) {
+    let hash = KeyHash::new(&SEED);
+    let mut items = Vec::with_capacity(BURST);
+    let pure = measure(packets, |burst| {
+        items.clear();
+        let item = |u: &Update<2>| Evicted { item: hash.item(u.key), packets: u.packets, bytes: u.bytes };
+        items.extend(burst.iter().map(item));
+        add(&items);
+    });
+    let mut out = Vec::with_capacity(BATCH);
+    let mut aggregator =
+        Aggregator::with_bytes(1 << 20, Policy::SecondChance, Gate::default(), &SEED).unwrap();
+    let aggregated = measure(packets, |burst| {
+        out.clear();
+        aggregator.add(burst, &mut out);
+        add(&out);
+    });
+    println!("  {name:16} {pure:8.1} {aggregated:8.1}");
+}
+
+fn policies(packets: &[Update<2>]) {
+    for policy in Policy::ALL {
+        let mut aggregator = Aggregator::with_bytes(1 << 20, policy, Gate::always_open(), &SEED).unwrap();
+        let mut out = Vec::with_capacity(BATCH);
+        let nanoseconds = measure(packets, |burst| {
+            out.clear();
+            aggregator.add(burst, &mut out);
+        });
+        let AggregatorCounts { updates, evictions, .. } = aggregator.counts();
+        let share = evictions as f64 / updates as f64;
+        println!("  aggregator alone, {:14} {nanoseconds:6.1} ns, {share:.3} evictions", policy.word());
+    }
+}
+
+fn solutions(packets: &[Update<2>]) {
+    const MIB: usize = 1 << 20;
+    macro_rules! each {
+        ($name:literal, $sketch:expr, |$s:ident, $e:ident| $prefetch:expr, $update:expr) => {
+            let mut $s = $sketch.unwrap();
+            both($name, packets, |items| {
+                items.iter().for_each(|$e| $prefetch);
+                items.iter().for_each(|$e| _ = $update);
+            });
+        };
+    }
+    each!(
+        "count-min",
+        CountMin::<u32, 4>::with_bytes(MIB, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(e.item.hash, e.packets)
+    );
+    each!(
+        "heavy hitters",
+        HeavyHitters::<2>::with_bytes(MIB, 128, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(&e.item, e.packets)
+    );
+    each!(
+        "flow radar",
+        FlowRadar::<2>::with_bytes(4 * MIB, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(&e.item, e.packets)
+    );
+    each!(
+        "fm",
+        FlajoletMartin::with_bytes(512, &SEED),
+        |s, e| {
+            let _ = e;
+        },
+        s.update(e.item.hash)
+    );
+    each!(
+        "linear counting",
+        LinearCounting::with_bytes(MIB, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(e.item.hash)
+    );
+    each!(
+        "mrac",
+        Mrac::<u32>::with_bytes(MIB, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(e.item.hash, e.packets)
+    );
+    each!(
+        "reversible",
+        Reversible::<4, 1>::with_bytes(MIB + (16 << 10), &SEED),
+        |s, e| s.prefetch(e.item.key[0] >> 32),
+        s.update(e.item.key[0] >> 32, e.packets)
+    );
+    each!(
+        "space-saving",
+        SpaceSaving::<2>::with_bytes(10 << 10),
+        |s, e| {
+            let _ = e;
+        },
+        s.update(&e.item, e.packets)
+    );
+    each!(
+        "two-level",
+        TwoLevel::<4, 1>::with_bytes(3 * MIB, &SEED),
+        |s, e| s.prefetch(e.item.key[0] >> 32),
+        s.update(e.item.key[0] >> 32, e.item.hash)
+    );
+    each!(
+        "univmon",
+        UnivMon::<2>::with_bytes(MIB, 14, 128, &SEED),
+        |s, e| s.prefetch(e.item.hash),
+        s.update(&e.item, e.packets)
+    );
+}
+
+fn main() {
+    let skews: Vec<f64> = std::env::args().skip(1).filter_map(|skew| skew.parse().ok()).collect();
+    for skew in if skews.is_empty() { vec![0.0, 0.8, 1.1, 1.5] } else { skews } {
+        let flows = Zipf::new(FLOWS, skew, 1).take(PACKETS);
+        let packets: Vec<Update<2>> = flows.map(|flow| Update::packet(five_tuple(flow), 64)).collect();
+        println!("Zipf {skew}: ns for each packet, alone and behind the aggregator");
+        policies(&packets);
+        solutions(&packets);
+        let mut nine = Nine::with_bytes(&NineBytes::PAPER, &SEED).unwrap();
+        both("all nine", &packets, |items| nine.add(items, |key| key[0] >> 32));
+    }
+}

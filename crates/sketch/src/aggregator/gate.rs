@@ -1,0 +1,84 @@
+//! When aggregation is turned down.
+//!
+//! A look-up pays only if it saves sketch updates. Under uniform traffic, or a flood of flows of one packet,
+//! nearly every packet evicts, and the aggregator is pure cost. The gate counts evictions for each packet; above
+//! the threshold it lets only one batch in sixteen in, to notice when traffic changes, and the others go to
+//! the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in the
+//! sketches at the same time, and add up.
+
+/// Packets between two decisions.
+const WINDOW: u32 = 8192;
+
+/// Batches for each one that is let in while the gate is closed: the look-ups of one in sixteen cost a
+/// sixteenth of what they cost without the gate.
+const CLOSED_PERIOD: u32 = 16;
+
+/// Below this share of the threshold a closed gate opens, so that it does not swing.
+const REOPEN: f64 = 0.85;
+
+/// Counts evictions, and decides which batches are let in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Gate {
+    threshold: f64,
+    is_open: bool,
+    packets: u32,
+    evictions: u32,
+    batch: u32,
+}
+
+impl Gate {
+    /// Evictions for each packet above which the look-up costs more than it saves, for a sketch update that
+    /// costs twice as much as a look-up.
+    pub const THRESHOLD: f64 = 0.45;
+
+    /// A gate that closes above so many evictions for each packet; dear sketches want a higher threshold.
+    #[must_use]
+    pub const fn new(threshold: f64) -> Gate {
+        Gate { threshold, is_open: true, packets: 0, evictions: 0, batch: 0 }
+    }
+
+    /// A gate that never closes.
+    #[must_use]
+    pub const fn always_open() -> Gate {
+        Gate::new(f64::INFINITY)
+    }
+
+    /// Returns true while every batch is let in.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// Decides about the next batch.
+    #[inline(always)]
+    pub(super) fn lets_in(&mut self) -> bool {
+        if self.is_open {
+            return true;
+        }
+        self.batch = (self.batch + 1) % CLOSED_PERIOD;
+        self.batch == 0
+    }
+
+    /// Notes what a batch did that was let in.
+    #[inline(always)]
+    pub(super) fn saw(&mut self, packets: u32, evictions: u32) {
+        self.packets += packets;
+        self.evictions += evictions;
+        if self.packets >= WINDOW {
+            self.decide();
+        }
+    }
+
+    #[cold]
+    fn decide(&mut self) {
+        let share = f64::from(self.evictions) / f64::from(self.packets);
+        self.is_open = share <= self.threshold * if self.is_open { 1.0 } else { REOPEN };
+        (self.packets, self.evictions) = (0, 0);
+    }
+}
+
+impl Default for Gate {
+    fn default() -> Gate {
+        Gate::new(Gate::THRESHOLD)
+    }
+}

@@ -1,0 +1,129 @@
+//! The nine solutions that Agg-Evict was measured with, as one: what leaves the aggregator goes to all of
+//! them. A key's hash is computed once; the memory of the next key is fetched while one is counted.
+
+use crate::aggregator::Evicted;
+use crate::count_min::HeavyHitters;
+use crate::estimate::SizeError;
+use crate::flajolet_martin::FlajoletMartin;
+use crate::flow_radar::FlowRadar;
+use crate::hash::Seed;
+use crate::linear_counting::LinearCounting;
+use crate::mrac::Mrac;
+use crate::reversible::Reversible;
+use crate::space_saving::SpaceSaving;
+use crate::two_level::TwoLevel;
+use crate::univmon::UnivMon;
+
+/// Keys that are fetched ahead of the one that is counted.
+const AHEAD: usize = 2;
+
+/// The memory of each solution, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of the solutions")]
+pub struct NineBytes {
+    pub count_min: usize,
+    pub flow_radar: usize,
+    pub flajolet_martin: usize,
+    pub linear_counting: usize,
+    pub mrac: usize,
+    pub reversible: usize,
+    pub space_saving: usize,
+    pub two_level: usize,
+    pub univmon: usize,
+}
+
+impl NineBytes {
+    /// As large as in the paper of Agg-Evict, about: 12 MiB in all.
+    pub const PAPER: NineBytes = NineBytes {
+        count_min: 1 << 20,
+        flow_radar: 4 << 20,
+        flajolet_martin: 512,
+        linear_counting: 1 << 20,
+        mrac: 1 << 20,
+        reversible: (1 << 20) + (16 << 10),
+        space_saving: 10 << 10,
+        two_level: 3 << 20,
+        univmon: 1 << 20,
+    };
+}
+
+/// Keys that the heavy hitters of Count-Min and each level of UnivMon remember, as in the paper.
+const KEYS: usize = 128;
+
+/// Levels of UnivMon: of a million flows, 128 reach the last.
+const LEVELS: usize = 14;
+
+/// All nine; each is asked by itself.
+#[derive(Clone, Debug)]
+#[allow(missing_docs, reason = "the names are those of the solutions")]
+pub struct Nine<const W: usize> {
+    pub count_min: HeavyHitters<W>,
+    pub flow_radar: FlowRadar<W>,
+    pub flajolet_martin: FlajoletMartin,
+    pub linear_counting: LinearCounting,
+    pub mrac: Mrac,
+    pub reversible: Reversible<4, 1>,
+    pub space_saving: SpaceSaving<W>,
+    pub two_level: TwoLevel<4, 1>,
+    pub univmon: UnivMon<W>,
+}
+
+impl<const W: usize> Nine<W> {
+    /// Creates all nine.
+    ///
+    /// # Errors
+    /// The memory of one of them is too little or too much.
+    pub fn with_bytes(bytes: &NineBytes, seed: &Seed) -> Result<Self, SizeError> {
+        Ok(Nine {
+            count_min: HeavyHitters::with_bytes(bytes.count_min, KEYS, seed)?,
+            flow_radar: FlowRadar::with_bytes(bytes.flow_radar, seed)?,
+            flajolet_martin: FlajoletMartin::with_bytes(bytes.flajolet_martin, seed)?,
+            linear_counting: LinearCounting::with_bytes(bytes.linear_counting, seed)?,
+            mrac: Mrac::with_bytes(bytes.mrac, seed)?,
+            reversible: Reversible::with_bytes(bytes.reversible, seed)?,
+            space_saving: SpaceSaving::with_bytes(bytes.space_saving)?,
+            two_level: TwoLevel::with_bytes(bytes.two_level, seed)?,
+            univmon: UnivMon::with_bytes(bytes.univmon, LEVELS, KEYS, seed)?,
+        })
+    }
+
+    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]).
+    #[inline]
+    pub fn add(&mut self, evicted: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {
+        for next in evicted.iter().take(AHEAD) {
+            self.prefetch(next, source(&next.item.key));
+        }
+        for (at, one) in evicted.iter().enumerate() {
+            if let Some(next) = evicted.get(at + AHEAD) {
+                self.prefetch(next, source(&next.item.key));
+            }
+            self.update(one, source(&one.item.key));
+        }
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, next: &Evicted<W>, source: u64) {
+        let hash = next.item.hash;
+        self.count_min.prefetch(hash);
+        self.flow_radar.prefetch(hash);
+        self.linear_counting.prefetch(hash);
+        self.mrac.prefetch(hash);
+        self.reversible.prefetch(source);
+        self.two_level.prefetch(source);
+        self.univmon.prefetch(hash);
+    }
+
+    #[inline(always)]
+    fn update(&mut self, one: &Evicted<W>, source: u64) {
+        let Evicted { item, packets, .. } = one;
+        self.count_min.update(item, *packets);
+        self.flow_radar.update(item, *packets);
+        self.flajolet_martin.update(item.hash);
+        self.linear_counting.update(item.hash);
+        self.mrac.update(item.hash, *packets);
+        self.reversible.update(source, *packets);
+        self.space_saving.update(item, *packets);
+        self.two_level.update(source, item.hash);
+        self.univmon.update(item, *packets);
+    }
+}
