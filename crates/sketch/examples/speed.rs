@@ -58,89 +58,42 @@ fn policies(packets: &[Update<2>]) {
 
 fn solutions(packets: &[Update<2>]) {
     const MIB: usize = 1 << 20;
-    macro_rules! each {
-        ($name:literal, $sketch:expr, |$s:ident, $e:ident| $prefetch:expr, $update:expr) => {
-            let mut $s = $sketch.unwrap();
-            both($name, packets, |items| {
-                items.iter().for_each(|$e| $prefetch);
-                items.iter().for_each(|$e| _ = $update);
-            });
-        };
-    }
-    each!(
-        "count-min",
-        CountMin::<u32, 4>::with_bytes(MIB, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(e.item.hash, e.packets)
-    );
-    each!(
-        "heavy hitters",
-        HeavyHitters::<2>::with_bytes(MIB, 128, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(&e.item, e.packets)
-    );
-    each!(
-        "flow radar",
-        FlowRadar::<2>::with_bytes(4 * MIB, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(&e.item, e.packets)
-    );
-    each!(
-        "fm",
-        FlajoletMartin::with_bytes(512, &SEED),
-        |s, e| {
-            let _ = e;
-        },
-        s.update(e.item.hash)
-    );
-    each!(
-        "linear counting",
-        LinearCounting::with_bytes(MIB, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(e.item.hash)
-    );
-    each!(
-        "mrac",
-        Mrac::<u32>::with_bytes(MIB, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(e.item.hash, e.packets)
-    );
-    each!(
-        "reversible",
-        Reversible::<4, 1>::with_bytes(MIB + (16 << 10), &SEED),
-        |s, e| s.prefetch(e.item.key[0] >> 32),
-        s.update(e.item.key[0] >> 32, e.packets)
-    );
-    each!(
-        "space-saving",
-        SpaceSaving::<2>::with_bytes(10 << 10),
-        |s, e| {
-            let _ = e;
-        },
-        s.update(&e.item, e.packets)
-    );
-    each!(
-        "two-level",
-        TwoLevel::<4, 1>::with_bytes(3 * MIB, &SEED),
-        |s, e| s.prefetch(e.item.key[0] >> 32),
-        s.update(e.item.key[0] >> 32, e.item.hash)
-    );
-    each!(
-        "univmon",
-        UnivMon::<2>::with_bytes(MIB, 14, 128, &SEED),
-        |s, e| s.prefetch(e.item.hash),
-        s.update(&e.item, e.packets)
-    );
+    let source = |key: &[u64; 2]| key[0] >> 32;
+    let mut count_min = CountMin::<u32, 4>::with_bytes(MIB, &SEED).unwrap();
+    both("count-min", packets, |items| count_min.add(items));
+    let mut heavy = HeavyHitters::<2>::with_bytes(MIB, 128, &SEED).unwrap();
+    both("heavy hitters", packets, |items| heavy.add(items));
+    let mut radar = FlowRadar::<2>::with_bytes(4 * MIB, &SEED).unwrap();
+    both("flow radar", packets, |items| radar.add(items));
+    let mut flajolet_martin = FlajoletMartin::with_bytes(512, &SEED).unwrap();
+    both("fm", packets, |items| items.iter().for_each(|one| flajolet_martin.update(one.item.hash)));
+    let mut linear = LinearCounting::with_bytes(MIB, &SEED).unwrap();
+    both("linear counting", packets, |items| linear.add(items));
+    let mut mrac = Mrac::<u32>::with_bytes(MIB, &SEED).unwrap();
+    both("mrac", packets, |items| mrac.add(items));
+    let mut reversible = Reversible::<4, 1>::with_bytes(MIB + (16 << 10), &SEED).unwrap();
+    both("reversible", packets, |items| reversible.add(items, source));
+    let mut saving = SpaceSaving::<2>::with_bytes(10 << 10).unwrap();
+    both("space-saving", packets, |items| {
+        items.iter().for_each(|one| saving.update(&one.item, one.packets));
+    });
+    let mut two_level = TwoLevel::<4, 1>::with_bytes(3 * MIB, &SEED).unwrap();
+    both("two-level", packets, |items| two_level.add(items, source));
+    let mut univmon = UnivMon::<2>::with_bytes(MIB, 14, 128, &SEED).unwrap();
+    both("univmon", packets, |items| univmon.add(items));
 }
 
 fn main() {
     let skews: Vec<f64> = std::env::args().skip(1).filter_map(|skew| skew.parse().ok()).collect();
+    let only_all = std::env::var_os("ONLY_ALL_NINE").is_some();
     for skew in if skews.is_empty() { vec![0.0, 0.8, 1.1, 1.5] } else { skews } {
         let flows = Zipf::new(FLOWS, skew, 1).take(PACKETS);
         let packets: Vec<Update<2>> = flows.map(|flow| Update::packet(five_tuple(flow), 64)).collect();
         println!("Zipf {skew}: ns for each packet, alone and behind the aggregator");
-        policies(&packets);
-        solutions(&packets);
+        if !only_all {
+            policies(&packets);
+            solutions(&packets);
+        }
         let mut nine = Nine::with_bytes(&NineBytes::PAPER, &SEED).unwrap();
         both("all nine", &packets, |items| nine.add(items, |key| key[0] >> 32));
     }

@@ -12,6 +12,7 @@
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
+use crate::memory::table;
 use crate::traffic::Random;
 use std::collections::HashMap;
 
@@ -41,7 +42,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
         let row = D * size_of::<Bucket<W>>();
         let width = SizeError::check(bytes, row)? / row;
         Ok(Coco {
-            buckets: vec![Bucket { key: [0; W], count: 0 }; D * width],
+            buckets: table(Bucket { key: [0; W], count: 0 }, D * width),
             width,
             total: 0,
             lanes: Lanes::new(seed, Purpose::Coco, 0),

@@ -5,9 +5,11 @@
 //! them. With w counters in a row and N counted in all, the estimate is not less than the truth, and more
 //! than the truth + e·N/w with probability e^-D at most.
 
+use crate::aggregator::Evicted;
 use crate::counter::{Counter, merge, signed};
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, Lanes, Purpose, Seed, below};
+use crate::memory::{Places, in_chunks, table};
 use crate::ranked::{Ranked, Top};
 
 /// `D` rows of counters.
@@ -28,7 +30,7 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         let row = D * size_of::<C>();
         let width = SizeError::check(bytes, row)? / row;
         let lanes = Lanes::new(seed, Purpose::CountMin, 0);
-        Ok(CountMin { counters: vec![C::default(); D * width], width, total: 0, lanes })
+        Ok(CountMin { counters: table(C::default(), D * width), width, total: 0, lanes })
     }
 
     /// Bytes of memory.
@@ -55,20 +57,37 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         std::array::from_fn(|row| row * self.width + below(lanes[row], self.width))
     }
 
-    /// Fetches the counters of a hash.
+    /// Fetches the counters of a hash, and returns their places.
     #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        for place in self.places(hash) {
+    fn fetched(&self, hash: u64) -> [u32; D] {
+        self.places(hash).map(|place| {
             packet::prefetch(&self.counters[place]);
-        }
+            place as u32
+        })
     }
 
     /// Counts a key, and returns its size as known now.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> u64 {
+        self.update_at(self.places(hash), count)
+    }
+
+    /// Counts the packets of many keys.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
+        in_chunks(
+            self,
+            updates,
+            |sketch, one| Places(sketch.fetched(one.item.hash)),
+            |sketch, one, places| _ = sketch.update_at(places.0.map(|place| place as usize), one.packets),
+        );
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, places: [usize; D], count: u64) -> u64 {
         self.total += count;
         let mut least = i64::MAX;
-        for place in self.places(hash) {
+        for place in places {
             let counter = &mut self.counters[place];
             counter.add(signed(count));
             least = least.min(counter.get());
@@ -142,17 +161,25 @@ impl<const W: usize, C: Counter, const D: usize> HeavyHitters<W, C, D> {
         &self.sketch
     }
 
-    /// Fetches the counters of a hash.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        self.sketch.prefetch(hash);
-    }
-
     /// Counts a key.
     #[inline(always)]
     pub fn update(&mut self, item: &Item<W>, count: u64) {
         let size = self.sketch.update(item.hash, count);
         self.top.offer(item, size);
+    }
+
+    /// Counts the packets of many keys.
+    #[inline]
+    pub fn add(&mut self, updates: &[Evicted<W>]) {
+        in_chunks(
+            self,
+            updates,
+            |heavy, one| Places(heavy.sketch.fetched(one.item.hash)),
+            |heavy, one, places| {
+                let size = heavy.sketch.update_at(places.0.map(|place| place as usize), one.packets);
+                heavy.top.offer(&one.item, size);
+            },
+        );
     }
 
     /// The keys of at least `least`, the heaviest first.

@@ -8,6 +8,7 @@
 use crate::counter::{Counter, median, merge, signed};
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
+use crate::memory::{CHUNK, Places, table};
 
 /// `D` rows of signed counters.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,7 +32,7 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         let row = D * size_of::<C>();
         let width = SizeError::check(bytes, row)? / row;
         let lanes = Lanes::new(seed, Purpose::CountSketch, part);
-        Ok(CountSketch { counters: vec![C::default(); D * width], width, lanes })
+        Ok(CountSketch { counters: table(C::default(), D * width), width, lanes })
     }
 
     /// Bytes of memory.
@@ -49,19 +50,38 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
         })
     }
 
-    /// Fetches the counters of a hash.
+    /// Fetches the counters of a hash, and returns their places, doubled, with the signs in the lowest bits.
     #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        for (place, _) in self.places(hash) {
+    fn fetched(&self, hash: u64) -> Places<D> {
+        Places(self.places(hash).map(|(place, sign)| {
             packet::prefetch(&self.counters[place]);
-        }
+            (place as u32) << 1 | sign as u32 & 1
+        }))
     }
 
     /// Counts a key, and returns its size as known now.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> i64 {
+        self.update_at(self.places(hash), count)
+    }
+
+    /// Counts up to [`CHUNK`] keys, whose places are found before, and hands the size of each to `sized`.
+    #[inline(always)]
+    pub(crate) fn add_chunk(&mut self, chunk: &[(u64, u64)], mut sized: impl FnMut(usize, i64)) {
+        let mut places = [Places::default(); CHUNK];
+        for (place, (hash, _)) in places.iter_mut().zip(chunk) {
+            *place = self.fetched(*hash);
+        }
+        for (at, (_, count)) in chunk.iter().enumerate() {
+            let places = places[at].0.map(|place| ((place >> 1) as usize, -i64::from(place & 1)));
+            sized(at, self.update_at(places, *count));
+        }
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, places: [(usize, i64); D], count: u64) -> i64 {
         let count = signed(count);
-        median(self.places(hash).map(|(place, sign)| {
+        median(places.map(|(place, sign)| {
             let counter = &mut self.counters[place];
             counter.add((count ^ sign) - sign);
             (counter.get() ^ sign) - sign

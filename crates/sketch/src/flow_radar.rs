@@ -15,8 +15,10 @@
 //! Packet counts and filter do not depend on how packets are summed up before; flows that the filter
 //! mistakes do. Two tables can be merged if no flow is in both, because equal flows cancel.
 
+use crate::aggregator::Evicted;
 use crate::estimate::{MergeError, SizeError};
 use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
+use crate::memory::{in_chunks, table};
 
 /// Parts of the table: three have the highest threshold.
 const PARTS: usize = 3;
@@ -87,9 +89,9 @@ impl<const W: usize> FlowRadar<W> {
         let width = ((bytes - size_of::<Block>()) as f64 / per_cell) as usize / PARTS;
         let blocks = (bytes - PARTS * width * size_of::<Cell<W>>()) / size_of::<Block>();
         Ok(FlowRadar {
-            cells: vec![Cell::EMPTY; PARTS * width],
+            cells: table(Cell::EMPTY, PARTS * width),
             width,
-            filter: vec![Block([0; BLOCK]); blocks],
+            filter: table(Block([0; BLOCK]), blocks),
             cell_lanes: Lanes::new(seed, Purpose::FlowRadar, 0),
             filter_lanes: Lanes::new(seed, Purpose::FlowRadar, 1),
         })
@@ -118,20 +120,29 @@ impl<const W: usize> FlowRadar<W> {
         below((self.filter_lanes.bits(hash, 0) >> 32) as u32, self.filter.len())
     }
 
-    /// Fetches the cells and the line of the filter of a hash.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        packet::prefetch(&self.filter[self.block(hash)]);
-        for place in self.places(hash) {
-            packet::prefetch(&self.cells[place]);
-        }
-    }
-
     /// Counts packets of a flow.
     #[inline(always)]
     pub fn update(&mut self, item: &Item<W>, packets: u64) {
-        let places = self.places(item.hash);
-        if self.is_new(item.hash) {
+        self.update_at(item, packets, self.places(item.hash), self.block(item.hash));
+    }
+
+    /// Counts the packets of many flows.
+    #[inline]
+    pub fn add(&mut self, updates: &[Evicted<W>]) {
+        let find = |radar: &Self, one: &Evicted<W>| {
+            let (places, block) = (radar.places(one.item.hash), radar.block(one.item.hash));
+            packet::prefetch(&radar.filter[block]);
+            places.iter().for_each(|place| packet::prefetch(&radar.cells[*place]));
+            (places, block)
+        };
+        in_chunks(self, updates, find, |radar, one, (places, block)| {
+            radar.update_at(&one.item, one.packets, places, block);
+        });
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, item: &Item<W>, packets: u64, places: [usize; PARTS], block: usize) {
+        if self.is_new(item.hash, block) {
             for place in places {
                 let cell = &mut self.cells[place];
                 exclusive_or(&mut cell.flows, &item.key);
@@ -146,9 +157,8 @@ impl<const W: usize> FlowRadar<W> {
 
     /// Enters a hash into the filter, a bit in each word of its line, and returns true if one was not set.
     #[inline(always)]
-    fn is_new(&mut self, hash: u64) -> bool {
+    fn is_new(&mut self, hash: u64, block: usize) -> bool {
         let bits = self.filter_lanes.bits(hash, 1);
-        let block = self.block(hash);
         let mut is_new = 0;
         for (word, filter) in self.filter[block].0.iter_mut().enumerate() {
             let bit = 1 << (bits >> (6 * word) & 63);

@@ -19,6 +19,7 @@
 //! | [`two_level`] | super-spreaders | the same state |
 //! | [`univmon`] | heavy hitters, changes, entropy, number of flows | the same counters |
 //! | [`coco`] | size of any part of a key | a state with the same mean |
+//! | [`elastic`] | size of a flow, heavy hitters | a state within the same bounds |
 //! | [`apache`] | number of flows, quantiles, frequent items, in files that others read | as their kind does |
 //!
 //! [`exact`] is the truth and [`accuracy`] the distance from it; [`traffic`] is what both are tried on.
@@ -31,6 +32,7 @@ pub mod coco;
 pub mod count_min;
 pub mod count_sketch;
 mod counter;
+pub mod elastic;
 mod estimate;
 pub mod exact;
 pub mod flajolet_martin;
@@ -38,6 +40,7 @@ pub mod flow_radar;
 mod hash;
 pub mod key;
 pub mod linear_counting;
+mod memory;
 pub mod modular;
 pub mod mrac;
 pub mod nine;
@@ -56,6 +59,7 @@ pub use coco::Coco;
 pub use count_min::{CountMin, HeavyHitters};
 pub use count_sketch::CountSketch;
 pub use counter::Counter;
+pub use elastic::Elastic;
 pub use estimate::{BYTES_MAX, Estimate, MergeError, Sigmas, SizeError};
 pub use exact::{Count, Exact};
 pub use flajolet_martin::FlajoletMartin;

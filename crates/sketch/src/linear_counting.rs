@@ -5,8 +5,10 @@
 //! -m·ln V keys, with a standard error of sqrt(m·(e^t - t - 1)) at t keys a bit. When few bits are 0 it
 //! knows nothing more.
 
+use crate::aggregator::Evicted;
 use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
+use crate::memory::{in_chunks, table};
 
 /// A bitmap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +25,7 @@ impl LinearCounting {
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let words = SizeError::check(bytes, size_of::<u64>())? / size_of::<u64>();
         let words = words.min(1 << 26);
-        Ok(LinearCounting { words: vec![0; words], lanes: Lanes::new(seed, Purpose::LinearCounting, 0) })
+        Ok(LinearCounting { words: table(0, words), lanes: Lanes::new(seed, Purpose::LinearCounting, 0) })
     }
 
     /// Bytes of memory.
@@ -38,17 +40,22 @@ impl LinearCounting {
         (below((bits >> 32) as u32, self.words.len()), bits as u32 % u64::BITS)
     }
 
-    /// Fetches the word of a hash.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        packet::prefetch(&self.words[self.place(hash).0]);
-    }
-
     /// Notes a key.
     #[inline(always)]
     pub fn update(&mut self, hash: u64) {
         let (word, bit) = self.place(hash);
         self.words[word] |= 1 << bit;
+    }
+
+    /// Notes many keys.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
+        let find = |sketch: &Self, one: &Evicted<W>| {
+            let (word, bit) = sketch.place(one.item.hash);
+            packet::prefetch(&sketch.words[word]);
+            (word as u32, bit)
+        };
+        in_chunks(self, updates, find, |sketch, _, (word, bit)| sketch.words[word as usize] |= 1 << bit);
     }
 
     /// Number of different keys. With all bits set, it is at least so many, without an upper bound.

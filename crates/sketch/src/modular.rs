@@ -33,6 +33,16 @@ const DRAWS: usize = 16;
 /// A set of columns of one row, by their place in a list.
 type Set = [u64; SET];
 
+/// The columns of a number, see [`Modular::columns_of`].
+#[derive(Clone, Copy)]
+pub(crate) struct Columns<const L: usize>(pub(crate) [u64; L]);
+
+impl<const L: usize> Default for Columns<L> {
+    fn default() -> Columns<L> {
+        Columns([0; L])
+    }
+}
+
 /// Hashes of numbers of `Q` bytes (4 or 8) to the columns of `4 * L` rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Modular<const Q: usize, const L: usize> {
@@ -227,7 +237,7 @@ fn balanced(bits: u32, seed: &Seed, part: u64) -> [u16; 256] {
     let mut values: [u16; 256] = std::array::from_fn(|value| value as u16 & ((1 << bits) - 1));
     for end in (1..256).rev() {
         let drawn = seed.word(Purpose::Modular, part << 8 | end as u64);
-        values.swap(end, (u128::from(drawn) * (end as u128 + 1) >> 64) as usize);
+        values.swap(end, ((u128::from(drawn) * (end as u128 + 1)) >> 64) as usize);
     }
     values
 }

@@ -12,10 +12,12 @@
 //!
 //! The paper proves no bound for the number of flows of one size; that of all flows is linear counting's.
 
+use crate::aggregator::Evicted;
 use crate::counter::{Counter, merge, signed};
 use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
 use crate::linear_counting::{linear_count, linear_error};
+use crate::memory::{in_chunks, table};
 use std::collections::BTreeMap;
 
 /// The largest counter that is taken apart exactly: the work grows with its square.
@@ -58,7 +60,7 @@ impl<C: Counter> Mrac<C> {
     /// The memory is less than one counter, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let counters = SizeError::check(bytes, size_of::<C>())? / size_of::<C>();
-        Ok(Mrac { counters: vec![C::default(); counters], lanes: Lanes::new(seed, Purpose::Mrac, 0) })
+        Ok(Mrac { counters: table(C::default(), counters), lanes: Lanes::new(seed, Purpose::Mrac, 0) })
     }
 
     /// Bytes of memory.
@@ -72,17 +74,24 @@ impl<C: Counter> Mrac<C> {
         below((self.lanes.bits(hash, 0) >> 32) as u32, self.counters.len())
     }
 
-    /// Fetches the counter of a hash.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        packet::prefetch(&self.counters[self.place(hash)]);
-    }
-
     /// Counts packets of a flow.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, packets: u64) {
         let place = self.place(hash);
         self.counters[place].add(signed(packets));
+    }
+
+    /// Counts the packets of many flows.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
+        let find = |sketch: &Self, one: &Evicted<W>| {
+            let place = sketch.place(one.item.hash);
+            packet::prefetch(&sketch.counters[place]);
+            place as u32
+        };
+        in_chunks(self, updates, find, |sketch, one, place| {
+            sketch.counters[place as usize].add(signed(one.packets));
+        });
     }
 
     /// Number of flows, from the number of empty counters.

@@ -14,9 +14,6 @@ use crate::space_saving::SpaceSaving;
 use crate::two_level::TwoLevel;
 use crate::univmon::UnivMon;
 
-/// Keys that are fetched ahead of the one that is counted.
-const AHEAD: usize = 2;
-
 /// The memory of each solution, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are those of the solutions")]
@@ -87,43 +84,20 @@ impl<const W: usize> Nine<W> {
         })
     }
 
-    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]).
+    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]). More
+    /// than thirty keys at a time cost least.
     #[inline]
     pub fn add(&mut self, evicted: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {
-        for next in evicted.iter().take(AHEAD) {
-            self.prefetch(next, source(&next.item.key));
+        self.count_min.add(evicted);
+        self.flow_radar.add(evicted);
+        self.linear_counting.add(evicted);
+        self.mrac.add(evicted);
+        self.reversible.add(evicted, &source);
+        self.two_level.add(evicted, &source);
+        self.univmon.add(evicted);
+        for one in evicted {
+            self.flajolet_martin.update(one.item.hash);
+            self.space_saving.update(&one.item, one.packets);
         }
-        for (at, one) in evicted.iter().enumerate() {
-            if let Some(next) = evicted.get(at + AHEAD) {
-                self.prefetch(next, source(&next.item.key));
-            }
-            self.update(one, source(&one.item.key));
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, next: &Evicted<W>, source: u64) {
-        let hash = next.item.hash;
-        self.count_min.prefetch(hash);
-        self.flow_radar.prefetch(hash);
-        self.linear_counting.prefetch(hash);
-        self.mrac.prefetch(hash);
-        self.reversible.prefetch(source);
-        self.two_level.prefetch(source);
-        self.univmon.prefetch(hash);
-    }
-
-    #[inline(always)]
-    fn update(&mut self, one: &Evicted<W>, source: u64) {
-        let Evicted { item, packets, .. } = one;
-        self.count_min.update(item, *packets);
-        self.flow_radar.update(item, *packets);
-        self.flajolet_martin.update(item.hash);
-        self.linear_counting.update(item.hash);
-        self.mrac.update(item.hash, *packets);
-        self.reversible.update(source, *packets);
-        self.space_saving.update(item, *packets);
-        self.two_level.update(source, item.hash);
-        self.univmon.update(item, *packets);
     }
 }

@@ -6,11 +6,13 @@
 //!
 //! Costs: four counters a packet; with the addresses' tables, 8 KiB, in the first-level cache.
 
+use crate::aggregator::Evicted;
 use crate::count_sketch::majority_fails;
 use crate::counter::{Counter, merge, signed};
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::Seed;
-use crate::modular::{COLUMNS_MAX, Modular, ROWS};
+use crate::memory::{in_chunks, table};
+use crate::modular::{COLUMNS_MAX, Columns, Modular, ROWS};
 
 /// A change of one address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,12 +49,12 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     /// The memory is less than that of 2^Q columns, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let tables = Q * 256 * size_of::<[u64; L]>();
-        let bytes_for = |bits: usize| tables + (Self::LANES * size_of::<C>() << (bits * Q));
+        let bytes_for = |bits: usize| tables + ((Self::LANES * size_of::<C>()) << (bits * Q));
         let bytes = SizeError::check(bytes, bytes_for(1))?;
         let bits = (1..=16 / Q).rev().find(|bits| bytes_for(*bits) <= bytes).unwrap_or(1);
         let modular = Modular::new(bits as u32, seed);
         let columns = modular.columns();
-        Ok(Reversible { counters: vec![C::default(); Self::LANES * columns], modular, columns })
+        Ok(Reversible { counters: table(C::default(), Self::LANES * columns), modular, columns })
     }
 
     /// Bytes of memory.
@@ -67,21 +69,29 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         row * self.columns + Modular::<Q, L>::column(columns, row)
     }
 
-    /// Fetches the counters of a number.
-    #[inline(always)]
-    pub fn prefetch(&self, number: u64) {
-        let columns = self.modular.columns_of(number);
-        for row in 0..Self::LANES {
-            packet::prefetch(&self.counters[self.place(&columns, row)]);
-        }
-    }
-
     /// Counts a number.
     #[inline(always)]
     pub fn update(&mut self, number: u64, count: u64) {
-        let columns = self.modular.columns_of(number);
+        self.update_at(&self.modular.columns_of(number), count);
+    }
+
+    /// Counts the packets of many keys; `number` gives that of a key.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>], number: impl Fn(&[u64; W]) -> u64) {
+        let find = |sketch: &Self, one: &Evicted<W>| {
+            let columns = sketch.modular.columns_of(number(&one.item.key));
+            for row in 0..Self::LANES {
+                packet::prefetch(&sketch.counters[sketch.place(&columns, row)]);
+            }
+            Columns(columns)
+        };
+        in_chunks(self, updates, find, |sketch, one, columns| sketch.update_at(&columns.0, one.packets));
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, columns: &[u64; L], count: u64) {
         for row in 0..Self::LANES {
-            let place = self.place(&columns, row);
+            let place = self.place(columns, row);
             self.counters[place].add(signed(count));
         }
     }

@@ -11,10 +11,12 @@
 //! the keys that the one before leaves. They count up to [`COUNT_MAX`] destinations with a relative standard
 //! error of [`ERROR`]; of more, they only say that there are more.
 
+use crate::aggregator::Evicted;
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
 use crate::linear_counting::linear_count;
-use crate::modular::{COLUMNS_MAX, Modular, ROWS};
+use crate::memory::{in_chunks, table};
+use crate::modular::{COLUMNS_MAX, Columns, Modular, ROWS};
 
 /// Rows of the second level.
 const SECOND_ROWS: usize = 3;
@@ -97,7 +99,7 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
     /// The memory is less than 2^Q columns of the first level need, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let tables = Q * 256 * size_of::<[u64; L]>();
-        let bytes_for = |bits: usize| tables + (Self::FIRST_ROWS * size_of::<u64>() << (bits * Q));
+        let bytes_for = |bits: usize| tables + ((Self::FIRST_ROWS * size_of::<u64>()) << (bits * Q));
         let bytes = SizeError::check(bytes, bytes_for(1) + SECOND_ROWS * size_of::<Bitmap>())?;
         let fits = |bits: &usize| bytes_for(*bits) <= bytes / FIRST_SHARE;
         let bits = (1..=16 / Q).rev().find(fits).unwrap_or(1);
@@ -107,9 +109,9 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         Ok(TwoLevel {
             modular,
             columns,
-            first: vec![0; Self::FIRST_ROWS * columns],
+            first: table(0, Self::FIRST_ROWS * columns),
             width,
-            second: vec![Bitmap::EMPTY; SECOND_ROWS * width],
+            second: table(Bitmap::EMPTY, SECOND_ROWS * width),
             lanes: Lanes::new(seed, Purpose::TwoLevel, 0),
             bit_lanes: Lanes::new(seed, Purpose::TwoLevel, 1),
         })
@@ -128,28 +130,43 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         std::array::from_fn(|row| row * self.width + below(lanes[row], self.width))
     }
 
-    /// Fetches the cells of a source.
-    #[inline(always)]
-    pub fn prefetch(&self, source: u64) {
-        let columns = self.modular.columns_of(source);
-        for row in 0..Self::FIRST_ROWS {
-            packet::prefetch(&self.first[row * self.columns + Modular::<Q, L>::column(&columns, row)]);
-        }
-        for place in self.places(source) {
-            packet::prefetch(&self.second[place]);
-        }
-    }
-
     /// Notes a source (a number, see [`crate::key::source_number`]) and the hash of source and destination.
     #[inline(always)]
     pub fn update(&mut self, source: u64, pair_hash: u64) {
+        self.update_at(&self.modular.columns_of(source), self.places(source), pair_hash);
+    }
+
+    /// Notes the pairs of many keys; `source` gives a key's source, and its hash is that of the pair.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {
+        let find = |sketch: &Self, one: &Evicted<W>| {
+            let source = source(&one.item.key);
+            let columns = sketch.modular.columns_of(source);
+            for row in 0..Self::FIRST_ROWS {
+                packet::prefetch(&sketch.first[sketch.first_place(&columns, row)]);
+            }
+            let places = sketch.places(source);
+            places.iter().for_each(|place| packet::prefetch(&sketch.second[*place]));
+            (Columns(columns), places)
+        };
+        in_chunks(self, updates, find, |sketch, one, (columns, places)| {
+            sketch.update_at(&columns.0, places, one.item.hash);
+        });
+    }
+
+    #[inline(always)]
+    fn first_place(&self, columns: &[u64; L], row: usize) -> usize {
+        row * self.columns + Modular::<Q, L>::column(columns, row)
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, columns: &[u64; L], places: [usize; SECOND_ROWS], pair_hash: u64) {
         let bits = self.bit_lanes.bits(pair_hash, 0);
-        let columns = self.modular.columns_of(source);
         for row in 0..Self::FIRST_ROWS {
-            let place = row * self.columns + Modular::<Q, L>::column(&columns, row);
+            let place = self.first_place(columns, row);
             self.first[place] |= 1 << (bits >> 58);
         }
-        for place in self.places(source) {
+        for place in places {
             self.second[place].add(bits);
         }
     }

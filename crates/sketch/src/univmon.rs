@@ -12,10 +12,12 @@
 //! The paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound
 //! here; sizes and changes have those of [`CountSketch`].
 
+use crate::aggregator::Evicted;
 use crate::count_sketch::CountSketch;
 use crate::counter::Counter;
 use crate::estimate::{MergeError, SizeError};
 use crate::hash::{Item, Lanes, Purpose, Seed};
+use crate::memory::CHUNK;
 use crate::ranked::{Ranked, Top, sorted};
 
 /// A level: a sketch and the keys that are heaviest in it.
@@ -78,14 +80,6 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         (self.lanes.bits(hash, 0).trailing_ones() as usize).min(self.levels.len() - 1)
     }
 
-    /// Fetches the counters of a hash in the first two levels.
-    #[inline(always)]
-    pub fn prefetch(&self, hash: u64) {
-        for level in &self.levels[..=self.depth(hash).min(1)] {
-            level.sketch.prefetch(hash);
-        }
-    }
-
     /// Counts a key.
     #[inline(always)]
     pub fn update(&mut self, item: &Item<W>, count: u64) {
@@ -94,6 +88,32 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         for level in &mut self.levels[..=depth] {
             let size = level.sketch.update(item.hash, count);
             level.top.offer(item, size.max(0).cast_unsigned());
+        }
+    }
+
+    /// Counts the packets of many keys, level by level.
+    #[inline]
+    pub fn add(&mut self, updates: &[Evicted<W>]) {
+        for chunk in updates.chunks(CHUNK) {
+            let mut depths = [0; CHUNK];
+            for (depth, one) in depths.iter_mut().zip(chunk) {
+                self.total += one.packets;
+                *depth = self.depth(one.item.hash);
+            }
+            for (number, level) in self.levels.iter_mut().enumerate() {
+                let (mut seen, mut from, mut count) = ([(0, 0); CHUNK], [0; CHUNK], 0);
+                for (at, one) in chunk.iter().enumerate() {
+                    (seen[count], from[count]) = ((one.item.hash, one.packets), at);
+                    count += usize::from(depths[at] >= number);
+                }
+                if count == 0 {
+                    break;
+                }
+                let Level { sketch, top } = level;
+                sketch.add_chunk(&seen[..count], |at, size| {
+                    top.offer(&chunk[from[at]].item, size.max(0).cast_unsigned());
+                });
+            }
         }
     }
 

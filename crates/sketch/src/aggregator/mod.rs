@@ -23,6 +23,7 @@ pub use policy::Policy;
 
 use crate::estimate::SizeError;
 use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, Update, below};
+use crate::memory::table;
 use packet::prefetch;
 use policy::Replacement;
 use row::{Row, SLOTS, tag_of};
@@ -99,8 +100,8 @@ impl<const W: usize> Aggregator<W> {
     ) -> Result<Aggregator<W>, SizeError> {
         let rows = SizeError::check(bytes, Self::BYTES_PER_ROW)? / Self::BYTES_PER_ROW;
         Ok(Aggregator {
-            rows: vec![Row::EMPTY; rows],
-            entries: vec![Entry { key: [0; W], packets: 0, bytes: 0 }; rows * SLOTS],
+            rows: table(Row::EMPTY, rows),
+            entries: table(Entry { key: [0; W], packets: 0, bytes: 0 }, rows * SLOTS),
             replacement: Replacement::new(policy, rows),
             gate,
             hash: KeyHash::new(seed),
@@ -167,10 +168,15 @@ impl<const W: usize> Aggregator<W> {
         }
         for place in &mut places[..batch.len()] {
             let tags = &self.rows[place.row as usize];
-            if let Some(slot) = tags.first(place.tag) {
-                place.entry = place.row * SLOTS as u32 + slot;
-                prefetch(&self.entries[place.entry as usize]);
-            }
+            let found = tags.first(place.tag);
+            // A key that is not there takes the place of another, whose counts are read then.
+            let slot = found.unwrap_or_else(|| match tags.free() {
+                Some(slot) => slot,
+                None => self.replacement.next(tags, place.row as usize),
+            });
+            let entry = place.row * SLOTS as u32 + slot;
+            prefetch(&self.entries[entry as usize]);
+            place.entry = if found.is_some() { entry } else { NOWHERE };
         }
         for (place, update) in places.iter().zip(batch) {
             self.count(place, update, out);

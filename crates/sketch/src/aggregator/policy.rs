@@ -77,23 +77,31 @@ impl Replacement {
         self.rows[number] = 0;
     }
 
-    /// Returns the slot of a full row that makes room.
+    /// Returns the slot of a full row that makes room next.
+    #[inline(always)]
+    pub(super) fn next(&self, row: &Row, number: usize) -> u32 {
+        match self.policy {
+            Policy::Grr => (self.hand + 1) % SLOTS as u32,
+            Policy::Lru => row.marked(least(&row.marks)).trailing_zeros(),
+            Policy::SecondChance => match row.marked(0) {
+                0 => u32::from(self.rows[number]),
+                unseen => next_from(unseen, u32::from(self.rows[number])),
+            },
+            Policy::MinCount => next_from(row.marked(least(&row.marks)), u32::from(self.rows[number])),
+        }
+    }
+
+    /// Returns the slot of a full row that makes room, and notes that it does.
     #[inline(always)]
     pub(super) fn victim(&mut self, row: &mut Row, number: usize) -> u32 {
+        let slot = self.next(row, number);
         match self.policy {
-            Policy::Grr => {
-                self.hand = (self.hand + 1) % SLOTS as u32;
-                self.hand
-            }
-            Policy::Lru => row.marked(least(&row.marks)).trailing_zeros(),
-            Policy::SecondChance => second_chance(row, &mut self.rows[number]),
-            Policy::MinCount => {
-                let hand = &mut self.rows[number];
-                let slot = next_from(row.marked(least(&row.marks)), u32::from(*hand));
-                *hand = (slot as u16 + 1) % SLOTS as u16;
-                slot
-            }
+            Policy::Grr => self.hand = slot,
+            Policy::Lru => (),
+            Policy::SecondChance => pass(row, &mut self.rows[number], slot),
+            Policy::MinCount => self.rows[number] = (slot as u16 + 1) % SLOTS as u16,
         }
+        slot
     }
 }
 
@@ -130,18 +138,16 @@ fn rank(marks: &mut [u16; SLOTS]) -> u16 {
     SLOTS as u16
 }
 
-/// Passes the keys that were seen, whose mark it takes, and returns the first that was not.
+/// Takes the marks of the keys from the hand to the first that was not seen; all of them, if all were.
 #[inline(always)]
-fn second_chance(row: &mut Row, hand: &mut u16) -> u32 {
-    let unseen = row.marked(0);
+fn pass(row: &mut Row, hand: &mut u16, slot: u32) {
     let from = u32::from(*hand);
-    let slot = if unseen == 0 { from } else { next_from(unseen, from) };
-    let passed = if unseen == 0 { SLOTS as u32 } else { (slot + SLOTS as u32 - from) % SLOTS as u32 };
+    let is_unseen = row.marks[slot as usize] == 0;
+    let passed = if is_unseen { (slot + SLOTS as u32 - from) % SLOTS as u32 } else { SLOTS as u32 };
     for step in 0..passed {
         row.marks[((from + step) % SLOTS as u32) as usize] = 0;
     }
     *hand = ((slot + 1) % SLOTS as u32) as u16;
-    slot
 }
 
 #[cfg(test)]

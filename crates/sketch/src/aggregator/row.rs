@@ -88,9 +88,9 @@ fn equal_sse2(numbers: &[u16; SLOTS], number: u16) -> u32 {
     use std::arch::x86_64::{
         _mm_cmpeq_epi16, _mm_movemask_epi8, _mm_packs_epi16, _mm_set_epi16, _mm_set1_epi16,
     };
-    let n = numbers.map(u16::cast_signed);
-    let low = _mm_set_epi16(n[7], n[6], n[5], n[4], n[3], n[2], n[1], n[0]);
-    let high = _mm_set_epi16(n[15], n[14], n[13], n[12], n[11], n[10], n[9], n[8]);
+    let n = |slot: usize| numbers[slot].cast_signed();
+    let low = _mm_set_epi16(n(7), n(6), n(5), n(4), n(3), n(2), n(1), n(0));
+    let high = _mm_set_epi16(n(15), n(14), n(13), n(12), n(11), n(10), n(9), n(8));
     let number = _mm_set1_epi16(number.cast_signed());
     let both = _mm_packs_epi16(_mm_cmpeq_epi16(low, number), _mm_cmpeq_epi16(high, number));
     _mm_movemask_epi8(both) as u32

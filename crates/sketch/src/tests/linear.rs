@@ -73,6 +73,44 @@ fn aggregation_leaves_no_trace() {
     }
 }
 
+/// Updates in batches leave the state that single updates leave, also where keys are remembered.
+#[test]
+fn batches_leave_no_trace() {
+    for number in 0..20 {
+        let updates = aggregated(&packets(&stream(number, 3000)), Policy::Grr);
+        let mut bytes = NineBytes::PAPER;
+        bytes.two_level = 200_000;
+        let mut one = Nine::<2>::with_bytes(&bytes, &SEED).unwrap();
+        let mut other = one.clone();
+        let mut count_min = CountMin::<u32, 4>::with_bytes(2000, &SEED).unwrap();
+        let mut count_min_in_batches = count_min.clone();
+        for update in &updates {
+            let Evicted { item, packets, .. } = update;
+            one.count_min.update(item, *packets);
+            one.flow_radar.update(item, *packets);
+            one.flajolet_martin.update(item.hash);
+            one.linear_counting.update(item.hash);
+            one.mrac.update(item.hash, *packets);
+            one.reversible.update(source(&item.key), *packets);
+            one.space_saving.update(item, *packets);
+            one.two_level.update(source(&item.key), item.hash);
+            one.univmon.update(item, *packets);
+            count_min.update(item.hash, *packets);
+        }
+        updates.chunks(70).for_each(|batch| other.add(batch, source));
+        updates.chunks(70).for_each(|batch| count_min_in_batches.add(batch));
+        assert!(count_min == count_min_in_batches);
+        assert_eq!(one.count_min.heavier(0), other.count_min.heavier(0));
+        assert!(one.flow_radar == other.flow_radar && one.mrac == other.mrac);
+        assert!(one.linear_counting == other.linear_counting && one.reversible == other.reversible);
+        assert!(one.flajolet_martin == other.flajolet_martin && one.two_level == other.two_level);
+        assert_eq!(one.space_saving.top(1000), other.space_saving.top(1000));
+        assert!(one.univmon.counters() == other.univmon.counters());
+        assert_eq!(one.univmon.heavier(0), other.univmon.heavier(0));
+        assert_eq!(one.univmon.entropy(), other.univmon.entropy());
+    }
+}
+
 #[test]
 fn the_order_of_packets_leaves_no_trace() {
     let packets = packets(&stream(7, 4000));
