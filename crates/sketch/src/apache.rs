@@ -1,5 +1,5 @@
-//! Sketches in the format of Apache DataSketches, which its libraries for Java, C++, Python and Go read: number
-//! of flows (HLL), quantiles (KLL), frequent items.
+//! Sketches in the format of Apache DataSketches, which its libraries for Java, C++, Python and Go read:
+//! number of flows (HLL), quantiles (KLL), frequent items.
 //!
 //! The algorithms are those of Apache's own crate. Keys are given to HLL as their keyed hash, so its files
 //! merge only with those of equal seeds; frequent items are written as text, and merge with any.

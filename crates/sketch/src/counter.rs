@@ -131,7 +131,9 @@ mod tests {
             prop_assert_eq!(median(values), sorted[2]);
             let [a, b, c, d, _] = values;
             let mut four = [a, b, c, d];
-            prop_assert_eq!(median([a, b, c]), { let mut three = [a, b, c]; three.sort_unstable(); three[1] });
+            let mut three = [a, b, c];
+            three.sort_unstable();
+            prop_assert_eq!(median([a, b, c]), three[1]);
             four.sort_unstable();
             prop_assert_eq!(median([a, b, c, d]), i64::midpoint(four[1], four[2]));
         }

@@ -1,9 +1,9 @@
 //! ElasticSketch: heavy flows exactly, by votes, and light ones in small counters.
 //!
 //! Yang, Jiang, Liu, Huang, Gong, Zhou, Miao, Li and Uhlig: Elastic sketch: adaptive and fast network-wide
-//! measurements, SIGCOMM 2018 (the software version). A bucket of the heavy part holds seven flows; packets of
-//! others vote against the lightest of them, which goes to the light part when eight times as many packets
-//! were against it as it has. The light part is one row of counters of eight bits.
+//! measurements, SIGCOMM 2018 (the software version). A bucket of the heavy part holds seven flows; packets
+//! of others vote against the lightest of them, which goes to the light part when eight times as many
+//! packets were against it as it has. The light part is one row of counters of eight bits.
 //!
 //! A size is not less than the truth, unless its counter of the light part is full, which the bound says;
 //! and with L counted in the light part it exceeds the truth by more than e·L/w with probability 1/e.
@@ -178,8 +178,8 @@ impl<const W: usize> Elastic<W> {
         sorted(sizes.filter(|top| top.size.value >= least as f64).collect())
     }
 
-    /// Adds what another sketch has counted: the heaviest flows of two buckets stay, the others go to the light
-    /// part. A flow that one of both lacks may be in its light part.
+    /// Adds what another sketch has counted: the heaviest flows of two buckets stay, the others go to the
+    /// light part. A flow that one of both lacks may be in its light part.
     ///
     /// # Errors
     /// Seeds or sizes differ.

@@ -20,7 +20,7 @@
 //! | [`univmon`] | heavy hitters, changes, entropy, number of flows | the same counters |
 //! | [`coco`] | size of any part of a key | a state with the same mean |
 //! | [`elastic`] | size of a flow, heavy hitters | a state within the same bounds |
-//! | [`apache`] | number of flows, quantiles, frequent items, in files that others read | as their kind does |
+//! | [`apache`] | number of flows, quantiles, frequent items, in files others read | as their kind does |
 //!
 //! [`exact`] is the truth and [`accuracy`] the distance from it; [`traffic`] is what both are tried on.
 #![deny(unsafe_code)]

@@ -274,7 +274,8 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(20))]
         #[test]
         fn numbers_are_found_from_their_columns(
-            numbers in prop::collection::vec(any::<u32>(), 0..40), wide in prop::collection::vec(any::<u64>(), 0..40),
+            numbers in prop::collection::vec(any::<u32>(), 0..40),
+            wide in prop::collection::vec(any::<u64>(), 0..40),
         ) {
             let numbers: Vec<u64> = numbers.into_iter().map(u64::from).collect();
             let hash = Modular::<4, 1>::new(4, &Seed::new([1, 2]));

@@ -182,15 +182,18 @@ impl<const W: usize> Ranked<W> {
     fn sink(&mut self, mut node: usize) {
         let moving = self.heap[node];
         loop {
-            let mut child = 2 * node + 1;
-            if child + 1 < self.heap.len() && self.heap[child + 1].count < self.heap[child].count {
-                child += 1;
-            }
-            if child >= self.heap.len() || self.heap[child].count >= moving.count {
+            let left = 2 * node + 1;
+            let Some(mut lighter) = self.heap.get(left).copied() else { break };
+            let right = self.heap.get(left + 1).copied().unwrap_or(lighter);
+            // A choice that no processor can predict, so it is made without a branch.
+            let is_right = right.count < lighter.count;
+            lighter.count = if is_right { right.count } else { lighter.count };
+            lighter.slot = if is_right { right.slot } else { lighter.slot };
+            if lighter.count >= moving.count {
                 break;
             }
-            self.put(node, self.heap[child]);
-            node = child;
+            self.put(node, lighter);
+            node = left + usize::from(is_right);
         }
         self.put(node, moving);
     }

@@ -1,5 +1,5 @@
-//! UnivMon: one sketch for many questions: heavy hitters, changes, entropy, cardinality, any sum of a function
-//! of flow sizes.
+//! UnivMon: one sketch for many questions: heavy hitters, changes, entropy, cardinality, any sum of a
+//! function of flow sizes.
 //!
 //! Liu, Manousis, Vorsanger, Sekar and Braverman: One sketch to rule them all: rethinking network flow
 //! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level half of those that
@@ -100,8 +100,9 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
                 self.total += one.packets;
                 *depth = self.depth(one.item.hash);
             }
+            let (mut seen, mut from) = ([(0, 0); CHUNK], [0; CHUNK]);
             for (number, level) in self.levels.iter_mut().enumerate() {
-                let (mut seen, mut from, mut count) = ([(0, 0); CHUNK], [0; CHUNK], 0);
+                let mut count = 0;
                 for (at, one) in chunk.iter().enumerate() {
                     (seen[count], from[count]) = ((one.item.hash, one.packets), at);
                     count += usize::from(depths[at] >= number);

@@ -1,9 +1,9 @@
 //! When aggregation is turned down.
 //!
 //! A look-up pays only if it saves sketch updates. Under uniform traffic, or a flood of flows of one packet,
-//! nearly every packet evicts, and the aggregator is pure cost. The gate counts evictions for each packet; above
-//! the threshold it lets only one batch in sixteen in, to notice when traffic changes, and the others go to
-//! the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in the
+//! nearly every packet evicts, and the aggregator is pure cost. The gate counts evictions for each packet;
+//! above the threshold it lets only one batch in sixteen in, to notice when traffic changes, and the others
+//! go to the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in the
 //! sketches at the same time, and add up.
 
 /// Packets between two decisions.

@@ -15,7 +15,7 @@
 
 mod gate;
 mod policy;
-#[allow(unsafe_code, reason = "a call of SSE2 instructions, which the target has")]
+#[allow(unsafe_code, reason = "loads and compares vectors by SSE2, which the target has")]
 mod row;
 
 pub use gate::Gate;
@@ -82,7 +82,8 @@ struct Place {
     row: u32,
     /// Index of the entry with this tag, or `NOWHERE`.
     entry: u32,
-    tag: u16,
+    /// 16 bits; three equal fields are cleared in the widest stores.
+    tag: u32,
 }
 
 const NOWHERE: u32 = u32::MAX;
@@ -168,7 +169,7 @@ impl<const W: usize> Aggregator<W> {
         }
         for place in &mut places[..batch.len()] {
             let tags = &self.rows[place.row as usize];
-            let found = tags.first(place.tag);
+            let found = tags.first(place.tag as u16);
             // A key that is not there takes the place of another, whose counts are read then.
             let slot = found.unwrap_or_else(|| match tags.free() {
                 Some(slot) => slot,
@@ -187,7 +188,7 @@ impl<const W: usize> Aggregator<W> {
     fn place(&self, key: &[u64; W]) -> Place {
         let bits = self.lanes.bits(self.hash.hash(key), 0);
         let row = below((bits >> 32) as u32, self.rows.len()) as u32;
-        Place { row, entry: NOWHERE, tag: tag_of(bits) }
+        Place { row, entry: NOWHERE, tag: u32::from(tag_of(bits)) }
     }
 
     #[inline(always)]
@@ -212,7 +213,7 @@ impl<const W: usize> Aggregator<W> {
         let first = number * SLOTS;
         let row = &mut self.rows[number];
         let entries = &mut self.entries[first..first + SLOTS];
-        let found = row.all(place.tag).find(|&slot| entries[slot].key == update.key);
+        let found = row.all(place.tag as u16).find(|&slot| entries[slot].key == update.key);
         if let Some(slot) = found {
             entries[slot].packets += update.packets;
             entries[slot].bytes += update.bytes;
@@ -232,7 +233,7 @@ impl<const W: usize> Aggregator<W> {
         };
         let Update { key, packets, bytes } = *update;
         entries[slot as usize] = Entry { key, packets, bytes };
-        row.set(slot, place.tag);
+        row.set(slot, place.tag as u16);
         self.replacement.inserted(row, number, slot, packets);
     }
 

@@ -1,5 +1,5 @@
-//! Properties of all sketches: that aggregation leaves no trace, that merging does not either, and that bounds
-//! hold. The truth is [`crate::Exact`].
+//! Properties of all sketches: that aggregation leaves no trace, that merging does not either, and that
+//! bounds hold. The truth is [`crate::Exact`].
 
 mod accuracy;
 mod bounds;
