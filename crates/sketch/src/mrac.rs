@@ -8,7 +8,7 @@
 //! them out. Here the number of flows of each size in a counter is Poisson, as the paper assumes, so that a
 //! counter is compound Poisson: Panjer's recursion gives the probability of every value, and the expected
 //! number of flows of size i in a counter of value v is λ(i)·P(v - i)/P(v), without enumeration. The step
-//! is exact up to [`SMALL_MAX`]; a larger counter is one large flow and the mean of small ones.
+//! is exact up to 1024 packets; a larger counter is one large flow and the mean of small ones.
 //!
 //! The paper proves no bound for the number of flows of one size; that of all flows is linear counting's.
 

@@ -2,16 +2,16 @@
 //!
 //! A look-up pays only if it saves sketch updates. Under uniform traffic, or a flood of flows of one packet,
 //! nearly every packet evicts, and the aggregator is pure cost. The gate counts evictions for each packet;
-//! above the threshold it lets only one batch in sixteen in, to notice when traffic changes, and the others
-//! go to the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in the
-//! sketches at the same time, and add up.
+//! above the threshold it lets only one batch in thirty-two in, to notice when traffic changes, and the
+//! others go to the sketches as they are. Counts stay exact: a key's packets may lie in the aggregator and in
+//! the sketches at the same time, and add up.
 
 /// Packets between two decisions.
 const WINDOW: u32 = 8192;
 
-/// Batches for each one that is let in while the gate is closed: the look-ups of one in sixteen cost a
-/// sixteenth of what they cost without the gate.
-const CLOSED_PERIOD: u32 = 16;
+/// Batches for each one that is let in while the gate is closed. Look-ups that all miss cost twice as much as
+/// those that hit, so that a closed gate costs one part in sixteen of an open one.
+const CLOSED_PERIOD: u32 = 32;
 
 /// Below this share of the threshold a closed gate opens, so that it does not swing.
 const REOPEN: f64 = 0.85;
@@ -35,6 +35,13 @@ impl Gate {
     #[must_use]
     pub const fn new(threshold: f64) -> Gate {
         Gate { threshold, is_open: true, packets: 0, evictions: 0, batch: 0 }
+    }
+
+    /// A gate that closes where a look-up costs more than it saves: with so many nanoseconds for a look-up,
+    /// and for updating all sketches with one key, that is above 1 - look-up / update.
+    #[must_use]
+    pub fn for_costs(look_up_ns: f64, update_ns: f64) -> Gate {
+        Gate::new((1.0 - look_up_ns / update_ns).max(0.0))
     }
 
     /// A gate that never closes.

@@ -114,12 +114,24 @@ fn the_gate_closes_under_a_flood_and_opens_after_it() {
     let counts = aggregator.counts();
     assert!(counts.bypassed > counts.updates * 85 / 100, "{counts:?}");
     out.clear();
-    let skewed = updates(Zipf::new(100_000, 1.3, 1).take(1_000_000));
+    let skewed = updates(Zipf::new(100_000, 1.3, 1).take(2_000_000));
     aggregator.add(&skewed, &mut out);
     assert!(aggregator.gate.is_open());
     let flood = updates(Flood::new(Zipf::new(100_000, 1.3, 1), 0.9, 5).take(300_000));
     aggregator.add(&flood, &mut out);
     assert!(!aggregator.gate.is_open());
+}
+
+#[test]
+fn dear_sketches_keep_the_gate_open() {
+    let uniform = updates(Zipf::new(20_000, 0.0, 1).take(100_000));
+    for (gate, is_open) in [(Gate::for_costs(20.0, 30.0), false), (Gate::for_costs(20.0, 400.0), true)] {
+        let mut aggregator = aggregator(500, Policy::MinCount, gate);
+        let mut out = Vec::with_capacity(uniform.len());
+        aggregator.add(&uniform, &mut out);
+        let share = aggregator.counts().evictions as f64 / aggregator.counts().updates as f64;
+        assert_eq!(aggregator.gate.is_open(), is_open, "{share}");
+    }
 }
 
 /// Keys that fill one row of an aggregator with a known seed are spread over the rows of another one.

@@ -2,7 +2,7 @@
 
 use super::*;
 
-const STREAMS: u64 = 200;
+const STREAMS: u64 = 1000;
 const PACKETS: usize = 3000;
 
 /// Counts how often a bound held.
