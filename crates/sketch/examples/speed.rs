@@ -111,7 +111,7 @@ fn main() {
             policies(&packets);
             solutions(&packets);
         }
-        let mut nine = Nine::with_bytes(&NineBytes::PAPER, &SEED).unwrap();
+        let mut nine: Nine<2> = Nine::with_bytes(&NineBytes::PAPER, &SEED).unwrap();
         // Updating all nine costs some fifteen times as much as a look-up.
         both_with("all nine", Gate::for_costs(22.0, 330.0), &packets, |items| {
             nine.add(items, |key| key[0] >> 32)

@@ -230,6 +230,15 @@ pub fn source_number(key: &[u64; 5]) -> u64 {
     }
 }
 
+/// Writes such a number as a person reads it: an IPv4 address, or an IPv6 prefix of 64 bits.
+#[must_use]
+pub fn number_text(number: u64) -> String {
+    match u32::try_from(number) {
+        Ok(address) => Ipv4Addr::from_bits(address).to_string(),
+        Err(_) => format!("{}/64", Ipv6Addr::from_bits(u128::from(number) << 64)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -297,6 +306,14 @@ mod tests {
         }
         assert_eq!(narrow(&flow("10.1.2.3", "192.0.2.9", Some(0)).0), None);
         assert_eq!(narrow(&flow("::1", "::2", None).0), None);
+    }
+
+    #[test]
+    fn a_source_is_a_number_and_can_be_read_again() {
+        for (src, text) in [("10.1.2.3", "10.1.2.3"), ("2001:db8:1:2::9", "2001:db8:1:2::/64")] {
+            let key = Projection::new(KeyKind::Pair).of(&flow(src, src, None));
+            assert_eq!(number_text(source_number(&key)), text);
+        }
     }
 
     #[test]

@@ -130,6 +130,7 @@ impl<const Q: usize, const L: usize> Modular<Q, L> {
 
     #[inline(always)]
     fn mangle(&self, number: u64) -> u64 {
+        debug_assert!(number <= Self::MASK, "a number has more bytes than the hash was made for");
         let mut word = number.wrapping_add(self.add) & Self::MASK;
         for multiply in self.multiply {
             word = word.wrapping_mul(multiply) & Self::MASK;

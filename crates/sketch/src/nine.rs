@@ -42,6 +42,14 @@ impl NineBytes {
         two_level: 3 << 20,
         univmon: 1 << 20,
     };
+
+    /// The same with room for the sources of IPv6 and for keys of five words: 18 MiB.
+    pub const PAPER_V6: NineBytes = NineBytes {
+        flow_radar: 8 << 20,
+        reversible: (2 << 20) + (32 << 10),
+        two_level: 4 << 20,
+        ..NineBytes::PAPER
+    };
 }
 
 /// Keys that the heavy hitters of Count-Min and each level of UnivMon remember, as in the paper.
@@ -50,22 +58,23 @@ const KEYS: usize = 128;
 /// Levels of UnivMon: of a million flows, 128 reach the last.
 const LEVELS: usize = 14;
 
-/// All nine; each is asked by itself.
+/// All nine; each is asked by itself. Sources are numbers of `Q` bytes: `<W, 4, 1>` holds IPv4, `<W, 8, 2>`
+/// IPv6 as well.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names are those of the solutions")]
-pub struct Nine<const W: usize> {
+pub struct Nine<const W: usize, const Q: usize = 4, const L: usize = 1> {
     pub count_min: HeavyHitters<W>,
     pub flow_radar: FlowRadar<W>,
     pub flajolet_martin: FlajoletMartin,
     pub linear_counting: LinearCounting,
     pub mrac: Mrac,
-    pub reversible: Reversible<4, 1>,
+    pub reversible: Reversible<Q, L>,
     pub space_saving: SpaceSaving<W>,
-    pub two_level: TwoLevel<4, 1>,
+    pub two_level: TwoLevel<Q, L>,
     pub univmon: UnivMon<W>,
 }
 
-impl<const W: usize> Nine<W> {
+impl<const W: usize, const Q: usize, const L: usize> Nine<W, Q, L> {
     /// Creates all nine.
     ///
     /// # Errors

@@ -230,7 +230,7 @@ pub const fn address(number: u64) -> u64 {
 pub fn flow_key(number: u64) -> FlowKey {
     let [addresses, last] = five_tuple(number);
     if number % 4 == 3 {
-        let address = |half: u64| IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(half)));
+        let address = |half: u64| IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8 << 96 | u128::from(half) << 32));
         let ports = ((last >> 48) as u16, (last >> 32) as u16);
         return FlowKey::new(address(addresses), address(addresses.rotate_left(32)), 6, ports, None);
     }

@@ -68,6 +68,46 @@ fn distribution_entropy_and_cardinality() {
     }
 }
 
+/// All nine on flows of both IP versions, behind the aggregator: the questions that each is there for.
+#[test]
+fn all_nine_answer_about_both_versions_of_ip() {
+    let five = Projection::new(KeyKind::FiveTuple);
+    let flow = |number| Update::packet(five.of(&traffic::flow_key(number)), 100);
+    let mut packets: Vec<Update<5>> = Zipf::new(20_000, 1.1, 6).take(200_000).map(flow).collect();
+    let spreader = |n: u16| {
+        let dst = std::net::Ipv6Addr::new(0x2001, 0xdb8, 9, 9, 0, 0, 1, n);
+        let src = std::net::Ipv6Addr::new(0x2001, 0xdb8, 7, 7, 0, 0, 0, 1);
+        five.of(&packet::FlowKey::new(src.into(), dst.into(), 6, (1, 2), None))
+    };
+    packets.extend((0..2000).map(|n| Update::packet(spreader(n), 60)));
+    let mut truth = Exact::<5>::default();
+    packets.iter().for_each(|packet| truth.add(packet));
+    let mut nine = Nine::<5, 8, 2>::with_bytes(&NineBytes::PAPER_V6, &SEED).unwrap();
+    let empty = nine.reversible.clone();
+    let mut aggregator = Aggregator::with_bytes(100_000, Policy::MinCount, Gate::default(), &SEED).unwrap();
+    let mut out = Vec::new();
+    for burst in packets.chunks(32) {
+        aggregator.add(burst, &mut out);
+    }
+    aggregator.flush(|evicted| out.push(*evicted));
+    nine.add(&out, key::source_number);
+    let (heaviest, size) = truth.heavier(1)[0];
+    let keys = [nine.count_min.heavier(1000)[0].key, nine.space_saving.top(1)[0].key];
+    assert!(keys.iter().chain([&nine.univmon.heavier(1000)[0].key]).all(|key| *key == heaviest));
+    let decoded = nine.flow_radar.decode(aggregator.key_hash());
+    assert!(decoded.is_exact && decoded.flows.len() == truth.len());
+    let flows = truth.len() as f64;
+    assert!(nine.linear_counting.estimate().holds(flows) && nine.mrac.flows().holds(flows));
+    assert!(nine.flajolet_martin.estimate().holds(flows));
+    let changes = nine.reversible.changes(&empty, 1900).unwrap().changes;
+    let number = key::source_number(&spreader(0));
+    assert!(changes[0].change.holds(size as f64) && changes.iter().any(|change| change.number == number));
+    let spreaders = nine.two_level.spreaders(1000).spreaders;
+    assert_eq!(spreaders.len(), 1);
+    assert!(spreaders[0].number == number && spreaders[0].spread.holds(2000.0));
+    assert_eq!(key::number_text(number), "2001:db8:7:7::/64");
+}
+
 #[test]
 fn univmon_finds_changes() {
     let (before, mut now) = (zipf(1.0, 3), zipf(1.0, 4));
