@@ -10,6 +10,7 @@ type Arrows = (&'static str, &'static [&'static str], &'static [&'static str]);
 const ARROWS: &[Arrows] = &[
     ("packet", &[], &[]),
     ("table", &["packet"], &[]),
+    ("sketch", &["packet"], &[]),
     ("bpf", &[], &[]),
     ("port", &["bpf", "packet"], &[]),
     ("engine", &["packet", "table"], &["engine", "port"]),

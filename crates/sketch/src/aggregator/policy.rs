@@ -1,0 +1,200 @@
+//! Which key of a full row makes room.
+
+use super::row::{Row, SLOTS};
+
+/// A replacement policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Global round robin: one counter for the whole aggregator names the slot, whichever row it is. A hit
+    /// writes nothing but its count. It evicts one in sixteen of the heaviest keys of every full row.
+    Grr,
+    /// The key that was seen least recently.
+    Lru,
+    /// The next key, in turn, that was not seen since its last turn (Corbató, 1968): nearly the choice of
+    /// [`Policy::Lru`] at the cost of [`Policy::Grr`].
+    SecondChance,
+    /// The key with the fewest packets; heavy keys stay until the interval ends.
+    MinCount,
+}
+
+impl Policy {
+    /// All policies.
+    pub const ALL: [Policy; 4] = [Policy::Grr, Policy::Lru, Policy::SecondChance, Policy::MinCount];
+
+    /// Returns its name in tables and JSON.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Policy::Grr => "grr",
+            Policy::Lru => "lru",
+            Policy::SecondChance => "second_chance",
+            Policy::MinCount => "min_count",
+        }
+    }
+}
+
+/// A policy with its state. A mark of a row's key is, by policy: nothing; the row's clock when it was last
+/// seen; 1 if it was seen since its last turn; its packets, up to 65,535.
+#[derive(Clone, Debug)]
+pub(super) struct Replacement {
+    policy: Policy,
+    /// The slot of [`Policy::Grr`].
+    hand: u32,
+    /// For each row, its clock ([`Policy::Lru`]) or its hand.
+    rows: Vec<u16>,
+}
+
+impl Replacement {
+    pub(super) const BYTES_PER_ROW: usize = size_of::<u16>();
+
+    pub(super) fn new(policy: Policy, rows: usize) -> Replacement {
+        Replacement { policy, hand: 0, rows: vec![0; rows] }
+    }
+
+    /// A key of the row was seen.
+    #[inline(always)]
+    pub(super) fn touch(&mut self, row: &mut Row, number: usize, slot: u32, packets: u64) {
+        let mark = &mut row.marks[slot as usize];
+        match self.policy {
+            Policy::Grr => (),
+            Policy::Lru => tick(row, &mut self.rows[number], slot),
+            Policy::SecondChance => *mark = 1,
+            Policy::MinCount => *mark = mark.saturating_add(u16::try_from(packets).unwrap_or(u16::MAX)),
+        }
+    }
+
+    /// A key was written into a slot.
+    #[inline(always)]
+    pub(super) fn inserted(&mut self, row: &mut Row, number: usize, slot: u32, packets: u64) {
+        row.marks[slot as usize] = 0;
+        if self.policy != Policy::SecondChance {
+            self.touch(row, number, slot, packets);
+        }
+    }
+
+    /// A row was emptied.
+    pub(super) fn emptied(&mut self, number: usize) {
+        self.rows[number] = 0;
+    }
+
+    /// Returns the slot of a full row that makes room next.
+    #[inline(always)]
+    pub(super) fn next(&self, row: &Row, number: usize) -> u32 {
+        match self.policy {
+            Policy::Grr => (self.hand + 1) % SLOTS as u32,
+            Policy::Lru => row.marked(least(&row.marks)).trailing_zeros(),
+            Policy::SecondChance => match row.marked(0) {
+                0 => u32::from(self.rows[number]),
+                unseen => next_from(unseen, u32::from(self.rows[number])),
+            },
+            Policy::MinCount => next_from(row.marked(least(&row.marks)), u32::from(self.rows[number])),
+        }
+    }
+
+    /// Returns the slot of a full row that makes room, and notes that it does.
+    #[inline(always)]
+    pub(super) fn victim(&mut self, row: &mut Row, number: usize) -> u32 {
+        let slot = self.next(row, number);
+        match self.policy {
+            Policy::Grr => self.hand = slot,
+            Policy::Lru => (),
+            Policy::SecondChance => pass(row, &mut self.rows[number], slot),
+            Policy::MinCount => self.rows[number] = (slot as u16 + 1) % SLOTS as u16,
+        }
+        slot
+    }
+}
+
+#[inline(always)]
+fn least(marks: &[u16; SLOTS]) -> u16 {
+    marks.iter().fold(u16::MAX, |least, mark| least.min(*mark))
+}
+
+/// Returns the first of `slots` at or after `hand`, in a circle; there is at least one.
+#[inline(always)]
+fn next_from(slots: u32, hand: u32) -> u32 {
+    let turned = (slots >> hand | slots << (SLOTS as u32 - hand)) & 0xffff;
+    (hand + turned.trailing_zeros()) % SLOTS as u32
+}
+
+/// Advances the row's clock and stamps a slot. Before the clock overflows, stamps become ranks.
+#[inline(always)]
+fn tick(row: &mut Row, clock: &mut u16, slot: u32) {
+    if *clock == u16::MAX {
+        *clock = rank(&mut row.marks);
+    }
+    *clock += 1;
+    row.marks[slot as usize] = *clock;
+}
+
+/// Replaces stamps by their ranks, and returns the largest rank.
+#[cold]
+#[inline(never)]
+fn rank(marks: &mut [u16; SLOTS]) -> u16 {
+    let before = *marks;
+    for mark in marks.iter_mut() {
+        *mark = before.iter().filter(|other| **other < *mark).count() as u16;
+    }
+    SLOTS as u16
+}
+
+/// Takes the marks of the keys from the hand to the first that was not seen; all of them, if all were.
+#[inline(always)]
+fn pass(row: &mut Row, hand: &mut u16, slot: u32) {
+    let from = u32::from(*hand);
+    let is_unseen = row.marks[slot as usize] == 0;
+    let passed = if is_unseen { (slot + SLOTS as u32 - from) % SLOTS as u32 } else { SLOTS as u32 };
+    for step in 0..passed {
+        row.marks[((from + step) % SLOTS as u32) as usize] = 0;
+    }
+    *hand = ((slot + 1) % SLOTS as u32) as u16;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The victims of a row of sixteen, after its keys were seen in an order.
+    fn victims(policy: Policy, seen: &[u32], packets: &[u64], count: usize) -> Vec<u32> {
+        let (mut row, mut replacement) = (Row::EMPTY, Replacement::new(policy, 1));
+        for slot in 0..SLOTS as u32 {
+            replacement.inserted(&mut row, 0, slot, packets.get(slot as usize).copied().unwrap_or(1));
+        }
+        for &slot in seen {
+            replacement.touch(&mut row, 0, slot, 1);
+        }
+        (0..count)
+            .map(|_| {
+                let slot = replacement.victim(&mut row, 0);
+                replacement.inserted(&mut row, 0, slot, 1);
+                slot
+            })
+            .collect()
+    }
+
+    #[test]
+    fn grr_takes_turns() {
+        assert_eq!(victims(Policy::Grr, &[3, 4], &[], 3), [1, 2, 3]);
+    }
+
+    #[test]
+    fn lru_takes_the_least_recent_also_when_the_clock_is_full() {
+        assert_eq!(victims(Policy::Lru, &[0, 1, 3], &[], 4), [2, 4, 5, 6]);
+        let seen: Vec<u32> = (0..200_000).map(|n| n % 15).chain([0, 1]).collect();
+        assert_eq!(victims(Policy::Lru, &seen, &[], 3), [15, 5, 6]);
+    }
+
+    #[test]
+    fn a_second_chance_is_given_once() {
+        assert_eq!(victims(Policy::SecondChance, &[0, 1, 3], &[], 3), [2, 4, 5]);
+        let all: Vec<u32> = (0..16).collect();
+        assert_eq!(victims(Policy::SecondChance, &all, &[], 3), [0, 1, 2]);
+    }
+
+    #[test]
+    fn min_count_takes_the_lightest_in_turn() {
+        let packets: Vec<u64> = (0..16).map(|slot| if slot % 8 == 5 { 2 } else { 70_000 }).collect();
+        assert_eq!(victims(Policy::MinCount, &[], &packets, 3), [5, 5, 5]);
+        assert_eq!(victims(Policy::MinCount, &[], &[], 3), [0, 1, 2]);
+    }
+}

@@ -1,0 +1,200 @@
+//! Count-Min: the size of any flow, never too small.
+//!
+//! Cormode and Muthukrishnan: An improved data stream summary: the count-min sketch and its applications, J.
+//! Algorithms 55(1), 2005. `D` rows of counters; a key adds to one in each, and its size is the least of
+//! them. With w counters in a row and N counted in all, the estimate is not less than the truth, and more
+//! than the truth + e·N/w with probability e^-D at most.
+
+use crate::aggregator::Evicted;
+use crate::counter::{Counter, merge, signed};
+use crate::estimate::{Estimate, MergeError, SizeError};
+use crate::hash::{Item, Lanes, Purpose, Seed, below};
+use crate::memory::{Places, in_chunks, table};
+use crate::ranked::{Ranked, Top};
+
+/// `D` rows of counters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountMin<C = u32, const D: usize = 4> {
+    counters: Vec<C>,
+    width: usize,
+    total: u64,
+    lanes: Lanes,
+}
+
+impl<C: Counter, const D: usize> CountMin<C, D> {
+    /// Creates an empty sketch of at most `bytes` bytes.
+    ///
+    /// # Errors
+    /// The memory is less than one counter for each row, or too much.
+    pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
+        let row = D * size_of::<C>();
+        let width = SizeError::check(bytes, row)? / row;
+        let lanes = Lanes::new(seed, Purpose::CountMin, 0);
+        Ok(CountMin { counters: table(C::default(), D * width), width, total: 0, lanes })
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.counters.len() * size_of::<C>()
+    }
+
+    /// Number of counters in a row.
+    #[must_use]
+    pub fn width(&self) -> usize {
+        self.width
+    }
+
+    /// What all keys have counted.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    #[inline(always)]
+    fn places(&self, hash: u64) -> [usize; D] {
+        let lanes = self.lanes.rows::<D>(hash);
+        std::array::from_fn(|row| row * self.width + below(lanes[row], self.width))
+    }
+
+    /// Fetches the counters of a hash, and returns their places.
+    #[inline(always)]
+    fn fetched(&self, hash: u64) -> [u32; D] {
+        self.places(hash).map(|place| {
+            packet::prefetch(&self.counters[place]);
+            place as u32
+        })
+    }
+
+    /// Counts a key, and returns its size as known now.
+    #[inline(always)]
+    pub fn update(&mut self, hash: u64, count: u64) -> u64 {
+        self.update_at(self.places(hash), count)
+    }
+
+    /// Counts the packets of many keys.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>]) {
+        in_chunks(
+            self,
+            updates,
+            |sketch, one| Places(sketch.fetched(one.item.hash)),
+            |sketch, one, places| _ = sketch.update_at(places.0.map(|place| place as usize), one.packets),
+        );
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, places: [usize; D], count: u64) -> u64 {
+        self.total += count;
+        let mut least = i64::MAX;
+        for place in places {
+            let counter = &mut self.counters[place];
+            counter.add(signed(count));
+            least = least.min(counter.get());
+        }
+        least.cast_unsigned()
+    }
+
+    /// The size of a key.
+    #[must_use]
+    pub fn size(&self, hash: u64) -> u64 {
+        let sizes = self.places(hash).map(|place| self.counters[place].get());
+        sizes.into_iter().min().unwrap_or(0).cast_unsigned()
+    }
+
+    /// The size of a key, and its bounds.
+    #[must_use]
+    pub fn estimate(&self, hash: u64) -> Estimate {
+        let value = self.size(hash) as f64;
+        let error = std::f64::consts::E * self.total as f64 / self.width as f64;
+        Estimate { value, low: (value - error).max(0.0), high: value, confidence: 1.0 - (-(D as f64)).exp() }
+    }
+
+    /// Adds what another sketch has counted.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        MergeError::unless(self.width == other.width && self.lanes == other.lanes)?;
+        merge(&mut self.counters, &other.counters);
+        self.total += other.total;
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.counters.fill(C::default());
+        self.total = 0;
+    }
+}
+
+/// Count-Min with the keys whose size was largest when they were counted: heavy hitters.
+///
+/// A key is compared with the lightest of the `keys` whenever it is counted, so at the end the `keys` largest
+/// estimates are there. A key is missing only if the sketch overestimates `keys` others beyond its size.
+#[derive(Clone, Debug)]
+pub struct HeavyHitters<const W: usize, C = u32, const D: usize = 4> {
+    sketch: CountMin<C, D>,
+    top: Ranked<W>,
+}
+
+impl<const W: usize, C: Counter, const D: usize> HeavyHitters<W, C, D> {
+    /// Creates an empty sketch of at most `bytes` bytes, which remembers `keys` keys.
+    ///
+    /// # Errors
+    /// The memory is too little for the keys and one counter in each row, or too much.
+    pub fn with_bytes(bytes: usize, keys: usize, seed: &Seed) -> Result<Self, SizeError> {
+        let top = Ranked::<W>::bytes_for(keys);
+        let bytes = SizeError::check(bytes, top + D * size_of::<C>())?;
+        Ok(HeavyHitters { sketch: CountMin::with_bytes(bytes - top, seed)?, top: Ranked::new(keys) })
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.sketch.bytes() + self.top.bytes()
+    }
+
+    /// The sketch, which knows the size of any key.
+    #[must_use]
+    pub fn sketch(&self) -> &CountMin<C, D> {
+        &self.sketch
+    }
+
+    /// Counts a key.
+    #[inline(always)]
+    pub fn update(&mut self, item: &Item<W>, count: u64) {
+        let size = self.sketch.update(item.hash, count);
+        self.top.offer(item, size);
+    }
+
+    /// Counts the packets of many keys.
+    #[inline]
+    pub fn add(&mut self, updates: &[Evicted<W>]) {
+        in_chunks(
+            self,
+            updates,
+            |heavy, one| Places(heavy.sketch.fetched(one.item.hash)),
+            |heavy, one, places| {
+                let size = heavy.sketch.update_at(places.0.map(|place| place as usize), one.packets);
+                heavy.top.offer(&one.item, size);
+            },
+        );
+    }
+
+    /// The keys of at least `least`, the heaviest first.
+    #[must_use]
+    pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
+        self.top.top(|item| self.sketch.estimate(item.hash), least as f64)
+    }
+
+    /// Adds what another sketch has counted; keys that either remembers stay if they are among the heaviest.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        self.sketch.merge(&other.sketch)?;
+        self.top.join(&other.top, |item| self.sketch.size(item.hash));
+        Ok(())
+    }
+}

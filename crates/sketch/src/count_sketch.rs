@@ -1,0 +1,171 @@
+//! Count sketch: the size of any flow, without bias, with an error that follows from the tail alone.
+//!
+//! Charikar, Chen and Farach-Colton: Finding frequent items in data streams, ICALP 2002. `D` rows of signed
+//! counters; a key adds its count with a sign of its own, and its size is the median over the rows. In one
+//! row, the error exceeds sqrt(8·F2/w) with probability 1/8 (Chebyshev), F2 being the sum of the squares of
+//! all sizes, which the sketch estimates, too.
+
+use crate::counter::{Counter, median, merge, signed};
+use crate::estimate::{Estimate, MergeError, SizeError};
+use crate::hash::{Lanes, Purpose, Seed, below};
+use crate::memory::{CHUNK, Places, table};
+
+/// `D` rows of signed counters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CountSketch<C = i32, const D: usize = 5> {
+    counters: Vec<C>,
+    width: usize,
+    lanes: Lanes,
+}
+
+impl<C: Counter, const D: usize> CountSketch<C, D> {
+    /// Creates an empty sketch of at most `bytes` bytes.
+    ///
+    /// # Errors
+    /// The memory is less than one counter for each row, or too much.
+    pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
+        CountSketch::part(bytes, seed, 0)
+    }
+
+    /// The same as a part of something that has several.
+    pub(crate) fn part(bytes: usize, seed: &Seed, part: u64) -> Result<Self, SizeError> {
+        let row = D * size_of::<C>();
+        let width = SizeError::check(bytes, row)? / row;
+        let lanes = Lanes::new(seed, Purpose::CountSketch, part);
+        Ok(CountSketch { counters: table(C::default(), D * width), width, lanes })
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.counters.len() * size_of::<C>()
+    }
+
+    /// The counter of each row, and 0 or -1: the lowest bit of a lane, which hardly moves its place.
+    #[inline(always)]
+    fn places(&self, hash: u64) -> [(usize, i64); D] {
+        let lanes = self.lanes.rows::<D>(hash);
+        std::array::from_fn(|row| {
+            (row * self.width + below(lanes[row], self.width), -i64::from(lanes[row] & 1))
+        })
+    }
+
+    /// Fetches the counters of a hash, and returns their places, doubled, with the signs in the lowest bits.
+    #[inline(always)]
+    fn fetched(&self, hash: u64) -> Places<D> {
+        Places(self.places(hash).map(|(place, sign)| {
+            packet::prefetch(&self.counters[place]);
+            (place as u32) << 1 | sign as u32 & 1
+        }))
+    }
+
+    /// Counts a key, and returns its size as known now.
+    #[inline(always)]
+    pub fn update(&mut self, hash: u64, count: u64) -> i64 {
+        self.update_at(self.places(hash), count)
+    }
+
+    /// Counts up to [`CHUNK`] keys, whose places are found before, and hands the size of each to `sized`.
+    #[inline(always)]
+    pub(crate) fn add_chunk(&mut self, chunk: &[(u64, u64)], mut sized: impl FnMut(usize, i64)) {
+        let mut places = [Places::default(); CHUNK];
+        for (place, (hash, _)) in places.iter_mut().zip(chunk) {
+            *place = self.fetched(*hash);
+        }
+        for (at, (_, count)) in chunk.iter().enumerate() {
+            let places = places[at].0.map(|place| ((place >> 1) as usize, -i64::from(place & 1)));
+            sized(at, self.update_at(places, *count));
+        }
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, places: [(usize, i64); D], count: u64) -> i64 {
+        let count = signed(count);
+        median(places.map(|(place, sign)| {
+            let counter = &mut self.counters[place];
+            counter.add((count ^ sign) - sign);
+            (counter.get() ^ sign) - sign
+        }))
+    }
+
+    /// The size of a key; of small ones it may be negative.
+    #[must_use]
+    pub fn size(&self, hash: u64) -> i64 {
+        median(self.places(hash).map(|(place, sign)| (self.counters[place].get() ^ sign) - sign))
+    }
+
+    /// The size of a key, and its bounds; [`CountSketch::deviation`] is passed because it reads everything.
+    #[must_use]
+    pub fn estimate(&self, hash: u64, deviation: f64) -> Estimate {
+        let value = (self.size(hash) as f64).max(0.0);
+        let error = 8.0_f64.sqrt() * deviation;
+        let (low, high) = ((value - error).max(0.0), value + error);
+        Estimate { value, low, high, confidence: 1.0 - majority_fails(D as u32, 1.0 / 8.0) }
+    }
+
+    /// The standard deviation of a size in one row: sqrt(F2/w).
+    #[must_use]
+    pub fn deviation(&self) -> f64 {
+        (self.second_moment() / self.width as f64).sqrt()
+    }
+
+    /// F2: the sum of the squares of all sizes (Alon, Matias and Szegedy, 1996).
+    #[must_use]
+    pub fn second_moment(&self) -> f64 {
+        let mut rows: Vec<f64> = self
+            .counters
+            .chunks_exact(self.width)
+            .map(|row| row.iter().map(|counter| (counter.get() as f64).powi(2)).sum())
+            .collect();
+        rows.sort_by(f64::total_cmp);
+        rows[rows.len() / 2]
+    }
+
+    /// Adds what another sketch has counted.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        MergeError::unless(self.width == other.width && self.lanes == other.lanes)?;
+        merge(&mut self.counters, &other.counters);
+        Ok(())
+    }
+
+    /// The changes since another sketch, as a sketch.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn since(&self, before: &Self) -> Result<CountSketch<i64, D>, MergeError> {
+        MergeError::unless(self.width == before.width && self.lanes == before.lanes)?;
+        let pairs = self.counters.iter().zip(&before.counters);
+        let counters = pairs.map(|(now, then)| now.get() - then.get()).collect();
+        Ok(CountSketch { counters, width: self.width, lanes: self.lanes })
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.counters.fill(C::default());
+    }
+}
+
+/// The probability that at least half of `rows` fail, each with probability `p`.
+pub(crate) fn majority_fails(rows: u32, p: f64) -> f64 {
+    let mut ways = 1.0;
+    let mut sum = 0.0;
+    for failing in 0..=rows {
+        if failing >= rows.div_ceil(2) {
+            sum += ways * p.powi(failing as i32) * (1.0 - p).powi((rows - failing) as i32);
+        }
+        ways = ways * f64::from(rows - failing) / f64::from(failing + 1);
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_majority_fails_as_the_binomial_says() {
+        assert!((super::majority_fails(3, 0.5) - 0.5).abs() < 1e-12);
+        assert!((super::majority_fails(5, 0.125) - 0.016_052).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,150 @@
+//! Counters: how wide they are is a choice between memory and range.
+
+/// A counter of a linear sketch. Adding is commutative and associative, so that the order in which packets
+/// come, and how they are summed up before, leaves no trace.
+pub trait Counter: Copy + Default + PartialEq + std::fmt::Debug {
+    /// Adds a count, which may be negative for signed counters; unsigned ones are given none that is.
+    fn add(&mut self, count: i64);
+
+    /// Adds what another counter has counted.
+    fn merge(&mut self, other: Self);
+
+    /// What it has counted.
+    fn get(self) -> i64;
+}
+
+/// Thirty-two bits: packets. It stays at its largest value.
+impl Counter for u32 {
+    #[inline(always)]
+    fn add(&mut self, count: i64) {
+        *self = self.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
+    }
+
+    #[inline(always)]
+    fn merge(&mut self, other: u32) {
+        *self = self.saturating_add(other);
+    }
+
+    #[inline(always)]
+    fn get(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+/// Sixty-four bits: bytes. 2^63 bytes take 23 years at 100 Gb/s.
+impl Counter for u64 {
+    #[inline(always)]
+    fn add(&mut self, count: i64) {
+        *self = self.saturating_add(count.cast_unsigned());
+    }
+
+    #[inline(always)]
+    fn merge(&mut self, other: u64) {
+        *self = self.saturating_add(other);
+    }
+
+    #[inline(always)]
+    fn get(self) -> i64 {
+        i64::try_from(self).unwrap_or(i64::MAX)
+    }
+}
+
+/// Thirty-two bits with a sign: packets. It wraps after 2^31 packets more of one sign than of the other.
+impl Counter for i32 {
+    #[inline(always)]
+    fn add(&mut self, count: i64) {
+        *self = self.wrapping_add(count as i32);
+    }
+
+    #[inline(always)]
+    fn merge(&mut self, other: i32) {
+        *self = self.wrapping_add(other);
+    }
+
+    #[inline(always)]
+    fn get(self) -> i64 {
+        i64::from(self)
+    }
+}
+
+/// Sixty-four bits with a sign: bytes.
+impl Counter for i64 {
+    #[inline(always)]
+    fn add(&mut self, count: i64) {
+        *self = self.wrapping_add(count);
+    }
+
+    #[inline(always)]
+    fn merge(&mut self, other: i64) {
+        *self = self.wrapping_add(other);
+    }
+
+    #[inline(always)]
+    fn get(self) -> i64 {
+        self
+    }
+}
+
+/// Returns a count as a signed number; larger ones do not occur.
+#[inline(always)]
+pub(crate) fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Adds the counters of another sketch of the same size.
+pub(crate) fn merge<C: Counter>(counters: &mut [C], others: &[C]) {
+    for (counter, other) in counters.iter_mut().zip(others) {
+        counter.merge(*other);
+    }
+}
+
+/// Returns the median; the mean of the middle two for an even number. Sorts its input, which is short.
+#[inline(always)]
+pub(crate) fn median<const D: usize>(mut values: [i64; D]) -> i64 {
+    if D == 5 {
+        return median_of_five(values[0], values[1], values[2], values[3], values[4]);
+    }
+    values.sort_unstable();
+    if D % 2 == 1 { values[D / 2] } else { i64::midpoint(values[D / 2 - 1], values[D / 2]) }
+}
+
+/// The median of five without branches: the largest of the smaller and the smallest of the larger of two
+/// pairs frame it with the fifth.
+#[inline(always)]
+fn median_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
+    let low = a.min(b).max(c.min(d));
+    let high = a.max(b).min(c.max(d));
+    let (low, high) = (low.min(high), low.max(high));
+    e.clamp(low, high)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_is_in_the_middle(values in prop::array::uniform5(-20_i64..20)) {
+            let mut sorted = values;
+            sorted.sort_unstable();
+            prop_assert_eq!(median(values), sorted[2]);
+            let [a, b, c, d, _] = values;
+            let mut four = [a, b, c, d];
+            let mut three = [a, b, c];
+            three.sort_unstable();
+            prop_assert_eq!(median([a, b, c]), three[1]);
+            four.sort_unstable();
+            prop_assert_eq!(median([a, b, c, d]), i64::midpoint(four[1], four[2]));
+        }
+    }
+
+    #[test]
+    fn unsigned_counters_stay_at_their_largest_value() {
+        let mut counter = u32::MAX - 1;
+        counter.add(5);
+        assert_eq!(counter.get(), i64::from(u32::MAX));
+        counter.merge(7);
+        assert_eq!(counter, u32::MAX);
+    }
+}

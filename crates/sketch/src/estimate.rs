@@ -1,0 +1,94 @@
+//! An answer with its error bound, and why sketches refuse to be made or merged.
+
+use thiserror::Error;
+
+/// An estimate, and where the truth lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Estimate {
+    /// The estimate.
+    pub value: f64,
+    /// The truth is not less than this, with probability `confidence`.
+    pub low: f64,
+    /// The truth is not more than this, with probability `confidence`.
+    pub high: f64,
+    /// Probability, over the secrets, that the truth lies between `low` and `high`; 1 is certain.
+    pub confidence: f64,
+}
+
+impl Estimate {
+    /// The truth.
+    #[must_use]
+    pub const fn exact(value: f64) -> Estimate {
+        Estimate { value, low: value, high: value, confidence: 1.0 }
+    }
+
+    /// A value with a relative standard error: bounds at `sigmas` standard errors of a normal distribution.
+    #[must_use]
+    pub fn normal(value: f64, relative_error: f64, sigmas: Sigmas) -> Estimate {
+        let half = value * relative_error * sigmas.count();
+        Estimate { value, low: (value - half).max(0.0), high: value + half, confidence: sigmas.confidence() }
+    }
+
+    /// Returns true if the truth is between the bounds.
+    #[must_use]
+    pub fn holds(&self, truth: f64) -> bool {
+        self.low <= truth && truth <= self.high
+    }
+}
+
+/// How many standard errors lie between a value and its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sigmas {
+    /// 95.4 %.
+    Two,
+    /// 99.7 %.
+    Three,
+}
+
+impl Sigmas {
+    const fn count(self) -> f64 {
+        match self {
+            Sigmas::Two => 2.0,
+            Sigmas::Three => 3.0,
+        }
+    }
+
+    const fn confidence(self) -> f64 {
+        match self {
+            Sigmas::Two => 0.954,
+            Sigmas::Three => 0.997,
+        }
+    }
+}
+
+/// The largest sketch: larger ones are a mistake, and indices have 32 bits.
+pub const BYTES_MAX: usize = 1 << 30;
+
+/// The memory that a sketch was given is too little or too much for it.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("{bytes} bytes: a sketch of this kind has {least} to {BYTES_MAX}")]
+pub struct SizeError {
+    /// The memory given.
+    pub bytes: usize,
+    /// The least for this sketch.
+    pub least: usize,
+}
+
+impl SizeError {
+    /// Returns the memory if it is not less than `least`, nor too much.
+    pub(crate) fn check(bytes: usize, least: usize) -> Result<usize, SizeError> {
+        if bytes < least || bytes > BYTES_MAX { Err(SizeError { bytes, least }) } else { Ok(bytes) }
+    }
+}
+
+/// Two sketches cannot be merged: their seeds or their sizes differ.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("the sketches have different seeds or sizes")]
+pub struct MergeError;
+
+impl MergeError {
+    /// Returns the error unless both are alike.
+    pub(crate) fn unless(alike: bool) -> Result<(), MergeError> {
+        if alike { Ok(()) } else { Err(MergeError) }
+    }
+}

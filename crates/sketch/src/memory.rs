@@ -1,0 +1,45 @@
+//! Tables in huge pages: an update reads places that are far apart, and with pages of 4 KiB each of them
+//! misses the TLB. And updates in batches, whose fetches overlap.
+
+use crate::aggregator::Evicted;
+
+/// Updates whose memory is fetched at once: with four places each, the lines fit the first-level cache.
+pub(crate) const CHUNK: usize = 32;
+
+/// The places of one update: places in a table, one for each row.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<const D: usize>(pub(crate) [u32; D]);
+
+impl<const D: usize> Default for Places<D> {
+    fn default() -> Places<D> {
+        Places([0; D])
+    }
+}
+
+/// Finds the places of many updates in `sketch`, then makes the updates at them. Finding a place fetches it.
+#[inline(always)]
+pub(crate) fn in_chunks<S, const W: usize, P: Copy + Default>(
+    sketch: &mut S,
+    updates: &[Evicted<W>],
+    find: impl Fn(&S, &Evicted<W>) -> P,
+    update: impl Fn(&mut S, &Evicted<W>, P),
+) {
+    for chunk in updates.chunks(CHUNK) {
+        let mut places = [P::default(); CHUNK];
+        for (place, one) in places.iter_mut().zip(chunk) {
+            *place = find(sketch, one);
+        }
+        for (place, one) in places.iter().zip(chunk) {
+            update(sketch, one, *place);
+        }
+    }
+}
+
+/// Returns a vector of `length` values, whose memory the kernel was asked to back with huge pages before it
+/// is touched.
+pub(crate) fn table<T: Clone>(value: T, length: usize) -> Vec<T> {
+    let mut table = Vec::with_capacity(length);
+    packet::advise_huge(&table);
+    table.resize(length, value);
+    table
+}

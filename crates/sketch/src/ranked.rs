@@ -1,0 +1,307 @@
+//! The keys with the largest counts, as a heap with the smallest on top, and an index from key to place: what
+//! Space-Saving is, and what finds heavy keys beside a sketch.
+//!
+//! Everything lies in three vectors that never grow. A key that is too light is refused after one comparison
+//! with the top of the heap.
+
+use crate::estimate::Estimate;
+use crate::hash::Item;
+
+/// A heavy key and its size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Top<const W: usize> {
+    /// The key.
+    pub key: [u64; W],
+    /// Its size.
+    pub size: Estimate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Node {
+    count: u64,
+    slot: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Slot<const W: usize> {
+    item: Item<W>,
+    /// The place of its node in the heap.
+    node: u32,
+}
+
+/// Up to so many keys with their counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Ranked<const W: usize> {
+    heap: Vec<Node>,
+    slots: Vec<Slot<W>>,
+    /// Slot numbers plus 1 by hash, with linear probing; 0 is empty.
+    index: Vec<u32>,
+    capacity: usize,
+}
+
+impl<const W: usize> Ranked<W> {
+    /// Creates an empty ranking.
+    pub(crate) fn new(capacity: usize) -> Ranked<W> {
+        let capacity = capacity.clamp(1, 1 << 28);
+        Ranked {
+            heap: Vec::with_capacity(capacity),
+            slots: Vec::with_capacity(capacity),
+            index: vec![0; index_len(capacity)],
+            capacity,
+        }
+    }
+
+    /// Bytes of memory for so many keys.
+    pub(crate) const fn bytes_for(capacity: usize) -> usize {
+        capacity * (size_of::<Node>() + size_of::<Slot<W>>()) + index_len(capacity) * size_of::<u32>()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        Self::bytes_for(self.capacity)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.heap.len() == self.capacity
+    }
+
+    /// The least count, or 0 while there is room.
+    #[inline(always)]
+    pub(crate) fn least(&self) -> u64 {
+        if self.is_full() { self.heap[0].count } else { 0 }
+    }
+
+    /// Returns the slot of a key.
+    #[inline]
+    pub(crate) fn find(&self, item: &Item<W>) -> Option<u32> {
+        let mask = self.index.len() - 1;
+        let mut place = item.hash as usize & mask;
+        loop {
+            let slot = self.index[place].checked_sub(1)?;
+            let other = &self.slots[slot as usize].item;
+            if other.hash == item.hash && other.key == item.key {
+                return Some(slot);
+            }
+            place = (place + 1) & mask;
+        }
+    }
+
+    /// Returns the count of a slot.
+    #[inline]
+    pub(crate) fn count(&self, slot: u32) -> u64 {
+        self.heap[self.slots[slot as usize].node as usize].count
+    }
+
+    /// Writes the count of a slot.
+    #[inline]
+    pub(crate) fn set(&mut self, slot: u32, count: u64) {
+        let node = self.slots[slot as usize].node as usize;
+        let before = std::mem::replace(&mut self.heap[node].count, count);
+        if count > before { self.sink(node) } else { self.rise(node) }
+    }
+
+    /// Adds a key that is not there, while there is room, and returns its slot.
+    pub(crate) fn insert(&mut self, item: Item<W>, count: u64) -> u32 {
+        debug_assert!(!self.is_full() && self.find(&item).is_none());
+        let (slot, node) = (self.slots.len() as u32, self.heap.len());
+        self.slots.push(Slot { item, node: node as u32 });
+        self.heap.push(Node { count, slot });
+        self.enter(slot);
+        self.rise(node);
+        slot
+    }
+
+    /// Replaces the key with the least count, and returns the slot, which is that of the old key.
+    #[inline]
+    pub(crate) fn replace_least(&mut self, item: Item<W>, count: u64) -> u32 {
+        let slot = self.heap[0].slot;
+        self.leave(slot);
+        self.slots[slot as usize].item = item;
+        self.enter(slot);
+        self.set(slot, count);
+        slot
+    }
+
+    /// A key has this count now: it is noted if it is there, or heavier than the lightest.
+    #[inline(always)]
+    pub(crate) fn offer(&mut self, item: &Item<W>, count: u64) {
+        if count > self.least() {
+            self.take(item, count);
+        }
+    }
+
+    #[inline(never)]
+    fn take(&mut self, item: &Item<W>, count: u64) {
+        match self.find(item) {
+            Some(slot) => self.set(slot, count),
+            None if self.is_full() => _ = self.replace_least(*item, count),
+            None => _ = self.insert(*item, count),
+        }
+    }
+
+    /// All keys with their counts and slots, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item<W>, u64, u32)> {
+        self.heap.iter().map(|node| (&self.slots[node.slot as usize].item, node.count, node.slot))
+    }
+
+    /// Forgets everything.
+    pub(crate) fn clear(&mut self) {
+        self.heap.clear();
+        self.slots.clear();
+        self.index.fill(0);
+    }
+
+    /// Joins the keys of another ranking: all counts are asked for anew, and the largest stay.
+    pub(crate) fn join(&mut self, other: &Ranked<W>, count: impl Fn(&Item<W>) -> u64) {
+        let items: Vec<Item<W>> = self.iter().chain(other.iter()).map(|(item, ..)| *item).collect();
+        self.clear();
+        for item in items {
+            self.offer(&item, count(&item));
+        }
+    }
+
+    /// The keys whose size is `least` or more, the heaviest first; ties in the order of keys.
+    pub(crate) fn top(&self, size: impl Fn(&Item<W>) -> Estimate, least: f64) -> Vec<Top<W>> {
+        let sizes = self.iter().map(|(item, ..)| Top { key: item.key, size: size(item) });
+        sorted(sizes.filter(|top| top.size.value >= least).collect())
+    }
+
+    /// Moves a node towards the top until its parent is not heavier.
+    #[inline]
+    fn rise(&mut self, mut node: usize) {
+        let moving = self.heap[node];
+        while node > 0 && self.heap[(node - 1) / 2].count > moving.count {
+            self.put(node, self.heap[(node - 1) / 2]);
+            node = (node - 1) / 2;
+        }
+        self.put(node, moving);
+    }
+
+    /// Moves a node towards the bottom until its children are not lighter.
+    #[inline]
+    fn sink(&mut self, mut node: usize) {
+        let moving = self.heap[node];
+        loop {
+            let left = 2 * node + 1;
+            let Some(mut lighter) = self.heap.get(left).copied() else { break };
+            let right = self.heap.get(left + 1).copied().unwrap_or(lighter);
+            // A choice that no processor can predict, so it is made without a branch.
+            let is_right = right.count < lighter.count;
+            lighter.count = if is_right { right.count } else { lighter.count };
+            lighter.slot = if is_right { right.slot } else { lighter.slot };
+            if lighter.count >= moving.count {
+                break;
+            }
+            self.put(node, lighter);
+            node = left + usize::from(is_right);
+        }
+        self.put(node, moving);
+    }
+
+    #[inline(always)]
+    fn put(&mut self, place: usize, node: Node) {
+        self.heap[place] = node;
+        self.slots[node.slot as usize].node = place as u32;
+    }
+
+    /// Writes a slot into the index.
+    #[inline]
+    fn enter(&mut self, slot: u32) {
+        let mask = self.index.len() - 1;
+        let mut place = self.slots[slot as usize].item.hash as usize & mask;
+        while self.index[place] != 0 {
+            place = (place + 1) & mask;
+        }
+        self.index[place] = slot + 1;
+    }
+
+    /// Takes a slot out of the index, and moves those back that it had displaced.
+    #[inline]
+    fn leave(&mut self, slot: u32) {
+        let mask = self.index.len() - 1;
+        let home = |index: &Self, entry: u32| index.slots[entry as usize - 1].item.hash as usize & mask;
+        let mut hole = self.slots[slot as usize].item.hash as usize & mask;
+        while self.index[hole] != slot + 1 {
+            hole = (hole + 1) & mask;
+        }
+        let mut place = hole;
+        loop {
+            place = (place + 1) & mask;
+            let entry = self.index[place];
+            if entry == 0 {
+                break;
+            }
+            // The entry may move if its home is not between the hole and where it is, in the circle.
+            let distance = place.wrapping_sub(home(self, entry)) & mask;
+            if distance >= place.wrapping_sub(hole) & mask {
+                self.index[hole] = entry;
+                hole = place;
+            }
+        }
+        self.index[hole] = 0;
+    }
+}
+
+/// Half of the index or more is empty, so that probes are short.
+const fn index_len(capacity: usize) -> usize {
+    (2 * capacity).next_power_of_two()
+}
+
+/// Sorts heavy keys: the heaviest first, ties in the order of keys.
+pub(crate) fn sorted<const W: usize>(mut top: Vec<Top<W>>) -> Vec<Top<W>> {
+    top.sort_by(|one, other| {
+        other.size.value.total_cmp(&one.size.value).then_with(|| one.key.cmp(&other.key))
+    });
+    top
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    proptest! {
+        #[test]
+        fn it_is_a_map_that_knows_its_least(
+            capacity in 1_usize..20, bits in 0_u32..8, steps in prop::collection::vec((0_u64..40, 1_u64..50),
+            0..300),
+        ) {
+            let mut ranked = Ranked::<1>::new(capacity);
+            let mut twin: HashMap<u64, u64> = HashMap::new();
+            for (key, count) in steps {
+                // Hashes of few bits, so that probes meet.
+                let item = Item { key: [key], hash: (key * 7) & ((1 << bits) - 1) };
+                match ranked.find(&item) {
+                    Some(slot) => {
+                        ranked.set(slot, count);
+                        *twin.get_mut(&key).unwrap() = count;
+                    }
+                    None if ranked.is_full() => {
+                        let least = ranked.least();
+                        prop_assert_eq!(Some(&least), twin.values().min());
+                        let slot = ranked.replace_least(item, count);
+                        prop_assert_eq!(ranked.count(slot), count);
+                        let keys: Vec<u64> = ranked.iter().map(|(item, ..)| item.key[0]).collect();
+                        let gone: Vec<u64> = twin.keys().copied().filter(|key| !keys.contains(key)).collect();
+                        prop_assert_eq!(gone.len(), 1);
+                        prop_assert_eq!(twin.remove(&gone[0]), Some(least));
+                        twin.insert(key, count);
+                    }
+                    None => {
+                        ranked.insert(item, count);
+                        twin.insert(key, count);
+                    }
+                }
+                let counts: HashMap<u64, u64> =
+                    ranked.iter().map(|(item, count, _)| (item.key[0], count)).collect();
+                prop_assert_eq!(&counts, &twin);
+            }
+            for key in 0..40 {
+                let item = Item { key: [key], hash: (key * 7) & ((1 << bits) - 1) };
+                let slot = ranked.find(&item);
+                prop_assert_eq!(slot.map(|slot| ranked.count(slot)), twin.get(&key).copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The reversible sketch: which addresses send much more, or much less, than in the last interval.
+//!
+//! Schweller, Gupta, Parsons and Chen, IMC 2004: a k-ary sketch (Krishnamurthy, Sen, Zhang and Chen, IMC
+//! 2003) whose columns come from modular hashing ([`crate::modular`]), so that the addresses behind columns
+//! with a large change can be found without a list of candidates.
+//!
+//! Costs: four counters a packet; with the addresses' tables, 8 KiB, in the first-level cache.
+
+use crate::aggregator::Evicted;
+use crate::count_sketch::majority_fails;
+use crate::counter::{Counter, merge, signed};
+use crate::estimate::{Estimate, MergeError, SizeError};
+use crate::hash::Seed;
+use crate::memory::{in_chunks, table};
+use crate::modular::{COLUMNS_MAX, Columns, Modular, ROWS};
+
+/// A change of one address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
+    pub number: u64,
+    /// By how much it has grown; negative if it has shrunk.
+    pub change: Estimate,
+}
+
+/// The changes that were found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Changes {
+    /// The largest first.
+    pub changes: Vec<Change>,
+    /// False if there were so many that some were left out.
+    pub is_complete: bool,
+}
+
+/// Numbers of `Q` bytes (4 or 8), counted in `4 * L` rows: `<4, 1>` for IPv4, `<8, 2>` for 64 bits of IPv6.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reversible<const Q: usize = 4, const L: usize = 1, C = u32> {
+    counters: Vec<C>,
+    modular: Modular<Q, L>,
+    columns: usize,
+}
+
+impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
+    const LANES: usize = ROWS * L;
+
+    /// Creates an empty sketch of at most `bytes` bytes: 65,536 columns, or less as memory allows.
+    ///
+    /// # Errors
+    /// The memory is less than that of 2^Q columns, or too much.
+    pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
+        let tables = Q * 256 * size_of::<[u64; L]>();
+        let bytes_for = |bits: usize| tables + ((Self::LANES * size_of::<C>()) << (bits * Q));
+        let bytes = SizeError::check(bytes, bytes_for(1))?;
+        let bits = (1..=16 / Q).rev().find(|bits| bytes_for(*bits) <= bytes).unwrap_or(1);
+        let modular = Modular::new(bits as u32, seed);
+        let columns = modular.columns();
+        Ok(Reversible { counters: table(C::default(), Self::LANES * columns), modular, columns })
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.counters.len() * size_of::<C>() + self.modular.bytes()
+    }
+
+    /// The place of a number's counter in a row.
+    #[inline(always)]
+    fn place(&self, columns: &[u64; L], row: usize) -> usize {
+        row * self.columns + Modular::<Q, L>::column(columns, row)
+    }
+
+    /// Counts a number.
+    #[inline(always)]
+    pub fn update(&mut self, number: u64, count: u64) {
+        self.update_at(&self.modular.columns_of(number), count);
+    }
+
+    /// Counts the packets of many keys; `number` gives that of a key.
+    #[inline]
+    pub fn add<const W: usize>(&mut self, updates: &[Evicted<W>], number: impl Fn(&[u64; W]) -> u64) {
+        let find = |sketch: &Self, one: &Evicted<W>| {
+            let columns = sketch.modular.columns_of(number(&one.item.key));
+            for row in 0..Self::LANES {
+                packet::prefetch(&sketch.counters[sketch.place(&columns, row)]);
+            }
+            Columns(columns)
+        };
+        in_chunks(self, updates, find, |sketch, one, columns| sketch.update_at(&columns.0, one.packets));
+    }
+
+    #[inline(always)]
+    fn update_at(&mut self, columns: &[u64; L], count: u64) {
+        for row in 0..Self::LANES {
+            let place = self.place(columns, row);
+            self.counters[place].add(signed(count));
+        }
+    }
+
+    /// The numbers that have changed by `least` or more since another sketch.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn changes(&self, before: &Self, least: u64) -> Result<Changes, MergeError> {
+        MergeError::unless(self.modular == before.modular)?;
+        let pairs = self.counters.iter().zip(&before.counters);
+        let differences: Vec<i64> = pairs.map(|(now, then)| now.get() - then.get()).collect();
+        let heavy: Vec<Vec<usize>> =
+            differences.chunks_exact(self.columns).map(|row| heaviest(row, least)).collect();
+        let is_whole = heavy.iter().all(|columns| columns.len() <= COLUMNS_MAX);
+        let heavy: Vec<Vec<usize>> =
+            heavy.into_iter().map(|row| row.into_iter().take(COLUMNS_MAX).collect()).collect();
+        let found = self.modular.reverse(&heavy);
+        let sum: i64 = differences[..self.columns].iter().sum();
+        let error = 4.0 * deviation(&differences, self.columns, sum);
+        let mut changes: Vec<Change> = found
+            .numbers
+            .into_iter()
+            .map(|number| Change { number, change: self.change(number, &differences, sum, error) })
+            .filter(|change| change.change.value.abs() >= least as f64)
+            .collect();
+        changes.sort_by(|one, other| {
+            let sizes = other.change.value.abs().total_cmp(&one.change.value.abs());
+            sizes.then(one.number.cmp(&other.number))
+        });
+        Ok(Changes { changes, is_complete: found.is_complete && is_whole })
+    }
+
+    /// The estimate of a k-ary sketch: in each row, the column's difference less what all others leave there
+    /// in the mean; of the rows, the median.
+    fn change(&self, number: u64, differences: &[i64], sum: i64, error: f64) -> Estimate {
+        let columns = self.modular.columns_of(number);
+        let width = self.columns as f64;
+        let mut rows: Vec<f64> = (0..Self::LANES)
+            .map(|row| {
+                let seen = differences[self.place(&columns, row)] as f64;
+                (seen - sum as f64 / width) / (1.0 - 1.0 / width)
+            })
+            .collect();
+        rows.sort_by(f64::total_cmp);
+        let value = f64::midpoint(rows[Self::LANES / 2 - 1], rows[Self::LANES / 2]);
+        let confidence = 1.0 - majority_fails(Self::LANES as u32, 1.0 / 16.0);
+        Estimate { value, low: value - error, high: value + error, confidence }
+    }
+
+    /// Adds what another sketch has counted.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        MergeError::unless(self.modular == other.modular)?;
+        merge(&mut self.counters, &other.counters);
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.counters.fill(C::default());
+    }
+}
+
+/// The columns of a row that have changed by `least` or more, the largest change first.
+fn heaviest(row: &[i64], least: u64) -> Vec<usize> {
+    let mut heavy: Vec<usize> =
+        (0..row.len()).filter(|column| row[*column].unsigned_abs() >= least.max(1)).collect();
+    heavy.sort_by_key(|column| std::cmp::Reverse(row[*column].unsigned_abs()));
+    heavy
+}
+
+/// The standard deviation of an estimate in one row, sqrt(F2/(K - 1)), from the row in the middle.
+fn deviation(differences: &[i64], columns: usize, sum: i64) -> f64 {
+    let width = columns as f64;
+    let mut rows: Vec<f64> = differences
+        .chunks_exact(columns)
+        .map(|row| row.iter().map(|difference| (*difference as f64).powi(2)).sum())
+        .collect();
+    rows.sort_by(f64::total_cmp);
+    let squares = rows[rows.len() / 2];
+    let second_moment = width / (width - 1.0) * squares - (sum as f64).powi(2) / (width - 1.0);
+    (second_moment.max(0.0) / (width - 1.0)).sqrt()
+}

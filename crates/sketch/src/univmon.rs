@@ -1,0 +1,232 @@
+//! UnivMon: one sketch for many questions: heavy hitters, changes, entropy, cardinality, any sum of a
+//! function of flow sizes.
+//!
+//! Liu, Manousis, Vorsanger, Sekar and Braverman: One sketch to rule them all: rethinking network flow
+//! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level half of those that
+//! the one before sees. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys comes
+//! from the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. It
+//! exists for every g that grows no faster than the square.
+//!
+//! Levels are nested, and updated as far as a key is sampled: 2 levels in the mean. Counters do not depend
+//! on how packets are summed up before; which keys are remembered does where they are about equally heavy.
+//! The paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound
+//! here; sizes and changes have those of [`CountSketch`].
+
+use crate::aggregator::Evicted;
+use crate::count_sketch::CountSketch;
+use crate::counter::Counter;
+use crate::estimate::{MergeError, SizeError};
+use crate::hash::{Item, Lanes, Purpose, Seed};
+use crate::memory::CHUNK;
+use crate::ranked::{Ranked, Top, sorted};
+
+/// A level: a sketch and the keys that are heaviest in it.
+#[derive(Clone, Debug)]
+struct Level<const W: usize, C> {
+    sketch: CountSketch<C>,
+    top: Ranked<W>,
+}
+
+/// A key and its signed size.
+type Size<const W: usize> = (Item<W>, f64);
+
+/// Levels of count sketches.
+#[derive(Clone, Debug)]
+pub struct UnivMon<const W: usize, C = i32> {
+    levels: Vec<Level<W, C>>,
+    lanes: Lanes,
+    total: u64,
+}
+
+impl<const W: usize, C: Counter> UnivMon<W, C> {
+    /// Creates an empty sketch of at most `bytes` bytes with so many levels (1 to 32), which remember `keys`
+    /// keys each. Every level has half the memory of the one before, which it sees half the keys of, and
+    /// not less than a 64th of all.
+    ///
+    /// Levels should number log2(flows / keys) and two more, so that the last one remembers all its keys.
+    ///
+    /// # Errors
+    /// The memory is too little for the keys, or too much.
+    pub fn with_bytes(bytes: usize, levels: usize, keys: usize, seed: &Seed) -> Result<Self, SizeError> {
+        let levels = levels.clamp(1, 32);
+        let tops = levels * Ranked::<W>::bytes_for(keys);
+        let bytes = SizeError::check(bytes, tops + 1024 * levels)? - tops;
+        let weights = (0..levels).map(|level| 1.0 / (1_u64 << level.min(5)) as f64);
+        let weights: Vec<f64> = weights.collect();
+        let sum: f64 = weights.iter().sum();
+        let level = |(level, weight): (usize, &f64)| {
+            let bytes = (bytes as f64 * weight / sum) as usize;
+            Ok(Level { sketch: CountSketch::part(bytes, seed, level as u64)?, top: Ranked::new(keys) })
+        };
+        let levels = weights.iter().enumerate().map(level).collect::<Result<_, SizeError>>()?;
+        Ok(UnivMon { levels, lanes: Lanes::new(seed, Purpose::UnivMon, 0), total: 0 })
+    }
+
+    /// Bytes of memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.levels.iter().map(|level| level.sketch.bytes() + level.top.bytes()).sum()
+    }
+
+    /// What all keys have counted.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The last level that sees a key.
+    #[inline(always)]
+    fn depth(&self, hash: u64) -> usize {
+        (self.lanes.bits(hash, 0).trailing_ones() as usize).min(self.levels.len() - 1)
+    }
+
+    /// Counts a key.
+    #[inline(always)]
+    pub fn update(&mut self, item: &Item<W>, count: u64) {
+        self.total += count;
+        let depth = self.depth(item.hash);
+        for level in &mut self.levels[..=depth] {
+            let size = level.sketch.update(item.hash, count);
+            level.top.offer(item, size.max(0).cast_unsigned());
+        }
+    }
+
+    /// Counts the packets of many keys, level by level.
+    #[inline]
+    pub fn add(&mut self, updates: &[Evicted<W>]) {
+        for chunk in updates.chunks(CHUNK) {
+            let mut depths = [0; CHUNK];
+            for (depth, one) in depths.iter_mut().zip(chunk) {
+                self.total += one.packets;
+                *depth = self.depth(one.item.hash);
+            }
+            let (mut seen, mut from) = ([(0, 0); CHUNK], [0; CHUNK]);
+            for (number, level) in self.levels.iter_mut().enumerate() {
+                let mut count = 0;
+                for (at, one) in chunk.iter().enumerate() {
+                    (seen[count], from[count]) = ((one.item.hash, one.packets), at);
+                    count += usize::from(depths[at] >= number);
+                }
+                if count == 0 {
+                    break;
+                }
+                let Level { sketch, top } = level;
+                sketch.add_chunk(&seen[..count], |at, size| {
+                    top.offer(&chunk[from[at]].item, size.max(0).cast_unsigned());
+                });
+            }
+        }
+    }
+
+    /// The keys of `least` or more, the heaviest first.
+    #[must_use]
+    pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
+        let Level { sketch, top } = &self.levels[0];
+        let deviation = sketch.deviation();
+        top.top(|item| sketch.estimate(item.hash, deviation), least as f64)
+    }
+
+    /// Number of different keys.
+    #[must_use]
+    pub fn cardinality(&self) -> f64 {
+        self.sum(|_| 1.0)
+    }
+
+    /// Entropy of the packets' keys, in bits: log2 N - Σ f·log2 f / N.
+    #[must_use]
+    pub fn entropy(&self) -> f64 {
+        if self.total == 0 {
+            return 0.0;
+        }
+        let total = self.total as f64;
+        (total.log2() - self.sum(|size| size * size.log2()) / total).max(0.0)
+    }
+
+    /// Σ g(f) over all keys, f being their sizes, at least 1.
+    #[must_use]
+    pub fn sum(&self, g: impl Fn(f64) -> f64) -> f64 {
+        let sizes = |level: &Level<W, C>| -> Vec<Size<W>> {
+            level.top.iter().map(|(item, ..)| (*item, level.sketch.size(item.hash) as f64)).collect()
+        };
+        self.sum_over(self.levels.iter().map(sizes), |size| g(size.max(1.0)))
+    }
+
+    /// From the last level upwards: twice the next one's sum, plus g of the heavy keys that it does not see,
+    /// minus g of those that it does.
+    fn sum_over(
+        &self,
+        levels: impl DoubleEndedIterator<Item = Vec<Size<W>>> + ExactSizeIterator,
+        g: impl Fn(f64) -> f64,
+    ) -> f64 {
+        let last = self.levels.len() - 1;
+        levels.enumerate().rev().fold(0.0, |below, (number, sizes)| {
+            if number == last {
+                return sizes.iter().map(|(_, size)| g(*size)).sum();
+            }
+            let correction = |(item, size): &Size<W>| {
+                let is_seen_below = self.depth(item.hash) > number;
+                if is_seen_below { -g(*size) } else { g(*size) }
+            };
+            (2.0 * below + sizes.iter().map(correction).sum::<f64>()).max(0.0)
+        })
+    }
+
+    /// The keys that have changed by `least` or more since another sketch, the largest change first. The
+    /// candidates are the heavy keys of both.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn changes(&self, before: &Self, least: u64) -> Result<Vec<Top<W>>, MergeError> {
+        self.check(before)?;
+        let difference = self.levels[0].sketch.since(&before.levels[0].sketch)?;
+        let error = 8.0_f64.sqrt() * difference.deviation();
+        let both = self.levels[0].top.iter().chain(before.levels[0].top.iter());
+        let mut items: Vec<Item<W>> = both.map(|(item, ..)| *item).collect();
+        items.sort_unstable_by_key(|item| item.key);
+        items.dedup();
+        let change = |item: Item<W>| {
+            let value = difference.size(item.hash) as f64;
+            let mut size = difference.estimate(item.hash, 0.0);
+            (size.value, size.low, size.high) = (value, value - error, value + error);
+            Top { key: item.key, size }
+        };
+        let changes = items.into_iter().map(change);
+        let mut changes = sorted(changes.filter(|top| top.size.value.abs() >= least as f64).collect());
+        changes.sort_by(|one, other| other.size.value.abs().total_cmp(&one.size.value.abs()));
+        Ok(changes)
+    }
+
+    fn check(&self, other: &Self) -> Result<(), MergeError> {
+        MergeError::unless(self.levels.len() == other.levels.len() && self.lanes == other.lanes)
+    }
+
+    /// Adds what another sketch has counted.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        self.check(other)?;
+        for (level, other) in self.levels.iter_mut().zip(&other.levels) {
+            let Level { sketch, top } = level;
+            sketch.merge(&other.sketch)?;
+            top.join(&other.top, |item| sketch.size(item.hash).max(0).cast_unsigned());
+        }
+        self.total += other.total;
+        Ok(())
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        for level in &mut self.levels {
+            level.sketch.clear();
+            level.top.clear();
+        }
+        self.total = 0;
+    }
+
+    /// The counters of all levels, which do not depend on which keys are remembered.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> Vec<CountSketch<C>> {
+        self.levels.iter().map(|level| level.sketch.clone()).collect()
+    }
+}
