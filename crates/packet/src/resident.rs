@@ -11,8 +11,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 /// Size of a huge page on the processors that matter here.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// How much of a growing table is resident beyond what is used, at least, in bytes. In the time in which 64 Ki
-/// flows are learnt, several huge pages are found.
+/// How much of a growing table is resident beyond what is used, in bytes: several huge pages are found
+/// while 64 Ki flows are learnt.
 const AHEAD: usize = 2 * HUGE_PAGE;
 
 /// Requests that wait for the thread; further ones are not made.
