@@ -212,7 +212,7 @@ impl Daemon {
         if let Some(wake_ns) = self.apps_wake_ns().filter(|wake_ns| (1..=now_ns).contains(wake_ns)) {
             self.host.late.record(now_ns - wake_ns);
         }
-        for news in self.host.links.look(now_ns) {
+        for news in self.host.links.look(now_ns, self.fleet.handled()) {
             self.tell_of_link(&news);
         }
         for _ in self.each_app() {

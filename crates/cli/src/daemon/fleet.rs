@@ -13,6 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -48,6 +49,8 @@ pub struct Mailbox {
 struct Running {
     commands: SyncSender<Command>,
     wake: Arc<OwnedFd>,
+    /// How many frames and commands it has handled.
+    handled: Arc<AtomicU64>,
     /// `None` for one that only asks.
     thread: Option<JoinHandle<()>>,
 }
@@ -92,6 +95,8 @@ impl Fleet {
     ) -> Result<()> {
         let (commands, mailbox) = mailbox()?;
         let wake = mailbox.wake.clone();
+        let handled = Arc::new(AtomicU64::new(0));
+        let counter = handled.clone();
         let (started, ready) = sync_channel(1);
         let name = format!("weir-worker-{}", self.workers.len());
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -101,7 +106,7 @@ impl Fleet {
                     let _ = started.send(Ok(()));
                     let wake = mailbox.wake.clone();
                     worker.wake_by(Box::new(move || ring(&wake)));
-                    run(&mut worker, &mailbox.wake, busy, clock, &doorbell);
+                    run(&mut worker, (&mailbox.wake, busy), clock, &doorbell, &counter);
                     drop(worker);
                     drop(kept);
                 }
@@ -111,7 +116,7 @@ impl Fleet {
             }
         })?;
         ready.recv().context("a worker ended before it began")??;
-        self.workers.0.push(Running { commands, wake, thread: Some(thread) });
+        self.workers.0.push(Running { commands, wake, handled, thread: Some(thread) });
         self.changing = Changing::new(self.workers.len());
         Ok(())
     }
@@ -177,6 +182,7 @@ impl Workers {
         let one = |running: &Running| Running {
             commands: running.commands.clone(),
             wake: running.wake.clone(),
+            handled: running.handled.clone(),
             thread: None,
         };
         Workers(self.0.iter().map(one).collect())
@@ -185,6 +191,11 @@ impl Workers {
     /// Returns the number of workers.
     pub fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Returns how many frames and commands all workers have handled.
+    pub fn handled(&self) -> u64 {
+        self.0.iter().map(|running| running.handled.load(Ordering::Relaxed)).sum()
     }
 
     /// Sends a command to all workers and returns the answers, in the order of workers. All are sent before
@@ -259,9 +270,15 @@ fn sender(workers: &[Running]) -> impl FnMut(usize, Command) -> Option<Command> 
 }
 
 /// Breathes until it is told to stop, and sleeps when there is nothing to do. Rings the doorbell when it has
-/// done something for apps.
-fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: &Doorbell) {
-    let mut quiet = 0;
+/// done something for apps. Adds what it handles to `counter`.
+fn run(
+    worker: &mut Worker,
+    (wake, busy): (&OwnedFd, bool),
+    clock: Clock,
+    doorbell: &Doorbell,
+    counter: &AtomicU64,
+) {
+    let (mut quiet, mut all) = (0, 0);
     let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
         // What others hand over from here on wakes this worker; what they did before is seen in this breath.
@@ -271,6 +288,8 @@ fn run(worker: &mut Worker, wake: &OwnedFd, busy: bool, clock: Clock, doorbell: 
         }
         let handled = worker.breathe(stopwatch.began_ns());
         quiet = if handled > 0 { 0 } else { quiet + 1 };
+        all += handled as u64;
+        counter.store(all, Ordering::Relaxed);
         if worker.take_signal() {
             doorbell.ring();
         }

@@ -1,6 +1,7 @@
-//! The links that apps watch: checked every 2 ms, and only while an app watches one that can change. For an
-//! interface, the kernel's ethtool ioctl is used, for a DPDK port its driver; recordings and memory ports are
-//! always up.
+//! The links that apps watch: checked every 2 ms while frames pass and every 20 ms otherwise, and only while
+//! an app watches one that can change. An idle daemon thus costs little, and where there is nothing to lose,
+//! a link's loss need not be known at once. For an interface, the kernel's ethtool ioctl is used, for a DPDK
+//! port its driver; recordings and memory ports are always up.
 
 use super::dpdk::DpdkLink;
 use crate::config::{Plan, PortKind};
@@ -8,8 +9,33 @@ use engine::program::PortId;
 use port::LinkState;
 use port::xdp::Carrier;
 
-/// Interval of checks, in nanoseconds.
+/// Interval of checks while frames pass, in nanoseconds.
 const PERIOD_NS: u64 = 2_000_000;
+
+/// Interval of checks otherwise, and of looks at whether frames pass.
+const IDLE_PERIOD_NS: u64 = 20_000_000;
+
+/// Frames in [`IDLE_PERIOD_NS`] from which on they are said to pass: 400 a second.
+const FRAMES_PASSING: u64 = 8;
+
+/// Whether frames pass.
+#[derive(Default)]
+struct Pace {
+    since_ns: u64,
+    frames: u64,
+    is_busy: bool,
+}
+
+impl Pace {
+    /// Looks at how many frames have passed by now. Returns the interval to the next check of links.
+    fn period_ns(&mut self, frames: u64, now_ns: u64) -> u64 {
+        if now_ns.saturating_sub(self.since_ns) >= IDLE_PERIOD_NS {
+            self.is_busy = frames.saturating_sub(self.frames) >= FRAMES_PASSING;
+            (self.since_ns, self.frames) = (now_ns, frames);
+        }
+        if self.is_busy { PERIOD_NS } else { IDLE_PERIOD_NS }
+    }
+}
 
 /// Where the state of a link comes from.
 enum Source {
@@ -35,6 +61,7 @@ struct Link {
 pub struct Links {
     links: Vec<Link>,
     carrier: Option<Carrier>,
+    pace: Pace,
     next_ns: u64,
 }
 
@@ -88,12 +115,13 @@ impl Links {
         changes.then_some(self.next_ns)
     }
 
-    /// Checks the links if it is time. Returns what has changed.
-    pub fn look(&mut self, now_ns: u64) -> Vec<News> {
+    /// Checks the links if it is time. `frames` is how many the workers have handled by now. Returns what has
+    /// changed.
+    pub fn look(&mut self, now_ns: u64, frames: u64) -> Vec<News> {
         if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
             return Vec::new();
         }
-        self.next_ns = now_ns + PERIOD_NS;
+        self.next_ns = now_ns + self.pace.period_ns(frames, now_ns);
         let mut news = Vec::new();
         for link in &mut self.links {
             let state = link.source.look(self.carrier.as_ref(), Some(link.state));

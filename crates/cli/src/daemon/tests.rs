@@ -461,14 +461,18 @@ fn links_that_are_watched_go_down_and_up() {
     };
     let speed = Some(10_000_000_000);
     assert_eq!(told(links.all()), [(0, 1, true, speed), (1, 1, true, speed), (1, 0, true, None)]);
-    assert_eq!((told(links.look(0)), links.wake_ns()), (vec![], Some(2_000_000)));
+    const MS: u64 = 1_000_000;
+    assert_eq!((told(links.look(0, 0)), links.wake_ns()), (vec![], Some(20 * MS)));
+    assert_eq!((told(links.look(20 * MS, 7)), links.wake_ns()), (vec![], Some(40 * MS)), "few frames pass");
+    assert_eq!((told(links.look(40 * MS, 15)), links.wake_ns()), (vec![], Some(42 * MS)), "frames pass");
     run("ip -n NETNS link set f0 down");
-    assert_eq!(told(links.look(1)), [], "not before its time");
-    assert_eq!(told(links.look(2_000_000)), [(0, 1, false, None), (1, 1, false, None)]);
+    assert_eq!(told(links.look(41 * MS, 15)), [], "not before its time");
+    assert_eq!(told(links.look(42 * MS, 15)), [(0, 1, false, None), (1, 1, false, None)]);
     run("ip -n NETNS link set f0 up");
-    assert_eq!(told(links.look(4_000_000)), [(0, 1, true, speed), (1, 1, true, speed)]);
+    assert_eq!(told(links.look(44 * MS, 15)), [(0, 1, true, speed), (1, 1, true, speed)]);
     run("ip -n NETNS link del w0");
-    assert_eq!(told(links.look(6_000_000)).len(), 2, "what is gone is down");
-    assert_eq!(told(links.look(8_000_000)), []);
+    assert_eq!(told(links.look(46 * MS, 15)).len(), 2, "what is gone is down");
+    assert_eq!((told(links.look(48 * MS, 15)), links.wake_ns()), (vec![], Some(50 * MS)));
+    assert_eq!((told(links.look(60 * MS, 15)), links.wake_ns()), (vec![], Some(80 * MS)), "no more frames");
     run("ip netns del NETNS");
 }
