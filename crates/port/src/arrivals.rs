@@ -65,7 +65,7 @@ pub struct Arrivals {
     fraction: f64,
     /// Frames that have arrived and were not taken.
     waiting: u64,
-    /// Frames still to arrive.
+    /// Frames still to be taken or lost, those that wait among them.
     left: u64,
     lost: u64,
 }
@@ -101,7 +101,7 @@ impl Arrivals {
             return;
         }
         self.fraction += elapsed_ns as f64 * self.rate / 1e9;
-        let came = (self.fraction as u64).min(self.left);
+        let came = (self.fraction as u64).min(self.left - self.waiting);
         self.fraction -= came as f64;
         let room = RING - self.waiting;
         self.lost += came.saturating_sub(room);
@@ -272,6 +272,19 @@ mod tests {
             came.push(take(&mut pools, &mut port));
         }
         assert_eq!(came, [0, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10, 0]);
+        assert_eq!((port.statistics().received, port.statistics().lost_before), (100, 0));
+        assert!(port.exhausted());
+    }
+
+    #[test]
+    fn no_more_frames_arrive_than_there_are_however_many_wait() {
+        let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), 100);
+        // A frame comes each microsecond, and fewer are taken than come.
+        for _ in 0..10 {
+            port.arrive(90_000);
+            assert!(port.waiting <= port.left, "{} wait, {} are left", port.waiting, port.left);
+            take(&mut pools, &mut port);
+        }
         assert_eq!((port.statistics().received, port.statistics().lost_before), (100, 0));
         assert!(port.exhausted());
     }
