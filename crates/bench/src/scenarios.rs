@@ -188,7 +188,8 @@ pub fn peer(name: &str, flows: u32) -> Option<Program> {
     let both = [Field::EthDst, Field::EthSrc].into_iter().zip([0x0200_0000_0001, 0x0200_0000_0002]);
     let both = both.map(|(field, address)| Operation::Set(field, Value::Const(address)));
     Some(match name {
-        "macswap" => one(Pipe::basic("swap").act(both)),
+        // An entry without a match: every packet hits it.
+        "macswap" => one(Pipe::basic("swap").act(both).entry(Entry::default())),
         "basic2" => basic2().program,
         "exact" => exact(flows),
         "selector" => hash256().program,
@@ -293,4 +294,35 @@ fn prefixes(count: usize) -> impl Iterator<Item = EntryMatch> {
         seen.insert((u128::from(value & u32::MAX << (32 - length)), length));
     }
     seen.into_iter().map(|(value, length)| EntryMatch::Prefix { value, length })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::batch::Engine;
+    use packet::{Batch, Pools, TableHash};
+
+    #[test]
+    fn every_program_beside_swx_sends_its_frames() {
+        const FLOWS: u32 = 64;
+        for name in ["macswap", "basic2", "exact", "selector", "learner", "vxlan"] {
+            let program = peer(name, FLOWS).expect("it is known");
+            let mut engine = Engine::new(&program, TableHash::new([1, 2])).expect("it is sound");
+            crate::engine::give_buckets(&program, &mut engine);
+            let (mut pools, mut batch) = (Pools::region(FLOWS), Batch::new());
+            let stream = port::Stream::udp(64, (0..FLOWS).map(flow));
+            for at in 0..FLOWS {
+                let mut frame = pools.first().take().expect("there are as many");
+                frame.fill(&stream.frame(at as usize)).expect("it fits");
+                batch.push(frame).expect("there is room");
+            }
+            let list = batch.mask();
+            let outcome = engine.process(&mut batch, list, PortId(0), 1);
+            let sent: u32 = outcome.transmit.iter().map(|list| list.count_ones()).sum();
+            assert_eq!(sent, FLOWS, "{name}");
+            for slot in 0..FLOWS as usize {
+                pools.give(batch.take(slot));
+            }
+        }
+    }
 }
