@@ -11,15 +11,23 @@ const ARROWS: &[Arrows] = &[
     ("packet", &[], &[]),
     ("table", &["packet"], &[]),
     ("sketch", &["packet"], &[]),
+    ("measure", &["packet", "sketch"], &[]),
     ("bpf", &[], &[]),
     ("port", &["bpf", "packet"], &[]),
     ("engine", &["packet", "table"], &["engine", "port"]),
     ("config", &["engine", "packet"], &[]),
-    ("apps", &["config", "engine", "packet", "table"], &["port"]),
+    ("apps", &["config", "engine", "measure", "packet", "sketch", "table"], &["port"]),
     ("control", &[], &[]),
     ("lab", &["control"], &[]),
-    ("bench", &["apps", "bpf", "engine", "lab", "packet", "port"], &[]),
-    ("weir", &["apps", "bench", "bpf", "config", "control", "engine", "lab", "packet", "port"], &[]),
+    ("bench", &["apps", "bpf", "engine", "lab", "measure", "packet", "port", "sketch"], &[]),
+    (
+        "weir",
+        &[
+            "apps", "bench", "bpf", "config", "control", "engine", "lab", "measure", "packet", "port",
+            "sketch",
+        ],
+        &[],
+    ),
 ];
 
 /// Returns the dependencies in `crates/*/Cargo.toml` that are not in the table, and crates without a row.

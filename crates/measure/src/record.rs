@@ -1,0 +1,18 @@
+//! What the sources of a measurement deliver: so many packets of a flow, in one piece of time.
+
+use packet::FlowKey;
+
+/// Packets of one flow: a single one of a recording, or all that a flow delta stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowRecord {
+    /// The flow.
+    pub key: FlowKey,
+    /// Number of packets, at least 1.
+    pub packets: u64,
+    /// Their bytes, from the Ethernet header on, without the frame check sequence.
+    pub bytes: u64,
+    /// When the first of them arrived, in ns; of which clock is up to the source.
+    pub first_ns: u64,
+    /// When the last of them arrived, in ns of the same clock; not before `first_ns`.
+    pub last_ns: u64,
+}
