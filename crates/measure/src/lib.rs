@@ -3,7 +3,24 @@
 //!
 //! Promises: memory is bounded by settings, not by traffic. There is no I/O here but `std::io::Write` of what
 //! is exported, no thread and no clock.
+#![forbid(unsafe_code)]
 
+mod entropy;
+mod keys;
 mod record;
+mod report;
+mod reporting;
+mod settings;
+mod sketches;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod truth;
 
 pub use record::FlowRecord;
+pub use report::{
+    ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
+};
+pub use settings::{Part, Settings};
+pub use sketch::{KeyKind, Seed};
+pub use summary::Summary;

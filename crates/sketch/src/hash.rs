@@ -111,6 +111,8 @@ pub enum Purpose {
     Elastic,
     /// [`crate::traffic`].
     Traffic,
+    /// [`crate::SpreadSketch`].
+    Spread,
 }
 
 /// A key with its hash.

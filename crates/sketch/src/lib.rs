@@ -15,8 +15,8 @@
 //! | [`flajolet_martin`], [`linear_counting`] | number of flows | the same state |
 //! | [`mrac`] | distribution of sizes | the same state |
 //! | [`reversible`] | heavy changes, without candidates | the same state |
-//! | [`space_saving`] | top flows | a state within the same bounds |
-//! | [`two_level`] | super-spreaders | the same state |
+//! | [`space_saving`], [`top_counts`] | top flows, with their bytes | a state within the same bounds |
+//! | [`two_level`], [`spread`] | super-spreaders | the same state |
 //! | [`univmon`] | heavy hitters, changes, entropy, number of flows | the same counters |
 //! | [`coco`] | size of any part of a key | a state with the same mean |
 //! | [`elastic`] | size of a flow, heavy hitters | a state within the same bounds |
@@ -47,8 +47,10 @@ pub mod nine;
 mod ranked;
 pub mod reversible;
 pub mod space_saving;
+pub mod spread;
 #[cfg(test)]
 mod tests;
+pub mod top_counts;
 pub mod traffic;
 pub mod two_level;
 pub mod univmon;
@@ -73,5 +75,7 @@ pub use nine::{Nine, NineBytes};
 pub use ranked::Top;
 pub use reversible::{Change, Changes, Reversible};
 pub use space_saving::SpaceSaving;
+pub use spread::{Spread, SpreadSketch};
+pub use top_counts::TopCounts;
 pub use two_level::{Spreader, Spreaders, TwoLevel};
 pub use univmon::UnivMon;

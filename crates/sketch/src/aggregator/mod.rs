@@ -115,6 +115,12 @@ impl<const W: usize> Aggregator<W> {
     const BYTES_PER_ROW: usize =
         size_of::<Row>() + SLOTS * size_of::<Entry<W>>() + Replacement::BYTES_PER_ROW;
 
+    /// Bytes of memory of an aggregator that may have `bytes`.
+    #[must_use]
+    pub const fn bytes_for(bytes: usize) -> usize {
+        bytes / Self::BYTES_PER_ROW * Self::BYTES_PER_ROW
+    }
+
     /// Bytes of memory.
     #[must_use]
     pub fn bytes(&self) -> usize {

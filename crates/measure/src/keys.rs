@@ -1,0 +1,78 @@
+//! From a flow's key to those of everything that is counted about it.
+
+use crate::settings::Settings;
+use packet::FlowKey;
+use sketch::{Evicted, Item, KeyHash, KeyKind, Projection, Seed};
+
+/// What top lists are about, in the order of their places in arrays.
+pub(crate) const TOPS: [KeyKind; 5] = [
+    KeyKind::FiveTuple,
+    KeyKind::Source,
+    KeyKind::Destination,
+    KeyKind::SourcePort,
+    KeyKind::DestinationPort,
+];
+
+/// Places in arrays by kind.
+pub(crate) const FLOWS: usize = 0;
+pub(crate) const SOURCES: usize = 1;
+pub(crate) const DESTINATIONS: usize = 2;
+
+/// Projections and the hash of their keys. Packets are summed up by 5-tuples (of cut addresses); a flow is a
+/// projection of these.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    pub(crate) hash: KeyHash,
+    /// By place: that of [`FLOWS`] is what a flow is by the settings.
+    pub(crate) tops: [Projection; TOPS.len()],
+    tuple: Projection,
+    pair: Projection,
+    /// Neither cuts addresses nor leaves out tunnels: a key is used as it is.
+    is_whole: bool,
+}
+
+impl Keys {
+    pub(crate) fn new(settings: &Settings, seed: &Seed) -> Keys {
+        let mut tops = TOPS.map(|kind| settings.projection(kind));
+        tops[FLOWS] = settings.projection(settings.flow);
+        Keys {
+            hash: KeyHash::new(seed),
+            tops,
+            tuple: settings.projection(KeyKind::FiveTuple),
+            pair: settings.projection(KeyKind::Pair),
+            is_whole: settings.prefixes == (32, 128) && settings.tunnels_apart,
+        }
+    }
+
+    /// The 5-tuple that packets of a flow are summed up by.
+    #[inline(always)]
+    pub(crate) fn tuple(&self, key: &FlowKey) -> [u64; 5] {
+        if self.is_whole { key.0 } else { self.tuple.of(key) }
+    }
+
+    /// The key of one kind that a 5-tuple has, by place.
+    #[inline(always)]
+    pub(crate) fn of(&self, place: usize, tuple: &[u64; 5]) -> [u64; 5] {
+        self.tops[place].of(&FlowKey(*tuple))
+    }
+
+    /// Source and destination.
+    #[inline(always)]
+    pub(crate) fn pair(&self, tuple: &[u64; 5]) -> [u64; 5] {
+        self.pair.of(&FlowKey(*tuple))
+    }
+
+    /// The item of one kind, by place. A 5-tuple is its own, with the hash that it has.
+    #[inline(always)]
+    pub(crate) fn item(&self, place: usize, evicted: &Evicted<5>) -> Item<5> {
+        if place == FLOWS && self.tops[FLOWS].kind() == KeyKind::FiveTuple {
+            return evicted.item;
+        }
+        self.hash.item(self.of(place, &evicted.item.key))
+    }
+
+    /// Writes a key as a person reads it.
+    pub(crate) fn text(&self, place: usize, key: &[u64; 5]) -> String {
+        self.tops[place].text(key)
+    }
+}

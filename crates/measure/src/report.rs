@@ -1,0 +1,177 @@
+//! What was measured, as plain data: numbers with their bounds, ready to be written as JSON, as text or as a
+//! page.
+//!
+//! Times are nanoseconds of the source's clock. An `exact` beside an estimate is the truth, if it was
+//! counted.
+
+use crate::settings::Part;
+use serde::Serialize;
+use sketch::Estimate;
+
+/// An estimate, where the truth lies, and the truth if it is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Estimated {
+    /// The estimate.
+    pub estimate: f64,
+    /// The truth is not less than this, with probability `confidence`.
+    pub low: f64,
+    /// The truth is not more than this, with probability `confidence`.
+    pub high: f64,
+    /// 1 is certain.
+    pub confidence: f64,
+    /// The truth.
+    pub exact: Option<f64>,
+}
+
+impl From<Estimate> for Estimated {
+    fn from(one: Estimate) -> Estimated {
+        let Estimate { value, low, high, confidence } = one;
+        Estimated { estimate: value, low, high, confidence, exact: None }
+    }
+}
+
+impl Estimated {
+    /// Returns true if the truth is known and outside the bounds.
+    #[must_use]
+    pub fn misses(&self) -> bool {
+        self.exact.is_some_and(|exact| exact < self.low - 1e-6 || exact > self.high + 1e-6)
+    }
+}
+
+/// Packets that belong to no flow.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unflowed {
+    /// Why.
+    pub reason: String,
+    /// How many.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A row of a top list. The truth lies between `packets - bound` and `packets`, and between `bytes` and
+/// `bytes + bytes_bound`: certainly.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TopRow {
+    /// The key as text.
+    pub key: String,
+    /// Number of packets, never too few.
+    pub packets: u64,
+    /// Number of bytes, never too many.
+    pub bytes: u64,
+    /// How many packets may be another key's.
+    pub bound: u64,
+    /// How many bytes may be missing.
+    pub bytes_bound: u64,
+    /// The true number of packets.
+    pub exact_packets: Option<u64>,
+    /// The true number of bytes.
+    pub exact_bytes: Option<u64>,
+}
+
+/// A top list: heaviest first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TopList {
+    /// The rows.
+    pub rows: Vec<TopRow>,
+    /// No key outside the summary behind the list has more packets than this; 0 if nothing was left out.
+    pub missing: u64,
+    /// Entropy of the packets' keys in bits.
+    pub entropy: Option<Estimated>,
+}
+
+/// Flows with `from` to `to` packets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SizeClass {
+    /// Least number of packets.
+    pub from: u64,
+    /// Largest number of packets.
+    pub to: u64,
+    /// Number of flows; not whole, and without a proven bound.
+    pub flows: f64,
+    /// The true number of flows.
+    pub exact: Option<u64>,
+}
+
+/// A source with many destinations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SpreaderRow {
+    /// The source as text.
+    pub source: String,
+    /// Number of different destinations.
+    pub destinations: Estimated,
+}
+
+/// A key that had many more packets, or many fewer, than in the interval before.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChangeRow {
+    /// What it is a key of: `flow`, `source` or `destination`.
+    pub kind: &'static str,
+    /// The key as text.
+    pub key: String,
+    /// By how many packets it has grown; negative if it has shrunk.
+    pub change: Estimated,
+}
+
+/// A quantile.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QuantileRow {
+    /// The share of packets that do not exceed it.
+    pub share: f64,
+    /// The value.
+    pub value: Estimated,
+}
+
+/// What an interval, or all of the traffic, consisted of.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Report {
+    /// When it began, in ns.
+    pub start_ns: u64,
+    /// When it ended, in ns.
+    pub end_ns: u64,
+    /// Number of packets: those in flows and those in none.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Packets in no flow, by reason.
+    pub unflowed: Vec<Unflowed>,
+    /// Packets whose time was before that of a packet before them.
+    pub backwards: u64,
+    /// Number of different flows.
+    pub flows: Estimated,
+    /// Number of different sources.
+    pub sources: Estimated,
+    /// Number of different destinations.
+    pub destinations: Estimated,
+    /// Top flows, in a list of its own for readers of JSON; the same list as `top_flows.rows`.
+    pub top: Vec<TopRow>,
+    /// What else is known of flows; `None` where it was shed, as with all that follow.
+    pub top_flows: Option<TopList>,
+    /// Top sources.
+    pub top_sources: Option<TopList>,
+    /// Top destinations.
+    pub top_destinations: Option<TopList>,
+    /// Top source ports.
+    pub top_source_ports: Option<TopList>,
+    /// Top destination ports.
+    pub top_destination_ports: Option<TopList>,
+    /// The distribution of flows by packets, in classes that double.
+    pub flow_sizes: Option<Vec<SizeClass>>,
+    /// Sources with many destinations.
+    pub spreaders: Option<Vec<SpreaderRow>>,
+    /// Heavy changes since the interval before, largest first; none in the report of all.
+    pub changes: Vec<ChangeRow>,
+    /// Quantiles of packets' bytes.
+    pub packet_bytes: Option<Vec<QuantileRow>>,
+    /// Quantiles of the nanoseconds between packets.
+    pub inter_arrival_ns: Option<Vec<QuantileRow>>,
+    /// What memory did not suffice for, in the order in which it was shed.
+    pub shed: Vec<Part>,
+    /// Bytes of memory that sketches have.
+    pub memory: usize,
+    /// Why exact counts are missing although they were wanted.
+    pub exact_ended: Option<String>,
+}
+
+/// The report of an interval.
+pub type Interval = Report;

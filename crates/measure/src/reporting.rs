@@ -1,0 +1,198 @@
+//! From sketches to a report.
+
+use crate::entropy::entropy;
+use crate::keys::{DESTINATIONS, FLOWS, SOURCES, TOPS};
+use crate::report::{
+    ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
+};
+use crate::sketches::Sketches;
+use crate::summary::Summary;
+use crate::truth::{self, Truth};
+use sketch::top_counts::Row;
+use sketch::{Estimate, Exact, Quantiles, TopCounts};
+use std::collections::BTreeMap;
+
+/// The shares of quantiles.
+pub(crate) const SHARES: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0];
+
+/// The words for kinds of keys with changes, by place.
+const CHANGED: [&str; 3] = ["flow", "source", "destination"];
+
+/// Sketches of a stretch of time, and what is needed to tell of them.
+pub(crate) struct Reporting<'a> {
+    pub(crate) summary: &'a Summary,
+    pub(crate) sketches: &'a Sketches,
+    pub(crate) truth: Option<&'a Truth>,
+    /// Everything is told of, not an interval.
+    pub(crate) is_all: bool,
+}
+
+impl Reporting<'_> {
+    /// The true counts of 5-tuples of this stretch, if they are known.
+    fn tuples(&self) -> Option<&Exact<5>> {
+        let truth = self.truth.filter(|truth| truth.ended.is_none())?;
+        Some(if self.is_all { &truth.all } else { &truth.interval })
+    }
+
+    pub(crate) fn report(&self, start_ns: u64, end_ns: u64) -> Report {
+        let (sketches, keys) = (self.sketches, &self.summary.keys);
+        let [packets, bytes] = sketches.totals.sum();
+        let unflowed = sketches.totals.unflowed.iter().map(|(reason, [packets, bytes])| Unflowed {
+            reason: reason.to_string(),
+            packets: *packets,
+            bytes: *bytes,
+        });
+        let exact: [Option<Exact<5>>; TOPS.len()] =
+            std::array::from_fn(|place| self.tuples().map(|tuples| truth::by_kind(tuples, keys, place)));
+        let distinct = |place: usize| {
+            let mut number = Estimated::from(sketches.distinct[place].estimate());
+            number.exact = exact[place].as_ref().map(|exact| exact.len() as f64);
+            number
+        };
+        let mut tops = [0, 1, 2, 3, 4].map(|place| self.top(place, exact[place].as_ref()));
+        let top = tops[FLOWS].as_ref().map(|list| list.rows.clone()).unwrap_or_default();
+        Report {
+            start_ns,
+            end_ns,
+            packets,
+            bytes,
+            unflowed: unflowed.collect(),
+            backwards: sketches.totals.backwards,
+            flows: distinct(FLOWS),
+            sources: distinct(SOURCES),
+            destinations: distinct(DESTINATIONS),
+            top,
+            top_flows: tops[FLOWS].take(),
+            top_sources: tops[SOURCES].take(),
+            top_destinations: tops[DESTINATIONS].take(),
+            top_source_ports: tops[3].take(),
+            top_destination_ports: tops[4].take(),
+            flow_sizes: self.sizes(),
+            spreaders: self.spreaders(),
+            changes: Vec::new(),
+            packet_bytes: sketches.packet_bytes.as_ref().map(quantiles),
+            inter_arrival_ns: sketches.inter_arrival.as_ref().map(quantiles),
+            shed: self.summary.shed.clone(),
+            memory: self.summary.settings.bytes_of(&self.summary.kept),
+            exact_ended: self.truth.and_then(|truth| truth.ended.clone()),
+        }
+    }
+
+    fn top(&self, place: usize, exact: Option<&Exact<5>>) -> Option<TopList> {
+        let top = self.sketches.tops[place].as_ref()?;
+        let row = |row: Row<5>| {
+            let bytes = row.bytes(self.summary.largest);
+            let exact = exact.map(|exact| exact.get(&row.key));
+            TopRow {
+                key: self.summary.keys.text(place, &row.key),
+                packets: row.packets,
+                bytes: row.bytes,
+                bound: row.error,
+                bytes_bound: (bytes.high - bytes.low) as u64,
+                exact_packets: exact.map(|count| count.packets),
+                exact_bytes: exact.map(|count| count.bytes),
+            }
+        };
+        let rows = top.top(self.summary.settings.top).into_iter().map(row).collect();
+        let number = match self.sketches.distinct.get(place) {
+            Some(distinct) => distinct.estimate(),
+            // Ports: all that there are for each of two protocols.
+            None => Estimate { value: 2.0 * top.len() as f64, low: 0.0, high: 131_072.0, confidence: 1.0 },
+        };
+        let entropy = entropy(top, number).map(|bits| {
+            let mut bits = Estimated::from(bits);
+            bits.exact = exact.map(Exact::entropy);
+            bits
+        });
+        Some(TopList { rows, missing: top.missing(), entropy })
+    }
+
+    fn sizes(&self) -> Option<Vec<SizeClass>> {
+        let sizes = self.sketches.sizes.as_ref()?.distribution().sizes;
+        let exact = self.tuples().map(|tuples| truth::sizes(tuples, &self.summary.keys));
+        let mut classes: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
+        for (column, sizes) in [Some(&sizes), exact.as_ref()].into_iter().enumerate() {
+            for (size, flows) in sizes.into_iter().flatten().filter(|(size, _)| *size > 0) {
+                classes.entry(size.ilog2()).or_default()[column] += flows;
+            }
+        }
+        let class = |(power, [flows, truth]): (u32, [f64; 2])| SizeClass {
+            from: 1 << power,
+            to: (1 << power) - 1 + (1 << power),
+            flows,
+            exact: exact.as_ref().map(|_| truth.round() as u64),
+        };
+        Some(classes.into_iter().map(class).collect())
+    }
+
+    fn spreaders(&self) -> Option<Vec<SpreaderRow>> {
+        let (keys, settings) = (&self.summary.keys, &self.summary.settings);
+        let sketch = self.sketches.spread.as_ref()?;
+        let found = sketch.spreaders(settings.spread_least as f64, |key| keys.hash.hash(key));
+        let exact = self.tuples().map(|tuples| truth::spreads(tuples, keys));
+        let row = |one: &sketch::Spread<5>| {
+            let mut destinations = Estimated::from(one.spread);
+            destinations.exact =
+                exact.as_ref().map(|exact| exact.get(&one.key).copied().unwrap_or_default() as f64);
+            SpreaderRow { source: keys.text(SOURCES, &one.key), destinations }
+        };
+        Some(found.iter().take(settings.top).map(row).collect())
+    }
+
+    /// Heavy changes since the interval with these top lists. Only what is certain to have changed is told.
+    pub(crate) fn changes(&self, before: &[Option<TopCounts<5>>; TOPS.len()]) -> Vec<ChangeRow> {
+        let mut rows = Vec::new();
+        for (place, kind) in CHANGED.into_iter().enumerate() {
+            if let (Some(now), Some(before)) = (&self.sketches.tops[place], &before[place]) {
+                rows.extend(self.changes_of(place, kind, now, before));
+            }
+        }
+        rows.sort_by(|one, other| other.change.estimate.abs().total_cmp(&one.change.estimate.abs()));
+        rows
+    }
+
+    fn changes_of(
+        &self,
+        place: usize,
+        kind: &'static str,
+        now: &TopCounts<5>,
+        before: &TopCounts<5>,
+    ) -> Vec<ChangeRow> {
+        let keys = &self.summary.keys;
+        let mut found: Vec<(f64, Estimate, [u64; 5])> = Vec::new();
+        for key in now.iter().chain(before.iter()).map(|row| row.key) {
+            let item = keys.hash.item(key);
+            let [now, before] = [now, before].map(|top| top.get(&item).packets());
+            let (low, high) = (now.low - before.high, now.high - before.low);
+            let certain = low.max(-high);
+            if certain > 0.0 {
+                let value = now.low - before.low;
+                found.push((
+                    certain,
+                    Estimate { value: value.clamp(low, high), low, high, confidence: 1.0 },
+                    key,
+                ));
+            }
+        }
+        found.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.2.cmp(&other.2)));
+        found.dedup_by_key(|(_, _, key)| *key);
+        found.truncate(self.summary.settings.top);
+        let exact = self
+            .truth
+            .filter(|truth| truth.ended.is_none())
+            .map(|truth| [&truth.interval, &truth.before].map(|tuples| truth::by_kind(tuples, keys, place)));
+        let row = |(_, change, key): (f64, Estimate, [u64; 5])| {
+            let mut change = Estimated::from(change);
+            change.exact = exact
+                .as_ref()
+                .map(|[now, before]| now.get(&key).packets as f64 - before.get(&key).packets as f64);
+            ChangeRow { kind, key: keys.text(place, &key), change }
+        };
+        found.into_iter().map(row).collect()
+    }
+}
+
+fn quantiles(sketch: &Quantiles) -> Vec<QuantileRow> {
+    let row = |share: f64| Some(QuantileRow { share, value: sketch.quantile(share)?.into() });
+    SHARES.into_iter().filter_map(row).collect()
+}

@@ -1,0 +1,256 @@
+//! The measurement itself: records in, reports out.
+//!
+//! Records are summed up by an aggregator, whose evictions feed the sketches of the current interval; at its
+//! end these are merged into those of all. Adding a record costs one look-up in the aggregator, two steps of
+//! KLL for a single packet, and now and then an eviction's updates.
+
+use crate::keys::{Keys, TOPS};
+use crate::record::FlowRecord;
+use crate::report::{Interval, Report};
+use crate::reporting::Reporting;
+use crate::settings::{AGGREGATOR_BYTES, Part, Settings};
+use crate::sketches::Sketches;
+use crate::truth::Truth;
+use sketch::{Aggregator, BATCH, Evicted, Gate, MergeError, Policy, Seed, TopCounts, Update};
+use std::borrow::Cow;
+
+/// Evictions that are handed to the sketches at once.
+const HANDED: usize = 256;
+
+/// Evictions for each packet above which the aggregator steps aside: an eviction costs the sketches ten times
+/// what a look-up does.
+const GATE: f64 = 0.9;
+
+/// A measurement: of what there was since it began, and since the current interval began.
+#[derive(Clone, Debug)]
+pub struct Summary {
+    pub(crate) settings: Settings,
+    pub(crate) seed: Seed,
+    pub(crate) keys: Keys,
+    pub(crate) kept: Vec<Part>,
+    pub(crate) shed: Vec<Part>,
+    aggregator: Aggregator<5>,
+    updates: Vec<Update<5>>,
+    evicted: Vec<Evicted<5>>,
+    interval: Sketches,
+    pub(crate) all: Sketches,
+    /// The top lists of the interval before.
+    before: Option<[Option<TopCounts<5>>; TOPS.len()]>,
+    truth: Option<Truth>,
+    last_ns: Option<u64>,
+    /// Packets since one was noted for quantiles.
+    stride: u64,
+    /// The largest packet, as far as known.
+    pub(crate) largest: u64,
+}
+
+impl Summary {
+    /// Creates an empty measurement. Those of equal seeds and settings can be merged.
+    #[must_use]
+    pub fn new(settings: &Settings, seed: Seed) -> Summary {
+        let (kept, shed) = settings.fit();
+        let gate = Gate::new(GATE);
+        let aggregator = Aggregator::with_bytes(AGGREGATOR_BYTES, Policy::SecondChance, gate, &seed);
+        Summary {
+            settings: settings.clone(),
+            seed,
+            keys: Keys::new(settings, &seed),
+            aggregator: aggregator.expect("a fitting constant"),
+            updates: Vec::with_capacity(BATCH),
+            evicted: Vec::with_capacity(HANDED + BATCH),
+            interval: Sketches::new(settings, &kept, &seed),
+            all: Sketches::new(settings, &kept, &seed),
+            kept,
+            shed,
+            before: None,
+            truth: Truth::new(settings.exact_memory),
+            last_ns: None,
+            stride: 0,
+            largest: 0,
+        }
+    }
+
+    /// What is measured.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Counts packets of a flow.
+    #[inline]
+    pub fn add(&mut self, record: &FlowRecord) {
+        let FlowRecord { key, packets, bytes, first_ns, last_ns } = *record;
+        let totals = &mut self.interval.totals;
+        totals.flowed[0] += packets;
+        totals.flowed[1] += bytes;
+        self.saw(packets, bytes, first_ns, last_ns);
+        self.updates.push(Update { key: self.keys.tuple(&key), packets, bytes });
+        if self.updates.len() == BATCH {
+            self.aggregate();
+        }
+    }
+
+    /// Counts packets that belong to no flow, and why.
+    pub fn add_unflowed(
+        &mut self,
+        reason: impl Into<Cow<'static, str>>,
+        packets: u64,
+        bytes: u64,
+        at_ns: u64,
+    ) {
+        self.interval.totals.add_unflowed(reason.into(), packets, bytes);
+        self.saw(packets, bytes, at_ns, at_ns);
+    }
+
+    /// Notes sizes and times.
+    #[inline]
+    fn saw(&mut self, packets: u64, bytes: u64, first_ns: u64, last_ns: u64) {
+        let totals = &mut self.interval.totals;
+        totals.span_ns[0] = totals.span_ns[0].min(first_ns);
+        totals.span_ns[1] = totals.span_ns[1].max(last_ns);
+        let largest = if packets == 1 { bytes } else { self.settings.packet_bytes_max };
+        self.largest = self.largest.max(largest);
+        let gap_ns = self.last_ns.and_then(|before| first_ns.checked_sub(before));
+        if self.last_ns.is_some() && gap_ns.is_none() {
+            totals.backwards += 1;
+        }
+        self.last_ns = self.last_ns.max(Some(last_ns));
+        self.stride += packets;
+        if self.stride >= self.settings.quantile_stride {
+            self.note(packets, bytes, gap_ns, last_ns - first_ns.min(last_ns));
+        }
+    }
+
+    /// Notes a packet for quantiles as often as the stride has passed. Of several packets only the mean is
+    /// known.
+    fn note(&mut self, packets: u64, bytes: u64, gap_ns: Option<u64>, lasted_ns: u64) {
+        let times = self.stride / self.settings.quantile_stride.max(1);
+        self.stride %= self.settings.quantile_stride.max(1);
+        let size = bytes as f64 / packets as f64;
+        let gap = if packets > 1 {
+            Some(lasted_ns as f64 / (packets - 1) as f64)
+        } else {
+            gap_ns.map(|gap| gap as f64)
+        };
+        for _ in 0..times {
+            if let Some(quantiles) = &mut self.interval.packet_bytes {
+                quantiles.update(size);
+            }
+            if let (Some(quantiles), Some(gap)) = (&mut self.interval.inter_arrival, gap) {
+                quantiles.update(gap);
+            }
+        }
+    }
+
+    /// Hands the collected updates to the aggregator, and its evictions to the sketches.
+    #[inline(never)]
+    fn aggregate(&mut self) {
+        if let Some(truth) = &mut self.truth {
+            self.updates.iter().for_each(|update| truth.add(update));
+        }
+        self.aggregator.add(&self.updates, &mut self.evicted);
+        self.updates.clear();
+        if self.evicted.len() >= HANDED {
+            self.interval.add(&self.evicted, &self.keys);
+            self.evicted.clear();
+        }
+    }
+
+    /// Hands everything to the sketches.
+    fn flush(&mut self) {
+        self.aggregate();
+        let (interval, keys) = (&mut self.interval, &self.keys);
+        interval.add(&self.evicted, keys);
+        self.evicted.clear();
+        while !self.aggregator.sweep(HANDED / 16, &mut self.evicted) {
+            interval.add(&self.evicted, keys);
+            self.evicted.clear();
+        }
+        interval.add(&self.evicted, keys);
+        self.evicted.clear();
+    }
+
+    /// Ends the current interval: returns its report, and begins the next.
+    pub fn close(&mut self, start_ns: u64, end_ns: u64) -> Interval {
+        self.flush();
+        let mut report = self.reporting(&self.interval).report(start_ns, end_ns);
+        if let Some(before) = &self.before {
+            report.changes = self.reporting(&self.interval).changes(before);
+        }
+        self.all.merge(&self.interval).expect("both were made alike");
+        let before = self.before.get_or_insert_with(|| std::array::from_fn(|_| None));
+        for (place, before) in before.iter_mut().enumerate().take(crate::keys::DESTINATIONS + 1) {
+            std::mem::swap(before, &mut self.interval.tops[place]);
+            if self.interval.tops[place].is_none() {
+                self.interval.tops[place] =
+                    self.all.tops[place].as_ref().map(|top| TopCounts::new(top.capacity()));
+            }
+        }
+        self.interval.clear();
+        if let Some(truth) = &mut self.truth {
+            truth.close();
+        }
+        report
+    }
+
+    /// Reports on everything since the measurement began, the current interval included.
+    pub fn report(&mut self) -> Report {
+        self.flush();
+        let mut all = self.all.clone();
+        all.merge(&self.interval).expect("both were made alike");
+        let [start_ns, end_ns] = all.totals.span_ns;
+        let mut reporting = self.reporting(&all);
+        reporting.is_all = true;
+        reporting.report(start_ns.min(end_ns), end_ns)
+    }
+
+    fn reporting<'a>(&'a self, sketches: &'a Sketches) -> Reporting<'a> {
+        Reporting { summary: self, sketches, truth: self.truth.as_ref(), is_all: false }
+    }
+
+    /// Gives up the next part in the order of [`Part::SHED_ORDER`], for a source that measuring cannot keep
+    /// up with. Returns it; `None` when nothing is left to give up.
+    pub fn shed_next(&mut self) -> Option<Part> {
+        let part = (!self.kept.is_empty()).then(|| self.kept.remove(0))?;
+        self.shed_part(part);
+        Some(part)
+    }
+
+    fn shed_part(&mut self, part: Part) {
+        self.kept.retain(|one| *one != part);
+        if !self.shed.contains(&part) {
+            self.shed.push(part);
+        }
+        self.interval.shed(part);
+        self.all.shed(part);
+    }
+
+    /// Adds what another measurement has counted, of an equal seed and equal keys. Parts that either lacks
+    /// are shed. The other's intervals are not kept apart.
+    ///
+    /// # Errors
+    /// Seeds or sizes differ.
+    pub fn merge(&mut self, mut other: Summary) -> Result<(), MergeError> {
+        let (one, two) = (&self.settings, &other.settings);
+        let are_alike = self.seed == other.seed
+            && (one.flow, one.prefixes, one.tunnels_apart, one.keys)
+                == (two.flow, two.prefixes, two.tunnels_apart, two.keys);
+        if !are_alike {
+            return Err(MergeError);
+        }
+        other.flush();
+        self.flush();
+        for part in Part::SHED_ORDER {
+            if self.kept.contains(&part) && !other.kept.contains(&part) {
+                self.shed_part(part);
+            }
+        }
+        self.all.merge(&other.all)?;
+        self.all.merge(&other.interval)?;
+        self.largest = self.largest.max(other.largest);
+        if let Some(truth) = &mut self.truth {
+            truth.end("exact counts are not kept in sketch files".to_string());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! A measurement against the truth, on streams of many shapes.
+
+use crate::{FlowRecord, KeyKind, Part, Report, Seed, Settings, Summary};
+use packet::FlowKey;
+use proptest::prelude::*;
+use sketch::traffic::{Random, Zipf};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const SEED: Seed = Seed::new([11, 12]);
+
+/// A flow by its number: some of IPv6, some inside tunnels.
+pub(crate) fn flow(number: u64) -> FlowKey {
+    let low = number as u32;
+    let end = |bits: u32| match number % 5 {
+        0 => IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8_u128 << 96 | u128::from(bits))),
+        _ => IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 | bits & 0xff_ffff)),
+    };
+    let id = number.is_multiple_of(7).then_some(low % 3);
+    FlowKey::new(end(low % 100), end(low / 3), 6 + 11 * (low % 2) as u8, (1024 + low as u16 % 500, 443), id)
+}
+
+/// A stream of single packets and sums.
+pub(crate) fn records(flows: u64, skew: f64, packets: usize, seed: u64) -> Vec<FlowRecord> {
+    let (mut random, mut now) = (Random::new(seed), 1_000_000_000);
+    let one = |number: u64| {
+        now += random.below(2000);
+        let packets = if random.below(4) == 0 { 1 + random.below(50) } else { 1 };
+        let size = 60 + random.below(1441);
+        FlowRecord {
+            key: flow(number),
+            packets,
+            bytes: packets * size,
+            first_ns: now,
+            last_ns: now + packets - 1,
+        }
+    };
+    Zipf::new(flows, skew, seed).take(packets).map(one).collect()
+}
+
+fn small() -> Settings {
+    Settings { keys: 256, exact_memory: 1 << 30, packet_bytes_max: 1514, ..Settings::default() }
+}
+
+/// Everything with a certain bound is within it. Returns how many other estimates miss, and of how many.
+fn check(report: &Report) -> (u64, u64) {
+    let lists = [
+        &report.top_flows,
+        &report.top_sources,
+        &report.top_destinations,
+        &report.top_source_ports,
+        &report.top_destination_ports,
+    ];
+    for list in lists.into_iter().flatten() {
+        for row in &list.rows {
+            let (packets, bytes) = (row.exact_packets.unwrap(), row.exact_bytes.unwrap());
+            assert!(row.packets - row.bound <= packets && packets <= row.packets, "{row:?}");
+            assert!(row.bytes <= bytes && bytes <= row.bytes + row.bytes_bound, "{row:?}");
+        }
+    }
+    assert!(report.changes.iter().all(|row| !row.change.misses()), "{:?}", report.changes);
+    let entropies = lists.into_iter().flatten().filter_map(|list| list.entropy.as_ref());
+    let spreads = report.spreaders.iter().flatten().map(|row| &row.destinations);
+    let numbers = [&report.flows, &report.sources, &report.destinations];
+    let all: Vec<_> = numbers.into_iter().chain(entropies).chain(spreads).collect();
+    (all.iter().filter(|one| one.misses()).count() as u64, all.len() as u64)
+}
+
+#[test]
+fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
+    let (mut missed, mut told) = (0, 0);
+    for (seed, flows, skew) in
+        [(1, 200, 0.0), (2, 5000, 0.8), (3, 20_000, 1.1), (4, 20_000, 1.5), (5, 3, 1.0)]
+    {
+        let mut summary = Summary::new(&small(), SEED);
+        let records = records(flows, skew, 30_000, seed);
+        let mut sum = (0, 0);
+        for part in records.chunks(9000) {
+            part.iter().for_each(|record| summary.add(record));
+            summary.add_unflowed("not_ip", 3, 180, part[0].first_ns);
+            let interval = summary.close(part[0].first_ns, part[part.len() - 1].last_ns);
+            assert!(interval.exact_ended.is_none() && interval.shed.is_empty());
+            let (missing, all) = check(&interval);
+            (missed, told) = (missed + missing, told + all);
+            sum = (sum.0 + interval.packets, sum.1 + interval.bytes);
+        }
+        let report = summary.report();
+        assert_eq!((report.packets, report.bytes), sum);
+        let truth = records.iter().map(|record| record.packets).sum::<u64>() + 12;
+        assert_eq!(report.packets, truth);
+        assert_eq!((report.unflowed[0].packets, report.unflowed[0].bytes), (12, 720));
+        let (missing, all) = check(&report);
+        (missed, told) = (missed + missing, told + all);
+        let quantiles = report.packet_bytes.unwrap();
+        assert!(quantiles[0].value.estimate >= 60.0 && quantiles[6].value.estimate <= 1500.0);
+    }
+    // Bounds of 99.7 and of 95 percent.
+    assert!(told > 150 && missed * 50 < told, "{missed} of {told}");
+}
+
+#[test]
+fn what_does_not_fit_is_shed_in_order_and_said() {
+    let all = Settings::default();
+    assert_eq!(all.fit().1, []);
+    for count in 0..=Part::SHED_ORDER.len() {
+        let memory = all.bytes_of(&Part::SHED_ORDER[count..]);
+        let settings = Settings { memory, ..Settings::default() };
+        let mut summary = Summary::new(&settings, SEED);
+        records(100, 1.0, 500, 1).iter().for_each(|record| summary.add(record));
+        let report = summary.report();
+        assert_eq!(report.shed, Part::SHED_ORDER[..count]);
+        assert_eq!(report.spreaders.is_none(), count >= 1);
+        assert_eq!(report.top_flows.is_none(), count == Part::SHED_ORDER.len());
+        assert!(report.packets >= 500 && report.memory == memory);
+    }
+    let mut summary = Summary::new(&all, SEED);
+    assert_eq!(summary.shed_next(), Some(Part::Spreaders));
+    records(100, 1.0, 500, 1).iter().for_each(|record| summary.add(record));
+    assert_eq!((summary.close(0, 1).shed, summary.report().spreaders), (vec![Part::Spreaders], None));
+    while summary.shed_next().is_some() {}
+    assert_eq!(summary.report().shed.len(), Part::SHED_ORDER.len());
+}
+
+#[test]
+fn exact_counting_ends_when_its_memory_does() {
+    let settings = Settings { exact_memory: 384 * 1000, ..Settings::default() };
+    let mut summary = Summary::new(&settings, SEED);
+    (0..1000).for_each(|number| summary.add(&FlowRecord { key: flow(number), ..records(1, 0.0, 1, 1)[0] }));
+    assert_eq!(summary.report().flows.exact, Some(1000.0));
+    summary.add(&FlowRecord { key: flow(5000), ..records(1, 0.0, 1, 1)[0] });
+    let report = summary.report();
+    assert!(report.flows.exact.is_none() && report.top[0].exact_packets.is_none());
+    assert!(report.exact_ended.unwrap().contains("after 1000 flows"));
+}
+
+#[test]
+fn flows_are_what_settings_say() {
+    let of = |settings: Settings| {
+        let mut summary = Summary::new(&settings, SEED);
+        for (src, port, id) in [("10.0.0.1", 1, None), ("10.0.0.2", 2, None), ("10.0.0.2", 2, Some(5))] {
+            let key = FlowKey::new(src.parse().unwrap(), "10.9.9.9".parse().unwrap(), 6, (port, 80), id);
+            summary.add(&FlowRecord { key, packets: 1, bytes: 60, first_ns: 0, last_ns: 0 });
+        }
+        let report = summary.report();
+        report.top.iter().map(|row| (row.key.clone(), row.packets)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(Settings::default()).len(), 3);
+    let across = of(Settings { tunnels_apart: false, ..Settings::default() });
+    assert_eq!(across[0], ("tcp 10.0.0.2:2 > 10.9.9.9:80".to_string(), 2));
+    let pairs =
+        of(Settings { flow: KeyKind::Pair, prefixes: (24, 64), tunnels_apart: false, ..Settings::default() });
+    assert_eq!(pairs, [("10.0.0.0/24 > 10.9.9.0/24".to_string(), 3)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+
+    /// The parts that are linear are equal, bit by bit; top lists stay within their bounds.
+    #[test]
+    fn merging_equals_one_stream(flows in 1_u64..3000, cut in 0_usize..3000, seed in 0_u64..1000) {
+        let records = records(flows, 1.0, 3000, seed);
+        let settings = Settings { exact_memory: 0, ..small() };
+        let mut whole = Summary::new(&settings, SEED);
+        let mut parts = [Summary::new(&settings, SEED), Summary::new(&settings, SEED)];
+        for (at, record) in records.iter().enumerate() {
+            whole.add(record);
+            parts[usize::from(at >= cut)].add(record);
+        }
+        whole.close(0, 1);
+        let [mut one, mut other] = parts;
+        one.close(0, 1);
+        other.close(0, 1);
+        one.merge(other).unwrap();
+        prop_assert_eq!(&one.all.sizes, &whole.all.sizes);
+        prop_assert_eq!(&one.all.spread, &whole.all.spread);
+        prop_assert_eq!(one.all.totals.flowed, whole.all.totals.flowed);
+        prop_assert_eq!(one.all.totals.span_ns, whole.all.totals.span_ns);
+        for (one, whole) in one.all.tops.iter().flatten().zip(whole.all.tops.iter().flatten()) {
+            prop_assert_eq!(one.total(), whole.total());
+            for row in whole.iter() {
+                let merged = one.get(&sketch::KeyHash::new(&SEED).item(row.key)).packets();
+                let truth = row.packets();
+                prop_assert!(merged.low <= truth.high && truth.low <= merged.high);
+            }
+        }
+    }
+}
+
+#[test]
+fn measurements_of_other_seeds_or_settings_are_not_merged() {
+    let mut summary = Summary::new(&small(), SEED);
+    assert!(summary.merge(Summary::new(&small(), Seed::new([1, 1]))).is_err());
+    assert!(summary.merge(Summary::new(&Settings { keys: 512, ..small() }, SEED)).is_err());
+    assert!(summary.merge(Summary::new(&Settings { prefixes: (24, 64), ..small() }, SEED)).is_err());
+    assert!(summary.merge(Summary::new(&Settings { top: 3, ..small() }, SEED)).is_ok());
+}

@@ -1,0 +1,85 @@
+//! The truth beside the estimates: every flow with its counts, as long as memory allows.
+//!
+//! One map of flows answers everything: addresses, ports, pairs, sizes are derived from it when a report is
+//! made. When a map would outgrow its memory, exact counting ends for good: half of a truth is none.
+
+use crate::keys::{FLOWS, Keys};
+use sketch::Exact;
+use std::collections::HashMap;
+
+/// Bytes for each flow: key, counts, and the room that a map keeps free, in each of up to three maps.
+const FLOW_BYTES: usize = 3 * 128;
+
+/// The flows of the current interval, of the one before, and of all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Truth {
+    pub(crate) interval: Exact<5>,
+    pub(crate) before: Exact<5>,
+    pub(crate) all: Exact<5>,
+    flows_max: usize,
+    memory: usize,
+    /// Why counting ended.
+    pub(crate) ended: Option<String>,
+}
+
+impl Truth {
+    /// A truth that may have so many bytes; `None` if that is none.
+    pub(crate) fn new(memory: usize) -> Option<Truth> {
+        let flows_max = memory / FLOW_BYTES;
+        (memory > 0).then(|| Truth { flows_max, memory, ..Truth::default() })
+    }
+
+    /// Counts packets of a 5-tuple.
+    pub(crate) fn add(&mut self, update: &sketch::Update<5>) {
+        if self.ended.is_some() {
+            return;
+        }
+        self.interval.add(update);
+        self.all.add(update);
+        if self.all.len() > self.flows_max {
+            self.end(format!(
+                "exact counting ended after {} flows, which is what {} MiB hold: allow more memory",
+                self.flows_max,
+                self.memory >> 20
+            ));
+        }
+    }
+
+    /// Ends counting, and frees its memory.
+    pub(crate) fn end(&mut self, why: String) {
+        *self = Truth { ended: Some(why), ..Truth::default() };
+    }
+
+    /// An interval has ended.
+    pub(crate) fn close(&mut self) {
+        self.before = std::mem::take(&mut self.interval);
+    }
+}
+
+/// Exact counts of keys of one kind, by place: from those of 5-tuples.
+pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> {
+    let mut exact = Exact::default();
+    for (tuple, count) in tuples.iter() {
+        let key = keys.of(place, tuple);
+        exact.add(&sketch::Update { key, packets: count.packets, bytes: count.bytes });
+    }
+    exact
+}
+
+/// How many flows have how many packets, in the order of packets.
+pub(crate) fn sizes(tuples: &Exact<5>, keys: &Keys) -> Vec<(u64, f64)> {
+    by_kind(tuples, keys, FLOWS).distribution()
+}
+
+/// How many destinations each source has.
+pub(crate) fn spreads(tuples: &Exact<5>, keys: &Keys) -> HashMap<[u64; 5], u64> {
+    let mut pairs: Vec<[[u64; 5]; 2]> =
+        tuples.iter().map(|(tuple, _)| [keys.of(crate::keys::SOURCES, tuple), keys.pair(tuple)]).collect();
+    pairs.sort_unstable();
+    pairs.dedup();
+    let mut spreads = HashMap::new();
+    for [source, _] in pairs {
+        *spreads.entry(source).or_default() += 1;
+    }
+    spreads
+}

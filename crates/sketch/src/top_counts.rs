@@ -1,0 +1,314 @@
+//! The heaviest keys with their packets and bytes: Space-Saving ([`crate::SpaceSaving`]) by packets, whose
+//! keys also count bytes.
+//!
+//! A key that takes the place of the lightest inherits its packets as an error; its bytes begin at 0. What it
+//! had counted before it came back is not more than the error in packets, so the bytes are bounded as well,
+//! by the largest packet of the stream. As long as no key had to make room, everything is exact.
+
+use crate::estimate::{Estimate, MergeError};
+use crate::exact::Count;
+use crate::hash::{Item, KeyHash};
+use crate::ranked::Ranked;
+
+/// What a key has counted, and what it may have counted besides while it was not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row<const W: usize> {
+    /// The key.
+    pub key: [u64; W],
+    /// Packets, never too few.
+    pub packets: u64,
+    /// How many of them may be another key's.
+    pub error: u64,
+    /// Bytes that were counted, never too many.
+    pub bytes: u64,
+}
+
+impl<const W: usize> Row<W> {
+    /// Packets: certain bounds, and the upper one as the value, as Space-Saving has it.
+    #[must_use]
+    pub fn packets(&self) -> Estimate {
+        let (low, high) = ((self.packets - self.error) as f64, self.packets as f64);
+        Estimate { value: high, low, high, confidence: 1.0 }
+    }
+
+    /// Bytes, if no packet has more than `largest`: certain bounds, and the lower one as the value.
+    #[must_use]
+    pub fn bytes(&self, largest: u64) -> Estimate {
+        let low = self.bytes as f64;
+        let high = low + self.error as f64 * largest as f64;
+        Estimate { value: low, low, high, confidence: 1.0 }
+    }
+}
+
+/// Up to k keys with packets, bytes and errors.
+#[derive(Clone, Debug)]
+pub struct TopCounts<const W: usize> {
+    ranked: Ranked<W>,
+    /// Error and bytes of each slot.
+    besides: Vec<[u64; 2]>,
+    capacity: usize,
+    total: Count,
+    /// The most packets that a key which is not there may have, beside the lightest key's.
+    missing: u64,
+}
+
+impl<const W: usize> TopCounts<W> {
+    /// Creates an empty summary of so many keys (1 to 2^28).
+    #[must_use]
+    pub fn new(keys: usize) -> TopCounts<W> {
+        let capacity = keys.clamp(1, 1 << 28);
+        let besides = Vec::with_capacity(capacity);
+        TopCounts { ranked: Ranked::new(capacity), besides, capacity, total: Count::default(), missing: 0 }
+    }
+
+    /// Bytes of memory for so many keys.
+    #[must_use]
+    pub const fn bytes_for(keys: usize) -> usize {
+        Ranked::<W>::bytes_for(keys) + keys * size_of::<[u64; 2]>()
+    }
+
+    /// The number of keys that there is room for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// The number of keys.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.besides.len()
+    }
+
+    /// Returns true if nothing was counted.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.besides.is_empty()
+    }
+
+    /// What all keys have counted.
+    #[must_use]
+    pub fn total(&self) -> Count {
+        self.total
+    }
+
+    /// The most packets that a key which is not there can have; 0 while all are there.
+    #[must_use]
+    pub fn missing(&self) -> u64 {
+        self.missing.max(self.ranked.least())
+    }
+
+    /// Fetches what [`TopCounts::update`] reads first.
+    #[inline(always)]
+    pub fn prefetch(&self, item: &Item<W>) {
+        self.ranked.prefetch(item.hash);
+    }
+
+    /// Counts a key.
+    #[inline]
+    pub fn update(&mut self, item: &Item<W>, packets: u64, bytes: u64) {
+        self.total.packets += packets;
+        self.total.bytes += bytes;
+        self.add(item, packets, 0, bytes);
+    }
+
+    fn add(&mut self, item: &Item<W>, packets: u64, error: u64, bytes: u64) {
+        if let Some(slot) = self.ranked.find(item) {
+            self.ranked.set(slot, self.ranked.count(slot) + packets);
+            let [errors, counted] = &mut self.besides[slot as usize];
+            *errors += error;
+            *counted += bytes;
+        } else if self.ranked.is_full() {
+            let before = self.missing();
+            let slot = self.ranked.replace_least(*item, before + packets);
+            self.besides[slot as usize] = [before + error, bytes];
+        } else {
+            self.ranked.insert(*item, self.missing + packets);
+            self.besides.push([self.missing + error, bytes]);
+        }
+    }
+
+    /// What a key has counted. One that is not there may have up to [`TopCounts::missing`] packets.
+    #[must_use]
+    pub fn get(&self, item: &Item<W>) -> Row<W> {
+        match self.ranked.find(item) {
+            Some(slot) => self.row(item.key, self.ranked.count(slot), slot),
+            None => Row { key: item.key, packets: self.missing(), error: self.missing(), bytes: 0 },
+        }
+    }
+
+    fn row(&self, key: [u64; W], packets: u64, slot: u32) -> Row<W> {
+        let [error, bytes] = self.besides[slot as usize];
+        Row { key, packets, error, bytes }
+    }
+
+    /// All keys, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = Row<W>> + '_ {
+        self.ranked.iter().map(|(item, packets, slot)| self.row(item.key, packets, slot))
+    }
+
+    /// The `keys` heaviest keys by packets that are certain, then by packets, then in the order of keys.
+    #[must_use]
+    pub fn top(&self, keys: usize) -> Vec<Row<W>> {
+        let mut rows: Vec<Row<W>> = self.iter().collect();
+        let rank = |row: &Row<W>| (std::cmp::Reverse([row.packets - row.error, row.packets]), row.key);
+        if keys < rows.len() {
+            rows.select_nth_unstable_by_key(keys, rank);
+            rows.truncate(keys);
+        }
+        rows.sort_unstable_by_key(rank);
+        rows
+    }
+
+    /// Adds another summary (Agarwal, Cormode, Huang, Phillips, Wei, Yi: Mergeable summaries, PODS 2012). A
+    /// key that one of both lacks may have had as much there as is missing there.
+    ///
+    /// # Errors
+    /// The numbers of keys differ.
+    pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
+        MergeError::unless(self.capacity == other.capacity)?;
+        let total = Count {
+            packets: self.total.packets + other.total.packets,
+            bytes: self.total.bytes + other.total.bytes,
+        };
+        if other.missing() == 0 {
+            // All its keys are there, so they are updates like any others.
+            for (item, packets, slot) in other.ranked.iter() {
+                self.add(item, packets, 0, other.besides[slot as usize][1]);
+            }
+        } else {
+            self.merge_full(other);
+        }
+        self.total = total;
+        Ok(())
+    }
+
+    fn merge_full(&mut self, other: &Self) {
+        let (missing, other_missing) = (self.missing(), other.missing());
+        let mut all: Vec<(Item<W>, Row<W>)> = Vec::with_capacity(self.len() + other.len());
+        for (item, packets, slot) in self.ranked.iter() {
+            let (mut row, there) = (self.row(item.key, packets, slot), other.get(item));
+            row.packets += there.packets;
+            row.error += there.error;
+            row.bytes += there.bytes;
+            all.push((*item, row));
+        }
+        for (item, packets, slot) in other.ranked.iter().filter(|(item, ..)| self.ranked.find(item).is_none())
+        {
+            let mut row = other.row(item.key, packets, slot);
+            row.packets += missing;
+            row.error += missing;
+            all.push((*item, row));
+        }
+        all.sort_unstable_by(|one, other| {
+            other.1.packets.cmp(&one.1.packets).then(one.1.key.cmp(&other.1.key))
+        });
+        self.clear();
+        self.missing = missing + other_missing;
+        for (item, row) in all.into_iter().take(self.capacity) {
+            self.ranked.insert(item, row.packets);
+            self.besides.push([row.error, row.bytes]);
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.ranked.clear();
+        self.besides.clear();
+        self.total = Count::default();
+        self.missing = 0;
+    }
+
+    /// A summary with these rows, as [`TopCounts::iter`] gave them: read from a file. `None` if there are
+    /// too many, or a key is there twice, or a row's error exceeds its packets.
+    #[must_use]
+    pub fn of_rows(
+        keys: usize,
+        rows: &[Row<W>],
+        total: Count,
+        missing: u64,
+        hash: &KeyHash,
+    ) -> Option<TopCounts<W>> {
+        let mut top = TopCounts::new(keys);
+        top.total = total;
+        top.missing = missing;
+        for row in rows {
+            let item = hash.item(row.key);
+            if top.ranked.is_full() || top.ranked.find(&item).is_some() || row.error > row.packets {
+                return None;
+            }
+            top.ranked.insert(item, row.packets);
+            top.besides.push([row.error, row.bytes]);
+        }
+        Some(top)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Exact, Seed, Update};
+    use proptest::prelude::*;
+
+    const LARGEST: u64 = 1500;
+
+    fn count(keys: usize, updates: &[(u64, u64, u64)]) -> TopCounts<1> {
+        let hash = KeyHash::new(&Seed::new([1, 2]));
+        let mut top = TopCounts::new(keys);
+        for (key, packets, size) in updates {
+            top.update(&hash.item([*key]), *packets, packets * size);
+        }
+        top
+    }
+
+    fn check(top: &TopCounts<1>, truth: &Exact<1>) -> Result<(), TestCaseError> {
+        let hash = KeyHash::new(&Seed::new([1, 2]));
+        prop_assert_eq!(top.total(), truth.total());
+        for (key, count) in truth.iter() {
+            let row = top.get(&hash.item(*key));
+            prop_assert!(row.packets().holds(count.packets as f64), "{:?} {:?}", row, count);
+            prop_assert!(row.bytes(LARGEST).holds(count.bytes as f64), "{:?} {:?}", row, count);
+        }
+        if truth.len() <= top.capacity() {
+            prop_assert!(top.iter().all(|row| truth.get(&row.key).packets == row.packets));
+        }
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_hold_and_few_keys_are_exact(
+            keys in 1_usize..20,
+            parts in prop::collection::vec(
+                prop::collection::vec((0_u64..40, 1_u64..50, 60_u64..LARGEST), 0..200), 1..4),
+        ) {
+            let mut truth = Exact::<1>::default();
+            let mut whole = TopCounts::new(keys);
+            for part in &parts {
+                for (key, packets, size) in part {
+                    truth.add(&Update { key: [*key], packets: *packets, bytes: packets * size });
+                }
+                let part = count(keys, part);
+                whole.merge(&part).unwrap();
+            }
+            check(&whole, &truth)?;
+            let single = count(keys, &parts.concat());
+            check(&single, &truth)?;
+            let rows: Vec<Row<1>> = whole.iter().collect();
+            let hash = KeyHash::new(&Seed::new([1, 2]));
+            let read = TopCounts::of_rows(keys, &rows, whole.total(), whole.missing(), &hash).unwrap();
+            check(&read, &truth)?;
+            prop_assert_eq!(read.top(5), whole.top(5));
+        }
+    }
+
+    #[test]
+    fn rows_that_no_summary_has_are_refused() {
+        let hash = KeyHash::new(&Seed::new([1, 2]));
+        let row = |key: u64, packets, error| Row { key: [key], packets, error, bytes: 0 };
+        let read = |rows: &[Row<1>]| TopCounts::of_rows(2, rows, Count::default(), 0, &hash);
+        assert!(read(&[row(1, 5, 5), row(2, 1, 0)]).is_some());
+        assert!(read(&[row(1, 5, 6)]).is_none());
+        assert!(read(&[row(1, 5, 0), row(1, 5, 0)]).is_none());
+        assert!(read(&[row(1, 5, 0), row(2, 5, 0), row(3, 5, 0)]).is_none());
+    }
+}
