@@ -316,7 +316,8 @@ __attribute__((noinline)) int is_taken(const struct settings *settings, const st
 	return 0;
 }
 
-SEC("xdp")
+/* Frames may be in several buffers (since Linux 5.18): the headers are in the first, the rest is not read. */
+SEC("xdp.frags")
 int xdp_take(struct xdp_md *context)
 {
 	struct cursor cursor = { .context = context };

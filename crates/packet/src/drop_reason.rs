@@ -66,9 +66,10 @@ drop_reasons! {
     PortRemoved = "port_removed", "A reload removed the port that held the frame, or for which it was.";
     NoKernelPath = "no_kernel_path", "`forward: kernel` on a port that cannot give a frame back.";
     PoolEmpty = "pool_empty", "No free frame to copy into.";
-    Oversize = "oversize", "The frame is longer than a buffer (1920 bytes as received), than the MTU of \
-        the port it leaves through, or than 2048 bytes on the way to an app or worker; or it has several \
-        segments.";
+    Oversize = "oversize", "The frame is longer than a buffer (1920 bytes as received, or as `mtu` says), \
+        than the MTU of the port it leaves through, or than 2048 bytes on the way to an app or worker. If it \
+        is longer than any MTU, the sender leaves segmentation to an interface: run `ethtool -K DEV tso off \
+        gso off gro off lro off` there (veth: at the peer).";
     HandOverFull = "hand_over_full", "The ring to the worker that owns the flow is full.";
     Stopped = "stopped", "The daemon stopped while it held the frame.";
 }

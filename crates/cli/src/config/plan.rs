@@ -32,9 +32,8 @@ const MTU_MAX: u64 = 9216;
 /// Ethernet header and two VLAN tags.
 const ETHERNET: usize = 14 + 2 * 4;
 
-/// Bytes that AF_XDP keeps free in front of a frame, and its largest chunk, a page.
+/// Bytes that AF_XDP keeps free in front of a frame.
 const XDP_HEADROOM: usize = 256;
-const XDP_CHUNK_MAX: usize = 4096;
 
 /// Most workers a configuration may ask for.
 const WORKERS_MAX: u64 = 256;
@@ -134,7 +133,6 @@ pub fn plan(document: &Node, macs: &Macs, report: &mut Report) -> Option<Plan> {
     builder.contents(report);
     builder.roots(report);
     builder.check(report);
-    builder.fits_chunk(report);
     (report.errors() == 0).then(|| Plan { program: builder.program.build(), ..builder.plan })
 }
 
@@ -307,19 +305,6 @@ impl<'a> Builder<'a> {
                 let message = format!("port `{}` cannot take what it and its apps name: {why}", port.name);
                 report.error(report.span_of(port.origin), message);
             }
-        }
-    }
-
-    /// Reports an MTU whose frames do not fit a chunk of AF_XDP.
-    fn fits_chunk(&self, report: &mut Report) {
-        if self.plan.has_xdp() && self.plan.chunk() > XDP_CHUNK_MAX {
-            let most = XDP_CHUNK_MAX - XDP_HEADROOM - ETHERNET;
-            let span = self.section.get("mtu").map_or(self.section.span, |node| node.span);
-            let message = format!(
-                "an `xdp` port takes frames of one page: an MTU of {most} at most. `dpdk` ports take \
-                    larger ones"
-            );
-            report.error(span, message);
         }
     }
 

@@ -188,6 +188,31 @@ fn an_interface_that_changes_is_followed() {
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
+/// Frames larger than a page arrive in pieces, are joined, and leave as they came; all are accounted for.
+#[test]
+fn frames_of_mtu_9000_come_back_among_small_ones() {
+    let Some(wire) = Wire::new("jumbo", 1) else { return };
+    wire.ip("link set w0 mtu 9000");
+    wire.far("ip link set f0 mtu 9000");
+    let mut daemon = daemon(&wire, &format!("mtu: 9000\n{}", BACK.replace("miss: drop", "miss: in_port")));
+    assert_eq!(daemon.port("p0")["mode"], "native copy");
+    let frames = |daemon: &Daemon| daemon.port("p0")["transmitted"].as_u64().unwrap();
+    let mut bytes = 0;
+    for (number, length) in [8972, 10, 8900, 4000, 1000, 8972].into_iter().enumerate() {
+        let one = format!("dd if=/dev/zero bs={length} count=1 status=none >/dev/udp/10.0.0.1/7777");
+        wire.far(&format!("bash -c '{one}'"));
+        daemon.wait_for("a frame", |daemon| frames(daemon) == number as u64 + 1);
+        bytes += length + 42;
+    }
+    let port = daemon.port("p0");
+    assert_eq!((&port["received"], &port["received_bytes"]), (&json!(6), &json!(bytes)));
+    assert_eq!(port["transmitted_bytes"], json!(bytes));
+    assert_eq!(port["extra"]["frames_joined"], json!(4), "{port}");
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["transmitted"], &ledger["dropped"]), (&json!(6), &json!({})));
+    assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
+}
+
 /// What a reload cannot change is refused with everything that needs a restart, and nothing is changed;
 /// faults and recordings can be changed.
 #[test]

@@ -43,6 +43,15 @@ pub enum XdpError {
         /// Number of the queue.
         queue: u32,
     },
+    /// The kernel or the driver does not pass frames in pieces.
+    #[error(
+        "the kernel does not pass frames larger than a page from `{interface}` (that needs Linux 6.6 or \
+         newer): write `mtu: 3818` or less"
+    )]
+    NoPieces {
+        /// Name of the interface.
+        interface: String,
+    },
     /// Another XDP program is attached.
     #[error(
         "`{0}` already has an XDP program: `bpftool net` and `bpftool link` show its owner; stop that first"

@@ -29,8 +29,8 @@ impl Bound {
         let rings = interface.rings();
         rings.check()?;
         let zero_copy = interface.zero_copy();
-        let binding =
-            Binding { interface: interface.name(), index: interface.index(), queue, rings, zero_copy };
+        let (name, index, in_pieces) = (interface.name(), interface.index(), area.is_big());
+        let binding = Binding { interface: name, index, queue, rings, zero_copy, in_pieces };
         let socket = Socket::open(&binding, area)?;
         let mode = interface.mode(socket.is_zero_copy());
         Ok(Bound { socket, mode, interface })

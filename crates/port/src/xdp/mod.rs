@@ -4,6 +4,7 @@
 //! - `port.rs`: one queue as a [`packet::Port`]: receive, transmit, flush.
 //! - `ring.rs`: the rings shared with the kernel. `umem.rs`: which frames the kernel owns. These two contain
 //!   the unsafe code.
+//! - `joining.rs`: frames larger than a page, which arrive in pieces.
 //! - `socket.rs`: the system calls.
 //! - `line.rs`: what the daemon and a worker share about a queue, when its interface goes and comes back.
 //! - `monitor.rs`: news of interfaces. `membership.rs`: which frames the NIC lets through.
@@ -17,6 +18,7 @@ mod error;
 #[allow(unsafe_code, reason = "the ethtool ioctl")]
 mod ethtool;
 mod interface;
+mod joining;
 mod line;
 mod links;
 #[allow(unsafe_code, reason = "a socket option that rustix does not have")]

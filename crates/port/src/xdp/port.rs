@@ -14,10 +14,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use packet::{Batch, Bits, DropReason, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
-use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use packet::{Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
+use rustix::net::xdp::XdpDesc;
 
 use super::interface::Attached;
+use super::joining::{Joined, Joining};
 use super::line::{Bound, Line, Order};
 use super::socket::Socket;
 use super::umem::{Area, Umem};
@@ -84,8 +85,7 @@ pub struct XdpPort {
     bound: Option<Box<Bound>>,
     line: Arc<Line>,
     umem: Umem,
-    /// Set while pieces of one large frame arrive, all of which are dropped.
-    in_pieces: bool,
+    joining: Joining,
     counted: PortStatistics,
     extra: Extra,
     /// The counts of sockets and programs that were given up.
@@ -131,7 +131,7 @@ impl XdpPort {
             bound: Some(Box::new(bound)),
             line: Arc::clone(&line),
             umem: Umem::new(pool),
-            in_pieces: false,
+            joining: Joining::new(),
             counted: PortStatistics::default(),
             extra: Extra::default(),
             former: Vec::new(),
@@ -173,7 +173,8 @@ impl XdpPort {
     /// # Panics
     /// Panics if a frame is missing.
     pub fn check(ports: &[&XdpPort], pool: &RegionPool, elsewhere: usize) {
-        let away: usize = ports.iter().map(|port| port.umem.away() as usize).sum();
+        let away = ports.iter().map(|port| port.umem.away() as usize + port.joining.chunks());
+        let away: usize = away.sum();
         let chunks = pool.chunks() as usize;
         assert_eq!(pool.available() + away + elsewhere, chunks, "free + away + worker == frames of the pool");
         for port in ports {
@@ -204,7 +205,6 @@ impl XdpPort {
         self.complete(pool);
         self.unbind(pool);
         self.counted.gone += std::mem::take(&mut self.counted.held);
-        self.in_pieces = false;
     }
 
     /// Drops what has arrived and was not received. Returns the number of frames.
@@ -227,7 +227,7 @@ impl XdpPort {
         let Some(bound) = self.bound.take() else {
             return Leave::Closed(std::mem::take(&mut self.counted.held));
         };
-        self.former_lost += lost(&bound.socket);
+        self.former_lost += lost(&bound.socket) + self.joining.abandon(pool);
         let closed = Arc::new(AtomicBool::new(false));
         self.leaving = Some(Leaving::Closing(closed.clone()));
         Leave::Give(Box::new(Discarded { bound: Some(bound), closed }))
@@ -238,6 +238,7 @@ impl XdpPort {
         self.former = self.program_statistics();
         let Some(mut bound) = self.bound.take() else { return };
         self.former_lost += lost(&bound.socket) + u64::from(bound.socket.receive.waiting());
+        self.former_lost += self.joining.abandon(pool);
         self.umem.close(Some(bound.socket), pool);
     }
 
@@ -277,7 +278,7 @@ impl XdpPort {
         let mut sent = 0;
         while let Some(address) = socket.completion.pop() {
             match self.umem.take_back(pool, address) {
-                Ok(()) => sent += 1,
+                Ok(is_whole) => sent += u64::from(is_whole),
                 Err(_) => self.extra.wrong_descriptors += 1,
             }
         }
@@ -286,33 +287,38 @@ impl XdpPort {
         self.counted.held -= sent;
     }
 
-    /// Turns a descriptor of the receive ring into a frame of the batch, unless it is a piece of a larger
-    /// frame.
+    /// Turns a descriptor of the receive ring into a frame of the batch, or into a piece of one.
     #[inline]
     fn receive_one(&mut self, pool: &mut RegionPool, batch: &mut Batch, descriptor: &XdpDesc) {
-        let more = descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD);
-        if more || self.in_pieces {
-            self.drop_piece(pool, descriptor, !more);
+        if self.joining.concerns(descriptor) {
+            self.receive_piece(pool, batch, descriptor);
             return;
         }
-        let Ok(frame) = self.umem.receive(pool, descriptor) else {
-            self.extra.wrong_descriptors += 1;
-            return;
-        };
+        match self.umem.receive(pool, descriptor) {
+            Ok(frame) => self.push(batch, frame),
+            Err(_) => self.extra.wrong_descriptors += 1,
+        }
+    }
+
+    #[inline]
+    fn push(&mut self, batch: &mut Batch, frame: Frame) {
         self.counted.received += 1;
         self.counted.received_bytes += frame.len() as u64;
         let pushed = batch.push(frame);
         debug_assert!(pushed.is_ok(), "the caller saw space");
     }
 
-    #[cold]
-    fn drop_piece(&mut self, pool: &mut RegionPool, descriptor: &XdpDesc, last: bool) {
-        self.in_pieces = !last;
-        self.counted.received += u64::from(last);
-        self.counted.oversize += u64::from(last);
-        self.counted.received_bytes += u64::from(descriptor.len);
-        if self.umem.take_back(pool, descriptor.addr).is_err() {
-            self.extra.wrong_descriptors += 1;
+    #[inline(never)]
+    fn receive_piece(&mut self, pool: &mut RegionPool, batch: &mut Batch, descriptor: &XdpDesc) {
+        match self.joining.add(&mut self.umem, pool, descriptor) {
+            Ok(Joined::Partly) => {}
+            Ok(Joined::Whole(frame)) => self.push(batch, frame),
+            Ok(Joined::TooLong(bytes)) => {
+                self.counted.received += 1;
+                self.counted.oversize += 1;
+                self.counted.received_bytes += bytes;
+            }
+            Err(_) => self.extra.wrong_descriptors += 1,
         }
     }
 }
@@ -386,10 +392,17 @@ impl Port for XdpPort {
                 self.extra.transmit_refused += 1;
                 continue;
             }
-            if socket.transmit.space(1) == 0 {
+            let pieces = self.umem.pieces(pool, batch.frame(slot));
+            if socket.transmit.space(pieces) < pieces {
                 break;
             }
-            socket.transmit.push(self.umem.surrender(pool, batch.take(slot)));
+            if pieces == 1 {
+                socket.transmit.push(self.umem.surrender(pool, batch.take(slot)));
+            } else {
+                for piece in self.umem.surrender_big(pool, batch.take(slot)).as_slice() {
+                    socket.transmit.push(*piece);
+                }
+            }
             accepted |= 1 << slot;
             self.counted.transmitted_bytes += length as u64;
         }
@@ -420,6 +433,8 @@ impl Port for XdpPort {
             ("kicks", self.extra.kicks),
             ("transmit_refused", self.extra.transmit_refused),
             ("wrong_descriptors", self.extra.wrong_descriptors),
+            ("frames_joined", self.joining.counts().frames),
+            ("bytes_joined", self.joining.counts().bytes),
         ]);
         all
     }

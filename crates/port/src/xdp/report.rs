@@ -12,8 +12,8 @@ use super::spread::{Spread, judge};
 /// Bytes of a chunk that are not for the packet: the kernel's headroom, an Ethernet header, two VLAN tags.
 const NOT_PACKET: u32 = 256 + 14 + 2 * 4;
 
-/// The largest chunk of AF_XDP: a page.
-const CHUNK_MAX: u32 = 4096;
+/// The largest `mtu` of a configuration.
+const MTU_MAX: u32 = 9216;
 
 /// An interface, as far as it matters to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,8 +138,8 @@ fn own_obstacles(link: &Link, ethtool: &Ethtool, chunk: u32) -> Vec<String> {
             "frames of MTU {} do not fit into a chunk and are dropped: `ip link set {name} mtu {most}` or \
                 less, or `mtu: {}` in the configuration ({} at most)",
             link.mtu,
-            link.mtu.min(CHUNK_MAX - NOT_PACKET),
-            CHUNK_MAX - NOT_PACKET
+            link.mtu.min(MTU_MAX),
+            MTU_MAX
         ));
     }
     if ethtool.large_receive_offload(name) {

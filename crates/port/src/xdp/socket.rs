@@ -33,6 +33,8 @@ pub(super) struct Binding<'a> {
     pub(super) rings: RingSizes,
     /// Whether zero-copy is required, refused, or used if available.
     pub(super) zero_copy: Option<bool>,
+    /// Whether frames in pieces are joined. Otherwise they are received only to be counted as dropped.
+    pub(super) in_pieces: bool,
 }
 
 /// The socket and our ends of its rings.
@@ -60,7 +62,7 @@ impl Socket {
         })?;
         let mut socket = Socket::with_rings(fd, &binding.rings)
             .map_err(|errno| binding.error("creating the rings", errno))?;
-        socket.bind_patiently(binding).map_err(|errno| binding.bind_error(errno))?;
+        binding.try_all(|flags| socket.bind_patiently(binding, flags))?;
         let options =
             sockopt::xdp_options(&socket.fd).map_err(|errno| binding.error("reading the mode", errno))?;
         socket.zero_copy = options.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY);
@@ -90,24 +92,16 @@ impl Socket {
 
     /// Binds, retrying a busy queue: the kernel frees the queue of a closed socket with a delay
     /// (`xp_release_deferred`).
-    fn bind_patiently(&self, binding: &Binding<'_>) -> io::Result<()> {
+    fn bind_patiently(&self, binding: &Binding<'_>, flags: SocketAddrXdpFlags) -> io::Result<()> {
+        let flags = flags | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
+        let address = SocketAddrXdp::new(flags, binding.index, binding.queue);
         for _ in 0..BIND_RETRIES {
-            match self.bind(binding) {
+            match bind(&self.fd, &address) {
                 Err(Errno::BUSY) => std::thread::sleep(BIND_PAUSE),
                 other => return other,
             }
         }
-        self.bind(binding)
-    }
-
-    fn bind(&self, binding: &Binding<'_>) -> io::Result<()> {
-        let mode = match binding.zero_copy {
-            Some(true) => SocketAddrXdpFlags::XDP_ZEROCOPY,
-            Some(false) => SocketAddrXdpFlags::XDP_COPY,
-            None => SocketAddrXdpFlags::empty(), // The kernel tries zero-copy, then copy.
-        };
-        let flags = mode | SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP;
-        bind(&self.fd, &SocketAddrXdp::new(flags, binding.index, binding.queue))
+        bind(&self.fd, &address)
     }
 
     /// Returns true if the driver reads and writes frames in place.
@@ -159,12 +153,105 @@ impl Binding<'_> {
         XdpError::System { doing, interface: self.interface.to_owned(), reason: std_io::Error::from(errno) }
     }
 
+    /// Binds with the best flags that the kernel and the driver support.
+    ///
+    /// XDP_USE_SG (Linux 6.6) is for frames in pieces. Where they are not joined, it serves only to count
+    /// them as dropped here, rather than have the kernel lose them: then a driver's zero-copy goes before,
+    /// and an older kernel does without.
+    fn try_all(&self, mut bind: impl FnMut(SocketAddrXdpFlags) -> io::Result<()>) -> Result<(), XdpError> {
+        const COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_COPY;
+        const ZERO_COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_ZEROCOPY;
+        const PIECES: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_USE_SG;
+        let all: &[SocketAddrXdpFlags] = match (self.in_pieces, self.zero_copy) {
+            (true, Some(true)) => &[ZERO_COPY.union(PIECES)],
+            (true, Some(false)) => &[COPY.union(PIECES)],
+            (true, None) => &[ZERO_COPY.union(PIECES), COPY.union(PIECES)],
+            (false, Some(true)) => &[ZERO_COPY],
+            (false, Some(false)) => &[COPY.union(PIECES), COPY],
+            (false, None) => &[ZERO_COPY, COPY.union(PIECES), COPY],
+        };
+        let mut refused = Errno::INVAL;
+        for flags in all {
+            match bind(*flags) {
+                Ok(()) => return Ok(()),
+                Err(errno) => refused = errno,
+            }
+            if refused == Errno::BUSY {
+                break;
+            }
+        }
+        Err(self.bind_error(refused))
+    }
+
     fn bind_error(&self, errno: Errno) -> XdpError {
         let (interface, queue) = (self.interface.to_owned(), self.queue);
         match errno {
             Errno::BUSY => XdpError::QueueInUse { interface, queue },
             Errno::OPNOTSUPP if self.zero_copy == Some(true) => XdpError::NoZeroCopy { interface, queue },
+            // The queue was checked before: only a flag can be unknown.
+            Errno::INVAL if self.in_pieces => XdpError::NoPieces { interface },
             _ => self.error("binding a socket to a queue", errno),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [Option<bool>; 3] = [None, Some(false), Some(true)];
+
+    fn binding(zero_copy: Option<bool>, in_pieces: bool) -> Binding<'static> {
+        Binding { interface: "eth0", index: 1, queue: 2, rings: RingSizes::default(), zero_copy, in_pieces }
+    }
+
+    /// Binds where the kernel has these flags only; returns those that it was bound with.
+    fn bound(binding: &Binding<'_>, known: SocketAddrXdpFlags) -> Result<SocketAddrXdpFlags, XdpError> {
+        let mut with = None;
+        binding.try_all(|flags| {
+            with = Some(flags);
+            if !known.contains(flags & SocketAddrXdpFlags::XDP_USE_SG) {
+                return Err(Errno::INVAL);
+            }
+            if known.contains(flags) { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+        })?;
+        Ok(with.unwrap())
+    }
+
+    #[test]
+    fn an_old_kernel_refuses_big_frames_by_name_and_usual_ones_not_at_all() {
+        let old = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_ZEROCOPY;
+        for zero_copy in KINDS {
+            let refused = bound(&binding(zero_copy, true), old).unwrap_err();
+            assert!(matches!(&refused, XdpError::NoPieces { interface } if interface == "eth0"));
+            assert!(refused.to_string().contains("`mtu: 3818`"), "{refused}");
+            let used = bound(&binding(zero_copy, false), old).unwrap();
+            assert_eq!(used.contains(SocketAddrXdpFlags::XDP_ZEROCOPY), zero_copy != Some(false));
+        }
+    }
+
+    #[test]
+    fn zero_copy_goes_before_counting_frames_in_pieces_and_copies_where_there_is_none() {
+        let all = SocketAddrXdpFlags::all();
+        let copies = SocketAddrXdpFlags::XDP_COPY | SocketAddrXdpFlags::XDP_USE_SG;
+        assert_eq!(bound(&binding(None, false), all).unwrap(), SocketAddrXdpFlags::XDP_ZEROCOPY);
+        for (zero_copy, in_pieces) in [(None, false), (None, true), (Some(false), false), (Some(false), true)]
+        {
+            assert_eq!(bound(&binding(zero_copy, in_pieces), copies).unwrap(), copies);
+        }
+        for in_pieces in [false, true] {
+            let refused = bound(&binding(Some(true), in_pieces), copies).unwrap_err();
+            assert!(matches!(refused, XdpError::NoZeroCopy { queue: 2, .. }), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_queue_in_use_is_not_tried_otherwise() {
+        let mut calls = 0;
+        let refused = binding(None, false).try_all(|_| {
+            calls += 1;
+            Err(Errno::BUSY)
+        });
+        assert!(matches!(refused, Err(XdpError::QueueInUse { queue: 2, .. })) && calls == 1);
     }
 }

@@ -5,9 +5,16 @@
 //! port, but it forces the first port's mode on all: a veth cannot join the UMEM of a zero-copy NIC. It also
 //! ties the lifetimes of the ports together.)
 //!
+//! The kernel's chunks are at most a page. Where the pool's are larger, for frames that are, the kernel gets
+//! the first page of each, into which a frame of a usual length is received as it is everywhere. A longer one
+//! arrives in pieces, of which the second and later ones are copied behind the first (`joining.rs`); it is
+//! sent from where it is, as one descriptor for each page that it touches. The pool has its chunk back with
+//! the last of them.
+//!
 //! Promise: every chunk that the kernel owns is marked here, and only a marked chunk is taken back. A wrong
 //! descriptor is therefore counted and ignored, and after the socket is closed every chunk returns, even
-//! those that the kernel kept outside all rings. Cost: one bit set and one cleared per frame.
+//! those that the kernel kept outside all rings. Cost: one bit set and one cleared per frame; with chunks
+//! larger than a page, also a byte for the further pieces.
 
 use packet::{Frame, PoolId, RegionPool};
 use rustix::fd::AsFd;
@@ -16,6 +23,15 @@ use rustix::net::sockopt::set_xdp_umem_reg;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions, XdpUmemReg, XdpUmemRegFlags};
 
 use super::socket::Socket;
+
+/// The kernel's largest chunk: a page.
+const PAGE: usize = 4096;
+
+/// The first piece of a frame that is sent has at least its Ethernet header, which the kernel takes off it.
+const FIRST_PIECE_MIN: usize = 14;
+
+/// Most pieces of a frame: those of the largest chunk of a pool, 32 KiB.
+const PIECES_MAX: usize = 8;
 
 /// The kernel named a chunk that it does not own, or bytes outside it.
 #[derive(Debug, PartialEq, Eq)]
@@ -35,12 +51,17 @@ impl Area {
         Area { address: base.as_ptr() as u64, length: length as u64, chunk: pool.chunk() as u32 }
     }
 
+    /// Returns true if frames can be longer than the kernel's chunks, so that they are in pieces.
+    pub(super) fn is_big(self) -> bool {
+        self.chunk as usize > PAGE
+    }
+
     /// Registers the region with a socket.
     pub(super) fn register(self, socket: impl AsFd) -> io::Result<()> {
         let region = XdpUmemReg {
             addr: self.address,
             len: self.length,
-            chunk_size: self.chunk,
+            chunk_size: self.chunk.min(PAGE as u32),
             // The kernel leaves 256 bytes (XDP_PACKET_HEADROOM) in front of a frame anyway; weir needs 128.
             headroom: 0,
             flags: XdpUmemRegFlags::empty(),
@@ -56,13 +77,36 @@ pub(super) struct Umem {
     chunk_bits: u32,
     away: Vec<u64>,
     count: u32,
+    /// Pieces of each chunk that the kernel has besides the first. Empty if no chunk is larger than a page.
+    further: Vec<u8>,
+}
+
+/// A frame as descriptors of the transmit ring.
+pub(super) struct Pieces {
+    all: [XdpDesc; PIECES_MAX],
+    count: usize,
+}
+
+impl Pieces {
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[XdpDesc] {
+        &self.all[..self.count]
+    }
 }
 
 impl Umem {
     /// Creates the state with no chunk owned by the socket.
     pub(super) fn new(pool: &RegionPool) -> Umem {
         let words = (pool.chunks() as usize).div_ceil(64);
-        Umem { pool: pool.id(), chunk_bits: pool.chunk().trailing_zeros(), away: vec![0; words], count: 0 }
+        let further = if Area::of(pool).is_big() { vec![0; pool.chunks() as usize] } else { Vec::new() };
+        let chunk_bits = pool.chunk().trailing_zeros();
+        Umem { pool: pool.id(), chunk_bits, away: vec![0; words], count: 0, further }
+    }
+
+    /// Returns true if frames are sent in pieces where they do not fit a page.
+    #[inline]
+    pub(super) fn is_big(&self) -> bool {
+        !self.further.is_empty()
     }
 
     /// Returns the pool that the region belongs to.
@@ -105,13 +149,51 @@ impl Umem {
         XdpDesc { addr, len, options: XdpDescOptions::empty() }
     }
 
-    /// Takes back the chunk that contains an address from the completion ring or from a refused piece.
+    /// Returns how many descriptors a frame takes.
     #[inline]
-    pub(super) fn take_back(&mut self, pool: &mut RegionPool, address: u64) -> Result<(), NotOurs> {
+    pub(super) fn pieces(&self, pool: &RegionPool, frame: &Frame) -> u32 {
+        if !self.is_big() {
+            return 1;
+        }
+        let start = frame.data().as_ptr() as usize - pool.region().0.as_ptr() as usize;
+        ((start + frame.len()).div_ceil(PAGE) - start / PAGE) as u32
+    }
+
+    /// Hands a frame of several pieces to the kernel, as descriptors for the transmit ring.
+    pub(super) fn surrender_big(&mut self, pool: &RegionPool, mut frame: Frame) -> Pieces {
+        with_first_piece(&mut frame, pool);
+        let (chunk, start, length) = pool.surrender(frame);
+        let (end, mut at) = (start + u64::from(length), start);
+        let absent = XdpDesc { addr: 0, len: 0, options: XdpDescOptions::empty() };
+        let mut pieces = Pieces { all: [absent; PIECES_MAX], count: 0 };
+        while at < end {
+            let next = (at / PAGE as u64 + 1) * PAGE as u64;
+            let more = if next < end { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+            pieces.all[pieces.count] = XdpDesc { addr: at, len: (next.min(end) - at) as u32, options: more };
+            pieces.count += 1;
+            at = next;
+        }
+        self.mark(chunk);
+        self.further[chunk as usize] = pieces.count as u8 - 1;
+        pieces
+    }
+
+    /// Takes back the chunk that contains an address from the completion ring or from a refused piece.
+    /// Returns false if the kernel has further pieces of it.
+    #[inline]
+    pub(super) fn take_back(&mut self, pool: &mut RegionPool, address: u64) -> Result<bool, NotOurs> {
+        if self.is_big() {
+            let further = self.further.get_mut((address >> self.chunk_bits) as usize).ok_or(NotOurs)?;
+            if *further > 0 {
+                *further -= 1;
+                return Ok(false);
+            }
+        }
         let chunk = self.unmark(address)?;
-        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it.
+        // SAFETY: the chunk was marked: we lent or surrendered it, and by naming it the kernel returns it;
+        // it has named all further pieces of it before.
         unsafe { pool.reclaim(chunk) };
-        Ok(())
+        Ok(true)
     }
 
     /// Closes the socket and takes back everything it owned.
@@ -127,6 +209,7 @@ impl Umem {
             }
         }
         self.count = 0;
+        self.further.fill(0);
     }
 
     #[inline]
@@ -144,6 +227,20 @@ impl Umem {
         *word &= !bit;
         self.count -= 1;
         Ok(chunk as u32) // An index of `away` times 64: the pool counts chunks in u32.
+    }
+}
+
+/// Moves a frame within its chunk if its first piece would be shorter than the kernel accepts: only one from
+/// whose front nearly a page was taken.
+#[inline]
+fn with_first_piece(frame: &mut Frame, pool: &RegionPool) {
+    let start = frame.data().as_ptr() as usize - pool.region().0.as_ptr() as usize;
+    let first = PAGE - start % PAGE;
+    if first < FIRST_PIECE_MIN {
+        let (length, front) = (frame.len(), (FIRST_PIECE_MIN - first) as u16);
+        frame.prepend(front).expect("a page less a few bytes is free in front of it");
+        frame.bytes_mut().copy_within(usize::from(front).., 0);
+        frame.resize(length as u16).expect("it becomes shorter");
     }
 }
 
@@ -165,7 +262,7 @@ mod tests {
         assert_eq!((umem.away(), frame.room().headroom, frame.len()), (0, 256, 60));
         let sent = umem.surrender(&pool, frame);
         assert_eq!((sent.addr, sent.len, umem.away()), (address + 256, 60, 1));
-        assert_eq!(umem.take_back(&mut pool, sent.addr), Ok(()));
+        assert_eq!(umem.take_back(&mut pool, sent.addr), Ok(true));
         assert_eq!((umem.away(), pool.available()), (0, 2));
     }
 
@@ -181,6 +278,55 @@ mod tests {
         assert_eq!(umem.receive(&mut pool, &descriptor(address + 2000, 60)).map(|_| ()), Err(NotOurs));
         assert_eq!(umem.take_back(&mut pool, address), Err(NotOurs), "once only");
         assert_eq!(pool.available(), 70);
+    }
+
+    #[test]
+    fn a_frame_of_several_pages_goes_out_in_pieces_and_is_back_with_the_last() {
+        let mut pool = RegionPool::new(3, 16384);
+        let mut umem = Umem::new(&pool);
+        for (front, length, expected) in [
+            (128, 9014, vec![(128, 3968), (4096, 4096), (8192, 950)]),
+            (128, 3969, vec![(128, 3968), (4096, 1)]),
+            (4090, 100, vec![(4082, 14), (4096, 86)]),
+            (128, 16256, vec![(128, 3968), (4096, 4096), (8192, 4096), (12288, 4096)]),
+        ] {
+            let mut frame = pool.take().unwrap();
+            frame.resize(front + length - 128).unwrap();
+            frame.trim_front(front - 128).unwrap();
+            let content: Vec<u8> = (0..length).map(|at| (at % 251) as u8).collect();
+            frame.fill(&content).unwrap();
+            let chunk = frame.handle() * 16384;
+            assert_eq!(umem.pieces(&pool, &frame) as usize, expected.len());
+            let pieces = umem.surrender_big(&pool, frame);
+            let placed: Vec<_> = pieces.as_slice().iter().map(|one| (one.addr - chunk, one.len)).collect();
+            assert_eq!(placed, expected);
+            let (base, _) = pool.region();
+            let mut sent = Vec::new();
+            for (at, piece) in pieces.as_slice().iter().enumerate() {
+                let more = piece.options.contains(XdpDescOptions::XDP_PKT_CONTD);
+                assert_eq!(more, at + 1 < expected.len());
+                // SAFETY: a descriptor of this region, of which nobody has a frame.
+                sent.extend(unsafe {
+                    let first = base.add(piece.addr as usize).as_ptr();
+                    std::slice::from_raw_parts(first, piece.len as usize).to_vec()
+                });
+            }
+            assert_eq!(sent, content);
+            for (at, piece) in pieces.as_slice().iter().rev().enumerate() {
+                assert_eq!(umem.take_back(&mut pool, piece.addr), Ok(at + 1 == expected.len()));
+            }
+            assert_eq!(umem.take_back(&mut pool, chunk), Err(NotOurs), "once only");
+            assert_eq!((umem.away(), pool.available()), (0, 3));
+        }
+        let frame = pool.take().unwrap();
+        assert_eq!(umem.pieces(&pool, &frame), 1, "an empty frame is one that the port refuses");
+        pool.give(frame);
+        let mut frame = pool.take().unwrap();
+        frame.resize(9000).unwrap();
+        let pieces = umem.surrender_big(&pool, frame);
+        umem.take_back(&mut pool, pieces.as_slice()[0].addr).unwrap();
+        umem.close(None, &mut pool);
+        assert_eq!((umem.away(), pool.available(), umem.further.iter().sum::<u8>()), (0, 3, 0));
     }
 
     #[test]

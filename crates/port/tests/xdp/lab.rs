@@ -1,0 +1,264 @@
+//! Two network namespaces connected by veth pairs, and ports at their ends.
+//!
+//! Each test has a [`Lab`]: a namespace for weir with the interfaces w0 and w1, and one for the other end
+//! with f0 and f1. Threads enter them, the process never does. Each test first removes the labs of dead runs.
+
+use std::io::ErrorKind;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use bpf::{Prefix, Take, TakeRule};
+use packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
+use port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
+
+pub const W0: [u8; 6] = [2, 0, 0, 0, 0, 0];
+pub const SOMEBODY: [u8; 6] = [2, 0, 0, 0, 0, 77];
+
+pub fn service(dport: u16) -> Take {
+    let destination = Some(Prefix { address: "10.0.0.1".parse().unwrap(), length: 32 });
+    let rule = TakeRule { protocol: Some(17), dport: Some(dport.into()), destination, ..TakeRule::default() };
+    Take { rules: vec![rule], ..Take::default() }
+}
+
+pub fn extra(port: &XdpPort, name: &str) -> u64 {
+    port.extra_statistics().into_iter().find(|(word, _)| *word == name).unwrap().1
+}
+
+pub const RINGS: Rings = Rings { fill: 512, receive: 512, transmit: 512 };
+
+/// Attaches with small rings.
+pub fn attach(name: &str, take: &Take, mode: Option<Mode>) -> Result<XdpInterface, XdpError> {
+    XdpInterface::attach(XdpConfig { mode, rings: RINGS, ..XdpConfig::new(name, take.clone()) })
+}
+
+pub const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Two namespaces connected by veth pairs.
+pub struct Lab {
+    pub weir: String,
+    pub far: String,
+}
+
+impl Lab {
+    /// Creates a lab. Without root, prints so and returns `None`; in CI that is a failure.
+    pub fn new(pairs: u32, queues: u32) -> Option<Lab> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        sweep();
+        let name = format!("weirtest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let lab = Lab { weir: format!("{name}-w"), far: format!("{name}-f") };
+        for netns in [&lab.weir, &lab.far] {
+            run(&format!("ip netns add {netns}"));
+            run(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
+        }
+        for pair in 0..pairs {
+            lab.add_pair(pair, queues);
+        }
+        Some(lab)
+    }
+
+    /// Interface w0 has 10.0.0.1 and MAC 02:00:00:00:00:00, f0 has 10.0.0.2 and 02:00:00:00:01:00, w1
+    /// 10.0.1.1 ...
+    pub fn add_pair(&self, pair: u32, queues: u32) {
+        let Lab { weir, far } = self;
+        let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
+        run(&format!(
+            "ip -n {weir} link add w{pair} address 02:00:00:00:00:0{pair} {sizes} type veth \
+             peer name f{pair} address 02:00:00:00:01:0{pair} {sizes} netns {far}"
+        ));
+        for (netns, end, host) in [(weir, "w", 1), (far, "f", 2)] {
+            run(&format!("ip -n {netns} addr add 10.0.{pair}.{host}/24 dev {end}{pair}"));
+            run(&format!("ip netns exec {netns} ethtool -K {end}{pair} tx off txvlan off"));
+            run(&format!("ip -n {netns} link set {end}{pair} up"));
+        }
+    }
+
+    /// Runs `body` in weir's namespace.
+    pub fn weir<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        inside(&self.weir, body)
+    }
+
+    /// Runs `body` in the other namespace.
+    pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
+        inside(&self.far, body)
+    }
+
+    /// Attaches to an interface on weir's side.
+    pub fn attach(&self, name: &str, take: &Take) -> XdpInterface {
+        self.weir(|| attach(name, take, None)).unwrap()
+    }
+
+    /// Opens a port at the far end that takes everything.
+    pub fn far_end(&self, name: &str, queue: u32) -> End {
+        self.far(|| {
+            let take = Take { promiscuous: true, ..Take::all() };
+            End::open(&attach(name, &take, None).unwrap(), queue)
+        })
+    }
+
+    /// Opens a port at weir's end.
+    pub fn near_end(&self, interface: &XdpInterface, queue: u32) -> End {
+        self.weir(|| End::open(interface, queue))
+    }
+
+    /// Returns true if the far end's kernel can reach weir's. Nobody listens there, so success is a refused
+    /// connection.
+    pub fn connects(&self) -> bool {
+        let address = "10.0.0.1:9".parse().unwrap();
+        let answer = self.far(|| TcpStream::connect_timeout(&address, Duration::from_millis(300)));
+        answer.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    }
+
+    /// Like `connects`, with retries: a link that has just come up on a busy machine may need a second
+    /// attempt.
+    pub fn connects_soon(&self) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if self.connects() {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for netns in [&self.weir, &self.far] {
+            let _ = Command::new("ip").args(["netns", "del", netns]).status();
+        }
+    }
+}
+
+/// Removes namespaces whose test process is dead.
+fn sweep() {
+    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let Some(pid) = name.strip_prefix("weirtest-").and_then(|rest| rest.split('-').next()) else {
+            continue;
+        };
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+pub fn run(command: &str) {
+    let output = Command::new("sh").args(["-c", command]).output().unwrap();
+    assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+pub fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
+    let enter = || {
+        let netns = std::fs::File::open(Path::new("/run/netns").join(netns)).unwrap();
+        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+        rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&netns), kind).unwrap();
+        body()
+    };
+    std::thread::scope(|scope| scope.spawn(enter).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A port with its own pool.
+pub struct End {
+    pub port: XdpPort,
+    pub pools: Pools,
+    pub pool: PoolId,
+}
+
+impl End {
+    pub fn open(interface: &XdpInterface, queue: u32) -> End {
+        End::of_chunks(interface, queue, 2048)
+    }
+
+    /// Opens a port whose chunks have this size.
+    pub fn of_chunks(interface: &XdpInterface, queue: u32, chunk: usize) -> End {
+        let mut pools = Pools::new();
+        let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, chunk)));
+        let port = interface.open_queue(queue, &mut pools, pool).unwrap();
+        End { port, pools, pool }
+    }
+
+    pub fn send(&mut self, frames: &[Vec<u8>]) {
+        for chunk in frames.chunks(64) {
+            let mut batch = Batch::new();
+            for bytes in chunk {
+                let mut frame = self.pools.first().take().unwrap();
+                frame.fill(bytes).unwrap();
+                batch.push(frame).unwrap();
+            }
+            let list = batch.mask();
+            assert_eq!(self.port.transmit(&mut self.pools, &mut batch, list), list);
+            self.port.flush(&mut self.pools);
+        }
+        let end = Instant::now() + PATIENCE;
+        while self.port.statistics().held > 0 && Instant::now() < end {
+            self.port.flush(&mut self.pools);
+        }
+    }
+
+    /// Receives `count` frames, or as many as arrive.
+    pub fn receive(&mut self, count: usize) -> Vec<Vec<u8>> {
+        let mut got = Vec::new();
+        let mut batch = Batch::new();
+        let end = Instant::now() + PATIENCE;
+        while got.len() < count && Instant::now() < end {
+            self.port.receive(&mut self.pools, &mut batch);
+            for slot in Bits(batch.mask()) {
+                let frame = batch.take(slot);
+                assert!(frame.room().headroom >= packet::HEADROOM);
+                got.push(frame.bytes().to_vec());
+                self.pools.give(frame);
+            }
+            batch.clear();
+            self.port.flush(&mut self.pools);
+        }
+        self.check();
+        got
+    }
+
+    /// Asserts that no frame arrives.
+    pub fn receives_nothing(&mut self) {
+        std::thread::sleep(Duration::from_millis(20));
+        let mut batch = Batch::new();
+        self.port.receive(&mut self.pools, &mut batch);
+        assert_eq!(batch.len(), 0);
+    }
+
+    pub fn check(&mut self) {
+        XdpPort::check(&[&self.port], self.pools.region_mut(self.pool), 0);
+    }
+
+    pub fn close(mut self) {
+        assert_eq!(self.port.close(&mut self.pools), 0);
+        let pool = self.pools.region_mut(self.pool);
+        assert_eq!(pool.available(), pool.chunks() as usize, "every frame is home");
+    }
+}
+
+pub fn pools(chunks: u32) -> (Pools, PoolId) {
+    let mut pools = Pools::new();
+    let pool = pools.add(Pool::Region(RegionPool::new(chunks, 2048)));
+    (pools, pool)
+}
+
+/// Builds a UDP frame to 10.0.0.1 whose payload ends in a number.
+pub fn udp(mac: [u8; 6], dport: u16, number: u32) -> Vec<u8> {
+    let mut frame = Vec::new();
+    frame.extend(mac);
+    frame.extend([2, 0, 0, 0, 9, 9, 8, 0]);
+    frame.extend([0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 9, 10, 0, 0, 1]);
+    frame.extend([0x10, 0]);
+    frame.extend(dport.to_be_bytes());
+    frame.extend([0, 26, 0, 0]);
+    frame.resize(56, 0);
+    frame.extend(number.to_be_bytes());
+    frame
+}
