@@ -59,17 +59,21 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
 
     /// Fetches the counters of a hash, and returns their places.
     #[inline(always)]
-    fn fetched(&self, hash: u64) -> [u32; D] {
-        self.places(hash).map(|place| {
+    fn fetched(&self, hash: u64) -> Places<D> {
+        let (lanes, mut places) = (self.lanes.rows::<D>(hash), Places::default());
+        for (row, lane) in lanes.into_iter().enumerate() {
+            let place = row * self.width + below(lane, self.width);
             packet::prefetch(&self.counters[place]);
-            place as u32
-        })
+            places.0[row] = place as u32;
+        }
+        places
     }
 
     /// Counts a key, and returns its size as known now.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> u64 {
-        self.update_at(self.places(hash), count)
+        let places = self.fetched(hash);
+        self.update_at(&places, count)
     }
 
     /// Counts the packets of many keys.
@@ -78,17 +82,17 @@ impl<C: Counter, const D: usize> CountMin<C, D> {
         in_chunks(
             self,
             updates,
-            |sketch, one| Places(sketch.fetched(one.item.hash)),
-            |sketch, one, places| _ = sketch.update_at(places.0.map(|place| place as usize), one.packets),
+            |sketch, one| sketch.fetched(one.item.hash),
+            |sketch, one, places| _ = sketch.update_at(&places, one.packets),
         );
     }
 
     #[inline(always)]
-    fn update_at(&mut self, places: [usize; D], count: u64) -> u64 {
+    fn update_at(&mut self, places: &Places<D>, count: u64) -> u64 {
         self.total += count;
         let mut least = i64::MAX;
-        for place in places {
-            let counter = &mut self.counters[place];
+        for place in places.0 {
+            let counter = &mut self.counters[place as usize];
             counter.add(signed(count));
             least = least.min(counter.get());
         }
@@ -174,9 +178,9 @@ impl<const W: usize, C: Counter, const D: usize> HeavyHitters<W, C, D> {
         in_chunks(
             self,
             updates,
-            |heavy, one| Places(heavy.sketch.fetched(one.item.hash)),
+            |heavy, one| heavy.sketch.fetched(one.item.hash),
             |heavy, one, places| {
-                let size = heavy.sketch.update_at(places.0.map(|place| place as usize), one.packets);
+                let size = heavy.sketch.update_at(&places, one.packets);
                 heavy.top.offer(&one.item, size);
             },
         );

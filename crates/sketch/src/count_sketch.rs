@@ -53,16 +53,20 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
     /// Fetches the counters of a hash, and returns their places, doubled, with the signs in the lowest bits.
     #[inline(always)]
     fn fetched(&self, hash: u64) -> Places<D> {
-        Places(self.places(hash).map(|(place, sign)| {
+        let (lanes, mut places) = (self.lanes.rows::<D>(hash), Places::default());
+        for (row, lane) in lanes.into_iter().enumerate() {
+            let place = row * self.width + below(lane, self.width);
             packet::prefetch(&self.counters[place]);
-            (place as u32) << 1 | sign as u32 & 1
-        }))
+            places.0[row] = (place as u32) << 1 | lane & 1;
+        }
+        places
     }
 
     /// Counts a key, and returns its size as known now.
     #[inline(always)]
     pub fn update(&mut self, hash: u64, count: u64) -> i64 {
-        self.update_at(self.places(hash), count)
+        let places = self.fetched(hash);
+        self.update_at(&places, count)
     }
 
     /// Counts up to [`CHUNK`] keys, whose places are found before, and hands the size of each to `sized`.
@@ -73,19 +77,20 @@ impl<C: Counter, const D: usize> CountSketch<C, D> {
             *place = self.fetched(*hash);
         }
         for (at, (_, count)) in chunk.iter().enumerate() {
-            let places = places[at].0.map(|place| ((place >> 1) as usize, -i64::from(place & 1)));
-            sized(at, self.update_at(places, *count));
+            sized(at, self.update_at(&places[at], *count));
         }
     }
 
     #[inline(always)]
-    fn update_at(&mut self, places: [(usize, i64); D], count: u64) -> i64 {
-        let count = signed(count);
-        median(places.map(|(place, sign)| {
-            let counter = &mut self.counters[place];
+    fn update_at(&mut self, places: &Places<D>, count: u64) -> i64 {
+        let (count, mut sizes) = (signed(count), [0; D]);
+        for (size, place) in sizes.iter_mut().zip(places.0) {
+            let sign = -i64::from(place & 1);
+            let counter = &mut self.counters[(place >> 1) as usize];
             counter.add((count ^ sign) - sign);
-            (counter.get() ^ sign) - sign
-        }))
+            *size = (counter.get() ^ sign) - sign;
+        }
+        median(sizes)
     }
 
     /// The size of a key; of small ones it may be negative.

@@ -55,7 +55,7 @@ pub mod traffic;
 pub mod two_level;
 pub mod univmon;
 
-pub use aggregator::{Aggregator, AggregatorCounts, BATCH, Evicted, Gate, Policy};
+pub use aggregator::{Aggregator, AggregatorCounts, BATCH, Compare, Evicted, Gate, Policy, Scalar, Vectors};
 pub use apache::{Distinct, FormatError, Frequent, FrequentText, Quantiles};
 pub use coco::Coco;
 pub use count_min::{CountMin, HeavyHitters};

@@ -20,6 +20,7 @@ mod row;
 
 pub use gate::Gate;
 pub use policy::Policy;
+pub use row::{Compare, Scalar, Vectors};
 
 use crate::estimate::SizeError;
 use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, Update, below};
@@ -27,6 +28,7 @@ use crate::memory::table;
 use packet::prefetch;
 use policy::Replacement;
 use row::{Row, SLOTS, tag_of};
+use std::marker::PhantomData;
 
 /// Packets whose memory fetches overlap.
 pub const BATCH: usize = 64;
@@ -63,9 +65,10 @@ pub struct AggregatorCounts {
     pub bypassed: u64,
 }
 
-/// Rows of sixteen keys with their counts.
+/// Rows of sixteen keys with their counts. Tags are compared by `M`: [`Scalar`] is there to be measured
+/// beside [`Vectors`].
 #[derive(Clone, Debug)]
-pub struct Aggregator<const W: usize> {
+pub struct Aggregator<const W: usize, M = Vectors> {
     rows: Vec<Row>,
     entries: Vec<Entry<W>>,
     replacement: Replacement,
@@ -74,6 +77,7 @@ pub struct Aggregator<const W: usize> {
     lanes: Lanes,
     counts: AggregatorCounts,
     swept: usize,
+    compare: PhantomData<M>,
 }
 
 /// Where a packet's key lies, as far as tags tell.
@@ -93,12 +97,17 @@ impl<const W: usize> Aggregator<W> {
     ///
     /// # Errors
     /// The memory is less than that of one row, or too much.
-    pub fn with_bytes(
-        bytes: usize,
-        policy: Policy,
-        gate: Gate,
-        seed: &Seed,
-    ) -> Result<Aggregator<W>, SizeError> {
+    pub fn with_bytes(bytes: usize, policy: Policy, gate: Gate, seed: &Seed) -> Result<Self, SizeError> {
+        Self::comparing(bytes, policy, gate, seed)
+    }
+}
+
+impl<const W: usize, M: Compare> Aggregator<W, M> {
+    /// Like [`Aggregator::with_bytes`], with the comparison that the type names.
+    ///
+    /// # Errors
+    /// The memory is less than that of one row, or too much.
+    pub fn comparing(bytes: usize, policy: Policy, gate: Gate, seed: &Seed) -> Result<Self, SizeError> {
         let rows = SizeError::check(bytes, Self::BYTES_PER_ROW)? / Self::BYTES_PER_ROW;
         Ok(Aggregator {
             rows: table(Row::EMPTY, rows),
@@ -109,6 +118,7 @@ impl<const W: usize> Aggregator<W> {
             lanes: Lanes::new(seed, Purpose::Aggregator, 0),
             counts: AggregatorCounts::default(),
             swept: 0,
+            compare: PhantomData,
         })
     }
 
@@ -175,11 +185,11 @@ impl<const W: usize> Aggregator<W> {
         }
         for place in &mut places[..batch.len()] {
             let tags = &self.rows[place.row as usize];
-            let found = tags.first(place.tag as u16);
+            let found = tags.first::<M>(place.tag as u16);
             // A key that is not there takes the place of another, whose counts are read then.
-            let slot = found.unwrap_or_else(|| match tags.free() {
+            let slot = found.unwrap_or_else(|| match tags.free::<M>() {
                 Some(slot) => slot,
-                None => self.replacement.next(tags, place.row as usize),
+                None => self.replacement.next::<M>(tags, place.row as usize),
             });
             let entry = place.row * SLOTS as u32 + slot;
             prefetch(&self.entries[entry as usize]);
@@ -219,7 +229,7 @@ impl<const W: usize> Aggregator<W> {
         let first = number * SLOTS;
         let row = &mut self.rows[number];
         let entries = &mut self.entries[first..first + SLOTS];
-        let found = row.all(place.tag as u16).find(|&slot| entries[slot].key == update.key);
+        let found = row.all::<M>(place.tag as u16).find(|&slot| entries[slot].key == update.key);
         if let Some(slot) = found {
             entries[slot].packets += update.packets;
             entries[slot].bytes += update.bytes;
@@ -227,10 +237,10 @@ impl<const W: usize> Aggregator<W> {
             self.replacement.touch(row, number, slot as u32, update.packets);
             return;
         }
-        let slot = match row.free() {
+        let slot = match row.free::<M>() {
             Some(slot) => slot,
             None => {
-                let slot = self.replacement.victim(row, number);
+                let slot = self.replacement.victim::<M>(row, number);
                 self.counts.evictions += 1;
                 let Entry { key, packets, bytes } = entries[slot as usize];
                 out.push(Evicted { item: self.hash.item(key), packets, bytes });

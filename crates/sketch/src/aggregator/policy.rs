@@ -1,6 +1,6 @@
 //! Which key of a full row makes room.
 
-use super::row::{Row, SLOTS};
+use super::row::{Compare, Row, SLOTS};
 
 /// A replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -79,22 +79,22 @@ impl Replacement {
 
     /// Returns the slot of a full row that makes room next.
     #[inline(always)]
-    pub(super) fn next(&self, row: &Row, number: usize) -> u32 {
+    pub(super) fn next<M: Compare>(&self, row: &Row, number: usize) -> u32 {
         match self.policy {
             Policy::Grr => (self.hand + 1) % SLOTS as u32,
-            Policy::Lru => row.marked(least(&row.marks)).trailing_zeros(),
-            Policy::SecondChance => match row.marked(0) {
+            Policy::Lru => row.marked::<M>(least(&row.marks)).trailing_zeros(),
+            Policy::SecondChance => match row.marked::<M>(0) {
                 0 => u32::from(self.rows[number]),
                 unseen => next_from(unseen, u32::from(self.rows[number])),
             },
-            Policy::MinCount => next_from(row.marked(least(&row.marks)), u32::from(self.rows[number])),
+            Policy::MinCount => next_from(row.marked::<M>(least(&row.marks)), u32::from(self.rows[number])),
         }
     }
 
     /// Returns the slot of a full row that makes room, and notes that it does.
     #[inline(always)]
-    pub(super) fn victim(&mut self, row: &mut Row, number: usize) -> u32 {
-        let slot = self.next(row, number);
+    pub(super) fn victim<M: Compare>(&mut self, row: &mut Row, number: usize) -> u32 {
+        let slot = self.next::<M>(row, number);
         match self.policy {
             Policy::Grr => self.hand = slot,
             Policy::Lru => (),
@@ -152,6 +152,7 @@ fn pass(row: &mut Row, hand: &mut u16, slot: u32) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::row::Vectors;
     use super::*;
 
     /// The victims of a row of sixteen, after its keys were seen in an order.
@@ -165,7 +166,7 @@ mod tests {
         }
         (0..count)
             .map(|_| {
-                let slot = replacement.victim(&mut row, 0);
+                let slot = replacement.victim::<Vectors>(&mut row, 0);
                 replacement.inserted(&mut row, 0, slot, 1);
                 slot
             })

@@ -1,15 +1,43 @@
 //! Sixteen tags, compared at once: a cache line, with sixteen marks for the replacement policy.
 //!
-//! The comparison takes four instructions of SSE2, which every x86-64 has. Elsewhere, and in tests as the
-//! oracle, tags are compared one by one; the compiler makes thirty instructions of that.
+//! The comparison takes four instructions of SSE2, which every x86-64 has. Elsewhere, in tests as the oracle,
+//! and in benches beside it, tags are compared one by one; the compiler makes thirty instructions of that.
 
 use packet::Bits;
 
 /// Keys in a row.
-pub(super) const SLOTS: usize = 16;
+pub const SLOTS: usize = 16;
 
 /// The tag of a free slot; no key has it.
 const FREE: u16 = 0;
+
+/// How sixteen numbers are compared with one.
+pub trait Compare {
+    /// The numbers in `numbers`, as bits, that equal `number`.
+    fn equal(numbers: &[u16; SLOTS], number: u16) -> u32;
+}
+
+/// By vector instructions, where the target has them.
+#[derive(Clone, Copy, Debug)]
+pub struct Vectors;
+
+/// One number after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Scalar;
+
+impl Compare for Vectors {
+    #[inline(always)]
+    fn equal(numbers: &[u16; SLOTS], number: u16) -> u32 {
+        equal(numbers, number)
+    }
+}
+
+impl Compare for Scalar {
+    #[inline(always)]
+    fn equal(numbers: &[u16; SLOTS], number: u16) -> u32 {
+        equal_scalar(numbers, number)
+    }
+}
 
 /// The tags of a row's keys and the marks of the replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,21 +60,21 @@ impl Row {
 
     /// Returns the first slot with a tag.
     #[inline(always)]
-    pub(super) fn first(&self, tag: u16) -> Option<u32> {
-        let slots = equal(&self.tags, tag);
+    pub(super) fn first<M: Compare>(&self, tag: u16) -> Option<u32> {
+        let slots = M::equal(&self.tags, tag);
         (slots != 0).then(|| slots.trailing_zeros())
     }
 
     /// Iterates over the slots with a tag.
     #[inline(always)]
-    pub(super) fn all(&self, tag: u16) -> Bits {
-        Bits(u64::from(equal(&self.tags, tag)))
+    pub(super) fn all<M: Compare>(&self, tag: u16) -> Bits {
+        Bits(u64::from(M::equal(&self.tags, tag)))
     }
 
     /// Returns a slot without a key.
     #[inline(always)]
-    pub(super) fn free(&self) -> Option<u32> {
-        self.first(FREE)
+    pub(super) fn free<M: Compare>(&self) -> Option<u32> {
+        self.first::<M>(FREE)
     }
 
     /// Iterates over the slots with keys.
@@ -62,8 +90,8 @@ impl Row {
 
     /// The slots, as bits, whose mark is `mark`.
     #[inline(always)]
-    pub(super) fn marked(&self, mark: u16) -> u32 {
-        equal(&self.marks, mark)
+    pub(super) fn marked<M: Compare>(&self, mark: u16) -> u32 {
+        M::equal(&self.marks, mark)
     }
 }
 
@@ -97,8 +125,8 @@ fn equal_sse2(numbers: &[u16; SLOTS], number: u16) -> u32 {
 }
 
 /// The twin: one number after the other.
-#[cfg(any(test, not(all(target_arch = "x86_64", target_feature = "sse2"))))]
-pub(super) fn equal_scalar(numbers: &[u16; SLOTS], number: u16) -> u32 {
+#[inline(always)]
+fn equal_scalar(numbers: &[u16; SLOTS], number: u16) -> u32 {
     let mut bits = 0;
     for (slot, other) in numbers.iter().enumerate() {
         if *other == number {

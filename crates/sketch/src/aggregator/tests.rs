@@ -59,6 +59,25 @@ proptest! {
     }
 
     #[test]
+    fn the_comparison_is_invisible(
+        numbers in prop::collection::vec(0_u64..200, 0..2000), policy in 0_usize..4,
+    ) {
+        let (updates, policy) = (updates(numbers), Policy::ALL[policy]);
+        let mut vectors = aggregator(2, policy, Gate::default());
+        let bytes = 2 * Aggregator::<2>::BYTES_PER_ROW;
+        let mut scalar = Aggregator::<2, Scalar>::comparing(bytes, policy, Gate::default(), &SEED)
+            .expect("two rows");
+        let [mut one, mut other] = [Vec::new(), Vec::new()];
+        for piece in updates.chunks(50) {
+            vectors.add(piece, &mut one);
+            scalar.add(piece, &mut other);
+        }
+        vectors.flush(|evicted| one.push(*evicted));
+        scalar.flush(|evicted| other.push(*evicted));
+        prop_assert_eq!(one, other);
+    }
+
+    #[test]
     fn batches_are_invisible(numbers in prop::collection::vec(0_u64..200, 0..2000), policy in 0_usize..4) {
         let updates = updates(numbers);
         let [one, many] = [1, 64].map(|piece| {
