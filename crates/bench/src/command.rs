@@ -1,6 +1,6 @@
 //! `weir bench`: how fast, on this machine, now.
 
-use crate::{arm, bond, changes, dpdk, engine, memory, pipes, scaling, xdp};
+use crate::{arm, bond, changes, dpdk, engine, measure, memory, pipes, scaling, xdp};
 use anyhow::Result;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
@@ -69,6 +69,9 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
+    /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
+    Measure(measure::Options),
     /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(arm::Arm),
@@ -78,7 +81,7 @@ pub enum Bench {
 ///
 /// # Errors
 /// A peer that was asked for could not be run.
-pub fn measure(what: &Bench) -> Result<ExitCode> {
+pub fn run(what: &Bench) -> Result<ExitCode> {
     match print(what) {
         Err(error) if error.is::<Interrupted>() => {
             let _ = writeln!(stderr(), "weir: interrupted, all processes ended, all namespaces removed");
@@ -111,6 +114,12 @@ fn print(what: &Bench) -> Result<()> {
             }
         }
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
+        Bench::Measure(options) => {
+            let results = measure::run(options, &mut |text| line(text))?;
+            if options.json {
+                line(results)?;
+            }
+        }
         Bench::Arm(arm) => arm::run(arm)?,
     }
     Ok(())

@@ -162,15 +162,16 @@ fn ports_alone(scenario: &Scenario) -> f64 {
     best
 }
 
+/// The time stamp counter; 0 where there is none.
 #[cfg(target_arch = "x86_64")]
 #[allow(unsafe_code, reason = "reading the time stamp counter touches no memory")]
-fn cycles() -> u64 {
+pub fn cycles() -> u64 {
     // SAFETY: every x86-64 processor has the instruction, and user space may execute it unless CR4.TSD
     // forbids, which Linux does not.
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn cycles() -> u64 {
+pub fn cycles() -> u64 {
     0
 }

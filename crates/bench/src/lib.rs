@@ -10,6 +10,7 @@
 //!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `pipes/`: programs beside those of DPDK's own match-action pipeline.
 //! - `bond/`: a bond beside Open vSwitch's.
+//! - `measure/`: what sketches and their aggregator cost, and how true they are.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -19,6 +20,7 @@ mod changes;
 mod command;
 mod dpdk;
 mod engine;
+mod measure;
 mod memory;
 mod million;
 mod peers;
@@ -29,4 +31,4 @@ mod scenarios;
 mod sink;
 mod xdp;
 
-pub use command::{Bench, measure};
+pub use command::{Bench, run};

@@ -107,7 +107,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]
-        Command::Bench(bench) => bench::measure(&bench),
+        Command::Bench(bench) => bench::run(&bench),
         #[cfg(feature = "lab")]
         Command::Lab(lab) => lab::perform(&lab),
     }
