@@ -2,6 +2,7 @@
 //! written as pipes, what it takes from the kernel, which [`App`] runs, and the output of `weir show` and
 //! `weir KEY`. The command line, the daemon and replay iterate over [`KINDS`] and know none of them by name.
 
+use crate::page::Page;
 use crate::{App, KINDS};
 use config::attachment::{Attachment, Attachments};
 use config::ports::PortConfig;
@@ -34,6 +35,8 @@ pub struct Kind {
     pub table: Option<&'static str>,
     /// The views of `weir show KEY` for each app; the first has no word.
     pub views: &'static [View],
+    /// Its pages in `weir top`, which has them if such an app is configured.
+    pub pages: &'static [Page],
     /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
     /// The subcommands of `weir KEY`.

@@ -7,6 +7,7 @@ pub mod bond;
 pub mod external;
 pub mod kind;
 pub mod lb;
+pub mod page;
 mod running;
 
 pub use app::{Action, App, ClientEvent, ClientId, Event, RequestId};

@@ -15,6 +15,7 @@ pub mod import;
 mod log;
 mod output;
 pub mod replay;
+mod top;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
@@ -40,6 +41,8 @@ enum Command {
     Run(commands::run::Arguments),
     /// Show what the running daemon has counted.
     Show(commands::show::Show),
+    /// Watch the running daemon in a terminal.
+    Top(commands::top::Arguments),
     /// Have the running daemon read its configuration anew.
     Reload(commands::show::Plain),
     /// Add, update, remove, load or list entries of the running program.
@@ -95,6 +98,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Import(source) => commands::import::run(&source),
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Show(arguments) => commands::show::show(&arguments),
+        Command::Top(arguments) => commands::top::run(&arguments),
         Command::Reload(arguments) => commands::show::reload(&arguments),
         Command::Entry(arguments) => commands::entry::run(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),

@@ -14,6 +14,7 @@ pub mod lacp;
 mod learnt;
 pub mod links;
 mod members;
+mod pages;
 mod pipes;
 pub mod rebalance;
 mod reload;
@@ -45,6 +46,7 @@ pub const KIND: Kind = Kind {
     read: yaml::read,
     table: None,
     views: text::VIEWS,
+    pages: pages::PAGES,
     about: "Move buckets of a bond, take members out of use and in again",
     verbs: text::VERBS,
 };

@@ -96,7 +96,7 @@ fn members_text(bond: &Value) -> String {
 }
 
 /// Describes whether a member is used, and why not.
-fn state(member: &Value) -> String {
+pub(super) fn state(member: &Value) -> String {
     let due = member["changes_in_ms"].as_u64().map(seconds);
     let against = member["against"].as_str();
     match (member["enabled"] == true, against, due) {
@@ -109,7 +109,7 @@ fn state(member: &Value) -> String {
 }
 
 /// Describes the LACP state of a member.
-fn lacp_state(member: &Value) -> String {
+pub(super) fn lacp_state(member: &Value) -> String {
     let lacp = &member["lacp"];
     let words = match (lacp["mux"].as_str(), lacp["receive"].as_str()) {
         (Some("distributing"), _) => "in use",
@@ -138,19 +138,28 @@ fn pinned_text(bond: &Value) -> String {
 
 fn moves_text(bond: &Value) -> String {
     let row = |moved: &Value| {
-        let what = match (moved["buckets"].as_u64(), &moved["first"]) {
-            _ if moved["flow"].is_string() => word(&moved["flow"]),
-            (Some(1), first) => format!("bucket {}", word(first)),
-            (count, _) => format!("{} buckets", count.unwrap_or_default()),
-        };
         let ago = seconds(moved["ago_ms"].as_u64().unwrap_or_default());
-        vec![format!("{ago} ago"), what, format!("to {}", word(&moved["to"])), word(&moved["why"])]
+        vec![
+            format!("{ago} ago"),
+            what_moved(moved),
+            format!("to {}", word(&moved["to"])),
+            word(&moved["why"]),
+        ]
     };
     let rows: Vec<Vec<String>> = items(&bond["moves"]).iter().map(row).collect();
     if rows.is_empty() {
         return String::new();
     }
     grid("  ", &[">last moves", "what", "where", "why"], &rows)
+}
+
+/// Describes what a move has moved.
+pub(super) fn what_moved(moved: &Value) -> String {
+    match (moved["buckets"].as_u64(), &moved["first"]) {
+        _ if moved["flow"].is_string() => word(&moved["flow"]),
+        (Some(1), first) => format!("bucket {}", word(first)),
+        (count, _) => format!("{} buckets", count.unwrap_or_default()),
+    }
 }
 
 fn lacp_text(bond: &Value) -> String {
@@ -251,7 +260,7 @@ fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-fn seconds(milliseconds: u64) -> String {
+pub(super) fn seconds(milliseconds: u64) -> String {
     if milliseconds < 1000 {
         format!("{milliseconds} ms")
     } else {
@@ -259,11 +268,11 @@ fn seconds(milliseconds: u64) -> String {
     }
 }
 
-fn items(list: &Value) -> &[Value] {
+pub(super) fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn word(value: &Value) -> String {
+pub(super) fn word(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => "-".to_string(),

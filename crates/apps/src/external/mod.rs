@@ -10,6 +10,7 @@ pub use app::{CLIENTS_MAX, External};
 pub use datagram::{Datagram, HEADER_BYTES, Kind, Problem, VERSION};
 
 use crate::kind::Kind as AppKind;
+use crate::page::{Column, Holds, Page, column, table};
 
 /// `external` under `apps`.
 pub const KIND: AppKind = AppKind {
@@ -20,6 +21,28 @@ pub const KIND: AppKind = AppKind {
     read: yaml::read,
     table: None,
     views: &[],
+    pages: &[PAGE],
     about: "",
     verbs: &[],
+};
+
+/// What each app has got and sent.
+const APPS: &[Column] = &[
+    column("app", "name", Holds::Name),
+    column("clients", "clients", Holds::Number),
+    column("punted/s", "punted", Holds::Rate),
+    column("injected/s", "injected", Holds::Rate),
+    column("refused/s", "refused", Holds::Rate),
+    column("missed/s", "missed", Holds::Rate),
+    column("unheard/s", "unheard", Holds::Rate),
+    column("bad", "bad", Holds::Total),
+    column("socket", "socket", Holds::Text),
+];
+
+/// The page of all external apps.
+const PAGE: Page = Page {
+    title: "external",
+    sections: &[],
+    requests: &[],
+    parts: |answer| vec![table("apps", &answer["apps"], APPS)],
 };

@@ -11,6 +11,7 @@ pub use service::{BITS_MAX, BackEnd, By, Problem, Service, SourceMac};
 pub use yaml::xenoflow;
 
 use crate::kind::Kind;
+use crate::page::{Column, Holds, Page, column, table};
 
 /// The kind of app with the key `lb`.
 pub const KIND: Kind = Kind {
@@ -21,6 +22,27 @@ pub const KIND: Kind = Kind {
     read: yaml::read,
     table: Some("backends"),
     views: &[],
+    pages: &[PAGE],
     about: "",
     verbs: &[],
+};
+
+/// The back ends of every service, with what each gets now.
+const BACK_ENDS: &[Column] = &[
+    column("service", "service", Holds::Name),
+    column("back end", "name", Holds::Name),
+    column("weight", "weight", Holds::Number),
+    column("packets/s", "packets", Holds::Rate),
+    column("bit/s", "bytes", Holds::BitRate),
+    column("share", "packets", Holds::Share),
+    column("packets", "packets", Holds::Total),
+    column("mac", "mac", Holds::Text),
+];
+
+/// The page of all services.
+const PAGE: Page = Page {
+    title: "lb",
+    sections: &["backends"],
+    requests: &[],
+    parts: |answer| vec![table("back ends", &answer["backends"], BACK_ENDS)],
 };

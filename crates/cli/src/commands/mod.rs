@@ -12,6 +12,7 @@ pub mod replay;
 pub mod run;
 pub mod schema;
 pub mod show;
+pub mod top;
 mod watch;
 
 use crate::config::SOCKET;

@@ -1,13 +1,12 @@
-//! `weir show --watch`: asks again and again, and shows rates beside totals.
+//! `weir show --watch`: asks again and again, and prints rates beside totals, one answer after the other. For
+//! eyes there is `weir top`; this is for files, pipes and other programs.
 //!
 //! Rates come from the answers alone: any number that has grown since the previous answer gets one. So a new
 //! counter, also an app's, needs nothing here.
 
 use crate::output;
 use anyhow::Result;
-use rustix::termios::tcgetwinsize;
 use serde_json::{Map, Value};
-use std::io::{IsTerminal, stdout};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -18,16 +17,7 @@ const SECONDS: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 const NAMES: [&str; 9] =
     ["service", "backend", "name", "pipe", "entry", "flow", "reason", "member", "bucket"];
 
-/// Moves a terminal's cursor to its first line.
-const HOME: &str = "\x1b[H";
-
-/// Clears the rest of a terminal's line.
-const CLEAR_LINE: &str = "\x1b[K";
-
-/// Clears the rest of a terminal.
-const CLEAR_BELOW: &str = "\x1b[J";
-
-/// Reads the argument of `--watch`.
+/// Reads how often the daemon is to be asked, in seconds.
 ///
 /// # Errors
 /// It is not a usable number of seconds.
@@ -51,13 +41,10 @@ pub fn repeat(
         output::print(text()?)?;
         return Ok(ExitCode::SUCCESS);
     };
-    let on_screen = stdout().is_terminal() && !json;
     let mut next = Instant::now();
     for turn in 0u64.. {
         let text = text()?;
-        if on_screen {
-            output::print(screen(&text, turn == 0))?;
-        } else if turn == 0 || json {
+        if turn == 0 || json {
             output::print(text)?;
         } else {
             output::print(format_args!("\n{text}"))?;
@@ -68,26 +55,6 @@ pub fn repeat(
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Returns what draws `text` over the previous one, as much of it as the terminal has room for.
-fn screen(text: &str, first: bool) -> String {
-    let size = tcgetwinsize(stdout()).ok().filter(|size| size.ws_row > 1 && size.ws_col > 0);
-    let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row as usize, size.ws_col as usize));
-    let mut drawn = String::from(HOME);
-    if first {
-        drawn += CLEAR_BELOW;
-    }
-    let cut = text.lines().count() >= rows;
-    // The last row stays free for the cursor.
-    for line in text.lines().take(if cut { rows - 2 } else { rows - 1 }) {
-        drawn.extend(line.chars().take(columns));
-        drawn += &format!("{CLEAR_LINE}\n");
-    }
-    if cut {
-        drawn += &format!("...{CLEAR_LINE}\n");
-    }
-    drawn + CLEAR_BELOW
 }
 
 /// The previous answer, from which rates are computed.

@@ -38,6 +38,7 @@ mod systemd;
 #[cfg(test)]
 mod tests;
 
+pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
 pub use shown::{ledger_json, shown};
 
@@ -46,7 +47,6 @@ use anyhow::{Context, Result};
 use apps::AppHost;
 use clock::Clock;
 use collector::{Collector, Totals};
-use doorbell::Doorbell;
 use dpdk::{Dpdk, DpdkLink};
 use engine::batch::Engine;
 use engine::buckets::GroupTables;

@@ -148,7 +148,7 @@ pub struct Snapshot {
     pub reports: Vec<Report>,
     pub taken: Instant,
     /// Whether the main thread has taken part, and not only the workers.
-    is_fresh: bool,
+    pub is_fresh: bool,
 }
 
 impl Deref for Snapshot {

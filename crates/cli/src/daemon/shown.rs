@@ -60,6 +60,9 @@ const FLOWS: usize = 100;
 impl Snapshot {
     /// Answers `weir show`.
     pub fn show(&self, request: &Value) -> Result<Value> {
+        if let Some(parts) = request["what"].as_array() {
+            return self.show_parts(parts);
+        }
         let only = request["what"].as_str().unwrap_or("all");
         match only {
             "entries" => return self.show_entries(request),
@@ -73,11 +76,20 @@ impl Snapshot {
             let account = account_json(&self.reports, &self.read);
             return Ok(json!({ "deltas": deltas_json(&self.read), "flow_account": account }));
         }
-        let table = || self.tables().find(|(name, _)| name == only).map(|(_, table)| table);
-        let found = self.section(only)?.or_else(table).ok_or_else(|| {
-            anyhow!("nothing is called `{only}`: {}", shown().collect::<Vec<_>>().join(", "))
-        })?;
-        Ok(json!({ only: found }))
+        self.show_parts(&[json!(only)])
+    }
+
+    /// Returns several parts of what can be shown.
+    fn show_parts(&self, names: &[Value]) -> Result<Value> {
+        let part = |name: &Value| {
+            let name = name.as_str().context("the parts in `what` are words")?;
+            let table = || self.tables().find(|(other, _)| other == name).map(|(_, table)| table);
+            let found = self.section(name)?.or_else(table).ok_or_else(|| {
+                anyhow!("nothing is called `{name}`: {}", shown().collect::<Vec<_>>().join(", "))
+            })?;
+            Ok((name.to_string(), found))
+        };
+        names.iter().map(part).collect::<Result<Map<_, _>>>().map(Value::Object)
     }
 
     fn all(&self) -> Result<Map<String, Value>> {
@@ -102,6 +114,7 @@ impl Snapshot {
             "generation" => json!(self.generation),
             "file" => json!(self.file.display().to_string()),
             "uptime_s" => json!(self.clock.now_ns() / 1_000_000_000),
+            "health" => json!(if self.is_fresh { "ok" } else { "the main thread does not answer" }),
             "log_lost" => json!(crate::log::lost()),
             "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),
             "ledger" => ledger_json(&total(reports)),

@@ -17,6 +17,7 @@ mod replay;
 mod running;
 mod soak;
 mod systemd;
+mod top;
 mod watch;
 mod wire;
 

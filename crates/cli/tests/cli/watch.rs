@@ -1,5 +1,4 @@
-//! `weir show --watch`: rates beside totals, in place on a terminal and block by block elsewhere, and an end
-//! without noise.
+//! `weir show --watch`: rates beside totals, block by block, and an end without noise.
 
 use super::TWO;
 use super::running::Daemon;
@@ -85,22 +84,4 @@ fn it_ends_with_the_daemon_and_refuses_nonsense() {
         let said = daemon.weir(&["show", "--watch", wrong]);
         assert!(said.code == Some(2) && said.err.contains("0.1 to 86400 seconds"), "{}", said.err);
     }
-}
-
-/// `script` (bsdutils, essential on Debian) has it believe in a terminal.
-#[test]
-fn on_a_terminal_it_is_redrawn_in_place() {
-    let daemon = Daemon::start(TWO);
-    let watch = format!("{} show ledger --watch 0.1 --socket weir.sock", env!("CARGO_BIN_EXE_weir"));
-    let mut script = Command::new("script");
-    script.args(["--quiet", "--command", &watch, "/dev/null"]).current_dir(daemon.folder.path());
-    let started = script.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
-    let Ok(mut child) = started else { return println!("skipped: there is no `script`") };
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-    for _ in 0..3 {
-        let head = lines.find(|line| line.contains("\x1b[H")).unwrap();
-        assert!(head.contains("ledger\x1b[K"), "{head:?}");
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
 }

@@ -1,0 +1,118 @@
+//! The thread that asks the daemon for what a page shows, so that keys are obeyed also while a daemon does
+//! not answer.
+
+use super::pages::Listed;
+use crate::daemon::Doorbell;
+use anyhow::{Context, Result};
+use apps::KINDS;
+use apps::page::items;
+use control::ask;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+/// What every page shows in its first line.
+const HEAD: [&str; 6] = ["generation", "file", "uptime_s", "ledger", "balances", "apps"];
+
+/// A question.
+#[derive(Clone, Copy)]
+pub struct Question {
+    /// The number of the page, which the answer repeats.
+    pub number: usize,
+    /// The page.
+    pub listed: Listed,
+    /// The generation of the program whose apps are known.
+    pub known: Option<u64>,
+}
+
+/// An answer.
+pub struct Answer {
+    /// The number of the page.
+    pub number: usize,
+    /// When the daemon had answered.
+    pub taken: Instant,
+    /// What the daemon said.
+    pub said: Result<Value>,
+    /// For each kind of app whether there are any, unless the program is the known one.
+    pub kinds: Option<Vec<bool>>,
+}
+
+/// The thread's client.
+pub struct Asker {
+    questions: Sender<Question>,
+    /// The answers.
+    pub answers: Receiver<Answer>,
+}
+
+impl Asker {
+    /// Starts the thread, which asks the daemon behind `socket` and rings when it has answered.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(socket: PathBuf, doorbell: Doorbell) -> Result<Asker> {
+        let (questions, asked) = channel::<Question>();
+        let (answer, answers) = channel();
+        let work = move || {
+            for question in asked {
+                if answer.send(answered(&socket, question)).is_err() {
+                    return;
+                }
+                doorbell.ring();
+            }
+        };
+        std::thread::Builder::new().name("weir-asker".into()).spawn(work).context("no thread to ask")?;
+        Ok(Asker { questions, answers })
+    }
+
+    /// Asks a question; the answer comes later.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub fn ask(&self, question: Question) -> Result<()> {
+        self.questions.send(question).ok().context("the thread that asks has ended")
+    }
+}
+
+/// Asks the daemon and returns its answer.
+pub fn answered(socket: &Path, question: Question) -> Answer {
+    let mut taken = Instant::now();
+    let mut kinds = None;
+    let mut said = || {
+        let mut answer = show(socket, HEAD.iter().chain(question.listed.page.sections))?;
+        taken = Instant::now();
+        if answer["generation"].as_u64() != question.known {
+            kinds = Some(configured(socket, &answer)?);
+        }
+        if let Some(kind) = question.listed.kind {
+            let own = items(&answer["apps"]).iter().filter(|app| app["kind"] == kind.key);
+            answer["apps"] = own.cloned().collect();
+            answer["answers"] = items(&answer["apps"])
+                .iter()
+                .map(|app| question.listed.page.requests.iter().map(|words| request(socket, app, words)))
+                .map(|answers| answers.collect::<Result<Value>>())
+                .collect::<Result<Value>>()?;
+        }
+        Ok(answer)
+    };
+    let said = said();
+    Answer { number: question.number, taken, said, kinds }
+}
+
+/// Asks for several parts at once, so that they are of the same moment.
+fn show<'a>(socket: &Path, parts: impl Iterator<Item = &'a &'a str>) -> Result<Value> {
+    ask(socket, &json!({ "command": "show", "what": parts.collect::<Vec<_>>() }))
+}
+
+fn request(socket: &Path, app: &Value, words: &str) -> Result<Value> {
+    ask(socket, &json!({ "command": "app", "app": app["name"], "request": words }))
+}
+
+/// Returns for each kind of app whether there are any.
+fn configured(socket: &Path, answer: &Value) -> Result<Vec<bool>> {
+    let tables: Vec<&str> = KINDS.iter().filter_map(|kind| kind.table).collect();
+    let tables = show(socket, tables.iter())?;
+    let runs = |key: &str| items(&answer["apps"]).iter().any(|app| app["kind"] == key);
+    let listed = |table: &str| !items(&tables[table]).is_empty();
+    Ok(KINDS.iter().map(|kind| runs(kind.key) || kind.table.is_some_and(listed)).collect())
+}
