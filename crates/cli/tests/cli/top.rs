@@ -181,8 +181,11 @@ fn rates_sizes_and_a_pause() {
     top.press("2");
     top.wait_for(&["bit/s in"]);
     for (width, height) in [(20, 5), (1, 1), (200, 60), (7, 2), (80, 24)] {
+        let mut seen = top.seen.lock().unwrap();
+        // While it is locked, nothing that is drawn for the new size goes to the screen of the old one.
         resize(&top.terminal, width, height);
-        *top.seen.lock().unwrap() = parser(width, height);
+        *seen = parser(width, height);
+        drop(seen);
         top.signal(Signal::WINCH);
         if width >= 20 {
             top.wait_for(&["ports"]);
