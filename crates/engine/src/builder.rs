@@ -26,8 +26,9 @@
 
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId,
-    HashInput, Learn, Match, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin, OwnedBy,
-    Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts, Value,
+    HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin,
+    OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts,
+    Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -591,6 +592,13 @@ impl Pipe {
         if let PipeKind::Flow { reverse, .. } = &mut self.kind {
             *reverse = learns;
         }
+        self
+    }
+
+    /// Sets that the flows of a FLOW pipe are measured.
+    #[must_use]
+    pub fn measured(mut self, measured: Measured) -> Pipe {
+        self.monitor.measured = Some(measured);
         self
     }
 

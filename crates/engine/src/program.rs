@@ -193,6 +193,17 @@ pub struct Monitor {
     /// Run-time entries without a hit for longer are removed, in nanoseconds; 0 means never. Configured
     /// entries stay.
     pub idle_timeout_ns: u64,
+    /// Whether the counts of a FLOW pipe's flows are measured as they come.
+    pub measured: Option<Measured>,
+}
+
+/// How soon the flows of a FLOW pipe give what they have counted, so that a measurement sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Measured {
+    /// Counts from before the last multiple of this time are given, in milliseconds; at least 1.
+    pub period_ms: u32,
+    /// A flow that has counted so many packets gives them before it counts the next; at least 1.
+    pub packets: u32,
 }
 
 /// A shared counter or meter: one for the pipe, or named by each entry.

@@ -185,6 +185,8 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             pipe.entries.edit(|all| all.iter_mut().for_each(|entry| entry.meter = None));
         }
         pipe.monitor.drop_red = false;
+        // When flows without packets give their counts depends on how often workers breathe.
+        pipe.monitor.measured = None;
         pipe.monitor.idle_timeout_ns = 0;
         match &mut pipe.kind {
             PipeKind::Hash { input: input @ HashInput::RoundRobin, .. } => {

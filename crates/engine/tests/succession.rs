@@ -73,6 +73,7 @@ fn sorted(engine: &Engine) -> Snapshot {
     let mut snapshot = engine.snapshot();
     for pipe in &mut snapshot.pipes {
         pipe.entries.sort_by_cached_key(|entry| format!("{:?}", entry.key));
+        pipe.flows.sort_by_key(|flow| flow.key);
     }
     snapshot
 }

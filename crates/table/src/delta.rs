@@ -38,17 +38,24 @@ pub enum DeltaReason {
     First,
     /// The worker has stopped.
     Stopped,
+    /// A period of measurement ended, or the flow had as many packets as may wait; it lives on.
+    Interval,
+    /// No flow: the pipe's flows have given all that they counted before [`FlowDelta::first`]. The delta has
+    /// no counts.
+    Swept,
 }
 
 impl DeltaReason {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [DeltaReason; 6] = [
+    pub const ALL: [DeltaReason; 8] = [
         DeltaReason::Aged,
         DeltaReason::Evicted,
         DeltaReason::Removed,
         DeltaReason::Overflow,
         DeltaReason::First,
         DeltaReason::Stopped,
+        DeltaReason::Interval,
+        DeltaReason::Swept,
     ];
 
     /// Returns its name in tables and JSON.
@@ -61,6 +68,8 @@ impl DeltaReason {
             DeltaReason::Overflow => "overflow",
             DeltaReason::First => "first",
             DeltaReason::Stopped => "stopped",
+            DeltaReason::Interval => "interval",
+            DeltaReason::Swept => "swept",
         }
     }
 }
@@ -122,6 +131,11 @@ impl FlowDelta {
             source: 0,
             bytes_high: (bytes >> 32) as u8,
         }
+    }
+
+    /// Creates a delta that says that all flows of a pipe have given what they counted before `start`.
+    pub fn swept(start: u32, of: Belonging) -> FlowDelta {
+        FlowDelta::new(FlowKey::default(), (0, 0), (start, start), of, DeltaReason::Swept)
     }
 
     /// Number of packets.

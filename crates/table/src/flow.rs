@@ -15,7 +15,6 @@
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::state::{FlowState, Seen};
 use crate::store::{Record, Store, same};
-use crate::sweep::{Fate, Visitor};
 use crate::{Full, InsertError};
 use packet::{Bits, FlowKey};
 
@@ -84,6 +83,8 @@ pub struct Flow {
     state: FlowState,
     /// Whether its first packet has been told.
     told: bool,
+    /// Whether it has given counts: then no packet is its first one.
+    gave: bool,
 }
 
 const _: () = assert!(size_of::<Flow>() == 64);
@@ -100,6 +101,7 @@ impl Flow {
             bytes_high: 0,
             state: FlowState::Single,
             told: false,
+            gave: false,
         }
     }
 
@@ -153,6 +155,13 @@ impl Flow {
         if idle < FUTURE { idle } else { 0 }
     }
 
+    /// Whether it has counts, all of them from before `start`.
+    #[inline]
+    #[must_use]
+    pub fn counted_before(&self, start: u32) -> bool {
+        self.packets != 0 && self.last.wrapping_sub(start) >= FUTURE
+    }
+
     /// What has been seen of it, if that is followed ([`FlowTable::see`]).
     #[inline]
     #[must_use]
@@ -186,13 +195,14 @@ impl Flow {
     }
 
     /// Begins anew, as another flow with the same key.
-    fn begin(&mut self, now: u32) {
+    pub(crate) fn begin(&mut self, now: u32) {
         (self.first, self.last) = (now, now);
-        (self.state, self.told) = (FlowState::Single, false);
+        (self.state, self.told, self.gave) = (FlowState::Single, false, false);
     }
 
     fn restart(&mut self, now: u32) {
         self.packets = 0;
+        self.gave = true;
         self.set_bytes(0);
         self.first = now;
     }
@@ -223,8 +233,8 @@ impl Record for Flow {
 /// A table of flows, see the [module](self).
 #[derive(Debug)]
 pub struct FlowTable {
-    store: Store<Flow>,
-    sweep_next: u32,
+    pub(crate) store: Store<Flow>,
+    pub(crate) sweep_next: u32,
 }
 
 impl FlowTable {
@@ -338,7 +348,7 @@ impl FlowTable {
     #[inline]
     pub fn see(&mut self, row: u32, seen: Seen) {
         if let Some(flow) = self.live_mut(row) {
-            flow.state = flow.state.after(seen, flow.packets == 0);
+            flow.state = flow.state.after(seen, flow.packets == 0 && !flow.gave);
         }
     }
 
@@ -354,6 +364,17 @@ impl FlowTable {
     pub fn give(&mut self, row: u32, now: u32, sink: impl FnOnce(&Flow) -> bool) -> bool {
         let given = self.live_mut(row).filter(|flow| sink(flow));
         given.map(|flow| flow.restart(now)).is_some()
+    }
+
+    /// Whether a flow that is about to count a packet has to give its counts before: they are from before
+    /// `start`, or of so many packets. A flow without counts is dated from `now`.
+    #[inline]
+    pub fn is_due(&mut self, row: u32, (start, packets): (u32, u32), now: u32) -> bool {
+        let Some(flow) = self.live_mut(row) else { return false };
+        if flow.packets == 0 {
+            flow.first = now;
+        }
+        flow.packets >= packets || flow.counted_before(start)
     }
 
     /// Changes the decision of a flow. Returns false if the row is not live or the index exceeds
@@ -381,48 +402,8 @@ impl FlowTable {
         goes
     }
 
-    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and does
-    /// with each flow what the visitor says, if it accepts the counts. Stops at a flow whose counts it
-    /// refuses, and starts there the next time. Returns the number of rows visited. A row without a flow
-    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied another
-    /// function than it learnt the flow with, and stopping there would stop for ever.
-    pub fn sweep(
-        &mut self,
-        (rows, now): (u32, u32),
-        hash: impl Fn(&FlowKey) -> u64,
-        visitor: &mut impl Visitor,
-    ) -> u32 {
-        let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };
-        self.sweep_next = start.saturating_add(rows).min(self.store.used());
-        let mut next = start;
-        while let Some(row) = self.store.first_live(next..self.sweep_next) {
-            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(flow)) {
-                Fate::Stays => true,
-                fate @ Fate::Restarts(_) => {
-                    let done = self.give(row, now, |flow| visitor.accept(flow, fate));
-                    self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.begin(now));
-                    done
-                }
-                fate @ Fate::Goes(_) => {
-                    let mut refused = false;
-                    self.remove(row, &hash, |flow| {
-                        refused = !visitor.accept(flow, fate);
-                        !refused
-                    });
-                    !refused
-                }
-            };
-            if !done {
-                self.sweep_next = row;
-                break;
-            }
-            next = row + 1;
-        }
-        self.sweep_next - start
-    }
-
     #[inline(always)]
-    fn live_mut(&mut self, row: u32) -> Option<&mut Flow> {
+    pub(crate) fn live_mut(&mut self, row: u32) -> Option<&mut Flow> {
         self.store.row_mut(row).filter(|flow| flow.is_live())
     }
 }
@@ -431,6 +412,7 @@ impl FlowTable {
 mod tests {
     use super::*;
     use crate::mix::mix;
+    use crate::sweep::{Fate, Visitor};
     use proptest::prelude::*;
     use std::collections::HashMap;
 

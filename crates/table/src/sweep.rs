@@ -1,7 +1,8 @@
-//! What becomes of flows that a sweep of their table visits: see [`crate::FlowTable::sweep`].
+//! Sweeps: visits to the flows of a table, a slice at a time, and what becomes of the flows.
 
 use crate::delta::DeltaReason;
-use crate::flow::Flow;
+use crate::flow::{Flow, FlowTable};
+use packet::FlowKey;
 
 /// What a sweep does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub enum Fate {
     Stays,
     /// It leaves the table.
     Goes(DeltaReason),
+    /// It gives its counts and lives on.
+    Gives(DeltaReason),
     /// It gives its counts and starts anew.
     Restarts(DeltaReason),
 }
@@ -19,6 +22,66 @@ pub trait Visitor {
     /// Returns what to do with a flow.
     fn judge(&self, flow: &Flow) -> Fate;
 
-    /// Accepts the counts of a flow that goes or restarts, or refuses them; then the flow stays.
+    /// Accepts the counts of a flow that gives them, goes or restarts, or refuses them; then the flow stays.
     fn accept(&mut self, flow: &Flow, fate: Fate) -> bool;
+}
+
+impl FlowTable {
+    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and does
+    /// with each flow what the visitor says, if it accepts the counts. Stops at a flow whose counts it
+    /// refuses, and starts there the next time. Returns the number of rows visited. A row without a flow
+    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied another
+    /// function than it learnt the flow with, and stopping there would stop for ever.
+    pub fn sweep(
+        &mut self,
+        (rows, now): (u32, u32),
+        hash: impl Fn(&FlowKey) -> u64,
+        visitor: &mut impl Visitor,
+    ) -> u32 {
+        let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };
+        self.sweep_next = self.sweep_from((start, rows, now), hash, visitor);
+        self.sweep_next - start
+    }
+
+    /// Visits up to `rows` rows like [`FlowTable::sweep`], for a caller that keeps the place: starts at row
+    /// `start` and returns where to go on. [`FlowTable::is_end`] tells when all rows were visited.
+    pub fn sweep_from(
+        &mut self,
+        (start, rows, now): (u32, u32, u32),
+        hash: impl Fn(&FlowKey) -> u64,
+        visitor: &mut impl Visitor,
+    ) -> u32 {
+        let end = start.saturating_add(rows).min(self.store.used());
+        let mut next = start;
+        while let Some(row) = self.store.first_live(next..end) {
+            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(flow)) {
+                Fate::Stays => true,
+                fate @ Fate::Gives(_) => self.give(row, now, |flow| visitor.accept(flow, fate)),
+                fate @ Fate::Restarts(_) => {
+                    let done = self.give(row, now, |flow| visitor.accept(flow, fate));
+                    self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.begin(now));
+                    done
+                }
+                fate @ Fate::Goes(_) => {
+                    let mut refused = false;
+                    self.remove(row, &hash, |flow| {
+                        refused = !visitor.accept(flow, fate);
+                        !refused
+                    });
+                    !refused
+                }
+            };
+            if !done {
+                return row;
+            }
+            next = row + 1;
+        }
+        end.max(start)
+    }
+
+    /// Returns true if no row follows: a sweep that is there has visited all.
+    #[must_use]
+    pub fn is_end(&self, row: u32) -> bool {
+        row >= self.store.used()
+    }
 }

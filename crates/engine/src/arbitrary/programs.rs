@@ -6,8 +6,8 @@ use super::entries::entries;
 use super::pools::{mask, value};
 use crate::program::{
     AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput, Learn,
-    Match, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin, OwnedBy, Pipe,
-    PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
+    Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin,
+    OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
 
@@ -162,6 +162,7 @@ impl Maker {
         pipe.miss = forward(random, &self.program);
         pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
+        pipe.monitor.measured = pipe.monitor.measured.filter(|_| matches!(pipe.kind, PipeKind::Flow { .. }));
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes).into();
         // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
@@ -246,7 +247,11 @@ impl Maker {
             self.meters.pop().map(SharedUse::Pipe)
         };
         let idle_timeout_ns = random.pick(&[0, 0, 1, 3_000_000, 150_000_000]);
-        Monitor { counter, meter, drop_red: random.percent(25), idle_timeout_ns }
+        let measured = random.percent(30).then(|| Measured {
+            period_ms: random.pick(&[1, 3, 100, 5_000]),
+            packets: random.pick(&[1, 2, 5, u32::MAX]),
+        });
+        Monitor { counter, meter, drop_red: random.percent(25), idle_timeout_ns, measured }
     }
 }
 

@@ -42,6 +42,9 @@ impl Engine {
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             pipe.age_flows(rows, now_ms);
+            if let Some(flows) = pipe.table.flows_mut() {
+                flows.sweep_period(elapsed_ms, now_ns);
+            }
             if !self.still && !pipe.shared {
                 pipe.age_entries(rows, now_ms, AGED_MAX);
             }
@@ -72,6 +75,9 @@ impl Engine {
             for _ in 0..2 {
                 pipe.age_flows(u32::MAX, now_ms);
                 pipe.age_entries(u32::MAX, now_ms, usize::MAX);
+            }
+            if let Some(flows) = pipe.table.flows_mut() {
+                flows.end_period(now_ms);
             }
         }
         self.clear_removed();

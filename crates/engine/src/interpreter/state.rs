@@ -7,8 +7,8 @@ use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::program::{
-    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId, PipeKind,
-    Template,
+    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, Measured, MeterId, Operation, Pipe, PipeId,
+    PipeKind, Template,
 };
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
@@ -169,6 +169,8 @@ pub(super) struct FlowRow {
     pub last_ms: u64,
     /// Followed if timeouts depend on it.
     pub state: FlowState,
+    /// Whether it has given counts to a measurement: then no packet is its first one.
+    pub gave: bool,
     /// What it keeps of its entry's action.
     pub kept: KeptOperations,
 }
@@ -283,7 +285,7 @@ impl PipeState {
 
 /// Returns the state of a flow after a packet with these TCP flags: sentence C9.
 fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
-    let before = Some(flow.state).filter(|_| flow.hits.packets != 0);
+    let before = Some(flow.state).filter(|_| flow.hits.packets != 0 || flow.gave);
     let Some(flags) = flags else {
         return match before {
             None => FlowState::Single,
@@ -313,9 +315,21 @@ fn own_flow(row: &Row) -> Option<FlowKey> {
 }
 
 impl FlowRow {
+    /// Whether it has counts from a former period: sentence C11.
+    fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
+        let period_ms = u64::from(measured.period_ms);
+        self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
+    }
+
+    /// Returns its counts, which begin anew.
+    fn give(&mut self, now_ms: u64) -> Count {
+        (self.first_ms, self.gave) = (now_ms, true);
+        std::mem::take(&mut self.hits)
+    }
+
     fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
         let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
-        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept }
+        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false }
     }
 
     pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
@@ -364,15 +378,25 @@ impl Interpreter {
                     self.pipes[pipe.index()].flows.insert(key, flow);
                 }
                 Effect::Flow { pipe, key, bytes, flags } => {
-                    let by_state = self.by_state(pipe);
+                    let (by_state, measured) =
+                        (self.by_state(pipe), self.program.pipes[pipe.index()].monitor.measured);
+                    let state = &mut self.pipes[pipe.index()];
                     // Absent if the flow belongs to another flow source.
-                    if let Some(flow) = self.pipes[pipe.index()].flows.get_mut(&key) {
-                        if by_state {
-                            flow.state = state_after(flow, flags);
-                        }
-                        flow.hits.one(bytes);
-                        flow.last_ms = now_ms;
+                    let Some(flow) = state.flows.get_mut(&key) else { continue };
+                    if by_state {
+                        flow.state = state_after(flow, flags);
                     }
+                    if let Some(measured) = measured {
+                        if flow.is_due(measured, now_ms) || flow.hits.packets >= measured.packets.into() {
+                            state.given += flow.hits.packets;
+                            state.ended.push((key, flow.give(now_ms), DeltaReason::Interval));
+                        }
+                        if flow.hits.packets == 0 {
+                            flow.first_ms = now_ms;
+                        }
+                    }
+                    flow.hits.one(bytes);
+                    flow.last_ms = now_ms;
                 }
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
                 Effect::Unflowed { pipe, why } => {
@@ -626,7 +650,14 @@ impl Interpreter {
             while let Some(at) = state.rows.iter().position(is_old) {
                 state.take(at);
             }
-            gone.extend(state.ended[before..].iter().map(|(key, hits, _)| (*key, *hits)));
+            if let Some(measured) = pipe.monitor.measured {
+                for (key, flow) in state.flows.iter_mut().filter(|(_, flow)| flow.is_due(measured, now_ms)) {
+                    state.given += flow.hits.packets;
+                    state.ended.push((*key, flow.give(now_ms), DeltaReason::Interval));
+                }
+            }
+            let ended = state.ended[before..].iter().filter(|(_, _, reason)| *reason == DeltaReason::Aged);
+            gone.extend(ended.map(|(key, hits, _)| (*key, *hits)));
         }
         gone
     }

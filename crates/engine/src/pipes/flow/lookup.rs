@@ -15,6 +15,9 @@ impl Flows {
         if !look.live {
             return self.peek(able, look);
         }
+        if let Some(period) = &mut self.period {
+            period.reach(look.now_ms);
+        }
         let packets = look.packets;
         let keys = packets.keys(self.source);
         self.account.met += u64::from(look.list.count_ones());
@@ -76,7 +79,7 @@ impl Flows {
             if flows[slot] == NO_ROW {
                 continue;
             }
-            if self.by_state || self.first {
+            if self.by_state || self.first || self.period.is_some() {
                 self.follow_up(flows[slot], slot, look);
             }
             self.account.live += 1;
@@ -91,7 +94,7 @@ impl Flows {
         }
     }
 
-    /// Follows the state of a flow, and tells its first packet.
+    /// Follows the state of a flow, tells its first packet, and lets it give what a measurement waits for.
     #[inline(never)]
     fn follow_up(&mut self, at: u32, slot: usize, look: &Lookup<'_>) {
         if self.by_state {
@@ -99,6 +102,9 @@ impl Flows {
         }
         if self.first {
             self.tell(at);
+        }
+        if self.period.is_some() {
+            self.give_due(at, look.now_ms);
         }
     }
 

@@ -5,6 +5,7 @@ mod check;
 mod decided;
 mod kept;
 mod lookup;
+mod period;
 mod swap;
 mod table;
 mod timeouts;

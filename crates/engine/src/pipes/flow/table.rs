@@ -2,6 +2,7 @@
 
 use super::decided::Decided;
 use super::kept::FlowValues;
+use super::period::Period;
 use super::{Learn, Timeouts};
 use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
@@ -27,6 +28,8 @@ pub struct Flows {
     pub(super) by_state: bool,
     /// Whether first packets are told.
     pub(super) first: bool,
+    /// The present period of measurement, if the pipe is measured.
+    pub(super) period: Option<Period>,
     pub(super) table: FlowTable,
     pub(super) hash: TableHash,
     pub(super) default_row: u32,
@@ -86,6 +89,7 @@ impl Flows {
             timeouts_ms: timeouts.each_ns().map(milliseconds),
             by_state: timeouts.are_by_state(),
             first: false,
+            period: pipe.monitor.measured.map(Period::new),
             table: FlowTable::with_capacity(pipe.capacity as usize),
             hash,
             default_row: NO_ROW,
@@ -338,11 +342,16 @@ impl Flows {
     /// Gives the counts of a flow whose counters are getting full, if there is room for its delta.
     #[cold]
     pub(super) fn relieve(&mut self, at: u32, now_ms: u32) {
+        self.give(at, now_ms, DeltaReason::Overflow);
+    }
+
+    /// Gives the counts of a flow that lives on, if there is room for its delta.
+    pub(super) fn give(&mut self, at: u32, now_ms: u32, reason: DeltaReason) {
         let Flows { table, decided, deltas, room, of, account, .. } = self;
         table.give(at, now_ms, |flow| {
             let accepted = deltas.len() < *room;
             if accepted {
-                let delta = flow.delta(belonging_of(decided, flow, *of), DeltaReason::Overflow);
+                let delta = flow.delta(belonging_of(decided, flow, *of), reason);
                 account.give(&delta);
                 deltas.push_back(delta);
             }

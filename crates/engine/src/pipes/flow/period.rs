@@ -1,0 +1,135 @@
+//! Measured flows: each gives what it has counted once in a period, so that whoever adds up deltas knows when
+//! all packets of a period are in them.
+//!
+//! A flow whose counts are from a former period gives them before it counts the next packet, so no delta has
+//! packets of two periods, unless there was no room for the first. The others give in slices. When all have,
+//! the pipe says so in a delta of its own, behind all others ([`DeltaReason::Swept`]).
+
+use super::Flows;
+use super::table::belonging_of;
+use crate::program::Measured;
+use table::{DeltaReason, Fate, Flow, FlowDelta, Visitor};
+
+/// In how many milliseconds the flows are visited after the end of a period, at most: a quarter of it if that
+/// is shorter.
+const SWEEP_MS: u64 = 250;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// The most rows visited at once: some 50 microseconds.
+const ROWS_MAX: u64 = 16_384;
+
+/// Where the measurement of a pipe is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Period {
+    measured: Measured,
+    /// When the present period began, in milliseconds: a multiple of its length.
+    start_ms: u32,
+    /// The row where visits go on.
+    next: u32,
+    /// Whether all flows have given what they counted before `start_ms`, and it was said.
+    swept: bool,
+    /// Whether `start_ms` was found by a clock that does not wrap.
+    aligned: bool,
+}
+
+impl Period {
+    pub fn new(measured: Measured) -> Period {
+        let measured = Measured { period_ms: measured.period_ms.max(1), packets: measured.packets.max(1) };
+        Period { measured, start_ms: 0, next: 0, swept: false, aligned: false }
+    }
+
+    /// Begins at a multiple of the length, counted by a clock that does not wrap: milliseconds do so after 49
+    /// days.
+    fn align(&mut self, now_ns: u64) {
+        if !self.aligned {
+            let period_ms = u64::from(self.measured.period_ms);
+            self.start_ms = (now_ns / NS_PER_MS / period_ms * period_ms) as u32;
+            self.aligned = true;
+        }
+    }
+
+    /// Goes on to the period of `now_ms`.
+    #[inline]
+    pub fn reach(&mut self, now_ms: u32) {
+        let since_ms = now_ms.wrapping_sub(self.start_ms);
+        if since_ms >= self.measured.period_ms {
+            let start_ms = self.start_ms.wrapping_add(since_ms - since_ms % self.measured.period_ms);
+            *self = Period { start_ms, next: 0, swept: false, ..*self };
+        }
+    }
+}
+
+impl Flows {
+    /// Lets a flow that is about to count a packet give its counts, if that is due and there is room.
+    #[inline]
+    pub(super) fn give_due(&mut self, at: u32, now_ms: u32) {
+        let Some(Period { start_ms, measured, .. }) = self.period else { return };
+        if self.table.is_due(at, (start_ms, measured.packets), now_ms) {
+            self.give(at, now_ms, DeltaReason::Interval);
+        }
+    }
+
+    /// Lets flows in the next rows give what they counted in former periods, in proportion to the time since
+    /// the last call; when all have, says so.
+    pub fn sweep_period(&mut self, elapsed_ms: u32, now_ns: u64) {
+        let Some(mut period) = self.period else { return };
+        let now_ms = (now_ns / NS_PER_MS) as u32;
+        period.align(now_ns);
+        period.reach(now_ms);
+        if !period.swept {
+            let within_ms = (u64::from(period.measured.period_ms) / 4).clamp(1, SWEEP_MS);
+            let rows = (self.table.capacity() as u64 * u64::from(elapsed_ms)).div_ceil(within_ms);
+            period.next = self.give_former((period.next, rows.min(ROWS_MAX) as u32), period, now_ms);
+            if self.table.is_end(period.next) && self.deltas.len() < self.room {
+                self.deltas.push_back(FlowDelta::swept(period.start_ms, self.of));
+                period.swept = true;
+            }
+        }
+        self.period = Some(period);
+    }
+
+    /// Lets all flows give what they counted in former periods.
+    pub fn end_period(&mut self, now_ms: u32) {
+        let Some(mut period) = self.period else { return };
+        period.reach(now_ms);
+        self.give_former((0, u32::MAX), period, now_ms);
+        self.period = Some(period);
+    }
+
+    /// Visits flows from a row on; returns where to go on.
+    fn give_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
+        let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
+        let (room, of) = (*room, *of);
+        let give = |flow: &Flow| {
+            let accepted = deltas.len() < room;
+            if accepted {
+                let delta = flow.delta(belonging_of(decided, flow, of), DeltaReason::Interval);
+                account.give(&delta);
+                deltas.push_back(delta);
+            }
+            accepted
+        };
+        let mut giving = Giving { start_ms: period.start_ms, give };
+        table.sweep_from((start, rows, now_ms), |key| hash.hash(&key.0), &mut giving)
+    }
+}
+
+/// A visit to flows that give counts from before a period.
+struct Giving<Give> {
+    start_ms: u32,
+    give: Give,
+}
+
+impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<Give> {
+    fn judge(&self, flow: &Flow) -> Fate {
+        match flow.counted_before(self.start_ms) {
+            true => Fate::Gives(DeltaReason::Interval),
+            false => Fate::Stays,
+        }
+    }
+
+    fn accept(&mut self, flow: &Flow, _: Fate) -> bool {
+        (self.give)(flow)
+    }
+}

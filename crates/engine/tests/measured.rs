@@ -1,0 +1,224 @@
+//! Measured flows: no delta has packets of two periods, the pipe says when all have given theirs, and no
+//! packet is lost or counted twice, whatever is reloaded, removed or stalled meanwhile.
+
+mod support;
+
+use engine::batch::Engine;
+use engine::change::{Change, EntryKey};
+use engine::delta::{DeltaReason, FlowDelta};
+use engine::program::{
+    Entry, EntryMatch, Fill, FlowState, Group, GroupId, Learn, Measured, Pipe, PipeId, PipeKind, PortId,
+    Program, Timeouts,
+};
+use packet::FlowKey;
+use std::collections::HashMap;
+use support::{Bench, SECRET, start, targets, udp};
+
+const MS: u64 = 1_000_000;
+
+/// Periods of 100 ms.
+const PERIOD: Measured = Measured { period_ms: 100, packets: u32::MAX };
+
+/// A program with a FLOW pipe of this name, measured or not, that pins flows to `x` and `y`.
+fn pinning(name: &str, capacity: u32, measured: Option<Measured>) -> Program {
+    let rows = (0..2).map(EntryMatch::Target);
+    let flow =
+        Pipe::flow(name, Learn::Pin(GroupId(0).into())).entries(rows).capacity(capacity).forward(PortId(0));
+    let flow = measured.into_iter().fold(flow.idle_timeout_ns(700 * MS), Pipe::measured);
+    let mut program = start(&["a"], [flow]);
+    program.group(Group::new("g", Fill::Wants, 12).targets(targets(&["x", "y"])));
+    program.build()
+}
+
+fn key(sport: u16) -> FlowKey {
+    FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None)
+}
+
+/// Takes what waits, and checks the account.
+fn taken(bench: &mut Bench) -> Vec<FlowDelta> {
+    let before = bench.deltas.len();
+    bench.take_deltas();
+    bench.deltas[before..].to_vec()
+}
+
+#[test]
+fn c11_no_delta_has_packets_of_two_periods() {
+    let mut bench = Bench::new(&pinning("f", 64, Some(PERIOD)));
+    for now_ms in [10, 20, 99, 100, 150, 350, 351] {
+        bench.now_ns = now_ms * MS;
+        bench.frame(PortId(0), &udp(7, 53));
+    }
+    let given: Vec<_> = taken(&mut bench).iter().map(|one| (one.packets(), one.first, one.last)).collect();
+    assert_eq!(given, [(3, 10, 99), (2, 100, 150)]);
+    assert!(bench.deltas.iter().all(|one| one.reason() == DeltaReason::Interval));
+    let live = bench.engine.flow(PipeId(0), &bench.deltas[0].key).unwrap();
+    assert_eq!((live.hits.packets, live.first_ms), (2, 350));
+}
+
+#[test]
+fn c11_a_flow_gives_as_many_packets_as_may_wait() {
+    let mut bench = Bench::new(&pinning("f", 64, Some(Measured { packets: 4, ..PERIOD })));
+    (0..10).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53)));
+    assert_eq!(taken(&mut bench).iter().map(FlowDelta::packets).collect::<Vec<_>>(), [4, 4]);
+}
+
+#[test]
+fn c11_flows_without_packets_give_theirs_before_the_pipe_says_that_all_have() {
+    let mut bench = Bench::new(&pinning("f", 1000, Some(PERIOD)));
+    bench.now_ns = MS;
+    bench.learn(600);
+    // Those of the next period are not among them.
+    bench.now_ns = 101 * MS;
+    (0..10).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
+    (101..180).for_each(|ms| bench.engine.tick(ms * MS));
+    let all = taken(&mut bench);
+    let (last, others) = all.split_last().unwrap();
+    assert_eq!((last.reason(), last.first, last.packets()), (DeltaReason::Swept, 100, 0));
+    assert_eq!((others.len(), others.iter().map(FlowDelta::packets).sum::<u64>()), (600, 600));
+    assert!(others.iter().all(|one| one.reason() == DeltaReason::Interval && one.last == 1));
+    assert_eq!(bench.engine.flow_account().live, 10);
+}
+
+#[test]
+fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
+    let mut bench = Bench::new(&pinning("f", 10_000, Some(PERIOD)));
+    bench.learn(9_000);
+    (100..1_000).for_each(|ms| bench.engine.tick(ms * MS));
+    // Those that have no room stay; the first of them go by age, when there is room.
+    let account = bench.engine.flow_account();
+    assert_eq!((account.given, account.live, account.balances()), (4096, 9_000 - 4096, true));
+    bench.now_ns = 1_000 * MS;
+    bench.frame(PortId(0), &udp(8_999, 53));
+    assert_eq!(bench.engine.flow_account().live, 9_001 - 4096);
+    let mut swept = 0;
+    for ms in 1_000..1_090 {
+        bench.engine.take_deltas(|one| {
+            swept += usize::from(one.reason() == DeltaReason::Swept);
+            true
+        });
+        bench.engine.tick(ms * MS);
+    }
+    assert_eq!(
+        (swept, bench.engine.flow_account().live),
+        (1, 2),
+        "the flow that had no room has both packets"
+    );
+}
+
+#[test]
+fn c9_a_flow_that_has_given_its_counts_has_had_its_first_packet() {
+    let timeouts = Timeouts::all(700 * MS).with(FlowState::Single, 700 * MS);
+    let mut program = pinning("f", 64, Some(PERIOD));
+    if let PipeKind::Flow { timeouts: of_pipe, .. } = &mut program.pipes[0].kind {
+        *of_pipe = timeouts;
+    }
+    let mut bench = Bench::new(&program);
+    bench.frame(PortId(0), &udp(7, 53));
+    (100..200).for_each(|ms| bench.engine.tick(ms * MS));
+    assert_eq!(bench.engine.flow_account().live, 0);
+    bench.now_ns = 200 * MS;
+    bench.frame(PortId(0), &udp(7, 53));
+    let state = bench.engine.flow(PipeId(0), &key(7)).and_then(|flow| flow.state);
+    assert_eq!(state, Some(FlowState::Stream));
+}
+
+/// Numbers that look random.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+}
+
+/// Programs that follow one another: the pipe keeps its name or not, has another capacity, is measured by
+/// other periods or not at all.
+fn any_program(numbers: &mut Numbers) -> Program {
+    let name = ["f", "f", "f", "other"][numbers.below(4) as usize];
+    let capacity = [40, 40, 64, 7][numbers.below(4) as usize];
+    let measured = match numbers.below(4) {
+        0 => None,
+        n => Some(Measured {
+            period_ms: [1, 10, 100][n as usize - 1],
+            packets: [1, 3, u32::MAX][n as usize - 1],
+        }),
+    };
+    pinning(name, capacity, measured)
+}
+
+/// A run of frames, reloads, removals and pauses of the collector. Returns the deltas, and checks after every
+/// step that each frame is somewhere.
+fn run(seed: u64, steps: usize) -> (HashMap<FlowKey, u64>, HashMap<FlowKey, u64>, usize) {
+    let mut numbers = Numbers(seed);
+    let mut bench = Bench::new(&any_program(&mut numbers));
+    let (mut met, mut reloads, mut stalled) = (HashMap::new(), 0, false);
+    let mut deltas: Vec<FlowDelta> = Vec::new();
+    let mut unflowed = 0;
+    for _ in 0..steps {
+        bench.now_ns += numbers.below(30) * MS / 4;
+        match numbers.below(20) {
+            0 => {
+                let program = any_program(&mut numbers);
+                let mut heir = Engine::new(&program, SECRET).unwrap();
+                heir.inherit(&mut bench.engine, bench.now_ns);
+                bench.engine = heir;
+                reloads += 1;
+            }
+            1 => stalled = !stalled,
+            2 => {
+                let target = numbers.below(2) as u16;
+                let key = EntryKey::one(EntryMatch::Target(target));
+                let _ = bench.engine.apply(&Change::Remove { pipe: PipeId(0), key }, bench.now_ns);
+                let entry = Entry::on(EntryMatch::Target(target));
+                let _ = bench.engine.apply(&Change::Add { pipe: PipeId(0), entry }, bench.now_ns);
+            }
+            3..=5 => bench.engine.tick(bench.now_ns),
+            _ => {
+                let sport = numbers.below(50).min(numbers.below(50)) as u16;
+                bench.frame(PortId(0), &udp(sport, 53));
+                let now = bench.engine.flow_account().unflowed.sum();
+                if now == unflowed {
+                    *met.entry(key(sport)).or_insert(0) += 1;
+                }
+                unflowed = now;
+            }
+        }
+        if !stalled {
+            bench.engine.take_deltas(|one| {
+                deltas.push(one);
+                true
+            });
+        }
+        let account = bench.engine.flow_account();
+        assert!(account.balances(), "seed {seed}: {account:?}");
+    }
+    while !bench.engine.end_flows() || bench.engine.has_deltas() {
+        bench.engine.take_deltas(|one| {
+            deltas.push(one);
+            true
+        });
+    }
+    let account = bench.engine.flow_account();
+    assert!(account.balances() && account.live == 0, "seed {seed}: {account:?}");
+    let mut given = HashMap::new();
+    for one in &deltas {
+        *given.entry(one.key).or_insert(0) += one.packets();
+        assert!(one.packets() == 0 || one.last.wrapping_sub(one.first) < 1 << 31, "seed {seed}: {one:?}");
+    }
+    given.retain(|_, packets| *packets != 0);
+    (met, given, reloads)
+}
+
+#[test]
+fn every_frame_is_in_a_delta_after_a_thousand_random_reloads() {
+    let (mut reloads, mut seed) = (0, 0);
+    while reloads < 1_000 {
+        let (mut met, mut given, some) = run(seed, 2_000);
+        met.remove(&FlowKey::default());
+        given.remove(&FlowKey::default());
+        assert_eq!(met, given, "seed {seed}");
+        (reloads, seed) = (reloads + some, seed + 1);
+    }
+    assert!(seed > 5);
+}
