@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod entropy;
+pub mod export;
 mod keys;
 mod record;
 mod report;

@@ -1,0 +1,404 @@
+//! IPFIX (RFC 7011): flow records as messages for collectors such as nfdump and pmacct.
+//!
+//! There are four templates: IPv4 and IPv6, each outside and inside a tunnel with an id. They are sent when
+//! [`Encoder::announce`] asks for it, in front of the next records, so the sender says how often: over UDP
+//! from time to time, because datagrams get lost (RFC 7011 section 8.4), over TCP once in a connection.
+//!
+//! A message is an array of bytes of at most the given length. Nothing is sent here, so nothing can fail; a
+//! record that the network loses is a gap in the sequence numbers, which collectors count.
+//!
+//! Bytes: `layer2OctetDeltaCount` is what weir counts, whole frames without FCS. `octetDeltaCount` is to
+//! begin with the IP header (RFC 7012). weir only knows that each packet had an Ethernet header, so it is
+//! less by 14 bytes a packet, and too large by VLAN tags and padding; inside a tunnel it includes
+//! the outer headers.
+
+use super::{End, Given};
+use packet::FlowKey;
+use std::net::IpAddr;
+
+/// Version of IPFIX in the header of a message.
+const VERSION: u16 = 10;
+/// Bytes of a message's header, and of a set's.
+const HEADER: usize = 16;
+const SET_HEADER: usize = 4;
+/// The set of templates.
+const TEMPLATES: u16 = 2;
+/// The first number of a template.
+const FIRST_TEMPLATE: u16 = 256;
+/// Bytes of an Ethernet header.
+const ETHERNET: u64 = 14;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// The shortest limit of a message: all templates and a record of the longest.
+pub const LIMIT_LEAST: usize = 512;
+
+/// Information elements: number (IANA) and bytes.
+type Element = (u16, u16);
+
+const OCTETS: Element = (1, 8);
+const PACKETS: Element = (2, 8);
+const PROTOCOL: Element = (4, 1);
+const SPORT: Element = (7, 2);
+const SRC_IPV4: Element = (8, 4);
+const DPORT: Element = (11, 2);
+const DST_IPV4: Element = (12, 4);
+const SRC_IPV6: Element = (27, 16);
+const DST_IPV6: Element = (28, 16);
+const END_REASON: Element = (136, 1);
+const START_MS: Element = (152, 8);
+const END_MS: Element = (153, 8);
+const SEGMENT: Element = (351, 8);
+const OCTETS_L2: Element = (352, 8);
+
+/// What all templates have behind the addresses.
+const COMMON: [Element; 9] =
+    [SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON];
+
+/// The kinds of records: a template each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kind {
+    ipv6: bool,
+    tunnelled: bool,
+}
+
+impl Kind {
+    const ALL: [Kind; 4] = [
+        Kind { ipv6: false, tunnelled: false },
+        Kind { ipv6: true, tunnelled: false },
+        Kind { ipv6: false, tunnelled: true },
+        Kind { ipv6: true, tunnelled: true },
+    ];
+
+    fn of(key: &FlowKey) -> Kind {
+        Kind { ipv6: key.src().is_ipv6(), tunnelled: key.vni().is_some() }
+    }
+
+    fn template(self) -> u16 {
+        FIRST_TEMPLATE + u16::from(self.ipv6) + 2 * u16::from(self.tunnelled)
+    }
+
+    fn elements(self) -> impl Iterator<Item = Element> {
+        let addresses = if self.ipv6 { [SRC_IPV6, DST_IPV6] } else { [SRC_IPV4, DST_IPV4] };
+        addresses.into_iter().chain(COMMON).chain(self.tunnelled.then_some(SEGMENT))
+    }
+
+    fn bytes(self) -> usize {
+        self.elements().map(|(_, bytes)| usize::from(bytes)).sum()
+    }
+}
+
+/// Turns records into messages.
+#[derive(Debug)]
+pub struct Encoder {
+    domain: u32,
+    limit: usize,
+    /// Records in former messages, modulo 2^32.
+    sequence: u32,
+    announces: bool,
+    message: Vec<u8>,
+    /// The template of the set at the end of the message, and where the set begins.
+    set: Option<(u16, usize)>,
+    records: u32,
+}
+
+impl Encoder {
+    /// Creates an encoder for messages of an observation domain with at most `limit` bytes, between
+    /// [`LIMIT_LEAST`] and 65,535. The first message begins with the templates.
+    #[must_use]
+    pub fn new(domain: u32, limit: usize) -> Encoder {
+        let limit = limit.clamp(LIMIT_LEAST, usize::from(u16::MAX));
+        let message = Vec::with_capacity(limit);
+        Encoder { domain, limit, sequence: 0, announces: true, message, set: None, records: 0 }
+    }
+
+    /// Lets the next message begin with the templates.
+    pub fn announce(&mut self) {
+        self.announces = true;
+    }
+
+    /// Begins anew for another connection: with templates, and at sequence number 0. Records whose message
+    /// was not complete are lost; returns how many.
+    pub fn restart(&mut self) -> u32 {
+        let lost = self.records;
+        *self = Encoder::new(self.domain, self.limit);
+        lost
+    }
+
+    /// Appends a record. If it does not fit into the message, the message is passed to `send` before, with
+    /// the number of its records; `now_s` is its time, in seconds since 1970.
+    pub fn add(&mut self, given: &Given, now_s: u32, send: impl FnMut(&[u8], u32)) {
+        let kind = Kind::of(&given.record.key);
+        let header =
+            if self.set.is_some_and(|(template, _)| template == kind.template()) { 0 } else { SET_HEADER };
+        if !self.message.is_empty() && self.message.len() + header + kind.bytes() > self.limit {
+            self.finish(now_s, send);
+        }
+        if self.message.is_empty() {
+            self.begin();
+        }
+        if self.set.is_none_or(|(template, _)| template != kind.template()) {
+            self.open(kind.template());
+        }
+        self.record(given, kind);
+        self.records += 1;
+    }
+
+    /// Passes the message to `send`, if it has records.
+    pub fn finish(&mut self, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
+        if self.records == 0 {
+            return;
+        }
+        self.close();
+        let length = self.message.len() as u16;
+        self.message[2..4].copy_from_slice(&length.to_be_bytes());
+        self.message[4..8].copy_from_slice(&now_s.to_be_bytes());
+        send(&self.message, self.records);
+        self.sequence = self.sequence.wrapping_add(self.records);
+        self.records = 0;
+        self.message.clear();
+    }
+
+    /// Begins a message; length and time follow at its end.
+    fn begin(&mut self) {
+        self.put(VERSION.to_be_bytes());
+        self.put([0; 6]);
+        self.put(self.sequence.to_be_bytes());
+        self.put(self.domain.to_be_bytes());
+        debug_assert_eq!(self.message.len(), HEADER);
+        if std::mem::take(&mut self.announces) {
+            self.templates();
+        }
+    }
+
+    fn templates(&mut self) {
+        self.open(TEMPLATES);
+        for kind in Kind::ALL {
+            self.put(kind.template().to_be_bytes());
+            self.put((kind.elements().count() as u16).to_be_bytes());
+            for (element, bytes) in kind.elements() {
+                self.put(element.to_be_bytes());
+                self.put(bytes.to_be_bytes());
+            }
+        }
+    }
+
+    /// Begins a set; its length follows at its end.
+    fn open(&mut self, set: u16) {
+        self.close();
+        self.set = Some((set, self.message.len()));
+        self.put(set.to_be_bytes());
+        self.put([0; 2]);
+    }
+
+    fn close(&mut self) {
+        if let Some((_, start)) = self.set.take() {
+            let length = (self.message.len() - start) as u16;
+            self.message[start + 2..start + 4].copy_from_slice(&length.to_be_bytes());
+        }
+    }
+
+    /// The elements of a record, in the template's order.
+    fn record(&mut self, Given { record, end }: &Given, kind: Kind) {
+        let key = &record.key;
+        self.address(key.src());
+        self.address(key.dst());
+        self.put(key.sport().to_be_bytes());
+        self.put(key.dport().to_be_bytes());
+        self.put([key.protocol()]);
+        self.put(record.bytes.saturating_sub(ETHERNET * record.packets).to_be_bytes());
+        self.put(record.packets.to_be_bytes());
+        self.put((record.first_ns / NS_PER_MS).to_be_bytes());
+        self.put((record.last_ns / NS_PER_MS).to_be_bytes());
+        self.put(record.bytes.to_be_bytes());
+        self.put([reason(*end)]);
+        if kind.tunnelled {
+            // The upper byte would be the kind of tunnel (RFC 7133), which a key does not have.
+            self.put(u64::from(key.vni().unwrap_or_default()).to_be_bytes());
+        }
+    }
+
+    fn address(&mut self, address: IpAddr) {
+        match address {
+            IpAddr::V4(address) => self.put(address.octets()),
+            IpAddr::V6(address) => self.put(address.octets()),
+        }
+    }
+
+    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
+        self.message.extend_from_slice(&bytes);
+    }
+}
+
+/// `flowEndReason` (RFC 5102 section 5.11.3).
+fn reason(end: End) -> u8 {
+    match end {
+        End::Idle => 1,
+        End::Active => 2,
+        End::Forced => 4,
+        End::Evicted => 5,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::FlowRecord;
+    use std::collections::HashMap;
+
+    /// A decoder that knows IPFIX and not the encoder: it reads templates, and records by them.
+    #[derive(Default)]
+    struct Decoder {
+        templates: HashMap<u16, Vec<Element>>,
+        next: Option<u32>,
+    }
+
+    type Fields = HashMap<u16, Vec<u8>>;
+
+    fn word(bytes: &[u8], at: usize) -> u16 {
+        u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
+    }
+
+    fn long(bytes: &[u8], at: usize) -> u32 {
+        u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
+    }
+
+    fn number(field: &[u8]) -> u64 {
+        field.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    }
+
+    impl Decoder {
+        /// Returns the records of a message.
+        fn message(&mut self, bytes: &[u8], domain: u32) -> Vec<Fields> {
+            assert_eq!((word(bytes, 0), usize::from(word(bytes, 2))), (10, bytes.len()));
+            assert_eq!(long(bytes, 12), domain);
+            let mut records = Vec::new();
+            let mut at = 16;
+            while at < bytes.len() {
+                let (set, length) = (word(bytes, at), usize::from(word(bytes, at + 2)));
+                let body = &bytes[at + 4..at + length];
+                match set {
+                    2 => self.template_set(body),
+                    _ => records.extend(self.data(set, body)),
+                }
+                at += length;
+            }
+            assert_eq!(at, bytes.len());
+            let sequence = long(bytes, 8);
+            assert!(self.next.is_none_or(|next| next == sequence), "{:?}, not {sequence}", self.next);
+            self.next = Some(sequence.wrapping_add(records.len() as u32));
+            records
+        }
+
+        fn template_set(&mut self, mut body: &[u8]) {
+            while !body.is_empty() {
+                let (id, count) = (word(body, 0), usize::from(word(body, 2)));
+                let elements = (0..count).map(|at| (word(body, 4 + 4 * at), word(body, 6 + 4 * at)));
+                self.templates.insert(id, elements.collect());
+                body = &body[4 + 4 * count..];
+            }
+        }
+
+        fn data(&self, set: u16, mut body: &[u8]) -> Vec<Fields> {
+            let mut records = Vec::new();
+            let template = self.templates.get(&set).expect("the template came before");
+            while !body.is_empty() {
+                let mut fields = Fields::new();
+                for (element, length) in template {
+                    let (field, rest) = body.split_at(usize::from(*length));
+                    assert!(fields.insert(*element, field.to_vec()).is_none());
+                    body = rest;
+                }
+                records.push(fields);
+            }
+            records
+        }
+    }
+
+    /// A record of each kind in turn.
+    fn given(n: u64) -> Given {
+        let address = |last: u8, ipv6: bool| -> IpAddr {
+            if ipv6 {
+                [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last].into()
+            } else {
+                [10, 0, 0, last].into()
+            }
+        };
+        let (ipv6, vni) = (n % 2 == 1, (n % 4 > 1).then_some(n as u32 % 1000));
+        let key = FlowKey::new(address(1, ipv6), address(n as u8, ipv6), 6, (n as u16, 443), vni);
+        let first_ns = 1_790_000_000_000_000_000 + n * 1_000_000;
+        let record =
+            FlowRecord { key, packets: n + 1, bytes: 100 * (n + 1), first_ns, last_ns: first_ns + 7_000_000 };
+        let end = [End::Idle, End::Active, End::Forced, End::Evicted][n as usize % 4];
+        Given { record, end }
+    }
+
+    fn check(fields: &Fields, given: &Given) {
+        let record = &given.record;
+        let of = |element: u16| number(&fields[&element]);
+        let (src, dst) = if record.key.src().is_ipv6() { (27, 28) } else { (8, 12) };
+        let bytes = |address: IpAddr| match address {
+            IpAddr::V4(address) => address.octets().to_vec(),
+            IpAddr::V6(address) => address.octets().to_vec(),
+        };
+        assert_eq!((&fields[&src], &fields[&dst]), (&bytes(record.key.src()), &bytes(record.key.dst())));
+        assert_eq!((of(7), of(11), of(4)), (record.key.sport().into(), 443, 6));
+        assert_eq!(
+            (of(1), of(2), of(352)),
+            (record.bytes - 14 * record.packets, record.packets, record.bytes)
+        );
+        assert_eq!((of(152), of(153)), (record.first_ns / 1_000_000, record.last_ns / 1_000_000));
+        assert_eq!(of(136), [1, 2, 4, 5][(record.packets - 1) as usize % 4]);
+        assert_eq!(fields.get(&351).map(|id| number(id)), record.key.vni().map(u64::from));
+    }
+
+    /// Encodes this many records, with templates before every `announce`th.
+    fn messages(encoder: &mut Encoder, records: u64, announce: u64) -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        for n in 0..records {
+            if n % announce == 0 {
+                encoder.announce();
+            }
+            encoder.add(&given(n), 7, |message, _| all.push(message.to_vec()));
+        }
+        encoder.finish(7, |message, _| all.push(message.to_vec()));
+        all
+    }
+
+    #[test]
+    fn a_decoder_reads_what_was_encoded_and_sequence_numbers_count_records() {
+        for limit in [LIMIT_LEAST, 600, 1400, 65_535] {
+            let mut encoder = Encoder::new(42, limit);
+            let all = messages(&mut encoder, 5_000, 999);
+            assert!(all.iter().all(|message| message.len() <= limit));
+            let mut decoder = Decoder::default();
+            let decoded: Vec<Fields> = all.iter().flat_map(|message| decoder.message(message, 42)).collect();
+            assert_eq!(decoded.len(), 5_000);
+            (0..).zip(&decoded).for_each(|(n, fields)| check(fields, &given(n)));
+        }
+    }
+
+    #[test]
+    fn templates_come_first_and_again_when_asked_for() {
+        let mut encoder = Encoder::new(1, 1400);
+        let all = messages(&mut encoder, 1_000, 100);
+        let with = all.iter().filter(|message| word(message, 16) == 2).count();
+        assert_eq!((word(&all[0], 16), with), (2, 10));
+    }
+
+    #[test]
+    fn a_restart_begins_with_templates_at_sequence_number_zero() {
+        let mut encoder = Encoder::new(1, 1400);
+        messages(&mut encoder, 10, 100);
+        encoder.add(&given(1), 7, |_, _| panic!("it fits"));
+        assert_eq!(encoder.restart(), 1);
+        let again = messages(&mut encoder, 10, 100);
+        let mut decoder = Decoder::default();
+        assert_eq!((long(&again[0], 8), decoder.message(&again[0], 1).len()), (0, 10));
+    }
+
+    #[test]
+    fn without_records_there_is_no_message() {
+        Encoder::new(1, 1400).finish(7, |_, _| panic!("an empty message"));
+    }
+}
