@@ -205,6 +205,12 @@ pub trait App: Any + Send {
         Vec::new()
     }
 
+    /// Returns values of its own that rise and fall; each is a family of the metrics: `weir_app_NAME`. How
+    /// many there are must not depend on the traffic.
+    fn gauges(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
     /// Returns what `weir show apps` prints about it besides its counters, as an object.
     fn report(&self, now_ns: u64) -> Value {
         let _ = now_ns;

@@ -2,6 +2,7 @@
 //! written as pipes, what it takes from the kernel, which [`App`] runs, and the output of `weir show` and
 //! `weir KEY`. The command line, the daemon and replay iterate over [`KINDS`] and know none of them by name.
 
+use crate::measure::Measurement;
 use crate::page::Page;
 use crate::{App, KINDS};
 use config::attachment::{Attachment, Attachments};
@@ -53,6 +54,16 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// Returns those that act while the program runs.
     fn running(&self) -> Vec<Box<dyn App>> {
         Vec::new()
+    }
+
+    /// Returns what the collector measures for them.
+    fn measurements(&self) -> Vec<Measurement> {
+        Vec::new()
+    }
+
+    /// Writes what depends on the roots of ports, when all of them are known.
+    fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        let _ = (program, report);
     }
 
     /// Returns the rows of [`Kind::table`]; `count` looks up a shared counter.
@@ -164,6 +175,17 @@ impl Apps {
     #[must_use]
     pub fn running(&self) -> Vec<Box<dyn App>> {
         self.0.iter().flat_map(|one| one.running()).collect()
+    }
+
+    /// Returns what the collector measures.
+    #[must_use]
+    pub fn measurements(&self) -> Vec<Measurement> {
+        self.0.iter().flat_map(|one| one.measurements()).collect()
+    }
+
+    /// Writes what depends on the roots of ports.
+    pub fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        self.0.iter().for_each(|one| one.enclose(program, report));
     }
 
     /// Returns the tables of `weir show`, by name.

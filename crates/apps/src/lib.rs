@@ -7,6 +7,7 @@ pub mod bond;
 pub mod external;
 pub mod kind;
 pub mod lb;
+pub mod measure;
 pub mod page;
 mod running;
 
@@ -15,5 +16,6 @@ pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;
 
-/// All kinds of apps, in the order in which they are read: those that offer attachments first.
-pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND];
+/// All kinds of apps, in the order in which they are read: those that offer attachments first, and those that
+/// enclose what others have written last.
+pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND, measure::KIND];

@@ -139,7 +139,9 @@ pub fn read(
     let reader = Reader { section: &section, program, attachments };
     pipe.kind = reader.kind(report);
     pipe.matches = reader.matches(report);
-    pipe.monitor = reader.monitor(&mut pipe.kind, counters, report);
+    // An app may have it measured.
+    let measured = pipe.monitor.measured;
+    pipe.monitor = Monitor { measured, ..reader.monitor(&mut pipe.kind, counters, report) };
     pipe.templates = reader.templates(report);
     pipe.forward = reader.forward("forward", report);
     pipe.miss = reader.forward("miss", report);

@@ -268,6 +268,7 @@ impl<'a> Builder<'a> {
             }
             own_root.push(section.get("root").is_some());
         }
+        self.plan.apps.enclose(&mut self.program, report);
         self.takes_nothing(&own_root, report);
         self.takes_too_much(report);
     }

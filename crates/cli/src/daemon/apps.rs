@@ -61,6 +61,14 @@ pub struct Family {
     pub counts: Vec<(String, u64)>,
 }
 
+/// A value of apps that rises and falls.
+pub struct Gauges {
+    /// Its name, without `weir_app_`.
+    pub name: &'static str,
+    /// Its values, by app.
+    pub values: Vec<(String, f64)>,
+}
+
 /// Creates a ring from every worker to every app. Returns each worker's ends, and ours.
 pub fn rings(program: &Program, workers: usize) -> (Vec<Vec<CarrierSender>>, Vec<Ring>) {
     let (mut senders, mut rings) = (Vec::new(), Vec::new());
@@ -419,6 +427,22 @@ impl Daemon {
                 match families.iter_mut().find(|family| family.name == name) {
                     Some(family) => family.counts.push(count),
                     None => families.push(Family { name, help, counts: vec![count] }),
+                }
+            }
+        }
+        families
+    }
+
+    /// Returns the apps' gauges as families of the metrics.
+    pub(super) fn app_gauges(&self) -> Vec<Gauges> {
+        let mut families: Vec<Gauges> = Vec::new();
+        for at in self.each_app() {
+            let app = self.host.running.app(at);
+            for (name, value) in app.gauges() {
+                let value = (app.name().to_string(), value);
+                match families.iter_mut().find(|family| family.name == name) {
+                    Some(family) => family.values.push(value),
+                    None => families.push(Gauges { name, values: vec![value] }),
                 }
             }
         }

@@ -36,6 +36,13 @@ pub fn text(now: &Snapshot) -> Result<String> {
     for family in &now.families {
         totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts.clone());
     }
+    for gauges in &now.gauges {
+        let family = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (app, value) in &gauges.values {
+            family.get_or_create(&vec![("app", app.clone())]).set(*value);
+        }
+        registry.register(format!("app_{}", gauges.name), "A value of the app's own", family);
+    }
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));

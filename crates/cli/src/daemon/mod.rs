@@ -166,7 +166,7 @@ impl Daemon {
             doorbell,
             systemd: Systemd::find()?,
             clock,
-            collector: Collector::start()?,
+            collector: Collector::start(clock)?,
             // Its thread begins without privileges.
             disposal: channel().0,
             generation: 1,
@@ -174,6 +174,9 @@ impl Daemon {
         };
         // While the daemon still has the privileges to create sockets anywhere.
         let sockets = apps::sockets(&daemon.plan, &[])?;
+        let measurements = daemon.plan.apps.measurements();
+        let workers = daemon.plan.workers.count();
+        daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
         let rings = daemon.start_workers()?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
@@ -288,6 +291,7 @@ impl Daemon {
             obstacles: ports().map(|port| self.obstacle(port)).collect(),
             apps: self.apps_json(),
             families: self.app_families(),
+            gauges: self.app_gauges(),
             read: self.collector.totals(),
             late: self.host.late.clone(),
         };

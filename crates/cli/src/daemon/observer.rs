@@ -8,7 +8,7 @@
 //! A snapshot is younger than the question that it answers, and there are at most [`RATE_MAX`] a second, so a
 //! flood of questions delays only those who ask.
 
-use super::apps::Family;
+use super::apps::{Family, Gauges};
 use super::clock::Clock;
 use super::collector::Totals;
 use super::doorbell::Doorbell;
@@ -72,6 +72,8 @@ pub struct Scene {
     pub apps: Value,
     /// The apps' counters.
     pub families: Vec<Family>,
+    /// The apps' gauges.
+    pub gauges: Vec<Gauges>,
     /// What the collector had read, before the workers were asked what they gave.
     pub read: Totals,
     /// How late apps were served.

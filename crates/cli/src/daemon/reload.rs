@@ -360,6 +360,9 @@ impl Daemon {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
         self.generation += 1;
+        // A collector that has ended shows when the daemon stops.
+        let _ =
+            self.collector.follow(self.generation, &plan.program, self.fleet.len(), plan.apps.measurements());
         let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));

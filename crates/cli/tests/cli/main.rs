@@ -11,6 +11,8 @@ mod folder;
 mod generate;
 mod http;
 mod interfaces;
+mod ipfix;
+mod measure;
 mod output;
 mod ports;
 mod replay;

@@ -1,0 +1,62 @@
+//! Measures what traffic consists of. See README.md.
+//!
+//! The app writes a FLOW pipe in front of what a port's frames go to, or has a FLOW pipe of the configuration
+//! measured. What its flows count is added up on the collector's thread, not here: the app only says what is
+//! wanted ([`Measurement`]) and shows what the collector has put on the [`Board`].
+
+mod app;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+pub use app::{Board, Export, HISTORY, Sum, Told};
+
+use crate::kind::{Kind, View};
+use measure::Settings;
+use std::net::SocketAddr;
+
+/// The kind of app with the key `measure`.
+pub const KIND: Kind = Kind {
+    key: "measure",
+    help: "A measurement of the flows of a port or a pipe.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    table: None,
+    views: &[
+        View { word: "", request: "interval", text: text::interval },
+        View { word: "history", request: "history", text: text::history },
+    ],
+    pages: &[],
+    about: "",
+    verbs: &[],
+};
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    /// Its name.
+    pub name: String,
+    /// The FLOW pipes whose flows are measured.
+    pub pipes: Vec<String>,
+    /// How long an interval is, in milliseconds.
+    pub interval_ms: u64,
+    /// What is summed up.
+    pub settings: Settings,
+    /// Where records go besides.
+    pub ipfix: Option<Ipfix>,
+    /// Where results go.
+    pub board: Board,
+}
+
+/// An IPFIX collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ipfix {
+    /// Its address.
+    pub to: SocketAddr,
+    /// Whether it is reached by TCP, otherwise by UDP.
+    pub tcp: bool,
+    /// The observation domain.
+    pub domain: u32,
+}

@@ -1,0 +1,273 @@
+//! Reads measurements from the configuration, and writes their pipes.
+
+use super::app::Measure;
+use super::{Board, Ipfix, Measurement};
+use crate::App;
+use crate::kind::{Configured, Scope};
+use config::raw::{Kind, Node};
+use config::section::{Section, choice, duration, named, parsed, words};
+use config::{Key, Report, Shape};
+use engine::builder::ProgramBuilder;
+use engine::check::CAPACITY_MAX;
+use engine::program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, PipeId, PortId};
+use measure::{Part, Settings};
+use packet::KeySource;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+const NS_PER_MS: u64 = 1_000_000;
+/// The shortest and the longest interval, in nanoseconds.
+const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
+/// The shortest time after which flows give their counts, in nanoseconds.
+const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
+/// The least memory for sketches: without any of them, there is nothing to ask.
+const MEMORY_LEAST: u64 = 1 << 20;
+const MEMORY_MAX: u64 = 1 << 36;
+const TOP_MAX: u64 = 1_000;
+/// Most measurements of a configuration: each has memory of its own.
+const MEASUREMENTS_MAX: usize = 16;
+
+pub(super) const KEYS: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
+        "the port (or list of ports) whose frames are measured; or `pipe`";
+    "pipe": Shape::Name, "the FLOW pipe whose flows are measured; or `port`";
+    "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
+    "flows": Shape::Number(1, CAPACITY_MAX as u64),
+        "with `port`: how many flows fit, at each port and worker" or "65536";
+    "idle_timeout": Shape::Time, "with `port`: flows without a packet for longer make room" or "30s";
+    "interval": Shape::Time, "how long an interval is" or "5s";
+    "flush": Shape::Time, "how often flows give their counts, a part of the interval; by default once in it";
+    "flush_packets": Shape::Number(1, u32::MAX as u64), "a flow gives its counts after so many packets, too";
+    "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
+    "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
+        "bytes for sketches; what does not fit is left out" or "67108864";
+    "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
+};
+const IPFIX: &[Key] = config::keys! {
+    needed "to": Shape::Endpoint, "the collector's address and port, such as 192.0.2.1:4739";
+    "over": Shape::Words(|| words(&OVER)), "how it is reached" or "udp";
+    "domain": Shape::Number(0, u32::MAX as u64), "the observation domain" or "1";
+};
+const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
+const OVER: [(&str, bool); 2] = [("udp", false), ("tcp", true)];
+
+/// The measurements of a configuration.
+#[derive(Debug)]
+struct Measurements(Vec<Written>);
+
+/// A measurement, and what it has written into the program.
+#[derive(Debug)]
+struct Written {
+    measurement: Measurement,
+    /// The pipes in front of ports.
+    fronts: Vec<(PortId, PipeId)>,
+    origin: Origin,
+}
+
+impl Configured for Measurements {
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = |written: &Written| -> Box<dyn App> {
+            let Measurement { name, interval_ms, board, .. } = written.measurement.clone();
+            Box::new(Measure { name, interval_ms, board })
+        };
+        self.0.iter().map(app).collect()
+    }
+
+    fn measurements(&self) -> Vec<Measurement> {
+        self.0.iter().map(|written| written.measurement.clone()).collect()
+    }
+
+    /// Puts each pipe in front of what its port's frames went to.
+    fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        for Written { fronts, origin, .. } in &self.0 {
+            for &(port, pipe) in fronts {
+                let declared = &program.ports[port.index()];
+                let Some(root) = declared.root else {
+                    let message =
+                        format!("the frames of port `{}` go nowhere: it has no root", declared.name);
+                    let help = "give it one, or measure another port";
+                    report.error_help(report.span_of(*origin), message, help);
+                    continue;
+                };
+                let front = program.pipe_mut(pipe);
+                (front.forward, front.miss) = (Forward::Pipe(root), Forward::Pipe(root));
+                program.root(port, pipe);
+            }
+        }
+    }
+}
+
+/// Reads the measurements and writes their pipes.
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let mut all: Vec<Written> = Vec::new();
+    for item in items {
+        let Some(written) = measurement(item, scope) else { continue };
+        let name = &written.measurement.name;
+        if all.iter().any(|other| other.measurement.name == *name) {
+            let message = format!("two measurements are called `{name}`");
+            scope.report.error(scope.report.span_of(written.origin), message);
+        } else if all.len() == MEASUREMENTS_MAX {
+            let message = format!("there are {MEASUREMENTS_MAX} measurements at most");
+            scope.report.error(scope.report.span_of(written.origin), message);
+        } else {
+            all.push(written);
+        }
+    }
+    Arc::new(Measurements(all))
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
+    let before = scope.report.errors();
+    let section = Section::read(node, KEYS, scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
+    let (interval_ns, measured) = times(&section, scope.report);
+    let settings = Settings {
+        top: section.number("top", scope.report).unwrap_or_default() as usize,
+        memory: section.number("memory", scope.report).unwrap_or_default() as usize,
+        parts: parts(),
+        ..Settings::default()
+    };
+    let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
+    let front = front(&section, measured, origin, scope.report);
+    let at = place(&section, scope)?;
+    if scope.report.errors() > before {
+        return None;
+    }
+    let (name, board) = (name?, Board::default());
+    let (fronts, pipes) = match at {
+        Place::Ports(ports) => write(&name, &ports, &front, scope),
+        Place::Pipe(pipe) => (Vec::new(), vec![measure(pipe, measured, &section, scope)?]),
+    };
+    let interval_ms = interval_ns / NS_PER_MS;
+    let measurement = Measurement { name, pipes, interval_ms, settings, ipfix, board };
+    Some(Written { measurement, fronts, origin })
+}
+
+/// What flow deltas can tell: not what depends on single packets.
+fn parts() -> Vec<Part> {
+    let of_packets = [Part::PacketBytes, Part::InterArrival];
+    Part::SHED_ORDER.into_iter().filter(|part| !of_packets.contains(part)).collect()
+}
+
+/// Where a measurement is.
+enum Place {
+    Ports(Vec<PortId>),
+    Pipe(PipeId),
+}
+
+fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
+    match (section.get("port"), section.get("pipe")) {
+        (Some(node), None) => ports(node, scope).map(Place::Ports),
+        (None, Some(node)) => {
+            for key in ["key", "flows", "idle_timeout"] {
+                if let Some(node) = section.get(key) {
+                    scope.report.error(node.span, format!("the pipe has its own `{key}`: write it there"));
+                }
+            }
+            let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
+            named("pipe", node, names, scope.report).map(|at| Place::Pipe(PipeId(at as u16)))
+        }
+        (Some(_), Some(node)) => {
+            scope.report.error(node.span, "`port` or `pipe`, not both");
+            None
+        }
+        (None, None) => {
+            scope.report.error(section.span, "`port` or `pipe` is missing: what is measured");
+            None
+        }
+    }
+}
+
+/// The ports of what is named, each once.
+fn ports(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
+    let nodes = match &node.kind {
+        Kind::List(list) => list.as_slice(),
+        _ => std::slice::from_ref(node),
+    };
+    let mut ports = Vec::new();
+    for node in nodes {
+        let attachment = scope.attachment(node)?;
+        ports.extend(
+            attachment.ports.iter().copied().filter(|port| !ports.contains(port)).collect::<Vec<_>>(),
+        );
+    }
+    (!ports.is_empty()).then_some(ports)
+}
+
+/// Reads the interval, and how soon flows give their counts.
+fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
+    let [least, most] = INTERVALS;
+    let interval_ns = section.time("interval", report);
+    let mut span = section.get("interval").map_or(section.span, |node| node.span);
+    if !(least..=most).contains(&interval_ns) || !interval_ns.is_multiple_of(NS_PER_MS) {
+        report.error_help(span, "`interval` cannot be this", "write 100 ms to 1 h, in whole milliseconds");
+    }
+    let mut flush_ns = interval_ns;
+    if let Some(node) = section.get("flush") {
+        (flush_ns, span) = (duration(node, "`flush`", report).unwrap_or(interval_ns), node.span);
+    }
+    let is_part =
+        flush_ns >= FLUSH_LEAST && flush_ns.is_multiple_of(NS_PER_MS) && interval_ns.is_multiple_of(flush_ns);
+    if !is_part {
+        let help = "write 10 ms at least, in whole milliseconds, so that the interval is a multiple of it";
+        report.error_help(span, "`flush` must divide the interval", help);
+    }
+    let packets = section.get("flush_packets").and_then(|_| section.number("flush_packets", report));
+    let period_ms = (flush_ns / NS_PER_MS).max(1) as u32;
+    (interval_ns, Measured { period_ms, packets: packets.map_or(u32::MAX, |packets| packets as u32) })
+}
+
+/// The pipe to put in front of ports, without a name.
+fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
+    let flows = section.number("flows", report).unwrap_or(1) as u32;
+    let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, report));
+    Pipe::flow("", Learn::Default)
+        .origin(origin)
+        .key(key.flatten().unwrap_or_default())
+        .entries([Entry::on(EntryMatch::Default)])
+        .capacity(flows)
+        .idle_timeout_ns(section.time("idle_timeout", report))
+        .measured(measured)
+}
+
+/// Writes a pipe for each port; where it leads is known when all ports have their roots.
+fn write(
+    name: &str,
+    ports: &[PortId],
+    front: &Pipe,
+    scope: &mut Scope<'_>,
+) -> (Vec<(PortId, PipeId)>, Vec<String>) {
+    let mut fronts = Vec::new();
+    let mut names = Vec::new();
+    for &port in ports {
+        let pipe = format!("measure/{name}/{}", scope.program.ports[port.index()].name);
+        fronts.push((port, scope.program.pipe(Pipe { name: pipe.clone(), ..front.clone() })));
+        names.push(pipe);
+    }
+    (fronts, names)
+}
+
+/// Has a pipe of the configuration measured. Returns its name.
+fn measure(pipe: PipeId, measured: Measured, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<String> {
+    let span = section.get("pipe").map_or(section.span, |node| node.span);
+    let pipe = scope.program.pipe_mut(pipe);
+    if pipe.monitor.measured.replace(measured).is_some() {
+        let message = format!("another measurement has pipe `{}`", pipe.name);
+        scope.report.error(span, message);
+        return None;
+    }
+    Some(pipe.name.clone())
+}
+
+fn ipfix(node: &Node, report: &mut Report) -> Option<Ipfix> {
+    let section = Section::read(node, IPFIX, report);
+    let to = section.needed("to", report);
+    let to =
+        to.and_then(|node| parsed::<SocketAddr>(node, "an address and port such as 192.0.2.1:4739", report));
+    let tcp = section.choice("over", &OVER, report);
+    let domain = section.number("domain", report);
+    Some(Ipfix { to: to?, tcp: tcp?, domain: domain? as u32 })
+}

@@ -1,0 +1,43 @@
+//! What the numbers in deltas mean, by generation of the program: a delta may be read long after its program
+//! was replaced.
+
+use super::measuring::Measuring;
+use engine::delta::Belonging;
+use std::sync::Arc;
+
+/// For the last 256 generations, the measurement and the name of each pipe.
+#[derive(Default)]
+pub struct Names {
+    by_generation: Vec<Option<Vec<Pipe>>>,
+}
+
+/// A pipe of a program.
+struct Pipe {
+    name: Arc<str>,
+    /// The position of its present measurement.
+    measured: Option<usize>,
+}
+
+impl Names {
+    /// Takes note of a program's pipes; what they are measured by now holds for those of former programs too.
+    pub fn set(&mut self, generation: u64, pipes: &[String], measured: &[Measuring]) {
+        self.by_generation.resize_with(256, || None);
+        let pipe = |name: &String| Pipe { name: name.as_str().into(), measured: None };
+        self.by_generation[generation as usize % 256] = Some(pipes.iter().map(pipe).collect());
+        for pipe in self.by_generation.iter_mut().flatten().flatten() {
+            pipe.measured = measured.iter().position(|one| one.has(&pipe.name));
+        }
+    }
+
+    /// Returns true if a generation's pipes are known.
+    pub fn knows(&self, generation: u8) -> bool {
+        self.by_generation.get(usize::from(generation)).is_some_and(Option::is_some)
+    }
+
+    /// Returns the position of the measurement that a delta is for, and the name of its pipe.
+    pub fn find(&self, of: Belonging) -> Option<(usize, &Arc<str>)> {
+        let pipes = self.by_generation.get(usize::from(of.generation))?.as_ref()?;
+        let pipe = pipes.get(usize::from(of.pipe))?;
+        Some((pipe.measured?, &pipe.name))
+    }
+}

@@ -1,0 +1,102 @@
+//! Wireshark has no part in weir: it reads the IPFIX messages as what they were written for.
+
+use super::folder::Folder;
+use measure::FlowRecord;
+use measure::export::ipfix::Encoder;
+use measure::export::{End, Given};
+use packet::FlowKey;
+use packet::craft::Recipe;
+use port::pcap::Writer;
+use std::fs::File;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::Command;
+
+const RECORDS: u16 = 200;
+
+/// The n-th record: IPv4 and IPv6 in turn, outside tunnels, and every second pair inside one.
+fn given(n: u16) -> Given {
+    let address = |last: u16| -> IpAddr {
+        if n % 2 == 1 { [0x2001, 0xdb8, 0, 0, 0, 0, 0, last].into() } else { [10, 0, 0, last as u8].into() }
+    };
+    let vni = (n % 4 > 1).then_some(u32::from(n));
+    let key = FlowKey::new(address(1), address(n), 6, (n, 443), vni);
+    let first_ns = 1_790_000_000_000_000_000;
+    let packets = u64::from(n) + 1;
+    let record = FlowRecord { key, packets, bytes: 100 * packets, first_ns, last_ns: first_ns + 7_000_000 };
+    Given { record, end: [End::Idle, End::Active, End::Forced, End::Evicted][usize::from(n) % 4] }
+}
+
+/// Writes all records as a recording of datagrams. Returns how many these are.
+fn record(path: &Path) -> usize {
+    let mut writer = Writer::new(File::create(path).unwrap()).unwrap();
+    let mut encoder = Encoder::new(42, 1400);
+    let mut messages = 0;
+    let mut send = |message: &[u8], _: u32| {
+        let mut datagram: Recipe =
+            "src=127.0.0.1 dst=127.0.0.1 proto=udp sport=9 dport=4739".parse().unwrap();
+        datagram.payload = message.to_vec();
+        let bytes = datagram.build();
+        writer.write(messages * 1_000_000, bytes.len() as u32, &bytes).unwrap();
+        messages += 1;
+    };
+    (0..RECORDS).for_each(|n| encoder.add(&given(n), 1_790_000_000, &mut send));
+    encoder.finish(1_790_000_000, &mut send);
+    writer.flush().unwrap();
+    messages as usize
+}
+
+/// The values of fields in a recording, in the order of their records.
+fn fields(path: &Path, name: &str) -> Vec<String> {
+    let mut tshark = Command::new("tshark");
+    tshark.arg("-n").arg("-r").arg(path).args(["-d", "udp.port==4739,cflow", "-T", "fields"]);
+    let output = tshark.args(["-E", "aggregator=;", "-e", name]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split(['\n', ';']).filter(|word| !word.is_empty()).map(str::to_string).collect()
+}
+
+#[test]
+fn tshark_reads_every_field_of_every_record() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI has tshark");
+        eprintln!("skipped: there is no tshark");
+        return;
+    }
+    let folder = Folder::new();
+    let path = folder.file("ipfix.pcap");
+    let messages = record(&path);
+    assert!(messages > 5);
+    let all: Vec<Given> = (0..RECORDS).map(given).collect();
+    let told = |each: &dyn Fn(&Given) -> Option<String>| all.iter().filter_map(each).collect::<Vec<String>>();
+    let number = |name: &str, each: &dyn Fn(&Given) -> u64| {
+        assert_eq!(fields(&path, name), told(&|one| Some(each(one).to_string())), "{name}");
+    };
+    number("cflow.srcport", &|one| one.record.key.sport().into());
+    number("cflow.dstport", &|one| one.record.key.dport().into());
+    number("cflow.protocol", &|one| one.record.key.protocol().into());
+    number("cflow.packets", &|one| one.record.packets);
+    number("cflow.octets", &|one| one.record.bytes - 14 * one.record.packets);
+    number("cflow.layer2_octet_delta_count", &|one| one.record.bytes);
+    number("cflow.flow_end_reason", &|one| match one.end {
+        End::Idle => 1,
+        End::Active => 2,
+        End::Forced => 4,
+        End::Evicted => 5,
+    });
+    let addresses = |name: &str, ipv6: bool, each: &dyn Fn(&FlowKey) -> IpAddr| {
+        let of = |one: &Given| Some(each(&one.record.key)).filter(|one| one.is_ipv6() == ipv6);
+        assert_eq!(fields(&path, name), told(&|one| of(one).map(|one| one.to_string())), "{name}");
+    };
+    addresses("cflow.srcaddr", false, &FlowKey::src);
+    addresses("cflow.dstaddr", false, &FlowKey::dst);
+    addresses("cflow.srcaddrv6", true, &FlowKey::src);
+    addresses("cflow.dstaddrv6", true, &FlowKey::dst);
+    let vni = |one: &Given| one.record.key.vni().map(|vni| vni.to_string());
+    assert_eq!(fields(&path, "cflow.layer2_segment_id"), told(&vni));
+    let times = fields(&path, "cflow.abstimeend");
+    assert_eq!(times.len(), all.len());
+    assert!(times.iter().all(|time| time.contains(":20.007")), "{times:?}");
+    assert_eq!(fields(&path, "cflow.od_id"), vec!["42"; messages]);
+    assert_eq!(fields(&path, "_ws.malformed"), Vec::<String>::new());
+}
