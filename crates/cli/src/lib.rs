@@ -13,6 +13,7 @@ pub mod explain;
 mod files;
 pub mod import;
 mod log;
+mod measure;
 mod output;
 pub mod replay;
 mod top;
@@ -58,6 +59,8 @@ enum Command {
     Stop(commands::show::Plain),
     /// Say what becomes of a packet, and why.
     Explain(commands::explain::Arguments),
+    /// Say what recordings consist of: flows, sources, destinations, ports, sizes, changes.
+    Measure(commands::measure::Arguments),
     /// Run a program over recordings, on a virtual clock.
     Replay(commands::replay::Arguments),
     /// List interfaces, what they can do, and what stands in the way.
@@ -106,6 +109,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Inject(arguments) => commands::inject::run(&arguments),
         Command::Stop(arguments) => commands::show::stop(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
+        Command::Measure(arguments) => commands::measure::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),

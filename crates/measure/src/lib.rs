@@ -7,8 +7,12 @@
 
 mod entropy;
 pub mod export;
+mod file;
+mod frames;
 mod keys;
+mod page;
 mod record;
+mod recording;
 mod report;
 mod reporting;
 mod settings;
@@ -16,12 +20,17 @@ mod sketches;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod text;
 mod truth;
 
+pub use file::{FileError, Unlike};
+pub use frames::{Frames, NoFlow};
 pub use record::FlowRecord;
+pub use recording::{DETAILED, INTERVALS, Measured, Recording, STEPS, Series};
 pub use report::{
     ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
 };
 pub use settings::{Part, Settings};
 pub use sketch::{KeyKind, Seed};
 pub use summary::Summary;
+pub use text::grouped;

@@ -135,7 +135,7 @@ pub struct Report {
     pub bytes: u64,
     /// Packets in no flow, by reason.
     pub unflowed: Vec<Unflowed>,
-    /// Packets whose time was before that of a packet before them.
+    /// Packets whose time was before that of the packet before them.
     pub backwards: u64,
     /// Number of different flows.
     pub flows: Estimated,
@@ -171,6 +171,26 @@ pub struct Report {
     pub memory: usize,
     /// Why exact counts are missing although they were wanted.
     pub exact_ended: Option<String>,
+}
+
+impl Report {
+    /// The same without lists: totals and numbers.
+    #[must_use]
+    pub fn in_short(self) -> Report {
+        Report {
+            start_ns: self.start_ns,
+            end_ns: self.end_ns,
+            packets: self.packets,
+            bytes: self.bytes,
+            unflowed: self.unflowed,
+            backwards: self.backwards,
+            flows: self.flows,
+            sources: self.sources,
+            destinations: self.destinations,
+            shed: self.shed,
+            ..Report::default()
+        }
+    }
 }
 
 /// The report of an interval.

@@ -34,6 +34,12 @@ impl Reporting<'_> {
         Some(if self.is_all { &truth.all } else { &truth.interval })
     }
 
+    /// The number of rows of a list.
+    fn rows(&self) -> usize {
+        let settings = &self.summary.settings;
+        if self.is_all { settings.top } else { settings.interval_top }
+    }
+
     pub(crate) fn report(&self, start_ns: u64, end_ns: u64) -> Report {
         let (sketches, keys) = (self.sketches, &self.summary.keys);
         let [packets, bytes] = sketches.totals.sum();
@@ -93,7 +99,7 @@ impl Reporting<'_> {
                 exact_bytes: exact.map(|count| count.bytes),
             }
         };
-        let rows = top.top(self.summary.settings.top).into_iter().map(row).collect();
+        let rows = top.top(self.rows()).into_iter().map(row).collect();
         let number = match self.sketches.distinct.get(place) {
             Some(distinct) => distinct.estimate(),
             // Ports: all that there are for each of two protocols.
@@ -136,7 +142,7 @@ impl Reporting<'_> {
                 exact.as_ref().map(|exact| exact.get(&one.key).copied().unwrap_or_default() as f64);
             SpreaderRow { source: keys.text(SOURCES, &one.key), destinations }
         };
-        Some(found.iter().take(settings.top).map(row).collect())
+        Some(found.iter().take(self.rows()).map(row).collect())
     }
 
     /// Heavy changes since the interval with these top lists. Only what is certain to have changed is told.
@@ -176,7 +182,7 @@ impl Reporting<'_> {
         }
         found.sort_by(|one, other| other.0.total_cmp(&one.0).then(one.2.cmp(&other.2)));
         found.dedup_by_key(|(_, _, key)| *key);
-        found.truncate(self.summary.settings.top);
+        found.truncate(self.rows());
         let exact = self
             .truth
             .filter(|truth| truth.ended.is_none())

@@ -69,8 +69,10 @@ pub struct Settings {
     pub prefixes: (u8, u8),
     /// Flows inside different tunnels are different flows.
     pub tunnels_apart: bool,
-    /// Rows of each top list and list of changes in reports.
+    /// Rows of each list in reports of all.
     pub top: usize,
+    /// Rows of each list in reports of intervals.
+    pub interval_top: usize,
     /// Keys that the summary of flows remembers; those of addresses remember half as many, those of ports a
     /// quarter.
     pub keys: usize,
@@ -97,6 +99,7 @@ impl Default for Settings {
             prefixes: (32, 128),
             tunnels_apart: true,
             top: 10,
+            interval_top: 10,
             keys: 16_384,
             memory: 64 << 20,
             parts: Part::SHED_ORDER.to_vec(),
@@ -108,8 +111,9 @@ impl Default for Settings {
     }
 }
 
-/// Memory of the aggregator in front of the sketches: with 32,000 flows, and in the second-level cache.
-pub(crate) const AGGREGATOR_BYTES: usize = 1 << 20;
+/// Memory of the aggregator in front of the sketches: 69,000 flows. It is larger than a second-level cache,
+/// because an eviction costs ten fetches and more, and its own are made ahead.
+pub(crate) const AGGREGATOR_BYTES: usize = 4 << 20;
 
 impl Settings {
     /// How keys of one kind are made.

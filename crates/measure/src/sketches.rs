@@ -39,7 +39,7 @@ pub(crate) struct Totals {
     pub(crate) unflowed: BTreeMap<Cow<'static, str>, [u64; 2]>,
     /// The first and the last packet, in ns; the first is after the last if there was none.
     pub(crate) span_ns: [u64; 2],
-    /// Packets that came before one that had come before them.
+    /// Packets whose time was before that of the packet before them.
     pub(crate) backwards: u64,
 }
 
@@ -52,6 +52,10 @@ impl Totals {
         let [all_packets, all_bytes] = self.unflowed.entry(reason).or_default();
         *all_packets += packets;
         *all_bytes += bytes;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.flowed[0] == 0 && self.unflowed.is_empty()
     }
 
     pub(crate) fn sum(&self) -> [u64; 2] {
@@ -82,7 +86,7 @@ pub(crate) struct Sketches {
 }
 
 /// The part that a top list belongs to, by place.
-const TOP_PARTS: [Part; TOPS.len()] = [
+pub(crate) const TOP_PARTS: [Part; TOPS.len()] = [
     Part::TopFlows,
     Part::TopSources,
     Part::TopDestinations,
@@ -200,12 +204,17 @@ impl Sketches {
         }
     }
 
-    /// Adds what other sketches have counted. A part that either lacks is lacking then.
+    /// Adds what other sketches have counted. A part that either lacks is lacking then,
+    /// if there is anything to add.
     pub(crate) fn merge(&mut self, other: &Sketches) -> Result<(), MergeError> {
-        self.totals.merge(&other.totals);
-        for (one, other) in self.distinct.iter_mut().zip(&other.distinct) {
-            one.merge(other);
+        if other.totals.is_empty() {
+            return Ok(());
         }
+        for (one, other) in self.distinct.iter_mut().zip(&other.distinct) {
+            // A union is less exact than what it is made of.
+            if self.totals.is_empty() { one.clone_from(other) } else { one.merge(other) }
+        }
+        self.totals.merge(&other.totals);
         for (one, other) in self.tops.iter_mut().zip(&other.tops) {
             join(one, other.as_ref(), TopCounts::merge)?;
         }

@@ -4,6 +4,7 @@
 //! end these are merged into those of all. Adding a record costs one look-up in the aggregator, two steps of
 //! KLL for a single packet, and now and then an eviction's updates.
 
+use crate::file::Unlike;
 use crate::keys::{Keys, TOPS};
 use crate::record::FlowRecord;
 use crate::report::{Interval, Report};
@@ -11,7 +12,7 @@ use crate::reporting::Reporting;
 use crate::settings::{AGGREGATOR_BYTES, Part, Settings};
 use crate::sketches::Sketches;
 use crate::truth::Truth;
-use sketch::{Aggregator, BATCH, Evicted, Gate, MergeError, Policy, Seed, TopCounts, Update};
+use sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
 use std::borrow::Cow;
 
 /// Evictions that are handed to the sketches at once.
@@ -37,6 +38,7 @@ pub struct Summary {
     /// The top lists of the interval before.
     before: Option<[Option<TopCounts<5>>; TOPS.len()]>,
     truth: Option<Truth>,
+    /// When the last packet came, in ns.
     last_ns: Option<u64>,
     /// Packets since one was noted for quantiles.
     stride: u64,
@@ -76,6 +78,11 @@ impl Summary {
         &self.settings
     }
 
+    /// Lists of reports have so many rows from now on.
+    pub fn set_top(&mut self, rows: usize) {
+        (self.settings.top, self.settings.interval_top) = (rows, rows);
+    }
+
     /// Counts packets of a flow.
     #[inline]
     pub fn add(&mut self, record: &FlowRecord) {
@@ -102,6 +109,11 @@ impl Summary {
         self.saw(packets, bytes, at_ns, at_ns);
     }
 
+    /// The same of packets whose sizes and times are not known.
+    pub fn add_skipped(&mut self, reason: impl Into<Cow<'static, str>>, packets: u64, bytes: u64) {
+        self.interval.totals.add_unflowed(reason.into(), packets, bytes);
+    }
+
     /// Notes sizes and times.
     #[inline]
     fn saw(&mut self, packets: u64, bytes: u64, first_ns: u64, last_ns: u64) {
@@ -114,7 +126,7 @@ impl Summary {
         if self.last_ns.is_some() && gap_ns.is_none() {
             totals.backwards += 1;
         }
-        self.last_ns = self.last_ns.max(Some(last_ns));
+        self.last_ns = Some(last_ns);
         self.stride += packets;
         if self.stride >= self.settings.quantile_stride {
             self.note(packets, bytes, gap_ns, last_ns - first_ns.min(last_ns));
@@ -193,14 +205,20 @@ impl Summary {
         report
     }
 
+    /// Makes what was counted part of all: the current interval is not one any more.
+    pub(crate) fn gather(&mut self) {
+        self.flush();
+        self.all.merge(&self.interval).expect("both were made alike");
+        self.interval.clear();
+    }
+
     /// Reports on everything since the measurement began, the current interval included.
     pub fn report(&mut self) -> Report {
         self.flush();
         let mut all = self.all.clone();
         all.merge(&self.interval).expect("both were made alike");
         let [start_ns, end_ns] = all.totals.span_ns;
-        let mut reporting = self.reporting(&all);
-        reporting.is_all = true;
+        let reporting = Reporting { is_all: true, ..self.reporting(&all) };
         reporting.report(start_ns.min(end_ns), end_ns)
     }
 
@@ -216,7 +234,7 @@ impl Summary {
         Some(part)
     }
 
-    fn shed_part(&mut self, part: Part) {
+    pub(crate) fn shed_part(&mut self, part: Part) {
         self.kept.retain(|one| *one != part);
         if !self.shed.contains(&part) {
             self.shed.push(part);
@@ -229,24 +247,24 @@ impl Summary {
     /// are shed. The other's intervals are not kept apart.
     ///
     /// # Errors
-    /// Seeds or sizes differ.
-    pub fn merge(&mut self, mut other: Summary) -> Result<(), MergeError> {
+    /// They are unlike.
+    pub fn merge(&mut self, mut other: Summary) -> Result<(), Unlike> {
         let (one, two) = (&self.settings, &other.settings);
-        let are_alike = self.seed == other.seed
-            && (one.flow, one.prefixes, one.tunnels_apart, one.keys)
-                == (two.flow, two.prefixes, two.tunnels_apart, two.keys);
-        if !are_alike {
-            return Err(MergeError);
+        let keys = |settings: &Settings| (settings.flow, settings.prefixes, settings.tunnels_apart);
+        match () {
+            () if self.seed != other.seed => return Err(Unlike::Seed),
+            () if keys(one) != keys(two) => return Err(Unlike::Keys),
+            () if one.keys != two.keys => return Err(Unlike::Sizes(one.keys, two.keys)),
+            () => (),
         }
-        other.flush();
-        self.flush();
+        other.gather();
+        self.gather();
         for part in Part::SHED_ORDER {
             if self.kept.contains(&part) && !other.kept.contains(&part) {
                 self.shed_part(part);
             }
         }
-        self.all.merge(&other.all)?;
-        self.all.merge(&other.interval)?;
+        self.all.merge(&other.all).expect("seeds and sizes are equal");
         self.largest = self.largest.max(other.largest);
         if let Some(truth) = &mut self.truth {
             truth.end("exact counts are not kept in sketch files".to_string());

@@ -164,7 +164,7 @@ fn packets_of_other_link_types_are_skipped_and_counted() {
             (7, record(6_000_000, 5, b"three")),
         ];
         assert_eq!(all, expected);
-        assert_eq!(reader.skipped().collect::<Vec<_>>(), [(0, 1), (101, 1), (113, 2)]);
+        assert_eq!(reader.skipped().collect::<Vec<_>>(), [(0, [1, 4]), (101, [1, 3]), (113, [2, 10])]);
         let (_, port, ..) = open(&file.bytes);
         let remarks: Vec<String> = port.remarks().into_iter().map(|remark| remark.text).collect();
         // The port is two frames ahead.

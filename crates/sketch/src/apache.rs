@@ -250,6 +250,34 @@ impl FrequentText {
     }
 }
 
+/// Writes heavy keys that were counted elsewhere in Apache's format of frequent items (strings): each with
+/// what it has for certain, at least 1. No key, listed or not, has more than `missing` beyond that; `total`
+/// is what all have.
+#[must_use]
+pub fn frequent_items(rows: &[(String, u64)], missing: u64, total: u64) -> Vec<u8> {
+    // A map of 2^lg places holds three quarters of them.
+    let lg = (rows.len() * 4 / 3 + 1).next_power_of_two().ilog2().max(3) as u8;
+    let is_empty = rows.is_empty();
+    let (longs, flags) = if is_empty { (1, EMPTY_FLAGS) } else { (4, 0) };
+    let mut bytes = vec![longs, FREQUENT_VERSION, FREQUENT_FAMILY, lg, lg, flags, 0, 0];
+    if is_empty {
+        return bytes;
+    }
+    [rows.len() as u64, total, missing].into_iter().for_each(|word| bytes.extend(word.to_le_bytes()));
+    rows.iter().for_each(|(_, count)| bytes.extend(count.to_le_bytes()));
+    for (text, _) in rows {
+        bytes.extend((text.len() as u32).to_le_bytes());
+        bytes.extend(text.as_bytes());
+    }
+    bytes
+}
+
+/// The head of a file of frequent items, as Apache DataSketches writes it: version, family, and the flags of
+/// an empty one.
+const FREQUENT_VERSION: u8 = 1;
+const FREQUENT_FAMILY: u8 = 10;
+const EMPTY_FLAGS: u8 = 5;
+
 fn certain(value: u64, low: u64, high: u64) -> Estimate {
     Estimate { value: value as f64, low: low as f64, high: high as f64, confidence: 1.0 }
 }
@@ -295,6 +323,22 @@ mod tests {
         let read = Quantiles::from_file(&one.to_file()).unwrap();
         assert_eq!((read.count(), read.quantile(0.5)), (20_000, one.quantile(0.5)));
         assert!(Quantiles::from_file(&one.to_file()[..30]).is_err());
+    }
+
+    #[test]
+    fn keys_counted_elsewhere_are_frequent_items() {
+        for count in [0_u64, 1, 6, 7, 1000] {
+            let rows: Vec<(String, u64)> =
+                (0..count).map(|key| (format!("key {key}"), 1 + key * 3)).collect();
+            let read = FrequentText::from_file(&frequent_items(&rows, 17, 9_000_000)).unwrap();
+            let mut expected: Vec<(String, u64)> =
+                rows.into_iter().filter(|(_, low)| low + 17 > 17).collect();
+            expected.reverse();
+            let found: Vec<(String, u64)> =
+                read.top().into_iter().map(|(text, size)| (text, size.low as u64)).collect();
+            assert_eq!(found, expected);
+            assert!(read.top().iter().all(|(_, size)| size.high - size.low == 17.0));
+        }
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub mod two_level;
 pub mod univmon;
 
 pub use aggregator::{Aggregator, AggregatorCounts, BATCH, Compare, Evicted, Gate, Policy, Scalar, Vectors};
-pub use apache::{Distinct, FormatError, Frequent, FrequentText, Quantiles};
+pub use apache::{Distinct, FormatError, Frequent, FrequentText, Quantiles, frequent_items};
 pub use coco::Coco;
 pub use count_min::{CountMin, HeavyHitters};
 pub use count_sketch::CountSketch;

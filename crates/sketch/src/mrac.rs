@@ -69,6 +69,17 @@ impl<C: Counter> Mrac<C> {
         self.counters.len() * size_of::<C>()
     }
 
+    /// Its counters, for a file.
+    #[must_use]
+    pub fn counters(&self) -> &[C] {
+        &self.counters
+    }
+
+    /// Its counters, to be those of a file.
+    pub fn counters_mut(&mut self) -> &mut [C] {
+        &mut self.counters
+    }
+
     #[inline(always)]
     fn place(&self, hash: u64) -> usize {
         below((self.lanes.bits(hash, 0) >> 32) as u32, self.counters.len())

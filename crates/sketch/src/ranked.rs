@@ -22,20 +22,23 @@ struct Node {
     slot: u32,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot<const W: usize> {
-    item: Item<W>,
-    /// The place of its node in the heap.
-    node: u32,
+/// A place of the index: a slot's number plus 1, or 0, and the lower half of its key's hash. Neither a probe
+/// that finds other keys nor one that moves them back reads these keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Entry {
+    slot: u32,
+    tag: u32,
 }
 
 /// Up to so many keys with their counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked<const W: usize> {
     heap: Vec<Node>,
-    slots: Vec<Slot<W>>,
-    /// Slot numbers plus 1 by hash, with linear probing; 0 is empty.
-    index: Vec<u32>,
+    items: Vec<Item<W>>,
+    /// The place in the heap of each slot's node: apart from the keys, so that moving nodes touches little.
+    nodes: Vec<u32>,
+    /// By hash, with linear probing.
+    index: Vec<Entry>,
     capacity: usize,
 }
 
@@ -45,15 +48,17 @@ impl<const W: usize> Ranked<W> {
         let capacity = capacity.clamp(1, 1 << 28);
         Ranked {
             heap: Vec::with_capacity(capacity),
-            slots: Vec::with_capacity(capacity),
-            index: vec![0; index_len(capacity)],
+            items: Vec::with_capacity(capacity),
+            nodes: Vec::with_capacity(capacity),
+            index: vec![Entry::default(); index_len(capacity)],
             capacity,
         }
     }
 
     /// Bytes of memory for so many keys.
     pub(crate) const fn bytes_for(capacity: usize) -> usize {
-        capacity * (size_of::<Node>() + size_of::<Slot<W>>()) + index_len(capacity) * size_of::<u32>()
+        capacity * (size_of::<Node>() + size_of::<Item<W>>() + size_of::<u32>())
+            + index_len(capacity) * size_of::<Entry>()
     }
 
     /// Bytes of memory.
@@ -83,9 +88,9 @@ impl<const W: usize> Ranked<W> {
         let mask = self.index.len() - 1;
         let mut place = item.hash as usize & mask;
         loop {
-            let slot = self.index[place].checked_sub(1)?;
-            let other = &self.slots[slot as usize].item;
-            if other.hash == item.hash && other.key == item.key {
+            let entry = self.index[place];
+            let slot = entry.slot.checked_sub(1)?;
+            if entry.tag == item.hash as u32 && self.items[slot as usize] == *item {
                 return Some(slot);
             }
             place = (place + 1) & mask;
@@ -95,13 +100,13 @@ impl<const W: usize> Ranked<W> {
     /// Returns the count of a slot.
     #[inline]
     pub(crate) fn count(&self, slot: u32) -> u64 {
-        self.heap[self.slots[slot as usize].node as usize].count
+        self.heap[self.nodes[slot as usize] as usize].count
     }
 
     /// Writes the count of a slot.
     #[inline]
     pub(crate) fn set(&mut self, slot: u32, count: u64) {
-        let node = self.slots[slot as usize].node as usize;
+        let node = self.nodes[slot as usize] as usize;
         let before = std::mem::replace(&mut self.heap[node].count, count);
         if count > before { self.sink(node) } else { self.rise(node) }
     }
@@ -109,8 +114,9 @@ impl<const W: usize> Ranked<W> {
     /// Adds a key that is not there, while there is room, and returns its slot.
     pub(crate) fn insert(&mut self, item: Item<W>, count: u64) -> u32 {
         debug_assert!(!self.is_full() && self.find(&item).is_none());
-        let (slot, node) = (self.slots.len() as u32, self.heap.len());
-        self.slots.push(Slot { item, node: node as u32 });
+        let (slot, node) = (self.items.len() as u32, self.heap.len());
+        self.items.push(item);
+        self.nodes.push(node as u32);
         self.heap.push(Node { count, slot });
         self.enter(slot);
         self.rise(node);
@@ -122,7 +128,7 @@ impl<const W: usize> Ranked<W> {
     pub(crate) fn replace_least(&mut self, item: Item<W>, count: u64) -> u32 {
         let slot = self.heap[0].slot;
         self.leave(slot);
-        self.slots[slot as usize].item = item;
+        self.items[slot as usize] = item;
         self.enter(slot);
         self.set(slot, count);
         slot
@@ -147,14 +153,15 @@ impl<const W: usize> Ranked<W> {
 
     /// All keys with their counts and slots, in no order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item<W>, u64, u32)> {
-        self.heap.iter().map(|node| (&self.slots[node.slot as usize].item, node.count, node.slot))
+        self.heap.iter().map(|node| (&self.items[node.slot as usize], node.count, node.slot))
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.heap.clear();
-        self.slots.clear();
-        self.index.fill(0);
+        self.items.clear();
+        self.nodes.clear();
+        self.index.fill(Entry::default());
     }
 
     /// Joins the keys of another ranking: all counts are asked for anew, and the largest stay.
@@ -207,44 +214,44 @@ impl<const W: usize> Ranked<W> {
     #[inline(always)]
     fn put(&mut self, place: usize, node: Node) {
         self.heap[place] = node;
-        self.slots[node.slot as usize].node = place as u32;
+        self.nodes[node.slot as usize] = place as u32;
     }
 
     /// Writes a slot into the index.
     #[inline]
     fn enter(&mut self, slot: u32) {
         let mask = self.index.len() - 1;
-        let mut place = self.slots[slot as usize].item.hash as usize & mask;
-        while self.index[place] != 0 {
+        let hash = self.items[slot as usize].hash;
+        let mut place = hash as usize & mask;
+        while self.index[place].slot != 0 {
             place = (place + 1) & mask;
         }
-        self.index[place] = slot + 1;
+        self.index[place] = Entry { slot: slot + 1, tag: hash as u32 };
     }
 
     /// Takes a slot out of the index, and moves those back that it had displaced.
     #[inline]
     fn leave(&mut self, slot: u32) {
         let mask = self.index.len() - 1;
-        let home = |index: &Self, entry: u32| index.slots[entry as usize - 1].item.hash as usize & mask;
-        let mut hole = self.slots[slot as usize].item.hash as usize & mask;
-        while self.index[hole] != slot + 1 {
+        let mut hole = self.items[slot as usize].hash as usize & mask;
+        while self.index[hole].slot != slot + 1 {
             hole = (hole + 1) & mask;
         }
         let mut place = hole;
         loop {
             place = (place + 1) & mask;
             let entry = self.index[place];
-            if entry == 0 {
+            if entry.slot == 0 {
                 break;
             }
             // The entry may move if its home is not between the hole and where it is, in the circle.
-            let distance = place.wrapping_sub(home(self, entry)) & mask;
+            let distance = place.wrapping_sub(entry.tag as usize) & mask;
             if distance >= place.wrapping_sub(hole) & mask {
                 self.index[hole] = entry;
                 hole = place;
             }
         }
-        self.index[hole] = 0;
+        self.index[hole] = Entry::default();
     }
 }
 

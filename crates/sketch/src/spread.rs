@@ -20,7 +20,9 @@ const ROWS: usize = 3;
 
 /// Registers of a counter, as a power of two.
 const REGISTER_BITS: u32 = 7;
-const REGISTERS: usize = 1 << REGISTER_BITS;
+
+/// How many that are.
+pub const REGISTERS: usize = 1 << REGISTER_BITS;
 
 /// The largest rank of a register: those of 64 - 7 bits, and one more.
 const RANK_MAX: usize = 64 - REGISTER_BITS as usize + 1;
@@ -59,6 +61,9 @@ impl<const W: usize> Bucket<W> {
 
     /// Number of different pairs.
     fn count(&self) -> f64 {
+        if self.level == 0 {
+            return 0.0;
+        }
         let mut counts = [0_u32; RANK_MAX + 1];
         self.registers.iter().for_each(|rank| counts[usize::from(*rank).min(RANK_MAX)] += 1);
         let all = REGISTERS as f64;
@@ -208,6 +213,21 @@ impl<const W: usize> SpreadSketch<W> {
             bucket.propose(&other.key, other.level);
         }
         Ok(())
+    }
+
+    /// The buckets that are not empty, for a file: place, registers, candidate, level.
+    pub fn filled(&self) -> impl Iterator<Item = (u32, &[u8; REGISTERS], &[u64; W], u8)> {
+        let all = self.buckets.iter().enumerate().filter(|(_, bucket)| bucket.level > 0);
+        all.map(|(place, bucket)| (place as u32, &bucket.registers, &bucket.key, bucket.level))
+    }
+
+    /// Fills a bucket as [`SpreadSketch::filled`] gave it. Returns false if no sketch of this size has it.
+    #[must_use]
+    pub fn fill(&mut self, place: u32, registers: &[u8; REGISTERS], key: &[u64; W], level: u8) -> bool {
+        let ranks_exist = registers.iter().all(|rank| usize::from(*rank) <= RANK_MAX);
+        let Some(bucket) = self.buckets.get_mut(place as usize) else { return false };
+        *bucket = Bucket { registers: *registers, key: *key, level };
+        ranks_exist && level > 0
     }
 
     /// Forgets everything.

@@ -97,6 +97,12 @@ impl<const W: usize> TopCounts<W> {
         self.missing.max(self.ranked.least())
     }
 
+    /// The most packets that a key can have which a merge has left out: what [`TopCounts::of_rows`] wants.
+    #[must_use]
+    pub fn left_out(&self) -> u64 {
+        self.missing
+    }
+
     /// Fetches what [`TopCounts::update`] reads first.
     #[inline(always)]
     pub fn prefetch(&self, item: &Item<W>) {

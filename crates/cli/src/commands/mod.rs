@@ -7,6 +7,7 @@ pub mod explain;
 pub mod generate;
 pub mod import;
 pub mod inject;
+pub mod measure;
 pub mod ports;
 pub mod replay;
 pub mod run;

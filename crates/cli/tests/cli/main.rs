@@ -13,6 +13,7 @@ mod http;
 mod interfaces;
 mod ipfix;
 mod measure;
+mod measured;
 mod output;
 mod ports;
 mod replay;

@@ -1,99 +1,133 @@
-//! Measurements of a running daemon: what it shows, what it sends to an IPFIX collector, and that nothing is
-//! lost over reloads.
+//! `weir measure`: totals are those of the recording, whatever it is packed in; what is wrong is said, and
+//! the rest kept; sketch files merge.
 
-use super::running::Daemon;
-use super::{TWO, weir};
+use super::folder::Folder;
+use super::{Said, record, weir};
 use serde_json::Value;
-use std::net::UdpSocket;
-use std::time::Duration;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-const ONE: &str = "src=192.0.2.2 dst=10.0.0.53 dport=53";
-const OTHER: &str = "src=192.0.2.3 dst=10.0.0.53 dport=53";
+/// Ten frames in five flows, and one without IP.
+const PACKETS: [&str; 11] = [
+    "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=1000 dport=443 payload=000102",
+    "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=1000 dport=443",
+    "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=1000 dport=443",
+    "src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=1000 dport=443",
+    "src=10.0.0.2 dst=10.0.0.9 proto=udp sport=5 dport=53",
+    "src=10.0.0.2 dst=10.0.0.9 proto=udp sport=5 dport=53",
+    "arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2",
+    "src=2001:db8::1 dst=2001:db8::2 proto=udp sport=5 dport=53",
+    "src=2001:db8::1 dst=2001:db8::2 proto=udp sport=5 dport=53",
+    "src=10.0.0.2 dst=10.0.0.9 proto=udp sport=6 dport=53",
+    "src=1.1.1.1 dst=2.2.2.2 tunnel=vxlan vni=77 inner(src=10.0.0.1 dst=10.0.0.9 proto=tcp sport=1 dport=2)",
+];
 
-/// [`TWO`], with its first port measured in intervals of 200 ms.
-fn measured(more: &str) -> String {
-    format!("{TWO}\napps:\n  - measure: {{ name: edge, port: p0, interval: 200ms{more} }}\n")
+fn prepared() -> Folder {
+    let folder = Folder::new();
+    record(&folder.file("in.pcap"), &PACKETS);
+    folder
 }
 
-fn shown(daemon: &Daemon) -> Value {
-    daemon.weir(&["show", "measure", "edge", "--json"]).good().json()["measure"][0].clone()
+fn measure(folder: &Folder, arguments: &[&str]) -> Said {
+    weir(folder.path(), &[&["measure"], arguments].concat())
+}
+
+/// The numbers that capinfos tells: packets and bytes.
+fn capinfos(path: &Path) -> [Value; 2] {
+    let output = Command::new("capinfos").args(["-TmrQcd"]).arg(path).output().expect("capinfos is there");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let numbers: Vec<u64> =
+        text.trim().split(',').rev().take(2).map(|word| word.trim_matches('"').parse().unwrap()).collect();
+    [numbers[1].into(), numbers[0].into()]
 }
 
 #[test]
-fn an_interval_is_shown_with_its_flows() {
-    let mut daemon = Daemon::start(&measured(""));
-    daemon.receive(&[ONE, ONE, ONE, OTHER]);
-    daemon.wait_for("the packets", |daemon| shown(daemon)["packets"] == 4);
-    daemon.wait_for("an interval", |daemon| !shown(daemon)["last"].is_null());
-    let history = daemon.weir(&["show", "measure", "history", "edge", "--json"]).good().json();
-    let rows = history["measure"][0]["history"].as_array().unwrap().clone();
-    assert_eq!(rows.iter().filter_map(|row| row["packets"].as_u64()).sum::<u64>(), 4, "{history}");
-    let text = daemon.weir(&["show", "measure", "edge"]).good().out;
-    assert!(text.contains("measurement edge\n") && text.contains("192.0.2."), "{text}");
+fn totals_and_flows_are_those_of_the_recording() {
+    let folder = prepared();
+    let json = measure(&folder, &["in.pcap", "--json", "--exact", "--interval", "4ms"]).good().json();
+    assert_eq!([json["packets"].clone(), json["bytes"].clone()], capinfos(&folder.file("in.pcap")));
+    assert_eq!((&json["flows"]["exact"], &json["unflowed"][0]["reason"]), (&5.0.into(), &"arp".into()));
+    assert_eq!(json["flows"]["estimate"].as_f64().unwrap().round(), 5.0);
+    let top = &json["top"][0];
+    assert_eq!(top["key"], "tcp 10.0.0.1:1000 > 10.0.0.9:443");
+    assert_eq!((&top["packets"], &top["exact_packets"], &top["bound"]), (&4.into(), &4.into(), &0.into()));
+    assert_eq!(top["bytes"], top["exact_bytes"]);
+    let keys: Vec<&str> =
+        json["top"].as_array().unwrap().iter().map(|row| row["key"].as_str().unwrap()).collect();
+    assert!(keys.contains(&"tcp 10.0.0.1:1 > 10.0.0.9:2 vni 77"), "{keys:?}");
+    let intervals = json["intervals"].as_array().unwrap();
+    let packets: Vec<u64> = intervals.iter().map(|one| one["packets"].as_u64().unwrap()).collect();
+    assert_eq!(packets, [4, 4, 3]);
+    assert_eq!(intervals[1]["changes"][0]["change"]["estimate"], -4.0);
+    let text = measure(&folder, &["in.pcap"]).good().out;
+    assert!(text.contains("11 packets") && text.contains("udp 10.0.0.2:5 > 10.0.0.9:53"), "{text}");
 }
 
 #[test]
-fn flow_records_come_by_ipfix_and_add_up() {
-    let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
-    collector.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let to = collector.local_addr().unwrap();
-    let mut daemon = Daemon::start(&measured(&format!(", ipfix: {{ to: \"{to}\", domain: 7 }}")));
-    daemon.receive(&[ONE, ONE, ONE, OTHER]);
-    let (mut packets, mut records, mut bytes) = (0, 0, [0; 2048]);
-    while packets < 4 {
-        let length = collector.recv(&mut bytes).unwrap();
-        let message = &bytes[..length];
-        assert_eq!((&message[..2], &message[12..16]), (&[0, 10][..], &[0, 0, 0, 7][..]));
-        let mut at = 16;
-        while at < length {
-            let number = |at: usize| usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
-            let (set, end) = (number(at), at + number(at + 2));
-            // The template of IPv4: two addresses, two ports, the protocol, octets, packets, ...
-            for record in message[at + 4..end].chunks(54).filter(|_| set == 256) {
-                packets += u64::from_be_bytes(record[21..29].try_into().unwrap());
-                records += 1;
-            }
-            at = end;
-        }
+fn the_same_packed_in_pieces_and_from_a_pipe() {
+    let folder = prepared();
+    let plain = std::fs::read(folder.file("in.pcap")).unwrap();
+    folder.write(
+        "in.zst",
+        ruzstd::encoding::compress_to_vec(&plain[..], ruzstd::encoding::CompressionLevel::Fastest),
+    );
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &plain).unwrap();
+    folder.write("in.gz", gzip.finish().unwrap());
+    let of = |json: Value| (json["packets"].clone(), json["bytes"].clone(), json["top"].clone());
+    let expected = of(measure(&folder, &["in.pcap", "--json"]).good().json());
+    for name in ["in.zst", "in.gz"] {
+        assert_eq!(of(measure(&folder, &[name, "--json"]).good().json()), expected, "{name}");
     }
-    assert_eq!((packets, records >= 2), (4, true));
-    drop(daemon.weir(&["stop"]).good());
-    assert_eq!(daemon.end().code(), Some(0));
-    assert!(daemon.log().contains("none lost"), "{}", daemon.log());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+    command.args(["measure", "-", "--json"]).stdin(std::fs::File::open(folder.file("in.pcap")).unwrap());
+    assert_eq!(of(Said::of(command.stdout(Stdio::piped()).output().unwrap()).good().json()), expected);
+    let twice = measure(&folder, &["in.pcap", "in.gz", "--json"]).good().json();
+    assert_eq!((&twice["packets"], &twice["backwards"]), (&22.into(), &1.into()));
 }
 
 #[test]
-fn a_measurement_goes_on_over_a_reload_and_ends_with_it() {
-    let mut daemon = Daemon::start(&measured(""));
-    daemon.receive(&[ONE, ONE]);
-    daemon.wait_for("the packets", |daemon| shown(daemon)["packets"] == 2);
-    drop(daemon.weir(&["reload"]).good());
-    daemon.receive(&[ONE, OTHER]);
-    daemon.wait_for("the other packets", |daemon| shown(daemon)["packets"] == 4);
-    daemon.folder.write("weir.yaml", TWO);
-    drop(daemon.weir(&["reload"]).good());
-    assert_ne!(daemon.weir(&["show", "measure", "edge"]).code, Some(0));
-    let account = &daemon.weir(&["show", "deltas", "--json"]).good().json()["flow_account"];
-    assert_eq!(account["lost"], 0, "{account}");
+fn what_is_wrong_is_said_and_the_rest_kept() {
+    let folder = prepared();
+    let plain = std::fs::read(folder.file("in.pcap")).unwrap();
+    folder.write("cut.pcap", &plain[..plain.len() - 3]);
+    let said = measure(&folder, &["cut.pcap", "in.pcap", "--json"]);
+    assert_eq!(said.json()["packets"], 21);
+    assert!(said.json()["files"][0]["error"].as_str().unwrap().contains("the file ends within"));
+    said.refused(1, &["cut.pcap: byte", "the 10 packets before that are counted"]);
+    folder.write("empty.pcap", "");
+    measure(&folder, &["empty.pcap"]).refused(2, &["the file is empty"]);
+    folder.write("text", "this is no recording");
+    measure(&folder, &["text"]).refused(2, &["not a recording"]);
+    measure(&folder, &["absent"]).refused(2, &["absent", "cannot be opened"]);
+    let mut other = plain.clone();
+    other[20] = 113;
+    folder.write("sll.pcap", other);
+    measure(&folder, &["sll.pcap"]).refused(2, &["LINUX_SLL"]);
+    let full = measure(&folder, &["in.pcap", "--json", "--save", "/dev/full"]);
+    assert_eq!(full.json()["packets"], 11);
+    full.refused(1, &["/dev/full", "No space left"]);
+    measure(&folder, &["in.pcap", "--save", "in.pcap"]).refused(2, &["is the same file"]);
 }
 
 #[test]
-fn mistakes_are_shown_where_they_are() {
-    let folder = super::folder::Folder::new();
-    for (more, words) in [
-        ("interval: 200ms, flush: 70ms", "`flush` must divide the interval"),
-        ("interval: 1ms", "`interval` cannot be this"),
-        ("pipe: balance", "`port` or `pipe`, not both"),
-        ("ipfix: { to: nowhere }", "is not an address and port"),
-        ("ipfix: {}", "`to` is missing"),
-        ("memory: 12", "`memory` is a whole number"),
-    ] {
-        folder.write("weir.yaml", measured("").replace("interval: 200ms", more));
-        let said = weir(folder.path(), &["check", "weir.yaml"]);
-        assert!(said.code != Some(0) && said.err.contains(words), "{words}: {}", said.err);
-    }
-    let basic = format!("{TWO}\napps:\n  - measure: {{ name: edge, pipe: balance }}\n");
-    folder.write("weir.yaml", basic);
-    let said = weir(folder.path(), &["check", "weir.yaml"]);
-    assert!(said.err.contains("keeps no flows, so it cannot be measured"), "{}", said.err);
+fn sketch_files_merge_and_others_are_refused() {
+    let folder = prepared();
+    measure(&folder, &["in.pcap", "--save", "a.sk", "--html", "a.html", "--apache", "apache"]).good();
+    measure(&folder, &["in.pcap", "in.pcap", "--save", "b.sk"]).good();
+    let merged = measure(&folder, &["merge", "a.sk", "b.sk", "--json", "--save", "c.sk"]).good().json();
+    assert_eq!((&merged["packets"], &merged["top"][0]["packets"]), (&33.into(), &12.into()));
+    let again = measure(&folder, &["merge", "c.sk", "--json"]).good().json();
+    assert_eq!((&again["top"], &again["packets"]), (&merged["top"], &merged["packets"]));
+    let page = std::fs::read_to_string(folder.file("a.html")).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("tcp 10.0.0.1:1000"));
+    assert!(folder.file("apache").join("top-flows.frequent").exists());
+    measure(&folder, &["in.pcap", "--seed", "5", "--save", "d.sk"]).good();
+    measure(&folder, &["merge", "a.sk", "d.sk"]).refused(2, &["a.sk and d.sk", "different seeds", "--seed"]);
+    measure(&folder, &["in.pcap", "--flow", "pair", "--save", "e.sk"]).good();
+    measure(&folder, &["merge", "a.sk", "e.sk"]).refused(2, &["different kinds of flow"]);
+    let bytes = std::fs::read(folder.file("a.sk")).unwrap();
+    folder.write("cut.sk", &bytes[..bytes.len() - 9]);
+    measure(&folder, &["merge", "a.sk", "cut.sk"]).refused(2, &["cut.sk", "damaged"]);
+    measure(&folder, &["merge", "in.pcap"]).refused(2, &["not a sketch file"]);
 }

@@ -193,3 +193,59 @@ fn measurements_of_other_seeds_or_settings_are_not_merged() {
     assert!(summary.merge(Summary::new(&Settings { prefixes: (24, 64), ..small() }, SEED)).is_err());
     assert!(summary.merge(Summary::new(&Settings { top: 3, ..small() }, SEED)).is_ok());
 }
+
+fn saved(summary: &mut Summary) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    summary.write(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_is_saved_is_read_again() {
+    for settings in
+        [small(), Settings { memory: 6 << 20, keys: 64, ..small() }, Settings { parts: vec![], ..small() }]
+    {
+        let mut summary = Summary::new(&Settings { exact_memory: 0, ..settings }, SEED);
+        records(5000, 1.0, 20_000, 3).iter().for_each(|record| summary.add(record));
+        summary.add_unflowed("arp", 3, 180, 5);
+        let bytes = saved(&mut summary);
+        let mut read = Summary::read(&bytes[..]).unwrap();
+        let (sizes, spread) = (&read.all.sizes, &read.all.spread);
+        assert!((sizes, spread) == (&summary.all.sizes, &summary.all.spread));
+        let (one, other) = (summary.report(), read.report());
+        assert_eq!(one.top, other.top);
+        assert_eq!((one.flows, one.flow_sizes, one.packets), (other.flows, other.flow_sizes, other.packets));
+        assert_eq!((one.spreaders, one.packet_bytes), (other.spreaders, other.packet_bytes));
+        assert_eq!(one.unflowed, other.unflowed);
+        read.merge(summary).unwrap();
+        assert_eq!(read.report().packets, 2 * other.packets);
+    }
+}
+
+#[test]
+fn what_is_not_a_sketch_file_is_refused() {
+    let mut summary = Summary::new(&Settings { exact_memory: 0, ..small() }, SEED);
+    records(500, 1.0, 2000, 3).iter().for_each(|record| summary.add(record));
+    let bytes = saved(&mut summary);
+    let error = |bytes: &[u8]| Summary::read(bytes).map(|_| ()).unwrap_err().to_string();
+    assert!(error(b"").contains("not a sketch file") && error(&[7; 100]).contains("not a sketch file"));
+    let mut other = bytes.clone();
+    other[8] = 9;
+    assert!(error(&other).contains("version 9"));
+    for cut in [16, 17, 100, bytes.len() / 2, bytes.len() - 1] {
+        assert!(error(&bytes[..cut]).contains("damaged"), "{cut}");
+    }
+    let mut random = Random::new(3);
+    for _ in 0..300 {
+        let mut other = bytes.clone();
+        let at = 16 + random.below(bytes.len() as u64 - 16) as usize;
+        other[at] ^= 1 << random.below(8);
+        assert!(error(&other).contains("damaged"));
+        // With a right checksum it is refused or read, and never a panic.
+        let right = crate::file::checksum(&other[16..]);
+        other[12..16].copy_from_slice(&right.to_le_bytes());
+        if let Ok(mut read) = Summary::read(&other[..]) {
+            read.report();
+        }
+    }
+}

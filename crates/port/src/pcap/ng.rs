@@ -242,7 +242,15 @@ impl Section {
             OBSOLETE_PACKET => u32::from(source.order.halves(first)[0]),
             _ => source.order.u32(first),
         };
-        let Some(interface) = self.interface(source, number)? else { return Ok(false) };
+        let Some(interface) = self.interface(source, number)? else {
+            // Its length is counted, if it is there.
+            if block.left >= 16 {
+                let rest: [u8; 16] = block.piece(source, "a packet's header")?;
+                let [.., length] = source.order.words::<4>(&rest);
+                self.skipped.count_bytes(self.interfaces[number as usize].link, length);
+            }
+            return Ok(false);
+        };
         let rest: [u8; 16] = block.piece(source, "a packet's header")?;
         let [high, low, captured, length] = source.order.words(&rest);
         block.data(source, record, captured)?;
@@ -259,7 +267,13 @@ impl Section {
         record: &mut Record,
     ) -> Result<bool, ReadError> {
         let last_ns = self.last_ns;
-        let Some(interface) = self.interface(source, 0)? else { return Ok(false) };
+        let Some(interface) = self.interface(source, 0)? else {
+            if block.left >= 4 {
+                let length = source.order.u32(block.piece(source, "a packet's header")?);
+                self.skipped.count_bytes(self.interfaces[0].link, length);
+            }
+            return Ok(false);
+        };
         let length = source.order.u32(block.piece(source, "a packet's header")?);
         let captured = if interface.snap == 0 { length } else { length.min(interface.snap) };
         block.data(source, record, captured)?;

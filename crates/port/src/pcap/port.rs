@@ -283,7 +283,7 @@ impl Port for PcapPort {
     fn remarks(&self) -> Vec<Remark> {
         let mut all = Vec::new();
         if let Some(input) = &self.input {
-            let skipped = |(number, packets)| {
+            let skipped = |(number, [packets, _]): (u16, [u64; 2])| {
                 format!("packets skipped, of link type {number}{}: {packets}", link(number))
             };
             let notes = input.reader.skipped().map(skipped).chain(input.clock.remarks());

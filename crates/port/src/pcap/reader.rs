@@ -40,16 +40,20 @@ impl Record {
 /// Packets of other link types that a reader skipped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Skipped {
-    /// The number of packets of each link type.
-    counts: BTreeMap<u16, u64>,
+    /// The number of packets of each link type, and their bytes.
+    counts: BTreeMap<u16, [u64; 2]>,
     /// Link type and offset of the first.
     first: Option<(u16, u64)>,
 }
 
 impl Skipped {
     pub(super) fn count(&mut self, link: u16, offset: u64) {
-        *self.counts.entry(link).or_default() += 1;
+        self.counts.entry(link).or_default()[0] += 1;
         self.first.get_or_insert((link, offset));
+    }
+
+    pub(super) fn count_bytes(&mut self, link: u16, length: u32) {
+        self.counts.entry(link).or_default()[1] += u64::from(length);
     }
 }
 
@@ -116,16 +120,16 @@ impl<R: Read> Reader<R> {
     /// skipped packets too.
     #[must_use]
     pub fn number(&self) -> u64 {
-        self.read + self.skipped().map(|(_, packets)| packets).sum::<u64>()
+        self.read + self.skipped().map(|(_, [packets, _])| packets).sum::<u64>()
     }
 
-    /// Iterates over the link types of packets that were skipped, and their number.
-    pub fn skipped(&self) -> impl Iterator<Item = (u16, u64)> + '_ {
+    /// Iterates over the link types of packets that were skipped, with their number and their bytes.
+    pub fn skipped(&self) -> impl Iterator<Item = (u16, [u64; 2])> + '_ {
         let skipped = match &self.format {
             Format::Classic(_) => None,
             Format::Ng(section) => Some(&section.skipped),
         };
-        skipped.into_iter().flat_map(|skipped| skipped.counts.iter().map(|(link, packets)| (*link, *packets)))
+        skipped.into_iter().flat_map(|skipped| skipped.counts.iter().map(|(link, counts)| (*link, *counts)))
     }
 
     fn first_skipped(&self) -> Option<(u16, u64)> {

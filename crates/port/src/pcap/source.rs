@@ -1,7 +1,7 @@
 //! The bytes of a recording, counted so that every error can state its offset.
 
 use super::{Problem, ReadError};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// Byte order of numbers: a recording keeps the order of the machine that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,9 @@ impl Order {
     }
 }
 
+/// Bytes that are read at once: a system call for some hundred frames.
+const BUFFER: usize = 256 << 10;
+
 pub(super) struct Source<R> {
     input: BufReader<R>,
     pub(super) offset: u64,
@@ -45,7 +48,7 @@ pub(super) struct Source<R> {
 
 impl<R: Read> Source<R> {
     pub(super) fn new(input: R) -> Source<R> {
-        Source { input: BufReader::new(input), offset: 0, order: Order::Little }
+        Source { input: BufReader::with_capacity(BUFFER, input), offset: 0, order: Order::Little }
     }
 
     /// Returns an error about what begins `back` bytes before the current position.
@@ -54,7 +57,18 @@ impl<R: Read> Source<R> {
     }
 
     /// Reads a piece that may be absent. Returns false at the end of the file.
+    #[inline]
     pub(super) fn next(&mut self, bytes: &mut [u8], what: &'static str) -> Result<bool, ReadError> {
+        if let Some(whole) = self.input.buffer().get(..bytes.len()) {
+            bytes.copy_from_slice(whole);
+            self.input.consume(bytes.len());
+            self.offset += bytes.len() as u64;
+            return Ok(true);
+        }
+        self.next_slowly(bytes, what)
+    }
+
+    fn next_slowly(&mut self, bytes: &mut [u8], what: &'static str) -> Result<bool, ReadError> {
         let mut there = 0;
         while there < bytes.len() {
             match self.input.read(&mut bytes[there..]) {
@@ -91,6 +105,12 @@ impl<R: Read> Source<R> {
         what: &'static str,
     ) -> Result<(), ReadError> {
         bytes.clear();
+        if let Some(whole) = self.input.buffer().get(..wanted as usize) {
+            bytes.extend_from_slice(whole);
+            self.input.consume(wanted as usize);
+            self.offset += u64::from(wanted);
+            return Ok(());
+        }
         match self.input.by_ref().take(u64::from(wanted)).read_to_end(bytes) {
             Err(error) => return self.wrong(0, Problem::Io(error)),
             Ok(there) if there < wanted as usize => {

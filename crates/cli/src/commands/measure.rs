@@ -1,0 +1,284 @@
+//! `weir measure FILE...`: what recordings consist of, without root and without a configuration.
+
+use super::BadInput;
+use crate::files::{self, Use};
+use crate::measure::{self, FileReport, Outcome};
+use crate::output;
+use ::measure::{KeyKind, Measured, Seed, Settings, Summary};
+use anyhow::{Context, Result};
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::fs::File;
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// The seed of all measurements that are given none: measuring a recording again gives the same result, and
+/// sketches of several nodes can be merged.
+const SEED: [u64; 2] = [0x7765_6972, 0x6d65_6173_7572_65];
+
+/// Rows of lists on a page, which are filtered there.
+const PAGE_ROWS: usize = 500;
+
+/// Arguments of `weir measure`.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Arguments {
+    #[command(subcommand)]
+    merge: Option<Merge>,
+    /// Recordings (pcap or pcapng, perhaps packed by gzip or zstd), measured in a row; `-` is standard
+    /// input.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    /// Also report on intervals of this length, as in `5s`, and on changes between them.
+    #[arg(long, value_parser = interval)]
+    interval: Option<u64>,
+    /// Count flows exactly as well, and print the truth beside each estimate.
+    #[arg(long)]
+    exact: bool,
+    /// The most memory for exact counting, in MiB; when it does not suffice, exact counting ends.
+    #[arg(long, default_value = "1024", value_name = "MIB", value_parser = mebibytes)]
+    exact_memory: usize,
+    /// What a flow is.
+    #[arg(long, default_value = "5-tuple", value_parser = flow)]
+    flow: KeyKind,
+    /// Cut addresses to prefixes of so many bits: `24` for IPv4, `24,64` also for IPv6.
+    #[arg(long, value_parser = prefixes, value_name = "V4[,V6]")]
+    prefix: Option<(u8, u8)>,
+    /// Flows that differ only in the tunnel around them are one.
+    #[arg(long)]
+    across_tunnels: bool,
+    /// Report sources with so many destinations.
+    #[arg(long, default_value_t = 64, value_name = "DESTINATIONS")]
+    spread: u64,
+    /// The most memory for sketches, in MiB; when it does not suffice, some are left out, and the result
+    /// says which.
+    #[arg(long, default_value = "64", value_name = "MIB", value_parser = mebibytes)]
+    memory: usize,
+    /// The seed of sketches, up to 32 hexadecimal digits, or `random`: only those of equal seeds can be
+    /// merged.
+    #[arg(long, value_parser = seed)]
+    seed: Option<SeedWords>,
+    #[command(flatten)]
+    results: Results,
+}
+
+/// A subcommand of `weir measure`.
+#[derive(clap::Subcommand)]
+enum Merge {
+    /// Merge sketch files that `weir measure --save` wrote: the result is that of all their packets together.
+    Merge(MergeArguments),
+}
+
+/// Arguments of `weir measure merge`.
+#[derive(clap::Args)]
+struct MergeArguments {
+    /// Sketch files.
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    results: Results,
+}
+
+/// What becomes of a result.
+#[derive(clap::Args)]
+struct Results {
+    /// Rows of each list.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(0..=10_000))]
+    top: u16,
+    /// Print a JSON object: `packets`, `bytes`, `flows`, `top`, `intervals` and more.
+    #[arg(long)]
+    json: bool,
+    /// Write a page with plots and lists, in one file that needs no network.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the sketches, to be merged with others.
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Write the sketches that Apache DataSketches has into this folder, in its formats.
+    #[arg(long, value_name = "FOLDER")]
+    apache: Option<PathBuf>,
+}
+
+impl Results {
+    /// Rows of lists that are needed.
+    fn rows(&self) -> usize {
+        usize::from(self.top).max(if self.html.is_some() { PAGE_ROWS } else { 0 })
+    }
+}
+
+/// A seed as an argument.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SeedWords([u64; 2]);
+
+fn interval(text: &str) -> Result<u64, String> {
+    let ns = config::value::duration(text).filter(|ns| *ns > 0);
+    ns.ok_or_else(|| "a length of time is a whole number and ns, us, ms, s, m or h, as in 5s".to_string())
+}
+
+/// Reads mebibytes, as bytes.
+fn mebibytes(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count: &usize| (1..=1 << 20).contains(count));
+    count.map(|count| count << 20).ok_or_else(|| "memory is 1 to 1048576 MiB".to_string())
+}
+
+fn flow(text: &str) -> Result<KeyKind, String> {
+    let words = || KeyKind::ALL.map(KeyKind::word).join(", ");
+    let found = KeyKind::ALL.into_iter().find(|kind| kind.word() == text);
+    found.ok_or_else(|| format!("a flow is one of {}", words()))
+}
+
+fn prefixes(text: &str) -> Result<(u8, u8), String> {
+    let (v4, v6) = text.split_once(',').unwrap_or((text, "128"));
+    let bits = |text: &str, most: u8| text.parse().ok().filter(|bits| *bits <= most);
+    let both = bits(v4, 32).zip(bits(v6, 128));
+    both.ok_or_else(|| {
+        "prefixes are bits of IPv4 (0 to 32) and perhaps of IPv6 (0 to 128): 24,64".to_string()
+    })
+}
+
+fn seed(text: &str) -> Result<SeedWords, String> {
+    if text == "random" {
+        return Ok(SeedWords(Seed::random().words()));
+    }
+    let number = u128::from_str_radix(text, 16);
+    let number = number.map_err(|_| "a seed is `random` or up to 32 hexadecimal digits".to_string())?;
+    Ok(SeedWords([(number >> 64) as u64, number as u64]))
+}
+
+impl Arguments {
+    fn settings(&self) -> Settings {
+        Settings {
+            flow: self.flow,
+            prefixes: self.prefix.unwrap_or((32, 128)),
+            tunnels_apart: !self.across_tunnels,
+            top: self.results.rows(),
+            interval_top: usize::from(self.results.top),
+            memory: self.memory,
+            spread_least: self.spread,
+            exact_memory: if self.exact { self.exact_memory } else { 0 },
+            ..Settings::default()
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// Nothing could be read, or a result could not be written. What is wrong with the rest of a file is printed
+/// behind the result, and the exit code says so.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    if let Some(Merge::Merge(merge)) = &arguments.merge {
+        return run_merge(merge);
+    }
+    let written = [&arguments.results.html, &arguments.results.save].into_iter().flatten();
+    let written: Vec<Use> = written.map(|path| Use::new("the result".to_string(), path)).collect();
+    let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path));
+    files::distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first ends the measurement, the second ends the program.
+        flag::register_conditional_default(signal, stop.clone()).context("signals")?;
+        flag::register(signal, stop.clone()).context("signals")?;
+    }
+    let seed = Seed::new(arguments.seed.map_or(SEED, |seed| seed.0));
+    let outcome = measure::files(&arguments.files, &arguments.settings(), seed, arguments.interval, &stop)
+        .map_err(|error| BadInput(format!("{error:#}")))?;
+    let Outcome { measured, summary, files, is_interrupted } = outcome;
+    let names: Vec<String> = files.iter().map(|file| file.file.clone()).collect();
+    let beside = json!({ "files": files, "interrupted": is_interrupted });
+    tell(&arguments.results, measured, summary, &names.join(", "), beside)?;
+    let wrong: Vec<&FileReport> = files.iter().filter(|file| file.error.is_some()).collect();
+    for file in &wrong {
+        output::complain(format_args!("weir: {}\n", measure::said(file)));
+    }
+    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs `weir measure merge`.
+fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
+    let read = |path: &PathBuf| -> Result<Summary> {
+        let named = || path.display().to_string();
+        let file = File::open(path).with_context(named)?;
+        Summary::read(BufReader::new(file)).with_context(named)
+    };
+    let merged = || -> Result<Summary> {
+        let (first, others) = arguments.files.split_first().context("no sketch file was given")?;
+        let mut whole = read(first)?;
+        for path in others {
+            let other = read(path)?;
+            let both = || format!("{} and {} cannot be merged", first.display(), path.display());
+            whole.merge(other).with_context(both)?;
+        }
+        Ok(whole)
+    };
+    let mut summary = merged().map_err(|error| BadInput(format!("{error:#}")))?;
+    summary.set_top(arguments.results.rows());
+    let measured = Measured { all: summary.report(), ..Measured::default() };
+    let names: Vec<String> = arguments.files.iter().map(|path| path.display().to_string()).collect();
+    tell(&arguments.results, measured, summary, &names.join(", "), json!({ "files": names }))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints and writes a result. Printing comes first: a full disk does not take it away.
+fn tell(
+    results: &Results,
+    mut measured: Measured,
+    mut summary: Summary,
+    title: &str,
+    beside: Value,
+) -> Result<()> {
+    let page = results.html.as_ref().map(|path| (path, measured.page(title)));
+    measured.truncate(usize::from(results.top));
+    if results.json {
+        let mut object = serde_json::to_value(&measured)?;
+        for (key, value) in beside.as_object().into_iter().flatten() {
+            object[key] = value.clone();
+        }
+        output::line(object)?;
+    } else {
+        output::print(measured.text(usize::from(results.top)))?;
+    }
+    output::flush()?;
+    if let Some((path, page)) = page {
+        write(path, page?.as_bytes())?;
+    }
+    if let Some(path) = &results.save {
+        let mut bytes = Vec::new();
+        summary.write(&mut bytes)?;
+        write(path, &bytes)?;
+    }
+    if let Some(folder) = &results.apache {
+        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+        for (name, bytes) in summary.apache() {
+            write(&folder.join(name), &bytes)?;
+        }
+    }
+    Ok(())
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).with_context(|| format!("{} cannot be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_read_or_said_to_be_wrong() {
+        assert_eq!((interval("5s"), interval("250ms")), (Ok(5_000_000_000), Ok(250_000_000)));
+        assert!(interval("0s").is_err() && interval("5").is_err() && interval("never").is_err());
+        assert_eq!((prefixes("24"), prefixes("8,64")), (Ok((24, 128)), Ok((8, 64))));
+        assert!(["33", "24,129", "", "24,64,1", "-1"].iter().all(|text| prefixes(text).is_err()));
+        assert_eq!(mebibytes("64"), Ok(64 << 20));
+        assert!(mebibytes("0").is_err() && mebibytes("-1").is_err());
+        assert_eq!(flow("pair"), Ok(KeyKind::Pair));
+        assert!(flow("6-tuple").unwrap_err().contains("5-tuple"));
+        assert_eq!(seed("1f"), Ok(SeedWords([0, 0x1f])));
+        assert!(seed("xyz").is_err() && seed("random").is_ok());
+    }
+}

@@ -1,0 +1,122 @@
+//! `weir measure`: what recordings consist of.
+//!
+//! A thread reads ahead ([`input`]), this one finds flows and counts. What is wrong with a file ends that
+//! file: what was read before is kept, and the error is part of the result.
+
+mod input;
+mod progress;
+
+use anyhow::{Result, anyhow};
+use input::Input;
+use measure::{Measured, Recording, Seed, Settings, Summary};
+use port::pcap::{Problem, ReadError, Reader, Record};
+use progress::Progress;
+use serde::Serialize;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Frames between two looks at the clock and at what a person wants.
+const STRIDE: u64 = 4096;
+
+/// A file that was measured.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileReport {
+    /// Its name.
+    pub file: String,
+    /// Its packets, those that were skipped included.
+    pub packets: u64,
+    /// Why the rest was not read.
+    pub error: Option<String>,
+}
+
+/// What came of a measurement.
+pub struct Outcome {
+    /// The result.
+    pub measured: Measured,
+    /// What can be saved and merged.
+    pub summary: Summary,
+    /// The files.
+    pub files: Vec<FileReport>,
+    /// It was interrupted: files were not read to their ends.
+    pub is_interrupted: bool,
+}
+
+/// Measures recordings in a row; `-` is standard input. `stop` ends it early.
+///
+/// # Errors
+/// None of the files has a readable start.
+pub fn files(
+    files: &[PathBuf],
+    settings: &Settings,
+    seed: Seed,
+    interval_ns: Option<u64>,
+    stop: &Arc<AtomicBool>,
+) -> Result<Outcome> {
+    let mut recording = Recording::new(settings, seed, interval_ns);
+    let mut progress = Progress::new(files);
+    let mut reports = Vec::new();
+    let mut is_read = false;
+    for path in files {
+        let mut report = FileReport { file: path.display().to_string(), packets: 0, error: None };
+        let result = file(path, &mut recording, &mut progress, stop, &mut report.packets);
+        is_read |= report.packets > 0 || result.is_ok();
+        report.error = result.err().map(|error| format!("{error:#}"));
+        reports.push(report);
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+    }
+    progress.end();
+    if !is_read {
+        let errors: Vec<String> = reports.iter().map(said).collect();
+        return Err(anyhow!("{}", errors.join("; ")));
+    }
+    let (measured, summary) = recording.end();
+    Ok(Outcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
+}
+
+/// Writes what is wrong with a file, and what was kept.
+pub fn said(report: &FileReport) -> String {
+    let error = report.error.as_deref().unwrap_or_default();
+    match report.packets {
+        0 => format!("{}: {error}", report.file),
+        packets => format!("{}: {error}; the {packets} packets before that are counted", report.file),
+    }
+}
+
+/// Measures one file; `packets` is how many there were before an error, too.
+fn file(
+    path: &PathBuf,
+    recording: &mut Recording,
+    progress: &mut Progress,
+    stop: &Arc<AtomicBool>,
+    packets: &mut u64,
+) -> Result<()> {
+    let input = Input::open(path, progress.read.clone(), stop.clone())?;
+    let mut reader = Reader::open(input)?;
+    let mut record = Record::default();
+    let result = loop {
+        match reader.read(&mut record) {
+            Ok(true) => recording.add(record.time_ns, &record.bytes, record.length),
+            Ok(false) => break Ok(()),
+            Err(error) => break Err(error),
+        }
+        *packets += 1;
+        if packets.is_multiple_of(STRIDE) {
+            progress.show(*packets);
+            if stop.load(Ordering::Relaxed) {
+                break Ok(());
+            }
+        }
+    };
+    for (link, [skipped, bytes]) in reader.skipped() {
+        recording.add_skipped(format!("link_type_{link}"), skipped, bytes);
+        *packets += skipped;
+    }
+    match result {
+        // A recording that a person ends is cut wherever that happens.
+        Err(ReadError { problem: Problem::Ends { .. }, .. }) if stop.load(Ordering::Relaxed) => Ok(()),
+        other => Ok(other?),
+    }
+}

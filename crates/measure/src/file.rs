@@ -1,0 +1,395 @@
+//! Sketch files: a measurement that is written, read and merged with others.
+//!
+//! Little-endian: a mark, the version of the format, a checksum of all that follows; then seed, settings,
+//! totals, and what each part consists of. Numbers of different keys and quantiles are in it as Apache
+//! DataSketches writes them; the rest has no such format. Tables are written without their empty places, so
+//! that a file is as large as what was measured. A file is as secret as the seed in it.
+//!
+//! Nothing that is read is trusted: lengths are checked before they are used, and what no measurement could
+//! have written is an error.
+
+use crate::keys::TOPS;
+use crate::settings::{Part, Settings};
+use crate::sketches::{Sketches, Totals, keys_of};
+use crate::summary::Summary;
+use sketch::top_counts::Row;
+use sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
+use std::borrow::Cow;
+use std::io::{self, Read, Write};
+
+/// What a sketch file begins with.
+const MARK: [u8; 8] = *b"weir-sk\n";
+
+/// The version of the format that is written, and the only one that is read.
+const VERSION: u32 = 1;
+
+/// The largest file that is read: more than any measurement writes.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// The most keys that a file may claim: 100 MiB of them.
+const KEYS_MAX: u64 = 1 << 20;
+
+/// Why a sketch file cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of each variant is its documentation")]
+pub enum FileError {
+    #[error("reading failed: {0}")]
+    Io(#[from] io::Error),
+    #[error("not a sketch file: it was not written by `weir measure --save`")]
+    NotOurs,
+    #[error("version {0} of sketch files is not read here, only {VERSION}: measure again, or with that weir")]
+    Version(u32),
+    #[error("the file is damaged: its checksum is {found:08x}, not {expected:08x}; was it cut?")]
+    Checksum { expected: u32, found: u32 },
+    #[error("the file contradicts itself at its byte {0}")]
+    Contradiction(usize),
+    #[error("a part of the file is {0}")]
+    Format(#[from] FormatError),
+}
+
+/// Why two measurements cannot be merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the sentence of each variant is its documentation")]
+pub enum Unlike {
+    #[error("they have different seeds: measure both with the same `--seed`")]
+    Seed,
+    #[error("they have different kinds of flow, prefixes or tunnels: measure both with the same options")]
+    Keys,
+    #[error("they have different sizes, {0} and {1} keys: measure both with the same version of weir")]
+    Sizes(usize, usize),
+}
+
+impl Summary {
+    /// Writes everything that was counted; intervals are not kept apart.
+    ///
+    /// # Errors
+    /// Those of the output.
+    pub fn write(&mut self, output: &mut impl Write) -> io::Result<()> {
+        self.gather();
+        let mut body = Body::default();
+        self.seed.words().into_iter().for_each(|word| body.u64(word));
+        let settings = &self.settings;
+        let kind = KeyKind::ALL.iter().position(|kind| *kind == settings.flow).unwrap_or_default();
+        let (v4, v6) = settings.prefixes;
+        body.0.extend([kind as u8, v4, v6, u8::from(settings.tunnels_apart)]);
+        body.u64(settings.keys as u64);
+        body.u64(self.largest);
+        body.totals(&self.all.totals);
+        self.all.distinct.iter().for_each(|one| body.blob(&one.to_file()));
+        body.0.push(self.kept.len() as u8);
+        for part in &self.kept {
+            body.0.push(number_of(*part));
+            body.part(&self.all, *part);
+        }
+        output.write_all(&MARK)?;
+        output.write_all(&VERSION.to_le_bytes())?;
+        output.write_all(&checksum(&body.0).to_le_bytes())?;
+        output.write_all(&body.0)
+    }
+
+    /// What has a format of Apache DataSketches, as files of that format: their names, and their bytes.
+    /// Numbers of keys are HLL sketches of keyed hashes, which merge with those of an equal seed; quantiles
+    /// are KLL sketches of doubles; heavy keys are frequent items of strings.
+    #[must_use]
+    pub fn apache(&mut self) -> Vec<(String, Vec<u8>)> {
+        self.gather();
+        let all = &self.all;
+        let distinct = ["flows", "sources", "destinations"].into_iter().zip(&all.distinct);
+        let mut files: Vec<(String, Vec<u8>)> =
+            distinct.map(|(what, one)| (format!("{what}.hll"), one.to_file())).collect();
+        for (what, quantiles) in [("packet-bytes", &all.packet_bytes), ("inter-arrival", &all.inter_arrival)]
+        {
+            files.extend(quantiles.iter().map(|one| (format!("{what}.kll"), one.to_file())));
+        }
+        for (place, (top, part)) in all.tops.iter().zip(crate::sketches::TOP_PARTS).enumerate() {
+            let Some(top) = top else { continue };
+            let row = |row: &Row<5>| (self.keys.text(place, &row.key), row.packets - row.error);
+            let rows: Vec<(String, u64)> = top.top(top.len()).iter().map(row).collect();
+            let bytes = sketch::frequent_items(&rows, top.missing(), top.total().packets);
+            files.push((format!("{}.frequent", part.word()), bytes));
+        }
+        files
+    }
+
+    /// Reads what [`Summary::write`] wrote. Settings that only concern reports are the usual ones.
+    ///
+    /// # Errors
+    /// The input is not that, or of another version, or damaged.
+    pub fn read(input: impl Read) -> Result<Summary, FileError> {
+        let mut bytes = Vec::new();
+        input.take(BYTES_MAX).read_to_end(&mut bytes)?;
+        let Some((head, body)) = bytes.split_first_chunk::<16>().filter(|(head, _)| head.starts_with(&MARK))
+        else {
+            return Err(FileError::NotOurs);
+        };
+        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        if word(8) != VERSION {
+            return Err(FileError::Version(word(8)));
+        }
+        let (expected, found) = (word(12), checksum(body));
+        if expected != found {
+            return Err(FileError::Checksum { expected, found });
+        }
+        let mut left = Left { bytes: body, at: 0 };
+        let summary = left.summary()?;
+        if left.at == body.len() { Ok(summary) } else { left.wrong() }
+    }
+}
+
+fn number_of(part: Part) -> u8 {
+    Part::SHED_ORDER.iter().position(|one| *one == part).unwrap_or_default() as u8
+}
+
+/// The place of a top list by its part.
+fn place_of(part: Part) -> Option<usize> {
+    crate::sketches::TOP_PARTS.iter().position(|one| *one == part)
+}
+
+/// CRC-32 (IEEE 802.3), bit by bit over a table of one byte.
+pub(crate) fn checksum(bytes: &[u8]) -> u32 {
+    let table: [u32; 256] = std::array::from_fn(|byte| {
+        (0..8).fold(byte as u32, |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
+    });
+    !bytes.iter().fold(u32::MAX, |sum, byte| sum >> 8 ^ table[usize::from(sum as u8 ^ byte)])
+}
+
+/// What is written behind the head.
+#[derive(Default)]
+struct Body(Vec<u8>);
+
+impl Body {
+    fn u32(&mut self, number: u32) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn u64(&mut self, number: u64) {
+        self.0.extend(number.to_le_bytes());
+    }
+
+    fn blob(&mut self, bytes: &[u8]) {
+        self.u32(bytes.len() as u32);
+        self.0.extend(bytes);
+    }
+
+    fn totals(&mut self, totals: &Totals) {
+        let [first_ns, last_ns] = totals.span_ns;
+        let [packets, bytes] = totals.flowed;
+        [packets, bytes, first_ns, last_ns, totals.backwards].into_iter().for_each(|word| self.u64(word));
+        self.u32(totals.unflowed.len() as u32);
+        for (reason, [packets, bytes]) in &totals.unflowed {
+            self.blob(reason.as_bytes());
+            self.u64(*packets);
+            self.u64(*bytes);
+        }
+    }
+
+    fn part(&mut self, sketches: &Sketches, part: Part) {
+        match part {
+            Part::FlowSizes => self.sizes(sketches),
+            Part::Spreaders => self.spread(sketches),
+            Part::PacketBytes => self.quantiles(sketches.packet_bytes.as_ref()),
+            Part::InterArrival => self.quantiles(sketches.inter_arrival.as_ref()),
+            _ => {
+                let top = place_of(part).and_then(|place| sketches.tops[place].as_ref());
+                top.into_iter().for_each(|top| self.top(top));
+            }
+        }
+    }
+
+    fn quantiles(&mut self, quantiles: Option<&Quantiles>) {
+        self.blob(&quantiles.map(Quantiles::to_file).unwrap_or_default());
+    }
+
+    fn sizes(&mut self, sketches: &Sketches) {
+        let counters = sketches.sizes.as_ref().map(|sizes| sizes.counters()).unwrap_or_default();
+        let filled: Vec<(usize, &u32)> =
+            counters.iter().enumerate().filter(|(_, count)| **count > 0).collect();
+        self.u32(filled.len() as u32);
+        for (place, count) in filled {
+            self.u32(place as u32);
+            self.u32(*count);
+        }
+    }
+
+    fn spread(&mut self, sketches: &Sketches) {
+        let buckets: Vec<_> = sketches.spread.iter().flat_map(|spread| spread.filled()).collect();
+        self.u32(buckets.len() as u32);
+        for (place, registers, key, level) in buckets {
+            self.u32(place);
+            self.0.extend(registers);
+            key.iter().for_each(|word| self.u64(*word));
+            self.0.push(level);
+        }
+    }
+
+    fn top(&mut self, top: &TopCounts<5>) {
+        let Count { packets, bytes } = top.total();
+        [packets, bytes, top.left_out()].into_iter().for_each(|word| self.u64(word));
+        // In the order of keys, so that equal measurements give equal files.
+        let mut rows: Vec<Row<5>> = top.iter().collect();
+        rows.sort_unstable_by_key(|row| row.key);
+        self.u32(rows.len() as u32);
+        for row in rows {
+            row.key.iter().for_each(|word| self.u64(*word));
+            [row.packets, row.error, row.bytes].into_iter().for_each(|word| self.u64(word));
+        }
+    }
+}
+
+/// What is left to read.
+struct Left<'a> {
+    bytes: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Left<'a> {
+    fn wrong<T>(&self) -> Result<T, FileError> {
+        Err(FileError::Contradiction(16 + self.at))
+    }
+
+    fn take(&mut self, count: usize) -> Result<&'a [u8], FileError> {
+        match self.bytes[self.at..].get(..count) {
+            Some(taken) => {
+                self.at += count;
+                Ok(taken)
+            }
+            None => self.wrong(),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FileError> {
+        Ok(self.take(N)?.try_into().expect("as many as were taken"))
+    }
+
+    fn u8(&mut self) -> Result<u8, FileError> {
+        Ok(self.array::<1>()?[0])
+    }
+
+    fn u32(&mut self) -> Result<u32, FileError> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, FileError> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+
+    fn words<const N: usize>(&mut self) -> Result<[u64; N], FileError> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = self.u64()?;
+        }
+        Ok(words)
+    }
+
+    fn blob(&mut self) -> Result<&'a [u8], FileError> {
+        let length = self.u32()?;
+        self.take(length as usize)
+    }
+
+    fn summary(&mut self) -> Result<Summary, FileError> {
+        let seed = Seed::new(self.words()?);
+        let [kind, v4, v6, tunnels] = self.array()?;
+        let keys = self.u64()?;
+        let flow = KeyKind::ALL.get(usize::from(kind)).copied();
+        let (Some(flow), 1..=KEYS_MAX, true) = (flow, keys, v4 <= 32 && v6 <= 128) else {
+            return self.wrong();
+        };
+        let settings = Settings {
+            flow,
+            prefixes: (v4, v6),
+            tunnels_apart: tunnels != 0,
+            keys: keys as usize,
+            memory: usize::MAX,
+            ..Settings::default()
+        };
+        let mut summary = Summary::new(&settings, seed);
+        summary.largest = self.u64()?;
+        summary.all.totals = self.totals()?;
+        for distinct in &mut summary.all.distinct {
+            *distinct = Distinct::from_file(self.blob()?)?;
+        }
+        let mut missing = Part::SHED_ORDER.to_vec();
+        for _ in 0..self.u8()? {
+            let part = Part::SHED_ORDER.get(usize::from(self.u8()?)).copied();
+            let Some(part) = part.filter(|part| missing.contains(part)) else { return self.wrong() };
+            missing.retain(|one| *one != part);
+            self.part(&mut summary, part)?;
+        }
+        missing.into_iter().for_each(|part| summary.shed_part(part));
+        Ok(summary)
+    }
+
+    fn totals(&mut self) -> Result<Totals, FileError> {
+        let [packets, bytes, first_ns, last_ns, backwards] = self.words()?;
+        let span_ns = [first_ns, last_ns];
+        let mut totals = Totals { flowed: [packets, bytes], span_ns, backwards, ..Totals::default() };
+        for _ in 0..self.u32()? {
+            let Ok(reason) = std::str::from_utf8(self.blob()?) else { return self.wrong() };
+            let [packets, bytes] = self.words()?;
+            totals.add_unflowed(Cow::Owned(reason.to_string()), packets, bytes);
+        }
+        Ok(totals)
+    }
+
+    fn part(&mut self, summary: &mut Summary, part: Part) -> Result<(), FileError> {
+        match part {
+            Part::FlowSizes => self.sizes(&mut summary.all),
+            Part::Spreaders => self.spread(&mut summary.all),
+            Part::PacketBytes => self.quantiles(&mut summary.all.packet_bytes),
+            Part::InterArrival => self.quantiles(&mut summary.all.inter_arrival),
+            _ => {
+                let place = place_of(part).filter(|place| *place < TOPS.len());
+                let Some(place) = place else { return self.wrong() };
+                let top = self.top(keys_of(&summary.settings, place), &summary.keys.hash)?;
+                summary.all.tops[place] = Some(top);
+                Ok(())
+            }
+        }
+    }
+
+    fn quantiles(&mut self, quantiles: &mut Option<Quantiles>) -> Result<(), FileError> {
+        *quantiles = Some(Quantiles::from_file(self.blob()?)?);
+        Ok(())
+    }
+
+    fn sizes(&mut self, sketches: &mut Sketches) -> Result<(), FileError> {
+        for _ in 0..self.u32()? {
+            let (place, count) = (self.u32()?, self.u32()?);
+            let counter =
+                sketches.sizes.as_mut().and_then(|sizes| sizes.counters_mut().get_mut(place as usize));
+            let Some(counter) = counter else { return self.wrong() };
+            *counter = count;
+        }
+        Ok(())
+    }
+
+    fn spread(&mut self, sketches: &mut Sketches) -> Result<(), FileError> {
+        for _ in 0..self.u32()? {
+            let (place, registers) = (self.u32()?, self.array()?);
+            let (key, level) = (self.words()?, self.u8()?);
+            let spread = sketches.spread.as_mut();
+            if !spread.is_some_and(|spread| spread.fill(place, &registers, &key, level)) {
+                return self.wrong();
+            }
+        }
+        Ok(())
+    }
+
+    fn top(&mut self, keys: usize, hash: &KeyHash) -> Result<TopCounts<5>, FileError> {
+        let [packets, bytes, left_out] = self.words()?;
+        let count = self.u32()? as usize;
+        if count > keys {
+            return self.wrong();
+        }
+        let mut rows = Vec::with_capacity(count);
+        for _ in 0..count {
+            let key = self.words()?;
+            let [packets, error, bytes] = self.words()?;
+            rows.push(Row { key, packets, error, bytes });
+        }
+        match TopCounts::of_rows(keys, &rows, Count { packets, bytes }, left_out, hash) {
+            Some(top) => Ok(top),
+            None => self.wrong(),
+        }
+    }
+}

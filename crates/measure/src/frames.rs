@@ -1,0 +1,186 @@
+//! From a recorded frame to the flow that it belongs to, or the reason why it belongs to none.
+//!
+//! A recording may have only the front of a frame (`tcpdump -s 96`). What is missing is taken as zeros, so
+//! that lengths in headers make sense, and a flow whose ports were not recorded is none.
+
+use packet::{Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelPorts, parse_into};
+
+/// The most bytes of a frame that headers are looked for in: places have 16 bits.
+const FRAME_MAX: usize = 65_535;
+
+/// Why a frame belongs to no flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoFlow {
+    /// It has no bytes.
+    Empty,
+    /// It is an ARP packet.
+    Arp,
+    /// It has an EtherType other than those of IP and ARP.
+    NotIp,
+    /// A header is malformed.
+    Malformed(DropReason),
+    /// Its ports were not recorded.
+    Cut,
+    /// The id of its tunnel has more than 24 bits, which a flow's key has no room for.
+    TunnelId,
+}
+
+impl NoFlow {
+    /// Returns its name in outputs.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            NoFlow::Empty => "empty",
+            NoFlow::Arp => "arp",
+            NoFlow::NotIp => "not_ip",
+            NoFlow::Malformed(reason) => reason.as_str(),
+            NoFlow::Cut => "cut_before_ports",
+            NoFlow::TunnelId => "tunnel_id_too_long",
+        }
+    }
+}
+
+/// Finds the flows of frames: the headers inside a tunnel with its id, otherwise the outer ones.
+#[derive(Debug, Default)]
+pub struct Frames {
+    /// A frame that was recorded in part, with zeros behind.
+    whole: Vec<u8>,
+}
+
+impl Frames {
+    /// Returns the flow of a frame of which `bytes` were recorded, and `length` were there.
+    ///
+    /// # Errors
+    /// The frame belongs to none.
+    #[inline]
+    pub fn flow(&mut self, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+        if bytes.len() < (length as usize).min(FRAME_MAX) {
+            return self.flow_of_part(bytes, length);
+        }
+        let bytes = &bytes[..bytes.len().min(FRAME_MAX)];
+        let mut headers = Headers::default();
+        find(bytes, &mut headers)
+    }
+
+    #[inline(never)]
+    fn flow_of_part(&mut self, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+        self.whole.clear();
+        self.whole.extend_from_slice(bytes);
+        self.whole.resize((length as usize).min(FRAME_MAX), 0);
+        if bytes.is_empty() && length > 0 {
+            return Err(NoFlow::Cut);
+        }
+        let mut headers = Headers::default();
+        let key = match find(&self.whole, &mut headers) {
+            // Where the front alone is malformed, it may be so because zeros are not what was there.
+            Err(NoFlow::Malformed(_) | NoFlow::NotIp)
+                if matches!(find(bytes, &mut headers), Err(NoFlow::Malformed(_))) =>
+            {
+                return Err(NoFlow::Cut);
+            }
+            other => other?,
+        };
+        let inner = headers.inner();
+        let level = if has_ip(inner) { inner } else { headers.outer() };
+        if end_of(level) > bytes.len() { Err(NoFlow::Cut) } else { Ok(key) }
+    }
+}
+
+fn has_ip(level: &Level) -> bool {
+    level.layers.has(Layer::Ipv4) || level.layers.has(Layer::Ipv6)
+}
+
+/// Where the part of a level's headers ends that a flow's key is made of.
+fn end_of(level: &Level) -> usize {
+    match (level.layers.has(Layer::Ports), level.layers.has(Layer::Ipv4)) {
+        (true, _) => level.at(Base::L4) + 4,
+        (false, true) => level.at(Base::L3) + 20,
+        (false, false) => level.at(Base::L3) + 40,
+    }
+}
+
+#[inline(always)]
+fn find(frame: &[u8], headers: &mut Headers) -> Result<FlowKey, NoFlow> {
+    if frame.is_empty() {
+        return Err(NoFlow::Empty);
+    }
+    parse_into(frame, Depth::Inner, &TunnelPorts::STANDARD, headers).map_err(NoFlow::Malformed)?;
+    match FlowKey::of(frame, headers, KeySource::Inner) {
+        Some(key) => Ok(key),
+        None => Err(why_none(headers)),
+    }
+}
+
+#[cold]
+fn why_none(headers: &Headers) -> NoFlow {
+    let outer = headers.outer();
+    match () {
+        () if has_ip(outer) => NoFlow::TunnelId,
+        () if outer.ether_type == packet::ETHER_ARP => NoFlow::Arp,
+        () => NoFlow::NotIp,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use packet::craft;
+
+    fn flow(bytes: &[u8], length: usize) -> Result<String, &'static str> {
+        let flow = Frames::default().flow(bytes, length as u32);
+        flow.map(|key| key.to_string()).map_err(NoFlow::word)
+    }
+
+    fn frame(text: &str) -> Vec<u8> {
+        text.parse::<craft::Recipe>().unwrap().build()
+    }
+
+    #[test]
+    fn a_frame_cut_behind_its_ports_has_its_flow() {
+        let udp = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=443 len=200");
+        let tcp = frame("src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=1000 dport=443 len=1500");
+        for (frame, protocol, enough) in [(&udp, "udp", 40), (&tcp, "tcp", 47)] {
+            let whole = flow(frame, frame.len());
+            assert_eq!(whole, Ok(format!("{protocol} 10.0.0.1:1000 > 10.0.0.2:443")));
+            for cut in 1..frame.len() {
+                let expected = if cut >= enough { whole.clone() } else { Err("cut_before_ports") };
+                assert_eq!(flow(&frame[..cut], frame.len()), expected, "{protocol} {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_flow_inside_a_tunnel_has_its_id_and_others_a_reason() {
+        let inner = "src=10.0.0.1 dst=10.0.0.2 proto=tcp sport=1 dport=2";
+        let vxlan = frame(&format!("src=1.1.1.1 dst=2.2.2.2 tunnel=vxlan vni=77 inner({inner})"));
+        assert_eq!(flow(&vxlan, vxlan.len()).as_deref(), Ok("tcp 10.0.0.1:1 > 10.0.0.2:2 vni 77"));
+        let gre = frame(&format!("src=1.1.1.1 dst=2.2.2.2 tunnel=gre key=4294967295 inner({inner})"));
+        assert_eq!(flow(&gre, gre.len()), Err("tunnel_id_too_long"));
+        let arp = frame("arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2");
+        assert_eq!(flow(&arp, arp.len()), Err("arp"));
+        assert_eq!(flow(&arp[..20], arp.len()), Err("arp"));
+        assert_eq!(flow(&[], 0), Err("empty"));
+        assert_eq!(flow(&[], 60), Err("cut_before_ports"));
+        assert_eq!(flow(&[0; 60], 60), Err("not_ip"));
+        assert_eq!(flow(&[0; 13], 13), Err("malformed_ethernet"));
+        let mut bad = frame("src=10.0.0.1 dst=10.0.0.2");
+        bad[14] = 0x41;
+        assert_eq!(flow(&bad, bad.len()), Err("malformed_ipv4"));
+    }
+
+    #[test]
+    fn any_bytes_are_a_flow_or_have_a_reason() {
+        let mut random = sketch::traffic::Random::new(1);
+        let base = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=4789 len=120");
+        for _ in 0..20_000 {
+            let mut bytes = base.clone();
+            for _ in 0..random.below(6) {
+                let at = random.below(60) as usize;
+                bytes[at] = random.bits() as u8;
+            }
+            bytes.truncate(random.below(121) as usize);
+            let length = bytes.len() as u64 + random.below(3) * random.below(70_000);
+            let _ = flow(&bytes, length as usize);
+        }
+    }
+}

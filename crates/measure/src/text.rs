@@ -1,0 +1,250 @@
+//! Reports for a terminal of 100 columns.
+
+use crate::recording::Measured;
+use crate::report::{ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow};
+use std::fmt::Write;
+
+/// Characters of a key; longer ones (IPv6 flows) have their line to themselves.
+const KEY: usize = 46;
+
+/// Characters of a bar.
+const BAR: usize = 30;
+
+/// Writes a count with its thousands apart.
+#[must_use]
+pub fn grouped(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Writes a number with a decimal prefix and three digits.
+fn scaled(number: f64, unit: &str) -> String {
+    const PREFIXES: [(f64, &str); 5] = [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, "")];
+    let (scale, prefix) = PREFIXES.into_iter().find(|(scale, _)| number >= *scale).unwrap_or((1.0, ""));
+    let scaled = number / scale;
+    let decimals = if scale == 1.0 || scaled >= 100.0 { 0 } else { 1 };
+    format!("{scaled:.decimals$} {prefix}{unit}").trim_end().to_string()
+}
+
+/// Writes a length of time.
+fn lasted(ns: f64) -> String {
+    match ns {
+        ns if ns >= 1e9 => format!("{:.3} s", ns / 1e9),
+        ns if ns >= 1e6 => format!("{:.3} ms", ns / 1e6),
+        ns if ns >= 1e3 => format!("{:.3} us", ns / 1e3),
+        ns => format!("{ns:.0} ns"),
+    }
+}
+
+fn whole(number: f64) -> String {
+    grouped(number.round().max(0.0) as u64)
+}
+
+/// Writes an estimate of a count, its bounds, and the truth if it is known.
+fn estimated(one: &Estimated) -> String {
+    let mut text = whole(one.estimate);
+    if one.high - one.low >= 1.0 {
+        let share = one.confidence * 100.0;
+        let _ = write!(text, "  ({} to {}, {share:.1} %)", whole(one.low), whole(one.high));
+    }
+    if let Some(exact) = one.exact {
+        let _ = write!(text, "  exactly {}", whole(exact));
+    }
+    text
+}
+
+impl Measured {
+    /// Writes everything; `rows` of each list.
+    #[must_use]
+    pub fn text(&self, rows: usize) -> String {
+        let mut text = self.all.text(rows);
+        for interval in &self.intervals {
+            interval_text(&mut text, interval, self.all.start_ns, rows);
+        }
+        if self.intervals_left_out > 0 {
+            let _ = writeln!(text, "\n{} intervals are left out", grouped(self.intervals_left_out));
+        }
+        text
+    }
+}
+
+impl Report {
+    /// Writes the report; `rows` of each list.
+    #[must_use]
+    pub fn text(&self, rows: usize) -> String {
+        let mut text = self.head();
+        let lists = [
+            ("flows", &self.top_flows),
+            ("sources", &self.top_sources),
+            ("destinations", &self.top_destinations),
+            ("source ports", &self.top_source_ports),
+            ("destination ports", &self.top_destination_ports),
+        ];
+        for (what, list) in lists {
+            if let Some(list) = list.as_ref().filter(|list| !list.rows.is_empty()) {
+                top_text(&mut text, what, list, self.packets, rows);
+            }
+        }
+        sizes_text(&mut text, self.flow_sizes.as_deref().unwrap_or_default());
+        spreaders_text(&mut text, self.spreaders.as_deref().unwrap_or_default(), rows);
+        quantiles_text(&mut text, "packet bytes", self.packet_bytes.as_deref(), |bytes| whole(bytes));
+        quantiles_text(&mut text, "between packets", self.inter_arrival_ns.as_deref(), lasted);
+        text
+    }
+
+    /// Totals, numbers, and what is missing.
+    fn head(&self) -> String {
+        let mut text = String::new();
+        let seconds = self.end_ns.saturating_sub(self.start_ns) as f64 / 1e9;
+        let _ = write!(text, "{} packets, {} bytes", grouped(self.packets), grouped(self.bytes));
+        if seconds > 0.0 {
+            let packets = scaled(self.packets as f64 / seconds, "packets/s");
+            let bits = scaled(self.bytes as f64 * 8.0 / seconds, "bit/s");
+            let _ = write!(text, " in {seconds:.3} s: {packets}, {bits}");
+        }
+        text.push('\n');
+        for (what, number) in
+            [("flows", &self.flows), ("sources", &self.sources), ("destinations", &self.destinations)]
+        {
+            let _ = writeln!(text, "  {what:<14}{}", estimated(number));
+        }
+        for one in &self.unflowed {
+            let (packets, bytes) = (grouped(one.packets), grouped(one.bytes));
+            let _ = writeln!(text, "  in no flow    {packets} packets, {bytes} bytes: {}", one.reason);
+        }
+        if self.backwards > 0 {
+            let _ = writeln!(text, "  time went backwards at {} packets", grouped(self.backwards));
+        }
+        if !self.shed.is_empty() {
+            let words: Vec<&str> = self.shed.iter().map(|part| part.word()).collect();
+            let _ = writeln!(text, "  given up for want of memory or time: {}", words.join(", "));
+        }
+        if let Some(why) = &self.exact_ended {
+            let _ = writeln!(text, "  {why}");
+        }
+        text
+    }
+}
+
+fn top_text(text: &mut String, what: &str, list: &TopList, packets: u64, rows: usize) {
+    let _ = write!(text, "\nTop {what}");
+    if let Some(entropy) = &list.entropy {
+        let _ = write!(text, ", entropy {:.2} bits", entropy.estimate);
+        if entropy.high - entropy.low >= 0.01 {
+            let _ = write!(text, " ({:.2} to {:.2})", entropy.low, entropy.high);
+        }
+        if let Some(exact) = entropy.exact {
+            let _ = write!(text, " exactly {exact:.2}");
+        }
+    }
+    if list.missing > 0 {
+        let _ = write!(text, "; any other has at most {} packets", grouped(list.missing));
+    }
+    let has_truth = list.rows.iter().any(|row| row.exact_packets.is_some());
+    let truth = if has_truth { "  exactly" } else { "" };
+    let _ = writeln!(
+        text,
+        "\n  {:<KEY$} {:>13} {:>7} {:>14} {:>7}{truth}",
+        "", "packets", "of them", "bytes", "error"
+    );
+    for row in list.rows.iter().take(rows) {
+        row_text(text, row, packets);
+    }
+}
+
+fn row_text(text: &mut String, row: &TopRow, packets: u64) {
+    let pad = if row.key.len() > KEY { format!("\n  {:KEY$}", "") } else { String::new() };
+    let share = row.packets as f64 * 100.0 / packets.max(1) as f64;
+    let _ = write!(
+        text,
+        "  {:<KEY$}{pad} {:>13} {share:>5.1} % {:>14} {:>7}",
+        row.key,
+        grouped(row.packets),
+        grouped(row.bytes),
+        if row.bound == 0 { "none".to_string() } else { format!("-{}", grouped(row.bound)) },
+    );
+    if let (Some(packets), Some(bytes)) = (row.exact_packets, row.exact_bytes) {
+        let _ = write!(text, "  {} {}", grouped(packets), grouped(bytes));
+    }
+    text.push('\n');
+}
+
+fn sizes_text(text: &mut String, sizes: &[SizeClass]) {
+    let most = sizes.iter().map(|class| class.flows).fold(0.0, f64::max);
+    if most <= 0.0 {
+        return;
+    }
+    let _ = writeln!(text, "\nFlows by packets (no bound is proven)");
+    for class in sizes.iter().filter(|class| class.flows >= 0.5 || class.exact.is_some_and(|flows| flows > 0))
+    {
+        let range = match class.to {
+            to if to == class.from => grouped(to),
+            to => format!("{} to {}", grouped(class.from), grouped(to)),
+        };
+        let bar = "#".repeat((class.flows / most * BAR as f64).ceil() as usize);
+        let truth = class.exact.map_or(String::new(), |exact| format!("  exactly {}", grouped(exact)));
+        let _ = writeln!(text, "  {range:>24} {:>12} {bar}{truth}", whole(class.flows));
+    }
+}
+
+fn spreaders_text(text: &mut String, spreaders: &[SpreaderRow], rows: usize) {
+    if spreaders.is_empty() {
+        return;
+    }
+    let _ = writeln!(text, "\nSources with many destinations");
+    for row in spreaders.iter().take(rows) {
+        let _ = writeln!(text, "  {:<KEY$} {}", row.source, estimated(&row.destinations));
+    }
+}
+
+fn quantiles_text(
+    text: &mut String,
+    what: &str,
+    rows: Option<&[QuantileRow]>,
+    value: impl Fn(f64) -> String,
+) {
+    let Some(rows) = rows.filter(|rows| !rows.is_empty()) else { return };
+    let _ = write!(text, "\nQuantiles of {what}:");
+    for row in rows {
+        let _ = write!(text, "  {:.0} % {}", row.share * 100.0, value(row.value.estimate));
+    }
+    text.push('\n');
+}
+
+fn interval_text(text: &mut String, interval: &Report, zero_ns: u64, rows: usize) {
+    let at = |ns: u64| (ns as f64 - zero_ns as f64) / 1e9;
+    let (from, to) = (at(interval.start_ns), at(interval.end_ns));
+    let (packets, bytes) = (grouped(interval.packets), grouped(interval.bytes));
+    let _ = writeln!(text, "\nFrom {from:.3} s to {to:.3} s: {packets} packets, {bytes} bytes");
+    let _ = writeln!(text, "  flows         {}", estimated(&interval.flows));
+    for row in interval.top.iter().take(rows.min(3)) {
+        row_text(text, row, interval.packets);
+    }
+    for ChangeRow { kind, key, change } in interval.changes.iter().take(rows.min(3)) {
+        let (low, high) = (change.low, change.high);
+        let bounds = if high - low >= 1.0 { format!(" ({low:+.0} to {high:+.0})") } else { String::new() };
+        let truth = change.exact.map_or(String::new(), |exact| format!("  exactly {exact:+.0}"));
+        let _ = writeln!(text, "  {kind} {key}: {:+.0} packets{bounds}{truth}", change.estimate);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(scaled(1_499_000.0, "bit/s"), "1.5 Mbit/s");
+        assert_eq!(scaled(12.0, "packets/s"), "12 packets/s");
+        assert_eq!(scaled(123_456.0, "bit/s"), "123 kbit/s");
+        assert_eq!([1.0, 1500.0, 2e6, 3.5e9].map(lasted), ["1 ns", "1.500 us", "2.000 ms", "3.500 s"]);
+    }
+}
