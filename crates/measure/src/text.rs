@@ -94,7 +94,7 @@ impl Report {
         }
         sizes_text(&mut text, self.flow_sizes.as_deref().unwrap_or_default());
         spreaders_text(&mut text, self.spreaders.as_deref().unwrap_or_default(), rows);
-        quantiles_text(&mut text, "packet bytes", self.packet_bytes.as_deref(), |bytes| whole(bytes));
+        quantiles_text(&mut text, "packet bytes", self.packet_bytes.as_deref(), whole);
         quantiles_text(&mut text, "between packets", self.inter_arrival_ns.as_deref(), lasted);
         text
     }
