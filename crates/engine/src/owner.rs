@@ -124,6 +124,12 @@ impl Owners {
         Owners { ports, depth, tunnels, steering, workers }
     }
 
+    /// Returns the same for another number of workers.
+    #[must_use]
+    pub fn among(&self, steering: Steering, workers: usize) -> Owners {
+        Owners { steering, workers, ..self.clone() }
+    }
+
     /// Returns how flows are spread.
     #[must_use]
     pub fn steering(&self) -> Steering {

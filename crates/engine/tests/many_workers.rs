@@ -1,9 +1,12 @@
 //! One, two and four workers do the same, whatever the NIC does: random programs that keep flows, with frames
-//! that arrive at workers which they do not belong to, changes, time, aging, and swaps in between.
+//! that arrive at workers which they do not belong to, changes, time, aging, and swaps in between. One crew
+//! also changes the number of its workers, while frames are on their way between them.
 //!
 //! After each act, the frames that left, the flows and the counts of all workers together must be those of
 //! one worker. Left out is what is of one worker by its meaning: meters, packets dealt out in turn, buckets
-//! that rest, and entries of the run time that age.
+//! that rest, and entries of the run time that age; and answers learnt with a flow (`reverse`), because which
+//! of two directions is met first, and so learns the other, depends on the order in which workers take turns,
+//! which a NIC's queues do not keep either (docs/pipes.md O1).
 //!
 //! `WEIR_SEED=n` runs one case; `WEIR_CASES=n` runs so many.
 
@@ -18,10 +21,11 @@ use engine::program::{
     EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
 };
 use engine::snapshot::{Count, FlowDecision};
-use engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
-use packet::{FlowKey, KeySource, Ledger, Pools, Port};
+use engine::worker::{Assembly, Command, HandOver, Part, Rewire, Rewiring, Worker};
+use packet::{BATCH, FlowKey, KeySource, Ledger, Pools, Port};
 use port::{MemPort, MemWire};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use support::SECRET;
 
@@ -32,10 +36,18 @@ const ACTS: usize = 40;
 /// Chunks of a worker: more than the frames of an act.
 const CHUNKS: u32 = 1024;
 
+/// A worker, the far ends of its ports, and the way to give it commands.
+type Hand = (Worker, Vec<MemWire>, SyncSender<Command>);
+
 /// Workers that hand over to each other.
 struct Crew {
-    workers: Vec<(Worker, Vec<MemWire>, SyncSender<Command>)>,
+    workers: Vec<Hand>,
     now_ns: u64,
+    /// The number of the program.
+    generation: u64,
+    /// What workers sent that are not there any more.
+    gone: Vec<MemWire>,
+    moved: usize,
 }
 
 /// What a crew shows of itself.
@@ -47,6 +59,8 @@ struct Shown {
     counters: Vec<Count>,
     /// By pipe.
     hits: Vec<(u64, Count)>,
+    /// Packets that met FLOW pipes.
+    met: u64,
     flows: Vec<BTreeMap<FlowKey, Flow>>,
 }
 
@@ -61,37 +75,112 @@ struct Flow {
 impl Crew {
     fn new(program: &Program, count: usize) -> Crew {
         let one = |rings: HandOver| {
-            let mut pools = Pools::region(CHUNKS);
-            let id = pools.first().id();
-            let port = |name: &str| -> (Box<dyn Port>, MemWire) {
-                let (port, wire) = MemPort::new(name, id);
-                (Box::new(port), wire)
-            };
-            let (ports, wires) = program.ports.iter().map(|port_of| port(&port_of.name)).unzip();
-            let (commands, receiver) = sync_channel(4);
-            let worker = Worker::new(Engine::new(program, SECRET).expect("compiles"), ports, pools);
-            (worker.with_commands(receiver).with_hand_over(rings), wires, commands)
+            let (worker, wires, commands) = hand(program, Engine::new(program, SECRET).expect("compiles"));
+            (worker.with_hand_over(rings), wires, commands)
         };
-        Crew { workers: HandOver::of_capacity(count, 16).into_iter().map(one).collect(), now_ns: 0 }
+        let workers = HandOver::of_capacity(count, 16).into_iter().map(one).collect();
+        Crew { workers, now_ns: 0, generation: 1, gone: Vec::new(), moved: 0 }
+    }
+
+    /// Changes the number of workers. The program was swapped before, so that the entries are those that a
+    /// new engine has.
+    fn resize(&mut self, program: &Program, after: usize) {
+        let before = self.workers.len();
+        let new = before..after;
+        let engine = |_| {
+            let mut engine = Box::new(Engine::new(program, SECRET).expect("compiles"));
+            engine.set_generation(self.generation);
+            engine
+        };
+        let (answer, replicas) = sync_channel(1);
+        self.tell(0, Command::Replicate(new.clone().map(engine).collect(), answer));
+        let replicas = loop {
+            self.workers[0].0.breathe(self.now_ns);
+            if let Ok(replicas) = replicas.try_recv() {
+                break replicas;
+            }
+        };
+        let steering = SECRET.into();
+        let assembly = Arc::new(Assembly::new((before, after), replicas, steering));
+        for _ in new {
+            let (worker, wires, commands) = hand(program, Engine::stand_in(SECRET));
+            self.workers.push((worker.dormant(), wires, commands));
+        }
+        let rings = HandOver::of_capacity(after, 16).into_iter().map(Some);
+        let mut rings = rings.chain(std::iter::repeat_with(|| None));
+        let (mut resumed, mut estates) = (Vec::new(), Vec::new());
+        for own in 0..self.workers.len() {
+            let ((tell, goes_on), (leave, estate)) = (sync_channel(1), sync_channel(1));
+            let part = Part {
+                assembly: assembly.clone(),
+                own,
+                hand_over: rings.next().flatten().unwrap_or_default(),
+                stand_in: (own < before).then(|| Box::new(Engine::stand_in(SECRET))),
+                generation: self.generation,
+                resumed: tell,
+                estate: leave,
+            };
+            self.tell(own, Command::Resize(Box::new(part)));
+            resumed.push(goes_on);
+            estates.push(estate);
+        }
+        while !resumed.is_empty() {
+            self.turn();
+            resumed.retain(|one| one.try_recv().is_err());
+        }
+        self.moved += assembly.moved().moved;
+        assert_eq!(assembly.moved().ended, 0, "there is room for all");
+        for estate in estates.drain(after.min(before)..before) {
+            let estate = loop {
+                self.turn();
+                if let Ok(estate) = estate.try_recv() {
+                    break estate;
+                }
+            };
+            self.tell(0, Command::Inherit(estate));
+        }
+        for (worker, wires, _) in self.workers.drain(after.min(before)..before) {
+            assert!(worker.is_stopped());
+            self.gone.extend(wires);
+        }
+    }
+
+    fn tell(&self, worker: usize, command: Command) {
+        self.workers[worker].2.try_send(command).expect("room");
+    }
+
+    /// Lets each breathe once.
+    fn turn(&mut self) {
+        self.workers.iter_mut().for_each(|(worker, ..)| _ = worker.breathe(self.now_ns));
     }
 
     /// Delivers frames to workers that the NIC chooses by their bytes, and lets all breathe until all is
     /// done.
     fn arrive(&mut self, input: PortId, frames: &[Arriving]) {
+        self.push(input, frames);
+        self.breathe();
+    }
+
+    /// Delivers frames, and lets the workers take them in but not end: some are between two workers then.
+    fn arrive_in_part(&mut self, input: PortId, frames: &[Arriving]) {
+        for some in frames.chunks(BATCH) {
+            self.push(input, some);
+            self.turn();
+        }
+    }
+
+    fn push(&mut self, input: PortId, frames: &[Arriving]) {
         let count = self.workers.len();
         for frame in frames {
             // The same bytes take the same queue, as with RSS, but no flow's both directions do.
             let sum = frame.bytes.iter().fold(7_usize, |sum, byte| sum * 31 % 65_537 + usize::from(*byte));
             self.workers[sum % count].1[input.index()].push(&frame.bytes);
         }
-        self.breathe();
     }
 
     fn breathe(&mut self) {
         let now_ns = self.now_ns;
-        let one = |(worker, ..): &mut (Worker, Vec<MemWire>, SyncSender<Command>)| {
-            worker.breathe(now_ns) + usize::from(worker.is_waiting())
-        };
+        let one = |(worker, ..): &mut Hand| worker.breathe(now_ns) + usize::from(worker.is_waiting());
         while self.workers.iter_mut().map(one).sum::<usize>() > 0 {}
     }
 
@@ -115,6 +204,7 @@ impl Crew {
     /// rings come with it.
     fn swap(&mut self, program: &Program, rings: bool) {
         let count = self.workers.len();
+        self.generation += 1;
         let mut all = rings.then(|| HandOver::of_capacity(count, 16));
         for at in (0..count).rev() {
             let engine = Box::new(Engine::new(program, SECRET).expect("compiles"));
@@ -122,7 +212,7 @@ impl Crew {
             let hand_over = all.as_mut().and_then(Vec::pop);
             let (answer, answers) = sync_channel(1);
             let (worker, _, commands) = &mut self.workers[at];
-            let rewiring = Rewiring { generation: 2, ports, punts: Vec::new(), hand_over };
+            let rewiring = Rewiring { generation: self.generation, ports, punts: Vec::new(), hand_over };
             commands.try_send(Command::Swap(engine, rewiring, answer)).expect("room");
             worker.breathe(self.now_ns);
             answers.try_recv().expect("swapped");
@@ -139,6 +229,9 @@ impl Crew {
         for (worker, wires, _) in &self.workers {
             let report = worker.report();
             shown.ledger.add(&report.ledger);
+            assert!(report.flows.balances(), "{:?}", report.flows);
+            assert_eq!(report.flows.live, worker.engine().packets_in_flows());
+            shown.met += report.flows.met;
             for (at, wire) in wires.iter().enumerate() {
                 shown.left.extend(std::iter::from_fn(|| wire.pop()).map(|frame| (at, frame)));
             }
@@ -163,9 +256,26 @@ impl Crew {
                 }
             }
         }
+        for (at, wire) in self.gone.iter().enumerate() {
+            let port = at % program.ports.len();
+            shown.left.extend(std::iter::from_fn(|| wire.pop()).map(|frame| (port, frame)));
+        }
         shown.left.sort();
         shown
     }
+}
+
+/// A worker with memory ports.
+fn hand(program: &Program, engine: Engine) -> Hand {
+    let mut pools = Pools::region(CHUNKS);
+    let id = pools.first().id();
+    let port = |name: &str| -> (Box<dyn Port>, MemWire) {
+        let (port, wire) = MemPort::new(name, id);
+        (Box::new(port), wire)
+    };
+    let (ports, wires) = program.ports.iter().map(|port_of| port(&port_of.name)).unzip();
+    let (commands, receiver) = sync_channel(4);
+    (Worker::new(engine, ports, pools).with_commands(receiver), wires, commands)
 }
 
 /// Makes a random program one whose meaning does not depend on the number of workers; `None` if there is
@@ -225,8 +335,37 @@ struct Met {
     flows: usize,
     changes: usize,
     swaps: usize,
+    moved: usize,
     inner: u64,
     aged: usize,
+}
+
+/// Swaps the program of all crews. The last one also changes its number, with frames between its workers.
+/// Returns the number.
+fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
+    let (rings, after) = (random.percent(50), random.pick(&[1, 2, 4]));
+    crews.iter_mut().for_each(|crew| crew.swap(program, rings));
+    let frame = |_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0 };
+    let frames: Vec<Arriving> = (0..100).map(frame).collect();
+    if let [others @ .., last] = crews {
+        others.iter_mut().for_each(|crew| crew.arrive(PortId(0), &frames));
+        last.arrive_in_part(PortId(0), &frames);
+        last.resize(program, after);
+    }
+    after
+}
+
+/// Compares what all crews show with what the first one does, and returns that.
+fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, String> {
+    let wanted = crews[0].shown(program);
+    for crew in &crews[1..] {
+        let found = crew.shown(program);
+        if found != wanted {
+            return Err(format!("{} workers: {found:#?}\none: {wanted:#?}", crew.workers.len()));
+        }
+        met.handed_over += crew.workers.iter().map(|(worker, ..)| worker.handed().1).sum::<u64>();
+    }
+    Ok(wanted)
 }
 
 fn run(seed: u64, met: &mut Met) -> Result<(), String> {
@@ -236,7 +375,8 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     };
     met.cases += 1;
     met.inner += u64::from(owners(&program).0.iter().flatten().any(|one| one.source == KeySource::Inner));
-    let mut crews = [1, 2, 4].map(|count| Crew::new(&program, count));
+    // The last one changes its number.
+    let mut crews = [1, 2, 4, 2].map(|count| Crew::new(&program, count));
     let mut now_ns = 0;
     for act in 0..ACTS {
         let state = crews[0].workers[0].0.engine().snapshot();
@@ -259,10 +399,9 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
                 format!("{change:?}")
             }
             Event::Change(_) => {
-                let rings = random.percent(50);
-                crews.iter_mut().for_each(|crew| crew.swap(&program, rings));
+                let after = swap(&mut crews, &program, &mut random);
                 met.swaps += 1;
-                "a swap".to_string()
+                format!("a swap, {after} workers")
             }
             Event::Time { ns } => {
                 now_ns += ns;
@@ -275,16 +414,8 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
             Event::Age => continue,
         };
         crews.iter_mut().for_each(Crew::breathe);
-        let [one, others @ ..] = &crews;
-        let wanted = one.shown(&program);
-        for crew in others {
-            let found = crew.shown(&program);
-            if found != wanted {
-                let count = crew.workers.len();
-                return Err(format!("act {act}, {what}: {count} workers: {found:#?}\none: {wanted:#?}"));
-            }
-            met.handed_over += crew.workers.iter().map(|(worker, ..)| worker.handed().1).sum::<u64>();
-        }
+        let wanted = compare(&crews, &program, met).map_err(|why| format!("act {act}, {what}: {why}"))?;
+        met.moved += std::mem::take(&mut crews[3].moved);
         met.flows += wanted.flows.iter().map(BTreeMap::len).sum::<usize>();
     }
     Ok(())
@@ -307,9 +438,18 @@ fn many_workers_do_what_one_does() {
             panic!("{what}\nWEIR_SEED={seed} cargo test -p engine --test many_workers");
         }
     }
-    let Met { cases, handed_over, flows, changes, swaps, inner, aged } = met;
+    let Met { cases, handed_over, flows, changes, swaps, moved, inner, aged } = met;
     if whole {
-        let enough = [cases, handed_over, flows as u64, changes as u64, swaps as u64, inner, aged as u64];
+        let enough = [
+            cases,
+            handed_over,
+            flows as u64,
+            changes as u64,
+            swaps as u64,
+            moved as u64,
+            inner,
+            aged as u64,
+        ];
         assert!(enough.iter().all(|count| *count >= 10), "{enough:?}");
     }
 }

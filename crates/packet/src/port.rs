@@ -143,3 +143,20 @@ pub struct PortStatistics {
     /// `interface_gone`.
     pub gone: u64,
 }
+
+impl PortStatistics {
+    /// Adds the counts of another queue.
+    pub fn add(&mut self, other: &PortStatistics) {
+        self.received += other.received;
+        self.received_bytes += other.received_bytes;
+        self.transmitted += other.transmitted;
+        self.transmitted_bytes += other.transmitted_bytes;
+        self.to_kernel += other.to_kernel;
+        self.held += other.held;
+        self.lost_before += other.lost_before;
+        self.starved += other.starved;
+        self.oversize += other.oversize;
+        self.not_written += other.not_written;
+        self.gone += other.gone;
+    }
+}

@@ -12,6 +12,8 @@
 //! Costs: 64 bytes per row, resident as used, and 9.3 bytes of index. The caller supplies times in
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
+mod hand_on;
+
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::state::{FlowState, Seen};
 use crate::store::{Record, Store, same};

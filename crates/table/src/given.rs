@@ -193,6 +193,22 @@ impl GivenBuckets {
         *self = GivenBuckets { buckets, shares, uses, moves, next: 0, moved, moved_busy };
     }
 
+    /// Forgets what the buckets have counted: for a replica, whose counts are added to the others'.
+    pub fn forget_counts(&mut self) {
+        self.uses.iter_mut().for_each(|one| (one.packets, one.bytes) = (0, 0));
+        (self.moved, self.moved_busy) = (0, 0);
+    }
+
+    /// Adds what a replica has counted, of the same size.
+    pub fn add_counts(&mut self, other: &GivenBuckets) {
+        for (one, other) in self.uses.iter_mut().zip(&other.uses) {
+            one.packets += other.packets;
+            one.bytes += other.bytes;
+        }
+        self.moved += other.moved;
+        self.moved_busy += other.moved_busy;
+    }
+
     /// Carries out the move of a bucket if it is due. Returns true if it did.
     #[inline(never)]
     fn settle(&mut self, bucket: usize, now_ns: u64) -> bool {

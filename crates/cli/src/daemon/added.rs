@@ -37,8 +37,14 @@ impl Drop for Queue {
 }
 
 impl Added {
-    /// Opens the ports of `plan` that have no present position in `order`, a queue for each worker.
-    pub fn open(plan: &Plan, order: &[Option<usize>], remnants: &[Remnant], now_ns: u64) -> Result<Added> {
+    /// Opens the ports of `plan` that have no present position in `order`, a queue for each of the present
+    /// workers that stay.
+    pub fn open(
+        plan: &Plan,
+        order: &[Option<usize>],
+        remnants: &[Remnant],
+        (present, now_ns): (usize, u64),
+    ) -> Result<Added> {
         let is_new = |at: &usize| order[*at].is_none();
         let new: Vec<usize> = (0..plan.ports.len()).filter(is_new).collect();
         let mut added = Added::default();
@@ -51,11 +57,12 @@ impl Added {
             added.interfaces[at] = open::attach_one(plan, at)?;
         }
         let workers = plan.workers.count();
-        for worker in 0..workers {
+        for worker in 0..workers.min(present) {
             added.queues.push(plan.ports.iter().map(|_| None).collect());
             for &at in &new {
-                let (port, interface) = (&plan.ports[at], added.interfaces[at].as_ref());
-                let opened = open::alone(port, interface, (worker, workers), plan.chunk(), now_ns)?;
+                let (port, interface) =
+                    (&plan.ports[at], added.interfaces[at].as_ref().map(XdpInterface::queues));
+                let opened = open::alone(port, interface.as_ref(), (worker, workers), plan.chunk(), now_ns)?;
                 added.queues[worker][at] = Some(Queue(Some(opened)));
             }
         }

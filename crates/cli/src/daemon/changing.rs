@@ -61,9 +61,10 @@ enum Way {
 }
 
 impl Changing {
-    /// Makes changes by so many workers.
-    pub fn new(workers: usize) -> Changing {
-        Changing { proposer: Proposer::new(workers), ..Changing::default() }
+    /// Makes changes by so many workers, from now on; none is on its way.
+    pub fn set_workers(&mut self, workers: usize) {
+        self.proposer.set_workers(workers);
+        self.aging = Aging::default();
     }
 
     /// Begins changes, or has them wait. Returns their ticket, with which the outcome must be

@@ -13,7 +13,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Deref;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -51,15 +51,37 @@ struct Running {
     wake: Arc<OwnedFd>,
     /// How many frames and commands it has handled.
     handled: Arc<AtomicU64>,
+    ended: Arc<AtomicBool>,
     /// `None` for one that only asks.
     thread: Option<JoinHandle<()>>,
 }
+
+/// A thread on its core, which has no worker yet. It ends if it is dropped.
+pub struct Recruit {
+    orders: SyncSender<Order>,
+    running: Running,
+    mailbox: Mailbox,
+}
+
+/// What such a thread is to do.
+type Order = Box<dyn FnOnce() + Send>;
 
 /// All workers, and the changes that they make.
 #[derive(Default)]
 pub struct Fleet {
     workers: Workers,
     changing: Changing,
+}
+
+/// What became of a command for a worker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Offered {
+    /// It is the worker's.
+    Taken,
+    /// There is no room now.
+    Full,
+    /// The worker has ended.
+    Ended,
 }
 
 /// The way to all workers, for whoever asks them.
@@ -88,37 +110,51 @@ impl Fleet {
     pub fn start<Kept>(
         &mut self,
         core: Option<u16>,
-        busy: bool,
-        clock: Clock,
+        pace: (bool, Clock),
         doorbell: Doorbell,
         make: impl FnOnce(Receiver<Command>) -> Result<(Kept, Worker)> + Send + 'static,
     ) -> Result<()> {
-        let (commands, mailbox) = mailbox()?;
-        let wake = mailbox.wake.clone();
-        let handled = Arc::new(AtomicU64::new(0));
-        let counter = handled.clone();
-        let (started, ready) = sync_channel(1);
-        let name = format!("weir-worker-{}", self.workers.len());
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let made = core.map_or(Ok(()), pin).and_then(|()| make(mailbox.commands));
-            match made {
-                Ok((kept, mut worker)) => {
-                    let _ = started.send(Ok(()));
-                    let wake = mailbox.wake.clone();
-                    worker.wake_by(Box::new(move || ring(&wake)));
-                    run(&mut worker, (&mailbox.wake, busy), clock, &doorbell, &counter);
-                    drop(worker);
-                    drop(kept);
-                }
-                Err(error) => {
-                    let _ = started.send(Err(error));
-                }
-            }
-        })?;
-        ready.recv().context("a worker ended before it began")??;
-        self.workers.0.push(Running { commands, wake, handled, thread: Some(thread) });
-        self.changing = Changing::new(self.workers.len());
+        let recruit = Recruit::start(self.workers.len(), core)?;
+        self.enlist(recruit, pace, doorbell, make)?;
+        self.changing.set_workers(self.workers.len());
         Ok(())
+    }
+
+    /// The same on a thread that is there. Until [`Fleet::dismiss`], the number of workers is in between.
+    pub fn enlist<Kept>(
+        &mut self,
+        recruit: Recruit,
+        (busy, clock): (bool, Clock),
+        doorbell: Doorbell,
+        make: impl FnOnce(Receiver<Command>) -> Result<(Kept, Worker)> + Send + 'static,
+    ) -> Result<()> {
+        let Recruit { orders, running, mailbox } = recruit;
+        let (counter, ended) = (running.handled.clone(), running.ended.clone());
+        let (started, ready) = sync_channel(1);
+        let work = move || match make(mailbox.commands) {
+            Ok((kept, mut worker)) => {
+                let _ = started.send(Ok(()));
+                let wake = mailbox.wake.clone();
+                worker.wake_by(Box::new(move || ring(&wake)));
+                run(&mut worker, (&mailbox.wake, busy), clock, &doorbell, &counter);
+                drop(worker);
+                drop(kept);
+                ended.store(true, Ordering::Release);
+            }
+            Err(error) => {
+                let _ = started.send(Err(error));
+            }
+        };
+        orders.send(Box::new(work)).map_err(|_| anyhow!("a worker's thread has ended"))?;
+        ready.recv().context("a worker ended before it began")??;
+        self.workers.0.push(running);
+        Ok(())
+    }
+
+    /// Forgets workers that have ended, of which so many stay, and makes changes on these.
+    pub fn dismiss(&mut self, stay: usize) {
+        self.workers.0.truncate(stay);
+        self.changing.set_workers(stay);
     }
 
     /// Begins changes. Nothing waits: [`Fleet::outcome`] has the outcome.
@@ -176,6 +212,28 @@ impl Fleet {
     }
 }
 
+impl Recruit {
+    /// Starts the thread of the worker with this number, on this core.
+    pub fn start(worker: usize, core: Option<u16>) -> Result<Recruit> {
+        let (commands, mailbox) = mailbox()?;
+        let (orders, order) = sync_channel::<Order>(1);
+        let (placed, ready) = sync_channel(1);
+        let work = move || {
+            let place = core.map_or(Ok(()), pin);
+            let is_placed = place.is_ok();
+            let _ = placed.send(place);
+            if let Some(work) = order.recv().ok().filter(|_| is_placed) {
+                work();
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("weir-worker-{worker}")).spawn(work)?;
+        ready.recv().context("a worker ended before it began")??;
+        let (wake, handled, ended) = (mailbox.wake.clone(), Arc::default(), Arc::default());
+        let running = Running { commands, wake, handled, ended, thread: Some(thread) };
+        Ok(Recruit { orders, running, mailbox })
+    }
+}
+
 impl Workers {
     /// Returns a way to the same workers for another thread.
     pub fn questioner(&self) -> Workers {
@@ -183,6 +241,7 @@ impl Workers {
             commands: running.commands.clone(),
             wake: running.wake.clone(),
             handled: running.handled.clone(),
+            ended: running.ended.clone(),
             thread: None,
         };
         Workers(self.0.iter().map(one).collect())
@@ -230,12 +289,27 @@ impl Workers {
         Ok(all)
     }
 
+    /// Returns true if a worker has ended.
+    pub fn has_ended(&self, worker: usize) -> bool {
+        let Some(running) = self.0.get(worker) else { return true };
+        running.ended.load(Ordering::Acquire)
+    }
+
     /// Sends a worker a command if it has room for one. Returns true if it has.
     pub fn offer(&self, worker: usize, command: Command) -> bool {
-        let Some(running) = self.0.get(worker) else { return false };
-        let taken = running.commands.try_send(command).is_ok();
+        self.try_offer(worker, command) == Offered::Taken
+    }
+
+    /// The same, and tells a worker without room from one that has ended.
+    pub fn try_offer(&self, worker: usize, command: Command) -> Offered {
+        let Some(running) = self.0.get(worker) else { return Offered::Ended };
+        let offered = match running.commands.try_send(command) {
+            Ok(()) => Offered::Taken,
+            Err(TrySendError::Full(_)) => Offered::Full,
+            Err(TrySendError::Disconnected(_)) => Offered::Ended,
+        };
         running.wake();
-        taken
+        offered
     }
 
     /// Sends a command to one worker, waiting for room if there is none.

@@ -9,7 +9,7 @@ use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result};
 use engine::program::PortId;
 use port::XdpInterface;
-use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, Remnant, obstacles};
+use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
 use rustix::fd::{AsFd, BorrowedFd};
 use tracing::{error, info, warn};
 
@@ -40,9 +40,9 @@ impl Interfaces {
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
-    /// Returns the interface of each port; `None` for ports of other kinds.
-    pub fn of_ports(&self) -> &[Option<XdpInterface>] {
-        &self.of_ports
+    /// Returns the queues of each interface, for whoever opens them.
+    pub fn queues(&self) -> Vec<Option<Queues>> {
+        self.of_ports.iter().map(|interface| interface.as_ref().map(XdpInterface::queues)).collect()
     }
 
     /// Returns the interface of a port.

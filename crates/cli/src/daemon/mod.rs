@@ -29,6 +29,7 @@ mod observer;
 mod open;
 mod privileges;
 mod reload;
+mod resize;
 mod restart;
 mod shown;
 mod signals;
@@ -127,7 +128,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
         more = daemon.drive_apps();
         daemon.publish();
         daemon.mind_changes();
-        daemon.systemd.turn(|worker| alive(&daemon.fleet, worker));
+        daemon.systemd.turn(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
         }
@@ -196,7 +197,8 @@ impl Daemon {
         let rss_table = open::spread(&self.plan, dpdk.as_ref());
         let steering = Steering { hash: self.hash, rss_table };
         self.owners = Owners::new(&self.plan.program, steering, count);
-        let open = |worker| open::ports(&self.plan, self.interfaces.of_ports(), &mut dpdk, worker);
+        let queues = self.interfaces.queues();
+        let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
         // DPDK's drivers may map devices and memory as long as they run.
         if dpdk.is_none() {
@@ -216,7 +218,8 @@ impl Daemon {
             let (deltas, read) = engine::ring::deltas(worker as u8, collector::RING);
             self.collector.read(read)?;
             let disposal = self.disposal.clone();
-            self.fleet.start(core, self.plan.busy, self.clock, self.doorbell.clone(), move |commands| {
+            let pace = (self.plan.busy, self.clock);
+            self.fleet.start(core, pace, self.doorbell.clone(), move |commands| {
                 let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands).with_deltas(deltas);
                 let worker = worker.with_disposal(disposal);
@@ -313,6 +316,7 @@ impl Daemon {
 
     /// Stops workers and collector. Returns the ledger, whether it balances, and what is to be said of flows.
     fn stop(mut self) -> Result<(Ledger, bool, Option<String>)> {
+        self.end_reload();
         let fleet = std::mem::take(&mut self.fleet);
         let reports = fleet.stop()?;
         let mut ledger = Ledger::default();

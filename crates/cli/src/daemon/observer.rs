@@ -12,7 +12,7 @@ use super::apps::{Family, Gauges};
 use super::clock::Clock;
 use super::collector::Totals;
 use super::doorbell::Doorbell;
-use super::fleet::Workers;
+use super::fleet::{Offered, Workers};
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
 use super::{live, metrics};
@@ -184,10 +184,23 @@ impl Scene {
         answer.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
+    /// Returns true if the worker runs this program, with as many others.
+    fn is_told_by(&self, report: &Report) -> bool {
+        (report.generation, report.workers) == (self.generation, self.fleet.len())
+    }
+
+    /// Returns true if a worker has ended: it was removed.
+    fn is_past(&self) -> bool {
+        (0..self.fleet.len()).any(|worker| self.fleet.has_ended(worker))
+    }
+
     /// Returns true if all workers run this program. What they were asked before was then about it.
     fn still_runs(&self) -> Result<bool> {
+        if self.is_past() {
+            return Ok(false);
+        }
         let reports = self.ask_all(Command::Report)?;
-        Ok(reports.iter().all(|report| report.generation == self.generation))
+        Ok(reports.iter().all(|report| self.is_told_by(report)))
     }
 
     /// Waits until no worker takes over the counts of a former program any more.
@@ -211,8 +224,10 @@ impl Scene {
     ) -> Result<Receiver<T>> {
         loop {
             let (answer, receive) = sync_channel(1);
-            if self.fleet.offer(worker, command(answer)) {
-                return Ok(receive);
+            match self.fleet.try_offer(worker, command(answer)) {
+                Offered::Taken => return Ok(receive),
+                Offered::Ended => bail!("worker {worker} has ended"),
+                Offered::Full => {}
             }
             if Instant::now() >= until {
                 bail!("worker {worker} has too much to do, or has ended");
@@ -311,8 +326,15 @@ impl Observer {
                 self.board.look(Instant::now() + until.saturating_duration_since(Instant::now()) / 2);
             let scene = scene.context("the daemon has not begun")?;
             let taken = Instant::now();
-            let reports = scene.reports(until)?;
-            if reports.iter().all(|report| report.generation == scene.generation) {
+            let reports = match scene.reports(until) {
+                // A worker was removed, and the main thread has not published that yet.
+                Err(_) if scene.is_past() && Instant::now() < until => {
+                    std::thread::sleep(AGAIN);
+                    continue;
+                }
+                reports => reports?,
+            };
+            if reports.iter().all(|report| scene.is_told_by(report)) {
                 let snapshot = Arc::new(Snapshot { scene, reports, taken, is_fresh });
                 self.last = Some(snapshot.clone());
                 return Ok(snapshot);

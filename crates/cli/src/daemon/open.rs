@@ -8,7 +8,7 @@ use engine::program::PortId;
 use engine::worker::Rewire;
 use packet::{Pool, PoolId, Pools, Port, RegionPool};
 use port::pcap::Output;
-use port::xdp::{Mode, Rings, Wanted, XdpConfig};
+use port::xdp::{Mode, Queues, Rings, Wanted, XdpConfig};
 use port::{
     Arrivals, Delay, FaultPort, Faults, Generator, MemPort, PcapPort, Rates, Recording, Retrace, Stream,
     Taps, TracePort, XdpInterface, rewrap,
@@ -74,7 +74,7 @@ pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {
 /// Returns a worker's pools and its queue of every port.
 pub fn ports(
     plan: &Plan,
-    interfaces: &[Option<XdpInterface>],
+    interfaces: &[Option<Queues>],
     dpdk: &mut Option<Dpdk>,
     worker: usize,
 ) -> Result<(Pools, Vec<Box<dyn Port>>)> {
@@ -93,7 +93,7 @@ pub fn ports(
 
 /// Creates a pool for each kind of memory that the ports need. Frames that weir itself creates come from the
 /// first.
-fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) -> Pools {
+fn pools(plan: &Plan, interfaces: &[Option<Queues>], dpdk: Option<&Dpdk>) -> Pools {
     let mut pools = Pools::new();
     let xdp_ports = interfaces.iter().flatten().count() as u32;
     let all_dpdk = plan.ports.iter().all(|port| matches!(port.kind, PortKind::Dpdk { .. }));
@@ -112,7 +112,7 @@ fn pools(plan: &Plan, interfaces: &[Option<XdpInterface>], dpdk: Option<&Dpdk>) 
 /// Opens a worker's queue of one port, on a pool of its own.
 pub fn alone(
     config: &PortConfig,
-    interface: Option<&XdpInterface>,
+    interface: Option<&Queues>,
     (worker, workers): (usize, usize),
     chunk: usize,
     now_ns: u64,
@@ -127,7 +127,7 @@ pub fn alone(
 
 fn one(
     config: &PortConfig,
-    interface: Option<&XdpInterface>,
+    interface: Option<&Queues>,
     pools: &mut Pools,
     worker: usize,
     workers: usize,
@@ -135,8 +135,8 @@ fn one(
     let pool = pools.first().id();
     match (&config.kind, interface) {
         (PortKind::Xdp(xdp), Some(interface)) => {
-            let queue = queue(xdp, interface, worker, workers)?;
-            let port = interface.open_queue(queue, pools, pool)?;
+            let queue = queues(xdp, interface, workers)?[worker];
+            let port = interface.open(queue, pools, pool)?;
             Ok(Box::new(port))
         }
         (PortKind::Xdp(_), None) => bail!("its interface was not attached"),
@@ -203,21 +203,32 @@ fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("{} cannot be written", path.display()))
 }
 
-/// Returns the queue of a worker, the `n`th for worker `n`: every worker needs one to send on.
-fn queue(xdp: &Xdp, interface: &XdpInterface, worker: usize, workers: usize) -> Result<u32> {
-    let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.queues()).collect());
+/// Checks that every port has a queue for every worker, when their number changes.
+pub fn check_queues(plan: &Plan, interfaces: &[Option<Queues>]) -> Result<()> {
+    for (port, interface) in plan.ports.iter().zip(interfaces) {
+        if let (PortKind::Xdp(xdp), Some(interface)) = (&port.kind, interface) {
+            queues(xdp, interface, plan.workers.count()).with_context(|| format!("port `{}`", port.name))?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns the queues of a port, the `n`th for worker `n`: every worker needs one to send on.
+fn queues(xdp: &Xdp, interface: &Queues, workers: usize) -> Result<Vec<u32>> {
+    let queues: Vec<u32> = xdp.queues.clone().unwrap_or_else(|| (0..interface.count()).collect());
     if queues.len() != workers {
         bail!(
             "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
                 Set `workers: {}`, \
-             or `ethtool -L {} combined {workers}`",
+             or `ethtool -L {} combined {workers}`; with `queues: [0]` (so many as there are workers), \
+             frames of other queues stay with the kernel",
             xdp.interface,
             queues.len(),
             queues.len(),
             xdp.interface
         );
     }
-    Ok(queues[worker])
+    Ok(queues)
 }
 
 fn mode(mode: XdpMode) -> Option<Mode> {

@@ -19,23 +19,25 @@ use super::added::Added;
 use super::clock::Clock;
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, read_with};
-use super::{Daemon, Load, answer, apps, restart, rings_for};
+use super::resize::{Crew, Making, Resizing};
+use super::{Daemon, Load, answer, apps, open, restart, rings_for};
 use crate::config::{self, Macs, Plan};
 use ::apps::Action;
 use anyhow::{Context, Result, anyhow, bail};
-use engine::batch::Engine;
+use engine::batch::{Engine, Moved};
 use engine::buckets::GroupTables;
 use engine::change::Change;
 use engine::program::GroupId;
 use engine::ring::CarrierSender;
 use engine::worker::{Command, Rewire, Rewiring, Swapped};
 use packet::TableHash;
-use port::xdp::Remnant;
+use port::XdpInterface;
+use port::xdp::{Queues, Remnant};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tracing::{error, info};
 
 /// The largest number of shared counters, including those of former programs, because what is kept must not
@@ -52,6 +54,10 @@ pub const PUT_OFF_MAX: usize = 65_536;
 /// How much less of a busy processor the thread gets that compiles: it must not take the time of a worker
 /// that the kernel has placed on the same core.
 const NICENESS: i32 = 5;
+
+/// How long a reload may take that is under way when weir stops, and how often it is looked at.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// The number of a reload that somebody has asked for.
 pub type Ticket = u64;
@@ -77,6 +83,8 @@ struct Prepared {
     /// The present position of each port; `None` for those that are added.
     order: Vec<Option<usize>>,
     added: Added,
+    /// Another number of workers.
+    crew: Option<Box<Crew>>,
 }
 
 /// The present reload.
@@ -92,6 +100,9 @@ enum Phase {
         swaps: Vec<Swap>,
         weights: Vec<(String, String, u32)>,
         former: Arc<Plan>,
+        /// Another number of workers, and how far that has come.
+        crew: Option<Box<Crew>>,
+        resizing: Option<Box<Resizing>>,
         /// What went wrong after the workers had been sent their engines.
         failed: Option<anyhow::Error>,
     },
@@ -150,6 +161,8 @@ pub struct Reloads {
     tickets: Ticket,
     outcomes: VecDeque<(Ticket, Result<Value, String>)>,
     put_off: VecDeque<(usize, Action)>,
+    /// The number of workers and the flows that have moved, if the present reload has changed that.
+    moved: Option<(usize, Moved)>,
 }
 
 impl Reloads {
@@ -180,6 +193,11 @@ impl Reloads {
     /// Keeps an app's action until all workers have taken over.
     pub fn put_off(&mut self, app: usize, action: Action) {
         self.put_off.push_back((app, action));
+    }
+
+    /// Notes that there are so many workers now, and what became of flows.
+    pub fn note_moved(&mut self, workers: usize, moved: Moved) {
+        self.moved = Some((workers, moved));
     }
 
     /// Returns true if no further action can be put off.
@@ -229,6 +247,7 @@ impl Reload {
     fn told(&self) -> String {
         match &self.phase {
             Phase::Preparing { .. } => "the file is read, checked and compiled".into(),
+            Phase::TakingOver { resizing: Some(resizing), .. } => resizing.told().into(),
             Phase::TakingOver { swaps, .. } => {
                 let done = swaps.iter().filter(|swap| swap.swapped.is_some()).count();
                 format!("the workers take over: {done} of {} have", swaps.len())
@@ -280,8 +299,9 @@ impl Daemon {
                         self.end(reload.cause, Err(anyhow!("weir could not compile it: please report this")))
                     }
                 },
-                Phase::TakingOver { swaps, .. } => {
-                    if swaps.iter_mut().all(Swap::has_ended) {
+                Phase::TakingOver { swaps, crew, resizing, failed, .. } => {
+                    let swapped = swaps.iter_mut().all(Swap::has_ended);
+                    if swapped && self.is_resized(crew, resizing, failed) {
                         self.conclude(reload);
                     } else {
                         self.reloads.now = Some(reload);
@@ -291,6 +311,35 @@ impl Daemon {
         }
         if let Some(cause) = self.reloads.take_next() {
             self.prepare(cause);
+        }
+    }
+
+    /// Changes the number of workers as far as possible without waiting. Returns true if that is done.
+    fn is_resized(
+        &mut self,
+        crew: &mut Option<Box<Crew>>,
+        resizing: &mut Option<Box<Resizing>>,
+        failed: &mut Option<anyhow::Error>,
+    ) -> bool {
+        let begun = crew.take().map(|crew| self.begin_resizing(crew)).transpose();
+        let next = begun.and_then(|begun| match begun.or_else(|| resizing.take().map(|one| *one)) {
+            Some(now) => self.go_on_resizing(now),
+            None => Ok(None),
+        });
+        let next = next.unwrap_or_else(|error| {
+            *failed = Some(error);
+            None
+        });
+        *resizing = next.map(Box::new);
+        resizing.is_none()
+    }
+
+    /// Ends the present reload if workers are taking it over, because weir stops.
+    pub(super) fn end_reload(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while self.reloads.are_taking_over() && Instant::now() < until {
+            self.mind_reloads();
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -312,6 +361,8 @@ impl Daemon {
             tables: self.tables.share(),
             macs,
             workers: self.fleet.len(),
+            generation: self.generation + 1,
+            queues: self.interfaces.queues(),
             hash: self.hash,
             load: self.load.clone(),
             remnants: self.interfaces.remnants(),
@@ -333,7 +384,7 @@ impl Daemon {
 
     /// Sends each worker its engine. If anything is refused before, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
-        let Prepared { plan, tables, engines, order, mut added } = prepared;
+        let Prepared { plan, tables, engines, order, mut added, mut crew } = prepared;
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
         let ready = apps::sockets(&plan, &self.host.sockets).and_then(|sockets| {
@@ -345,7 +396,7 @@ impl Daemon {
             Ok(ready) => ready,
             Err(error) => {
                 // To close ports takes long.
-                let _ = self.disposal.send(Box::new(added));
+                let _ = self.disposal.send(Box::new((added, crew)));
                 return self.end(reload.cause, Err(error));
             }
         };
@@ -355,7 +406,7 @@ impl Daemon {
             places.filter_map(|(at, kept)| kept.or_else(|| added.take(worker, at))).collect()
         };
         let ports = wrappers.into_iter().enumerate().map(of_worker).collect();
-        let (punts, rings) = apps::rings(&plan.program, self.fleet.len());
+        let (punts, rings) = self.rings_of_apps(&plan, &mut crew);
         if let Some(engine) = engines.first() {
             self.owners = engine.owners(self.owners.steering(), self.fleet.len());
         }
@@ -369,7 +420,7 @@ impl Daemon {
         self.tables = tables;
         self.weights.clear();
         self.vocabulary.set(self.generation, &self.plan);
-        let phase = Phase::TakingOver { swaps, weights, former, failed: None };
+        let phase = Phase::TakingOver { swaps, weights, former, crew, resizing: None, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
         // From here on, apps speak of the new program.
         if let Err(error) = self.succeed_apps(rings, sockets, order)
@@ -407,7 +458,7 @@ impl Daemon {
     /// Ends a reload that all workers have taken over: carries out what was put off, and frees the old
     /// program.
     fn conclude(&mut self, reload: Reload) {
-        let Phase::TakingOver { swaps, weights, former, failed } = reload.phase else { return };
+        let Phase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
         self.take_former_frames();
         let (mut reports, mut engines, mut ended) = (Vec::new(), Vec::new(), failed);
         for (worker, swap) in swaps.into_iter().enumerate() {
@@ -428,7 +479,8 @@ impl Daemon {
         for (app, action) in std::mem::take(&mut self.reloads.put_off) {
             self.carry_out(app, VecDeque::from([action]));
         }
-        let told = || answer::swap_summary(self.generation, &reports) + &ports;
+        let workers = self.reloads.moved.take().map(told_of_workers).unwrap_or_default();
+        let told = || answer::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(told()), Err);
         self.end(reload.cause, summary);
     }
@@ -504,7 +556,11 @@ struct Preparation {
     weights: Weights,
     tables: GroupTables,
     macs: Macs,
+    /// How many there are.
     workers: usize,
+    /// The number of the program.
+    generation: u64,
+    queues: Vec<Option<Queues>>,
     hash: TableHash,
     load: Load,
     remnants: Vec<Remnant>,
@@ -512,7 +568,7 @@ struct Preparation {
 }
 
 impl Preparation {
-    fn prepare(self) -> Result<Prepared> {
+    fn prepare(mut self) -> Result<Prepared> {
         let mut plan = match self.cause {
             Cause::Asked(_) => read_with(&self.macs, (self.load)()?),
             Cause::Mac => self.rebuilt()?,
@@ -527,9 +583,30 @@ impl Preparation {
         let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;
         // Last, so that frames that arrive there do not wait while it is compiled.
         let order = restart::order(&self.old, &plan);
-        let added = Added::open(&plan, &order, &self.remnants, self.clock.now_ns())
+        let added = Added::open(&plan, &order, &self.remnants, (self.workers, self.clock.now_ns()))
             .context("nothing was changed, because a port cannot be opened")?;
-        Ok(Prepared { plan: without_entries(plan), tables, engines, order, added })
+        let crew = self.crew(&plan, &tables, &order, &added).context("nothing was changed")?;
+        Ok(Prepared { plan: without_entries(plan), tables, engines, order, added, crew })
+    }
+
+    /// Prepares another number of workers, if the plan has one.
+    fn crew(
+        &mut self,
+        plan: &Plan,
+        tables: &GroupTables,
+        order: &[Option<usize>],
+        added: &Added,
+    ) -> Result<Option<Box<Crew>>> {
+        let queues_of = |(at, before): (usize, &Option<usize>)| match before {
+            Some(before) => self.queues.get_mut(*before).and_then(Option::take),
+            None => added.interfaces[at].as_ref().map(XdpInterface::queues),
+        };
+        let queues: Vec<_> = order.iter().enumerate().map(queues_of).collect();
+        if plan.workers.count() != self.workers {
+            open::check_queues(plan, &queues)?;
+        }
+        let (hash, generation) = (self.hash, self.generation);
+        Making { plan, tables, hash, queues: &queues, generation }.prepare(self.workers)
     }
 
     /// Reads the text again that was read last. Nobody has asked for a reload, so weights stay as they are.
@@ -551,6 +628,14 @@ impl Preparation {
         }
         Ok(plan)
     }
+}
+
+/// Says how many workers there are now.
+fn told_of_workers((workers, moved): (usize, Moved)) -> String {
+    let Moved { moved, ended } = moved;
+    let noun = if workers == 1 { "worker" } else { "workers" };
+    let lost = if ended == 0 { String::new() } else { format!(", {ended} ended for lack of room") };
+    format!("; {workers} {noun} now, {moved} flows moved{lost}")
 }
 
 /// Leaves a plan's entries out: the engines have them, and copies and comparisons of plans are cheap then.

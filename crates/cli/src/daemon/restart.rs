@@ -1,18 +1,17 @@
 //! What a reload cannot change: it is refused, with everything that needs a restart, rather than ignored. And
 //! which ports go on.
 
-use crate::config::{Plan, PortConfig, PortKind, Workers};
+use crate::config::{Plan, PortConfig, PortKind, Workers, Xdp};
 use std::path::PathBuf;
 
 /// Returns what only a restart can change from one plan to the other.
 pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
-    let mut all = Vec::new();
+    let mut all: Vec<String> = workers(old, new).into_iter().collect();
     let mut note = |differs: bool, what: String| {
         if differs {
             all.push(what);
         }
     };
-    note(old.workers != new.workers, format!("`workers` ({} to {})", told(&old.workers), told(&new.workers)));
     note(old.busy != new.busy, "`busy`".into());
     note(old.mtu != new.mtu, "`mtu`".into());
     note(old.socket != new.socket, "`socket`".into());
@@ -24,13 +23,15 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
 /// Returns the present position of each port of the new plan; `None` for a port that is to be opened. A port
 /// goes on if its device does, under its name or another.
 pub fn order(old: &Plan, new: &Plan) -> Vec<Option<usize>> {
+    let counts = (old.workers.count(), new.workers.count());
     let by_name = |port: &PortConfig| {
-        old.ports.iter().position(|before| before.name == port.name && is_same_device(before, port))
+        old.ports.iter().position(|before| before.name == port.name && is_same_device(before, port, counts))
     };
     let mut order: Vec<Option<usize>> = new.ports.iter().map(by_name).collect();
     for (at, port) in new.ports.iter().enumerate() {
         let is_free = |before: &usize| !order.contains(&Some(*before));
-        let has_device = |before: &usize| is_exclusive(port) && is_same_device(&old.ports[*before], port);
+        let has_device =
+            |before: &usize| is_exclusive(port) && is_same_device(&old.ports[*before], port, counts);
         if order[at].is_none() {
             order[at] = (0..old.ports.len()).filter(is_free).find(has_device);
         }
@@ -80,11 +81,41 @@ fn ports(old: &Plan, new: &Plan) -> Vec<String> {
     all
 }
 
-/// Returns true if both use the same device in the same way.
-fn is_same_device(one: &PortConfig, other: &PortConfig) -> bool {
+/// Returns why a change of the workers needs a restart, if it does.
+fn workers(old: &Plan, new: &Plan) -> Option<String> {
+    let dpdk = |plan: &Plan| plan.ports.iter().any(|port| matches!(port.kind, PortKind::Dpdk { .. }));
+    let why = match (&old.workers, &new.workers) {
+        (before, now) if before == now => return None,
+        _ if dpdk(old) || dpdk(new) => "DPDK sets up the queues of its ports and their memory when it starts",
+        (Workers::Count(_), Workers::Count(_)) => return None,
+        (Workers::Cores(before), Workers::Cores(now))
+            if before.iter().zip(now).all(|(one, two)| one == two) =>
+        {
+            return None;
+        }
+        _ => "workers that go on stay where they run: add cores at the end, or remove them there",
+    };
+    Some(format!("`workers` ({} to {}: {why})", told(&old.workers), told(&new.workers)))
+}
+
+/// Returns true if both use the same device in the same way, by so many workers before and after.
+fn is_same_device(one: &PortConfig, other: &PortConfig, (before, after): (usize, usize)) -> bool {
+    // Workers that stay keep their queues.
+    let queue = |xdp: &Xdp, at: usize| match &xdp.queues {
+        Some(queues) => queues.get(at).copied(),
+        None => Some(at as u32),
+    };
+    let same_queues = |one: &Xdp, other: &Xdp| {
+        let stay = before.min(after);
+        if before == after {
+            one.queues == other.queues
+        } else {
+            (0..stay).all(|at| queue(one, at) == queue(other, at))
+        }
+    };
     match (&one.kind, &other.kind) {
         (PortKind::Xdp(one), PortKind::Xdp(other)) => {
-            (&one.interface, &one.queues, one.mode) == (&other.interface, &other.queues, other.mode)
+            (&one.interface, one.mode) == (&other.interface, other.mode) && same_queues(one, other)
         }
         (one, other) => one == other,
     }

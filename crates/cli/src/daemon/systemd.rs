@@ -70,12 +70,12 @@ impl Systemd {
 
     /// Called in every turn of the main thread: sends what could not be sent, and says that weir is alive if
     /// all workers are.
-    pub fn turn(&mut self, ask: impl Fn(usize) -> Receiver<Report>) {
+    pub fn turn(&mut self, workers: usize, ask: impl Fn(usize) -> Receiver<Report>) {
         let now = Instant::now();
         if let Some((state, _)) = self.unsent.take_if(|(_, when)| *when <= now) {
             self.say(state);
         }
-        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, ask)) {
+        if self.watchdog.as_mut().is_some_and(|watchdog| watchdog.look(now, workers, ask)) {
             // The next one replaces one that is lost.
             let _ = self.send("WATCHDOG=1");
         }
@@ -114,14 +114,15 @@ struct Watchdog<Answer> {
 }
 
 impl<Answer> Watchdog<Answer> {
-    /// If it is time: returns true if all workers have answered, and asks them again, except those that have
-    /// not answered.
-    fn look(&mut self, now: Instant, ask: impl Fn(usize) -> Receiver<Answer>) -> bool {
+    /// If it is time: returns true if all of so many workers have answered, and asks them again, except those
+    /// that have not answered.
+    fn look(&mut self, now: Instant, workers: usize, ask: impl Fn(usize) -> Receiver<Answer>) -> bool {
         if now < self.next {
             return false;
         }
         self.next = now + self.every;
         let mut alive = true;
+        self.answers.truncate(workers);
         for (worker, answer) in self.answers.iter_mut().enumerate() {
             let got = answer.try_recv();
             alive &= got.is_ok();
@@ -129,6 +130,8 @@ impl<Answer> Watchdog<Answer> {
                 *answer = ask(worker);
             }
         }
+        // New ones have nothing to answer yet.
+        self.answers.extend((self.answers.len()..workers).map(ask));
         alive
     }
 }
@@ -150,7 +153,7 @@ mod tests {
         let answer = |worker: usize| asked.borrow_mut()[worker].pop().unwrap().send(()).unwrap();
         let (start, every) = (Instant::now(), Duration::from_secs(1));
         let mut watchdog = Watchdog { every, next: start + every, answers: vec![ask(0), ask(1)] };
-        let mut look = |second: u32| watchdog.look(start + every * second, ask);
+        let mut look = |second: u32| watchdog.look(start + every * second, 2, ask);
         (0..2).for_each(answer);
         assert!(!look(0), "not yet");
         assert!(look(1));
@@ -164,5 +167,14 @@ mod tests {
         answer(0);
         asked.borrow_mut()[1].clear();
         assert!(!look(5));
+        // It was removed, and two have come after that.
+        answer(0);
+        assert!(watchdog.look(start + every * 6, 1, ask));
+        answer(0);
+        asked.borrow_mut().push(vec![]);
+        assert!(watchdog.look(start + every * 7, 3, ask), "new ones were not asked");
+        (0..3).for_each(answer);
+        assert!(watchdog.look(start + every * 8, 3, ask));
+        assert!(!watchdog.look(start + every * 9, 3, ask), "a new one is silent");
     }
 }

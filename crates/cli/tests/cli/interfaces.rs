@@ -225,12 +225,12 @@ fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
         daemon.folder.write("weir.yaml", text + more);
         daemon.weir(&["reload"])
     };
-    let wrong = reload(&daemon, "queues: all, mode: generic", "workers: 2\nbusy: true\n");
+    let wrong = reload(&daemon, "queues: all, mode: generic", "workers: [0]\nbusy: true\n");
     wrong.refused(
         1,
         &[
             "restart",
-            "`workers` (1 to 2)",
+            "`workers` (1 to cores [0]: workers that go on stay where they run",
             "`busy`",
             "`queues` or `mode` of port `p0` (one reload can remove",
         ],

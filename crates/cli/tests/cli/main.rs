@@ -23,6 +23,7 @@ mod systemd;
 mod top;
 mod watch;
 mod wire;
+mod workers;
 
 use packet::craft::Recipe;
 use port::pcap::{Reader, Writer};

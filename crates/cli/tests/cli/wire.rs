@@ -37,10 +37,16 @@ impl Wire {
 
     /// Adds a pair. The last byte of the MAC address of weir's end is `mac`.
     pub fn add(&self, pair: u32, mac: u8) {
+        self.add_wide(pair, mac, 1);
+    }
+
+    /// The same with so many queues at both ends.
+    pub fn add_wide(&self, pair: u32, mac: u8, queues: u32) {
         let Wire { weir, far, .. } = self;
+        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
         sh(&format!(
-            "ip -n {weir} link add w{pair} address 02:00:00:00:0{pair}:{mac:02x} {QUEUE} type veth \
-             peer name f{pair} address 02:00:00:00:1{pair}:00 {QUEUE} netns {far}"
+            "ip -n {weir} link add w{pair} address 02:00:00:00:0{pair}:{mac:02x} {queues} type veth \
+             peer name f{pair} address 02:00:00:00:1{pair}:00 {queues} netns {far}"
         ));
         sh(&format!("ip netns exec {far} ethtool -K f{pair} tx off txvlan off"));
         for (netns, end, host) in [(weir, "w", 1), (far, "f", 2)] {

@@ -130,7 +130,7 @@ impl Engine {
         all
     }
 
-    fn each_flows(&mut self, each: impl FnMut(&mut Flows)) {
+    pub(super) fn each_flows(&mut self, each: impl FnMut(&mut Flows)) {
         let own = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
         own.chain(self.leaving.iter_mut().map(Box::as_mut)).for_each(each);
     }

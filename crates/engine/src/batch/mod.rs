@@ -18,6 +18,7 @@ pub(crate) mod packets;
 mod pipe;
 mod report;
 mod reserve;
+mod resize;
 pub(crate) mod rows;
 pub(crate) mod steps;
 mod succession;
@@ -40,6 +41,7 @@ use compile::CompiledPipe;
 pub use outcome::Outcome;
 use packet::{Batch, DropReason, TableHash};
 pub use reserve::Reservation;
+pub use resize::Moved;
 use std::sync::Arc;
 use succession::{Staging, Succession};
 use swap::GroupNames;
@@ -79,6 +81,9 @@ pub struct Engine {
     /// The progress of taking over from another engine, before that and after it.
     staging: Option<Staging>,
     succession: Option<Box<Succession>>,
+    /// Engines of removed workers, whose counts of entries are still to be taken over.
+    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    estates: Vec<Box<Engine>>,
     /// Whether another engine is taking over: then no entry goes by age.
     still: bool,
     /// Where packets that met FLOW pipes of former programs were counted.
@@ -129,6 +134,7 @@ impl Engine {
             leaving: Vec::new(),
             staging: None,
             succession: None,
+            estates: Vec::new(),
             still: false,
             past: FlowAccount::default(),
             filled: 0,

@@ -11,7 +11,7 @@ use crate::change::EntryKey;
 use crate::check::Uses;
 use crate::entry_list::PackedKey;
 use crate::program::{CounterId, Entry, Forward, MeterId, SharedUse};
-use crate::snapshot::Count;
+use crate::snapshot::{Count, is_later};
 use packet::Frontier;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -50,7 +50,7 @@ impl EntryRow {
 
     /// Adds the counts of the entry's predecessor, which was hit before.
     pub fn add(&mut self, former: &EntryRow) {
-        if self.packets == 0 {
+        if self.packets == 0 || is_later(former.last, self.last) {
             self.last = former.last;
         }
         self.packets += former.packets;

@@ -156,6 +156,21 @@ impl Engine {
         self.find_owners();
     }
 
+    /// Begins to take over the counts of the entries of a removed worker's engine, if there is one and
+    /// nothing else is being taken over. It ran the same program.
+    pub(super) fn settle_next_estate(&mut self) {
+        if self.succession.is_some() {
+            return;
+        }
+        let Some(old) = self.estates.pop() else { return };
+        self.pipes.iter_mut().for_each(|pipe| pipe.settling = Some(HashMap::new()));
+        let heirs: Vec<_> = (0..self.pipes.len()).map(|at| Some(PipeId(at as u16))).collect();
+        let lost_at_once = vec![(0, 0); heirs.len()];
+        let report = SwapReport::default();
+        let succession = Succession { old, heirs, lost_at_once, at: 0, place: 0, lost: 0, report };
+        self.succession = Some(Box::new(succession));
+    }
+
     /// Whether counts of a former engine are still to be [settled](Engine::settle).
     #[must_use]
     pub fn is_settling(&self) -> bool {
@@ -196,6 +211,7 @@ impl Engine {
             return None;
         }
         let Succession { old, report, .. } = *succession;
+        self.settle_next_estate();
         Some((report, old))
     }
 

@@ -1,7 +1,7 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
 use super::pending::{Answers, CHANGES_PER_BREATH};
-use super::{HandOver, Inject, Injected, Report, Worker};
+use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
 use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::program::{Entry, GroupId, PipeId, PortId};
@@ -34,6 +34,13 @@ pub enum Command {
     Commit(u64, Answers),
     /// Give back what this owner has reserved, if anything. Answered when that is done.
     Release(u64, Answers),
+    /// Make replicas of the engine for new workers, of the same program's engines. The engine must not change
+    /// until they are in use. Answered when that is done, which takes several breaths.
+    Replicate(Vec<Box<Engine>>, SyncSender<Vec<Box<Engine>>>),
+    /// Take part in a change of the number of workers. No other command is executed until it has ended.
+    Resize(Box<Part>),
+    /// Take over the counts of a worker that was removed.
+    Inherit(Box<Estate>),
     /// Send these bytes, as from an app. Answered when they have been sent: a frame for a port whose ring is
     /// full waits.
     Inject(Inject, SyncSender<Injected>),
@@ -147,7 +154,7 @@ impl Worker {
         let mut changes = CHANGES_PER_BREATH;
         self.carry_on(&mut changes, now_ns);
         let mut obeyed = 0;
-        while obeyed < COMMANDS_PER_BREATH && !self.swaps.hold_commands() {
+        while obeyed < COMMANDS_PER_BREATH && !self.swaps.hold_commands() && !self.resizing.holds_commands() {
             let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { break };
             self.obey_one(command, now_ns);
             self.carry_on(&mut changes, now_ns);
@@ -168,6 +175,9 @@ impl Worker {
             }
             Command::Commit(owner, asker) => self.commit(owner, asker),
             Command::Release(owner, asker) => self.release(owner, asker),
+            Command::Replicate(engines, asker) => self.begin_replicas(engines, asker),
+            Command::Resize(part) => self.begin_resize(part),
+            Command::Inherit(estate) => self.inherit(&estate),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => tell(&asker, self.report()),
             Command::Entries(pipe, asker) => tell(&asker, self.engine.entries(pipe)),

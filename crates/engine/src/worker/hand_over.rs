@@ -152,6 +152,11 @@ impl HandOver {
         self.from.len()
     }
 
+    /// Returns the number of workers.
+    pub(super) fn workers(&self) -> usize {
+        self.to.len().max(1)
+    }
+
     /// Returns this worker's number and the number of workers, if they hand frames over to each other.
     pub(super) fn share(&self) -> Option<(usize, usize)> {
         (self.present > 0).then_some((self.own, self.to.len()))
@@ -245,7 +250,7 @@ impl HandOver {
 
 /// Numbers of ports that stay the same from swap to swap and are equal on all workers, so that a frame that
 /// one worker hands over before a swap and another takes after it is still of the same port.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PortNumbers {
     /// By the port's position in the program.
     numbers: Vec<u32>,

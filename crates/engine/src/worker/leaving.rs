@@ -48,7 +48,7 @@ impl Leaving {
         std::mem::take(&mut self.ports)
     }
 
-    fn dispose(&self, burden: Box<dyn Any + Send>) {
+    pub(super) fn dispose(&self, burden: Box<dyn Any + Send>) {
         // Without such a thread, it is dropped here.
         let _ = self.disposal.as_ref().map(|disposal| disposal.send(burden));
     }

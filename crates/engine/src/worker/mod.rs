@@ -22,6 +22,7 @@ mod outbox;
 mod pending;
 mod proposal;
 mod report;
+mod resize;
 mod swap;
 mod waiting;
 
@@ -35,6 +36,7 @@ pub use leaving::Disposal;
 pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
 pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
+pub use resize::{Assembly, Estate, Part};
 pub use waiting::WAITING_MAX;
 
 use crate::batch::Engine;
@@ -45,6 +47,7 @@ use leaving::Leaving;
 use outbox::Outbox;
 use packet::{Batch, DropReason, Pools, Port};
 use pending::Pending;
+use resize::{PastPort, Replicas, Resizing};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -73,6 +76,10 @@ pub struct Worker {
     pending: Vec<Pending>,
     commands: Option<Receiver<Command>>,
     swaps: Swaps,
+    resizing: Resizing,
+    replicas: Option<Replicas>,
+    /// What the ports had counted on workers that were removed.
+    past_ports: Vec<PastPort>,
     deltas: Option<DeltaSender>,
     /// The number of the program.
     generation: u64,
@@ -99,6 +106,9 @@ impl Worker {
             pending: Vec::new(),
             commands: None,
             swaps: Swaps::default(),
+            resizing: Resizing::default(),
+            replicas: None,
+            past_ports: Vec::new(),
             deltas: None,
             generation: 1,
             breaths: 0,
@@ -205,6 +215,9 @@ impl Worker {
     /// Takes one breath at time `now_ns`. Returns how many frames and commands were handled; after 0 the
     /// worker may sleep.
     pub fn breathe(&mut self, now_ns: u64) -> usize {
+        if self.breathe_resizing(now_ns) {
+            return 1;
+        }
         self.send_waiting(now_ns);
         let mut handled = 0;
         for at in 0..self.outbox.ports.len() {
@@ -229,7 +242,8 @@ impl Worker {
         self.breaths += 1;
         let obeyed = self.obey(now_ns);
         let swaps = self.mind_swap(handled == 0, now_ns);
-        handled + obeyed + usize::from(swaps)
+        let replicas = self.mind_replicas(handled == 0, now_ns);
+        handled + obeyed + usize::from(swaps) + usize::from(replicas)
     }
 
     /// Adds the time of a breath to the worker's report, by the caller's clocks: how many frames and commands

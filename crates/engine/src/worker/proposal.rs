@@ -78,6 +78,11 @@ impl Proposer {
         Proposer { workers, ..Proposer::default() }
     }
 
+    /// Makes proposals to this many workers from now on; none is on its way.
+    pub fn set_workers(&mut self, workers: usize) {
+        self.workers = workers;
+    }
+
     /// Returns the number of workers.
     #[must_use]
     pub fn workers(&self) -> usize {

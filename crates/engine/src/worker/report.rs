@@ -1,6 +1,7 @@
 //! A worker's report: frames, ports, pipes, counters.
 
 use super::{Breaths, Worker};
+use crate::program::{PortDeclaration, PortId};
 use crate::ring::DeltaSender;
 use crate::snapshot::{Count, FlowAccount};
 use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
@@ -10,6 +11,8 @@ use packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 pub struct Report {
     /// The number of the program: 1, or that of the last swap.
     pub generation: u64,
+    /// How many workers there are, as this one knows.
+    pub workers: usize,
     /// Whether counts of the program before it are still being taken over.
     pub is_settling: bool,
     /// The ledger.
@@ -71,6 +74,13 @@ pub struct PortReport {
 }
 
 impl Worker {
+    /// Returns the report of a port, with the counts that its queues had on workers that were removed.
+    fn port_report(&self, at: usize, port: &dyn Port, declared: &PortDeclaration) -> PortReport {
+        let mut report = port_report(port, &declared.name);
+        self.past_port(PortId(at as u16)).into_iter().for_each(|past| past.add_to(&mut report));
+        report
+    }
+
     /// Returns the worker's report.
     #[must_use]
     pub fn report(&self) -> Report {
@@ -83,12 +93,14 @@ impl Worker {
             ledger.held += self.hand_over.held();
         }
         let declared = self.engine.program().ports.iter();
-        let ports = self.outbox.ports.iter().zip(declared);
+        let ports = self.outbox.ports.iter().map(Box::as_ref).zip(declared).enumerate();
+        let ports = ports.map(|(at, (port, declared))| self.port_report(at, port, declared)).collect();
         Report {
             generation: self.generation,
+            workers: self.hand_over.workers(),
             is_settling: self.engine.is_settling(),
             ledger,
-            ports: ports.map(|(port, declared)| port_report(port.as_ref(), &declared.name)).collect(),
+            ports,
             counters: self.engine.counters(),
             pipes: self.engine.pipe_reports(),
             filled: self.engine.filled(),
@@ -97,7 +109,8 @@ impl Worker {
             pool_copies: self.outbox.pool_copies,
             handed_over: self.hand_over.given,
             deltas: self.deltas.as_ref().map_or(0, DeltaSender::sent) + self.unread.0,
-            deltas_left: self.deltas.as_ref().map_or(self.unread.1, DeltaSender::packets)
+            deltas_left: self.deltas.as_ref().map_or(0, DeltaSender::packets)
+                + self.unread.1
                 + self.engine.packets_in_deltas(),
             flows: self.engine.flow_account(),
             tee_missed: self.outbox.tee_missed,

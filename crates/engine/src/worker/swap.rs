@@ -58,7 +58,8 @@ impl Worker {
     /// Goes on with a swap, a slice for each breath. Returns true as long as one is under way. `idle` says
     /// that the breath has handled no frame.
     pub(super) fn mind_swap(&mut self, idle: bool, now_ns: u64) -> bool {
-        if self.swaps.is_idle() {
+        // Counts of removed workers are taken over in the same way.
+        if self.swaps.is_idle() && !self.engine.is_settling() {
             return false;
         }
         let due = now_ns.saturating_sub(self.swaps.last_ns) / NS_PER_ENTRY;
@@ -67,7 +68,7 @@ impl Worker {
             self.swaps.last_ns = now_ns;
             self.swap_slice(entries, now_ns);
         }
-        !self.swaps.is_idle()
+        !self.swaps.is_idle() || self.engine.is_settling()
     }
 
     fn swap_slice(&mut self, entries: u32, now_ns: u64) {
@@ -93,7 +94,9 @@ impl Worker {
     /// Takes over counts; when that is done, tells who asked.
     fn settle(&mut self, entries: u32) {
         let Some((report, former)) = self.engine.settle(entries) else { return };
-        let Some(asker) = self.swaps.asker.take() else { return };
+        let Some(asker) = self.swaps.asker.take() else {
+            return self.leaving.dispose(Box::new(former));
+        };
         let answer = asker.try_send(Swapped { report, former });
         if let Err(TrySendError::Full(lost) | TrySendError::Disconnected(lost)) = answer {
             self.swaps.kept.push(lost.former);
@@ -112,6 +115,7 @@ impl Worker {
         }
         self.numbers.follow(ports.iter().map(Rewire::index));
         let kept: Vec<Option<usize>> = ports.iter().map(Rewire::index).collect();
+        self.reorder_past_ports(&kept);
         self.waiting
             .renumber(&kept)
             .into_iter()

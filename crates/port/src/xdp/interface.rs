@@ -88,7 +88,7 @@ pub struct XdpInterface {
     /// `None` while it is gone.
     attached: Option<Arc<Attached>>,
     membership: Option<Membership>,
-    lines: Mutex<Vec<Arc<Line>>>,
+    lines: Lines,
     /// Why it cannot be used although it is there.
     refused: Option<String>,
 }
@@ -105,7 +105,7 @@ impl XdpInterface {
         let link = find(&config.interface)?;
         let attached = Some(Arc::new(Attached::new(&config, &link)?));
         let membership = join(&config.frames, &link)?;
-        Ok(XdpInterface { config, link, attached, membership, lines: Mutex::default(), refused: None })
+        Ok(XdpInterface { config, link, attached, membership, lines: Lines::default(), refused: None })
     }
 
     /// Opens a port on a queue. Ports on the same pool pass frames by descriptor, without a copy.
@@ -116,15 +116,19 @@ impl XdpInterface {
     /// # Panics
     /// Panics if the pool is not a region pool in `pools`.
     pub fn open_queue(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
-        let attached = self.attached.as_ref().ok_or_else(|| XdpError::NoInterface(self.link.name.clone()))?;
-        let name = self.config.port.clone();
-        let frame_max = frame_max(&self.link);
-        let (port, line) =
-            XdpPort::open(name, Arc::clone(attached), (queue, frame_max), pools.region_mut(pool))?;
-        let mut lines = self.lines();
-        lines.retain(|line| !line.is_closed());
-        lines.push(line);
-        Ok(port)
+        self.queues().open(queue, pools, pool)
+    }
+
+    /// Returns the interface's queues, to be opened by any thread.
+    #[must_use]
+    pub fn queues(&self) -> Queues {
+        Queues {
+            port: self.config.port.clone(),
+            interface: self.link.name.clone(),
+            frame_max: frame_max(&self.link),
+            attached: self.attached.clone(),
+            lines: Arc::clone(&self.lines),
+        }
     }
 
     /// Changes which frames it takes, between two frames, leaving the ports open.
@@ -188,12 +192,6 @@ impl XdpInterface {
             (None, Some(_)) => InterfaceState::Refused,
             (None, None) => InterfaceState::Gone,
         }
-    }
-
-    /// Returns the number of receive queues in use.
-    #[must_use]
-    pub fn queues(&self) -> u32 {
-        self.attached.as_ref().map_or(0, |attached| attached.program().queues())
     }
 
     /// Returns the program's counters of a queue, whether or not it has a port.
@@ -298,6 +296,44 @@ impl XdpInterface {
     }
 }
 
+/// What the daemon and its ports share about an interface's queues.
+type Lines = Arc<Mutex<Vec<Arc<Line>>>>;
+
+/// The queues of an interface, as it was when they were asked for.
+pub struct Queues {
+    port: String,
+    interface: String,
+    frame_max: usize,
+    attached: Option<Arc<Attached>>,
+    lines: Lines,
+}
+
+impl Queues {
+    /// Returns the number of receive queues that are in use now.
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.attached.as_ref().map_or(0, |attached| attached.queues())
+    }
+
+    /// Opens a port on a queue, see [`XdpInterface::open_queue`].
+    ///
+    /// # Errors
+    /// Returns an [`XdpError`], which says what to do.
+    ///
+    /// # Panics
+    /// Panics if the pool is not a region pool in `pools`.
+    pub fn open(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
+        let attached = self.attached.as_ref().ok_or_else(|| XdpError::NoInterface(self.interface.clone()))?;
+        let place = (queue, self.frame_max);
+        let (port, line) =
+            XdpPort::open(self.port.clone(), Arc::clone(attached), place, pools.region_mut(pool))?;
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.retain(|line| !line.is_closed());
+        lines.push(line);
+        Ok(port)
+    }
+}
+
 impl Wanted {
     /// Returns the port's own MAC address on an interface.
     fn own(&self, link: &Link) -> [u8; 6] {
@@ -362,10 +398,8 @@ pub(super) struct Attached {
 
 impl Attached {
     fn new(config: &XdpConfig, link: &Link) -> Result<Attached, XdpError> {
-        let queues = Ethtool::open()
-            .ok()
-            .and_then(|ethtool| ethtool.queues(&link.name))
-            .map_or(link.rx_queues, |(rx, _)| rx);
+        // As many as there may ever be: `ethtool -L` changes how many are in use.
+        let queues = link.rx_queues.max(queues_in_use(&link.name).unwrap_or_default());
         let mut program = XdpTake::load(queues).map_err(load_error)?;
         program.set_take([link.mac, config.frames.own(link)], &config.frames.take)?;
         let native = match config.mode {
@@ -394,8 +428,14 @@ impl Attached {
         self.rings
     }
 
-    pub(super) fn check_queue(&self, queue: u32) -> Result<(), XdpError> {
+    /// Returns the number of receive queues that are in use now.
+    fn queues(&self) -> u32 {
         let queues = self.program().queues();
+        queues_in_use(&self.name).map_or(queues, |in_use| in_use.min(queues))
+    }
+
+    pub(super) fn check_queue(&self, queue: u32) -> Result<(), XdpError> {
+        let queues = self.queues();
         if queue < queues {
             return Ok(());
         }
@@ -441,6 +481,10 @@ impl Attached {
         // The maps are changed by single system calls, so a panic in another thread left nothing half done.
         self.program.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn queues_in_use(interface: &str) -> Option<u32> {
+    Ethtool::open().ok()?.queues(interface).map(|(rx, _)| rx)
 }
 
 fn find(name: &str) -> Result<Link, XdpError> {

@@ -116,7 +116,7 @@ fn a_frame_for_another_mac_is_not_ours() {
 fn each_queue_has_its_port() {
     let Some(lab) = Lab::new(1, 2) else { return };
     let interface = lab.attach("w0", &service(5000));
-    assert_eq!(interface.queues(), 2);
+    assert_eq!(interface.queues().count(), 2);
     let mut near = [lab.near_end(&interface, 0), lab.near_end(&interface, 1)];
     let far_interface = lab.far(|| attach("f0", &Take::default(), None)).unwrap();
     for queue in 0..2 {

@@ -128,6 +128,17 @@ impl FlowValues {
         }
     }
 
+    /// Returns what the flow of a row keeps.
+    pub fn of_row(&self, at: u32) -> &[u8] {
+        &self.slab[at as usize * self.stride..(at as usize + 1) * self.stride]
+    }
+
+    /// Sets what the flow of a row keeps to the piece of `all` with this number.
+    pub fn set_row(&mut self, row: u32, all: &[u8], number: usize) {
+        let place = |at: usize| at * self.stride..(at + 1) * self.stride;
+        self.slab[place(row as usize)].copy_from_slice(&all[place(number)]);
+    }
+
     /// Takes over what flows keep, with the same rows.
     pub fn take_slab(&mut self, old: &mut FlowValues) {
         if (self.stride, self.capacity) == (old.stride, old.capacity) {

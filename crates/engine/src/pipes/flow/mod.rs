@@ -5,6 +5,7 @@ mod check;
 mod decided;
 mod kept;
 mod lookup;
+mod migrate;
 mod period;
 mod swap;
 mod table;
@@ -12,6 +13,7 @@ mod timeouts;
 
 pub use check::{all_there, check, fit};
 pub use decided::Renumbering;
+pub use migrate::Migrants;
 pub use table::Flows;
 pub use timeouts::Timeouts;
 

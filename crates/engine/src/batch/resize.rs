@@ -1,0 +1,175 @@
+//! Engines of workers whose number changes. While all of them rest, flows go to the worker that they belong
+//! to from then on, and what the engines of removed workers have counted goes to the first.
+//!
+//! All engines run the same program, with the same entries: a new worker's engine was made a replica before
+//! ([`Engine::replicate`]). The first engine takes over the counts of entries, of which there may be many, in
+//! slices after that, as it does from a former program ([`Engine::settle`]).
+
+#![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
+
+use super::group::Held;
+use super::{DELTAS_MAX, Engine};
+use crate::batch::compile::CompiledPipe;
+use crate::change::EntryKey;
+use crate::owner::{Steering, worker};
+use crate::pipes::flow::{Flows, Migrants};
+use crate::pipes::table::NO_ROW;
+use crate::program::Program;
+use crate::snapshot::FlowAccount;
+use packet::{FlowKey, TableHash};
+use std::sync::Arc;
+
+/// A number of a decision that has not been looked up on another worker.
+const UNKNOWN: u32 = u32::MAX;
+/// A number that leads nowhere there.
+const NOWHERE: u32 = u32::MAX - 1;
+
+/// What became of flows when the number of workers changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// Flows that moved to another worker.
+    pub moved: usize,
+    /// Flows that found no room there: they ended, with a delta.
+    pub ended: usize,
+}
+
+impl Engine {
+    /// Returns an engine without a program, which a worker has while its own is with the others.
+    #[must_use]
+    pub fn stand_in(hash: TableHash) -> Engine {
+        Engine::new(&Program::default(), hash)
+            .unwrap_or_else(|error| unreachable!("nothing to compile: {error}"))
+    }
+
+    /// Sets the generation of an engine that will become a replica.
+    pub fn set_generation(&mut self, generation: u64) {
+        self.generation = generation;
+        for pipe in &mut self.pipes {
+            let Some(flows) = pipe.table.flows_mut() else { continue };
+            flows.set_generation(generation as u8);
+            (0..).take_while(|&number| flows.date(number, generation as u8)).for_each(drop);
+        }
+    }
+
+    /// Becomes a replica of a running engine, whose run-time entries were [staged](Engine::stage) here. Until
+    /// the workers' number has changed, no entry may change there.
+    pub fn replicate(&mut self, of: &Engine) {
+        self.staging = None;
+        self.inherit_buckets(of);
+        for (at, (group, other)) in self.walk.groups.iter_mut().zip(&of.walk.groups).enumerate() {
+            // Weights may have changed.
+            if let Held::Filled(table) = &other.held {
+                group.publish(table);
+                self.program.groups[at].targets = Arc::clone(&of.program.groups[at].targets);
+                self.walk.targets[at] = Arc::clone(&of.walk.targets[at]);
+            }
+        }
+        for group in &mut self.walk.groups {
+            if let Held::Given(given) = &mut group.held {
+                given.forget_counts();
+            }
+        }
+        self.find_owners();
+    }
+
+    /// Gives every flow to the one of so many engines that it belongs to, and removes the other engines,
+    /// whose counts the first takes over. Returns what became of the flows.
+    pub fn redistribute(engines: &mut Vec<Box<Engine>>, workers: usize, steering: Steering) -> Moved {
+        let mut moved = Moved::default();
+        for engine in engines.iter_mut() {
+            engine.each_flows(|flows| flows.set_room(usize::MAX));
+        }
+        let pipes = engines.first().map_or(0, |engine| engine.pipes.len());
+        for pipe in 0..pipes {
+            move_flows(engines, pipe, (workers, steering), &mut moved);
+        }
+        for removed in engines.split_off(workers.min(engines.len())) {
+            engines[0].absorb(removed);
+        }
+        for engine in engines.iter_mut() {
+            engine.each_flows(|flows| flows.set_room(DELTAS_MAX));
+            engine.steering = steering;
+            engine.still = false;
+            engine.share_entries(workers > 1);
+        }
+        moved
+    }
+
+    /// Takes over what a removed worker's engine has counted: at once what is little, and in slices what
+    /// entries have counted.
+    fn absorb(&mut self, mut old: Box<Engine>) {
+        self.past.add(&old.past);
+        self.leaving.append(&mut old.leaving);
+        self.filled += old.filled;
+        for (sum, count) in self.walk.counters.iter_mut().zip(&old.walk.counters) {
+            sum.add(*count);
+        }
+        for (group, other) in self.walk.groups.iter_mut().zip(&old.walk.groups) {
+            if let (Held::Given(group), Held::Given(other)) = (&mut group.held, &other.held) {
+                group.add_counts(other);
+            }
+        }
+        let Engine { pipes, leaving, .. } = self;
+        for (heir, from) in pipes.iter_mut().zip(&mut old.pipes) {
+            heir.hits += from.hits;
+            heir.misses.add(from.misses);
+            if let (Some(flows), Some(mut rest)) = (heir.table.flows_mut(), from.table.take_flows()) {
+                // What is left are flows of entries, and flows that are gone and wait for their delta.
+                let live = rest.account.live;
+                flows.account.add(&rest.account.without(live));
+                rest.account = FlowAccount { met: live, live, ..FlowAccount::default() };
+                if !rest.is_drained() {
+                    leaving.push(rest);
+                }
+            }
+        }
+        self.estates.push(old);
+        self.settle_next_estate();
+    }
+}
+
+/// Moves the flows of one pipe.
+fn move_flows(
+    engines: &mut [Box<Engine>],
+    pipe: usize,
+    (workers, steering): (usize, Steering),
+    moved: &mut Moved,
+) {
+    let by = engines[0].pipes[pipe].shape.owner;
+    let owner = |key: &FlowKey| worker(by, key, &steering, workers);
+    let mut all: Vec<Migrants> = Vec::new();
+    for (here, engine) in engines.iter_mut().enumerate() {
+        let flows = engine.pipes[pipe].table.flows_mut();
+        all.extend(flows.map(|flows| flows.take_out(here, owner)));
+    }
+    for (from, migrants) in all.iter().enumerate() {
+        let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); workers];
+        for (at, migrant) in migrants.flows.iter().enumerate() {
+            let to = migrant.to;
+            let number = migrant.number().map(|number| {
+                let known = &mut numbers[to];
+                if known.len() <= number as usize {
+                    known.resize(number as usize + 1, UNKNOWN);
+                }
+                if known[number as usize] == UNKNOWN {
+                    let there = number_there(&engines[from].pipes[pipe], &engines[to].pipes[pipe], number);
+                    known[number as usize] = there.unwrap_or(NOWHERE);
+                }
+                known[number as usize]
+            });
+            let Some(flows) = engines[to].pipes[pipe].table.flows_mut() else { continue };
+            let taken = flows.take_in(migrants, at, number.filter(|&number| number != NOWHERE));
+            moved.moved += usize::from(taken);
+            moved.ended += usize::from(!taken);
+        }
+    }
+}
+
+/// Returns the number, in another worker's replica of a pipe, that leads to the same entry.
+fn number_there(here: &CompiledPipe, there: &CompiledPipe, number: u32) -> Option<u32> {
+    let flows = |pipe: &CompiledPipe, of: &dyn Fn(&Flows) -> Option<u32>| pipe.table.flows().and_then(of);
+    let row = flows(here, &|flows| Some(flows.row_of_number(number)).filter(|&row| row != NO_ROW))?;
+    let key: EntryKey = here.slab.key(row)?;
+    let row = there.table.find(&key)?;
+    flows(there, &|flows| flows.number_of_row(row))
+}

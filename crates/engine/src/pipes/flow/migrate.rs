@@ -1,0 +1,134 @@
+//! Flows move to the worker that they belong to, when the number of workers changes: all are taken out first
+//! and then taken in, so that it does not matter how full the tables are in between.
+//!
+//! Promises: a flow arrives with its counts, times, state and values, or its counts are in a delta. The flow
+//! of an entry of its own is on every worker; its counts and its state move, and the flow stays.
+
+use super::Flows;
+use super::table::depart;
+use packet::FlowKey;
+use table::{Belonging, Decision, DeltaReason, Flow};
+
+/// A flow on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Migrant {
+    /// The worker that it belongs to.
+    pub to: usize,
+    flow: Flow,
+    /// Whether it has an entry of its own.
+    own: bool,
+}
+
+/// The flows that leave a worker.
+#[derive(Debug, Default)]
+pub struct Migrants {
+    pub flows: Vec<Migrant>,
+    /// What they keep, in their order.
+    kept: Vec<u8>,
+}
+
+impl Migrant {
+    /// Returns the number of its decision, if it has one that leads elsewhere on another worker.
+    pub fn number(&self) -> Option<u32> {
+        match self.flow.decision() {
+            Decision::Pinned(number) if !self.own => Some(number),
+            _ => None,
+        }
+    }
+}
+
+impl Flows {
+    /// Takes out the flows that belong to another worker than `here`; `owner` tells to which.
+    pub fn take_out(&mut self, here: usize, owner: impl Fn(&FlowKey) -> usize) -> Migrants {
+        let mut migrants = Migrants::default();
+        let mut rows = Vec::new();
+        for (at, flow) in self.table.iter().filter(|(_, flow)| self.is_alive(flow)) {
+            let to = owner(flow.key());
+            if to != here {
+                rows.push((at, to, self.own.contains_key(flow.key())));
+            }
+        }
+        let hash = self.hash;
+        for (at, to, own) in rows {
+            let mut taken = None;
+            if own {
+                taken = self.table.hand_on(at).filter(|flow| flow.packets() > 0);
+            } else {
+                self.table.remove(
+                    at,
+                    |key| hash.hash(&key.0),
+                    |flow| {
+                        taken = Some(*flow);
+                        true
+                    },
+                );
+            }
+            let Some(flow) = taken else { continue };
+            if !own {
+                depart(&mut self.decided, &flow);
+            }
+            self.account = self.account.without(flow.packets());
+            if let Some(values) = &self.values {
+                migrants.kept.extend_from_slice(values.of_row(at));
+            }
+            migrants.flows.push(Migrant { to, flow, own });
+        }
+        migrants
+    }
+
+    /// Takes in the flow at this position; `number` is that of its decision here. Returns false if it had to
+    /// end, with a delta, because there is no room or no such entry.
+    pub fn take_in(&mut self, all: &Migrants, at: usize, number: Option<u32>) -> bool {
+        let Migrant { flow, .. } = all.flows[at];
+        let (packets, key) = (flow.packets(), *flow.key());
+        self.account.met += packets;
+        self.account.live += packets;
+        let hash = self.hash(&key);
+        if let Some(present) = self.table.get(hash, &key) {
+            let lives = self.table.flow(present).is_some_and(|flow| self.is_alive(flow));
+            if lives {
+                return self.table.merge(present, &flow)
+                    || self.end_one(&flow, number, DeltaReason::Overflow);
+            }
+            self.clear(present, DeltaReason::Removed);
+        }
+        let decision = match flow.decision() {
+            Decision::Pinned(_) => number.map(Decision::Pinned),
+            other => Some(other),
+        };
+        let Some(decision) = decision else { return self.end_one(&flow, number, DeltaReason::Removed) };
+        if self.table.len() == self.table.capacity() && !self.reclaim(1) {
+            return self.end_one(&flow, number, DeltaReason::Evicted);
+        }
+        let Ok(row) = self.table.adopt(hash, &flow) else {
+            return self.end_one(&flow, number, DeltaReason::Evicted);
+        };
+        self.table.pin(row, decision);
+        if let Decision::Pinned(number) = decision {
+            self.decided.joined(number);
+        }
+        if let Some(values) = &mut self.values {
+            values.set_row(row, &all.kept, at);
+        }
+        true
+    }
+
+    /// Gives the counts of a flow that cannot be taken in.
+    fn end_one(&mut self, flow: &Flow, number: Option<u32>, reason: DeltaReason) -> bool {
+        let of: Option<Belonging> = number.and_then(|number| self.decided.belonging(number));
+        let delta = flow.delta(of.unwrap_or(self.of), reason);
+        self.account.give(&delta);
+        self.deltas.push_back(delta);
+        false
+    }
+
+    /// Returns the row of the entry that a number leads to.
+    pub fn row_of_number(&self, number: u32) -> u32 {
+        self.decided.row(number)
+    }
+
+    /// Returns the number that leads to the entry of a row.
+    pub fn number_of_row(&self, row: u32) -> Option<u32> {
+        self.decided.of_row(row)
+    }
+}
