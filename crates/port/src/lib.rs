@@ -11,7 +11,7 @@
 //! - [`TracePort`]: records the frames of another port.
 //!
 //! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] says whether DPDK has
-//! memory.
+//! memory, [`numa`] where memory should be.
 
 mod arrivals;
 #[cfg(feature = "dpdk")]
@@ -21,6 +21,7 @@ mod generator;
 pub mod huge_pages;
 mod link;
 mod mem;
+pub mod numa;
 pub mod pcap;
 mod rewrap;
 mod trace;

@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
                 "name": report.name, "driver": report.driver, "rx_queues": report.rx_queues,
                 "tx_queues": report.tx_queues, "mtu": report.mtu, "carrier": report.carrier,
                 "modes": report.modes.iter().map(ToString::to_string).collect::<Vec<_>>(),
-                "rss": report.spread.word(), "obstacles": report.obstacles,
+                "rss": report.spread.word(), "numa_node": report.numa_node, "obstacles": report.obstacles,
             })
         };
         output::line(json!({ "ports": all.iter().map(one).collect::<Vec<_>>() }))?;
@@ -34,13 +34,14 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     for report in &all {
         let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
         output::line(format_args!(
-            "{:<16} {:<10} {}/{} queues, MTU {}, {}; XDP: {}",
+            "{:<16} {:<10} {}/{} queues, MTU {}, {}{}; XDP: {}",
             report.name,
             if report.driver.is_empty() { "-" } else { &report.driver },
             report.rx_queues,
             report.tx_queues,
             report.mtu,
             if report.carrier { "up" } else { "down" },
+            report.numa_node.map(|node| format!(", NUMA node {node}")).unwrap_or_default(),
             if modes.is_empty() { "none".into() } else { modes.join(", ") },
         ))?;
         if let Some(spread) = report.spread.sentence(&report.name, report.rx_queues) {

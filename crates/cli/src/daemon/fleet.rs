@@ -9,6 +9,7 @@ use engine::change::{Change, Changes};
 use engine::program::GroupId;
 use engine::snapshot::BucketReport;
 use engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
+use port::numa::Preferred;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use std::ops::Deref;
@@ -109,12 +110,12 @@ impl Fleet {
     /// worker.
     pub fn start<Kept>(
         &mut self,
-        core: Option<u16>,
+        (core, node): (Option<u16>, Option<u32>),
         pace: (bool, Clock),
         doorbell: Doorbell,
         make: impl FnOnce(Receiver<Command>) -> Result<(Kept, Worker)> + Send + 'static,
     ) -> Result<()> {
-        let recruit = Recruit::start(self.workers.len(), core)?;
+        let recruit = Recruit::start(self.workers.len(), core, node)?;
         self.enlist(recruit, pace, doorbell, make)?;
         self.changing.set_workers(self.workers.len());
         Ok(())
@@ -213,14 +214,16 @@ impl Fleet {
 }
 
 impl Recruit {
-    /// Starts the thread of the worker with this number, on this core.
-    pub fn start(worker: usize, core: Option<u16>) -> Result<Recruit> {
+    /// Starts the thread of the worker with this number, on this core, with memory of this NUMA node.
+    pub fn start(worker: usize, core: Option<u16>, node: Option<u32>) -> Result<Recruit> {
         let (commands, mailbox) = mailbox()?;
         let (orders, order) = sync_channel::<Order>(1);
         let (placed, ready) = sync_channel(1);
         let work = move || {
             let place = core.map_or(Ok(()), pin);
             let is_placed = place.is_ok();
+            // What it touches first, such as further rows of tables.
+            let _near = Preferred::of(node);
             let _ = placed.send(place);
             if let Some(work) = order.recv().ok().filter(|_| is_placed) {
                 work();

@@ -59,6 +59,7 @@ use fleet::Fleet;
 use interfaces::Interfaces;
 use observer::{Board, Scene};
 use packet::{Ledger, TableHash};
+use port::numa::Preferred;
 use reload::{Reloads, Weights};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
@@ -197,6 +198,8 @@ impl Daemon {
         let rss_table = open::spread(&self.plan, dpdk.as_ref());
         let steering = Steering { hash: self.hash, rss_table };
         self.owners = Owners::new(&self.plan.program, steering, count);
+        let node = open::node(&self.plan);
+        let _near = Preferred::of(node);
         let queues = self.interfaces.queues();
         let open = |worker| open::ports(&self.plan, &queues, &mut dpdk, worker);
         let open: Vec<_> = (0..count).map(open).collect::<Result<_>>()?;
@@ -219,7 +222,7 @@ impl Daemon {
             self.collector.read(read)?;
             let disposal = self.disposal.clone();
             let pace = (self.plan.busy, self.clock);
-            self.fleet.start(core, pace, self.doorbell.clone(), move |commands| {
+            self.fleet.start((core, node), pace, self.doorbell.clone(), move |commands| {
                 let registered = register.map(|register| register()).transpose()?;
                 let worker = Worker::new(engine, ports, pools).with_commands(commands).with_deltas(deltas);
                 let worker = worker.with_disposal(disposal);

@@ -52,6 +52,16 @@ pub fn set_take(plan: &Plan, order: &[Option<usize>], interfaces: &mut [Option<X
     Ok(())
 }
 
+/// Returns the NUMA node of the plan's interfaces, if they have one and the same: memory for frames and
+/// tables should be there.
+pub fn node(plan: &Plan) -> Option<u32> {
+    let interfaces = plan.ports.iter().filter_map(|port| match &port.kind {
+        PortKind::Xdp(xdp) => Some(xdp.interface.as_str()),
+        _ => None,
+    });
+    port::numa::common(interfaces)
+}
+
 /// Returns the number of buckets by which all ports spread frames over the workers' queues as the workers
 /// share flows; 0 if some do not. DPDK ports are told to; `xdp` ports are set by `ethtool`.
 pub fn spread(plan: &Plan, dpdk: Option<&Dpdk>) -> u32 {

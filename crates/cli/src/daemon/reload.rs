@@ -32,6 +32,7 @@ use engine::ring::CarrierSender;
 use engine::worker::{Command, Rewire, Rewiring, Swapped};
 use packet::TableHash;
 use port::XdpInterface;
+use port::numa::Preferred;
 use port::xdp::{Queues, Remnant};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -578,6 +579,7 @@ impl Preparation {
             bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
+        let _near = Preferred::of(open::node(&plan));
         let tables = self.tables.succeed(&plan.program);
         let engine = |_| Ok(Box::new(Engine::with_tables(&plan.program, self.hash, &tables)?));
         let engines = (0..self.workers).map(engine).collect::<Result<_>>()?;

@@ -6,6 +6,8 @@
 //! workers close their ports and leave their counts to the first (`engine/worker/resize.rs`). The main thread
 //! waits for none of this.
 
+#![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
+
 use super::collector::RING;
 use super::fleet::Recruit;
 use super::{Daemon, apps, open, rings_for};
@@ -30,7 +32,6 @@ pub struct Crew {
     /// Of each new worker.
     recruits: Vec<Recruit>,
     ports: Vec<Opened>,
-    #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     engines: Vec<Box<Engine>>,
     punts: Vec<Vec<CarrierSender>>,
 }
@@ -113,7 +114,8 @@ impl Making<'_> {
             Workers::Cores(cores) => cores.get(worker).copied(),
             Workers::Count(_) => None,
         };
-        new.map(|worker| Recruit::start(worker, core(worker))).collect()
+        let node = open::node(self.plan);
+        new.map(|worker| Recruit::start(worker, core(worker), node)).collect()
     }
 
     fn engine(&self) -> Result<Box<Engine>> {

@@ -32,6 +32,8 @@ pub struct InterfaceReport {
     pub mtu: u32,
     /// Its MAC address.
     pub mac: [u8; 6],
+    /// The NUMA node of its device, if it has one.
+    pub numa_node: Option<u32>,
     /// Whether the link has carrier.
     pub carrier: bool,
     /// The modes that the driver claims to support, best first. (Zero-copy may still fail for lack of
@@ -106,6 +108,7 @@ fn report(
         tx_queues,
         mtu: link.mtu,
         mac: link.mac,
+        numa_node: crate::numa::node(&link.name),
         carrier: link.carrier,
         modes: modes(features),
         spread: judge(rx_queues, ethtool.rss(&link.name)),
