@@ -330,31 +330,8 @@ impl EntryReader<'_, '_> {
         read.map_err(|why| self.report.error(node.span, why)).ok().flatten()
     }
 
-    /// Reads `text` as a match of one of the pipe's fields; `None` for a constant, which entries do not give.
     fn value(&self, one: &Match, text: &str) -> Result<Option<EntryMatch>, String> {
-        let (of, program) = (one.field, self.program);
-        let given = match one.criterion {
-            Criterion::Masked | Criterion::Range if text == "any" => EntryMatch::Any,
-            Criterion::Prefix => {
-                let (value, length) = value::prefix(of, text, program)?;
-                EntryMatch::Prefix { value, length }
-            }
-            Criterion::Masked => {
-                let (value, mask) = value::masked(of, text, program)?;
-                EntryMatch::Masked { value, mask }
-            }
-            Criterion::Range => {
-                let (first, last) = value::range(of, text, program)?;
-                EntryMatch::Range { first, last }
-            }
-            Criterion::PerEntry { mask } => {
-                let value = value::field(of, text, program)?;
-                value::within(of, value, mask, program)?;
-                EntryMatch::Value(value)
-            }
-            Criterion::Const { .. } => return Ok(None),
-        };
-        Ok(Some(given))
+        match_value(one, text, self.program)
     }
 
     fn template(&mut self, section: &Section) -> u16 {
@@ -462,6 +439,33 @@ impl EntryReader<'_, '_> {
             given => given,
         }
     }
+}
+
+/// Reads `text` as a match of one of a pipe's fields; `None` for a constant, which entries do not give.
+pub(crate) fn match_value(one: &Match, text: &str, program: &Program) -> Result<Option<EntryMatch>, String> {
+    let of = one.field;
+    let given = match one.criterion {
+        Criterion::Masked | Criterion::Range if text == "any" => EntryMatch::Any,
+        Criterion::Prefix => {
+            let (value, length) = value::prefix(of, text, program)?;
+            EntryMatch::Prefix { value, length }
+        }
+        Criterion::Masked => {
+            let (value, mask) = value::masked(of, text, program)?;
+            EntryMatch::Masked { value, mask }
+        }
+        Criterion::Range => {
+            let (first, last) = value::range(of, text, program)?;
+            EntryMatch::Range { first, last }
+        }
+        Criterion::PerEntry { mask } => {
+            let value = value::field(of, text, program)?;
+            value::within(of, value, mask, program)?;
+            EntryMatch::Value(value)
+        }
+        Criterion::Const { .. } => return Ok(None),
+    };
+    Ok(Some(given))
 }
 
 /// Reads `{ ... }` or `[{ ... }, { ... }]`: the values for each of several operations of the same word.

@@ -65,6 +65,46 @@ pub fn is_mapping(line: &str, from: usize) -> bool {
     read::<Nothing>(line, from, Span::default()).is_some()
 }
 
+/// Most parts of a line that [`items`] reads.
+pub const ITEMS_MAX: usize = 24;
+
+/// A part of a line whose mapping has values, and mappings of values: a key, in which of the mappings it is,
+/// and its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Item<'a> {
+    /// The key of the mapping inside; empty for the line's own.
+    pub section: &'a str,
+    /// The key.
+    pub key: &'a str,
+    /// The value; `None` if it is a mapping, whose parts follow.
+    pub text: Option<&'a str>,
+    /// The byte at which the value begins.
+    pub at: usize,
+}
+
+/// Reads the parts of a mapping, and returns how many there are. `None` if [`mapping`] does not read the
+/// line, if it has lists or mappings deeper inside, more parts than there is room for, or a key twice.
+pub fn items<'a>(line: &'a str, from: usize, parts: &mut [Item<'a>; ITEMS_MAX]) -> Option<usize> {
+    if !line.is_ascii() {
+        return None;
+    }
+    let mut flow = Flow { line, bytes: line.as_bytes(), at: from, first: Span::default() };
+    if flow.peek()? != b'{' {
+        return None;
+    }
+    let mut count = 0;
+    flow.items("", line, &mut |part| {
+        let is_new = |other: &Item<'_>| other.key != part.key || other.section != part.section;
+        if !parts[..count].iter().all(is_new) {
+            return None;
+        }
+        *parts.get_mut(count)? = part;
+        count += 1;
+        Some(())
+    })?;
+    flow.ends().then_some(count)
+}
+
 fn read<M: Make>(line: &str, from: usize, first: Span) -> Option<M::Part> {
     // Then a column is a byte.
     if !line.is_ascii() {
@@ -131,21 +171,59 @@ impl Flow<'_> {
             if self.peek()? == b'}' {
                 break;
             }
-            let (from, to) = self.plain()?;
-            if self.peek()? != b':' || to - from > KEY_MAX || &self.line[from..to] == "<<" {
-                return None;
-            }
+            let (from, to) = self.key()?;
             let key = M::scalar(self.span(from, to), &self.line[from..to]);
-            self.at += 1;
-            if self.peek()? != b' ' {
-                return None;
-            }
-            self.skip_spaces();
             pairs.push((key, self.value::<M>(depth)?));
             self.comma(b'}')?;
         }
         self.at += 1;
         Some(M::map(self.span(start, start + 1), pairs))
+    }
+
+    /// Reads a key and what separates it from its value. Returns where it starts and ends.
+    fn key(&mut self) -> Option<(usize, usize)> {
+        let (from, to) = self.plain()?;
+        if self.peek()? != b':' || to - from > KEY_MAX || &self.line[from..to] == "<<" {
+            return None;
+        }
+        self.at += 1;
+        if self.peek()? != b' ' {
+            return None;
+        }
+        self.skip_spaces();
+        Some((from, to))
+    }
+
+    /// Reads the parts of a mapping, and of those inside the line's own.
+    fn items<'a>(
+        &mut self,
+        section: &'a str,
+        line: &'a str,
+        take: &mut impl FnMut(Item<'a>) -> Option<()>,
+    ) -> Option<()> {
+        self.at += 1;
+        loop {
+            self.skip_spaces();
+            if self.peek()? == b'}' {
+                break;
+            }
+            let (from, to) = self.key()?;
+            let (key, at) = (&line[from..to], self.at);
+            match self.peek()? {
+                b'{' if section.is_empty() => {
+                    take(Item { section, key, text: None, at })?;
+                    self.items(key, line, take)?;
+                }
+                b'{' | b'[' => return None,
+                _ => {
+                    let (from, to) = if self.peek()? == b'"' { self.inside_quotes()? } else { self.plain()? };
+                    take(Item { section, key, text: Some(&line[from..to]), at })?;
+                }
+            }
+            self.comma(b'}')?;
+        }
+        self.at += 1;
+        Some(())
     }
 
     /// Reads `[value, ...]`.
@@ -182,6 +260,12 @@ impl Flow<'_> {
 
     /// Reads `"text"` without escapes.
     fn quoted<M: Make>(&mut self) -> Option<M::Part> {
+        let (start, end) = self.inside_quotes()?;
+        Some(M::scalar(self.span(start - 1, end + 1), &self.line[start..end]))
+    }
+
+    /// The same. Returns where the text inside starts and ends.
+    fn inside_quotes(&mut self) -> Option<(usize, usize)> {
         let start = self.at;
         let inside = self.bytes[start + 1..].iter();
         let length = inside.take_while(|&&byte| byte != b'"' && byte != b'\\').count();
@@ -191,7 +275,7 @@ impl Flow<'_> {
             return None;
         }
         self.at = end + 1;
-        Some(M::scalar(self.span(start, end + 1), text))
+        Some((start + 1, end))
     }
 
     /// Reads a word or number without quotes, up to what ends it. Returns where it starts and ends.
@@ -268,7 +352,31 @@ mod tests {
         "{ a: b\u{7f} }",
     ];
 
+    /// Checks that the parts of a line are those of its mapping, if it has no others.
+    fn parts_are_those_of(line: &str, mapping: Option<&Node>) {
+        let mut parts = [Item::default(); ITEMS_MAX];
+        let Some(count) = items(line, 0, &mut parts) else { return };
+        let Some(Node { kind: Kind::Map(map), .. }) = mapping else { panic!("{line}: {mapping:?}") };
+        let text = |node: &Node| if let Kind::Scalar(text) = &node.kind { Some(text.clone()) } else { None };
+        let mut wanted = Vec::new();
+        for (key, value) in map {
+            let (key, at) = (text(key).unwrap(), value.span.column as usize - 1);
+            wanted.push((String::new(), key.clone(), text(value), at));
+            let inside = if let Kind::Map(inside) = &value.kind { inside.as_slice() } else { &[] };
+            let part = |(of, value): &(Node, Node)| {
+                (key.clone(), text(of).unwrap(), text(value), value.span.column as usize - 1)
+            };
+            wanted.extend(inside.iter().map(part));
+        }
+        let own = |part: &Item<'_>| {
+            (part.section.to_string(), part.key.to_string(), part.text.map(str::to_string), part.at)
+        };
+        assert_eq!(parts[..count].iter().map(own).collect::<Vec<_>>(), wanted, "{line}");
+    }
+
     fn same_as_yaml(line: &str) -> bool {
+        let start = Span { line: 1, column: 1, ..Span::default() };
+        parts_are_those_of(line, mapping(line, 0, start).as_ref());
         let Some(read) = mapping(line, 0, Span { line: 1, column: 1, ..Span::default() }) else {
             assert!(!is_mapping(line, 0), "{line}");
             return false;

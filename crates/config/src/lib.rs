@@ -15,6 +15,7 @@ pub mod group_names;
 mod key;
 pub mod lines;
 pub mod pipes;
+mod plain_entry;
 pub mod ports;
 pub mod raw;
 mod run_time;

@@ -64,11 +64,23 @@ impl Lines {
 
     /// Reads one line after the other. Lines that are not YAML are reported and left out, and after too many
     /// errors the rest.
-    pub fn each(&self, report: &mut Report, mut take: impl FnMut(&Node, &mut Report)) {
+    pub fn each(&self, report: &mut Report, take: impl FnMut(&Node, &mut Report)) {
+        self.each_unless(|_, _| false, report, take);
+    }
+
+    /// The same, without the lines that `plain` takes: it gets the line, the byte at which its entry begins,
+    /// and the place of its first character.
+    pub fn each_unless(
+        &self,
+        mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,
+        report: &mut Report,
+        mut take: impl FnMut(&Node, &mut Report),
+    ) {
         let enough = report.errors() + ERRORS_MAX;
         let mut at = self.at;
         for line in self.text[self.range.clone()].lines() {
             if let Some(from) = entry_in(line)
+                && !plain((line, from, at), report)
                 && let Some(node) = node(line, from, at, report)
             {
                 take(&node, report);

@@ -2,22 +2,24 @@
 
 use crate::action::{self, field_named, template};
 use crate::attachment::Attachments;
-use crate::diagnostic::Report;
+use crate::diagnostic::{Report, Span};
 use crate::entry::{self, Counters, EntryReader, meter_named};
 use crate::group_names::GroupNames;
 use crate::key::{Key, Shape};
 use crate::lines::Lines;
+use crate::plain_entry::PlainEntries;
 use crate::raw::{Kind, Node};
 use crate::schema::Schema;
 use crate::section::{Section, boolean, choice, list, named, pairs, text, words};
 use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
-    Criterion, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
+    Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
     OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
+use std::cell::RefCell;
 
 /// Keys of pipes; some exist only for one type.
 const KEYS: &[Key] = crate::keys! {
@@ -148,14 +150,25 @@ pub fn read(
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
-        let (mut entries, mut names) = (EntryList::default(), GroupNames::new(program));
         let sure = report.errors() == before;
-        each_entry(node, report, |node, report| {
+        let (mut names, mut more) = (GroupNames::new(program), GroupNames::new(program));
+        let entries = RefCell::new(EntryList::default());
+        let plain = PlainEntries::of(program, &pipe).filter(|_| sure);
+        let read_plain = |(line, from, at): (&str, usize, Span), report: &mut Report| {
+            let read = plain.as_ref().and_then(|plain| plain.entry(line, from, &mut more));
+            let Some((entry, matched)) = read else { return false };
+            let column = at.column + matched.unwrap_or(from) as u32;
+            let origin = report.origin(Span { column, length: 1, ..at });
+            entries.borrow_mut().extend([Entry { origin, ..entry }]);
+            true
+        };
+        each_entry(node, read_plain, report, |node, report| {
             let (pipe, names, run_time) = (&pipe, &mut names, false);
             let mut reader =
                 EntryReader { program, names, attachments, pipe, counters, sure, run_time, report };
-            entries.extend(reader.read_all(node));
+            entries.borrow_mut().extend(reader.read_all(node));
         });
+        let mut entries = entries.into_inner();
         entries.shrink();
         pipe.entries = entries;
     }
@@ -163,18 +176,24 @@ pub fn read(
     pipe
 }
 
-/// Goes through a list of entries, those of a file, or lines of the configuration.
-fn each_entry(node: &Node, report: &mut Report, mut read: impl FnMut(&Node, &mut Report)) {
+/// Goes through a list of entries, those of a file, or lines of the configuration. Lines that `plain` takes
+/// are not made nodes.
+fn each_entry(
+    node: &Node,
+    mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,
+    report: &mut Report,
+    mut read: impl FnMut(&Node, &mut Report),
+) {
     if let Kind::Map(_) = node.kind {
         let path = Section::read(node, FILE, report).needed("file", report);
         let path = path.and_then(|node| Some((node.span, text(node, "the path of a file", report)?)));
         let lines = path.and_then(|(span, path)| Lines::open(path, span, report));
-        lines.iter().for_each(|lines| lines.each(report, &mut read));
+        lines.iter().for_each(|lines| lines.each_unless(&mut plain, report, &mut read));
         return;
     }
     for node in list(node, "entries", report) {
         match &node.kind {
-            Kind::Lines(lines) => lines.each(report, &mut read),
+            Kind::Lines(lines) => lines.each_unless(&mut plain, report, &mut read),
             _ => read(node, report),
         }
     }

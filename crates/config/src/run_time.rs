@@ -6,6 +6,7 @@ use crate::diagnostic::{Report, Span};
 use crate::entry::{Counters, EntryReader};
 use crate::flow;
 use crate::group_names::GroupNames;
+use crate::plain_entry::PlainEntries;
 use crate::raw::{self, Node};
 use crate::section::position;
 use engine::change::{Change, EntryKey};
@@ -20,6 +21,9 @@ pub struct RunTime<'a> {
     attachments: &'a Attachments,
     counters: Counters,
     names: GroupNames<'a>,
+    /// The pipe of the line before, and how its plainest entries are read: mostly that of the next.
+    last: Option<(PipeId, Option<PlainEntries<'a>>)>,
+    only_trees: bool,
 }
 
 impl<'a> RunTime<'a> {
@@ -27,7 +31,14 @@ impl<'a> RunTime<'a> {
     #[must_use]
     pub fn new(program: &'a Program, attachments: &'a Attachments) -> RunTime<'a> {
         let (counters, names) = (Counters::new(program.counters.clone(), false), GroupNames::new(program));
-        RunTime { program, attachments, counters, names }
+        RunTime { program, attachments, counters, names, last: None, only_trees: false }
+    }
+
+    /// Reads every entry by its tree, as [`RunTime::new`] does with those that are not plain: the slow and
+    /// obvious way, which tests compare the other with.
+    #[must_use]
+    pub fn by_trees(program: &'a Program, attachments: &'a Attachments) -> RunTime<'a> {
+        RunTime { only_trees: true, ..RunTime::new(program, attachments) }
     }
 
     /// Reads a change of an entry: `verb` is `add`, `update` or `remove`, and `text` the entry, or to remove
@@ -74,6 +85,18 @@ impl<'a> RunTime<'a> {
     /// `engine::check::Shape`.
     fn entry(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
         let program = self.program;
+        if let Some((id, plain, names)) = self.plain(pipe)
+            && let Some((entry, _)) = plain.entry(text, 0, names)
+            && engine::check::check_entry(program, id, &entry).is_empty()
+        {
+            return Ok((id, Entry { run_time: true, ..entry }));
+        }
+        self.entry_by_tree(pipe, text)
+    }
+
+    /// The same for all entries, and says what is wrong with one.
+    fn entry_by_tree(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
+        let program = self.program;
         let (pipe, entry, mut report) = self.read(pipe, text, |reader, node| {
             let entry = reader.read(node)?;
             Some(Entry { run_time: true, ..entry })
@@ -89,7 +112,30 @@ impl<'a> RunTime<'a> {
 
     /// Reads what identifies an entry in its pipe: `{ match: { ... } }`, for ACL with its `priority`.
     fn key(&mut self, pipe: &str, text: &str) -> Result<(PipeId, EntryKey), Report> {
+        if let Some((id, plain, _)) = self.plain(pipe)
+            && let Some(key) = plain.key(text, 0)
+        {
+            return Ok((id, key));
+        }
+        self.key_by_tree(pipe, text)
+    }
+
+    fn key_by_tree(&mut self, pipe: &str, text: &str) -> Result<(PipeId, EntryKey), Report> {
         self.read(pipe, text, |reader, node| reader.read_key(node)).map(|(pipe, key, _)| (pipe, key))
+    }
+
+    /// Returns how the plainest entries of a pipe are read, if any are.
+    fn plain(&mut self, name: &str) -> Option<(PipeId, &PlainEntries<'a>, &mut GroupNames<'a>)> {
+        let program = self.program;
+        if self.only_trees {
+            return None;
+        }
+        if self.last.as_ref().is_none_or(|(id, _)| program.pipes[id.index()].name != name) {
+            let at = program.pipes.iter().position(|pipe| pipe.name == name)?;
+            self.last = Some((PipeId(at as u16), PlainEntries::of(program, &program.pipes[at])));
+        }
+        let (id, plain) = self.last.as_ref()?;
+        Some((*id, plain.as_ref()?, &mut self.names))
     }
 
     fn read<T>(
@@ -98,7 +144,7 @@ impl<'a> RunTime<'a> {
         text: &str,
         read: impl FnOnce(&mut EntryReader, &Node) -> Option<T>,
     ) -> Result<(PipeId, T, Report), Report> {
-        let RunTime { program, attachments, counters, names: group_names } = self;
+        let RunTime { program, attachments, counters, names: group_names, .. } = self;
         let (program, attachments) = (*program, *attachments);
         let mut report = Report::new("entry", text);
         let names = || program.pipes.iter().map(|pipe| pipe.name.as_str());

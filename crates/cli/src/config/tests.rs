@@ -3,6 +3,7 @@
 mod apps;
 mod bond;
 mod lines;
+mod plain;
 
 use super::*;
 use ::apps::lb::xenoflow;

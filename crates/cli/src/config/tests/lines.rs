@@ -123,3 +123,20 @@ fn errors_in_a_long_list_have_their_places() {
     let said = folder.read(&twice).report.to_string();
     assert!(said.contains("weir.yaml:88:18: error: ") && said.contains("twice"), "{said}");
 }
+
+/// The places of all entries, and of the file that names the first.
+fn places(loaded: &Loaded) -> Vec<(u32, u32, u32)> {
+    let plan = loaded.plan.as_ref().unwrap_or_else(|| panic!("{}", loaded.report));
+    let spans = plan.program.pipes[0].entries.iter().map(|entry| loaded.report.span_of(entry.origin));
+    spans.map(|span| (span.line, span.column, span.length)).collect()
+}
+
+#[test]
+fn a_plain_line_has_the_place_of_any_other() {
+    let folder = Folder::new("places");
+    let plain = folder.read(&list(100));
+    // Quotes of this kind are left to the YAML parser.
+    let quoted = folder.read(&list(100).replace("10.0.0.", "'10.0.0.").replace(" }, set", "' }, set"));
+    assert_eq!((places(&plain), entries(&plain)), (places(&quoted), entries(&quoted)));
+    assert_eq!(places(&plain)[1], (12, 18, 1));
+}
