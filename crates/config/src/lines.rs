@@ -6,7 +6,7 @@
 
 use crate::diagnostic::{Report, Span};
 use crate::flow;
-use crate::raw::{self, Node};
+use crate::raw::{self, Kind, Node};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -127,6 +127,17 @@ pub struct Run {
     pub line: u32,
     /// The bytes from the start of the first line to the end of the last, without its line break.
     pub range: Range<usize>,
+    /// What it is a run of.
+    pub of: Of,
+}
+
+/// What a run consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Of {
+    /// Elements of a list of entries.
+    Entries,
+    /// Groups: `name: { ... }`.
+    Groups,
 }
 
 /// Runs shorter than this are left to the YAML parser.
@@ -135,10 +146,80 @@ const RUN_LEAST: u32 = 64;
 /// What the YAML parser finds instead of a run.
 pub const MARK: &str = "0";
 
-/// Finds the long lists of entries in a configuration: behind a line `entries:`, lines of equal indentation
-/// with one plain mapping each.
+/// Finds the runs in a configuration, in their order.
 #[must_use]
 pub fn runs(text: &str) -> Vec<Run> {
+    let mut all = entry_runs(text);
+    all.extend(group_runs(text));
+    all.sort_by_key(|run| run.line);
+    all
+}
+
+/// Finds the long lists of groups: behind a line `groups:` without indentation, lines of equal indentation
+/// with a name and one plain mapping each.
+fn group_runs(text: &str) -> Vec<Run> {
+    let mut runs: Vec<Run> = Vec::new();
+    // Whether the lines are groups, and their indentation.
+    let (mut inside, mut indent_of) = (false, 0);
+    let mut run: Option<Run> = None;
+    let mut start = 0;
+    let mut next = 1;
+    for (number, whole) in (1..).zip(text.split('\n')) {
+        let line = whole.strip_suffix('\r').unwrap_or(whole);
+        let end = start + line.len();
+        let rest = line.trim_start_matches(' ');
+        let indent = line.len() - rest.len();
+        let blank = rest.is_empty() || rest.starts_with('#');
+        if inside && indent_of == 0 && !blank {
+            indent_of = indent;
+        }
+        let is_group = inside && indent > 0 && indent == indent_of;
+        if is_group && named_at(line).is_some_and(|from| flow::is_mapping(line, from)) {
+            let of = Of::Groups;
+            run.get_or_insert(Run { line: number, range: start..end, of }).range.end = end;
+        } else {
+            keep(run.take(), number, &mut runs);
+            if !blank && indent == 0 {
+                let behind = rest.strip_prefix("groups:").map(|behind| behind.trim_start_matches(' '));
+                inside = behind.is_some_and(|behind| behind.is_empty() || behind.starts_with('#'));
+                indent_of = 0;
+            }
+        }
+        start += whole.len() + 1;
+        next = number + 1;
+    }
+    keep(run, next, &mut runs);
+    runs
+}
+
+/// Returns the byte at which the mapping behind the name in a line begins, if the name is a plain word.
+fn named_at(line: &str) -> Option<usize> {
+    let rest = line.trim_start_matches(' ');
+    let (name, behind) = rest.split_once(": ")?;
+    let mut bytes = name.bytes();
+    let starts = bytes.next().is_some_and(|first| first.is_ascii_alphanumeric() || first == b'_');
+    let is_word = starts && bytes.all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
+    let plain = is_word && name.len() < 1000 && !name.eq_ignore_ascii_case("null");
+    (plain && behind.starts_with('{')).then(|| line.len() - behind.len())
+}
+
+/// Reads the names and the contents of a run of groups. `at` is the place of its first character.
+#[must_use]
+pub fn groups(lines: &str, at: Span) -> Vec<(Node, Node)> {
+    let one = |(line, number): (&str, u32)| {
+        let at = Span { line: number, ..at };
+        let from = named_at(line)?;
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        let name = line[indent..from - 2].to_string();
+        let span = Span { column: at.column + indent as u32, length: name.len() as u32, ..at };
+        Some((Node { span, kind: Kind::Scalar(name) }, flow::mapping(line, from, at)?))
+    };
+    lines.lines().zip(at.line..).filter_map(one).collect()
+}
+
+/// Finds the long lists of entries in a configuration: behind a line `entries:`, lines of equal indentation
+/// with one plain mapping each.
+fn entry_runs(text: &str) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     // The indentation of `entries:`, as long as its list lasts, and that of the list.
     let mut list: Option<(usize, Option<usize>)> = None;
@@ -154,7 +235,8 @@ pub fn runs(text: &str) -> Vec<Run> {
             list = list.map(|(key, _)| (key, Some(indent)));
         }
         if member && rest.starts_with("- {") && flow::is_mapping(line, indent + 2) {
-            run.get_or_insert(Run { line: number, range: start..end }).range.end = end;
+            let of = Of::Entries;
+            run.get_or_insert(Run { line: number, range: start..end, of }).range.end = end;
         } else {
             keep(run.take(), number, &mut runs);
             let blank = rest.is_empty() || rest.starts_with('#');
@@ -187,8 +269,11 @@ pub fn without(text: &str, runs: &[Run]) -> String {
         let lines = &text[run.range.clone()];
         let indent = lines.len() - lines.trim_start_matches(' ').len();
         short.push_str(&text[end..run.range.start + indent]);
-        short.push_str("- ");
-        short.push_str(MARK);
+        let [before, behind] = match run.of {
+            Of::Entries => ["- ", ""],
+            Of::Groups => ["", ": 0"],
+        };
+        short.extend([before, MARK, behind]);
         short.extend(lines.bytes().filter(|byte| *byte == b'\n').map(|_| '\n'));
         end = run.range.end;
     }
@@ -199,7 +284,6 @@ pub fn without(text: &str, runs: &[Run]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::raw::Kind;
 
     const HEAD: &str = "pipes:\n  p:\n    entries:   # many\n";
 
@@ -261,6 +345,38 @@ mod tests {
         assert_eq!(same_as_yaml(text(200).trim_end_matches("\n  q: { type: basic }\n")).len(), 1);
         let flat = text(200).replace("      - {", "    - {");
         assert_eq!(same_as_yaml(&flat).len(), 1);
+    }
+
+    #[test]
+    fn a_long_list_of_groups_is_read_as_yaml_is() {
+        let group =
+            |at: u32| format!("  g{at}: {{ number: {at}, targets: {{ a: p0, b: {{ weight: {at} }} }} }}");
+        let lines = |range: Range<u32>| range.map(group).collect::<Vec<_>>().join("\n");
+        let end = "\npipes:\n  q: { type: basic }\n";
+        let whole = format!("groups:   # many\n{}{end}", lines(0..200));
+        let third = group(3);
+        let cases = [
+            (whole.clone(), 1),
+            (whole.replace('\n', "\r\n"), 1),
+            (whole.trim_end_matches(end).to_string(), 1),
+            (format!("a: 1\n{whole}"), 1),
+            (whole.replace(&group(100), &format!("\n  # half\n{}", group(100))), 2),
+            (whole.replace(&group(100), "  half:\n    targets: { a: p0 }"), 2),
+            (whole.replace(&third, "  g3: { targets:\n    { a: p0 } }"), 1),
+            (whole.replace(&third, "  'g3': { targets: {} }"), 1),
+            (whole.replace(&third, "  g3: &a { targets: {} }"), 1),
+            (whole.replace(&third, "  null: { targets: {} }"), 1),
+            (whole.replace(&third, &group(4)), 1),
+            (whole.replace("groups:", "meters:"), 0),
+            (whole.replace("groups:   # many", "a:\n groups:"), 0),
+            (format!("groups:\n{}\n", lines(0..63)), 0),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(runs(&text).len(), expected, "{text}");
+            let (mut report, mut slow) = (Report::new("t", &*text), Report::new("t", &*text));
+            assert_eq!(raw::document(&mut report), raw::parse(&text, &mut slow), "{report}{slow}");
+            assert_eq!((report.errors(), slow.errors()), (0, 0), "{text}");
+        }
     }
 
     #[test]

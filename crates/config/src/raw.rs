@@ -5,7 +5,7 @@
 //! caret, is worth more than derived structs. [`crate::section`] checks keys and shapes.
 
 use crate::diagnostic::{Report, Span};
-use crate::lines::{self, Lines, Run};
+use crate::lines::{self, Lines, Of, Run};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
@@ -90,7 +90,26 @@ fn put_back(node: &mut Node, text: &Arc<String>, runs: &[Run]) {
                 }
             }
         }
-        Kind::Map(map) => map.iter_mut().for_each(|(_, value)| put_back(value, text, runs)),
+        Kind::Map(map) => {
+            let is_run = |key: &Node| {
+                let at = runs.binary_search_by_key(&key.span.line, |run| run.line).ok()?;
+                (runs[at].of == Of::Groups && key.is(lines::MARK)).then_some(&runs[at])
+            };
+            let mut all = Vec::with_capacity(map.len());
+            for (key, mut value) in std::mem::take(map) {
+                match is_run(&key) {
+                    Some(run) => {
+                        let first = Span { line: run.line, column: 1, ..key.span };
+                        all.extend(lines::groups(&text[run.range.clone()], first));
+                    }
+                    None => {
+                        put_back(&mut value, text, runs);
+                        all.push((key, value));
+                    }
+                }
+            }
+            *map = all;
+        }
         Kind::Null | Kind::Scalar(_) | Kind::Lines(_) => {}
     }
 }
