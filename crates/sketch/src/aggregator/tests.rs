@@ -171,3 +171,31 @@ fn keys_chosen_for_a_known_seed_do_not_help_against_another() {
     let out = through(&mut secret, &updates(hostile.iter().copied()), 64);
     assert_eq!(out.len(), hostile.len());
 }
+
+/// A million keys chosen so that a known seed puts them into one row in sixteen: with that seed they thrash,
+/// with a secret one they cost no more evictions than a million other keys.
+#[test]
+fn a_million_chosen_keys_cost_no_more_than_others() {
+    const KEYS: u64 = 1_000_000;
+    const PACKETS: usize = 500_000;
+    let known = aggregator(1808, Policy::MinCount, Gate::always_open());
+    let is_chosen = |n: &u64| known.place(&[*n, !n]).row < 1808 / 16;
+    let chosen: Vec<u64> = (0..17 * KEYS).filter(is_chosen).take(KEYS as usize).collect();
+    assert_eq!(chosen.len() as u64, KEYS);
+    let evictions = |seed: Seed, keys: &dyn Fn(u64) -> u64| {
+        let gate = Gate::always_open();
+        let mut aggregator = Aggregator::<2>::with_bytes(known.bytes(), Policy::MinCount, gate, &seed)
+            .expect("as large as the other");
+        let mut out = Vec::with_capacity(PACKETS);
+        aggregator.add(&updates(Zipf::new(KEYS, 1.1, 1).take(PACKETS).map(keys)), &mut out);
+        aggregator.counts().evictions
+    };
+    let others = evictions(Seed::new([3, 6]), &|number| number);
+    let secret = evictions(Seed::new([3, 6]), &|number| chosen[number as usize]);
+    let thrashing = evictions(SEED, &|number| chosen[number as usize]);
+    assert!(secret < others * 11 / 10, "{secret}, and {others} of keys that nobody chose");
+    assert!(
+        thrashing > others * 3 / 2,
+        "{thrashing}: the choice does nothing even to the seed it is made for"
+    );
+}
