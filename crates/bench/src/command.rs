@@ -1,6 +1,6 @@
 //! `weir bench`: how fast, on this machine, now.
 
-use crate::{arm, bond, changes, dpdk, engine, measure, memory, pipes, scaling, xdp};
+use crate::{arm, bond, changes, dpdk, engine, generate, measure, memory, pipes, scaling, xdp};
 use anyhow::Result;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
@@ -72,6 +72,9 @@ pub enum Bench {
     /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
     /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
     Measure(measure::Options),
+    /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
+    /// again; into a recording, or out of an interface.
+    Generate(generate::Options),
     /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(arm::Arm),
@@ -114,6 +117,7 @@ fn print(what: &Bench) -> Result<()> {
             }
         }
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
+        Bench::Generate(options) => generate::run(options)?,
         Bench::Measure(options) => {
             let results = measure::run(options, &mut |text| line(text))?;
             if options.json {

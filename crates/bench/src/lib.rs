@@ -10,6 +10,7 @@
 //!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `pipes/`: programs beside those of DPDK's own match-action pipeline.
 //! - `bond/`: a bond beside Open vSwitch's.
+//! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
 //! - `measure/`: what sketches and their aggregator cost, and how true they are.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -20,6 +21,7 @@ mod changes;
 mod command;
 mod dpdk;
 mod engine;
+mod generate;
 mod measure;
 mod memory;
 mod million;

@@ -245,7 +245,7 @@ impl Fleet {
 }
 
 /// Processor time of this thread.
-fn busy() -> Duration {
+pub fn busy() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

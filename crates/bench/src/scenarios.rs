@@ -118,24 +118,41 @@ fn group(fill: Fill, count: u16, size: u32) -> Group {
 /// XenoFlow's program: even and odd clients, MAC addresses rewritten, a shared counter each.
 #[must_use]
 pub fn basic2() -> Scenario {
+    let what = "2 entries under a mask, set both MAC addresses, shared counter";
+    let program = stateless("basic2", None);
+    Scenario { name: "basic2", what, program, flows: shuffled(65536), learns: false }
+}
+
+/// One of the two programs that keep nothing of flows, behind a FLOW pipe if there is one.
+#[must_use]
+pub fn stateless(name: &str, front: Option<Pipe>) -> Program {
     let (mut program, out) = program();
+    let pipe = if name == "basic2" { balance(&mut program) } else { hash256_pipe(&mut program) };
+    let mut first = program.pipe(pipe.forward(out));
+    if let Some(front) = front {
+        first = program.pipe(front.forward(first));
+    }
+    program.root(PortId(0), first);
+    program.build()
+}
+
+fn balance(program: &mut ProgramBuilder) -> Pipe {
     let counters = ["even", "odd"].map(|name| program.counter(name));
     let entries = (0..).zip(counters).map(|(at, counter)| Entry::on(at).value(mac(at)).counter(counter));
     let pipe = Pipe::basic("balance").per_entry_bits(Field::Ipv4Src, 1).entries(entries).capacity(16);
-    let pipe = program.pipe(pipe.counter(SharedUse::PerEntry).act(set_macs()).forward(out));
-    program.root(PortId(0), pipe);
-    let what = "2 entries under a mask, set both MAC addresses, shared counter";
-    Scenario { name: "basic2", what, program: program.build(), flows: shuffled(65536), learns: false }
+    pipe.counter(SharedUse::PerEntry).act(set_macs())
 }
 
 #[must_use]
 pub fn hash256() -> Scenario {
-    let (mut program, out) = program();
-    let group = program.group(group(Fill::Wants, 256, 256));
-    let pipe = program.pipe(spread(group).forward(out));
-    program.root(PortId(0), pipe);
     let what = "5-tuple to one of 256 buckets, set both MAC addresses";
-    Scenario { name: "hash256", what, program: program.build(), flows: shuffled(65536), learns: false }
+    let program = stateless("hash256", None);
+    Scenario { name: "hash256", what, program, flows: shuffled(65536), learns: false }
+}
+
+fn hash256_pipe(program: &mut ProgramBuilder) -> Pipe {
+    let group = program.group(group(Fill::Wants, 256, 256));
+    spread(group)
 }
 
 fn spread(group: GroupId) -> Pipe {
@@ -200,7 +217,8 @@ pub fn peer(name: &str, flows: u32) -> Option<Program> {
 }
 
 /// A million flows with one default entry, aged.
-fn flow_pipe() -> Pipe {
+#[must_use]
+pub fn flow_pipe() -> Pipe {
     let flows = Pipe::flow("flows", Learn::Default).idle_timeout_ns(60_000_000_000);
     flows.entry(EntryMatch::Default).capacity(MILLION)
 }

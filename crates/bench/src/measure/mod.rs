@@ -1,10 +1,12 @@
 //! `weir bench measure`: what measurement costs and how true it is.
 //!
 //! The nine solutions of Agg-Evict's paper, each alone and behind the aggregator, on the paper's kinds of
-//! traffic, in arms that take turns (`round.rs`), beside the paper's own figures (`paper.rs`); and the
-//! accuracy of sketches of 600 KB beside the exact truth and beside rivals on the same packets.
+//! traffic, in arms that take turns (`round.rs`), beside the paper's own figures (`paper.rs`); the accuracy
+//! of sketches of 600 KB beside the exact truth and beside rivals on the same packets; and what programs lose
+//! to measurement in their data path (`in_path.rs`).
 
 mod accuracy;
+mod in_path;
 mod paper;
 mod plots;
 mod rivals;
@@ -12,6 +14,7 @@ mod round;
 mod solutions;
 mod stream;
 mod svg;
+mod tap;
 
 use anyhow::Result;
 use round::{Aggregated, Arm, Make, Nothing, Pure, Reading, SEED, measure};
@@ -20,7 +23,8 @@ use sketch::{Aggregator, Compare, Gate, Policy, Scalar, Update, Vectors};
 use solutions::{ADDRESSES, FIVE_TUPLES, FIVE_TUPLES_V6, Keys, NAMES, PAIRS, solution};
 use std::fmt::Display;
 use std::path::PathBuf;
-use stream::{Size, Traffic};
+use stream::Size;
+pub use stream::Traffic;
 
 /// Bytes of the aggregator: 29,000 keys of 13 bytes, where the paper has 32,000 of 4.
 const AGGREGATOR: usize = 1 << 20;
@@ -85,7 +89,7 @@ fn run_plan(plan: &Plan, say: Say<'_>) -> Result<Value> {
     let Size { flows, packets, rounds } = plan.size;
     say(&format_args!(
         "{flows} flows, intervals of {packets} packets in bursts of {}, aggregator of {} KiB, median of \
-         {rounds} rounds, ns a packet",
+         {rounds} rounds, ns of processor time a packet",
         round::BURST,
         AGGREGATOR >> 10
     ))?;
@@ -93,11 +97,12 @@ fn run_plan(plan: &Plan, say: Say<'_>) -> Result<Value> {
     let (policies, search) = aggregator_alone(plan, say)?;
     let flow_radar = flow_radar_search(plan, say)?;
     let (all_nine, all_nine_ns) = all_nine(plan, say)?;
+    let in_path = in_path::run(plan.size, say)?;
     let (accuracy, lost) = accuracy_rows(plan, say)?;
     Ok(json!({
         "solutions": solutions,
         "all_nine_ns": all_nine_ns,
-        "in_path": [],
+        "in_path": in_path,
         "accuracy": accuracy,
         "all_nine": all_nine,
         "policies": policies,
@@ -339,7 +344,13 @@ mod tests {
             assert!(row["name"].is_string() && row["traffic"].is_string(), "{row}");
         }
         assert!(results["all_nine_ns"].as_f64().is_some_and(|ns| ns > 0.0));
-        assert!(results["in_path"].is_array());
+        for row in results["in_path"].as_array().expect("rows") {
+            assert!(
+                row["program"].is_string() && row["off_mpps"].is_f64() && row["on_mpps"].is_f64(),
+                "{row}"
+            );
+            assert_eq!(row["packets_lost"], 0, "{row}");
+        }
         let accuracy = results["accuracy"].as_array().expect("rows");
         assert!(accuracy.iter().any(|row| row["rival"] == "heavykeeper TopK"));
         for row in accuracy {

@@ -2,10 +2,12 @@
 //! alike.
 //!
 //! A round is one interval: a new sketch and a new aggregator, whose memory is made before the clock starts;
-//! all packets; the flush of the aggregator into the sketch. The average counts the flush, the 99th
-//! percentile is that of bursts.
+//! all packets; the flush of the aggregator into the sketch. The average is of processor time, so that a
+//! busy machine does not count, and counts the flush; the 99th percentile is that of bursts, by the time
+//! stamp counter.
 
 use crate::engine::cycles;
+use crate::scaling::busy;
 use lab::spread::Spread;
 use serde_json::{Value, json};
 use sketch::{Aggregator, AggregatorCounts, BATCH, Evicted, KeyHash, Seed, Update};
@@ -138,7 +140,7 @@ impl Reading {
 /// One round of one arm: average and 99th percentile, and the arm's evictions.
 fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, Option<f64>, f64) {
     let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(BURST));
-    let (start, start_cycles) = (Instant::now(), cycles());
+    let (start, start_processor, start_cycles) = (Instant::now(), busy(), cycles());
     let mut before = start_cycles;
     for burst in packets.chunks(BURST) {
         arm.burst(burst);
@@ -148,10 +150,11 @@ fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, O
     }
     let counts = arm.counts();
     arm.end();
-    let (taken, all_cycles) = (start.elapsed().as_nanos() as f64, cycles() - start_cycles);
+    let (wall_ns, all_cycles) = (start.elapsed().as_nanos() as f64, cycles() - start_cycles);
+    let taken = (busy() - start_processor).as_nanos() as f64;
     let at = (bursts.len() * 99 / 100).min(bursts.len() - 1);
     let p99 = *bursts.select_nth_unstable(at).1 as f64;
-    let p99_ns = (all_cycles > 0).then(|| p99 * taken / all_cycles as f64 / BURST as f64);
+    let p99_ns = (all_cycles > 0).then(|| p99 * wall_ns / all_cycles as f64 / BURST as f64);
     let left = (counts.evictions + counts.bypassed) as f64;
     (taken / packets.len() as f64, p99_ns, left / packets.len() as f64)
 }

@@ -1,0 +1,232 @@
+//! Measurement in the data path: what a program loses to it, whole breaths of a worker, memory to memory.
+//!
+//! Programs that keep no flows are measured by an aggregator at their port (`tap.rs`); beside it stands what
+//! a flow table in front of them costs. The collector is a thread of its own that sums everything up in all
+//! sketches of crate `measure`. Arms take turns.
+
+use super::Say;
+use super::round::SEED;
+use super::stream::{Size, Traffic};
+use super::tap::Tap;
+use crate::scaling::busy;
+use crate::scenarios::{flow, flow_pipe, stateless};
+use ::measure::{FlowRecord, Settings, Summary};
+use anyhow::Result;
+use engine::batch::Engine;
+use engine::delta::FlowDelta;
+use engine::program::Program;
+use engine::ring::DeltaSender;
+use engine::worker::Worker;
+use lab::spread::Spread;
+use packet::{Pools, Port, TableHash};
+use port::{Generator, Stream, UdpFlow};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Chunks of a worker's pool, as in `weir bench engine`.
+const CHUNKS: u32 = 512;
+
+/// Clock steps of a breath: as if packets came at about 15 million a second.
+const BREATH_NS: u64 = 4_300;
+
+/// Deltas in the ring to the collector.
+const RING: usize = 1 << 16;
+
+/// How often the collector looks.
+const PAUSE: Duration = Duration::from_micros(500);
+
+/// How long an interval of the collector is.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// How an arm is measured.
+#[derive(Clone, Copy, PartialEq)]
+enum How {
+    /// Not at all.
+    Off,
+    /// By an aggregator at its port.
+    Aggregator,
+}
+
+/// A worker with a program, and the collector that reads its deltas.
+struct Arm {
+    worker: Worker,
+    now_ns: u64,
+    collector: Option<JoinHandle<u64>>,
+    lost: Arc<AtomicU64>,
+    rounds: Vec<f64>,
+}
+
+impl Arm {
+    fn new(program: &Program, flows: &[UdpFlow], how: How) -> Result<Arm> {
+        let mut pools = Pools::region(CHUNKS);
+        let pool = pools.first().id();
+        let stream = Stream::udp(64, flows.iter().copied());
+        let input = Generator::new("in", &mut pools, pool, stream, u64::MAX);
+        let lost = Arc::new(AtomicU64::new(0));
+        let (deltas, collector) = if how == How::Off { (None, None) } else { collect() };
+        let (input, deltas): (Box<dyn Port>, _) = match (how, deltas) {
+            (How::Aggregator, Some(deltas)) => (Box::new(Tap::new(input, deltas, Arc::clone(&lost))), None),
+            (_, deltas) => (Box::new(input), deltas),
+        };
+        let mut ports = vec![input];
+        for port in &program.ports[1..] {
+            let nothing = Stream::udp(64, flows[..1].iter().copied());
+            ports.push(Box::new(Generator::new(&port.name, &mut pools, pool, nothing, 0)));
+        }
+        let engine = Engine::new(program, TableHash::new([3, 5]))?;
+        let mut worker = Worker::new(engine, ports, pools);
+        if let Some(deltas) = deltas {
+            worker = worker.with_deltas(deltas);
+        }
+        Ok(Arm { worker, now_ns: 1_000_000_000, collector, lost, rounds: Vec::new() })
+    }
+
+    /// Million packets a second of processor time.
+    fn round(&mut self, packets: u64) -> f64 {
+        let (start, mut done) = (busy(), 0);
+        while done < packets {
+            self.now_ns += BREATH_NS;
+            done += self.worker.breathe(self.now_ns) as u64;
+        }
+        done as f64 / (busy() - start).as_secs_f64() / 1e6
+    }
+
+    /// Ends the worker and its collector; the deltas that arrived, and the packets that were lost.
+    fn end(self) -> (Spread, u64, u64) {
+        drop(self.worker);
+        let deltas = self.collector.map_or(0, |collector| collector.join().unwrap_or(0));
+        (Spread::of(self.rounds), deltas, self.lost.load(Ordering::Relaxed))
+    }
+}
+
+/// Starts a collector. It ends, with the number of its deltas, when the worker does.
+fn collect() -> (Option<DeltaSender>, Option<JoinHandle<u64>>) {
+    let (sender, ring) = engine::ring::deltas(0, RING);
+    (Some(sender), Some(std::thread::spawn(move || sum_up(&ring))))
+}
+
+fn sum_up(ring: &Receiver<FlowDelta>) -> u64 {
+    let mut summary = Summary::new(&Settings::default(), SEED);
+    let (mut deltas, start, mut closed) = (0, Instant::now(), Duration::ZERO);
+    loop {
+        match ring.try_recv() {
+            Ok(delta) => {
+                deltas += 1;
+                if delta.packets() > 0 {
+                    summary.add(&record(&delta));
+                }
+            }
+            Err(TryRecvError::Empty) => std::thread::sleep(PAUSE),
+            Err(TryRecvError::Disconnected) => return deltas,
+        }
+        if deltas % 1024 == 0 && start.elapsed() >= closed + INTERVAL {
+            let now = start.elapsed();
+            summary.close(closed.as_nanos() as u64, now.as_nanos() as u64);
+            closed = now;
+        }
+    }
+}
+
+fn record(delta: &FlowDelta) -> FlowRecord {
+    let ns = |ms: u32| u64::from(ms) * 1_000_000;
+    FlowRecord {
+        key: delta.key,
+        packets: delta.packets(),
+        bytes: delta.bytes(),
+        first_ns: ns(delta.first),
+        last_ns: ns(delta.last.max(delta.first)),
+    }
+}
+
+/// A line of the table: what is compared.
+struct Case {
+    name: &'static str,
+    what: &'static str,
+    off: Program,
+    on: Program,
+    how: How,
+    /// The program behind a flow table that nobody measures.
+    table: Option<Program>,
+    flows: Arc<Vec<UdpFlow>>,
+}
+
+fn cases(size: Size) -> Vec<Case> {
+    let flows = Traffic::Zipf(super::MIDDLE).flows(size.flows, 1).take(size.packets);
+    let zipf: Arc<Vec<UdpFlow>> = Arc::new(flows.map(|at| flow(at as u32)).collect());
+    let stateless = |name| Case {
+        name,
+        what: "keeps nothing; zipf 1.1, measured by an aggregator at its port",
+        off: stateless(name, None),
+        on: stateless(name, None),
+        how: How::Aggregator,
+        table: Some(stateless(name, Some(flow_pipe()))),
+        flows: Arc::clone(&zipf),
+    };
+    ["basic2", "hash256"].map(stateless).into()
+}
+
+/// Measures all programs with and without measurement.
+pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
+    say(&"in the data path, Mpps of processor time without and with measurement, median (min - max)")?;
+    let mut rows = Vec::new();
+    for case in cases(size) {
+        let arms = [(Some(&case.off), How::Off), (Some(&case.on), case.how), (case.table.as_ref(), How::Off)];
+        let arms = arms.into_iter().filter_map(|(program, how)| program.map(|program| (program, how)));
+        let mut arms =
+            arms.map(|(program, how)| Arm::new(program, &case.flows, how)).collect::<Result<Vec<_>>>()?;
+        for number in 0..=size.rounds {
+            for arm in &mut arms {
+                let mpps = arm.round(2 * size.packets as u64);
+                if number > 0 {
+                    arm.rounds.push(mpps);
+                }
+            }
+        }
+        let mut ends = arms.into_iter().map(Arm::end);
+        let (off, ..) = ends.next().expect("two arms");
+        let (on, deltas, lost) = ends.next().expect("two arms");
+        let table = ends.next().map(|(table, ..)| table);
+        let row = row(&case, off, on, table, deltas, lost);
+        say(&text(&row, case.what))?;
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn row(case: &Case, off: Spread, on: Spread, table: Option<Spread>, deltas: u64, lost: u64) -> Value {
+    let mut row = json!({ "program": case.name });
+    Spread::put(Some(off), "off", &mut row);
+    Spread::put(Some(on), "on", &mut row);
+    if table.is_some() {
+        Spread::put(table, "flow_table", &mut row);
+    }
+    row["cost_percent"] = json!(100.0 * (1.0 - on.median / off.median));
+    row["deltas"] = json!(deltas);
+    row["packets_lost"] = json!(lost);
+    row
+}
+
+fn text(row: &Value, what: &str) -> String {
+    let of = |key: &str| row[key].as_f64().unwrap_or(f64::NAN);
+    let spread = |name: &str| {
+        let [median, min, max] = ["", "_min", "_max"].map(|end| of(&format!("{name}_mpps{end}")));
+        format!("{median:.2} ({min:.2} - {max:.2})")
+    };
+    let table = if row.get("flow_table_mpps").is_some() {
+        format!("; the flow table alone {}", spread("flow_table"))
+    } else {
+        String::new()
+    };
+    let name = row["program"].as_str().unwrap_or_default();
+    let cost = of("cost_percent");
+    let (deltas, lost) = (&row["deltas"], &row["packets_lost"]);
+    format!(
+        "  {name:<14} {} {} costs {cost:.1} %{table}; {deltas} deltas, {lost} packets lost: {what}",
+        spread("off"),
+        spread("on")
+    )
+}
