@@ -18,7 +18,7 @@ use std::sync::atomic::AtomicBool;
 
 /// The seed of all measurements that are given none: measuring a recording again gives the same result, and
 /// sketches of several nodes can be merged.
-const SEED: [u64; 2] = [0x7765_6972, 0x6d65_6173_7572_65];
+const SEED: [u64; 2] = [0x7765_6972, 0x006d_6561_7375_7265];
 
 /// Rows of lists on a page, which are filtered there.
 const PAGE_ROWS: usize = 500;

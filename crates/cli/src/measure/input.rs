@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_unpacked_also_in_several_pieces() {
-        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at >> 7 ^ at * 31) as u8).collect();
+        let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| ((at >> 7) ^ (at * 31)) as u8).collect();
         assert!(unpacked(&bytes).unwrap() == bytes);
         assert!(unpacked(&gzip(&bytes)).unwrap() == bytes);
         assert!(unpacked(&zstd(&bytes)).unwrap() == bytes);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_packed_file_that_is_cut_is_an_error() {
-        let bytes: Vec<u8> = (0..100_000_u32).map(|at| (at >> 7 ^ at * 31) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000_u32).map(|at| ((at >> 7) ^ (at * 31)) as u8).collect();
         for packed in [gzip(&bytes), zstd(&bytes)] {
             assert!(unpacked(&packed[..packed.len() - 20]).is_err());
         }

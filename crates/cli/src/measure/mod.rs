@@ -12,7 +12,7 @@ use measure::{Measured, Recording, Seed, Settings, Summary};
 use port::pcap::{Problem, ReadError, Reader, Record};
 use progress::Progress;
 use serde::Serialize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -87,7 +87,7 @@ pub fn said(report: &FileReport) -> String {
 
 /// Measures one file; `packets` is how many there were before an error, too.
 fn file(
-    path: &PathBuf,
+    path: &Path,
     recording: &mut Recording,
     progress: &mut Progress,
     stop: &Arc<AtomicBool>,
