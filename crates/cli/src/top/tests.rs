@@ -9,6 +9,7 @@ use super::view::{View, Wish};
 use proptest::prelude::*;
 use ratatui_core::backend::TestBackend;
 use ratatui_core::terminal::Terminal;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
@@ -297,8 +298,15 @@ fn what_is_drawn_is_seen_and_only_changes_are_sent() {
         // What was written is there at once, in pieces of the terminal's size.
         let mut all = 0;
         while seen.screen().contents_formatted().is_empty() || rows(&seen) != expected {
+            let mut wait = [PollFd::new(&from, PollFlags::IN)];
+            let patience = Timespec { tv_sec: 10, tv_nsec: 0 };
+            assert_eq!(
+                poll(&mut wait, Some(&patience)),
+                Ok(1),
+                "expected\n{expected}\nseen\n{}",
+                rows(&seen)
+            );
             let count = from.read(&mut bytes).unwrap();
-            assert!(count > 0);
             seen.process(&bytes[..count]);
             all += count;
         }

@@ -93,6 +93,14 @@ impl Top {
             assert!(start.elapsed() < PATIENCE, "it does not end:\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         };
+        self.is_restored();
+        status
+    }
+
+    /// Asserts that the terminal is as it was before.
+    #[track_caller]
+    fn is_restored(&self) {
+        let start = Instant::now();
         let (now, then) = (tcgetattr(&self.terminal).unwrap(), &self.before);
         assert_eq!((now.input_modes, now.output_modes), (then.input_modes, then.output_modes));
         assert_eq!((now.local_modes, now.control_modes), (then.local_modes, then.control_modes));
@@ -101,7 +109,6 @@ impl Top {
             std::thread::sleep(Duration::from_millis(5));
         }
         assert!(!self.seen.lock().unwrap().screen().hide_cursor());
-        status
     }
 }
 
@@ -240,4 +247,24 @@ fn a_daemon_that_goes_is_told_and_found_again() {
     top.press("q");
     assert!(top.end().success());
     drop(daemon);
+}
+
+#[test]
+fn ctrl_z_gives_the_terminal_back_until_it_is_continued() {
+    let daemon = Daemon::start(TWO);
+    let mut top = Top::start(&daemon, (80, 24));
+    top.wait_for(&["balances"]);
+    top.press("\x1a");
+    let start = Instant::now();
+    let status = format!("/proc/{}/status", top.child.id());
+    while !std::fs::read_to_string(&status).unwrap().contains("State:\tT") {
+        assert!(start.elapsed() < PATIENCE, "it does not stop");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    top.is_restored();
+    top.signal(Signal::CONT);
+    top.press("2");
+    top.wait_for(&["bit/s in", "q quit"]);
+    top.press("q");
+    assert!(top.end().success());
 }
