@@ -413,8 +413,12 @@ impl Daemon {
         }
         self.generation += 1;
         // A collector that has ended shows when the daemon stops.
-        let _ =
-            self.collector.follow(self.generation, &plan.program, self.fleet.len(), plan.apps.measurements());
+        let _ = self.collector.follow(
+            self.generation,
+            &plan.program,
+            plan.workers.count(),
+            plan.apps.measurements(),
+        );
         let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
