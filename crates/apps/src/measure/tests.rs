@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// The report of an interval of a second with two flows.
 fn report() -> Report {
     let mut summary =
-        Summary::new(&Settings { memory: 4 << 20, keys: 256, ..Settings::default() }, Seed::new([1, 2]));
+        Summary::new(&Settings { memory: 8 << 20, keys: 256, ..Settings::default() }, Seed::new([1, 2]));
     for (sport, packets) in [(7, 30), (8, 12)] {
         let key = FlowKey::new([192, 0, 2, 1].into(), [10, 0, 0, 2].into(), 17, (sport, 53), None);
         summary.add(&FlowRecord { key, packets, bytes: 100 * packets, first_ns: 5, last_ns: 6 });

@@ -21,7 +21,7 @@ const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
 /// The shortest time after which flows give their counts, in nanoseconds.
 const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
 /// The least memory for sketches: without any of them, there is nothing to ask.
-const MEMORY_LEAST: u64 = 1 << 20;
+const MEMORY_LEAST: u64 = 8 << 20;
 const MEMORY_MAX: u64 = 1 << 36;
 const TOP_MAX: u64 = 1_000;
 /// Most measurements of a configuration: each has memory of its own.
@@ -124,8 +124,10 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
     let origin = scope.report.origin(section.get("name").unwrap_or(node).span);
     let (interval_ns, measured) = times(&section, scope.report);
+    let top = section.number("top", scope.report).unwrap_or_default() as usize;
     let settings = Settings {
-        top: section.number("top", scope.report).unwrap_or_default() as usize,
+        top,
+        interval_top: top,
         memory: section.number("memory", scope.report).unwrap_or_default() as usize,
         parts: parts(),
         ..Settings::default()

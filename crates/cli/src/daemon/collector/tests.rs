@@ -47,7 +47,7 @@ fn wanted(board: &Board) -> Measurement {
         name: "m".into(),
         pipes: vec!["f".into()],
         interval_ms: 100,
-        settings: Settings { memory: 4 << 20, keys: 1024, ..Settings::default() },
+        settings: Settings { memory: 8 << 20, keys: 1024, ..Settings::default() },
         ipfix: None,
         board: board.clone(),
     }
