@@ -26,7 +26,7 @@ pub struct Scenario {
     pub learns: bool,
 }
 
-const MILLION: u32 = 1 << 20;
+pub const MILLION: u32 = 1 << 20;
 
 /// What makes a scenario.
 pub type Make = fn() -> Scenario;
@@ -95,7 +95,8 @@ fn program() -> (ProgramBuilder, PortId) {
 }
 
 /// One pipe that what comes in enters, and whose hits leave.
-fn one(pipe: Pipe) -> Program {
+#[must_use]
+pub fn one(pipe: Pipe) -> Program {
     let (mut program, out) = program();
     let pipe = program.pipe(pipe.forward(out));
     program.root(PortId(0), pipe);

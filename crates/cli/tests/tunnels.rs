@@ -267,6 +267,10 @@ impl Lab {
             for link in ["tunnel", "inside0"] {
                 run(&format!("ip -n {near} link set {link} master bridge"));
             }
+            // The kernel's own reports of multicast groups would be taken for a frame's answer.
+            for link in ["tunnel", "inside0", "bridge"] {
+                run(&format!("ip netns exec {near} sysctl -qw net.ipv6.conf.{link}.disable_ipv6=1"));
+            }
             run(&format!("ip -n {near} link set bridge mtu 1400 up"));
         } else {
             for (address, peer, net) in

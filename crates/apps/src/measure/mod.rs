@@ -5,6 +5,7 @@
 //! wanted ([`Measurement`]) and shows what the collector has put on the [`Board`].
 
 mod app;
+mod pages;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -28,7 +29,7 @@ pub const KIND: Kind = Kind {
         View { word: "", request: "interval", text: text::interval },
         View { word: "history", request: "history", text: text::history },
     ],
-    pages: &[],
+    pages: pages::PAGES,
     about: "",
     verbs: &[],
 };

@@ -4,7 +4,7 @@ use serde_json::Value;
 use std::fmt::Write;
 
 /// Top lists: the field of a report, and what its keys are.
-const TOPS: [(&str, &str); 5] = [
+pub(super) const TOPS: [(&str, &str); 5] = [
     ("top_flows", "flow"),
     ("top_sources", "source"),
     ("top_destinations", "destination"),
@@ -122,17 +122,17 @@ fn changes(text: &mut String, rows: &Value) {
 }
 
 /// An estimate and its bounds.
-fn estimated(value: &Value) -> String {
+pub(super) fn estimated(value: &Value) -> String {
     let [estimate, low, high] = ["estimate", "low", "high"].map(|name| number(&value[name]));
     let round =
         |number: f64| if number.abs() < 100.0 { (number * 100.0).round() / 100.0 } else { number.round() };
     format!("{} ({} to {})", round(estimate), round(low), round(high))
 }
 
-fn number(value: &Value) -> f64 {
+pub(super) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-fn word(value: &Value) -> &str {
+pub(super) fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }

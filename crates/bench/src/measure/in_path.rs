@@ -1,20 +1,21 @@
 //! Measurement in the data path: what a program loses to it, whole breaths of a worker, memory to memory.
 //!
-//! Programs that keep no flows are measured by an aggregator at their port (`tap.rs`); beside it stands what
-//! a flow table in front of them costs. The collector is a thread of its own that sums everything up in all
-//! sketches of crate `measure`. Arms take turns.
+//! Programs that keep flows give their counts to a collector once a second. Programs that keep none are
+//! measured by an aggregator at their port (`tap.rs`); beside it stands what a flow table in front of them
+//! costs. The collector is a thread of its own that sums everything up in all sketches of crate `measure`.
+//! Arms take turns.
 
 use super::Say;
 use super::round::SEED;
 use super::stream::{Size, Traffic};
 use super::tap::Tap;
 use crate::scaling::busy;
-use crate::scenarios::{flow, flow_pipe, stateless};
+use crate::scenarios::{MILLION, flow, flow_pipe, one, shuffled, stateless};
 use ::measure::{FlowRecord, Settings, Summary};
 use anyhow::Result;
 use engine::batch::Engine;
 use engine::delta::FlowDelta;
-use engine::program::Program;
+use engine::program::{Measured, Program};
 use engine::ring::DeltaSender;
 use engine::worker::Worker;
 use lab::spread::Spread;
@@ -42,11 +43,16 @@ const PAUSE: Duration = Duration::from_micros(500);
 /// How long an interval of the collector is.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Measured flows give their counts once a second, or after so many packets.
+const MEASURED: Measured = Measured { period_ms: 1000, packets: 4096 };
+
 /// How an arm is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     /// Not at all.
     Off,
+    /// By its flow table.
+    Flows,
     /// By an aggregator at its port.
     Aggregator,
 }
@@ -166,7 +172,22 @@ fn cases(size: Size) -> Vec<Case> {
         table: Some(stateless(name, Some(flow_pipe()))),
         flows: Arc::clone(&zipf),
     };
-    ["basic2", "hash256"].map(stateless).into()
+    let keeping = |name, what, flows| Case {
+        name,
+        what,
+        off: one(flow_pipe()),
+        on: one(flow_pipe().measured(MEASURED)),
+        how: How::Flows,
+        table: None,
+        flows,
+    };
+    let every = Arc::new(shuffled(size.flows.next_power_of_two().min(MILLION.into()) as u32));
+    let mut cases = vec![
+        keeping("flow1m", "keeps flows; every flow in turn, measured by its flow table", every),
+        keeping("flow_zipf", "keeps flows; zipf 1.1, measured by its flow table", Arc::clone(&zipf)),
+    ];
+    cases.extend(["basic2", "hash256"].map(stateless));
+    cases
 }
 
 /// Measures all programs with and without measurement.

@@ -186,8 +186,9 @@ fn keys_choose_pages_and_intervals() {
         (Key::Char('3'), "drops"),
         (Key::Left, "ports"),
         (Key::Char('9'), "lb"),
+        (Key::Tab, "measure"),
         (Key::Tab, "overview"),
-        (Key::BackTab, "lb"),
+        (Key::BackTab, "measure"),
     ] {
         assert_eq!((view.press(key, now), title(&view)), (Wish::Show, expected));
     }

@@ -24,6 +24,10 @@ const AGE_ROWS_MAX: u64 = 16_384;
 /// The largest number of entries removed from a pipe in one breath, so that a million of them do not stop it.
 const AGED_MAX: usize = 64;
 
+/// The largest number of flows that leave a pipe's table in one breath, because each is a cache line of its
+/// own in the index. While more are idle, checking the age of all takes longer.
+const FLOWS_AGED_MAX: usize = 512;
+
 /// The largest number of moves checked per group in one breath; a packet that meets a bucket checks its move
 /// anyway.
 const MOVES_PER_TICK: usize = 1024;
@@ -41,8 +45,12 @@ impl Engine {
         self.walk.settle(MOVES_PER_TICK, now_ns);
         for pipe in &mut self.pipes {
             let rows = age_rows(pipe.capacity, elapsed_ms);
+            if let Some(flows) = pipe.table.flows_mut() {
+                flows.set_room_for(FLOWS_AGED_MAX);
+            }
             pipe.age_flows(rows, now_ms);
             if let Some(flows) = pipe.table.flows_mut() {
+                flows.set_room(DELTAS_MAX);
                 flows.sweep_period(elapsed_ms, now_ns);
             }
             if !self.still && !pipe.shared {
@@ -50,7 +58,9 @@ impl Engine {
             }
         }
         for flows in &mut self.leaving {
+            flows.set_room_for(FLOWS_AGED_MAX);
             flows.end(age_rows(flows.capacity(), elapsed_ms), now_ms, DeltaReason::Removed);
+            flows.set_room(DELTAS_MAX);
         }
         self.forget_drained();
     }

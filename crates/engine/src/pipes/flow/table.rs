@@ -418,6 +418,11 @@ impl Flows {
         self.room = room;
     }
 
+    /// Makes room for so many deltas more than there are, and for [`DELTAS_MAX`] at most.
+    pub fn set_room_for(&mut self, more: usize) {
+        self.room = DELTAS_MAX.min(self.deltas.len() + more);
+    }
+
     /// Sets the generation of the program, but for what was decided.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
