@@ -46,6 +46,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Measured flows give their counts once a second, or after so many packets.
 const MEASURED: Measured = Measured { period_ms: 1000, packets: 4096 };
 
+/// Most packets of a round of programs that keep flows: a period and more, by the clock of breaths.
+const ROUND_MAX: u64 = 16 << 20;
+
 /// How an arm is measured.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
@@ -199,9 +202,11 @@ pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
         let arms = arms.into_iter().filter_map(|(program, how)| program.map(|program| (program, how)));
         let mut arms =
             arms.map(|(program, how)| Arm::new(program, &case.flows, how)).collect::<Result<Vec<_>>>()?;
+        let intervals = if case.how == How::Flows { 32 } else { 2 };
+        let packets = (intervals * size.packets as u64).min(ROUND_MAX);
         for number in 0..=size.rounds {
             for arm in &mut arms {
-                let mpps = arm.round(2 * size.packets as u64);
+                let mpps = arm.round(packets);
                 if number > 0 {
                     arm.rounds.push(mpps);
                 }
