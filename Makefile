@@ -2,9 +2,13 @@
 # needs (./setup) and may be run repeatedly.
 
 CARGO ?= cargo
-# The DPDK port is a feature. The tests build it, and lint a weir without labs and benches, so that both keep
-# working.
+# The DPDK port and Parquet are features. The tests build them, and lint a weir without labs and benches, so
+# that all keep working.
 ALL := --workspace --all-targets --locked
+FEATURES := --features dpdk,parquet
+# The seed of the property tests. `make test` gives the same answer for the same tree; `make explore` takes
+# another seed each time and finds what this one does not.
+SEED ?= 1
 FUZZ_SECONDS ?= 300
 SOAK_SECONDS ?= 600
 # cargo-fuzz and the inputs it finds are in target/, so that the user's tools are not touched and corpora stay
@@ -13,7 +17,7 @@ FUZZ_TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test lint fmt clippy check soak fuzz bench
+.PHONY: help demo test setup-test lint fmt clippy check explore soak fuzz bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -39,18 +43,23 @@ fmt:
 clippy:
 	$(STAGE) lints
 	$(CARGO) clippy $(ALL) -- -D warnings
-	$(CARGO) clippy $(ALL) --features dpdk -- -D warnings
+	$(CARGO) clippy $(ALL) $(FEATURES) -- -D warnings
 	$(CARGO) clippy --package weir --all-targets --no-default-features --locked -- -D warnings
 
 # Fast tests first. Those in tests/ include the labs, which are skipped without root, except in CI, where they
 # fail.
+check: export PROPTEST_RNG_SEED = $(SEED)
 check:
 	$(STAGE) 'unit and property tests'
-	$(CARGO) test --workspace --locked --features dpdk --lib --bins
-	$(CARGO) test --workspace --locked --features dpdk --doc
+	$(CARGO) test --workspace --locked $(FEATURES) --lib --bins
+	$(CARGO) test --workspace --locked $(FEATURES) --doc
 	$(STAGE) 'golden walks, corpora, labs'
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
-	$(CARGO) test --workspace --locked --features dpdk --test '*'
+	$(CARGO) test --workspace --locked $(FEATURES) --test '*'
+
+explore: setup-test ## runs the tests with a seed that no run had before; `make check SEED=` repeats one
+	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
+	    $(MAKE) --no-print-directory check SEED="$$seed"
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

@@ -9,10 +9,11 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
                       (another compiler: set CLANG)";
 
 /// Each program is in the file `NAME.bpf.c`.
-const PROGRAMS: [&str; 2] = ["xdp_take", "xdp_generate"];
+const PROGRAMS: [&str; 3] = ["xdp_take", "xdp_generate", "path"];
 
 fn main() {
     PROGRAMS.into_iter().for_each(compile);
+    println!("cargo::rerun-if-changed=src/path");
     println!("cargo::rerun-if-env-changed=CLANG");
 }
 

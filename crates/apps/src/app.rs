@@ -7,9 +7,9 @@
 //! [`App::bind`].
 //!
 //! The life of an app: it is created from its configuration, followed by [`App::inherit`] after a reload that
-//! kept its name and kind, [`App::bind`], [`Event::Start`], an [`Event::Link`] for every port it watches, and
-//! then further events. After the next reload its successor goes through the same, with this app as its
-//! predecessor.
+//! kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
+//! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
+//! goes through the same, with this app as its predecessor.
 
 use engine::change::Change;
 use engine::program::{GroupId, PortId, Program};
@@ -140,6 +140,28 @@ pub enum Action {
     Leave(ClientId),
 }
 
+/// A value of an app with labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is, in a line.
+    pub help: &'static str,
+    /// Its labels besides the app's name.
+    pub labels: Vec<(&'static str, String)>,
+    /// The value.
+    pub value: SampleValue,
+}
+
+/// The value of a [`Sample`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SampleValue {
+    /// Never decreases; `_total` is appended to the name.
+    Count(u64),
+    /// Rises and falls.
+    Gauge(f64),
+}
+
 /// A running app.
 pub trait App: Any + Send {
     /// Returns its name in the configuration, which is unique.
@@ -188,6 +210,12 @@ pub trait App: Any + Send {
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
+    /// Tells it the time of day, in seconds since 1970, before its first event: for what must differ from one
+    /// run to the next. Replay does not.
+    fn set_date(&mut self, unix_s: u64) {
+        let _ = unix_s;
+    }
+
     /// Processes an event at `now_ns` (since the daemon's start, or on replay's clock; never going back), and
     /// appends the actions it wants to `actions`.
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>);
@@ -208,6 +236,12 @@ pub trait App: Any + Send {
     /// Returns values of its own that rise and fall; each is a family of the metrics: `weir_app_NAME`. How
     /// many there are must not depend on the traffic.
     fn gauges(&self) -> Vec<(&'static str, f64)> {
+        Vec::new()
+    }
+
+    /// Returns values that need labels of their own; each name is a family of the metrics: `weir_app_NAME`.
+    /// How many there are must not depend on the traffic.
+    fn samples(&self) -> Vec<Sample> {
         Vec::new()
     }
 

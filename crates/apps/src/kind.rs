@@ -4,6 +4,7 @@
 
 use crate::measure::Measurement;
 use crate::page::Page;
+use crate::path::Wanted;
 use crate::{App, KINDS};
 use config::attachment::{Attachment, Attachments};
 use config::ports::PortConfig;
@@ -58,6 +59,11 @@ pub trait Configured: Any + Debug + Send + Sync {
 
     /// Returns what the collector measures for them.
     fn measurements(&self) -> Vec<Measurement> {
+        Vec::new()
+    }
+
+    /// Returns the tunnels whose paths are watched for them.
+    fn paths(&self) -> Vec<Wanted> {
         Vec::new()
     }
 
@@ -181,6 +187,12 @@ impl Apps {
     #[must_use]
     pub fn measurements(&self) -> Vec<Measurement> {
         self.0.iter().flat_map(|one| one.measurements()).collect()
+    }
+
+    /// Returns the tunnels whose paths are watched.
+    #[must_use]
+    pub fn paths(&self) -> Vec<Wanted> {
+        self.0.iter().flat_map(|one| one.paths()).collect()
     }
 
     /// Writes what depends on the roots of ports.

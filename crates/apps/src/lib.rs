@@ -9,13 +9,14 @@ pub mod kind;
 pub mod lb;
 pub mod measure;
 pub mod page;
+pub mod path;
 mod running;
 
-pub use app::{Action, App, ClientEvent, ClientId, Event, RequestId};
+pub use app::{Action, App, ClientEvent, ClientId, Event, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;
 
 /// All kinds of apps, in the order in which they are read: those that offer attachments first, and those that
 /// enclose what others have written last.
-pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND, measure::KIND];
+pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND, measure::KIND, path::KIND];

@@ -70,6 +70,13 @@ impl RunningApps {
         running
     }
 
+    /// Tells all apps the time of day, in seconds since 1970.
+    #[must_use]
+    pub fn on(mut self, unix_s: u64) -> RunningApps {
+        self.apps.iter_mut().for_each(|one| one.app.set_date(unix_s));
+        self
+    }
+
     /// Returns the number of apps.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -1,6 +1,6 @@
 //! `weir bench`: how fast, on this machine, now.
 
-use crate::{arm, bond, changes, dpdk, engine, generate, measure, memory, pipes, scaling, xdp};
+use crate::{arm, bond, changes, dpdk, engine, generate, measure, memory, path, pipes, rate, scaling, xdp};
 use anyhow::Result;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
@@ -72,9 +72,14 @@ pub enum Bench {
     /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
     /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
     Measure(measure::Options),
+    /// The highest rate at which a configuration loses nothing, and what a packet costs there.
+    Rate(rate::Options),
     /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
     /// again; into a recording, or out of an interface.
     Generate(generate::Options),
+    /// Schemes by which flows are given to paths: the time of messages through a tunnel over four links, one
+    /// of which is full; how soon a cut link is left; connections per second.
+    Path(path::Options),
     /// weir's part in a comparison, in a process of its own.
     #[command(hide = true)]
     Arm(arm::Arm),
@@ -117,6 +122,13 @@ fn print(what: &Bench) -> Result<()> {
             }
         }
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
+        Bench::Rate(options) => {
+            let found = rate::run(options, |text| line(text))?;
+            if options.json {
+                line(found)?;
+            }
+        }
+        Bench::Path(options) => path::run(options)?,
         Bench::Generate(options) => generate::run(options)?,
         Bench::Measure(options) => {
             let results = measure::run(options, &mut |text| line(text))?;

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail, ensure};
 use lab::screen::line;
 use packet::{Batch, Pool, Pools, Port, RegionPool, Sum, checksum};
 use port::pcap::{Reader, Record, Writer};
-use port::xdp::{Rings, XdpConfig, XdpInterface};
+use port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<()> {
             file.display().to_string()
         }
         (None, Some(interface)) => {
-            send(&mut frames, options, interface)?;
+            Sender::open(interface)?.send(&mut frames, options.rate, (options.count, Duration::MAX))?;
             interface.clone()
         }
         (None, None) => bail!("name a file with `-o FILE` or an interface with `--to IFACE`"),
@@ -98,12 +98,17 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Where frames come from, one after the other.
-enum Frames {
+pub enum Frames {
     Made(Box<Made>),
     Replayed(Box<Replay>),
 }
 
 impl Frames {
+    /// Frames of so many bytes of flows drawn by Zipf 1.1.
+    pub fn zipf(flows: u64, length: u32) -> Frames {
+        Frames::Made(Box::new(Made::drawn(Traffic::Zipf(1.1).flows(flows, 1), length)))
+    }
+
     /// The next frame, and its length on the wire.
     fn next(&mut self) -> Result<(&[u8], u32)> {
         match self {
@@ -117,7 +122,7 @@ impl Frames {
 }
 
 /// Frames of TCP over IPv4 of drawn flows.
-struct Made {
+pub struct Made {
     flows: Box<dyn Iterator<Item = u64>>,
     frame: Vec<u8>,
     /// The sum of the IPv4 header and of the TCP segment with its pseudo-header, without what differs.
@@ -133,8 +138,12 @@ impl Made {
             "flood" => Traffic::Flood(skew),
             _ => Traffic::Zipf(skew),
         };
-        let mut frame = vec![0; options.length as usize];
-        let length = options.length as u16 - 14;
+        Made::drawn(traffic.flows(options.flows, options.seed), options.length)
+    }
+
+    fn drawn(flows: Box<dyn Iterator<Item = u64>>, length: u32) -> Made {
+        let mut frame = vec![0; length as usize];
+        let length = length as u16 - 14;
         frame[..14].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0]);
         frame[14..24].copy_from_slice(&[0x45, 0, 0, 0, 0, 0, 0x40, 0, 64, 6]);
         frame[16..18].copy_from_slice(&length.to_be_bytes());
@@ -143,7 +152,7 @@ impl Made {
         frame[48..50].copy_from_slice(&0xffff_u16.to_be_bytes());
         let segment = Sum::default().bytes(&frame[34..]).bytes(&[0, 6]).bytes(&(length - 20).to_be_bytes());
         let sums = [Sum::default().bytes(&frame[14..34]), segment];
-        Made { flows: traffic.flows(options.flows, options.seed), frame, sums }
+        Made { flows, frame, sums }
     }
 
     fn next(&mut self) -> Result<&[u8]> {
@@ -165,7 +174,7 @@ impl Made {
 }
 
 /// The frames of a recording, from its beginning again at its end.
-struct Replay {
+pub struct Replay {
     file: PathBuf,
     reader: Reader<File>,
     record: Record,
@@ -217,31 +226,47 @@ fn write(frames: &mut Frames, options: &Options, file: &Path) -> Result<()> {
     writer.flush().with_context(unwritable)
 }
 
-fn send(frames: &mut Frames, options: &Options, interface: &str) -> Result<()> {
-    let mut pools = Pools::new();
-    let chunks = Rings::default().chunks() + CHUNKS_SPARE;
-    let pool = pools.add(Pool::Region(RegionPool::new(chunks, packet::CHUNK_MIN)));
-    // Nothing is taken from the kernel: the port only sends.
-    let attached = XdpInterface::attach(XdpConfig::new(interface, bpf::Take::default()))?;
-    let mut port = attached.open_queue(0, &mut pools, pool)?;
-    let (start, mut progress, mut sent) = (Instant::now(), Instant::now(), 0);
-    let mut batch = Batch::new();
-    while sent < options.count {
-        ensure!(progress.elapsed() < PATIENCE, "{interface} takes no frames: is it up?");
-        let due = if options.rate == 0 { options.count } else { due(start.elapsed(), options.rate) };
-        let due = due.min(options.count);
-        if due > sent {
-            fill(frames, &mut pools, &mut batch, due - sent)?;
-        } else {
-            progress = Instant::now();
-        }
-        let before = sent;
-        sent += transmit(&mut port, &mut pools, &mut batch)?;
-        if sent > before {
-            progress = Instant::now();
-        }
+/// An interface that frames leave by.
+pub struct Sender {
+    pools: Pools,
+    port: XdpPort,
+    batch: Batch,
+    /// The program on the interface, as long as frames leave.
+    _attached: XdpInterface,
+}
+
+impl Sender {
+    /// Attaches to an interface. Nothing is taken from the kernel: the port only sends.
+    pub fn open(interface: &str) -> Result<Sender> {
+        let mut pools = Pools::new();
+        let chunks = Rings::default().chunks() + CHUNKS_SPARE;
+        let pool = pools.add(Pool::Region(RegionPool::new(chunks, packet::CHUNK_MIN)));
+        let attached = XdpInterface::attach(XdpConfig::new(interface, bpf::Take::default()))?;
+        let port = attached.open_queue(0, &mut pools, pool)?;
+        Ok(Sender { pools, port, batch: Batch::new(), _attached: attached })
     }
-    Ok(())
+
+    /// Sends at a rate (0: as fast as the interface takes frames) until `count` are sent or `time` is over.
+    /// Returns how many were sent.
+    pub fn send(&mut self, frames: &mut Frames, rate: u64, (count, time): (u64, Duration)) -> Result<u64> {
+        let Sender { pools, port, batch, .. } = self;
+        let (start, mut progress, mut sent) = (Instant::now(), Instant::now(), 0);
+        while sent < count && start.elapsed() < time {
+            ensure!(progress.elapsed() < PATIENCE, "{} takes no frames: is it up?", port.name());
+            let due = if rate == 0 { count } else { due(start.elapsed(), rate).min(count) };
+            if due > sent {
+                fill(frames, pools, batch, due - sent)?;
+            } else {
+                progress = Instant::now();
+            }
+            let before = sent;
+            sent += transmit(port, pools, batch)?;
+            if sent > before {
+                progress = Instant::now();
+            }
+        }
+        Ok(sent)
+    }
 }
 
 /// Puts at most so many frames into an empty batch, and fewer if the pool has no more.

@@ -9,6 +9,7 @@
 //! - `dpdk.rs`, `xdp.rs`: beside dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` has the two take
 //!   turns, `arm.rs` is weir's part, in a process of its own.
 //! - `pipes/`: programs beside those of DPDK's own match-action pipeline.
+//! - `path.rs`: schemes of choosing paths, in the network of `weir lab path`.
 //! - `bond/`: a bond beside Open vSwitch's.
 //! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
 //! - `measure/`: what sketches and their aggregator cost, and how true they are.
@@ -25,8 +26,10 @@ mod generate;
 mod measure;
 mod memory;
 mod million;
+mod path;
 mod peers;
 mod pipes;
+mod rate;
 mod scaling;
 mod scenarios;
 #[cfg(feature = "dpdk")]

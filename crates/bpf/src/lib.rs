@@ -7,10 +7,15 @@
 
 #![forbid(unsafe_code)]
 
+mod path;
 mod take;
 mod xdp_generate;
 mod xdp_take;
 
+pub use path::{
+    BUCKETS, PATHS_MAX, PEERS_MAX, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows, PathMissed,
+    PathOut, PathPeer, PathSettings, PathTraffic, Steer, TcPath, programs_at,
+};
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, QUEUES_MAX, XdpTake};

@@ -11,6 +11,7 @@ pub mod config;
 mod daemon;
 pub mod explain;
 mod files;
+mod flow_file;
 pub mod import;
 mod log;
 mod measure;
@@ -73,6 +74,10 @@ enum Command {
     #[cfg(feature = "bench")]
     #[command(subcommand)]
     Bench(bench::Bench),
+    /// Simulate fabrics.
+    #[cfg(feature = "sim")]
+    #[command(subcommand)]
+    Sim(sim::Sim),
     /// Run weir in network namespaces, with real programs around it.
     #[cfg(feature = "lab")]
     #[command(subcommand)]
@@ -116,6 +121,8 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => bench::run(&bench),
+        #[cfg(feature = "sim")]
+        Command::Sim(sim) => sim::run(&sim, &mut |text| output::line(text)).map(|()| ExitCode::SUCCESS),
         #[cfg(feature = "lab")]
         Command::Lab(lab) => lab::perform(&lab),
     }

@@ -37,6 +37,7 @@ fn program(numbers: &mut Numbers) -> Program {
     let measured = Measured {
         period_ms: [5, 20, 100][numbers.below(3) as usize],
         packets: [1, 7, u32::MAX][numbers.below(3) as usize],
+        ..Measured::every(1)
     };
     let name = ["f", "f", "g"][numbers.below(3) as usize];
     let pipe = Pipe::flow(name, Learn::Pin(GroupId(0).into()))

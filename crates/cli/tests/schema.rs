@@ -42,8 +42,11 @@ fn assert_valid(validator: &Validator, text: &str) {
 }
 
 fn documentation() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/configuration.md");
-    std::fs::read_to_string(path).expect("the documentation")
+    let page = |name: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
+        std::fs::read_to_string(path).expect("the documentation")
+    };
+    page("configuration.md") + &page("fields.md")
 }
 
 /// The blocks of YAML in a text.
@@ -79,7 +82,7 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let said =
         |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
-    assert!(missing.is_empty(), "docs/configuration.md does not say: {missing:?}");
+    assert!(missing.is_empty(), "docs/configuration.md and fields.md do not say: {missing:?}");
 }
 
 /// The keys and words that a schema allows.

@@ -595,7 +595,7 @@ impl Pipe {
         self
     }
 
-    /// Sets that the flows of a FLOW pipe are measured.
+    /// Sets that the pipe is measured.
     #[must_use]
     pub fn measured(mut self, measured: Measured) -> Pipe {
         self.monitor.measured = Some(measured);

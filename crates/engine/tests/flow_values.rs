@@ -219,3 +219,77 @@ fn m20_with_several_workers_answers_stay_with_their_flow() {
     plain.pipes[0].owner = OwnedBy::Src;
     assert!(refused(&plain));
 }
+
+/// An ICMP error from one address to another, about so many bytes of an IP packet.
+fn error(ends: &str, kind: &str, about: &str, bytes: usize) -> Vec<u8> {
+    let about = packet::craft::frame(about);
+    let inside: String = about[14..][..bytes].iter().map(|byte| format!("{byte:02x}")).collect();
+    packet::craft::frame(&format!("{ends} {kind} payload={inside}"))
+}
+
+/// Checks that both executors make `wanted` of a frame.
+fn both(program: &Program, before: &[Vec<u8>], frame: &[u8], wanted: &[u8], what: &str) {
+    let mut bench = Bench::new(program);
+    let mut twin = Interpreter::new(program, bench.engine.buckets());
+    for one in before {
+        bench.frame(PortId(0), one);
+        twin.walk(PortId(0), one, 128, bench.now_ns);
+    }
+    let walk = twin.walk(PortId(0), frame, 128, bench.now_ns);
+    assert_eq!(walk.bytes, wanted, "{what}: the interpreter");
+    assert_eq!(bench.bytes(PortId(0), frame), wanted, "{what}: the engine");
+}
+
+#[test]
+fn a20_errors_are_translated_with_the_packet_inside_in_both_directions() {
+    let request = [frame("10.1.1.1", 4000, "10.0.0.80", 80)];
+    let (exceeded, unreachable) = ("proto=icmp icmp_type=11", "proto=icmp icmp_type=3 icmp_code=3");
+    let inside = |src: &str, dst: &str| format!("src={src} dst={dst} proto=udp");
+    for (csum, bytes) in [("", 28), ("csum=0", 28), ("", 24)] {
+        let sent = format!("{} sport=4000 dport=8080 {csum}", inside("10.0.0.9", "10.0.0.11"));
+        let meant = format!("{} sport=4000 dport=80 {csum}", inside("10.1.1.1", "10.0.0.80"));
+        let frame = error("src=192.0.2.1 dst=10.0.0.9", exceeded, &sent, bytes);
+        let wanted = error("src=10.0.0.80 dst=10.1.1.1", exceeded, &meant, bytes);
+        both(&translating(64), &request, &frame, &wanted, &format!("for the client, {csum} {bytes}"));
+        let sent = format!("{} sport=80 dport=4000 {csum}", inside("10.0.0.80", "10.1.1.1"));
+        let meant = format!("{} sport=8080 dport=4000 {csum}", inside("10.0.0.11", "10.0.0.9"));
+        let frame = error("src=10.1.1.1 dst=10.0.0.80", unreachable, &sent, bytes);
+        let wanted = error("src=10.0.0.9 dst=10.0.0.11", unreachable, &meant, bytes);
+        both(&translating(64), &request, &frame, &wanted, &format!("from the client, {csum} {bytes}"));
+    }
+}
+
+#[test]
+fn a20_errors_of_ipv6_are_translated_with_the_checksums_inside() {
+    let set = [
+        Operation::Set(Field::Ipv6Dst, Value::Const(0xfd00_0000_0000_0000_0000_0000_0000_0001)),
+        Operation::Set(Field::L4Dport, Value::Const(9)),
+    ];
+    let error = |dst: &str, about: &str, bytes| {
+        error(&format!("src=2001:db8:9::1 dst={dst}"), "proto=icmpv6 icmp_type=3", about, bytes)
+    };
+    let addresses = |src: &str| format!("src={src} dst=2001:db8::2");
+    for (ports, more, bytes) in [("sport=7", "proto=tcp dport=80", 60), ("sport=7", "proto=udp dport=80", 48)]
+    {
+        let frame = error("2001:db8::1", &format!("{} {ports} {more}", addresses("2001:db8::1")), bytes);
+        let wanted = error("fd00::1", &format!("{} sport=9 {more}", addresses("fd00::1")), bytes);
+        both(&keeping(&set, &[], 64), &[], &frame, &wanted, more);
+    }
+    let echo = |src: &str| format!("{} proto=icmpv6 icmp_type=128 icmp_rest=7", addresses(src));
+    let frame = error("2001:db8::1", &echo("2001:db8::1"), 48);
+    both(&keeping(&set[..1], &[], 64), &[], &frame, &error("fd00::1", &echo("fd00::1"), 48), "echo");
+    // What has no ports inside has none to set.
+    let mut bench = Bench::new(&keeping(&set, &[], 64));
+    let verdict = bench.frame(PortId(0), &frame);
+    assert_eq!(verdict, engine::Verdict::Drop(DropReason::NotApplicable));
+}
+
+#[test]
+fn a20_an_error_begins_no_flow_where_answers_are_learnt() {
+    let mut bench = Bench::new(&translating(64));
+    let about = "src=10.0.0.9 dst=10.0.0.11 proto=udp sport=4000 dport=8080";
+    let frame = error("src=192.0.2.1 dst=10.0.0.9", "proto=icmp icmp_type=11", about, 28);
+    assert_eq!(bench.frame(PortId(0), &frame), engine::Verdict::Drop(DropReason::Miss));
+    assert_eq!(bench.engine.flows(PipeId(0), 9).1, 0);
+    assert_eq!(bench.engine.flow_account().unflowed.unknown, 1);
+}

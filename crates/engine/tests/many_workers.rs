@@ -4,9 +4,13 @@
 //!
 //! After each act, the frames that left, the flows and the counts of all workers together must be those of
 //! one worker. Left out is what is of one worker by its meaning: meters, packets dealt out in turn, buckets
-//! that rest, and entries of the run time that age; and answers learnt with a flow (`reverse`), because which
-//! of two directions is met first, and so learns the other, depends on the order in which workers take turns,
-//! which a NIC's queues do not keep either (docs/pipes.md O1).
+//! that rest, and entries of the run time that age (docs/pipes.md O1). Where answers are learnt with a flow
+//! (`reverse`), or a flow keeps fields of its first packet, frames come one at a time: which of two packets
+//! is met first depends on the order in which workers take turns, which a NIC's queues do not keep either.
+//!
+//! A case ends with changes proposed to all workers while frames are on their way between them. When each is
+//! carried out is then left open, so what must hold is that all workers have the same entries and buckets,
+//! and that no frame is lost and no flow is on two workers.
 //!
 //! `WEIR_SEED=n` runs one case; `WEIR_CASES=n` runs so many.
 
@@ -14,25 +18,27 @@ mod support;
 
 use engine::arbitrary::{Arriving, Event, Random, event, program};
 use engine::batch::Engine;
-use engine::change::Change;
+use engine::change::{Change, Changes, EntryKey};
 use engine::check::owners;
 use engine::operation::Value;
 use engine::program::{
     EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
 };
 use engine::snapshot::{Count, FlowDecision};
-use engine::worker::{Assembly, Command, HandOver, Part, Rewire, Rewiring, Worker};
+use engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
 use packet::{BATCH, FlowKey, KeySource, Ledger, Pools, Port};
 use port::{MemPort, MemWire};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use support::SECRET;
 
 /// Cases of a default run; most random programs keep no flows.
 const CASES: u64 = 600;
 /// Acts of a case.
 const ACTS: usize = 40;
+/// Changes proposed at the end of a case.
+const PROPOSALS: usize = 12;
 /// Chunks of a worker: more than the frames of an act.
 const CHUNKS: u32 = 1024;
 
@@ -184,6 +190,45 @@ impl Crew {
         while self.workers.iter_mut().map(one).sum::<usize>() > 0 {}
     }
 
+    /// Proposes a change to all workers, which breathe in turn until it is made or refused.
+    fn carry_out(&mut self, proposer: &mut Proposer, change: &Change) -> Outcome {
+        let (now_ns, mut proposal) = (self.now_ns, None);
+        loop {
+            let workers = &self.workers;
+            let mut send = |worker: usize, command| {
+                let sent = workers[worker].2.try_send(command);
+                sent.err().map(|(TrySendError::Full(back) | TrySendError::Disconnected(back))| back)
+            };
+            let proposal = proposal
+                .get_or_insert_with(|| proposer.propose(Changes::of(change.clone()), now_ns, &mut send));
+            if let Some(outcome) = proposer.look(proposal, now_ns, &mut send) {
+                return outcome;
+            }
+            self.turn();
+        }
+    }
+
+    /// Checks that all workers have the same entries and buckets.
+    fn are_replicas(&self, program: &Program) -> Result<(), String> {
+        let state = |at: usize| {
+            let engine = self.workers[at].0.engine();
+            let entries = |at: usize| {
+                let all = engine.entries(PipeId(at as u16)).into_iter();
+                let mut all: Vec<String> =
+                    all.map(|(entry, _)| format!("{:?} {:?}", entry, EntryKey::of(&entry))).collect();
+                all.sort();
+                all
+            };
+            let slots: Vec<Vec<u16>> = engine.snapshot().buckets.into_iter().map(|one| one.slots).collect();
+            ((0..program.pipes.len()).map(entries).collect::<Vec<_>>(), slots)
+        };
+        let first = state(0);
+        match (1..self.workers.len()).find(|&at| state(at) != first) {
+            Some(other) => Err(format!("worker {other}: {:#?}\nworker 0: {first:#?}", state(other))),
+            None => Ok(()),
+        }
+    }
+
     fn change(&mut self, change: &Change) -> Vec<bool> {
         let now_ns = self.now_ns;
         self.workers
@@ -284,11 +329,6 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
-    // Which packet of a flow is the first depends on how workers take turns here.
-    let operations = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
-    if operations.flat_map(|one| one.numbers()).any(|(_, value, _)| matches!(value, Value::Learnt(_))) {
-        return None;
-    }
     let by = random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
     for pipe in &mut program.pipes {
         if let Some(SharedUse::Pipe(_) | SharedUse::PerEntry) = pipe.monitor.meter.take() {
@@ -302,10 +342,8 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             PipeKind::Hash { input: input @ HashInput::RoundRobin, .. } => {
                 *input = HashInput::Select(KeySource::Outer);
             }
-            PipeKind::Flow { reverse, timeouts, .. } => {
-                // Which direction is learnt first depends on how workers take turns here, and so does the
-                // state of a flow whose flags come in another order.
-                *reverse = false;
+            PipeKind::Flow { timeouts, .. } => {
+                // The state of a flow depends on the order in which flags come.
                 *timeouts = Timeouts::all(random.pick(&[0, 1_000_000, 50_000_000, 1_000_000_000]));
                 pipe.capacity = 4096;
                 pipe.owner = by;
@@ -313,7 +351,26 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
             _ => {}
         }
     }
+    if !owners(&program).1.is_empty() {
+        // Answers may belong to another worker.
+        for pipe in &mut program.pipes {
+            if let PipeKind::Flow { reverse, .. } = &mut pipe.kind {
+                *reverse = false;
+            }
+        }
+    }
     owners(&program).1.is_empty().then_some(program)
+}
+
+fn learns_answers(program: &Program) -> bool {
+    program.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { reverse: true, .. }))
+}
+
+/// Whether it matters which packet of a flow, and of its answers, is met first.
+fn is_ordered(program: &Program) -> bool {
+    let operations = program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
+    let mut numbers = operations.flat_map(|one| one.numbers());
+    learns_answers(program) || numbers.any(|(_, value, _)| matches!(value, Value::Learnt(_)))
 }
 
 /// Whether the change means the same for every number of workers: an entry of a flow is of its worker alone.
@@ -338,6 +395,12 @@ struct Met {
     moved: usize,
     inner: u64,
     aged: usize,
+    /// Flows of answers that were learnt with another.
+    answers: usize,
+    /// Proposals made by all workers, and refused by all.
+    proposals: [usize; 2],
+    /// Workers with frames on their way to others when a change was proposed.
+    between: usize,
 }
 
 /// Swaps the program of all crews. The last one also changes its number, with frames between its workers.
@@ -346,7 +409,7 @@ fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
     let (rings, after) = (random.percent(50), random.pick(&[1, 2, 4]));
     crews.iter_mut().for_each(|crew| crew.swap(program, rings));
     let frame = |_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0 };
-    let frames: Vec<Arriving> = (0..100).map(frame).collect();
+    let frames: Vec<Arriving> = (0..if is_ordered(program) { 1 } else { 100 }).map(frame).collect();
     if let [others @ .., last] = crews {
         others.iter_mut().for_each(|crew| crew.arrive(PortId(0), &frames));
         last.arrive_in_part(PortId(0), &frames);
@@ -383,11 +446,14 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         let what = match event(&mut random, &program, &state) {
             Event::Frame { input, bytes, headroom, hash } => {
                 let mut frames = vec![Arriving { bytes, headroom, hash }];
-                for _ in 0..random.pick(&[1, 5, 40, 150]) {
+                let ordered = is_ordered(&program);
+                for _ in 0..random.pick(if ordered { &[1, 5, 20, 40] } else { &[1, 5, 40, 150] }) {
                     let bytes = engine::arbitrary::frame(&mut random);
                     frames.push(Arriving { bytes, headroom, hash: 0 });
                 }
-                crews.iter_mut().for_each(|crew| crew.arrive(input, &frames));
+                for some in frames.chunks(if ordered { 1 } else { frames.len() }) {
+                    crews.iter_mut().for_each(|crew| crew.arrive(input, some));
+                }
                 format!("{} frames at port {}", frames.len(), input.0)
             }
             Event::Change(change) if is_shared(&change) => {
@@ -417,6 +483,52 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         let wanted = compare(&crews, &program, met).map_err(|why| format!("act {act}, {what}: {why}"))?;
         met.moved += std::mem::take(&mut crews[3].moved);
         met.flows += wanted.flows.iter().map(BTreeMap::len).sum::<usize>();
+        met.answers += answers(&program, &wanted);
+    }
+    propose_under_way(&mut crews[2], &program, &mut random, met)
+}
+
+/// Returns how many flows were learnt with another.
+fn answers(program: &Program, shown: &Shown) -> usize {
+    let reverse = |at: usize| matches!(program.pipes[at].kind, PipeKind::Flow { reverse: true, .. });
+    let pipes = shown.flows.iter().enumerate().filter(|(at, _)| reverse(*at));
+    let flows = pipes.flat_map(|(_, flows)| flows.values());
+    flows.filter(|flow| flow.decision == FlowDecision::Default).count()
+}
+
+/// Proposes changes while frames are on their way between workers.
+fn propose_under_way(
+    crew: &mut Crew,
+    program: &Program,
+    random: &mut Random,
+    met: &mut Met,
+) -> Result<(), String> {
+    let mut proposer = Proposer::new(crew.workers.len());
+    let mut arrived = crew.shown(program).ledger.received;
+    for _ in 0..PROPOSALS {
+        let state = crew.workers[0].0.engine().snapshot();
+        let Event::Change(change) = event(random, program, &state) else { continue };
+        if matches!(change, Change::MoveBuckets { .. }) {
+            continue;
+        }
+        let frames: Vec<Arriving> = (0..100)
+            .map(|_| Arriving { bytes: engine::arbitrary::frame(random), headroom: 0, hash: 0 })
+            .collect();
+        crew.arrive_in_part(PortId(0), &frames);
+        arrived += frames.len() as u64;
+        met.between += crew.workers.iter().filter(|(worker, ..)| worker.report().ledger.held > 0).count();
+        let outcome = crew.carry_out(&mut proposer, &change);
+        match outcome {
+            Outcome::Done { .. } => met.proposals[0] += 1,
+            Outcome::Refused(_) => met.proposals[1] += 1,
+            Outcome::Silent { .. } => return Err(format!("{change:?}: a worker does not answer")),
+        }
+        crew.breathe();
+        crew.are_replicas(program).map_err(|why| format!("{change:?} with frames under way: {why}"))?;
+        let ledger = crew.shown(program).ledger;
+        if ledger.received != arrived || !ledger.balances() {
+            return Err(format!("{change:?}: {arrived} frames arrived, {ledger:?}"));
+        }
     }
     Ok(())
 }
@@ -438,7 +550,8 @@ fn many_workers_do_what_one_does() {
             panic!("{what}\nWEIR_SEED={seed} cargo test -p engine --test many_workers");
         }
     }
-    let Met { cases, handed_over, flows, changes, swaps, moved, inner, aged } = met;
+    let Met { cases, handed_over, flows, changes, swaps, moved, inner, aged, answers, proposals, between } =
+        met;
     if whole {
         let enough = [
             cases,
@@ -449,6 +562,10 @@ fn many_workers_do_what_one_does() {
             moved as u64,
             inner,
             aged as u64,
+            answers as u64,
+            proposals[0] as u64,
+            proposals[1] as u64,
+            between as u64,
         ];
         assert!(enough.iter().all(|count| *count >= 10), "{enough:?}");
     }

@@ -17,7 +17,7 @@ use support::{Bench, SECRET, start, targets, udp};
 const MS: u64 = 1_000_000;
 
 /// Periods of 100 ms.
-const PERIOD: Measured = Measured { period_ms: 100, packets: u32::MAX };
+const PERIOD: Measured = Measured::every(100);
 
 /// A program with a FLOW pipe of this name, measured or not, that pins flows to `x` and `y`.
 fn pinning(name: &str, capacity: u32, measured: Option<Measured>) -> Program {
@@ -28,6 +28,13 @@ fn pinning(name: &str, capacity: u32, measured: Option<Measured>) -> Program {
     let mut program = start(&["a"], [flow]);
     program.group(Group::new("g", Fill::Wants, 12).targets(targets(&["x", "y"])));
     program.build()
+}
+
+/// A program with a pipe of this name that keeps no flows and is measured.
+fn summing(name: &str, measured: Measured) -> Program {
+    let mut pipe = Pipe::basic(name).forward(PortId(0)).miss(PortId(0));
+    pipe.monitor.measured = Some(measured);
+    start(&["a"], [pipe]).build()
 }
 
 fn key(sport: u16) -> FlowKey {
@@ -106,6 +113,56 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
 }
 
 #[test]
+fn c12_no_sum_has_packets_of_two_periods() {
+    let mut bench = Bench::new(&summing("s", PERIOD));
+    bench.engine.tick(MS);
+    for now_ms in [10, 20, 99, 100, 150, 350, 351] {
+        bench.now_ns = now_ms * MS;
+        bench.frame(PortId(0), &udp(7, 53));
+        (now_ms..now_ms + 26).take_while(|ms| *ms < 100 || now_ms > 99).for_each(|ms| {
+            bench.engine.tick(ms * MS);
+        });
+    }
+    let all = taken(&mut bench);
+    let told: Vec<_> = all.iter().map(|one| (one.reason(), one.packets(), one.first, one.last)).collect();
+    let (interval, swept) = (DeltaReason::Interval, DeltaReason::Swept);
+    assert_eq!(
+        told,
+        [
+            (swept, 0, 0, 0),
+            (interval, 3, 10, 99),
+            (swept, 0, 100, 100),
+            (interval, 2, 100, 150),
+            (swept, 0, 300, 300),
+        ]
+    );
+    assert!(all.iter().filter(|one| one.packets() > 0).all(|one| one.key == key(7)));
+    assert_eq!(bench.engine.flow_account().live, 2);
+}
+
+#[test]
+fn c12_sums_make_room_for_others_and_of_a_stalled_collector_nothing_is_lost() {
+    let mut bench = Bench::new(&summing("s", Measured { keys: 16, ..PERIOD }));
+    (0..40).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
+    let all = taken(&mut bench);
+    assert_eq!((all.len(), bench.engine.flow_account().live), (24, 16));
+    assert!(all.iter().all(|one| one.reason() == DeltaReason::Evicted && one.packets() == 1));
+    (0..6000).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
+    (100..400).for_each(|ms| bench.engine.tick(ms * MS));
+    let account = bench.engine.flow_account();
+    assert!(account.balances() && account.met == 6040 && account.unflowed.delta > 0, "{account:?}");
+    assert_eq!(account.live + account.given + account.unflowed.delta, 6040);
+    let mut swept = 0;
+    for ms in 400..460 {
+        let taken = taken(&mut bench);
+        swept += taken.iter().filter(|one| one.reason() == DeltaReason::Swept).count();
+        bench.engine.tick(ms * MS);
+    }
+    let account = bench.engine.flow_account();
+    assert!(swept > 0 && account.live == 0, "{account:?}");
+}
+
+#[test]
 fn c9_a_flow_that_has_given_its_counts_has_had_its_first_packet() {
     let timeouts = Timeouts::all(700 * MS).with(FlowState::Single, 700 * MS);
     let mut program = pinning("f", 64, Some(PERIOD));
@@ -135,6 +192,11 @@ impl Numbers {
 /// Programs that follow one another: the pipe keeps its name or not, has another capacity, is measured by
 /// other periods or not at all.
 fn any_program(numbers: &mut Numbers) -> Program {
+    if numbers.below(3) == 0 {
+        let measured = Measured::every([1, 10, 100][numbers.below(3) as usize]);
+        let name = ["f", "s", "s"][numbers.below(3) as usize];
+        return summing(name, Measured { keys: [1, 40][numbers.below(2) as usize], ..measured });
+    }
     let name = ["f", "f", "f", "other"][numbers.below(4) as usize];
     let capacity = [40, 40, 64, 7][numbers.below(4) as usize];
     let measured = match numbers.below(4) {
@@ -142,6 +204,7 @@ fn any_program(numbers: &mut Numbers) -> Program {
         n => Some(Measured {
             period_ms: [1, 10, 100][n as usize - 1],
             packets: [1, 3, u32::MAX][n as usize - 1],
+            ..PERIOD
         }),
     };
     pinning(name, capacity, measured)

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::{bond, dns};
+use crate::{bond, dns, path, stream};
 
 /// The available labs.
 #[derive(Subcommand)]
@@ -13,9 +13,17 @@ pub enum Lab {
     Dns(dns::Options),
     /// Bond weir to an Open vSwitch; links fail and recover, members come and go, both ends restart.
     Bond(bond::Options),
+    /// Send flows through a tunnel over four links, one of which is full, by several schemes.
+    Path(path::Options),
     /// One end of a stream in a lab.
     #[command(hide = true, subcommand)]
-    Stream(bond::stream::End),
+    Stream(stream::End),
+    /// One end of the messages in a lab.
+    #[command(hide = true, subcommand)]
+    Messages(path::messages::End),
+    /// A flow that fills a link.
+    #[command(hide = true)]
+    Elephant(path::elephant::Options),
 }
 
 /// Runs a lab.
@@ -26,6 +34,9 @@ pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
         Lab::Dns(options) => dns::run(options),
         Lab::Bond(options) => bond::run(options),
-        Lab::Stream(end) => bond::stream::run_end(end).map(|()| ExitCode::SUCCESS),
+        Lab::Path(options) => path::run(options),
+        Lab::Messages(end) => path::messages::run_end(end).map(|()| ExitCode::SUCCESS),
+        Lab::Elephant(options) => path::elephant::run(options).map(|()| ExitCode::SUCCESS),
+        Lab::Stream(end) => stream::run_end(end).map(|()| ExitCode::SUCCESS),
     }
 }

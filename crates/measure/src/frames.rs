@@ -3,6 +3,7 @@
 //! A recording may have only the front of a frame (`tcpdump -s 96`). What is missing is taken as zeros, so
 //! that lengths in headers make sense, and a flow whose ports were not recorded is none.
 
+use crate::link::Link;
 use packet::{Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, TunnelPorts, parse_into};
 
 /// The most bytes of a frame that headers are looked for in: places have 16 bits.
@@ -45,6 +46,8 @@ impl NoFlow {
 pub struct Frames {
     /// A frame that was recorded in part, with zeros behind.
     whole: Vec<u8>,
+    /// A packet of another link type, as a frame of Ethernet.
+    ethernet: Vec<u8>,
 }
 
 impl Frames {
@@ -60,6 +63,22 @@ impl Frames {
         let bytes = &bytes[..bytes.len().min(FRAME_MAX)];
         let mut headers = Headers::default();
         find(bytes, &mut headers)
+    }
+
+    /// The same of a packet of any link type.
+    ///
+    /// # Errors
+    /// It belongs to none.
+    #[inline]
+    pub fn flow_on(&mut self, link: Link, bytes: &[u8], length: u32) -> Result<FlowKey, NoFlow> {
+        if link == Link::Ethernet {
+            return self.flow(bytes, length);
+        }
+        let mut ethernet = std::mem::take(&mut self.ethernet);
+        let length = link.as_ethernet(bytes, length, &mut ethernet);
+        let flow = self.flow(&ethernet, length);
+        self.ethernet = ethernet;
+        flow
     }
 
     #[inline(never)]
@@ -166,6 +185,47 @@ mod tests {
         let mut bad = frame("src=10.0.0.1 dst=10.0.0.2");
         bad[14] = 0x41;
         assert_eq!(flow(&bad, bad.len()), Err("malformed_ipv4"));
+    }
+
+    /// What comes in front of an IP packet, and its EtherType, by number of the link type.
+    fn on(link: u16, ether_type: [u8; 2], packet: &[u8]) -> Result<String, &'static str> {
+        let family = if ether_type == [8, 0] { 2 } else { 30 };
+        let front = match link {
+            0 => vec![family, 0, 0, 0],
+            108 => vec![0, 0, 0, family],
+            113 => [&[0, 0, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0][..], &ether_type].concat(),
+            276 => [&ether_type[..], &[0, 0, 0, 0, 0, 3, 0, 1, 0, 6, 2, 2, 2, 2, 2, 2, 0, 0]].concat(),
+            _ => Vec::new(),
+        };
+        let bytes = [&front, packet].concat();
+        let link = Link::of(link).unwrap();
+        // Whatever is missing has a reason.
+        (0..bytes.len()).for_each(|cut| {
+            let reason = Frames::default().flow_on(link, &bytes[..cut], bytes.len() as u32);
+            assert!(cut >= front.len() + 24 || reason == Err(NoFlow::Cut) || packet.len() < 40, "{cut}");
+        });
+        let flow = Frames::default().flow_on(link, &bytes, bytes.len() as u32);
+        flow.map(|key| key.to_string()).map_err(NoFlow::word)
+    }
+
+    #[test]
+    fn a_packet_without_ethernet_has_the_same_flow() {
+        let ipv4 = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=443");
+        let ipv6 = frame("src=2001:db8::1 dst=2001:db8::2 proto=tcp sport=1000 dport=443");
+        for link in [0, 12, 14, 101, 108, 113, 228, 229, 276] {
+            for frame in [&ipv4, &ipv6] {
+                let ether_type = frame[12..14].try_into().unwrap();
+                assert_eq!(on(link, ether_type, &frame[14..]), flow(frame, frame.len()), "{link}");
+            }
+            assert_eq!(on(link, [0, 4], &[0; 30]), Err("not_ip"), "{link}");
+        }
+        let arp = frame("arp=request sender_ip=10.0.0.1 target_ip=10.0.0.2");
+        assert_eq!((on(113, [8, 6], &arp[14..]), on(276, [8, 6], &arp[14..])), (Err("arp"), Err("arp")));
+        assert_eq!(Frames::default().flow_on(Link::Raw, &[], 0), Err(NoFlow::Empty));
+        assert_eq!((Link::of(1), Link::of(105)), (Some(Link::Ethernet), None));
+        // Netlink: its numbers are no EtherTypes.
+        let netlink = [&[0, 4, 3, 56, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0][..], &ipv4[14..]].concat();
+        assert_eq!(Frames::default().flow_on(Link::Sll, &netlink, 100), Err(NoFlow::NotIp));
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod export;
 mod file;
 mod frames;
 mod keys;
+mod link;
 mod page;
 mod record;
 mod recording;
@@ -25,6 +26,7 @@ mod truth;
 
 pub use file::{FileError, Unlike};
 pub use frames::{Frames, NoFlow};
+pub use link::Link;
 pub use record::FlowRecord;
 pub use recording::{DETAILED, INTERVALS, Measured, Recording, STEPS, Series};
 pub use report::{

@@ -5,7 +5,10 @@
 //! at most ([`STEPS`]), which become longer, and of many intervals the later ones are told in short
 //! ([`DETAILED`]), then not at all ([`INTERVALS`]).
 
+use crate::export::Given;
+use crate::export::flows::Flows;
 use crate::frames::Frames;
+use crate::link::Link;
 use crate::record::FlowRecord;
 use crate::report::Report;
 use crate::settings::Settings;
@@ -117,10 +120,11 @@ impl Measured {
 }
 
 /// The measurement of a recording, or of several in a row.
-#[derive(Debug)]
-pub struct Recording {
+pub struct Recording<'a> {
     summary: Summary,
     frames: Frames,
+    /// Flows, and whom they are told to.
+    flows: Option<(Flows, &'a mut dyn FnMut(Given))>,
     interval_ns: Option<u64>,
     /// The current interval.
     start_ns: Option<u64>,
@@ -130,13 +134,14 @@ pub struct Recording {
     series: Series,
 }
 
-impl Recording {
+impl<'a> Recording<'a> {
     /// Begins a measurement. Without the length of an interval, there are none.
     #[must_use]
-    pub fn new(settings: &Settings, seed: Seed, interval_ns: Option<u64>) -> Recording {
+    pub fn new(settings: &Settings, seed: Seed, interval_ns: Option<u64>) -> Recording<'a> {
         Recording {
             summary: Summary::new(settings, seed),
             frames: Frames::default(),
+            flows: None,
             interval_ns: interval_ns.map(|ns| ns.max(1)),
             start_ns: None,
             end_ns: u64::MAX,
@@ -146,22 +151,29 @@ impl Recording {
         }
     }
 
-    /// Counts a frame: when it was recorded, what was recorded of it, and its bytes on the wire.
+    /// Also tells `give` of every flow, with all its packets: [`Flows`] says when.
+    #[must_use]
+    pub fn giving(self, give: &'a mut dyn FnMut(Given)) -> Recording<'a> {
+        Recording { flows: Some((Flows::default(), give)), ..self }
+    }
+
+    /// Counts a frame: when it was recorded, on what link, what of it, and its bytes on the wire.
     #[inline]
-    pub fn add(&mut self, time_ns: u64, bytes: &[u8], length: u32) {
+    pub fn add(&mut self, time_ns: u64, link: Link, bytes: &[u8], length: u32) {
         if time_ns >= self.end_ns || self.start_ns.is_none() {
             self.turn(time_ns);
         }
         let length_u64 = u64::from(length);
         self.series.add(time_ns, length_u64);
-        match self.frames.flow(bytes, length) {
-            Ok(key) => self.summary.add(&FlowRecord {
-                key,
-                packets: 1,
-                bytes: length_u64,
-                first_ns: time_ns,
-                last_ns: time_ns,
-            }),
+        match self.frames.flow_on(link, bytes, length) {
+            Ok(key) => {
+                let (first_ns, last_ns) = (time_ns, time_ns);
+                let record = FlowRecord { key, packets: 1, bytes: length_u64, first_ns, last_ns };
+                if let Some((flows, give)) = &mut self.flows {
+                    flows.add(&record, give);
+                }
+                self.summary.add(&record);
+            }
             Err(reason) => self.summary.add_unflowed(reason.word(), 1, length_u64, time_ns),
         }
     }
@@ -209,6 +221,9 @@ impl Recording {
         if let (Some(_), Some(start_ns)) = (self.interval_ns, self.start_ns) {
             self.close(start_ns);
         }
+        if let Some((flows, give)) = self.flows {
+            flows.end(give);
+        }
         let measured = Measured {
             all: self.summary.report(),
             intervals: self.intervals,
@@ -232,7 +247,7 @@ mod tests {
         let mut recording = Recording::new(&Settings::default(), Seed::new([1, 2]), Some(interval_ns));
         for time_ns in times_ns {
             let frame = frame(1000);
-            recording.add(*time_ns, &frame, frame.len() as u32);
+            recording.add(*time_ns, Link::Ethernet, &frame, frame.len() as u32);
         }
         recording.end().0
     }

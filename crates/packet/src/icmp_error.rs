@@ -19,6 +19,91 @@ const ICMPV6: std::ops::RangeInclusive<u8> = 1..=4;
 /// Bytes in front of the packet inside.
 const HEADER: usize = 8;
 
+/// Where the packet inside an ICMP error lies: bytes from the frame's start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inside {
+    /// Its IPv4 or IPv6 header.
+    pub ip: usize,
+    /// What that carries.
+    pub transport: usize,
+    /// The end of what is there of it.
+    pub end: usize,
+    /// The protocol that it carries.
+    pub protocol: u8,
+    /// Whether it is IPv4.
+    pub is_ipv4: bool,
+    /// Whether it is a fragment, which has no ports.
+    pub fragment: bool,
+    /// Whether it is a fragment other than the first.
+    pub later: bool,
+}
+
+/// Finds the packet inside the ICMP error at this level; `None` if it is none, if too little is inside, or an
+/// IPv6 packet with extension headers or to a multicast address.
+#[must_use]
+pub fn inside_icmp_error(frame: &[u8], level: &Level) -> Option<Inside> {
+    let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
+    if !level.layers.has(Layer::Icmp) && !level.layers.has(Layer::Icmpv6) {
+        return None;
+    }
+    let kind = *frame.get(l4)?;
+    if level.layers.has(Layer::Icmp) && ICMP.contains(&kind) {
+        let end = l3 + usize::from(be16(frame, l3 + 2)?);
+        ipv4(frame.get(..end)?, l4 + HEADER)
+    } else if level.layers.has(Layer::Icmpv6) && ICMPV6.contains(&kind) {
+        let end = l3 + 40 + usize::from(be16(frame, l3 + 4)?);
+        ipv6(frame.get(..end)?, l4 + HEADER)
+    } else {
+        None
+    }
+}
+
+/// RFC 791 §3.1. A fragment has no ports.
+fn ipv4(frame: &[u8], ip: usize) -> Option<Inside> {
+    let header: &[u8; 20] = frame.get(ip..)?.first_chunk()?;
+    let length = usize::from(header[0] & 0xf) * 4;
+    if header[0] >> 4 != 4 || length < header.len() {
+        return None;
+    }
+    let fragment = be16(header, 6)?;
+    Inside {
+        ip,
+        transport: ip + length,
+        end: frame.len(),
+        protocol: header[9],
+        is_ipv4: true,
+        fragment: fragment & 0x3fff != 0,
+        later: fragment & 0x1fff != 0,
+    }
+    .with_ports(frame)
+}
+
+/// RFC 8200 §3. Extension headers inside are not followed. A multicast address cannot be a source, so a
+/// packet to one cannot be turned round.
+fn ipv6(frame: &[u8], ip: usize) -> Option<Inside> {
+    let header: &[u8; 40] = frame.get(ip..)?.first_chunk()?;
+    let protocol = header[6];
+    if header[0] >> 4 != 6 || header[24] == 0xff || matches!(protocol, 0 | 43 | 44 | 51 | 60) {
+        return None;
+    }
+    let (transport, end) = (ip + header.len(), frame.len());
+    Inside { ip, transport, end, protocol, is_ipv4: false, fragment: false, later: false }.with_ports(frame)
+}
+
+impl Inside {
+    /// Returns whether the packet has ports.
+    #[must_use]
+    pub fn has_ports(&self) -> bool {
+        !self.fragment && matches!(self.protocol, PROTOCOL_TCP | PROTOCOL_UDP)
+    }
+
+    /// Returns it if its ports are there, or if it has none.
+    fn with_ports(self, frame: &[u8]) -> Option<Inside> {
+        let there = if self.has_ports() { 4 } else { 0 };
+        (self.transport + there <= frame.len()).then_some(self)
+    }
+}
+
 /// The packet inside an ICMP error, turned round.
 pub(crate) struct Reported {
     /// Source and destination, two words each, as in a flow key.
@@ -28,53 +113,19 @@ pub(crate) struct Reported {
     pub protocol: u8,
 }
 
-/// Returns what is inside the ICMP error at this level; `None` if it is none, or if too little is inside.
+/// Returns what is inside the ICMP error at this level; `None` where [`inside_icmp_error`] finds nothing.
 pub(crate) fn reported(frame: &[u8], level: &Level) -> Option<Reported> {
-    let (l3, l4) = (level.at(Base::L3), level.at(Base::L4));
-    let kind = *frame.get(l4)?;
-    if level.layers.has(Layer::Icmp) && ICMP.contains(&kind) {
-        let end = l3 + usize::from(be16(frame, l3 + 2)?);
-        ipv4(frame.get(l4 + HEADER..end)?)
-    } else if level.layers.has(Layer::Icmpv6) && ICMPV6.contains(&kind) {
-        let end = l3 + 40 + usize::from(be16(frame, l3 + 4)?);
-        ipv6(frame.get(l4 + HEADER..end)?)
+    let inside = inside_icmp_error(frame, level)?;
+    let word =
+        |at: usize| frame.get(inside.ip + at..inside.ip + at + 8)?.try_into().map(u64::from_be_bytes).ok();
+    let addresses = if inside.is_ipv4 {
+        let pair: u64 = word(12)?;
+        [IPV4_MARK, pair & 0xffff_ffff, 0, pair >> 32]
     } else {
-        None
-    }
-}
-
-/// RFC 791 §3.1. A fragment has no ports.
-fn ipv4(packet: &[u8]) -> Option<Reported> {
-    let header: &[u8; 20] = packet.first_chunk()?;
-    let length = usize::from(header[0] & 0xf) * 4;
-    if header[0] >> 4 != 4 || length < header.len() {
-        return None;
-    }
-    let pair = u64::from_be_bytes(header[12..].try_into().ok()?);
-    let whole = be16(header, 6)? & 0x3fff == 0;
-    let ports = ports(packet.get(length..)?, header[9], whole)?;
-    Some(Reported { addresses: [IPV4_MARK, pair & 0xffff_ffff, 0, pair >> 32], ports, protocol: header[9] })
-}
-
-/// RFC 8200 §3. Extension headers inside are not followed. A multicast address cannot be a source, so a
-/// packet to one cannot be turned round.
-fn ipv6(packet: &[u8]) -> Option<Reported> {
-    let header: &[u8; 40] = packet.first_chunk()?;
-    let word = |at: usize| header[at..at + 8].try_into().map(u64::from_be_bytes).ok();
-    let protocol = header[6];
-    if header[0] >> 4 != 6 || header[24] == 0xff || matches!(protocol, 0 | 43 | 44 | 51 | 60) {
-        return None;
-    }
-    let ports = ports(&packet[header.len()..], protocol, true)?;
-    Some(Reported { addresses: [word(24)?, word(32)?, word(8)?, word(16)?], ports, protocol })
-}
-
-/// Returns the ports behind an IP header, turned round.
-fn ports(segment: &[u8], protocol: u8, whole: bool) -> Option<(u16, u16)> {
-    if !whole || !matches!(protocol, PROTOCOL_TCP | PROTOCOL_UDP) {
-        return Some((0, 0));
-    }
-    Some((be16(segment, 2)?, be16(segment, 0)?))
+        [word(24)?, word(32)?, word(8)?, word(16)?]
+    };
+    let port = |at: usize| if inside.has_ports() { be16(frame, inside.transport + at) } else { Some(0) };
+    Some(Reported { addresses, ports: (port(2)?, port(0)?), protocol: inside.protocol })
 }
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {

@@ -36,6 +36,7 @@ pub use field::{Access, Depth, Field, FieldKind, FieldSpec, Source};
 pub use flow_key::{FlowKey, IPV4_MARK, KeySource};
 pub use hash::{SelectIpv4, TableHash, select_hash};
 pub use headers::{Base, Headers, Layer, Layers, Level, LevelId, LevelLayers, Tunnel};
+pub use icmp_error::{Inside, inside_icmp_error};
 pub use lanes::widest;
 pub use ledger::Ledger;
 pub use memory::{

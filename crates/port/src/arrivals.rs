@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use crate::Generator;
+use crate::zero_loss::{self, Trial};
 use packet::{Batch, PoolId, Pools, Port, PortStatistics};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -24,11 +25,15 @@ const READ_EVERY_NS: u64 = 1_000_000;
 const WARM_UP_NS: u64 = 500_000_000;
 const MEASURE_NS: u64 = 1_000_000_000;
 
-/// How long a rate must go without loss.
-const TRY_NS: u64 = 500_000_000;
+/// How long a trial of a rate is.
+const TRIAL_NS: u64 = 250_000_000;
 
-/// What is left of a rate at which frames were lost, for the next try.
-const NEXT_TRY: f64 = 0.97;
+/// From this much time without the core on, in nanoseconds, a loss is not the worker's: the ring of a NIC
+/// fills in less, and what was in the caches is gone.
+const DISTURBED_NS: u64 = 50_000;
+
+/// For how long after it, in nanoseconds of the worker's own.
+const DISTURBED_FOR_NS: u64 = 2_000_000;
 
 /// How fast frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,17 +42,26 @@ pub enum Pace {
     Full,
     /// So many a second.
     PerSecond(u64),
-    /// This share of the highest rate without loss, which is found first: frames come as fast as they are
-    /// taken, then a little slower and slower until none is lost.
+    /// This share of the highest rate without loss, which is found first ([`crate::zero_loss`]).
     Share(f64),
 }
 
 /// How far the search for the highest rate without loss has come.
 #[derive(Clone, Copy, Debug)]
 enum Search {
-    WarmUp { until_ns: u64 },
-    Measure { since_ns: u64, received: u64 },
-    Try { until_ns: u64, lost: u64 },
+    WarmUp {
+        until_ns: u64,
+    },
+    Measure {
+        since_ns: u64,
+        received: u64,
+    },
+    /// Since when, and what was lost before it: by the worker, and while it was disturbed.
+    Trial {
+        since_ns: u64,
+        lost: [u64; 2],
+        search: zero_loss::Search,
+    },
     Found,
 }
 
@@ -68,6 +82,10 @@ pub struct Arrivals {
     /// Frames still to be taken or lost, those that wait among them.
     left: u64,
     lost: u64,
+    /// Of them, those that were lost because the worker had not had its core.
+    lost_disturbed: u64,
+    /// Until when a loss is not the worker's, by its own clock.
+    disturbed_until_ns: u64,
 }
 
 impl Arrivals {
@@ -91,6 +109,8 @@ impl Arrivals {
             waiting: 0,
             left: frames,
             lost: 0,
+            lost_disturbed: 0,
+            disturbed_until_ns: 0,
         }
     }
 
@@ -104,8 +124,12 @@ impl Arrivals {
         let came = (self.fraction as u64).min(self.left - self.waiting);
         self.fraction -= came as f64;
         let room = RING - self.waiting;
-        self.lost += came.saturating_sub(room);
-        self.left -= came.saturating_sub(room);
+        let lost = came.saturating_sub(room);
+        self.lost += lost;
+        if self.clock.now_ns < self.disturbed_until_ns {
+            self.lost_disturbed += lost;
+        }
+        self.left -= lost;
         self.waiting += came.min(room);
     }
 
@@ -117,26 +141,40 @@ impl Arrivals {
             }
             Search::Measure { since_ns, received } if now_ns >= since_ns + MEASURE_NS => {
                 let frames = self.inner.statistics().received - received;
-                self.lossless = frames as f64 * 1e9 / (now_ns - since_ns) as f64;
-                self.attempt(now_ns);
+                let ceiling = frames as f64 * 1e9 / (now_ns - since_ns) as f64;
+                self.attempt(now_ns, zero_loss::Search::below(ceiling));
             }
-            Search::Try { lost, .. } if lost < self.lost => {
-                self.lossless *= NEXT_TRY;
-                self.attempt(now_ns);
-            }
-            Search::Try { until_ns, .. } if now_ns >= until_ns => {
-                self.search = Search::Found;
-                let Pace::Share(share) = self.pace else { return };
-                self.rate = self.lossless * share;
+            Search::Trial { since_ns, lost, search }
+                if lost[0] < self.lost || now_ns >= since_ns + TRIAL_NS =>
+            {
+                self.judge(now_ns, lost, search);
             }
             _ => {}
         }
     }
 
-    /// Tries the present rate, from an empty ring.
-    fn attempt(&mut self, now_ns: u64) {
-        (self.rate, self.waiting, self.fraction) = (self.lossless, 0, 0.0);
-        self.search = Search::Try { until_ns: now_ns + TRY_NS, lost: self.lost };
+    /// Ends a trial before which so many frames were lost, and begins the next.
+    fn judge(&mut self, now_ns: u64, lost: [u64; 2], mut search: zero_loss::Search) {
+        let trial = match [self.lost - lost[0], self.lost_disturbed - lost[1]] {
+            [0, _] => Trial::Carried,
+            [all, disturbed] if all == disturbed => Trial::Disturbed,
+            _ => Trial::Lost,
+        };
+        match (search.judge(trial), self.pace) {
+            (None, _) => self.attempt(now_ns, search),
+            (Some(lossless), Pace::Share(share)) if lossless > 0.0 => {
+                (self.lossless, self.rate) = (lossless, lossless * share);
+                self.search = Search::Found;
+            }
+            // It begins again.
+            _ => (self.rate, self.search) = (0.0, Search::WarmUp { until_ns: now_ns + WARM_UP_NS }),
+        }
+    }
+
+    /// Tries the search's rate, from an empty ring.
+    fn attempt(&mut self, now_ns: u64, search: zero_loss::Search) {
+        (self.rate, self.waiting, self.fraction) = (search.rate(), 0, 0.0);
+        self.search = Search::Trial { since_ns: now_ns, lost: [self.lost, self.lost_disturbed], search };
     }
 }
 
@@ -150,7 +188,11 @@ impl Port for Arrivals {
     }
 
     fn set_time(&mut self, now_ns: u64) {
+        let taken_before_ns = self.clock.taken_ns;
         let elapsed_ns = self.clock.advance(now_ns);
+        if self.clock.taken_ns - taken_before_ns >= DISTURBED_NS {
+            self.disturbed_until_ns = self.clock.now_ns + DISTURBED_FOR_NS;
+        }
         self.arrive(elapsed_ns);
         self.search(self.clock.now_ns);
     }
@@ -182,6 +224,7 @@ impl Port for Arrivals {
             ("rate", if found { self.rate as u64 } else { 0 }),
             ("rate_without_loss", if found { self.lossless as u64 } else { 0 }),
             ("core_lost_us", self.clock.taken_ns / 1000),
+            ("lost_disturbed", self.lost_disturbed),
         ]
     }
 
@@ -315,6 +358,27 @@ mod tests {
         processor.set(1_010_000);
         assert_eq!(clock.advance(15_010_000), 10_000, "too short for a look at the processor's clock");
         assert_eq!((clock.now_ns, clock.taken_ns), (1_010_000, 9_000_000));
+    }
+
+    #[test]
+    fn what_is_lost_right_after_the_core_was_away_is_counted_apart() {
+        let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), u64::MAX);
+        thread_local! { static HAD_NS: Cell<u64> = const { Cell::new(0) } }
+        port.clock.processor = || HAD_NS.get();
+        // A millisecond of the worker's own, in a wall time of as much or more; nothing is taken meanwhile.
+        let mut wall_ns = 0;
+        let mut pass = |port: &mut Arrivals, wall: u64| {
+            HAD_NS.set(HAD_NS.get() + 1_000_000);
+            wall_ns += wall;
+            port.set_time(wall_ns);
+            (port.statistics().lost_before, port.lost_disturbed)
+        };
+        port.set_time(0);
+        assert_eq!((0..4).map(|_| pass(&mut port, 1_000_000)).last(), Some((0, 0)));
+        assert_eq!(pass(&mut port, 9_000_000), (904, 904));
+        assert_eq!(pass(&mut port, 1_000_000), (1904, 1904));
+        assert_eq!(pass(&mut port, 1_000_000), (2904, 1904), "long enough after it");
+        take(&mut pools, &mut port);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 //!
 //! - [`MemPort`]: queues in memory, for tests.
 //! - [`Generator`]: synthetic traffic, for benches.
-//! - [`Arrivals`]: the same, at a rate; what is not taken in time is lost.
+//! - [`Arrivals`]: the same, at a rate; what is not taken in time is lost. [`zero_loss`] finds the highest
+//!   rate at which nothing is.
 //! - [`PcapPort`]: receives a recording in virtual time and records what it transmits.
 //! - [`XdpPort`]: a queue of a network interface, by AF_XDP.
 //! - `dpdk::DpdkPort`: a queue of any device with a DPDK driver (feature `dpdk`).
@@ -26,6 +27,7 @@ pub mod pcap;
 mod rewrap;
 mod trace;
 pub mod xdp;
+pub mod zero_loss;
 
 pub use arrivals::{Arrivals, Pace};
 pub use fault::{Delay, FaultPort, Faults, LATE_MAX, PATIENCE_NS, Rates};

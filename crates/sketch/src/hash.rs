@@ -85,10 +85,8 @@ const fn finish(word: u64) -> u64 {
 pub enum Purpose {
     /// The hash of keys.
     Key,
-    /// The aggregator's rows.
-    Aggregator,
     /// [`crate::CountMin`].
-    CountMin,
+    CountMin = 2,
     /// [`crate::CountSketch`].
     CountSketch,
     /// [`crate::FlowRadar`]: cells, then filter.

@@ -14,6 +14,12 @@ use crate::hash::{Purpose, Seed};
 /// Rows for each word of a look-up, of 16 bits each.
 pub const ROWS: usize = 4;
 
+/// The most bits of a column.
+pub const BITS_MAX: u32 = 16;
+
+/// Values of the bits that a byte gives, at most: a quarter of a column's bits.
+const BYTE_BITS_ALL: usize = 1 << (BITS_MAX / 4);
+
 /// The most columns of a row that are undone at a time; with more of them, every number looks right.
 pub const COLUMNS_MAX: usize = 256;
 
@@ -48,8 +54,8 @@ impl<const L: usize> Default for Columns<L> {
 pub struct Modular<const Q: usize, const L: usize> {
     /// For each byte and each of its values, the bits in each row, where they belong in a column.
     bits: Vec<[u64; L]>,
-    /// Bits of a column that come from one byte.
-    bits_per_byte: u32,
+    /// Bits of a column: the lowest from byte 0, then those from byte 1, and so on.
+    column_bits: u32,
     add: u64,
     multiply: [u64; 2],
 }
@@ -64,26 +70,28 @@ pub struct Reversed {
 }
 
 impl<const Q: usize, const L: usize> Modular<Q, L> {
-    /// Creates the hash. `bits_per_byte` is cut to what makes 2 to 65,536 columns.
+    /// Creates the hash to 2^`column_bits` columns, which is cut to `Q` to 16 bits. The lower bytes give one
+    /// bit more than the others where `Q` does not divide it.
     #[must_use]
-    pub fn new(bits_per_byte: u32, seed: &Seed) -> Self {
+    pub fn new(column_bits: u32, seed: &Seed) -> Self {
         const { assert!(Q == 4 || Q == 8, "numbers have four or eight bytes") };
-        let bits_per_byte = bits_per_byte.clamp(1, 16 / Q as u32);
+        let column_bits = column_bits.clamp(Q as u32, BITS_MAX);
         let secret = |number| seed.word(Purpose::Modular, number);
         let byte = |byte: usize| {
-            let drawn = (0..DRAWS).map(|draw| Self::draw(byte, draw, bits_per_byte, seed));
+            let drawn = (0..DRAWS).map(|draw| Self::draw(byte, draw, column_bits, seed));
             drawn.min_by_key(|bits| alike(bits)).unwrap_or_default()
         };
         let bits = (0..Q).flat_map(byte).collect();
-        Modular { bits, bits_per_byte, add: secret(1 << 30), multiply: [2, 3].map(|n| secret(n << 30) | 1) }
+        Modular { bits, column_bits, add: secret(1 << 30), multiply: [2, 3].map(|n| secret(n << 30) | 1) }
     }
 
     /// Draws, for each value of a byte, its bits in each row.
-    fn draw(byte: usize, draw: usize, bits_per_byte: u32, seed: &Seed) -> Vec<[u64; L]> {
+    fn draw(byte: usize, draw: usize, column_bits: u32, seed: &Seed) -> Vec<[u64; L]> {
         let mut bits = vec![[0; L]; 256];
+        let (start, bits_of_byte) = Self::part(byte, column_bits);
         for row in 0..ROWS * L {
-            let values = balanced(bits_per_byte, seed, ((draw * Q + byte) * ROWS * L + row) as u64);
-            let shift = 16 * (row % ROWS) as u32 + byte as u32 * bits_per_byte;
+            let values = balanced(bits_of_byte, seed, ((draw * Q + byte) * ROWS * L + row) as u64);
+            let shift = 16 * (row % ROWS) as u32 + start;
             for (bits, bits_of) in bits.iter_mut().zip(values) {
                 bits[row / ROWS] |= u64::from(bits_of) << shift;
             }
@@ -91,10 +99,23 @@ impl<const Q: usize, const L: usize> Modular<Q, L> {
         bits
     }
 
+    /// Where a byte's bits begin in a column, and how many they are.
+    const fn part(byte: usize, column_bits: u32) -> (u32, u32) {
+        let (byte, all) = (byte as u32, Q as u32);
+        let (each, more) = (column_bits / all, column_bits % all);
+        if byte < more { (byte * (each + 1), each + 1) } else { (byte * each + more, each) }
+    }
+
+    /// The bits of a column that come from a byte, at most 16.
+    fn bits_from(&self, byte: usize, column: usize) -> usize {
+        let (start, bits) = Self::part(byte, self.column_bits);
+        column >> start & ((1 << bits) - 1)
+    }
+
     /// Number of columns of a row.
     #[must_use]
     pub fn columns(&self) -> usize {
-        1 << (self.bits_per_byte * Q as u32)
+        1 << self.column_bits
     }
 
     /// Bytes of memory.
@@ -170,13 +191,12 @@ struct Search<'a, const Q: usize, const L: usize> {
 
 impl<'a, const Q: usize, const L: usize> Search<'a, Q, L> {
     fn new(modular: &'a Modular<Q, L>, columns: &[Vec<usize>]) -> Self {
-        let each = 1 << modular.bits_per_byte;
-        let mut having = vec![[0; SET]; ROWS * L * Q * each];
+        let mut having = vec![[0; SET]; ROWS * L * Q * BYTE_BITS_ALL];
         for (row, columns) in columns.iter().enumerate() {
             for (place, column) in columns.iter().take(COLUMNS_MAX).enumerate() {
                 for byte in 0..Q {
-                    let bits = column >> (byte as u32 * modular.bits_per_byte) & (each - 1);
-                    having[(row * Q + byte) * each + bits][place / 64] |= 1 << (place % 64);
+                    let bits = modular.bits_from(byte, *column);
+                    having[(row * Q + byte) * BYTE_BITS_ALL + bits][place / 64] |= 1 << (place % 64);
                 }
             }
         }
@@ -204,11 +224,10 @@ impl<'a, const Q: usize, const L: usize> Search<'a, Q, L> {
 
     /// Keeps the columns that have a byte's bits; false if a row has none left.
     fn narrow(&self, byte: usize, value: usize, allowed: &[Set], narrowed: &mut [Set; 8]) -> bool {
-        let (bits_per_byte, each) = (self.modular.bits_per_byte, 1 << self.modular.bits_per_byte);
         let columns = &self.modular.bits[byte * 256 + value];
         allowed.iter().enumerate().all(|(row, allowed)| {
-            let bits = Modular::<Q, L>::column(columns, row) >> (byte as u32 * bits_per_byte) & (each - 1);
-            let having = &self.having[(row * Q + byte) * each + bits];
+            let bits = self.modular.bits_from(byte, Modular::<Q, L>::column(columns, row));
+            let having = &self.having[(row * Q + byte) * BYTE_BITS_ALL + bits];
             let kept: Set = std::array::from_fn(|word| allowed[word] & having[word]);
             narrowed[row] = kept;
             kept.iter().any(|word| *word != 0)
@@ -279,11 +298,14 @@ mod tests {
             wide in prop::collection::vec(any::<u64>(), 0..40),
         ) {
             let numbers: Vec<u64> = numbers.into_iter().map(u64::from).collect();
-            let hash = Modular::<4, 1>::new(4, &Seed::new([1, 2]));
-            let found = hash.reverse(&columns(&hash, &numbers));
-            prop_assert!(found.is_complete && numbers.iter().all(|number| found.numbers.contains(number)));
-            prop_assert!(found.numbers.len() <= numbers.len() + 3);
-            let hash = Modular::<8, 2>::new(2, &Seed::new([1, 2]));
+            for bits in 14..=BITS_MAX {
+                let hash = Modular::<4, 1>::new(bits, &Seed::new([1, 2]));
+                let found = hash.reverse(&columns(&hash, &numbers));
+                prop_assert!(found.is_complete);
+                prop_assert!(numbers.iter().all(|number| found.numbers.contains(number)));
+                prop_assert!(bits < BITS_MAX || found.numbers.len() <= numbers.len() + 3);
+            }
+            let hash = Modular::<8, 2>::new(16, &Seed::new([1, 2]));
             let found = hash.reverse(&columns(&hash, &wide));
             prop_assert!(found.is_complete && wide.iter().all(|number| found.numbers.contains(number)));
             prop_assert!(found.numbers.len() <= wide.len() + 3);
@@ -291,17 +313,17 @@ mod tests {
 
         #[test]
         fn mangling_can_be_undone(number: u64) {
-            let narrow = Modular::<4, 1>::new(4, &Seed::new([1, 2]));
+            let narrow = Modular::<4, 1>::new(16, &Seed::new([1, 2]));
             let number_of_32 = number & 0xffff_ffff;
             prop_assert_eq!(narrow.restore(narrow.mangle(number_of_32)), number_of_32);
-            let wide = Modular::<8, 2>::new(4, &Seed::new([1, 2]));
+            let wide = Modular::<8, 2>::new(16, &Seed::new([1, 2]));
             prop_assert_eq!(wide.restore(wide.mangle(number)), number);
         }
     }
 
     #[test]
     fn columns_are_uniform_for_neighbouring_addresses() {
-        let hash = Modular::<4, 1>::new(2, &Seed::new([3, 4]));
+        let hash = Modular::<4, 1>::new(8, &Seed::new([3, 4]));
         assert_eq!(hash.columns(), 256);
         for row in 0..ROWS {
             let mut counts = [0_u32; 256];
@@ -314,7 +336,7 @@ mod tests {
 
     #[test]
     fn too_many_columns_are_an_incomplete_answer() {
-        let hash = Modular::<4, 1>::new(4, &Seed::new([1, 2]));
+        let hash = Modular::<4, 1>::new(16, &Seed::new([1, 2]));
         let found = hash.reverse(&vec![(0..300).collect::<Vec<usize>>(); 4]);
         assert!(!found.is_complete);
     }

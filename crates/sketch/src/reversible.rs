@@ -12,7 +12,11 @@ use crate::counter::{Counter, merge, signed};
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::Seed;
 use crate::memory::{in_chunks, table};
-use crate::modular::{COLUMNS_MAX, Columns, Modular, ROWS};
+use crate::modular::{BITS_MAX, COLUMNS_MAX, Columns, Modular, ROWS, Reversed};
+
+/// A column is searched from this share of the least change on: in one row or another, the changes of others
+/// take some of an address's change away, and the median of all rows judges afterwards.
+const COLUMN_SHARE: f64 = 0.5;
 
 /// A change of one address.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,16 +47,18 @@ pub struct Reversible<const Q: usize = 4, const L: usize = 1, C = u32> {
 impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     const LANES: usize = ROWS * L;
 
-    /// Creates an empty sketch of at most `bytes` bytes: 65,536 columns, or less as memory allows.
+    /// Creates an empty sketch of at most `bytes` bytes: a power of two of columns, 65,536 at
+    /// most, as memory allows.
     ///
     /// # Errors
     /// The memory is less than that of 2^Q columns, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let tables = Q * 256 * size_of::<[u64; L]>();
-        let bytes_for = |bits: usize| tables + ((Self::LANES * size_of::<C>()) << (bits * Q));
-        let bytes = SizeError::check(bytes, bytes_for(1))?;
-        let bits = (1..=16 / Q).rev().find(|bits| bytes_for(*bits) <= bytes).unwrap_or(1);
-        let modular = Modular::new(bits as u32, seed);
+        let bytes_for = |bits: u32| tables + ((Self::LANES * size_of::<C>()) << bits);
+        let least = Q as u32;
+        let bytes = SizeError::check(bytes, bytes_for(least))?;
+        let bits = (least..=BITS_MAX).rev().find(|bits| bytes_for(*bits) <= bytes).unwrap_or(least);
+        let modular = Modular::new(bits, seed);
         let columns = modular.columns();
         Ok(Reversible { counters: table(C::default(), Self::LANES * columns), modular, columns })
     }
@@ -104,16 +110,15 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         MergeError::unless(self.modular == before.modular)?;
         let pairs = self.counters.iter().zip(&before.counters);
         let differences: Vec<i64> = pairs.map(|(now, then)| now.get() - then.get()).collect();
-        let heavy: Vec<Vec<usize>> =
-            differences.chunks_exact(self.columns).map(|row| heaviest(row, least)).collect();
-        let is_whole = heavy.iter().all(|columns| columns.len() <= COLUMNS_MAX);
-        let heavy: Vec<Vec<usize>> =
-            heavy.into_iter().map(|row| row.into_iter().take(COLUMNS_MAX).collect()).collect();
-        let found = self.modular.reverse(&heavy);
+        let (mut numbers, mut is_complete) = (Vec::new(), true);
+        for sign in [1, -1] {
+            let found = self.reverse(&differences, sign, least);
+            numbers.extend(found.numbers);
+            is_complete &= found.is_complete;
+        }
         let sum: i64 = differences[..self.columns].iter().sum();
         let error = 4.0 * deviation(&differences, self.columns, sum);
-        let mut changes: Vec<Change> = found
-            .numbers
+        let mut changes: Vec<Change> = numbers
             .into_iter()
             .map(|number| Change { number, change: self.change(number, &differences, sum, error) })
             .filter(|change| change.change.value.abs() >= least as f64)
@@ -122,7 +127,26 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
             let sizes = other.change.value.abs().total_cmp(&one.change.value.abs());
             sizes.then(one.number.cmp(&other.number))
         });
-        Ok(Changes { changes, is_complete: found.is_complete && is_whole })
+        Ok(Changes { changes, is_complete })
+    }
+
+    /// The numbers whose columns have all changed in the direction of `sign`, by [`COLUMN_SHARE`] of `least`
+    /// or more. Growth and shrinkage are searched apart: what has grown is in no column that has shrunk, so
+    /// that half as many columns are mistaken for each other.
+    fn reverse(&self, differences: &[i64], sign: i64, least: u64) -> Reversed {
+        let least = (least as f64 * COLUMN_SHARE).ceil().max(1.0) as i64;
+        let mut is_complete = true;
+        let rows = differences.chunks_exact(self.columns).map(|row| {
+            let mut heavy: Vec<usize> = (0..row.len()).filter(|at| row[*at] * sign >= least).collect();
+            heavy.sort_by_key(|at| std::cmp::Reverse(row[*at] * sign));
+            is_complete &= heavy.len() <= COLUMNS_MAX;
+            heavy.truncate(COLUMNS_MAX);
+            heavy
+        });
+        let heavy: Vec<Vec<usize>> = rows.collect();
+        let mut found = self.modular.reverse(&heavy);
+        found.is_complete &= is_complete;
+        found
     }
 
     /// The estimate of a k-ary sketch: in each row, the column's difference less what all others leave there
@@ -156,14 +180,6 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
     pub fn clear(&mut self) {
         self.counters.fill(C::default());
     }
-}
-
-/// The columns of a row that have changed by `least` or more, the largest change first.
-fn heaviest(row: &[i64], least: u64) -> Vec<usize> {
-    let mut heavy: Vec<usize> =
-        (0..row.len()).filter(|column| row[*column].unsigned_abs() >= least.max(1)).collect();
-    heavy.sort_by_key(|column| std::cmp::Reverse(row[*column].unsigned_abs()));
-    heavy
 }
 
 /// The standard deviation of an estimate in one row, sqrt(F2/(K - 1)), from the row in the middle.

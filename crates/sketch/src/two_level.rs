@@ -16,7 +16,7 @@ use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
 use crate::linear_counting::linear_count;
 use crate::memory::{in_chunks, table};
-use crate::modular::{COLUMNS_MAX, Columns, Modular, ROWS};
+use crate::modular::{BITS_MAX, COLUMNS_MAX, Columns, Modular, ROWS};
 
 /// Rows of the second level.
 const SECOND_ROWS: usize = 3;
@@ -99,11 +99,11 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
     /// The memory is less than 2^Q columns of the first level need, or too much.
     pub fn with_bytes(bytes: usize, seed: &Seed) -> Result<Self, SizeError> {
         let tables = Q * 256 * size_of::<[u64; L]>();
-        let bytes_for = |bits: usize| tables + ((Self::FIRST_ROWS * size_of::<u64>()) << (bits * Q));
-        let bytes = SizeError::check(bytes, bytes_for(1) + SECOND_ROWS * size_of::<Bitmap>())?;
-        let fits = |bits: &usize| bytes_for(*bits) <= bytes / FIRST_SHARE;
-        let bits = (1..=16 / Q).rev().find(fits).unwrap_or(1);
-        let modular = Modular::new(bits as u32, seed);
+        let bytes_for = |bits: u32| tables + ((Self::FIRST_ROWS * size_of::<u64>()) << bits);
+        let bytes = SizeError::check(bytes, bytes_for(Q as u32) + SECOND_ROWS * size_of::<Bitmap>())?;
+        let fits = |bits: &u32| bytes_for(*bits) <= bytes / FIRST_SHARE;
+        let bits = (Q as u32..=BITS_MAX).rev().find(fits).unwrap_or(Q as u32);
+        let modular = Modular::new(bits, seed);
         let columns = modular.columns();
         let width = (bytes - bytes_for(bits)) / (SECOND_ROWS * size_of::<Bitmap>());
         Ok(TwoLevel {

@@ -43,7 +43,8 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
     /// keys each. Every level has half the memory of the one before, which it sees half the keys of, and
     /// not less than a 64th of all.
     ///
-    /// Levels should number log2(flows / keys) and two more, so that the last one remembers all its keys.
+    /// [`UnivMon::levels_for`] says how many levels so many flows need. With less, what the last level does
+    /// not remember is missing from every sum, as often as there are levels doubled.
     ///
     /// # Errors
     /// The memory is too little for the keys, or too much.
@@ -60,6 +61,13 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         };
         let levels = weights.iter().enumerate().map(level).collect::<Result<_, SizeError>>()?;
         Ok(UnivMon { levels, lanes: Lanes::new(seed, Purpose::UnivMon, 0), total: 0 })
+    }
+
+    /// The levels with which the last one sees half as many of `flows` flows as it remembers keys.
+    #[must_use]
+    pub fn levels_for(flows: u64, keys: usize) -> usize {
+        let halvings = (2 * flows).div_ceil(keys.max(1) as u64).next_power_of_two().ilog2();
+        (1 + halvings as usize).clamp(1, 32)
     }
 
     /// Bytes of memory.

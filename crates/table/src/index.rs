@@ -291,6 +291,50 @@ mod tests {
         }
     }
 
+    /// Enters keys by their hashes. Returns how many there was no room for, and the buckets and rows that
+    /// finding all others again looks at.
+    fn costs(hashes: &[u64]) -> (usize, usize) {
+        let mut index = Index::with_rows(hashes.len());
+        let rows = 0..hashes.len() as u32;
+        let entered: Vec<bool> =
+            rows.clone().zip(hashes).map(|(row, hash)| index.insert(*hash, row).is_ok()).collect();
+        let mut looked_at = 0;
+        for (row, hash) in rows.zip(hashes).filter(|(row, _)| entered[*row as usize]) {
+            let mut is_it = |found: u32| {
+                looked_at += 1;
+                found == row
+            };
+            let (home, tag) = (index.home(*hash), tag_of(*hash));
+            let buckets = match index.find_in(home, tag, &mut is_it) {
+                Some(_) => 1,
+                None => 2,
+            };
+            assert_eq!(index.find(*hash, &mut is_it), Some(row));
+            looked_at += buckets;
+        }
+        (entered.iter().filter(|entered| !**entered).count(), looked_at)
+    }
+
+    /// A million keys of flows chosen so that a known secret leads them to one bucket in sixteen: a table
+    /// with that secret has no room for one in thirteen; in one with another, they cost what others do.
+    #[test]
+    fn a_million_chosen_keys_cost_no_more_than_others() {
+        const KEYS: usize = 1_000_000;
+        let (known, secret) = (packet::TableHash::new([1, 2]), packet::TableHash::new([3, 4]));
+        let key = |n: u64| [packet::IPV4_MARK, n, 0, 0xc000_0201, 7 << 48 | 53 << 32 | 17 << 24];
+        let chosen: Vec<u64> =
+            (0..).filter(|n| (known.hash(&key(*n)) as u32) < u32::MAX / 16).take(KEYS).collect();
+        let hashes = |hash: packet::TableHash, numbers: &mut dyn Iterator<Item = u64>| -> Vec<u64> {
+            numbers.map(|n| hash.hash(&key(n))).collect()
+        };
+        let (none, others) = costs(&hashes(secret, &mut (0..KEYS as u64)));
+        let (refused, cost) = costs(&hashes(secret, &mut chosen.iter().copied()));
+        assert_eq!((none, refused), (0, 0));
+        assert!(cost < others * 21 / 20, "{cost}, and {others} of keys that nobody chose");
+        let (refused, _) = costs(&hashes(known, &mut chosen.iter().copied()));
+        assert!(refused > KEYS / 20, "{refused}: the choice does nothing even to the secret it is made for");
+    }
+
     #[test]
     fn one_hash_for_all_is_refused_after_two_buckets() {
         let mut index = Index::with_rows(1000);

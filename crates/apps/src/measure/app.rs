@@ -33,6 +33,8 @@ pub struct Told {
     pub shed: Vec<Part>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,
+    /// The export to Parquet files: what was sent is in whole files.
+    pub parquet: Option<Export>,
 }
 
 /// The totals of an interval.
@@ -100,8 +102,10 @@ impl Measure {
             "records": records, "packets": packets, "bytes": bytes, "late_packets": told.late,
             "early_packets": told.early, "spanning_packets": told.spanning, "shed": told.shed,
         });
-        if let Some(Export { sent, lost, works }) = told.ipfix {
-            json["ipfix"] = json!({ "sent": sent, "lost": lost, "works": works });
+        for (word, export) in [("ipfix", told.ipfix), ("parquet", told.parquet)] {
+            if let Some(Export { sent, lost, works }) = export {
+                json[word] = json!({ "sent": sent, "lost": lost, "works": works });
+            }
         }
         json
     }
@@ -163,7 +167,7 @@ impl App for Measure {
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let told = self.board.look();
         let [records, packets, bytes] = told.records;
-        let Export { sent, lost, .. } = told.ipfix.unwrap_or_default();
+        let [ipfix, parquet] = [told.ipfix, told.parquet].map(Option::unwrap_or_default);
         vec![
             ("measured_records", records),
             ("measured_packets", packets),
@@ -172,8 +176,10 @@ impl App for Measure {
             ("measured_early_packets", told.early),
             ("measured_spanning_packets", told.spanning),
             ("measured_intervals", told.intervals),
-            ("measured_ipfix_sent", sent),
-            ("measured_ipfix_lost", lost),
+            ("measured_ipfix_sent", ipfix.sent),
+            ("measured_ipfix_lost", ipfix.lost),
+            ("measured_parquet_sent", parquet.sent),
+            ("measured_parquet_lost", parquet.lost),
         ]
     }
 

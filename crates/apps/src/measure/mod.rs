@@ -1,7 +1,7 @@
 //! Measures what traffic consists of. See README.md.
 //!
-//! The app writes a FLOW pipe in front of what a port's frames go to, or has a FLOW pipe of the configuration
-//! measured. What its flows count is added up on the collector's thread, not here: the app only says what is
+//! The app writes a pipe in front of what a port's frames go to, or has a pipe of the configuration measured.
+//! What its flows count is added up on the collector's thread, not here: the app only says what is
 //! wanted ([`Measurement`]) and shows what the collector has put on the [`Board`].
 
 mod app;
@@ -16,6 +16,8 @@ pub use app::{Board, Export, HISTORY, Sum, Told};
 use crate::kind::{Kind, View};
 use measure::Settings;
 use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
 
 /// The kind of app with the key `measure`.
 pub const KIND: Kind = Kind {
@@ -39,7 +41,7 @@ pub const KIND: Kind = Kind {
 pub struct Measurement {
     /// Its name.
     pub name: String,
-    /// The FLOW pipes whose flows are measured.
+    /// The pipes that are measured.
     pub pipes: Vec<String>,
     /// How long an interval is, in milliseconds.
     pub interval_ms: u64,
@@ -47,6 +49,8 @@ pub struct Measurement {
     pub settings: Settings,
     /// Where records go besides.
     pub ipfix: Option<Ipfix>,
+    /// The files that they go to besides.
+    pub parquet: Option<Parquet>,
     /// Where results go.
     pub board: Board,
 }
@@ -60,4 +64,15 @@ pub struct Ipfix {
     pub tcp: bool,
     /// The observation domain.
     pub domain: u32,
+}
+
+/// A folder of Parquet files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parquet {
+    /// The folder, which must be there.
+    pub directory: PathBuf,
+    /// For how long records go to one file.
+    pub rotate: Duration,
+    /// How large a file becomes, roughly, in bytes.
+    pub rotate_bytes: u64,
 }

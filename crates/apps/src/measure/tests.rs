@@ -70,7 +70,7 @@ fn the_number_of_its_metrics_does_not_depend_on_the_traffic() {
     let board = Board::default();
     told(&board);
     let app = app(&board);
-    assert_eq!((app.gauges().len(), app.counts().len()), (7, 9));
+    assert_eq!((app.gauges().len(), app.counts().len()), (7, 11));
     assert_eq!(app.gauges()[0], ("interval_packets", 42.0));
 }
 

@@ -81,13 +81,12 @@ fn head(answer: &Value) -> String {
     if !shed.is_empty() {
         let _ = writeln!(text, "  given up               {}", shed.join(", "));
     }
-    if let Some(ipfix) = answer["ipfix"].as_object() {
-        let state = if ipfix["works"] == Value::Bool(true) { "" } else { "; the collector is away" };
-        let _ = writeln!(
-            text,
-            "  ipfix                  {} records sent, {} lost{state}",
-            ipfix["sent"], ipfix["lost"]
-        );
+    for (word, away) in [("ipfix", "; the collector is away"), ("parquet", "; no file can be written")] {
+        if let Some(export) = answer[word].as_object() {
+            let state = if export["works"] == Value::Bool(true) { "" } else { away };
+            let (sent, lost) = (&export["sent"], &export["lost"]);
+            let _ = writeln!(text, "  {word:<22} {sent} records sent, {lost} lost{state}");
+        }
     }
     text
 }

@@ -1,19 +1,21 @@
 //! Reads measurements from the configuration, and writes their pipes.
 
 use super::app::Measure;
-use super::{Board, Ipfix, Measurement};
+use super::{Board, Ipfix, Measurement, Parquet};
 use crate::App;
 use crate::kind::{Configured, Scope};
 use config::raw::{Kind, Node};
-use config::section::{Section, choice, duration, named, parsed, words};
+use config::section::{Section, choice, duration, named, parsed, text, words};
 use config::{Key, Report, Shape};
 use engine::builder::ProgramBuilder;
 use engine::check::CAPACITY_MAX;
-use engine::program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, PipeId, PortId};
+use engine::program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, PipeId, PipeKind, PortId};
+use measure::export::NO_PARQUET;
 use measure::{Part, Settings};
 use packet::KeySource;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest and the longest interval, in nanoseconds.
@@ -24,6 +26,11 @@ const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
 const MEMORY_LEAST: u64 = 8 << 20;
 const MEMORY_MAX: u64 = 1 << 36;
 const TOP_MAX: u64 = 1_000;
+/// How large files of records may be asked to become, in bytes.
+const FILE_LEAST: u64 = 1 << 16;
+const FILE_MAX: u64 = 1 << 36;
+/// The shortest and the longest time for which records go to one file, in nanoseconds.
+const ROTATIONS: [u64; 2] = [1_000 * NS_PER_MS, 86_400_000 * NS_PER_MS];
 /// Most measurements of a configuration: each has memory of its own.
 const MEASUREMENTS_MAX: usize = 16;
 
@@ -31,23 +38,30 @@ pub(super) const KEYS: &[Key] = config::keys! {
     needed "name": Shape::Name, "what it is called";
     "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) whose frames are measured; or `pipe`";
-    "pipe": Shape::Name, "the FLOW pipe whose flows are measured; or `port`";
+    "pipe": Shape::Name, "the pipe whose flows or packets are measured; or `port`";
     "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
     "flows": Shape::Number(1, CAPACITY_MAX as u64),
-        "with `port`: how many flows fit, at each port and worker" or "65536";
-    "idle_timeout": Shape::Time, "with `port`: flows without a packet for longer make room" or "30s";
+        "with `port`: keeps flows instead of summing packets up; so many, at each port and worker";
+    "idle_timeout": Shape::Time, "with `flows`: flows without a packet for longer make room" or "30s";
     "interval": Shape::Time, "how long an interval is" or "5s";
     "flush": Shape::Time, "how often flows give their counts, a part of the interval; by default once in it";
-    "flush_packets": Shape::Number(1, u32::MAX as u64), "a flow gives its counts after so many packets, too";
+    "flush_packets": Shape::Number(1, u32::MAX as u64),
+        "where flows are kept: one gives its counts after so many packets, too";
     "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
     "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
         "bytes for sketches; what does not fit is left out" or "67108864";
     "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
+    "parquet": Shape::Map(PARQUET), "writes flow records to files";
 };
 const IPFIX: &[Key] = config::keys! {
     needed "to": Shape::Endpoint, "the collector's address and port, such as 192.0.2.1:4739";
     "over": Shape::Words(|| words(&OVER)), "how it is reached" or "udp";
     "domain": Shape::Number(0, u32::MAX as u64), "the observation domain" or "1";
+};
+const PARQUET: &[Key] = config::keys! {
+    needed "directory": Shape::Text, "the folder that files are written to, such as /var/lib/weir/flows";
+    "rotate": Shape::Time, "for how long records go to one file" or "1m";
+    "rotate_bytes": Shape::Number(FILE_LEAST, FILE_MAX), "how large a file becomes, roughly" or "268435456";
 };
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
 const OVER: [(&str, bool); 2] = [("udp", false), ("tcp", true)];
@@ -133,6 +147,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         ..Settings::default()
     };
     let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
+    let parquet = section.get("parquet").and_then(|node| parquet(node, scope.report));
     let front = front(&section, measured, origin, scope.report);
     let at = place(&section, scope)?;
     if scope.report.errors() > before {
@@ -144,7 +159,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         Place::Pipe(pipe) => (Vec::new(), vec![measure(pipe, measured, &section, scope)?]),
     };
     let interval_ms = interval_ns / NS_PER_MS;
-    let measurement = Measurement { name, pipes, interval_ms, settings, ipfix, board };
+    let measurement = Measurement { name, pipes, interval_ms, settings, ipfix, parquet, board };
     Some(Written { measurement, fronts, origin })
 }
 
@@ -219,18 +234,33 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     }
     let packets = section.get("flush_packets").and_then(|_| section.number("flush_packets", report));
     let period_ms = (flush_ns / NS_PER_MS).max(1) as u32;
-    (interval_ns, Measured { period_ms, packets: packets.map_or(u32::MAX, |packets| packets as u32) })
+    (
+        interval_ns,
+        Measured {
+            packets: packets.map_or(u32::MAX, |packets| packets as u32),
+            ..Measured::every(period_ms)
+        },
+    )
 }
 
-/// The pipe to put in front of ports, without a name.
+/// The pipe to put in front of ports, without a name: one that sums packets up, or a FLOW pipe.
 fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
-    let flows = section.number("flows", report).unwrap_or(1) as u32;
     let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, report));
+    let key = key.flatten().unwrap_or_default();
+    if section.get("flows").is_none() {
+        for key in ["idle_timeout", "flush_packets"] {
+            if let Some(node) = section.get(key).filter(|_| section.get("port").is_some()) {
+                let message = format!("`{key}` means nothing without flows that are kept");
+                report.error_help(node.span, message, "say with `flows` how many are, or leave it out");
+            }
+        }
+        return Pipe::basic("").origin(origin).measured(Measured { key, ..measured });
+    }
     Pipe::flow("", Learn::Default)
         .origin(origin)
-        .key(key.flatten().unwrap_or_default())
+        .key(key)
         .entries([Entry::on(EntryMatch::Default)])
-        .capacity(flows)
+        .capacity(section.number("flows", report).unwrap_or(1) as u32)
         .idle_timeout_ns(section.time("idle_timeout", report))
         .measured(measured)
 }
@@ -256,6 +286,11 @@ fn write(
 fn measure(pipe: PipeId, measured: Measured, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<String> {
     let span = section.get("pipe").map_or(section.span, |node| node.span);
     let pipe = scope.program.pipe_mut(pipe);
+    if let Some(node) = section.get("flush_packets").filter(|_| !matches!(pipe.kind, PipeKind::Flow { .. })) {
+        let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
+        scope.report.error_help(node.span, message, "leave `flush_packets` out, or measure a FLOW pipe");
+        return None;
+    }
     if pipe.monitor.measured.replace(measured).is_some() {
         let message = format!("another measurement has pipe `{}`", pipe.name);
         scope.report.error(span, message);
@@ -272,4 +307,21 @@ fn ipfix(node: &Node, report: &mut Report) -> Option<Ipfix> {
     let tcp = section.choice("over", &OVER, report);
     let domain = section.number("domain", report);
     Some(Ipfix { to: to?, tcp: tcp?, domain: domain? as u32 })
+}
+
+fn parquet(node: &Node, report: &mut Report) -> Option<Parquet> {
+    let section = Section::read(node, PARQUET, report);
+    if let Some(why) = NO_PARQUET {
+        report.error(node.span, why);
+    }
+    let directory = section.needed("directory", report);
+    let directory = directory.and_then(|node| text(node, "a folder", report));
+    let rotate_ns = section.time("rotate", report);
+    let [least, most] = ROTATIONS;
+    if !(least..=most).contains(&rotate_ns) {
+        let span = section.get("rotate").map_or(section.span, |node| node.span);
+        report.error_help(span, "`rotate` cannot be this", "write 1 s to 24 h");
+    }
+    let rotate_bytes = section.number("rotate_bytes", report)?;
+    Some(Parquet { directory: directory?.into(), rotate: Duration::from_nanos(rotate_ns), rotate_bytes })
 }

@@ -3,9 +3,13 @@
 //!
 //! The daemon is a real one, with its own threads, reloads and socket, and all that is not its worker is on
 //! another core, with this bench. The traffic comes from memory (`port/arrivals.rs`) and not from veth or a
-//! NIC, because the kernel's share of a frame is larger than weir's and would be measured instead. Its clock
-//! stands still while the worker does not have its core, so that a loss is weir's own; `core_lost_ms` says
-//! how long that was.
+//! NIC, because the kernel's share of a frame is larger than weir's and would be measured instead.
+//!
+//! A loss is to be weir's own. So the clock of the traffic stands still while the worker does not have its
+//! core (`core_lost_ms`), and what is lost right after that is counted apart (`lost_disturbed`). Neighbours
+//! that use the same memory make a core slower without taking it, threefold on some machines. Therefore a
+//! second in which nothing changes is measured before and after each phase (`control_lost`): a phase with
+//! losses beside a control with losses is measured again.
 
 mod reading;
 mod work;
@@ -16,7 +20,8 @@ use anyhow::{Context, Result, bail};
 use lab::Interrupt;
 use lab::run::Run;
 use lab::weir::Weir;
-use reading::{Reading, durations};
+use reading::Reading;
+pub use reading::{Buckets, buckets, durations};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -26,11 +31,17 @@ use std::time::{Duration, Instant};
 /// How long a phase is, unless its work says when it ends.
 const PHASE: Duration = Duration::from_secs(5);
 
+/// How long nothing happens before and after a phase.
+const CONTROL: Duration = Duration::from_secs(1);
+
+/// How often a phase is measured until its controls lose nothing.
+const ATTEMPTS: usize = 4;
+
 /// How long a daemon may take to start, and for a reload.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How long the search for the rate may take.
-const SEARCH: Duration = Duration::from_secs(60);
+/// How long the search for the rate may take: where neighbours disturb it, it begins again now and then.
+const SEARCH: Duration = Duration::from_secs(120);
 
 /// What happens in a phase. Returns how many things happened.
 type Work = fn(&Session) -> Result<f64>;
@@ -68,7 +79,7 @@ impl Session {
             once: 1,
             busy: true,
             core: Some(setting.core),
-            idle_timeout: "15s",
+            idle_timeout: "30s",
         };
         let interrupt = Interrupt::on_signals()?;
         let text = million::configuration(entries, &traffic);
@@ -98,7 +109,38 @@ impl Session {
         line.cloned().context("port `line`")
     }
 
+    /// Measures a phase, again if neighbours had the machine. Returns the attempt that lost least.
     fn phase(&self, name: &'static str, work: Work) -> Result<Value> {
+        // Flows that have aged are gone.
+        let attempts = if name == "aging" { 1 } else { ATTEMPTS };
+        let (lost, mut attempt) = (|phase: &Value| phase["lost"].as_u64().unwrap_or(u64::MAX), 1);
+        let mut best = self.attempt(name, work)?;
+        while lost(&best) > 0 && best["control_lost"] != 0 && attempt < attempts {
+            let next = self.attempt(name, work)?;
+            if lost(&next) < lost(&best) {
+                best = next;
+            }
+            attempt += 1;
+        }
+        best["attempts"] = attempt.into();
+        Ok(best)
+    }
+
+    fn attempt(&self, name: &'static str, work: Work) -> Result<Value> {
+        let before = self.control()?;
+        let mut phase = self.measure(name, work)?;
+        phase["control_lost"] = (before + self.control()?).into();
+        Ok(phase)
+    }
+
+    /// Returns what is lost while nothing changes.
+    fn control(&self) -> Result<u64> {
+        let before = Reading::take(self)?.lost;
+        self.interrupt.sleep(CONTROL)?;
+        Ok(Reading::take(self)?.lost - before)
+    }
+
+    fn measure(&self, name: &'static str, work: Work) -> Result<Value> {
         let before = Reading::take(self)?;
         let start = Instant::now();
         let done = work(self)?;
@@ -111,6 +153,7 @@ impl Session {
         Ok(json!({
             "name": name,
             "lost": after.lost - before.lost,
+            "lost_disturbed": after.lost_disturbed - before.lost_disturbed,
             "breath_us_p9999": us(processor.quantile_ns(0.9999)),
             "event_late_ms": late.quantile_ns(1.0).map(|ns| ns as f64 / 1e6),
             "rate_per_s": done / seconds,
@@ -130,7 +173,7 @@ pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<(
     let session = Session::start(&mut run, entries)?;
     let rate = session.find_rate()?;
     say(&format_args!("{entries} entries; {:.2} Mpps without loss, of which 80 % come", rate / 1e6))?;
-    say(&"phase       lost  p99.99 us (wall)  longest us  event late ms      per s  core lost ms")?;
+    say(&"phase      lost (control)  p99.99 us (wall)  longest us  event late ms      per s  core lost ms")?;
     let mut phases = Vec::new();
     for (name, work) in PHASES {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
@@ -146,9 +189,10 @@ pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<(
 fn row(phase: &Value) -> String {
     let number = |key: &str| phase[key].as_f64().unwrap_or(f64::NAN);
     format!(
-        "{:<9} {:>6} {:>8.1} ({:>7.1}) {:>11.1} {:>14.2} {:>10.1} {:>13.1}",
+        "{:<9} {:>5} {:>9} {:>8.1} ({:>7.1}) {:>11.1} {:>14.2} {:>10.1} {:>13.1}",
         phase["name"].as_str().unwrap_or_default(),
         phase["lost"],
+        format!("({})", phase["control_lost"]),
         number("breath_us_p9999"),
         number("breath_wall_us_p9999"),
         number("breath_us_longest"),

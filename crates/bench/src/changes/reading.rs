@@ -12,7 +12,9 @@ pub type Buckets = BTreeMap<u64, u64>;
 
 /// Counters at one moment.
 pub struct Reading {
+    /// Frames lost by the worker, and because it had not had its core.
     pub lost: u64,
+    pub lost_disturbed: u64,
     pub received: u64,
     /// Time in which the worker did not have its core.
     pub core_lost_us: u64,
@@ -40,8 +42,10 @@ impl Reading {
         let times = session.weir.show("breath_times")?;
         let late = session.weir.show("events_late")?;
         let count = |value: &Value| value.as_u64().context("a count");
+        let lost_disturbed = count(&line["extra"]["lost_disturbed"])?;
         Ok(Reading {
-            lost: count(&line["lost_before"])?,
+            lost: count(&line["lost_before"])?.saturating_sub(lost_disturbed),
+            lost_disturbed,
             received: count(&line["received"])?,
             core_lost_us: count(&line["extra"]["core_lost_us"])?,
             processor: buckets(&times["breath_times"][0]["processor"]),
@@ -51,7 +55,8 @@ impl Reading {
     }
 }
 
-fn buckets(histogram: &Value) -> Buckets {
+/// Reads a histogram of the daemon.
+pub fn buckets(histogram: &Value) -> Buckets {
     let longest_ns = (histogram["longest_us"].as_f64().unwrap_or_default() * 1e3) as u64;
     let pairs = histogram["buckets"].as_array().into_iter().flatten();
     pairs.filter_map(|pair| Some((pair[0].as_u64().unwrap_or(longest_ns), pair[1].as_u64()?))).collect()

@@ -130,8 +130,10 @@ fn ours(name: &str) -> Result<Sketch<2>> {
     })
 }
 
+/// A quarter more keys than there are heavy flows, and levels for as many flows as the streams have.
 fn univmon() -> Result<UnivMon<2>> {
-    Ok(UnivMon::with_bytes(BYTES, 8, 256, &SEED)?)
+    const KEYS: usize = 400;
+    Ok(UnivMon::with_bytes(BYTES, UnivMon::<2>::levels_for(300_000, KEYS), KEYS, &SEED)?)
 }
 
 /// The keys that each of [`OURS`] reports.

@@ -1,14 +1,13 @@
 //! Measurement in the data path: what a program loses to it, whole breaths of a worker, memory to memory.
 //!
-//! Programs that keep flows give their counts to a collector once a second. Programs that keep none are
-//! measured by an aggregator at their port (`tap.rs`); beside it stands what a flow table in front of them
-//! costs. The collector is a thread of its own that sums everything up in all sketches of crate `measure`.
-//! Arms take turns.
+//! Programs that keep flows give their counts to a collector once a second. Programs that keep none sum
+//! packets up by flow in their first pipe; beside it stands what a flow table in front of them costs. The
+//! collector is a thread of its own that sums everything up in all sketches of crate `measure`. Arms take
+//! turns.
 
 use super::Say;
 use super::round::SEED;
 use super::stream::{Size, Traffic};
-use super::tap::Tap;
 use crate::scaling::busy;
 use crate::scenarios::{MILLION, flow, flow_pipe, one, shuffled, stateless};
 use ::measure::{FlowRecord, Settings, Summary};
@@ -23,7 +22,6 @@ use packet::{Pools, Port, TableHash};
 use port::{Generator, Stream, UdpFlow};
 use serde_json::{Value, json};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -37,6 +35,9 @@ const BREATH_NS: u64 = 4_300;
 /// Deltas in the ring to the collector.
 const RING: usize = 1 << 16;
 
+/// Deltas that the collector adds up before it reads the rest of the ring.
+const ADDED_MAX: u64 = 1024;
+
 /// How often the collector looks.
 const PAUSE: Duration = Duration::from_micros(500);
 
@@ -44,9 +45,12 @@ const PAUSE: Duration = Duration::from_micros(500);
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Measured flows give their counts once a second, or after so many packets.
-const MEASURED: Measured = Measured { period_ms: 1000, packets: 4096 };
+const MEASURED: Measured = Measured { packets: 4096, ..Measured::every(1000) };
 
-/// Most packets of a round of programs that keep flows: a period and more, by the clock of breaths.
+/// How often the traffic is repeated in a round.
+const INTERVALS: u64 = 32;
+
+/// Most packets of a round: a period and more, by the clock of breaths.
 const ROUND_MAX: u64 = 16 << 20;
 
 /// How an arm is measured.
@@ -56,8 +60,8 @@ enum How {
     Off,
     /// By its flow table.
     Flows,
-    /// By an aggregator at its port.
-    Aggregator,
+    /// By sums of packets.
+    Sums,
 }
 
 /// A worker with a program, and the collector that reads its deltas.
@@ -65,7 +69,6 @@ struct Arm {
     worker: Worker,
     now_ns: u64,
     collector: Option<JoinHandle<u64>>,
-    lost: Arc<AtomicU64>,
     rounds: Vec<f64>,
 }
 
@@ -75,13 +78,8 @@ impl Arm {
         let pool = pools.first().id();
         let stream = Stream::udp(64, flows.iter().copied());
         let input = Generator::new("in", &mut pools, pool, stream, u64::MAX);
-        let lost = Arc::new(AtomicU64::new(0));
         let (deltas, collector) = if how == How::Off { (None, None) } else { collect() };
-        let (input, deltas): (Box<dyn Port>, _) = match (how, deltas) {
-            (How::Aggregator, Some(deltas)) => (Box::new(Tap::new(input, deltas, Arc::clone(&lost))), None),
-            (_, deltas) => (Box::new(input), deltas),
-        };
-        let mut ports = vec![input];
+        let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
         for port in &program.ports[1..] {
             let nothing = Stream::udp(64, flows[..1].iter().copied());
             ports.push(Box::new(Generator::new(&port.name, &mut pools, pool, nothing, 0)));
@@ -91,7 +89,7 @@ impl Arm {
         if let Some(deltas) = deltas {
             worker = worker.with_deltas(deltas);
         }
-        Ok(Arm { worker, now_ns: 1_000_000_000, collector, lost, rounds: Vec::new() })
+        Ok(Arm { worker, now_ns: 1_000_000_000, collector, rounds: Vec::new() })
     }
 
     /// Million packets a second of processor time.
@@ -106,9 +104,10 @@ impl Arm {
 
     /// Ends the worker and its collector; the deltas that arrived, and the packets that were lost.
     fn end(self) -> (Spread, u64, u64) {
+        let lost = self.worker.engine().flow_account().unflowed.delta;
         drop(self.worker);
         let deltas = self.collector.map_or(0, |collector| collector.join().unwrap_or(0));
-        (Spread::of(self.rounds), deltas, self.lost.load(Ordering::Relaxed))
+        (Spread::of(self.rounds), deltas, lost)
     }
 }
 
@@ -118,21 +117,30 @@ fn collect() -> (Option<DeltaSender>, Option<JoinHandle<u64>>) {
     (Some(sender), Some(std::thread::spawn(move || sum_up(&ring))))
 }
 
+/// Reads deltas and adds them up. Workers here are faster than any wire, so what comes faster than it can be
+/// added up is only read: otherwise the ring would fill, and workers would count less, at a lower price.
 fn sum_up(ring: &Receiver<FlowDelta>) -> u64 {
     let mut summary = Summary::new(&Settings::default(), SEED);
     let (mut deltas, start, mut closed) = (0, Instant::now(), Duration::ZERO);
     loop {
-        match ring.try_recv() {
-            Ok(delta) => {
-                deltas += 1;
-                if delta.packets() > 0 {
-                    summary.add(&record(&delta));
+        let mut turn = 0;
+        loop {
+            match ring.try_recv() {
+                Ok(delta) => {
+                    turn += 1;
+                    if delta.packets() > 0 && turn <= ADDED_MAX {
+                        summary.add(&record(&delta));
+                    }
                 }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return deltas + turn,
             }
-            Err(TryRecvError::Empty) => std::thread::sleep(PAUSE),
-            Err(TryRecvError::Disconnected) => return deltas,
         }
-        if deltas % 1024 == 0 && start.elapsed() >= closed + INTERVAL {
+        deltas += turn;
+        if turn < ADDED_MAX {
+            std::thread::sleep(PAUSE);
+        }
+        if start.elapsed() >= closed + INTERVAL {
             let now = start.elapsed();
             summary.close(closed.as_nanos() as u64, now.as_nanos() as u64);
             closed = now;
@@ -163,15 +171,22 @@ struct Case {
     flows: Arc<Vec<UdpFlow>>,
 }
 
+/// The same program with its first pipe measured.
+fn summed_up(mut program: Program) -> Program {
+    let root = program.ports[0].root.expect("frames go somewhere");
+    program.pipes[root.index()].monitor.measured = Some(MEASURED);
+    program
+}
+
 fn cases(size: Size) -> Vec<Case> {
     let flows = Traffic::Zipf(super::MIDDLE).flows(size.flows, 1).take(size.packets);
     let zipf: Arc<Vec<UdpFlow>> = Arc::new(flows.map(|at| flow(at as u32)).collect());
     let stateless = |name| Case {
         name,
-        what: "keeps nothing; zipf 1.1, measured by an aggregator at its port",
+        what: "keeps nothing; zipf 1.1, summed up by flow",
         off: stateless(name, None),
-        on: stateless(name, None),
-        how: How::Aggregator,
+        on: summed_up(stateless(name, None)),
+        how: How::Sums,
         table: Some(stateless(name, Some(flow_pipe()))),
         flows: Arc::clone(&zipf),
     };
@@ -202,8 +217,7 @@ pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
         let arms = arms.into_iter().filter_map(|(program, how)| program.map(|program| (program, how)));
         let mut arms =
             arms.map(|(program, how)| Arm::new(program, &case.flows, how)).collect::<Result<Vec<_>>>()?;
-        let intervals = if case.how == How::Flows { 32 } else { 2 };
-        let packets = (intervals * size.packets as u64).min(ROUND_MAX);
+        let packets = (INTERVALS * size.packets as u64).min(ROUND_MAX);
         for number in 0..=size.rounds {
             for arm in &mut arms {
                 let mpps = arm.round(packets);

@@ -13,8 +13,6 @@ mod rivals;
 mod round;
 mod solutions;
 mod stream;
-mod svg;
-mod tap;
 
 use anyhow::Result;
 use round::{Aggregated, Arm, Make, Nothing, Pure, Reading, SEED, measure};
@@ -38,6 +36,9 @@ pub struct Options {
     /// A short run: fewer skews, a quarter of the packets, three rounds.
     #[arg(long)]
     quick: bool,
+    /// Only what programs lose to measurement in their data path.
+    #[arg(long, conflicts_with = "svg")]
+    in_path: bool,
     /// Also plots, as SVG files in this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
@@ -74,6 +75,9 @@ type Say<'a> = &'a mut dyn FnMut(&dyn Display) -> Result<()>;
 /// Measures, says tables, writes plots, and returns what the JSON holds.
 pub fn run(options: &Options, say: Say<'_>) -> Result<Value> {
     let plan = if options.quick { Plan::QUICK } else { Plan::WHOLE };
+    if options.in_path {
+        return Ok(json!({ "in_path": in_path::run(plan.size, say)? }));
+    }
     if let Some(directory) = &options.svg {
         std::fs::create_dir_all(directory)?;
     }

@@ -1,9 +1,9 @@
 //! The plots of `weir bench measure`, from its results, each beside the paper's figures where it has some.
 
 use super::paper;
-use super::svg::{Plot, Series};
 use super::{FIVE_TUPLES, MIDDLE, NAMES};
 use anyhow::Result;
+use plot::{Plot, Series};
 use serde_json::Value;
 use std::path::Path;
 

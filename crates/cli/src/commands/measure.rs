@@ -2,8 +2,10 @@
 
 use super::BadInput;
 use crate::files::{self, Use};
+use crate::flow_file::FlowFile;
 use crate::measure::{self, FileReport, Outcome};
 use crate::output;
+use ::measure::export::{Given, NO_PARQUET};
 use ::measure::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -62,6 +64,9 @@ pub struct Arguments {
     /// merged.
     #[arg(long, value_parser = seed)]
     seed: Option<SeedWords>,
+    /// Write the flows (5-tuples) into this file, as Parquet.
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
     #[command(flatten)]
     results: Results,
 }
@@ -174,7 +179,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
         return run_merge(merge);
     }
-    let written = [&arguments.results.html, &arguments.results.save].into_iter().flatten();
+    let written =
+        [&arguments.results.html, &arguments.results.save, &arguments.parquet].into_iter().flatten();
     let written: Vec<Use> = written.map(|path| Use::new("the result".to_string(), path)).collect();
     let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path));
     files::distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
@@ -185,17 +191,52 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let seed = Seed::new(arguments.seed.map_or(SEED, |seed| seed.0));
-    let outcome = measure::files(&arguments.files, &arguments.settings(), seed, arguments.interval, &stop)
+    let mut flows = arguments.parquet.as_deref().map(Flows::create).transpose()?;
+    let mut give = flows.as_mut().map(|flows| |given| flows.give(given));
+    let give = give.as_mut().map(|give| -> &mut dyn FnMut(Given) { give });
+    let settings = arguments.settings();
+    let outcome = measure::files(&arguments.files, &settings, seed, arguments.interval, &stop, give)
         .map_err(|error| BadInput(format!("{error:#}")))?;
     let Outcome { measured, summary, files, is_interrupted } = outcome;
     let names: Vec<String> = files.iter().map(|file| file.file.clone()).collect();
     let beside = json!({ "files": files, "interrupted": is_interrupted });
     tell(&arguments.results, measured, summary, &names.join(", "), beside)?;
+    flows.map(Flows::finish).transpose()?;
     let wrong: Vec<&FileReport> = files.iter().filter(|file| file.error.is_some()).collect();
     for file in &wrong {
         output::complain(format_args!("weir: {}\n", measure::said(file)));
     }
     Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The file of flows, until it cannot be written.
+struct Flows {
+    path: PathBuf,
+    file: Result<FlowFile>,
+}
+
+impl Flows {
+    fn create(path: &Path) -> Result<Flows> {
+        if let Some(why) = NO_PARQUET {
+            return Err(BadInput(why.to_string()).into());
+        }
+        let file = FlowFile::create(path, usize::MAX);
+        let named = || format!("{} cannot be written", path.display());
+        Ok(Flows { path: path.to_path_buf(), file: Ok(file.with_context(named)?) })
+    }
+
+    fn give(&mut self, given: Given) {
+        if let Ok(file) = &mut self.file
+            && let Err(error) = file.add(given)
+        {
+            self.file = Err(error);
+        }
+    }
+
+    fn finish(self) -> Result<()> {
+        let finished = self.file.and_then(FlowFile::finish);
+        finished.with_context(|| format!("{} cannot be written", self.path.display()))
+    }
 }
 
 /// Runs `weir measure merge`.

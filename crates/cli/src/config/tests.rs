@@ -3,6 +3,7 @@
 mod apps;
 mod bond;
 mod lines;
+mod path;
 mod plain;
 
 use super::*;
@@ -294,10 +295,10 @@ fn a_port_that_takes_nothing_is_warned_about() {
     assert_eq!(wrong(&text.replace("none1 }", "none1, root: a }"))[1].split_once(' ').unwrap().0, "2:30:");
 }
 
-/// docs/configuration.md names every field.
+/// docs/fields.md names every field.
 #[test]
 fn the_documentation_knows_every_field() {
-    let file = format!("{}/../../docs/configuration.md", env!("CARGO_MANIFEST_DIR"));
+    let file = format!("{}/../../docs/fields.md", env!("CARGO_MANIFEST_DIR"));
     let Ok(text) = std::fs::read_to_string(&file) else { panic!("{file}") };
     for field in Field::ALL.iter().filter(|field| field.level == LevelId::Outer) {
         let access = if field.spec().access == packet::Access::Writable { "yes" } else { "no" };

@@ -6,7 +6,7 @@ use super::app_socket::{AppSocket, Received};
 use super::links::{Links, News};
 use super::{Daemon, RING};
 use crate::config::Plan;
-use ::apps::{Action, ClientEvent, ClientId, Event, RequestId, RunningApps, buckets};
+use ::apps::{Action, ClientEvent, ClientId, Event, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, PortId, Program};
@@ -101,7 +101,8 @@ impl Daemon {
     pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, sockets: Vec<AppSocket>) -> Result<()> {
         (self.host.rings, self.host.sockets) = (rings, sockets);
         self.host.running =
-            RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program);
+            RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program)
+                .on(unix_s());
         self.start_apps()
     }
 
@@ -118,7 +119,8 @@ impl Daemon {
         self.host.former = Some(Former { rings, order });
         let gone = self.succeed_sockets(sockets);
         let before = std::mem::take(&mut self.host.running);
-        self.host.running = RunningApps::new(self.plan.apps.running(), before, &self.plan.program);
+        self.host.running =
+            RunningApps::new(self.plan.apps.running(), before, &self.plan.program).on(unix_s());
         self.start_apps()?;
         for (app, client) in gone {
             if let Some(at) = self.host.running.named(&app) {
@@ -449,6 +451,12 @@ impl Daemon {
         families
     }
 
+    /// Returns the apps' values with labels, each with its app's name.
+    pub(super) fn app_samples(&self) -> Vec<(String, Sample)> {
+        let apps = self.each_app().map(|at| self.host.running.app(at));
+        apps.flat_map(|app| app.samples().into_iter().map(|one| (app.name().to_string(), one))).collect()
+    }
+
     /// Returns what `weir show apps` prints.
     pub(super) fn apps_json(&self) -> Value {
         let one = |at: usize| {
@@ -466,4 +474,9 @@ impl Daemon {
         };
         self.each_app().map(one).collect()
     }
+}
+
+/// The time of day, in seconds since 1970.
+fn unix_s() -> u64 {
+    std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_secs())
 }

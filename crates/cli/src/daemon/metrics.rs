@@ -6,6 +6,7 @@
 use super::observer::Snapshot;
 use super::shown::total;
 use crate::log;
+use ::apps::{Sample, SampleValue};
 use anyhow::Result;
 use engine::snapshot::Count;
 use engine::worker::{Histogram, PipeReport};
@@ -43,6 +44,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
         }
         registry.register(format!("app_{}", gauges.name), "A value of the app's own", family);
     }
+    samples(&mut registry, &now.samples);
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
@@ -161,6 +163,34 @@ impl Totals<'_> {
             family.get_or_create(&vec![(label, name)]).inc_by(count);
         }
         self.registry.register(name, help, family);
+    }
+}
+
+/// Values with labels of their own, a family for each name.
+fn samples(registry: &mut Registry, samples: &[(String, Sample)]) {
+    let mut names: Vec<&str> = samples.iter().map(|(_, one)| one.name).collect();
+    names.sort_unstable();
+    names.dedup();
+    for name in names {
+        let of_name = || samples.iter().filter(|(_, one)| one.name == name);
+        let Some((_, first)) = of_name().next() else { continue };
+        let counts = Family::<Labels, Counter>::default();
+        let gauges = Family::<Labels, Gauge<f64, AtomicU64>>::default();
+        for (app, one) in of_name() {
+            let labels = [("app", app.clone())].into_iter().chain(one.labels.iter().cloned()).collect();
+            match one.value {
+                SampleValue::Count(count) => {
+                    counts.get_or_create(&labels).inc_by(count);
+                }
+                SampleValue::Gauge(value) => {
+                    gauges.get_or_create(&labels).set(value);
+                }
+            }
+        }
+        match first.value {
+            SampleValue::Count(_) => registry.register(format!("app_{name}"), first.help, counts),
+            SampleValue::Gauge(_) => registry.register(format!("app_{name}"), first.help, gauges),
+        }
     }
 }
 

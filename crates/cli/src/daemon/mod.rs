@@ -27,6 +27,7 @@ mod load;
 mod metrics;
 mod observer;
 mod open;
+mod path;
 mod privileges;
 mod reload;
 mod resize;
@@ -101,6 +102,8 @@ pub struct Daemon {
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
+    /// Who watches paths of tunnels.
+    watched: path::Watched,
     /// Where what takes long to drop goes.
     disposal: Disposal,
     generation: u64,
@@ -169,6 +172,7 @@ impl Daemon {
             systemd: Systemd::find()?,
             clock,
             collector: Collector::start(clock)?,
+            watched: path::Watched::default(),
             // Its thread begins without privileges.
             disposal: channel().0,
             generation: 1,
@@ -180,6 +184,8 @@ impl Daemon {
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
         let rings = daemon.start_workers()?;
+        // Their threads begin with the privileges that are left.
+        daemon.watched.follow(daemon.plan.apps.paths())?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
@@ -298,6 +304,7 @@ impl Daemon {
             apps: self.apps_json(),
             families: self.app_families(),
             gauges: self.app_gauges(),
+            samples: self.app_samples(),
             read: self.collector.totals(),
             late: self.host.late.clone(),
         };

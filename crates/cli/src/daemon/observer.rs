@@ -17,6 +17,7 @@ use super::http::{Answer, Asked, Question};
 use super::shown::total;
 use super::{live, metrics};
 use crate::config::Plan;
+use ::apps::Sample;
 use anyhow::{Context, Result, anyhow, bail};
 use engine::buckets::GroupTables;
 use engine::owner::Owners;
@@ -74,6 +75,8 @@ pub struct Scene {
     pub families: Vec<Family>,
     /// The apps' gauges.
     pub gauges: Vec<Gauges>,
+    /// The apps' values with labels, each with its app's name.
+    pub samples: Vec<(String, Sample)>,
     /// What the collector had read, before the workers were asked what they gave.
     pub read: Totals,
     /// How late apps were served.

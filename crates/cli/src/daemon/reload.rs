@@ -419,6 +419,9 @@ impl Daemon {
             plan.workers.count(),
             plan.apps.measurements(),
         );
+        if let Err(error) = self.watched.follow(plan.apps.paths()) {
+            error!("{error:#}");
+        }
         let swaps = self.send_swaps(&plan, engines, punts, ports);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));

@@ -8,13 +8,20 @@ mod progress;
 
 use anyhow::{Result, anyhow};
 use input::Input;
-use measure::{Measured, Recording, Seed, Settings, Summary};
-use port::pcap::{Problem, ReadError, Reader, Record};
+use measure::export::Given;
+use measure::{Link, Measured, Recording, Seed, Settings, Summary};
+use port::pcap::{Links, Problem, ReadError, Reader, Record};
 use progress::Progress;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What is read.
+const LINKS: Links = Links {
+    has: |number| Link::of(number).is_some(),
+    said: "Ethernet, IP (RAW), BSD loopbacks and Linux's `any` (LINUX_SLL, LINUX_SLL2)",
+};
 
 /// Frames between two looks at the clock and at what a person wants.
 const STRIDE: u64 = 4096;
@@ -42,7 +49,7 @@ pub struct Outcome {
     pub is_interrupted: bool,
 }
 
-/// Measures recordings in a row; `-` is standard input. `stop` ends it early.
+/// Measures recordings in a row; `-` is standard input. `stop` ends it early. Tells `flows` of every flow.
 ///
 /// # Errors
 /// None of the files has a readable start.
@@ -52,8 +59,12 @@ pub fn files(
     seed: Seed,
     interval_ns: Option<u64>,
     stop: &Arc<AtomicBool>,
+    flows: Option<&mut dyn FnMut(Given)>,
 ) -> Result<Outcome> {
     let mut recording = Recording::new(settings, seed, interval_ns);
+    if let Some(give) = flows {
+        recording = recording.giving(give);
+    }
     let mut progress = Progress::new(files);
     let mut reports = Vec::new();
     let mut is_read = false;
@@ -88,17 +99,20 @@ pub fn said(report: &FileReport) -> String {
 /// Measures one file; `packets` is how many there were before an error, too.
 fn file(
     path: &Path,
-    recording: &mut Recording,
+    recording: &mut Recording<'_>,
     progress: &mut Progress,
     stop: &Arc<AtomicBool>,
     packets: &mut u64,
 ) -> Result<()> {
     let input = Input::open(path, progress.read.clone(), stop.clone())?;
-    let mut reader = Reader::open(input)?;
+    let mut reader = Reader::open_of(input, LINKS)?;
     let mut record = Record::default();
     let result = loop {
         match reader.read(&mut record) {
-            Ok(true) => recording.add(record.time_ns, &record.bytes, record.length),
+            Ok(true) => {
+                let link = Link::of(reader.link()).unwrap_or(Link::Ethernet);
+                recording.add(record.time_ns, link, &record.bytes, record.length);
+            }
             Ok(false) => break Ok(()),
             Err(error) => break Err(error),
         }

@@ -7,6 +7,7 @@ use ratatui_core::layout::Rect;
 use ratatui_core::style::{Modifier, Style};
 use ratatui_core::text::{Line, Span};
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// The keys, as the last line says them.
@@ -99,17 +100,42 @@ fn span(duration: Duration) -> String {
     }
 }
 
-/// The pages, the one shown in reverse; if they do not fit, only that one.
+/// The pages, the one shown in reverse; if they do not fit, it and its neighbours, with marks where there are
+/// more.
 fn tabs(view: &View, width: usize) -> Line<'static> {
     let (titles, at) = view.titles();
-    let reversed = Style::new().add_modifier(Modifier::REVERSED);
     let name = |(at, title): (usize, &&str)| format!(" {} {title}", at + 1);
     let names: Vec<String> = titles.iter().enumerate().map(name).collect();
-    if names.iter().map(String::len).sum::<usize>() > width {
-        return Line::styled(format!("< {}/{} {} >", at + 1, titles.len(), titles[at]), reversed);
-    }
+    let lengths: Vec<usize> = names.iter().map(String::len).collect();
+    let shown = fitting(&lengths, at, width);
+    let before = if shown.start > 0 { "<" } else { "" };
+    let after = if shown.end < names.len() { " >" } else { "" };
+    let reversed = Style::new().add_modifier(Modifier::REVERSED);
     let style = |number: usize| if number == at { reversed } else { Style::new() };
-    names.into_iter().enumerate().map(|(number, name)| Span::styled(name, style(number))).collect()
+    let names = names[shown.clone()].iter().zip(shown);
+    let names = names.map(|(name, number)| Span::styled(name.clone(), style(number)));
+    [Span::raw(before)].into_iter().chain(names).chain([Span::raw(after)]).collect()
+}
+
+/// As many neighbours of one of these as fit, with 3 columns for marks unless all do.
+fn fitting(lengths: &[usize], at: usize, width: usize) -> Range<usize> {
+    let (mut shown, mut used) = (at..at + 1, lengths[at]);
+    if lengths.iter().sum::<usize>() <= width {
+        return 0..lengths.len();
+    }
+    let width = width.saturating_sub(3);
+    loop {
+        let before = shown.clone();
+        if let Some(next) = lengths.get(shown.end).filter(|next| used + **next <= width) {
+            (shown.end, used) = (shown.end + 1, used + next);
+        }
+        if shown.start > 0 && used + lengths[shown.start - 1] <= width {
+            (shown.start, used) = (shown.start - 1, used + lengths[shown.start - 1]);
+        }
+        if shown == before {
+            return shown;
+        }
+    }
 }
 
 /// What is wrong with the daemon.
@@ -165,4 +191,19 @@ fn history(rates: &VecDeque<f64>, width: usize) -> Vec<Line<'static>> {
         .into_iter()
         .chain(rows)
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_that_do_not_all_fit_are_the_nearest() {
+        let lengths = [5; 10];
+        assert_eq!(fitting(&lengths, 3, 50), 0..10);
+        assert_eq!(fitting(&lengths, 0, 49), 0..9);
+        assert_eq!(fitting(&lengths, 9, 49), 1..10);
+        assert_eq!(fitting(&lengths, 4, 28), 2..7);
+        assert_eq!(fitting(&lengths, 4, 3), 4..5);
+    }
 }

@@ -187,8 +187,9 @@ fn keys_choose_pages_and_intervals() {
         (Key::Left, "ports"),
         (Key::Char('9'), "lb"),
         (Key::Tab, "measure"),
+        (Key::Tab, "path"),
         (Key::Tab, "overview"),
-        (Key::BackTab, "measure"),
+        (Key::BackTab, "path"),
     ] {
         assert_eq!((view.press(key, now), title(&view)), (Wish::Show, expected));
     }

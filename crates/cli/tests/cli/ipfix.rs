@@ -13,6 +13,8 @@ use std::path::Path;
 use std::process::Command;
 
 const RECORDS: u16 = 200;
+/// What flows are decided for, in turn.
+const TARGETS: [Option<&str>; 3] = [None, Some("web/b1"), Some("web/b2")];
 
 /// The n-th record: IPv4 and IPv6 in turn, outside tunnels, and every second pair inside one.
 fn given(n: u16) -> Given {
@@ -24,7 +26,8 @@ fn given(n: u16) -> Given {
     let first_ns = 1_790_000_000_000_000_000;
     let packets = u64::from(n) + 1;
     let record = FlowRecord { key, packets, bytes: 100 * packets, first_ns, last_ns: first_ns + 7_000_000 };
-    Given { record, end: [End::Idle, End::Active, End::Forced, End::Evicted][usize::from(n) % 4] }
+    let end = [End::Idle, End::Active, End::Forced, End::Evicted][usize::from(n) % 4];
+    Given { record, end, target: TARGETS[usize::from(n) % 3].map(Into::into) }
 }
 
 /// Writes all records as a recording of datagrams. Returns how many these are.
@@ -84,6 +87,10 @@ fn tshark_reads_every_field_of_every_record() {
         End::Forced => 4,
         End::Evicted => 5,
     });
+    number("cflow.outputint", &|one| {
+        TARGETS.iter().position(|target| *target == one.target.as_deref()).unwrap() as u64
+    });
+    assert_eq!(fields(&path, "cflow.if_descr"), ["web/b1", "web/b2"]);
     let addresses = |name: &str, ipv6: bool, each: &dyn Fn(&FlowKey) -> IpAddr| {
         let of = |one: &Given| Some(each(&one.record.key)).filter(|one| one.is_ipv6() == ipv6);
         assert_eq!(fields(&path, name), told(&|one| of(one).map(|one| one.to_string())), "{name}");
@@ -97,6 +104,7 @@ fn tshark_reads_every_field_of_every_record() {
     let times = fields(&path, "cflow.abstimeend");
     assert_eq!(times.len(), all.len());
     assert!(times.iter().all(|time| time.contains(":20.007")), "{times:?}");
-    assert_eq!(fields(&path, "cflow.od_id"), vec!["42"; messages]);
+    // In each message's header, and with both names.
+    assert_eq!(fields(&path, "cflow.od_id"), vec!["42"; messages + 2]);
     assert_eq!(fields(&path, "_ws.malformed"), Vec::<String>::new());
 }

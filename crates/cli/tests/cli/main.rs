@@ -15,6 +15,7 @@ mod ipfix;
 mod measure;
 mod measured;
 mod output;
+mod path;
 mod ports;
 mod replay;
 mod running;

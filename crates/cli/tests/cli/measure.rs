@@ -4,6 +4,7 @@
 use super::folder::Folder;
 use super::{Said, record, weir};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -101,13 +102,154 @@ fn what_is_wrong_is_said_and_the_rest_kept() {
     measure(&folder, &["text"]).refused(2, &["not a recording"]);
     measure(&folder, &["absent"]).refused(2, &["absent", "cannot be opened"]);
     let mut other = plain.clone();
-    other[20] = 113;
-    folder.write("sll.pcap", other);
-    measure(&folder, &["sll.pcap"]).refused(2, &["LINUX_SLL"]);
+    other[20] = 105;
+    folder.write("wlan.pcap", other);
+    measure(&folder, &["wlan.pcap"]).refused(2, &["link type 105 (802.11): weir reads Ethernet, IP"]);
     let full = measure(&folder, &["in.pcap", "--json", "--save", "/dev/full"]);
     assert_eq!(full.json()["packets"], 11);
     full.refused(1, &["/dev/full", "No space left"]);
     measure(&folder, &["in.pcap", "--save", "in.pcap"]).refused(2, &["is the same file"]);
+}
+
+/// Packets of each conversation, by protocol and both ends in order, as Wireshark adds them up.
+fn conversations(path: &Path, protocol: &str) -> BTreeMap<[String; 3], u64> {
+    let mut tshark = Command::new("tshark");
+    tshark.args(["-n", "-q", "-z", &format!("conv,{protocol}"), "-r"]).arg(path);
+    let output = tshark.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let conversation = |line: &str| {
+        let (one, rest) = line.split_once(" <-> ")?;
+        let mut words = rest.split_whitespace();
+        let other = words.next()?;
+        // Packets and bytes (a number and a unit) in one direction, in the other, and in both.
+        Some((ends(protocol, one.trim(), other), words.nth(6)?.parse().ok()?))
+    };
+    text.lines().filter_map(conversation).collect()
+}
+
+/// A conversation: both its ends, the smaller first.
+fn ends(protocol: &str, one: &str, other: &str) -> [String; 3] {
+    let mut ends = [one, other];
+    ends.sort_unstable();
+    [protocol, ends[0], ends[1]].map(str::to_string)
+}
+
+#[test]
+fn conversations_are_those_of_wireshark() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        assert!(std::env::var_os("CI").is_none(), "CI has tshark");
+        eprintln!("skipped: there is no tshark");
+        return;
+    }
+    let folder = Folder::new();
+    let mut state = 1_u64;
+    let mut below = |end: u64| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % end
+    };
+    let recipes: Vec<String> = (0..3000)
+        .map(|_| {
+            let [src, dst] =
+                if below(3) == 0 { ["2001:db8::", "2001:db8::1:"] } else { ["10.0.0.", "10.1.0."] };
+            let (a, b) = (format!("{src}{}", 1 + below(9)), format!("{dst}{}", 1 + below(4)));
+            let (protocol, port) = (["tcp", "udp"][below(2) as usize], 1000 + below(20));
+            match below(3) {
+                0 => format!("src={b} dst={a} proto={protocol} sport=443 dport={port}"),
+                _ => format!("src={a} dst={b} proto={protocol} sport={port} dport=443"),
+            }
+        })
+        .collect();
+    let path = folder.file("in.pcap");
+    record(&path, &recipes.iter().map(String::as_str).collect::<Vec<_>>());
+    let json = measure(&folder, &["in.pcap", "--json", "--exact", "--top", "10000"]).good().json();
+    let mut measured = BTreeMap::new();
+    for row in json["top"].as_array().unwrap() {
+        let words: Vec<&str> = row["key"].as_str().unwrap().split(' ').collect();
+        let end = |end: &str| end.replace(['[', ']'], "");
+        let of = ends(words[0], &end(words[1]), &end(words[3]));
+        *measured.entry(of).or_insert(0) += row["exact_packets"].as_u64().unwrap();
+    }
+    let mut expected = conversations(&path, "tcp");
+    expected.extend(conversations(&path, "udp"));
+    assert!(expected.len() > 500, "{}", expected.len());
+    assert_eq!(measured, expected);
+}
+
+/// As `tcpdump -i any` writes it, and as IP alone: flows are those of Ethernet, totals those of the file.
+#[test]
+fn a_recording_without_ethernet_has_the_same_flows() {
+    let folder = prepared();
+    let keys =
+        |json: &Value| json["top"].as_array().unwrap().iter().map(|row| row["key"].to_string()).collect();
+    let expected: Vec<String> = keys(&measure(&folder, &["in.pcap", "--json"]).good().json());
+    let plain = std::fs::read(folder.file("in.pcap")).unwrap();
+    for (link, front) in [(101, 0), (113, 14), (276_u16, 20)] {
+        let mut file = [&plain[..20], &u32::from(link).to_le_bytes()].concat();
+        let mut at = 24;
+        while at < plain.len() {
+            let captured = u32::from_le_bytes(plain[at + 8..at + 12].try_into().unwrap()) as usize;
+            let (head, frame) = (&plain[at..at + 8], &plain[at + 16..at + 16 + captured]);
+            let front = match front {
+                14 => [&[0; 14], &frame[12..14]].concat(),
+                20 => [&frame[12..14], &[0; 18]].concat(),
+                _ => Vec::new(),
+            };
+            let packet = [&front, &frame[14..]].concat();
+            let length = (packet.len() as u32).to_le_bytes();
+            file.extend([head, &length, &length, &packet].concat());
+            at += 16 + captured;
+        }
+        folder.write("other.pcap", file);
+        let json = measure(&folder, &["other.pcap", "--json"]).good().json();
+        assert_eq!([json["packets"].clone(), json["bytes"].clone()], capinfos(&folder.file("other.pcap")));
+        assert_eq!(keys(&json), expected, "{link}");
+    }
+}
+
+/// Prints what is in a Parquet file, read by what has no part in weir; 7 if Python has neither.
+const READER: &str = r#"
+import sys
+columns = ["sourceIPAddress", "destinationIPAddress", "sourceTransportPort", "destinationTransportPort",
+    "protocolIdentifier", "layer2SegmentId", "packetDeltaCount", "layer2OctetDeltaCount"]
+try:
+    import duckdb
+    rows = duckdb.sql(f"select {', '.join(columns)} from '{sys.argv[1]}'").fetchall()
+except ImportError:
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        sys.exit(7)
+    table = pyarrow.parquet.read_table(sys.argv[1]).to_pylist()
+    rows = [[row[column] for column in columns] for row in table]
+for row in rows:
+    print(*row)
+"#;
+
+#[test]
+fn other_programs_read_the_flows_of_a_recording() {
+    let folder = prepared();
+    if cfg!(not(feature = "parquet")) {
+        measure(&folder, &["in.pcap", "--parquet", "out"]).refused(2, &["`--features parquet`"]);
+        return;
+    }
+    drop(measure(&folder, &["in.pcap", "--parquet", "out.parquet"]).good());
+    measure(&folder, &["in.pcap", "--parquet", "absent/out"]).refused(1, &["absent/out cannot be written"]);
+    let python = Command::new("python3").args(["-c", READER]).arg(folder.file("out.parquet")).output();
+    let Some(output) = python.ok().filter(|output| output.status.code() != Some(7)) else {
+        eprintln!("skipped: Python has neither duckdb nor pyarrow (`pip install duckdb`)");
+        return;
+    };
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let expected = [
+        "10.0.0.1 10.0.0.9 1000 443 6 None 4 219",
+        "10.0.0.2 10.0.0.9 5 53 17 None 2 84",
+        "2001:db8::1 2001:db8::2 5 53 17 None 2 124",
+        "10.0.0.2 10.0.0.9 6 53 17 None 1 42",
+        "10.0.0.1 10.0.0.9 1 2 6 77 1 104",
+    ];
+    assert_eq!(text.lines().collect::<Vec<_>>(), expected);
 }
 
 #[test]

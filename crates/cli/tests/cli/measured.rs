@@ -49,7 +49,7 @@ fn flow_records_come_by_ipfix_and_add_up() {
             let number = |at: usize| usize::from(u16::from_be_bytes([message[at], message[at + 1]]));
             let (set, end) = (number(at), at + number(at + 2));
             // The template of IPv4: two addresses, two ports, the protocol, octets, packets, ...
-            for record in message[at + 4..end].chunks(54).filter(|_| set == 256) {
+            for record in message[at + 4..end].chunks(58).filter(|_| set == 256) {
                 packets += u64::from_be_bytes(record[21..29].try_into().unwrap());
                 records += 1;
             }
@@ -60,6 +60,32 @@ fn flow_records_come_by_ipfix_and_add_up() {
     drop(daemon.weir(&["stop"]).good());
     assert_eq!(daemon.end().code(), Some(0));
     assert!(daemon.log().contains("none lost"), "{}", daemon.log());
+}
+
+/// Built without the feature, weir says which build has it.
+#[test]
+fn flow_records_are_written_to_files_that_are_whole_when_it_has_stopped() {
+    let folder = super::folder::Folder::new();
+    let files = format!(", parquet: {{ directory: {} }}", folder.path().display());
+    if cfg!(not(feature = "parquet")) {
+        folder.write("weir.yaml", measured(&files));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert!(said.code != Some(0) && said.err.contains("`--features parquet`"), "{}", said.err);
+        return;
+    }
+    let mut daemon = Daemon::start(&measured(&files));
+    daemon.receive(&[ONE, ONE, ONE, OTHER]);
+    daemon.wait_for("the packets", |daemon| shown(daemon)["packets"] == 4);
+    assert_eq!(shown(&daemon)["parquet"]["works"], true);
+    drop(daemon.weir(&["stop"]).good());
+    assert_eq!(daemon.end().code(), Some(0));
+    let written: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|one| one.unwrap().path()).collect();
+    assert!(
+        matches!(&written[..], [one] if one.extension().is_some_and(|end| end == "parquet")),
+        "{written:?}"
+    );
+    let bytes = std::fs::read(&written[0]).unwrap();
+    assert_eq!((&bytes[..4], &bytes[bytes.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
 }
 
 #[test]
@@ -86,14 +112,20 @@ fn mistakes_are_shown_where_they_are() {
         ("pipe: balance", "`port` or `pipe`, not both"),
         ("ipfix: { to: nowhere }", "is not an address and port"),
         ("ipfix: {}", "`to` is missing"),
+        ("parquet: {}", "`directory` is missing"),
+        ("parquet: { directory: x, rotate: 1ms }", "`rotate` cannot be this"),
         ("memory: 12", "`memory` is a whole number"),
+        ("idle_timeout: 5s", "`idle_timeout` means nothing without flows that are kept"),
     ] {
         folder.write("weir.yaml", measured("").replace("interval: 200ms", more));
         let said = weir(folder.path(), &["check", "weir.yaml"]);
         assert!(said.code != Some(0) && said.err.contains(words), "{words}: {}", said.err);
     }
     let basic = format!("{TWO}\napps:\n  - measure: {{ name: edge, pipe: balance }}\n");
-    folder.write("weir.yaml", basic);
+    folder.write("weir.yaml", basic.clone());
     let said = weir(folder.path(), &["check", "weir.yaml"]);
-    assert!(said.err.contains("keeps no flows, so it cannot be measured"), "{}", said.err);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    folder.write("weir.yaml", basic.replace("balance }", "balance, flush_packets: 9 }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.err.contains("`balance` keeps no flows"), "{}", said.err);
 }

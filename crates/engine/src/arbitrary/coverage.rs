@@ -56,7 +56,8 @@ const KINDS: &str = "
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
-    mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre rehash malformed_again
+    mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre mended:icmp
+    mended:inside_ipv4 mended:inside_l4 flow:error:unknown rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
     forward:port:hit forward:in_port:hit forward:pipe:hit forward:group:hit forward:app:hit forward:kernel:hit
     forward:drop:hit forward:port:miss forward:in_port:miss forward:pipe:miss forward:group:miss
@@ -337,8 +338,12 @@ impl Coverage {
     }
 
     fn flow(&mut self, pipe: &Pipe, flow: &FlowMet, lookup: &Lookup) {
-        let PipeKind::Flow { learn, .. } = &pipe.kind else { return };
+        let PipeKind::Flow { learn, reverse, .. } = &pipe.kind else { return };
+        let grouped = !matches!(lookup, Lookup::Miss(miss) if !miss.failed.is_empty());
+        let missed = flow.known == Known::No && *lookup != Lookup::NoTarget && grouped;
         let learn = match learn {
+            // What learns answers learns of every packet but of errors.
+            _ if *reverse && flow.key.is_some() && missed => "error",
             Learn::Nothing => "nothing",
             Learn::Default => "default",
             Learn::Pin(_) => "pin",

@@ -194,10 +194,11 @@ impl Lockstep {
         coverage.aged(aged, before - entries(&self.interpreter));
         coverage.settled(waited - pending(&self.interpreter));
         let ended = self.interpreter.take_ended();
-        let ended = sums(ended.iter().map(|one| (one.pipe, one.key, one.hits, one.reason)));
+        let program = &self.program;
+        let ended = sums(program, ended.iter().map(|one| (one.pipe, one.key, one.hits, one.reason)));
         self.engines.iter_mut().try_for_each(|cutter| {
             cutter.engine.age(self.now_ns);
-            same("flows gone", &ended, &cutter.deltas()).map_err(|what| format!("{cutter:?}: {what}"))
+            same("flows gone", &ended, &cutter.deltas(program)).map_err(|what| format!("{cutter:?}: {what}"))
         })
     }
 }
@@ -220,14 +221,14 @@ impl Cutter {
     }
 
     /// Returns what deltas have counted since the last call.
-    fn deltas(&mut self) -> Sums {
+    fn deltas(&mut self, program: &Program) -> Sums {
         let mut all = Vec::new();
         self.engine.take_deltas(|delta| {
             let hits = Count { packets: delta.packets(), bytes: delta.bytes() };
             all.push((PipeId(delta.of().pipe), delta.key, hits, delta.reason()));
             true
         });
-        sums(all.into_iter())
+        sums(program, all.into_iter())
     }
 
     fn unload(&mut self) {
@@ -327,9 +328,12 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
 type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64)>;
 
 /// Adds up flows that have ended; those without packets say nothing.
-fn sums(ended: impl Iterator<Item = (PipeId, FlowKey, Count, DeltaReason)>) -> Sums {
+fn sums(program: &Program, ended: impl Iterator<Item = (PipeId, FlowKey, Count, DeltaReason)>) -> Sums {
     let mut sums = Sums::new();
     for (pipe, key, hits, reason) in ended.filter(|(_, _, hits, _)| hits.packets != 0) {
+        // Which sums make room for others is not specified, and the interpreter has room for all.
+        let is_summed = program.pipes[pipe.index()].sums_up().is_some();
+        let reason = if is_summed { DeltaReason::Interval } else { reason };
         let sum = sums.entry((pipe, key, reason.word())).or_default();
         *sum = (sum.0 + hits.packets, sum.1 + hits.bytes);
     }

@@ -162,7 +162,6 @@ impl Maker {
         pipe.miss = forward(random, &self.program);
         pipe.rehash = random.percent(20);
         pipe.monitor = self.monitor(random);
-        pipe.monitor.measured = pipe.monitor.measured.filter(|_| matches!(pipe.kind, PipeKind::Flow { .. }));
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes).into();
         // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
@@ -250,6 +249,8 @@ impl Maker {
         let measured = random.percent(30).then(|| Measured {
             period_ms: random.pick(&[1, 3, 100, 5_000]),
             packets: random.pick(&[1, 2, 5, u32::MAX]),
+            key: random.pick(&[KeySource::Outer, KeySource::Inner]),
+            keys: random.pick(&[1, 20, 100]),
         });
         Monitor { counter, meter, drop_red: random.percent(25), idle_timeout_ns, measured }
     }

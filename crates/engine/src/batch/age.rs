@@ -6,6 +6,7 @@
 
 use super::compile::CompiledPipe;
 use super::{DELTAS_MAX, Engine};
+use crate::aggregate::Aggregate;
 use crate::change::EntryKey;
 use crate::pipes::flow::Flows;
 use crate::program::PipeId;
@@ -27,6 +28,9 @@ const AGED_MAX: usize = 64;
 /// The largest number of flows that leave a pipe's table in one breath, because each is a cache line of its
 /// own in the index. While more are idle, checking the age of all takes longer.
 const FLOWS_AGED_MAX: usize = 512;
+
+/// Rows of sums of a former program that are given in one breath: as many as there are flows above.
+const SUMS_ROWS: usize = FLOWS_AGED_MAX / 16;
 
 /// The largest number of moves checked per group in one breath; a packet that meets a bucket checks its move
 /// anyway.
@@ -53,6 +57,9 @@ impl Engine {
                 flows.set_room(DELTAS_MAX);
                 flows.sweep_period(elapsed_ms, now_ns);
             }
+            if let Some(sums) = &mut pipe.sums {
+                sums.tick(elapsed_ms, now_ns);
+            }
             if !self.still && !pipe.shared {
                 pipe.age_entries(rows, now_ms, AGED_MAX);
             }
@@ -62,6 +69,7 @@ impl Engine {
             flows.end(age_rows(flows.capacity(), elapsed_ms), now_ms, DeltaReason::Removed);
             flows.set_room(DELTAS_MAX);
         }
+        self.left_sums.iter_mut().for_each(|sums| _ = sums.end(SUMS_ROWS, DeltaReason::Removed));
         self.forget_drained();
     }
 
@@ -88,6 +96,9 @@ impl Engine {
             }
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.end_period(now_ms);
+            }
+            if let Some(sums) = &mut pipe.sums {
+                sums.end(usize::MAX, DeltaReason::Interval);
             }
         }
         self.clear_removed();
@@ -137,7 +148,13 @@ impl Engine {
             flows.end(u32::MAX, now_ms, DeltaReason::Stopped);
             all &= flows.end(u32::MAX, now_ms, DeltaReason::Stopped);
         });
+        self.each_sums(|sums| all &= sums.end(usize::MAX, DeltaReason::Stopped));
         all
+    }
+
+    pub(super) fn each_sums(&mut self, each: impl FnMut(&mut Aggregate)) {
+        let own = self.pipes.iter_mut().filter_map(|pipe| pipe.sums.as_deref_mut());
+        own.chain(self.left_sums.iter_mut().map(Box::as_mut)).for_each(each);
     }
 
     pub(super) fn each_flows(&mut self, each: impl FnMut(&mut Flows)) {
@@ -152,6 +169,13 @@ impl Engine {
             let drained = flows.is_drained();
             if drained {
                 past.add(&flows.account);
+            }
+            !drained
+        });
+        self.left_sums.retain(|sums| {
+            let drained = sums.is_drained();
+            if drained {
+                past.add(&sums.account);
             }
             !drained
         });
@@ -177,12 +201,14 @@ impl Engine {
     pub fn has_deltas(&mut self) -> bool {
         let mut any = false;
         self.each_flows(|flows| any |= flows.has_deltas());
+        self.each_sums(|sums| any |= sums.has_deltas());
         any
     }
 
     /// Passes the waiting flow deltas to `sink`, as long as it accepts them.
     pub fn take_deltas(&mut self, mut sink: impl FnMut(FlowDelta) -> bool) {
         self.each_flows(|flows| flows.take_deltas(&mut sink));
+        self.each_sums(|sums| sums.take_deltas(&mut sink));
     }
 }
 

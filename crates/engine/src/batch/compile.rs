@@ -1,5 +1,6 @@
 //! Compiles a pipe: guards, a table of the right type, plans for its actions, and its entries.
 
+use crate::aggregate::Aggregate;
 use crate::batch::load::{Guards, KEY_WORDS_MAX};
 use crate::batch::rows::{Actions, PipeWide, Slab};
 use crate::batch::steps::Plan;
@@ -42,6 +43,14 @@ pub enum CompileError {
         /// The reason.
         why: String,
     },
+    /// There is no room for the sums of a measured pipe.
+    #[error("pipe `{pipe}` cannot be measured: {why}")]
+    Sums {
+        /// The pipe.
+        pipe: String,
+        /// The reason.
+        why: String,
+    },
     /// An entry was refused.
     #[error("pipe `{pipe}`, entry {entry}: {why}")]
     Entry {
@@ -66,6 +75,8 @@ pub struct CompiledPipe {
     pub wide: PipeWide,
     pub plans: Vec<Plan>,
     pub actions: Actions,
+    /// What passes, by flow, if it is measured and there is no flow table.
+    pub sums: Option<Box<Aggregate>>,
     pub forward: Forward,
     pub miss: Forward,
     pub drop_red: bool,
@@ -90,7 +101,11 @@ pub struct CompiledPipe {
 
 /// Compiles a pipe without its entries.
 pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileError> {
-    let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &making.program.tunnels)).collect();
+    let plans: Vec<Plan> = pipe
+        .templates
+        .iter()
+        .map(|one| Plan::new(one, &making.program.tunnels, pipe.kind.translates()))
+        .collect();
     let given = (0..pipe.templates.len()).map(|at| pipe.values_wanted(at as u16)).max().unwrap_or(0);
     let wide = PipeWide { forward: pipe.forward, counter: pipe.monitor.counter, meter: pipe.monitor.meter };
     let table = pipe.kind.table(pipe, making)?;
@@ -102,6 +117,7 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         wide,
         actions: Actions::new(&plans, given, pipe.capacity as usize),
         plans,
+        sums: sums(pipe, making)?,
         forward: pipe.forward,
         miss: pipe.miss,
         drop_red: pipe.monitor.drop_red,
@@ -117,6 +133,15 @@ pub fn pipe(pipe: &Pipe, making: Making<'_>) -> Result<CompiledPipe, CompileErro
         hits: 0,
         misses: Count::default(),
     })
+}
+
+fn sums(pipe: &Pipe, making: Making<'_>) -> Result<Option<Box<Aggregate>>, CompileError> {
+    let Some(measured) = pipe.sums_up() else { return Ok(None) };
+    let number = making.program.pipe_named(&pipe.name).unwrap_or_default();
+    let secret = [making.secret, making.hash.hash(&[1])];
+    let sums = Aggregate::new(measured, number.0, secret);
+    let sums = sums.map_err(|why| CompileError::Sums { pipe: pipe.name.clone(), why: why.to_string() })?;
+    Ok(Some(Box::new(sums)))
 }
 
 /// Converts an age limit to milliseconds; a limit below one counts as one.

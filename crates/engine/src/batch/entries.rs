@@ -6,7 +6,7 @@ use crate::change::{ChangeError, EntryKey};
 use crate::pipes::flow::Flows;
 use crate::pipes::table::{Refusal, with_rows};
 use crate::program::{Entry, EntryMatch};
-use crate::snapshot::{Count, Page, Seen, is_later};
+use crate::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use crate::worker::PipeReport;
 
 /// Why an entry of a pipe whose flows keep values cannot get another action.
@@ -133,11 +133,16 @@ impl CompiledPipe {
     pub fn report(&self) -> PipeReport {
         let entries = self.table.len();
         let mut report = PipeReport { hits: self.hits, misses: self.misses, entries, ..Default::default() };
-        if let Some(flows) = self.table.flows() {
-            report.flows = flows.live();
-            report.account = flows.account;
-        }
+        report.flows = self.table.flows().map_or(0, Flows::live);
+        report.account = self.account();
         report
+    }
+
+    /// Returns where the packets of flows were counted.
+    #[must_use]
+    pub fn account(&self) -> FlowAccount {
+        let sums = self.sums.as_ref().map(|sums| sums.account);
+        self.table.flows().map(|flows| flows.account).or(sums).unwrap_or_default()
     }
 
     /// Takes over the counts of the same entry in the predecessor.

@@ -117,7 +117,13 @@ fn tunnel(bytes: &mut [u8], headers: &Headers, change: Sum) {
 
 /// Updates one checksum; returns `around` with the change of the checksum itself added.
 #[inline(always)]
-fn rewrite(bytes: &mut [u8], at: usize, change: Sum, update: impl Fn(u16, Sum) -> u16, around: Sum) -> Sum {
+pub(super) fn rewrite(
+    bytes: &mut [u8],
+    at: usize,
+    change: Sum,
+    update: impl Fn(u16, Sum) -> u16,
+    around: Sum,
+) -> Sum {
     let Some(place) = bytes.get_mut(at..at + 2) else { return around };
     let old = u16::from_be_bytes([place[0], place[1]]);
     let new = update(old, change);
@@ -160,7 +166,7 @@ fn unread_checksum(bytes: &[u8], level: &Level) -> Option<(usize, bool)> {
 
 /// Where in its header a protocol with a pseudo header has its checksum, and whether 0 is none there, as in
 /// UDP. Coverages (DCCP, UDP-Lite, PIM's registers) may leave out payload, but never addresses.
-fn checksum_place(protocol: u8, is_ipv4: bool, first: u8) -> Option<(usize, bool)> {
+pub(super) fn checksum_place(protocol: u8, is_ipv4: bool, first: u8) -> Option<(usize, bool)> {
     Some(match protocol {
         PROTOCOL_UDP => (6, true),
         PROTOCOL_TCP => (16, false),

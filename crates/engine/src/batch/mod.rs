@@ -11,6 +11,7 @@ mod age;
 pub(crate) mod compile;
 mod entries;
 pub(crate) mod group;
+mod icmp_error;
 pub(crate) mod load;
 mod mend;
 mod outcome;
@@ -27,6 +28,7 @@ mod tees;
 mod tunnel;
 mod walk;
 
+use crate::aggregate::Aggregate;
 use crate::buckets::{BucketTable, GroupTables};
 use crate::change::{Change, ChangeError};
 use crate::check::{Shape, Uses, fits, owners_of};
@@ -78,6 +80,9 @@ pub struct Engine {
     /// Flows of former programs, which leave as their deltas are accepted.
     #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
     leaving: Vec<Box<Flows>>,
+    /// Sums of former programs, likewise.
+    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    left_sums: Vec<Box<Aggregate>>,
     /// The progress of taking over from another engine, before that and after it.
     staging: Option<Staging>,
     succession: Option<Box<Succession>>,
@@ -132,6 +137,7 @@ impl Engine {
             ticked_ms: 0,
             generation: 1,
             leaving: Vec::new(),
+            left_sums: Vec::new(),
             staging: None,
             succession: None,
             estates: Vec::new(),

@@ -35,6 +35,8 @@ pub struct Keys {
     pub table: [u64; 64],
     pub select: [u64; 64],
     pub known: u64,
+    /// Those of them that are usual ([`FlowKey::ipv4`]).
+    pub usual: u64,
     /// What the TCP headers behind the keys say, if that is used.
     pub seen: [Seen; 64],
     /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
@@ -62,6 +64,7 @@ impl Keys {
             table: [0; 64],
             select: [0; 64],
             known: 0,
+            usual: 0,
             seen: [Seen::NO_TCP; 64],
             ipv4: [[0; 64]; 2],
             uses,
@@ -80,9 +83,9 @@ impl Keys {
         reading: &Reading,
         ahead: impl Fn(KeySource, u64),
     ) {
-        let KeyUse { table, select, select_unhashed, flags } = self.uses;
+        let KeyUse { table, select, select_unhashed, flags, sums } = self.uses;
         // What is needed only for frames without a NIC hash is not made for the others.
-        let list = match (table || select, select_unhashed) {
+        let list = match (table || select || sums, select_unhashed) {
             (true, _) => list,
             (false, true) => unhashed(batch, list),
             (false, false) => return,
@@ -104,6 +107,7 @@ impl Keys {
             }
         }
         self.known = self.known & !list | usual | known;
+        self.usual = self.usual & !list | usual;
         if flags {
             for slot in Bits(usual | known) {
                 self.seen[slot] = seen(batch.frame(slot).bytes(), &headers[slot], self.source);
@@ -125,6 +129,13 @@ impl Keys {
                 self.select[slot] = select_hash(reading.seed, &words);
             }
         }
+    }
+
+    /// The two words of the key of a usual packet.
+    #[inline(always)]
+    #[must_use]
+    pub fn words(&self, slot: usize) -> [u64; 2] {
+        [self.ipv4[0][slot], self.ipv4[1][slot]]
     }
 
     /// The select hashes of the packets of `usual`, whose words are in `ipv4`.

@@ -19,6 +19,9 @@ impl CompiledPipe {
         let Walk { packets, outcome, reading, .. } = walk;
         let list = packets.refresh(batch, list, reading, |slot, reason| outcome.drop(slot, reason));
         let passed = self.guards.pass(batch, packets, list);
+        if let Some(sums) = self.sums.as_mut().filter(|_| walk.live) {
+            sums.count(batch, &walk.packets, passed, walk.now_ms);
+        }
         let mut rows = [0; 64];
         let (hits, failed) = self.look_up(walk, batch, passed, &mut rows);
         let misses = list & !hits.all() & !failed;

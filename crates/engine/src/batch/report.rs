@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::compile::CompiledPipe;
+use crate::aggregate::Aggregate;
 use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
@@ -78,6 +79,7 @@ impl Engine {
         let mut sum = self.past;
         let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
         flows.chain(self.leaving.iter().map(Box::as_ref)).for_each(|flows| sum.add(&flows.account));
+        self.all_sums().for_each(|sums| sum.add(&sums.account));
         sum
     }
 
@@ -85,14 +87,21 @@ impl Engine {
     #[must_use]
     pub fn packets_in_flows(&self) -> u64 {
         let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
-        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets).sum()
+        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets).sum::<u64>()
+            + self.all_sums().map(Aggregate::packets).sum::<u64>()
     }
 
     /// Returns the packets in deltas that wait to be taken, by adding them up.
     #[must_use]
     pub fn packets_in_deltas(&self) -> u64 {
         let flows = self.pipes.iter().filter_map(|pipe| pipe.table.flows());
-        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets_in_deltas).sum()
+        flows.chain(self.leaving.iter().map(Box::as_ref)).map(Flows::packets_in_deltas).sum::<u64>()
+            + self.all_sums().map(Aggregate::packets_in_deltas).sum::<u64>()
+    }
+
+    fn all_sums(&self) -> impl Iterator<Item = &Aggregate> {
+        let own = self.pipes.iter().filter_map(|pipe| pipe.sums.as_deref());
+        own.chain(self.left_sums.iter().map(Box::as_ref))
     }
 
     /// Returns the buckets of every group, with targets by position.
@@ -140,7 +149,7 @@ impl Engine {
             misses: pipe.misses,
             entries: entries.collect(),
             flows: flows.map(|flows| flows.snapshots().collect()).unwrap_or_default(),
-            account: flows.map(|flows| flows.account).unwrap_or_default(),
+            account: pipe.account(),
             turns: pipe.table.turns(),
         }
     }

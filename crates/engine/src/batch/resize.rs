@@ -45,6 +45,9 @@ impl Engine {
     pub fn set_generation(&mut self, generation: u64) {
         self.generation = generation;
         for pipe in &mut self.pipes {
+            if let Some(sums) = &mut pipe.sums {
+                sums.set_generation(generation as u8);
+            }
             let Some(flows) = pipe.table.flows_mut() else { continue };
             flows.set_generation(generation as u8);
             (0..).take_while(|&number| flows.date(number, generation as u8)).for_each(drop);
@@ -100,6 +103,7 @@ impl Engine {
     fn absorb(&mut self, mut old: Box<Engine>) {
         self.past.add(&old.past);
         self.leaving.append(&mut old.leaving);
+        self.left_sums.append(&mut old.left_sums);
         self.filled += old.filled;
         for (sum, count) in self.walk.counters.iter_mut().zip(&old.walk.counters) {
             sum.add(*count);
@@ -109,10 +113,11 @@ impl Engine {
                 group.add_counts(other);
             }
         }
-        let Engine { pipes, leaving, .. } = self;
+        let Engine { pipes, leaving, left_sums, .. } = self;
         for (heir, from) in pipes.iter_mut().zip(&mut old.pipes) {
             heir.hits += from.hits;
             heir.misses.add(from.misses);
+            left_sums.extend(from.sums.take().filter(|sums| !sums.account.is_empty()));
             if let (Some(flows), Some(mut rest)) = (heir.table.flows_mut(), from.table.take_flows()) {
                 // What is left are flows of entries, and flows that are gone and wait for their delta.
                 let live = rest.account.live;

@@ -1,6 +1,7 @@
 //! Actions, compiled: a template becomes a few steps with their values laid out, and each step runs over all
 //! packets of a list before the next one starts, so that what to do is decided once a batch.
 
+use crate::batch::icmp_error::{self, End};
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
@@ -42,6 +43,10 @@ enum Step {
     Ipv4Address(usize),
     /// Port of the outer TCP or UDP header; the layer it needs.
     Port(usize, Layers),
+    /// The same where flows are translated: or the other port of the packet inside an ICMP error.
+    FlowPort(usize, Layers),
+    /// Address of the packet inside an ICMP error, of so many bytes.
+    AddressInside(End, usize),
     Set(Target),
     Add(Target, KeyPlan),
     Copy(Target, KeyPlan),
@@ -67,6 +72,7 @@ pub struct Plan {
     pub stride: usize,
     /// Bytes of values a flow keeps.
     pub flow_stride: usize,
+    translates: bool,
 }
 
 /// How an operation's values are laid out in an action row.
@@ -80,10 +86,11 @@ enum Fill {
 impl Eq for Fill {}
 
 impl Plan {
-    /// Compiles a template; `ports` are those that tunnels are sent to.
+    /// Compiles a template; `ports` are those that tunnels are sent to. `translates` says that it is of a
+    /// pipe that translates flows, and with them the ICMP errors about them (A20).
     #[must_use]
-    pub fn new(template: &Template, ports: &TunnelPorts) -> Plan {
-        let mut plan = Plan::default();
+    pub fn new(template: &Template, ports: &TunnelPorts, translates: bool) -> Plan {
+        let mut plan = Plan { translates, ..Plan::default() };
         let mut before = None;
         for operation in &template.operations {
             if needs_headers(before, operation) {
@@ -129,11 +136,19 @@ impl Plan {
             Field::Ipv4Src => (Step::Ipv4Address(12), 4),
             Field::Ipv4Dst => (Step::Ipv4Address(16), 4),
             _ if field.level == LevelId::Outer && spec.source == Source::Frame(Base::L4) => {
-                (Step::Port(spec.offset as usize, spec.needs), 2)
+                let step = if self.translates { Step::FlowPort } else { Step::Port };
+                (step(spec.offset as usize, spec.needs), 2)
             }
             _ => (Step::Set(Target::new(field)), 16),
         };
         self.with_value(whose, step, Fill::Number { value, bytes });
+        if self.translates
+            && field.level == LevelId::Outer
+            && let Some(end) = End::of_address(field)
+            && let Some(&(_, whose, at)) = self.steps.last()
+        {
+            self.steps.push((Step::AddressInside(end, bytes), whose, at));
+        }
     }
 
     /// Adds a step without values.
@@ -366,6 +381,17 @@ impl Step {
         match self {
             Step::Ipv4Address(at) => ipv4_address(frame.bytes_mut(), headers, *at, values.bytes(action)),
             Step::Port(at, needs) => port(frame.bytes_mut(), headers, (*at, *needs), values.bytes(action)),
+            Step::FlowPort(at, needs) => {
+                let (bytes, port_at, new) = (frame.bytes_mut(), (*at, *needs), values.bytes(action));
+                match port(bytes, headers, port_at, new) {
+                    Err(_) if icmp_error::set_port(bytes, headers, port_at, new) => Ok(()),
+                    done => done,
+                }
+            }
+            Step::AddressInside(end, length) => {
+                icmp_error::set_address(frame.bytes_mut(), headers, *end, values.slice(action, *length));
+                Ok(())
+            }
             Step::Set(target) => target.write(on, slot, u128::from_be_bytes(values.bytes(action))),
             Step::Add(target, plan) => {
                 let old = read(plan, on.batch, on.packets, slot).ok_or(DropReason::NotApplicable)?;

@@ -130,7 +130,7 @@ impl Engine {
         self.inherit_buckets(&old);
         self.inherit_flow_records(&mut old);
         let generation = self.generation as u8;
-        let Engine { program, pipes, shape, group_names, leaving, .. } = self;
+        let Engine { program, pipes, shape, group_names, leaving, left_sums, .. } = self;
         let former = &mut *old;
         let names = Names::new(&former.program, program, (shape, group_names));
         let Staging { heirs, mut numbers, .. } = staged.unwrap_or_else(|| Staging::new(heirs(&names)));
@@ -142,6 +142,7 @@ impl Engine {
                     (heir.hits, heir.misses) = (from.hits, from.misses);
                     let now = now.take().or_else(|| renumbering(from, heir, &names, generation));
                     let lost = heir.table.inherit(&mut from.table, now, now_ms);
+                    heir.inherit_sums(from);
                     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
                     heir.settling = Some(HashMap::new());
                     (0, lost)
@@ -149,6 +150,7 @@ impl Engine {
                 None => (from.table.len(), from.table.flows().map_or(0, Flows::live)),
             });
             leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
+            left_sums.extend(from.sums.take().filter(|sums| !sums.account.is_empty()));
         }
         let succession = Succession { old, heirs, lost_at_once, at: 0, place: 0, lost: 0, report };
         self.succession = Some(Box::new(succession));

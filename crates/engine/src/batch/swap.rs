@@ -40,7 +40,7 @@ impl Engine {
         self.inherit_buckets(old);
         self.inherit_flow_records(old);
         let generation = self.generation as u8;
-        let Engine { program, pipes, shape, group_names, leaving, .. } = self;
+        let Engine { program, pipes, shape, group_names, leaving, left_sums, .. } = self;
         let names = Names::new(&old.program, program, (shape, group_names));
         let mut met = vec![false; pipes.len()];
         for from in &mut old.pipes {
@@ -57,6 +57,7 @@ impl Engine {
                 report.removed.push((from.shape.name.clone(), lost.0, lost.1));
             }
             leaving.extend(from.table.take_flows().filter(|flows| !flows.account.is_empty()));
+            left_sums.extend(from.sums.take().filter(|sums| !sums.account.is_empty()));
         }
         for pipe in pipes.iter_mut().zip(met).filter_map(|(pipe, met)| (!met).then_some(pipe)) {
             (0..).take_while(|&number| date_one(pipe, number, generation)).for_each(drop);
@@ -72,8 +73,11 @@ impl Engine {
         self.generation = old.generation + 1;
         self.past = old.past;
         self.leaving.append(&mut old.leaving);
+        self.left_sums.append(&mut old.left_sums);
         let flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
         flows.for_each(|flows| flows.set_generation(self.generation as u8));
+        let sums = self.pipes.iter_mut().filter_map(|pipe| pipe.sums.as_mut());
+        sums.for_each(|sums| sums.set_generation(self.generation as u8));
     }
 
     /// Takes over shared counters by name, and meters by name if their numbers are unchanged.
@@ -192,8 +196,18 @@ fn inherit_pipe(
     let now = renumbering(from, &pipes[at], names, generation);
     let heir = &mut pipes[at];
     let flows_lost = heir.table.inherit(&mut from.table, now, now_ms);
+    heir.inherit_sums(from);
     report.flows_kept += heir.table.flows().map_or(0, Flows::live);
     (lost, flows_lost)
+}
+
+impl CompiledPipe {
+    /// Goes on with the sums of the predecessor.
+    pub(super) fn inherit_sums(&mut self, from: &mut CompiledPipe) {
+        if let (Some(new), Some(old)) = (&mut self.sums, &mut from.sums) {
+            new.inherit(old);
+        }
+    }
 }
 
 /// Finds out where the decisions of a pipe's flows lead in its heir.

@@ -56,8 +56,6 @@ pub enum FindingKind {
             kernel"
     )]
     KernelUnavailable { place: String, port: String },
-    #[error("`{pipe}` keeps no flows, so it cannot be measured: name a pipe of `type: flow`")]
-    MeasuredWithoutFlows { pipe: String },
     #[error("a miss cannot be `per_entry`: where nothing matched, there is no entry")]
     MissPerEntry,
     #[error("`{field}` is read here, but nothing has written it on the way {}", path.join(" -> "))]

@@ -3,7 +3,7 @@
 use super::contradiction::{contradiction, of_match};
 use super::finding::{Finding, FindingKind};
 use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, operations, too_many};
-use crate::program::{Criterion, Forward, Match, Origin, Pipe, PipeKind, Program, SharedUse};
+use crate::program::{Criterion, Forward, Match, Origin, Pipe, Program, SharedUse};
 use packet::Field;
 
 pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>) {
@@ -15,9 +15,6 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     }
     capacity(pipe, &mut kinds);
     names(program, pipe, &mut kinds);
-    if pipe.monitor.measured.is_some() && !matches!(pipe.kind, PipeKind::Flow { .. }) {
-        kinds.push(FindingKind::MeasuredWithoutFlows { pipe: pipe.name.clone() });
-    }
     pipe.kind.check(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), &mut kinds);
     for template in &pipe.templates {

@@ -130,9 +130,6 @@ finds!(no_root: { let mut all = program(vec![good()]); all.ports.iter_mut().for_
     => FindingKind::NoRoot);
 finds!(a_kernel_that_a_port_does_not_have: changed(|pipe| pipe.miss = Forward::Kernel)
     => FindingKind::KernelUnavailable { place, port } if place == "a" && port == "p1");
-finds!(a_measured_pipe_without_flows: changed(|pipe| {
-    pipe.monitor.measured = Some(Measured { period_ms: 1, packets: 1 });
-}) => FindingKind::MeasuredWithoutFlows { pipe } if pipe == "a");
 finds!(a_miss_per_entry: changed(|pipe| pipe.miss = Forward::PerEntry) => FindingKind::MissPerEntry);
 finds!(metadata_that_one_way_has_not_written: {
     let set = Operation::Set(Field::Meta1, Value::Const(1));

@@ -1,12 +1,13 @@
 //! Actions: one operation at a time, each on the bytes that the previous one left.
 
 use super::fields::{ones, width};
+use super::icmp_error;
 use super::packet::Packet;
 use super::trace::{Change, Mended, Performed};
 use super::tunnel;
 use crate::operation::Slot;
-use crate::program::{Operation, Program, Template, Value};
-use packet::{DropReason, Field};
+use crate::program::{Operation, Pipe, PipeKind, Program, Template, Value};
+use packet::{DropReason, Field, KeySource};
 
 /// The result of an action: what was done, and the reason for dropping the packet if an operation failed.
 pub(super) struct Acted {
@@ -45,13 +46,15 @@ pub(super) fn settled(template: &Template, values: &[u128], packet: Option<&Pack
     list
 }
 
-/// Performs a template with an entry's values, and with what a flow keeps.
+/// Performs a template of a pipe with an entry's values, and with what a flow keeps.
 pub(super) fn act(
     packet: &mut Packet,
-    template: &Template,
+    (pipe, template): (&Pipe, &Template),
     (values, kept): (&[u128], &KeptOperations),
     program: &Program,
 ) -> Acted {
+    // The flows of such a pipe are translated together with the errors about them.
+    let translates = matches!(pipe.kind, PipeKind::Flow { key: KeySource::Outer, .. });
     let mut values = Values { own: values.iter() };
     let mut operations: Vec<Performed> = Vec::new();
     for (at, &written) in template.operations.iter().enumerate() {
@@ -68,7 +71,10 @@ pub(super) fn act(
         } else {
             packet.find_headers()
         };
-        let done = found.and_then(|()| perform(packet, operation, &mut values, program));
+        let done = found.and_then(|()| match operation {
+            Operation::Set(field, value) if translates => set_of_flow(packet, field, values.get(value)),
+            _ => perform(packet, operation, &mut values, program),
+        });
         let (change, mended, failed) = match done {
             Ok((change, mended)) => (change, mended, None),
             Err(reason) => (Change::Failed(reason), Vec::new(), Some(reason)),
@@ -134,6 +140,12 @@ fn perform(packet: &mut Packet, operation: Operation, values: &mut Values<'_>, p
         }
         Operation::Encap(encap) => tunnel::encap(packet, &encap, values, program),
     }
+}
+
+/// Writes the low bits of a value, into the packet inside as well if it is an ICMP error.
+fn set_of_flow(packet: &mut Packet, field: Field, value: u128) -> Done {
+    let low = value & ones(width(field));
+    icmp_error::translate(packet, field, low).unwrap_or_else(|| write(packet, field, value))
 }
 
 /// Writes the low bits of a value.

@@ -30,6 +30,13 @@ pub(super) fn mend_header(before: &[u8], after: &mut [u8], ip: &Ip, name: &'stat
     header_checksum(ip, name).mend(before, after)
 }
 
+/// Updates the checksum of an ICMP message whose content has changed since `before` (RFC 792, RFC 4443 §2.3).
+pub(super) fn mend_icmp(before: &[u8], after: &mut [u8], headers: &Headers) -> Option<Mended> {
+    let (start, end) = (headers.transport?.start, headers.ip.as_ref()?.end);
+    let covers = vec![start..start + 2, start + 4..end];
+    Some(Checksum { name: "icmp", at: start + 2, covers, zero_is_none: false }.mend(before, after))
+}
+
 fn checksums_over(frame: &[u8], field: Field, headers: &Headers) -> Vec<Checksum> {
     let mut all = Vec::new();
     match (field.level, headers.inner()) {

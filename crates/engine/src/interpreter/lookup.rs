@@ -2,6 +2,7 @@
 
 use super::action::{KeptOperations, keep};
 use super::fields::{ones, width};
+use super::icmp_error;
 use super::near::{absent, difference, nearest, nearest_flow};
 use super::packet::Packet;
 use super::state::{PipeState, Row, Why};
@@ -85,7 +86,7 @@ impl Interpreter {
             let nearest = nearest(&key, &state.rows);
             return Answer::new(key, Found::Miss(Miss { failed, nearest }));
         }
-        match &pipe.kind {
+        let mut answer = match &pipe.kind {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
             PipeKind::Hash { input, group } => self.by_hash(id, packet, key, (input, *group), now_ns),
             PipeKind::Flow { key: source, learn, .. } => {
@@ -93,7 +94,15 @@ impl Interpreter {
                 self.by_flow(id, packet, *source, *learn, flows, &mut answer);
                 answer
             }
+        };
+        if let Some(measured) = pipe.sums_up() {
+            answer.effects.push(Effect::Met { pipe: id });
+            answer.effects.push(match packet.key(measured.key) {
+                Some(key) => Effect::Sum { pipe: id, key, bytes: packet.bytes.len() },
+                None => Effect::Unflowed { pipe: id, why: Why::NoKey },
+            });
         }
+        answer
     }
 
     /// Returns the group that a packet picks from, or how its metadata fails to choose one.
@@ -228,6 +237,8 @@ impl Interpreter {
             return;
         }
         let known = flows.flow(id, &key);
+        // Sentence A20. What is known of the flow does not need a group.
+        let learn = if known.is_none() && self.begins_no_flow(id, packet) { Learn::Nothing } else { learn };
         let group = match learn.group().map(|choice| (choice, self.group_for(packet, choice))) {
             Some((choice, Ok(group))) => Some((choice, group)),
             // A flow that is pinned or has an entry of its own asks for no group.
@@ -257,6 +268,12 @@ impl Interpreter {
             return;
         }
         self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
+    }
+
+    /// Returns whether the packet is an ICMP error where answers are learnt with a flow.
+    fn begins_no_flow(&self, id: PipeId, packet: &Packet) -> bool {
+        matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. })
+            && icmp_error::packet_inside(&packet.bytes, &packet.headers).is_some()
     }
 
     /// Looks up a packet whose flow is unknown.

@@ -15,6 +15,7 @@ mod action;
 mod bytes;
 mod checksum;
 mod fields;
+mod flow_row;
 mod given;
 mod icmp_error;
 mod lookup;
@@ -287,7 +288,7 @@ impl Visit<'_> {
         {
             return Err(DropReason::Metered);
         }
-        let acted = act(packet, template, (&entry.values, kept), &interpreter.program);
+        let acted = act(packet, (pipe, template), (&entry.values, kept), &interpreter.program);
         step.operations = acted.operations;
         if let Some(reason) = acted.failed {
             return Err(reason);

@@ -103,7 +103,7 @@ impl Packet {
     }
 
     fn key_of(&self, headers: &Headers, ip: &Ip, vni: Option<u32>) -> FlowKey {
-        if let Some(key) = icmp_error::key_inside(&self.bytes, headers, ip, vni) {
+        if let Some(key) = icmp_error::key_inside(&self.bytes, headers, vni) {
             return key;
         }
         let address = |offset_v4: usize, offset_v6: usize| {

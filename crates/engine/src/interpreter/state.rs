@@ -2,19 +2,20 @@
 //! them.
 
 use super::action::{KeptOperations, keep};
+use super::flow_row::{FlowRow, state_after};
 use super::meter::MeterState;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
 use crate::program::{
-    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, Measured, MeterId, Operation, Pipe, PipeId,
-    PipeKind, Template,
+    CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId, PipeKind,
+    Template,
 };
 use crate::snapshot::{Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot};
 use crate::snapshot::{Snapshot, Unflowed};
 use packet::FlowKey;
 use std::collections::BTreeMap;
-use table::{DeltaReason, FlowState};
+use table::DeltaReason;
 
 /// A change of state by a packet.
 #[derive(Clone, Debug, PartialEq)]
@@ -90,7 +91,16 @@ pub enum Effect {
         /// The flags of its TCP header.
         flags: Option<u8>,
     },
-    /// It was looked up in a FLOW pipe.
+    /// It is summed up by its flow.
+    Sum {
+        /// The pipe.
+        pipe: PipeId,
+        /// The flow.
+        key: FlowKey,
+        /// Bytes counted.
+        bytes: usize,
+    },
+    /// It was looked up in a FLOW pipe, or was to be summed up.
     Met {
         /// The pipe.
         pipe: PipeId,
@@ -141,6 +151,8 @@ pub(super) struct PipeState {
     pub misses: Count,
     /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
+    /// What packets of flows add up to where they are measured without a flow table.
+    pub sums: BTreeMap<FlowKey, Count>,
     pub met: u64,
     pub unflowed: Unflowed,
     /// What flows counted that have ended since this was last taken.
@@ -158,21 +170,6 @@ pub(super) struct Row {
     pub hits: Count,
     pub last_hit_ms: Option<u64>,
     pub added_ms: u64,
-}
-
-/// A flow.
-#[derive(Clone, Debug)]
-pub(super) struct FlowRow {
-    pub decision: FlowDecision,
-    pub hits: Count,
-    pub first_ms: u64,
-    pub last_ms: u64,
-    /// Followed if timeouts depend on it.
-    pub state: FlowState,
-    /// Whether it has given counts to a measurement: then no packet is its first one.
-    pub gave: bool,
-    /// What it keeps of its entry's action.
-    pub kept: KeptOperations,
 }
 
 impl PipeState {
@@ -274,7 +271,10 @@ impl PipeState {
             flows: self.flows.iter().map(|(key, flow)| flow.snapshot(*key, by_state)).collect(),
             account: FlowAccount {
                 met: self.met,
-                live: self.flows.values().map(|flow| flow.hits.packets).sum(),
+                live: {
+                    let hits = self.flows.values().map(|flow| &flow.hits).chain(self.sums.values());
+                    hits.map(|hits| hits.packets).sum()
+                },
                 given: self.given,
                 unflowed: self.unflowed,
             },
@@ -283,64 +283,11 @@ impl PipeState {
     }
 }
 
-/// Returns the state of a flow after a packet with these TCP flags: sentence C9.
-fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
-    let before = Some(flow.state).filter(|_| flow.hits.packets != 0 || flow.gave);
-    let Some(flags) = flags else {
-        return match before {
-            None => FlowState::Single,
-            Some(FlowState::Single | FlowState::Stream) => FlowState::Stream,
-            Some(tcp) => tcp,
-        };
-    };
-    let (fin, syn, rst) = (flags & 1 == 1, flags & 2 == 2, flags & 4 == 4);
-    let is_new = matches!(before, None | Some(FlowState::Single | FlowState::Stream));
-    let has_ended = matches!(before, Some(FlowState::TcpFin | FlowState::TcpRst));
-    match before {
-        _ if rst => FlowState::TcpRst,
-        _ if fin => FlowState::TcpFin,
-        _ if is_new => FlowState::TcpSyn,
-        _ if syn && before != Some(FlowState::TcpEstablished) => FlowState::TcpSyn,
-        Some(ended) if has_ended => ended,
-        _ => FlowState::TcpEstablished,
-    }
-}
-
 /// Returns the flow of an own entry.
 fn own_flow(row: &Row) -> Option<FlowKey> {
     match row.entry.matches.first() {
         Some(EntryMatch::Flow(key)) => Some(*key),
         _ => None,
-    }
-}
-
-impl FlowRow {
-    /// Whether it has counts from a former period: sentence C11.
-    fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
-        let period_ms = u64::from(measured.period_ms);
-        self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
-    }
-
-    /// Returns its counts, which begin anew.
-    fn give(&mut self, now_ms: u64) -> Count {
-        (self.first_ms, self.gave) = (now_ms, true);
-        std::mem::take(&mut self.hits)
-    }
-
-    fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
-        let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
-        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false }
-    }
-
-    pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
-        FlowSnapshot {
-            key,
-            decision: self.decision,
-            hits: self.hits,
-            first_ms: self.first_ms as u32,
-            last_ms: self.last_ms as u32,
-            state: by_state.then_some(self.state),
-        }
     }
 }
 
@@ -397,6 +344,9 @@ impl Interpreter {
                     }
                     flow.hits.one(bytes);
                     flow.last_ms = now_ms;
+                }
+                Effect::Sum { pipe, key, bytes } => {
+                    self.pipes[pipe.index()].sums.entry(key).or_default().one(bytes);
                 }
                 Effect::Met { pipe } => self.pipes[pipe.index()].met += 1,
                 Effect::Unflowed { pipe, why } => {
@@ -649,6 +599,10 @@ impl Interpreter {
             }
             while let Some(at) = state.rows.iter().position(is_old) {
                 state.take(at);
+            }
+            for (key, hits) in std::mem::take(&mut state.sums) {
+                state.given += hits.packets;
+                state.ended.push((key, hits, DeltaReason::Interval));
             }
             if let Some(measured) = pipe.monitor.measured {
                 for (key, flow) in state.flows.iter_mut().filter(|(_, flow)| flow.is_due(measured, now_ms)) {

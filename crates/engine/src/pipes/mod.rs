@@ -115,6 +115,12 @@ impl PipeKind {
         matches!(self, PipeKind::Flow { learn, .. } if !matches!(learn, Learn::Follow(_)))
     }
 
+    /// Whether its actions translate the ICMP errors about its flows, too (A20).
+    #[must_use]
+    pub fn translates(&self) -> bool {
+        matches!(self, PipeKind::Flow { key: KeySource::Outer, .. })
+    }
+
     /// Returns the fields that it reads besides those that the pipe matches.
     #[must_use]
     pub fn hashed(&self) -> &[(Field, u128)] {
@@ -218,7 +224,7 @@ impl PipeKind {
 }
 
 /// Returns the depth of the flow key of these headers.
-fn key_depth(source: KeySource) -> Depth {
+pub(crate) fn key_depth(source: KeySource) -> Depth {
     match source {
         KeySource::Outer => Depth::L4,
         KeySource::Inner => Depth::Inner,

@@ -9,7 +9,6 @@ mod iperf;
 mod node;
 mod partner;
 mod phase;
-pub mod stream;
 mod topology;
 
 use std::process::ExitCode;
@@ -22,12 +21,12 @@ use self::iperf::Iperf;
 use self::node::{Bond, Node};
 use self::partner::Partner;
 use self::phase::{Phase, Promise};
-use self::stream::Stream;
 use self::topology::{LINKS, Topology};
 use super::ovs::{PACKAGE, SWITCH};
 use super::run::Run;
 use super::screen::Screen;
 use super::session::{self, Outcome};
+use super::stream::Stream;
 use super::{Interrupt, namespace};
 
 /// How often the lab polls.
@@ -314,7 +313,7 @@ impl Lab<'_> {
         phase: &mut Phase,
         event: impl FnOnce(&mut Self, &Stream) -> Result<T>,
     ) -> Result<T> {
-        let stream = Stream::start(self.run, &self.topology, self.options.rate, self.interrupt)?;
+        let stream = Stream::start(self.run, self.topology.ends(), self.options.rate, self.interrupt)?;
         let name = phase.name.clone();
         self.pass(LEAD, &stream, &name)?;
         let busy = self.node.bond()?.moved_busy();

@@ -3,9 +3,9 @@
 use serde_json::{Value, json};
 
 use super::iperf::Throughput;
-use super::stream::Tally;
 use super::topology::LINKS;
 use crate::spread::Spread;
+use crate::stream::Tally;
 
 /// What must hold after a phase.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -58,6 +58,11 @@ impl Topology {
         Ok(topology)
     }
 
+    /// Returns the ends of a stream: the host that sends, and the one that receives with its address.
+    pub fn ends(&self) -> (&Namespace, (&Namespace, &'static str)) {
+        (&self.inside, (&self.outside, OUTSIDE))
+    }
+
     /// Takes a link (counted from 1) down at the switch's end, so that weir's end loses its carrier, or up
     /// again.
     pub fn set_link(&self, link: usize, up: bool) -> Result<()> {

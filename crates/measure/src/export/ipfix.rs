@@ -7,24 +7,37 @@
 //! A message is an array of bytes of at most the given length. Nothing is sent here, so nothing can fail; a
 //! record that the network loses is a gap in the sequence numbers, which collectors count.
 //!
+//! What a flow was decided for (a back end, a member of a bond) is a number in `egressInterface`, 0 for
+//! none, whose name is in an options record of the domain: `ingressInterface` and `interfaceDescription`.
+//! That is how routers name their interfaces, so collectors show the name: nfdump as `%onam`. Names are
+//! sent in front of the first record that has their number, and behind the templates whenever these are
+//! sent.
+//!
 //! Bytes: `layer2OctetDeltaCount` is what weir counts, whole frames without FCS. `octetDeltaCount` is to
 //! begin with the IP header (RFC 7012). weir only knows that each packet had an Ethernet header, so it is
 //! less by 14 bytes a packet, and too large by VLAN tags and padding; inside a tunnel it includes
 //! the outer headers.
 
-use super::{End, Given};
+use super::Given;
 use packet::FlowKey;
+use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 /// Version of IPFIX in the header of a message.
 const VERSION: u16 = 10;
 /// Bytes of a message's header, and of a set's.
 const HEADER: usize = 16;
 const SET_HEADER: usize = 4;
-/// The set of templates.
+/// The sets of templates, and of templates of options.
 const TEMPLATES: u16 = 2;
+const OPTIONS: u16 = 3;
 /// The first number of a template.
 const FIRST_TEMPLATE: u16 = 256;
+/// The template of names.
+const NAMES: u16 = 260;
+/// The most names that are told of: what is sent again with templates is bounded.
+const NAMES_MAX: usize = 4096;
 /// Bytes of an Ethernet header.
 const ETHERNET: u64 = 14;
 
@@ -39,6 +52,11 @@ type Element = (u16, u16);
 const OCTETS: Element = (1, 8);
 const PACKETS: Element = (2, 8);
 const PROTOCOL: Element = (4, 1);
+const DOMAIN: Element = (149, 4);
+const INGRESS: Element = (10, 4);
+const EGRESS: Element = (14, 4);
+/// The name of an interface. Collectors expect a fixed length; the rest are zeros.
+const NAME: Element = (83, 64);
 const SPORT: Element = (7, 2);
 const SRC_IPV4: Element = (8, 4);
 const DPORT: Element = (11, 2);
@@ -52,8 +70,12 @@ const SEGMENT: Element = (351, 8);
 const OCTETS_L2: Element = (352, 8);
 
 /// What all templates have behind the addresses.
-const COMMON: [Element; 9] =
-    [SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON];
+const COMMON: [Element; 10] =
+    [SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON, EGRESS];
+
+/// What records of names have.
+const NAMED: [Element; 3] = [DOMAIN, INGRESS, NAME];
+const NAMED_BYTES: usize = (DOMAIN.1 + INGRESS.1 + NAME.1) as usize;
 
 /// The kinds of records: a template each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,13 +115,19 @@ impl Kind {
 pub struct Encoder {
     domain: u32,
     limit: usize,
-    /// Records in former messages, modulo 2^32.
+    /// Records in former messages, those of names included, modulo 2^32.
     sequence: u32,
     announces: bool,
     message: Vec<u8>,
     /// The template of the set at the end of the message, and where the set begins.
     set: Option<(u16, usize)>,
+    /// Records of flows in the message, and of names.
     records: u32,
+    options: u32,
+    /// Names in the order of their numbers, from 1, and how many were sent since the templates were.
+    names: Vec<Arc<str>>,
+    numbers: HashMap<Arc<str>, u32>,
+    named: usize,
 }
 
 impl Encoder {
@@ -109,7 +137,9 @@ impl Encoder {
     pub fn new(domain: u32, limit: usize) -> Encoder {
         let limit = limit.clamp(LIMIT_LEAST, usize::from(u16::MAX));
         let message = Vec::with_capacity(limit);
-        Encoder { domain, limit, sequence: 0, announces: true, message, set: None, records: 0 }
+        let (names, numbers) = Default::default();
+        let (sequence, announces, set, records, options, named) = (0, true, None, 0, 0, 0);
+        Encoder { domain, limit, sequence, announces, message, set, records, options, names, numbers, named }
     }
 
     /// Lets the next message begin with the templates.
@@ -121,32 +151,72 @@ impl Encoder {
     /// was not complete are lost; returns how many.
     pub fn restart(&mut self) -> u32 {
         let lost = self.records;
-        *self = Encoder::new(self.domain, self.limit);
+        let (names, numbers) = (std::mem::take(&mut self.names), std::mem::take(&mut self.numbers));
+        *self = Encoder { names, numbers, ..Encoder::new(self.domain, self.limit) };
         lost
     }
 
     /// Appends a record. If it does not fit into the message, the message is passed to `send` before, with
-    /// the number of its records; `now_s` is its time, in seconds since 1970.
-    pub fn add(&mut self, given: &Given, now_s: u32, send: impl FnMut(&[u8], u32)) {
+    /// the number of its records of flows; `now_s` is its time, in seconds since 1970.
+    pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
         let kind = Kind::of(&given.record.key);
-        let header =
-            if self.set.is_some_and(|(template, _)| template == kind.template()) { 0 } else { SET_HEADER };
-        if !self.message.is_empty() && self.message.len() + header + kind.bytes() > self.limit {
-            self.finish(now_s, send);
-        }
+        let egress = given.target.as_ref().map_or(0, |target| self.number(target));
         if self.message.is_empty() {
             self.begin();
         }
-        if self.set.is_none_or(|(template, _)| template != kind.template()) {
-            self.open(kind.template());
+        while self.named < self.names.len() {
+            // This may begin a message with templates, and with the first name again.
+            self.reserve(NAMES, NAMED_BYTES, now_s, &mut send);
+            let name = self.names[self.named].clone();
+            self.named += 1;
+            self.name(self.named as u32, &name);
         }
-        self.record(given, kind);
+        self.reserve(kind.template(), kind.bytes(), now_s, &mut send);
+        self.record(given, egress, kind);
         self.records += 1;
+    }
+
+    /// The number of a name; 0 if there are too many.
+    fn number(&mut self, name: &Arc<str>) -> u32 {
+        if let Some(number) = self.numbers.get(name) {
+            return *number;
+        }
+        if self.names.len() == NAMES_MAX {
+            return 0;
+        }
+        self.names.push(name.clone());
+        let number = self.names.len() as u32;
+        self.numbers.insert(name.clone(), number);
+        number
+    }
+
+    /// Makes room for a record of so many bytes in a set.
+    fn reserve(&mut self, set: u16, bytes: usize, now_s: u32, send: &mut impl FnMut(&[u8], u32)) {
+        let is_open = |encoder: &Encoder| encoder.set.is_some_and(|(open, _)| open == set);
+        let header = if is_open(self) { 0 } else { SET_HEADER };
+        if self.message.len() + header + bytes > self.limit {
+            self.finish(now_s, send);
+            self.begin();
+        }
+        if !is_open(self) {
+            self.open(set);
+        }
+    }
+
+    /// The record of a name.
+    fn name(&mut self, number: u32, name: &str) {
+        self.put(self.domain.to_be_bytes());
+        self.put(number.to_be_bytes());
+        let end = self.message.len() + usize::from(NAME.1);
+        let bytes = name.floor_char_boundary(usize::from(NAME.1));
+        self.message.extend_from_slice(&name.as_bytes()[..bytes]);
+        self.message.resize(end, 0);
+        self.options += 1;
     }
 
     /// Passes the message to `send`, if it has records.
     pub fn finish(&mut self, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
-        if self.records == 0 {
+        if self.records + self.options == 0 {
             return;
         }
         self.close();
@@ -154,8 +224,8 @@ impl Encoder {
         self.message[2..4].copy_from_slice(&length.to_be_bytes());
         self.message[4..8].copy_from_slice(&now_s.to_be_bytes());
         send(&self.message, self.records);
-        self.sequence = self.sequence.wrapping_add(self.records);
-        self.records = 0;
+        self.sequence = self.sequence.wrapping_add(self.records + self.options);
+        (self.records, self.options) = (0, 0);
         self.message.clear();
     }
 
@@ -168,6 +238,7 @@ impl Encoder {
         debug_assert_eq!(self.message.len(), HEADER);
         if std::mem::take(&mut self.announces) {
             self.templates();
+            self.named = 0;
         }
     }
 
@@ -180,6 +251,13 @@ impl Encoder {
                 self.put(element.to_be_bytes());
                 self.put(bytes.to_be_bytes());
             }
+        }
+        self.open(OPTIONS);
+        // The first of the elements is the scope: nfdump looks for the others behind it.
+        [NAMES, NAMED.len() as u16, 1].iter().for_each(|word| self.put(word.to_be_bytes()));
+        for (element, bytes) in NAMED {
+            self.put(element.to_be_bytes());
+            self.put(bytes.to_be_bytes());
         }
     }
 
@@ -199,7 +277,7 @@ impl Encoder {
     }
 
     /// The elements of a record, in the template's order.
-    fn record(&mut self, Given { record, end }: &Given, kind: Kind) {
+    fn record(&mut self, Given { record, end, .. }: &Given, egress: u32, kind: Kind) {
         let key = &record.key;
         self.address(key.src());
         self.address(key.dst());
@@ -211,7 +289,8 @@ impl Encoder {
         self.put((record.first_ns / NS_PER_MS).to_be_bytes());
         self.put((record.last_ns / NS_PER_MS).to_be_bytes());
         self.put(record.bytes.to_be_bytes());
-        self.put([reason(*end)]);
+        self.put([end.reason()]);
+        self.put(egress.to_be_bytes());
         if kind.tunnelled {
             // The upper byte would be the kind of tunnel (RFC 7133), which a key does not have.
             self.put(u64::from(key.vni().unwrap_or_default()).to_be_bytes());
@@ -230,20 +309,11 @@ impl Encoder {
     }
 }
 
-/// `flowEndReason` (RFC 5102 section 5.11.3).
-fn reason(end: End) -> u8 {
-    match end {
-        End::Idle => 1,
-        End::Active => 2,
-        End::Forced => 4,
-        End::Evicted => 5,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::FlowRecord;
+    use crate::export::End;
     use std::collections::HashMap;
 
     /// A decoder that knows IPFIX and not the encoder: it reads templates, and records by them.
@@ -279,6 +349,7 @@ mod tests {
                 let body = &bytes[at + 4..at + length];
                 match set {
                     2 => self.template_set(body),
+                    3 => self.options_set(body),
                     _ => records.extend(self.data(set, body)),
                 }
                 at += length;
@@ -297,6 +368,29 @@ mod tests {
                 self.templates.insert(id, elements.collect());
                 body = &body[4 + 4 * count..];
             }
+        }
+
+        fn options_set(&mut self, body: &[u8]) {
+            let (id, count) = (word(body, 0), usize::from(word(body, 2)));
+            let elements = (0..count).map(|at| (word(body, 6 + 4 * at), word(body, 8 + 4 * at)));
+            self.templates.insert(id, elements.collect());
+            assert_eq!(body.len(), 6 + 4 * count);
+        }
+
+        /// The records of flows among these, with the names that they refer to.
+        fn named(records: Vec<Fields>, names: &mut HashMap<u64, String>) -> Vec<(Fields, Option<String>)> {
+            let mut flows = Vec::new();
+            for record in records {
+                if let Some(name) = record.get(&83) {
+                    let name = String::from_utf8(name.clone()).unwrap();
+                    names.insert(number(&record[&10]), name.trim_end_matches('\0').to_string());
+                } else {
+                    let egress = number(&record[&14]);
+                    let name = (egress != 0).then(|| names[&egress].clone());
+                    flows.push((record, name));
+                }
+            }
+            flows
         }
 
         fn data(&self, set: u16, mut body: &[u8]) -> Vec<Fields> {
@@ -330,7 +424,8 @@ mod tests {
         let record =
             FlowRecord { key, packets: n + 1, bytes: 100 * (n + 1), first_ns, last_ns: first_ns + 7_000_000 };
         let end = [End::Idle, End::Active, End::Forced, End::Evicted][n as usize % 4];
-        Given { record, end }
+        let target = (!n.is_multiple_of(3)).then(|| format!("web/b{}", n % 7).into());
+        Given { record, end, target }
     }
 
     fn check(fields: &Fields, given: &Given) {
@@ -372,9 +467,14 @@ mod tests {
             let all = messages(&mut encoder, 5_000, 999);
             assert!(all.iter().all(|message| message.len() <= limit));
             let mut decoder = Decoder::default();
-            let decoded: Vec<Fields> = all.iter().flat_map(|message| decoder.message(message, 42)).collect();
-            assert_eq!(decoded.len(), 5_000);
-            (0..).zip(&decoded).for_each(|(n, fields)| check(fields, &given(n)));
+            let mut names = HashMap::new();
+            let records = all.iter().flat_map(|message| decoder.message(message, 42)).collect();
+            let decoded = Decoder::named(records, &mut names);
+            assert_eq!((decoded.len(), names.len()), (5_000, 7));
+            for (n, (fields, name)) in (0..).zip(&decoded) {
+                check(fields, &given(n));
+                assert_eq!(name.as_deref(), given(n).target.as_deref());
+            }
         }
     }
 
@@ -393,8 +493,26 @@ mod tests {
         encoder.add(&given(1), 7, |_, _| panic!("it fits"));
         assert_eq!(encoder.restart(), 1);
         let again = messages(&mut encoder, 10, 100);
+        let records = Decoder::default().message(&again[0], 1);
+        let flows = Decoder::named(records, &mut HashMap::new());
+        assert_eq!((long(&again[0], 8), flows.len()), (0, 10));
+    }
+
+    #[test]
+    fn a_name_too_long_is_cut_and_one_too_many_has_no_number() {
+        let mut encoder = Encoder::new(1, 1400);
         let mut decoder = Decoder::default();
-        assert_eq!((long(&again[0], 8), decoder.message(&again[0], 1).len()), (0, 10));
+        let (mut names, mut decoded) = (HashMap::new(), Vec::new());
+        let mut send = |message: &[u8], _| {
+            decoded.extend(Decoder::named(decoder.message(message, 1), &mut names));
+        };
+        for n in 0..=NAMES_MAX {
+            let target = Some(format!("{n:04}{}", "\u{e4}".repeat(40)).into());
+            encoder.add(&Given { target, ..given(1) }, 7, &mut send);
+        }
+        encoder.finish(7, &mut send);
+        assert_eq!(decoded[0].1.as_deref(), Some(format!("0000{}", "\u{e4}".repeat(30)).as_str()));
+        assert_eq!((decoded[NAMES_MAX - 1].1.is_some(), &decoded[NAMES_MAX].1), (true, &None));
     }
 
     #[test]

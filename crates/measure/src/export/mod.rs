@@ -1,8 +1,19 @@
 //! Flow records for other programs: what leaves weir when its own summaries are not enough.
 
+pub mod flows;
 pub mod ipfix;
+#[cfg(feature = "parquet")]
+pub mod parquet;
 
 use crate::FlowRecord;
+use std::sync::Arc;
+
+/// Says which build writes Parquet, where another one is asked to; `None` in a build that does.
+pub const NO_PARQUET: Option<&str> = if cfg!(feature = "parquet") {
+    None
+} else {
+    Some("this build of weir does not write Parquet: build it with `--features parquet`")
+};
 
 /// Why the counts of a flow were given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,11 +28,26 @@ pub enum End {
     Evicted,
 }
 
+impl End {
+    /// Its number as `flowEndReason` (RFC 5102 section 5.11.3).
+    #[must_use]
+    pub fn reason(self) -> u8 {
+        match self {
+            End::Idle => 1,
+            End::Active => 2,
+            End::Forced => 4,
+            End::Evicted => 5,
+        }
+    }
+}
+
 /// A record, and why it was given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
     /// What the flow has counted since its last record. Times are nanoseconds since 1970.
     pub record: FlowRecord,
     /// Why it was given.
     pub end: End,
+    /// What the flow was decided for, as `GROUP/TARGET`: a back end, a member of a bond.
+    pub target: Option<Arc<str>>,
 }

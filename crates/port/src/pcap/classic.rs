@@ -3,9 +3,9 @@
 //! Versions before 2.4 differ in the order of a record's two lengths. As libpcap and Wireshark do, 2.0 to 2.2
 //! are read with the length on the wire first, and 2.3, of which both orders exist, by what makes sense.
 
-use super::reader::Record;
+use super::reader::{Links, Record};
 use super::source::{Order, Source};
-use super::{LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
+use super::{NS_PER_S, Problem, RECORD_MAX, ReadError};
 use std::io::Read;
 
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
@@ -23,6 +23,7 @@ enum Lengths {
 
 pub(super) struct Classic {
     ns_per_unit: u64,
+    pub(super) link: u16,
     lengths: Lengths,
     /// Bytes of frame check sequence at the end of every frame.
     fcs: u32,
@@ -40,7 +41,11 @@ impl Classic {
     }
 
     /// Reads the header behind the magic number.
-    pub(super) fn open<R: Read>(source: &mut Source<R>, ns_per_unit: u64) -> Result<Classic, ReadError> {
+    pub(super) fn open<R: Read>(
+        source: &mut Source<R>,
+        ns_per_unit: u64,
+        links: Links,
+    ) -> Result<Classic, ReadError> {
         let header: [u8; 20] = source.piece("the pcap header")?;
         let [version, _zone, _accuracy, _snap, link] = [0, 4, 8, 12, 16].map(|at| {
             let word: [u8; 4] = header[at..at + 4].try_into().expect("4 bytes");
@@ -54,12 +59,13 @@ impl Classic {
             _ => return source.wrong(20, Problem::Version { format: "pcap", major, minor }),
         };
         let link = source.order.u32(link);
-        if link as u16 != LINK_ETHERNET {
-            return source.wrong(4, Problem::Link { number: link as u16 });
+        let number = link as u16;
+        if !(links.has)(number) {
+            return source.wrong(4, Problem::Link { number, read: links.said });
         }
         // If bit 26 is set, the four bits above it are the length of the FCS in 16-bit words.
         let fcs = if link & 1 << 26 == 0 { 0 } else { (link >> 28) * 2 };
-        Ok(Classic { ns_per_unit, lengths, fcs })
+        Ok(Classic { ns_per_unit, link: number, lengths, fcs })
     }
 
     pub(super) fn read<R: Read>(

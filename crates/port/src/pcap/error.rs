@@ -27,9 +27,8 @@ pub enum Problem {
     Unknown([u8; 4]),
     #[error("{format} version {major}.{minor} is not supported")]
     Version { format: &'static str, major: u16, minor: u16 },
-    #[error("link type {number}{}: weir reads Ethernet (1) only; record on one Ethernet interface",
-        link(*.number))]
-    Link { number: u16 },
+    #[error("link type {number}{}: weir reads {read}", link(*.number))]
+    Link { number: u16, read: &'static str },
     #[error("the record claims {0} bytes, more than {RECORD_MAX}: the file is corrupt here")]
     RecordTooLong(u32),
     #[error("the block claims {length} bytes: not a multiple of 4 between {least} and {BLOCK_MAX}")]

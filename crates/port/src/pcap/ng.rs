@@ -2,11 +2,11 @@
 //! its byte order; interfaces are described before the packets that refer to them.
 //!
 //! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
-//! skips others, and counts packets of interfaces that are not Ethernet, which it skips too.
+//! skips others, and counts packets of interfaces with other link types than it reads, which it skips too.
 
-use super::reader::{Record, Skipped};
+use super::reader::{Links, Record, Skipped};
 use super::source::{Order, Source};
-use super::{BLOCK_MAX, INTERFACES_MAX, LINK_ETHERNET, NS_PER_S, Problem, RECORD_MAX, ReadError};
+use super::{BLOCK_MAX, INTERFACES_MAX, NS_PER_S, Problem, RECORD_MAX, ReadError};
 use std::io::Read;
 
 /// Block types (section 10.1 of the draft); that of the section header is the same in both byte orders.
@@ -114,6 +114,9 @@ pub(super) struct Section {
     interfaces: Vec<Interface>,
     /// Simple packets have no time; they take that of the packet before them.
     last_ns: u64,
+    links: Links,
+    /// The link type of the latest packet.
+    pub(super) link: u16,
     pub(super) skipped: Skipped,
 }
 
@@ -123,8 +126,9 @@ impl Section {
     }
 
     /// Reads the first section header behind its type.
-    pub(super) fn open<R: Read>(source: &mut Source<R>) -> Result<Section, ReadError> {
-        let mut section = Section { interfaces: Vec::new(), last_ns: 0, skipped: Skipped::default() };
+    pub(super) fn open<R: Read>(source: &mut Source<R>, links: Links) -> Result<Section, ReadError> {
+        let mut section =
+            Section { interfaces: Vec::new(), last_ns: 0, links, link: 0, skipped: Skipped::default() };
         let length = source.piece("a section header")?;
         section.begin(source, length)?;
         Ok(section)
@@ -152,7 +156,7 @@ impl Section {
         block.end(source)
     }
 
-    /// Reads blocks until one is a packet of Ethernet.
+    /// Reads blocks until one is a packet of a link type that is read.
     pub(super) fn read<R: Read>(
         &mut self,
         source: &mut Source<R>,
@@ -213,7 +217,7 @@ impl Section {
         Ok(())
     }
 
-    /// Returns the interface of a packet, or `None` if it is not Ethernet and the packet is skipped.
+    /// Returns the interface of a packet, or `None` if its link type is not read and the packet is skipped.
     fn interface<R: Read>(
         &mut self,
         source: &Source<R>,
@@ -222,10 +226,11 @@ impl Section {
         let Some(interface) = self.interfaces.get(number as usize) else {
             return source.wrong(0, Problem::Interface { wanted: number, there: self.interfaces.len() });
         };
-        if interface.link != LINK_ETHERNET {
+        if !(self.links.has)(interface.link) {
             self.skipped.count(interface.link, source.offset);
             return Ok(None);
         }
+        self.link = interface.link;
         Ok(Some(interface))
     }
 

@@ -7,7 +7,7 @@
 use super::classic::Classic;
 use super::ng::Section;
 use super::source::Source;
-use super::{Problem, ReadError};
+use super::{LINK_ETHERNET, Problem, ReadError};
 use std::collections::BTreeMap;
 use std::io::Read;
 
@@ -37,6 +37,23 @@ impl Record {
     }
 }
 
+/// The link types that a reader reads.
+#[derive(Clone, Copy, Debug)]
+pub struct Links {
+    /// Returns true of the number of one.
+    pub has: fn(u16) -> bool,
+    /// What to say where there is none.
+    pub said: &'static str,
+}
+
+impl Links {
+    /// Ethernet alone.
+    pub const ETHERNET: Links = Links {
+        has: |number| number == LINK_ETHERNET,
+        said: "Ethernet (1) only; record on one Ethernet interface",
+    };
+}
+
 /// Packets of other link types that a reader skipped.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Skipped {
@@ -60,6 +77,7 @@ impl Skipped {
 /// A recording being read. The reader buffers its input.
 pub struct Reader<R> {
     source: Source<R>,
+    links: Links,
     format: Format,
     /// Records returned.
     read: u64,
@@ -72,11 +90,19 @@ enum Format {
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads the header of the file.
+    /// Reads the header of a file of Ethernet.
     ///
     /// # Errors
     /// It is not the header of a recording that weir can read.
     pub fn open(input: R) -> Result<Reader<R>, ReadError> {
+        Reader::open_of(input, Links::ETHERNET)
+    }
+
+    /// Reads the header of a file of any of these link types.
+    ///
+    /// # Errors
+    /// As those of [`Reader::open`].
+    pub fn open_of(input: R, links: Links) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
         let mut magic = [0; 4];
         if !source.next(&mut magic, "the magic number")? {
@@ -84,20 +110,20 @@ impl<R: Read> Reader<R> {
         }
         let format = if let Some((order, ns_per_unit)) = Classic::recognise(magic) {
             source.order = order;
-            Format::Classic(Classic::open(&mut source, ns_per_unit)?)
+            Format::Classic(Classic::open(&mut source, ns_per_unit, links)?)
         } else if Section::recognise(magic) {
-            Format::Ng(Section::open(&mut source)?)
+            Format::Ng(Section::open(&mut source, links)?)
         } else {
             return source.wrong(4, Problem::Unknown(magic));
         };
-        Ok(Reader { source, format, read: 0, over: false })
+        Ok(Reader { source, links, format, read: 0, over: false })
     }
 
     /// Reads the next record into `record`. Returns false at the end of the recording.
     ///
     /// # Errors
-    /// The file is invalid here, or none of its packets is Ethernet. `record` is then meaningless, and the
-    /// reader is at its end.
+    /// The file is invalid here, or none of its packets has a link type that is read. `record` is then
+    /// meaningless, and the reader is at its end.
     pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
         if self.over {
             return Ok(false);
@@ -110,9 +136,18 @@ impl<R: Read> Reader<R> {
         self.read += u64::from(!self.over);
         match (result, self.first_skipped()) {
             (Ok(false), Some((number, offset))) if self.read == 0 => {
-                Err(ReadError { offset, problem: Problem::Link { number } })
+                Err(ReadError { offset, problem: Problem::Link { number, read: self.links.said } })
             }
             (result, _) => result,
+        }
+    }
+
+    /// Returns the link type of the latest record.
+    #[must_use]
+    pub fn link(&self) -> u16 {
+        match &self.format {
+            Format::Classic(classic) => classic.link,
+            Format::Ng(section) => section.link,
         }
     }
 

@@ -23,7 +23,7 @@ pub use policy::Policy;
 pub use row::{Compare, Scalar, Vectors};
 
 use crate::estimate::SizeError;
-use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, Update, below};
+use crate::hash::{Item, KeyHash, Seed, Update, below};
 use crate::memory::table;
 use packet::prefetch;
 use policy::Replacement;
@@ -74,7 +74,6 @@ pub struct Aggregator<const W: usize, M = Vectors> {
     replacement: Replacement,
     gate: Gate,
     hash: KeyHash,
-    lanes: Lanes,
     counts: AggregatorCounts,
     swept: usize,
     compare: PhantomData<M>,
@@ -115,14 +114,14 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
             replacement: Replacement::new(policy, rows),
             gate,
             hash: KeyHash::new(seed),
-            lanes: Lanes::new(seed, Purpose::Aggregator, 0),
             counts: AggregatorCounts::default(),
             swept: 0,
             compare: PhantomData,
         })
     }
 
-    const BYTES_PER_ROW: usize =
+    /// Bytes of memory of each row of [`Aggregator::KEYS_PER_ROW`] keys.
+    pub const BYTES_PER_ROW: usize =
         size_of::<Row>() + SLOTS * size_of::<Entry<W>>() + Replacement::BYTES_PER_ROW;
 
     /// Bytes of memory of an aggregator that may have `bytes`.
@@ -135,6 +134,24 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.len() * Self::BYTES_PER_ROW
+    }
+
+    /// Keys of a row.
+    pub const KEYS_PER_ROW: usize = SLOTS;
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Packets in its counts, by adding them up: for tests.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        let in_row = |(number, row): (usize, &Row)| -> u64 {
+            row.taken().map(|slot| self.entries[number * SLOTS + slot].packets).sum()
+        };
+        self.rows.iter().enumerate().map(in_row).sum()
     }
 
     /// Number of keys that there is room for.
@@ -202,7 +219,8 @@ impl<const W: usize, M: Compare> Aggregator<W, M> {
 
     #[inline(always)]
     fn place(&self, key: &[u64; W]) -> Place {
-        let bits = self.lanes.bits(self.hash.hash(key), 0);
+        // Sketches derive their places from the same bits under secrets of their own.
+        let bits = self.hash.hash(key);
         let row = below((bits >> 32) as u32, self.rows.len()) as u32;
         Place { row, entry: NOWHERE, tag: u32::from(tag_of(bits)) }
     }

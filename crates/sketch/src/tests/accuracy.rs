@@ -124,3 +124,59 @@ fn univmon_finds_changes() {
     let truth = exact(&now).changed(&exact(&before), 2000);
     assert!(Found::new(truth, changes.iter().map(|top| top.key)).f1() > 0.8);
 }
+
+/// 78,642 flows and 351 heavy ones, more than 256 keys can name, and more flows than eight levels halve away.
+#[test]
+fn univmon_counts_flows_that_its_levels_suffice_for() {
+    const KEYS: usize = 400;
+    let flows = Zipf::new(600_000, 1.1, 1).take(524_288).collect::<Vec<_>>();
+    let packets = packets(&flows);
+    let (truth, least) = (exact(&packets), 105);
+    let flows = truth.len() as f64;
+    let items = items(&packets);
+    let errors = |levels| {
+        let of_seed = |number| {
+            let seed = Seed::new([number, 7]);
+            let hash = KeyHash::new(&seed);
+            let mut univmon = UnivMon::<2>::with_bytes(600_000, levels, KEYS, &seed).unwrap();
+            items.iter().for_each(|one| univmon.update(&hash.item(one.item.key), one.packets));
+            let heavy = truth.heavier(least).into_iter().map(|(key, _)| key);
+            let f1 = Found::new(heavy, univmon.heavier(least).into_iter().map(|top| top.key)).f1();
+            let entropy = relative_error(truth.entropy(), univmon.entropy());
+            [relative_error(flows, univmon.cardinality()), entropy, f1]
+        };
+        let all: [[f64; 3]; 4] = [0, 1, 2, 3].map(of_seed);
+        std::array::from_fn(|error| all.iter().map(|errors| errors[error]).sum::<f64>() / 4.0)
+    };
+    let [cardinality, entropy, f1] = errors(UnivMon::<2>::levels_for(truth.len() as u64, KEYS));
+    assert!(cardinality < 0.1 && entropy < 0.03 && f1 > 0.95, "{cardinality} {entropy} {f1}");
+    let [cardinality, ..] = errors(7);
+    assert!(cardinality > 0.3, "too few levels do not count what the last one forgets: {cardinality}");
+    let levels = [(0, 10), (5, 10), (10, 10), (78_642, 400), (u64::MAX / 4, 1)];
+    let levels = levels.map(|(flows, keys)| UnivMon::<2>::levels_for(flows, keys));
+    assert_eq!(levels, [1, 1, 2, 10, 32]);
+}
+
+/// Changes of 84 addresses among 590,000 in all, most of which are noise of sampling. Columns come in powers
+/// of two, not of sixteen, so that the memory is used.
+#[test]
+fn heavy_changes_at_600_kb() {
+    let mut sketches = Vec::new();
+    let mut counts = std::collections::HashMap::new();
+    for (sign, shift) in [(-1, 0), (1, 40)] {
+        let mut sketch = Reversible::<4, 1>::with_bytes(600_000, &SEED).unwrap();
+        assert!(sketch.bytes() > 500_000);
+        for flow in Zipf::new(600_000, 1.1, 1 + shift).take(524_288) {
+            let address = traffic::address(if flow < 160 { flow ^ shift } else { flow });
+            *counts.entry(address).or_insert(0_i64) += sign;
+            sketch.update(address, 1);
+        }
+        sketches.push(sketch);
+    }
+    let sum: u64 = counts.values().map(|change| change.unsigned_abs()).sum();
+    let least = sum / 2000;
+    let truth = counts.iter().filter(|(_, change)| change.unsigned_abs() >= least).map(|(at, _)| *at);
+    let found = sketches[1].changes(&sketches[0], least).unwrap();
+    let f1 = Found::new(truth, found.changes.iter().map(|change| change.number)).f1();
+    assert!(found.is_complete && f1 > 0.95, "{f1}");
+}

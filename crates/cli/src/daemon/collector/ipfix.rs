@@ -1,26 +1,19 @@
-//! Sends records to an IPFIX collector, on a thread of its own, so that a collector that is away or slow
-//! disturbs nothing.
+//! Sends records to an IPFIX collector.
 //!
 //! Records that cannot be sent are counted and gone: the collector's sequence numbers show the gap over UDP;
 //! over TCP a new connection begins at 0. A TCP collector that is away is tried again after
 //! [`PAUSES`], each pause twice as long as the one before.
 
-use ::apps::measure::{Export, Ipfix};
+use super::exporter::{Counts, Destination, PAUSES};
+use ::apps::measure::Ipfix;
 use measure::export::Given;
 use measure::export::ipfix::Encoder;
 use rustix::net::{RecvFlags, recv};
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tracing::{info, warn};
 
-/// Batches that may wait for the thread.
-const BATCHES: usize = 64;
-/// Records of a batch.
-const BATCH: usize = 1024;
 /// Bytes of a message: over UDP it fits a packet of Ethernet (RFC 7011 section 10.3.3), over TCP there is no
 /// reason for a larger one.
 const MESSAGE: usize = 1400;
@@ -29,71 +22,9 @@ const TEMPLATES_AFTER: Duration = Duration::from_secs(60);
 const TEMPLATES_EVERY: u32 = 500;
 /// How long a connection may take to open, and a message to go.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// The shortest and the longest pause before a TCP collector is tried again.
-const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
-/// The collector's end of an exporter.
-pub struct Exporter {
-    batch: Vec<Given>,
-    batches: SyncSender<Vec<Given>>,
-    told: Arc<Counts>,
-}
-
-/// What became of records.
-#[derive(Debug, Default)]
-struct Counts {
-    sent: AtomicU64,
-    lost: AtomicU64,
-    works: AtomicBool,
-}
-
-impl Exporter {
-    /// Starts the thread; it ends with the exporter, when all is sent. If there is no thread, all records
-    /// are lost.
-    pub fn start(to: Ipfix) -> Exporter {
-        let (batches, receiver) = sync_channel(BATCHES);
-        let told = Arc::new(Counts::default());
-        told.works.store(true, Ordering::Relaxed);
-        let mut sender = Sender::new(to, told.clone());
-        let run = move || sender.run(&receiver);
-        if let Err(error) = std::thread::Builder::new().name("weir-ipfix".into()).spawn(run) {
-            warn!("no thread to send flow records to {}: {error}", to.to);
-        }
-        Exporter { batch: Vec::new(), batches, told }
-    }
-
-    /// Gives a record to be sent.
-    pub fn give(&mut self, given: Given) {
-        self.batch.push(given);
-        if self.batch.len() == BATCH {
-            self.flush();
-        }
-    }
-
-    /// Hands the records given so far to the thread; they are lost if it is far behind.
-    pub fn flush(&mut self) {
-        if self.batch.is_empty() {
-            return;
-        }
-        let batch = std::mem::take(&mut self.batch);
-        let records = batch.len() as u64;
-        if self.batches.try_send(batch).is_err() {
-            self.told.lost.fetch_add(records, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns what has become of records.
-    pub fn told(&self) -> Export {
-        Export {
-            sent: self.told.sent.load(Ordering::Relaxed),
-            lost: self.told.lost.load(Ordering::Relaxed),
-            works: self.told.works.load(Ordering::Relaxed),
-        }
-    }
-}
-
-/// What runs on the thread.
-struct Sender {
+/// The way to a collector, and what was sent.
+pub struct Sender {
     to: Ipfix,
     told: Arc<Counts>,
     encoder: Encoder,
@@ -110,21 +41,22 @@ enum Line {
     Down(Instant, Duration),
 }
 
+impl Destination for Sender {
+    fn send(&mut self, batch: Vec<Given>) {
+        self.send_all(&batch);
+    }
+}
+
 impl Sender {
-    fn new(to: Ipfix, told: Arc<Counts>) -> Sender {
+    /// Creates one that has not sent anything.
+    pub fn new(to: Ipfix, told: Arc<Counts>) -> Sender {
         let line = Line::Down(Instant::now(), PAUSES[0]);
         Sender { to, told, encoder: Encoder::new(to.domain, MESSAGE), line, announced: (0, Instant::now()) }
     }
 
-    fn run(&mut self, batches: &Receiver<Vec<Given>>) {
-        for batch in batches {
-            self.send(&batch);
-        }
-    }
-
-    fn send(&mut self, batch: &[Given]) {
+    fn send_all(&mut self, batch: &[Given]) {
         if !self.is_open() {
-            self.told.lost.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            self.told.lost(batch.len() as u64);
             return;
         }
         let (messages, since) = self.announced;
@@ -139,15 +71,15 @@ impl Sender {
             announced.0 += 1;
             // After a failure, the rest of the batch is lost with the connection.
             let sent = if failed.is_some() { Ok(false) } else { line.send(message).map(|()| true) };
-            let count = if matches!(sent, Ok(true)) { &told.sent } else { &told.lost };
-            count.fetch_add(u64::from(records), Ordering::Relaxed);
+            let count = if matches!(sent, Ok(true)) { Counts::sent } else { Counts::lost };
+            count(told, u64::from(records));
             failed = failed.take().or(sent.err());
         };
         batch.iter().for_each(|given| encoder.add(given, now_s, &mut send));
         encoder.finish(now_s, &mut send);
         match failed {
             Some(error) => self.failed(&error),
-            None => self.works(),
+            None => self.told.works(self.to.to),
         }
     }
 
@@ -186,15 +118,7 @@ impl Sender {
         if let Some(pause) = pause {
             self.line = Line::Down(Instant::now() + pause, (pause * 2).min(PAUSES[1]));
         }
-        if self.told.works.swap(false, Ordering::Relaxed) {
-            warn!("flow records for {} are lost: {error}", self.to.to);
-        }
-    }
-
-    fn works(&mut self) {
-        if !self.told.works.swap(true, Ordering::Relaxed) {
-            info!("flow records are sent to {} again", self.to.to);
-        }
+        self.told.fails(error, self.to.to);
     }
 }
 

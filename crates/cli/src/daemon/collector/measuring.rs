@@ -4,7 +4,7 @@
 //! worker gives of the next one waits until all workers' pipes have said that the present one is complete
 //! ([`DeltaReason::Swept`]). What comes later than that is counted in the present interval, and as late.
 
-use super::ipfix::Exporter;
+use super::exports::Exports;
 use ::apps::measure::{Board, HISTORY, Measurement, Sum, Told};
 use engine::delta::{DeltaReason, FlowDelta};
 use measure::export::{End, Given};
@@ -63,7 +63,7 @@ pub struct Measuring {
     waiting: Vec<(u64, FlowRecord)>,
     /// Until when each pipe of each worker has given everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
-    exporter: Option<Exporter>,
+    exports: Exports,
     told: Told,
     /// Whether there is something to tell.
     changed: bool,
@@ -73,7 +73,7 @@ impl Measuring {
     /// Begins.
     pub fn new(wanted: Measurement, workers: usize) -> Measuring {
         let summary = Summary::new(&wanted.settings, Seed::random());
-        let exporter = wanted.ipfix.map(Exporter::start);
+        let exports = Exports::start(&wanted);
         let told = Told { shed: wanted.settings.fit().1, ..Told::default() };
         Measuring {
             wanted,
@@ -82,7 +82,7 @@ impl Measuring {
             interval: None,
             waiting: Vec::new(),
             complete_ms: HashMap::new(),
-            exporter,
+            exports,
             told,
             changed: true,
         }
@@ -91,16 +91,14 @@ impl Measuring {
     /// Goes on with what is wanted now. If that is another measurement, only the totals go on.
     pub fn succeed(self, wanted: Measurement, workers: usize) -> Measuring {
         let same = self.wanted.settings == wanted.settings && self.wanted.interval_ms == wanted.interval_ms;
-        let exporter = match wanted.ipfix {
-            same if same == self.wanted.ipfix => self.exporter,
-            other => other.map(Exporter::start),
-        };
+        let exports = self.exports.succeed(&self.wanted, &wanted);
         if same {
-            return Measuring { wanted, workers, exporter, changed: true, ..self };
+            return Measuring { wanted, workers, exports, changed: true, ..self };
         }
-        let began = Measuring::new(Measurement { ipfix: None, ..wanted.clone() }, workers);
+        let quiet = Measurement { ipfix: None, parquet: None, ..wanted.clone() };
+        let began = Measuring::new(quiet, workers);
         let told = Told { shed: began.told.shed.clone(), ..self.told };
-        Measuring { wanted, told, exporter, ..began }
+        Measuring { wanted, told, exports, ..began }
     }
 
     /// Returns its name.
@@ -113,8 +111,8 @@ impl Measuring {
         self.wanted.pipes.iter().any(|one| one == pipe)
     }
 
-    /// Takes a delta of one of its pipes.
-    pub fn take(&mut self, delta: &FlowDelta, pipe: &Arc<str>, times: &Times) {
+    /// Takes a delta of one of its pipes, and the name of the target that it is for.
+    pub fn take(&mut self, delta: &FlowDelta, pipe: &Arc<str>, target: Option<&Arc<str>>, times: &Times) {
         if delta.reason() == DeltaReason::Swept {
             let until_ms = self.complete_ms.entry((delta.source, pipe.clone())).or_default();
             *until_ms = times.full_ms(delta.first).max(*until_ms);
@@ -135,9 +133,7 @@ impl Measuring {
         let [records, packets, bytes] = &mut self.told.records;
         (*records, *packets, *bytes) = (*records + 1, *packets + record.packets, *bytes + record.bytes);
         self.changed = true;
-        if let Some(exporter) = &mut self.exporter {
-            exporter.give(Given { record, end: end(delta.reason()) });
-        }
+        self.exports.give(|| Given { record, end: end(delta.reason()), target: target.cloned() });
         let (began, number) = (first_ms / self.wanted.interval_ms, last_ms / self.wanted.interval_ms);
         if began < number {
             self.told.spanning += record.packets;
@@ -202,21 +198,16 @@ impl Measuring {
 
     /// After what has been read in one turn: hands records on and tells what there is.
     pub fn turn(&mut self) {
-        if let Some(exporter) = &mut self.exporter {
-            exporter.flush();
-            let export = Some(exporter.told());
-            self.changed |= self.told.ipfix != export;
-            self.told.ipfix = export;
-        } else {
-            self.told.ipfix = None;
-        }
+        let exports = self.exports.flush();
+        self.changed |= [self.told.ipfix, self.told.parquet] != exports;
+        [self.told.ipfix, self.told.parquet] = exports;
         if std::mem::take(&mut self.changed) {
             self.board().look().clone_from(&self.told);
         }
     }
 
-    /// Ends the present interval, because there will be no more deltas.
-    pub fn finish(&mut self, times: &Times) {
+    /// Ends the present interval, because there will be no more deltas. What is left are the exports.
+    pub fn finish(mut self, times: &Times) -> Exports {
         while let Some(present) = self.interval.take() {
             self.close(present, times);
             let next = self.waiting.iter().map(|(number, _)| *number).min();
@@ -225,6 +216,7 @@ impl Measuring {
             }
         }
         self.turn();
+        self.exports
     }
 
     /// Gives up the next part. Returns its name and the part.

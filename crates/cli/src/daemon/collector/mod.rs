@@ -6,16 +6,20 @@
 //! parts of measurements in a stated order ([`pressure`]). When all workers have stopped, it reads what is
 //! left and ends.
 
+mod exporter;
+mod exports;
 mod ipfix;
 mod measuring;
 mod names;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pressure;
 
 use super::clock::Clock;
 use ::apps::measure::Measurement;
 use anyhow::{Result, anyhow};
 use engine::delta::{DeltaReason, FlowDelta};
-use engine::program::Program;
+use engine::program::{Group, Program, Target};
 use measuring::{Measuring, Times};
 use names::Names;
 use pressure::Pressure;
@@ -59,6 +63,8 @@ struct Plan {
     generation: u64,
     workers: usize,
     pipes: Vec<String>,
+    /// The names of all targets, in the order of their numbers in deltas.
+    targets: Vec<Arc<str>>,
     measurements: Vec<Measurement>,
 }
 
@@ -94,7 +100,11 @@ impl Collector {
         measurements: Vec<Measurement>,
     ) -> Result<()> {
         let pipes = program.pipes.iter().map(|pipe| pipe.name.clone()).collect();
-        self.tell(News::Program(Plan { generation, workers, pipes, measurements }))
+        let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
+        let of_group =
+            |group: &'_ Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();
+        let targets = program.groups.iter().flat_map(of_group).collect();
+        self.tell(News::Program(Plan { generation, workers, pipes, targets, measurements }))
     }
 
     fn tell(&self, news: News) -> Result<()> {
@@ -169,7 +179,7 @@ impl Reader {
                 }
             } else if self.news.is_none() && self.rings.is_empty() {
                 let times = self.times();
-                self.measured.iter_mut().for_each(|one| one.finish(&times));
+                self.measured.drain(..).for_each(|one| one.finish(&times).finish());
                 return;
             }
             self.measure();
@@ -196,7 +206,7 @@ impl Reader {
 
     /// Goes on with measurements that are as they were, and begins and ends others.
     fn follow(&mut self, plan: Plan) {
-        let Plan { generation, workers, pipes, measurements } = plan;
+        let Plan { generation, workers, pipes, targets, measurements } = plan;
         let mut before = std::mem::take(&mut self.measured);
         for one in measurements {
             let old = before.iter().position(|old| old.name() == one.name);
@@ -207,9 +217,10 @@ impl Reader {
             };
             self.measured.push(next);
         }
-        self.names.set(generation, &pipes, &self.measured);
+        self.names.set(generation, &pipes, targets, &self.measured);
         let times = self.times();
-        before.iter_mut().for_each(|gone| gone.finish(&times));
+        // Their exports end by themselves: nobody waits here.
+        before.into_iter().for_each(|gone| drop(gone.finish(&times)));
     }
 
     /// Reads up to a ring's capacity from each worker, and forgets the rings of workers that have ended.
@@ -256,7 +267,7 @@ impl Reader {
             }
             let Some((measured, pipe)) = self.names.find(of) else { continue };
             if let Some(measuring) = self.measured.get_mut(measured) {
-                measuring.take(delta, pipe, &times);
+                measuring.take(delta, pipe, self.names.target(of), &times);
             }
         }
         deltas.clear();

@@ -5,10 +5,16 @@ use super::measuring::Measuring;
 use engine::delta::Belonging;
 use std::sync::Arc;
 
-/// For the last 256 generations, the measurement and the name of each pipe.
+/// For the last 256 generations, the measurement and the name of each pipe, and the name of each target.
 #[derive(Default)]
 pub struct Names {
-    by_generation: Vec<Option<Vec<Pipe>>>,
+    by_generation: Vec<Option<Generation>>,
+}
+
+/// The names of a program.
+struct Generation {
+    pipes: Vec<Pipe>,
+    targets: Vec<Arc<str>>,
 }
 
 /// A pipe of a program.
@@ -20,11 +26,12 @@ struct Pipe {
 
 impl Names {
     /// Takes note of a program's pipes; what they are measured by now holds for those of former programs too.
-    pub fn set(&mut self, generation: u64, pipes: &[String], measured: &[Measuring]) {
+    pub fn set(&mut self, generation: u64, pipes: &[String], targets: Vec<Arc<str>>, measured: &[Measuring]) {
         self.by_generation.resize_with(256, || None);
         let pipe = |name: &String| Pipe { name: name.as_str().into(), measured: None };
-        self.by_generation[generation as usize % 256] = Some(pipes.iter().map(pipe).collect());
-        for pipe in self.by_generation.iter_mut().flatten().flatten() {
+        let pipes = pipes.iter().map(pipe).collect();
+        self.by_generation[generation as usize % 256] = Some(Generation { pipes, targets });
+        for pipe in self.by_generation.iter_mut().flatten().flat_map(|one| &mut one.pipes) {
             pipe.measured = measured.iter().position(|one| one.has(&pipe.name));
         }
     }
@@ -36,8 +43,13 @@ impl Names {
 
     /// Returns the position of the measurement that a delta is for, and the name of its pipe.
     pub fn find(&self, of: Belonging) -> Option<(usize, &Arc<str>)> {
-        let pipes = self.by_generation.get(usize::from(of.generation))?.as_ref()?;
-        let pipe = pipes.get(usize::from(of.pipe))?;
+        let names = self.by_generation.get(usize::from(of.generation))?.as_ref()?;
+        let pipe = names.pipes.get(usize::from(of.pipe))?;
         Some((pipe.measured?, &pipe.name))
+    }
+
+    /// Returns the name of the target that a flow was decided for.
+    pub fn target(&self, of: Belonging) -> Option<&Arc<str>> {
+        self.by_generation.get(usize::from(of.generation))?.as_ref()?.targets.get(of.target as usize)
     }
 }

@@ -49,6 +49,7 @@ fn wanted(board: &Board) -> Measurement {
         interval_ms: 100,
         settings: Settings { memory: 8 << 20, keys: 1024, ..Settings::default() },
         ipfix: None,
+        parquet: None,
         board: board.clone(),
     }
 }
@@ -79,21 +80,25 @@ impl Rig {
         let counts = (packets, 100 * packets);
         let mut delta = FlowDelta::new(key(flow), counts, times, of, DeltaReason::Interval);
         delta.source = worker;
-        self.measuring.take(&delta, &self.pipe, &at(u64::from(times.1)));
+        self.measuring.take(&delta, &self.pipe, None, &at(u64::from(times.1)));
     }
 
     fn swept(&mut self, worker: u8, start_ms: u32) {
         let of = Belonging { generation: 1, pipe: 0, target: 0 };
         let mut delta = FlowDelta::swept(start_ms, of);
         delta.source = worker;
-        self.measuring.take(&delta, &self.pipe, &at(u64::from(start_ms)));
+        self.measuring.take(&delta, &self.pipe, None, &at(u64::from(start_ms)));
     }
 
-    /// The start and the packets of each interval that has ended.
     fn intervals(&mut self) -> Vec<(u64, u64)> {
         self.measuring.turn();
-        self.board.look().history.iter().map(|sum| (sum.start_ns / 1_000_000, sum.packets)).collect()
+        intervals(&self.board)
     }
+}
+
+/// The start and the packets of each interval that has ended.
+fn intervals(board: &Board) -> Vec<(u64, u64)> {
+    board.look().history.iter().map(|sum| (sum.start_ns / 1_000_000, sum.packets)).collect()
 }
 
 #[test]
@@ -143,8 +148,9 @@ fn what_is_left_at_the_end_is_the_last_interval() {
     let mut rig = Rig::new(2);
     rig.give(0, 1, 1, (10, 10));
     rig.give(0, 1, 2, (210, 210));
-    rig.measuring.finish(&at(220));
-    assert_eq!(rig.intervals(), [(0, 1), (200, 2)]);
+    let Rig { measuring, board, .. } = rig;
+    drop(measuring.finish(&at(220)));
+    assert_eq!(intervals(&board), [(0, 1), (200, 2)]);
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl FlowValues {
     /// Creates a slab, if an action of the pipe has values of flows, or answers need the actions' rewrites.
     #[must_use]
     pub fn new(pipe: &Pipe, program: &Program, answers: bool) -> Option<Box<FlowValues>> {
-        let plans: Vec<Plan> = pipe.templates.iter().map(|one| Plan::new(one, &program.tunnels)).collect();
+        let plans: Vec<Plan> =
+            pipe.templates.iter().map(|one| Plan::new(one, &program.tunnels, false)).collect();
         let stride = plans.iter().map(|plan| plan.flow_stride).max().unwrap_or(0);
         if stride == 0 && !answers {
             return None;

@@ -3,7 +3,7 @@
 use super::{Flows, Learn};
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, FlowKey};
+use packet::{Bits, FlowKey, inside_icmp_error};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
 
 impl Flows {
@@ -117,7 +117,7 @@ impl Flows {
             let known = at.and_then(|at| Some((at, self.row_of_flow(at, slot, look)?)));
             let row = match known {
                 Some((_, row)) => row,
-                None if self.learns_nothing_for(slot, packets) => continue,
+                None if self.learns_nothing_for(slot, look) => continue,
                 None => self.decide(slot, look).map_or(NO_ROW, |(_, row)| row),
             };
             if let Some(values) = &mut self.values {
@@ -169,8 +169,15 @@ impl Flows {
         self.own.get(&packets.keys(self.source).key[slot]).copied()
     }
 
-    fn learns_nothing_for(&self, slot: usize, packets: &Packets) -> bool {
-        self.learn == Learn::Nothing && !(self.own_missing && self.own_row(slot, packets).is_some())
+    /// Where answers are learnt with a flow, an ICMP error begins none: what would be kept of it is not what
+    /// the flow's packets have.
+    fn learns_nothing_for(&self, slot: usize, look: &Lookup<'_>) -> bool {
+        let is_error = || {
+            let (frame, headers) = (look.batch.frame(slot), &look.packets.headers[slot]);
+            inside_icmp_error(frame.bytes(), headers.outer()).is_some()
+        };
+        (self.learn == Learn::Nothing || self.reverse && is_error())
+            && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 
     /// Handles a packet whose flow was not known, or gone, when its batch came. Returns true if it has a row.
@@ -189,7 +196,7 @@ impl Flows {
             }
             refused = !self.clear(at, DeltaReason::Removed);
         }
-        if self.learns_nothing_for(slot, packets) {
+        if self.learns_nothing_for(slot, look) {
             self.account.unflowed.unknown += 1;
             return false;
         }

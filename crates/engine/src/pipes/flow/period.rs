@@ -35,7 +35,8 @@ pub(super) struct Period {
 
 impl Period {
     pub fn new(measured: Measured) -> Period {
-        let measured = Measured { period_ms: measured.period_ms.max(1), packets: measured.packets.max(1) };
+        let (period_ms, packets) = (measured.period_ms.max(1), measured.packets.max(1));
+        let measured = Measured { period_ms, packets, ..measured };
         Period { measured, start_ms: 0, next: 0, swept: false, aligned: false }
     }
 

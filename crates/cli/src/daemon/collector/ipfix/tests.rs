@@ -10,7 +10,7 @@ use std::net::TcpListener;
 fn given(n: u16) -> Given {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (n, 53), None);
     let record = FlowRecord { key, packets: 1, bytes: 100, first_ns: 1_000_000, last_ns: 2_000_000 };
-    Given { record, end: End::Active }
+    Given { record, end: End::Active, target: None }
 }
 
 fn batch(records: u16) -> Vec<Given> {
@@ -22,14 +22,15 @@ fn sender(to: SocketAddr, tcp: bool) -> Sender {
 }
 
 fn counts(sender: &Sender) -> (u64, u64) {
-    (sender.told.sent.load(Ordering::Relaxed), sender.told.lost.load(Ordering::Relaxed))
+    let told = sender.told.export();
+    (told.sent, told.lost)
 }
 
 #[test]
 fn messages_go_over_udp_with_templates_in_the_first() {
     let collector = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut sender = sender(collector.local_addr().unwrap(), false);
-    sender.send(&batch(100));
+    sender.send_all(&batch(100));
     let mut bytes = [0; 2048];
     let length = collector.recv(&mut bytes).unwrap();
     assert_eq!((&bytes[..2], usize::from(u16::from_be_bytes([bytes[2], bytes[3]]))), (&[0, 10][..], length));
@@ -43,14 +44,14 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let mut sender = sender(address, true);
-    sender.send(&batch(10));
+    sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (0, 10));
     // It waits before it tries again.
     let listener = TcpListener::bind(address).unwrap();
-    sender.send(&batch(10));
+    sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (0, 20));
     sender.line = Line::Down(Instant::now(), PAUSES[0]);
-    sender.send(&batch(10));
+    sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (10, 20));
     let mut stream = listener.accept().unwrap().0;
     let mut head = [0; 18];
@@ -61,20 +62,12 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     while let Line::Tcp(stream) = &sender.line
         && !is_closed(stream)
     {}
-    sender.send(&batch(10));
+    sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (10, 30));
     sender.line = Line::Down(Instant::now(), PAUSES[0]);
-    sender.send(&batch(10));
+    sender.send_all(&batch(10));
     let mut stream = listener.accept().unwrap().0;
     stream.read_exact(&mut head).unwrap();
     assert_eq!((&head[8..12], &head[16..]), (&[0; 4][..], &[0, 2][..]));
     assert_eq!(counts(&sender), (20, 30));
-}
-
-#[test]
-fn an_exporter_whose_thread_is_far_behind_loses_records_and_counts_them() {
-    let (batches, held) = sync_channel(1);
-    let mut exporter = Exporter { batch: Vec::new(), batches, told: Arc::default() };
-    (0..3 * BATCH as u16).for_each(|n| exporter.give(given(n)));
-    assert_eq!((exporter.told().lost, held.try_iter().flatten().count()), (2 * BATCH as u64, BATCH));
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::topology::{OUTSIDE, Topology};
+use crate::namespace::Namespace;
 use crate::run::{Run, Started};
 use crate::{Interrupt, screen, weir};
 
@@ -139,7 +139,7 @@ fn end_of_input() -> Arc<AtomicBool> {
     ended
 }
 
-/// A running stream from the inside to the outside.
+/// A running stream.
 pub struct Stream {
     sender: Process,
     receiver: Process,
@@ -155,16 +155,22 @@ struct Process {
 }
 
 impl Stream {
-    /// Starts a stream with `rate` packets per second.
-    pub fn start(run: &mut Run, topology: &Topology, rate: u32, interrupt: &Interrupt) -> Result<Stream> {
-        let to = format!("{OUTSIDE}:{PORT}");
+    /// Starts a stream with `rate` packets per second from one host to the address of another.
+    pub fn start(
+        run: &mut Run,
+        (from, to): (&Namespace, (&Namespace, &str)),
+        rate: u32,
+        interrupt: &Interrupt,
+    ) -> Result<Stream> {
+        let (to, address) = to;
+        let address = format!("{address}:{PORT}");
         let program = weir::program()?;
-        let mut command = topology.outside.command(&program);
-        command.args(["lab", "stream", "receive", &to]);
+        let mut command = to.command(&program);
+        command.args(["lab", "stream", "receive", &address]);
         let receiver = Process::start(run, "receiver", &mut command)?;
         receiver.wait_until_it_counts(run, interrupt)?;
-        let mut command = topology.inside.command(&program);
-        command.args(["lab", "stream", "send", &to, &rate.to_string()]);
+        let mut command = from.command(&program);
+        command.args(["lab", "stream", "send", &address, &rate.to_string()]);
         let sender = Process::start(run, "sender", &mut command)?;
         Ok(Stream { sender, receiver })
     }
@@ -180,13 +186,20 @@ impl Stream {
 
     /// Stops the stream and returns its result.
     pub fn finish(self, run: &mut Run, interrupt: &Interrupt) -> Result<Tally> {
+        let (sent, received) = self.end(run, interrupt)?;
+        Ok(Tally::of(&sent, &received))
+    }
+
+    /// Stops the stream. Returns when each packet was sent, in nanoseconds, and the numbers of those that
+    /// arrived, in order.
+    pub fn end(self, run: &mut Run, interrupt: &Interrupt) -> Result<(Vec<u64>, Vec<u32>)> {
         let sent = self.sender.end(run, interrupt)?;
         interrupt.sleep(SETTLE)?;
         let received = self.receiver.end(run, interrupt)?;
         let sent: Vec<u64> = sent.as_chunks().0.iter().map(|bytes| u64::from_le_bytes(*bytes)).collect();
         let received: Vec<u32> =
             received.as_chunks().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
-        Ok(Tally::of(&sent, &received))
+        Ok((sent, received))
     }
 }
 
@@ -295,9 +308,35 @@ impl Tally {
     }
 }
 
+/// Returns for each flow that lost packets how long it did, in milliseconds: from its first lost packet to
+/// the first that arrived after it. A flow of which nothing arrived after that is lost until the end.
+pub fn outages_ms(sent: &[u64], received: &[u32]) -> Vec<f64> {
+    let mut came = vec![false; sent.len()];
+    for &number in received.iter().filter(|number| (**number as usize) < sent.len()) {
+        came[number as usize] = true;
+    }
+    let end = sent.last().copied().unwrap_or_default();
+    let outage = |flow: u32| {
+        let mut numbers = (flow as usize..sent.len()).step_by(FLOWS as usize);
+        let lost = numbers.by_ref().find(|number| !came[*number])?;
+        let again = numbers.find(|number| came[*number]).map_or(end, |number| sent[number]);
+        Some((again - sent[lost]) as f64 / 1e6)
+    };
+    (0..FLOWS).filter_map(outage).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_flow_has_an_outage_of_its_own() {
+        // Flow 3 loses 3 and 19, flow 4 loses 20; flow 5 ends with its first packet lost.
+        let gone = |number: u32| [3, 19, 20].contains(&number) || number % FLOWS == 5;
+        let received: Vec<u32> = (0..100).filter(|&number| !gone(number)).collect();
+        assert_eq!(outages_ms(&times(100), &received), [32.0, 16.0, 94.0]);
+        assert!(outages_ms(&[], &[]).is_empty());
+    }
 
     fn times(packets: u64) -> Vec<u64> {
         (0..packets).map(|number| number * 1_000_000).collect()

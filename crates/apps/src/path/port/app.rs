@@ -1,0 +1,389 @@
+//! The running app: it probes, answers probes, gives flows their bucket or port, and lets buckets follow the
+//! paths.
+
+use super::config::PathPort;
+use super::flows::{Begun, Hashes, Waiting, bucket_to};
+use super::node::Node;
+use super::pipes::Names;
+use super::reflector::Unanswered;
+use super::show;
+use crate::app::{Action, App, Event};
+use engine::change::{Change, EntryKey};
+use engine::program::{Entry, PipeId, Program};
+use path::probing::Budget;
+use path::random::Random;
+use path::scheme::{DOCA_PROBES, Scheme, doca_ports};
+use path::wire::{Kind, Packet, Refusal, Secret};
+use serde_json::{Value, json};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+
+/// While paths are probed, states are judged so often.
+const JUDGE_NS: u64 = 2_000_000;
+
+/// How often buckets are read while paths are probed, and while nothing is sent.
+const READ_NS: u64 = 50_000_000;
+const READ_IDLE_NS: u64 = 1_000_000_000;
+
+/// After a refusal no flow is pinned for so long: the table is full.
+const REST_NS: u64 = 100_000_000;
+
+/// Events that are remembered.
+const EVENTS: usize = 64;
+
+/// What was met, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub pinned: u64,
+    pub unpinned: u64,
+    pub timed_out: u64,
+    pub probes_sent: u64,
+    pub collected: u64,
+    pub late: u64,
+    pub answered: u64,
+    pub malformed: u64,
+    pub bad_cookie: u64,
+    pub repeated: u64,
+    pub limited: u64,
+}
+
+/// Tunnels whose frames leave by a port of weir.
+pub struct PathPortApp {
+    pub(super) config: PathPort,
+    pub(super) nodes: Vec<Node>,
+    pub(super) counts: Counts,
+    /// When and what.
+    pub(super) events: VecDeque<(u64, String)>,
+    pub(super) waiting: Waiting,
+    /// The peers in the first pipe, with the numbers of their groups.
+    entered: Vec<(Ipv4Addr, u16)>,
+    out: Option<PipeId>,
+    flows: Option<PipeId>,
+    hashes: Hashes,
+    random: Random,
+    budget: Budget,
+    session: u32,
+    rest_until_ns: u64,
+    read_ns: u64,
+    numbers: Vec<u16>,
+}
+
+impl PathPortApp {
+    /// An app that knows nothing yet.
+    #[must_use]
+    pub fn new(config: PathPort) -> PathPortApp {
+        PathPortApp {
+            nodes: config.peers.iter().map(|peer| Node::new(peer, &config)).collect(),
+            counts: Counts::default(),
+            events: VecDeque::new(),
+            waiting: Waiting::default(),
+            entered: Vec::new(),
+            out: None,
+            flows: None,
+            hashes: Hashes::default(),
+            random: Random::new(u64::from(config.local.to_bits())),
+            budget: Budget::new(0),
+            session: 1,
+            rest_until_ns: 0,
+            read_ns: 0,
+            numbers: Vec::new(),
+            config,
+        }
+    }
+
+    fn secret(&self) -> Secret {
+        self.config.secret.unwrap_or_default()
+    }
+
+    /// Takes over state; the engine keeps buckets and entries by the same names.
+    fn take_over(&mut self, old: PathPortApp) {
+        let same_pipes = old.config.scheme == self.config.scheme
+            && old.config.keyed() == self.config.keyed()
+            && old.config.vxlan_port == self.config.vxlan_port;
+        for mut was in old.nodes {
+            was.is_given &= same_pipes;
+            if let Some(node) = self.nodes.iter_mut().find(|node| node.address == was.address) {
+                node.take_over(was);
+            }
+        }
+        self.entered = if same_pipes { old.entered } else { Vec::new() };
+        (self.counts, self.events) = (old.counts, old.events);
+        if same_pipes {
+            self.waiting = old.waiting;
+        }
+        (self.random, self.budget) = (old.random, old.budget);
+        // Paths that are new number their probes from the start, which must not look like repetitions.
+        self.session = old.session.wrapping_add(1);
+    }
+
+    /// Buckets get their targets first, and then frames are led to them.
+    fn begin(&mut self, actions: &mut Vec<Action>) {
+        if self.config.scheme != Scheme::Adaptive {
+            return;
+        }
+        let session = self.session;
+        self.nodes.iter_mut().for_each(|node| node.begin(session));
+        self.nodes.iter_mut().filter(|node| !node.is_given).for_each(|node| node.give(actions));
+        let Some(pipe) = self.out else { return };
+        let addresses: Vec<Ipv4Addr> = self.nodes.iter().map(|node| node.address).collect();
+        let wanted: Vec<(Ipv4Addr, u16)> = addresses.into_iter().zip(self.numbers.iter().copied()).collect();
+        for (address, _) in self.entered.iter().filter(|one| wanted.iter().all(|other| other.0 != one.0)) {
+            let key = EntryKey::of(&Entry::on(*address));
+            actions.push(Action::Change(Change::Remove { pipe, key }));
+        }
+        for one in wanted.iter().filter(|one| !self.entered.contains(one)) {
+            let entry = Entry::on(one.0).value(one.1).run_time();
+            let is_there = self.entered.iter().any(|other| other.0 == one.0);
+            let change = if is_there { Change::Update { pipe, entry } } else { Change::Add { pipe, entry } };
+            actions.push(Action::Change(change));
+        }
+        self.entered = wanted;
+    }
+
+    fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        if self.config.scheme == Scheme::Adaptive {
+            self.probe(now_ns, actions);
+        }
+        while let Some(flow) = self.waiting.overdue(now_ns) {
+            self.counts.timed_out += 1;
+            self.pin(now_ns, &flow, u32::from(flow.port), actions);
+        }
+        if now_ns >= self.read_ns {
+            let used = self.nodes.iter().any(|node| node.round_ns.is_some());
+            self.read_ns = now_ns + if used { READ_NS } else { READ_IDLE_NS };
+            actions.extend(self.nodes.iter().filter_map(|node| node.group.map(Action::ReadBuckets)));
+        }
+    }
+
+    fn probe(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let secret = self.secret();
+        let PathPortApp { nodes, config, random, budget, .. } = self;
+        let (mut told, mut sent) = (Vec::new(), 0);
+        for node in nodes.iter_mut().filter(|node| node.round_ns.is_some()) {
+            told.extend(node.follow(now_ns, random, actions));
+            let probes = node.probe(now_ns, config, budget, random);
+            sent += probes.len() as u64;
+            let inject =
+                |probe: &Packet| Action::Inject { bytes: probe.frame(secret).to_vec(), output: config.port };
+            actions.extend(probes.iter().map(inject));
+        }
+        self.counts.probes_sent += sent;
+        told.into_iter().for_each(|what| self.tell(now_ns, what, actions));
+    }
+
+    fn tell(&mut self, now_ns: u64, what: String, actions: &mut Vec<Action>) {
+        if self.events.len() == EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back((now_ns, what.clone()));
+        actions.push(Action::Say(what));
+    }
+
+    /// The first packet of a flow has left.
+    fn begun(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
+        let Some(flow) = Begun::read(frame, self.config.keyed()) else { return };
+        let Some(at) = self.nodes.iter().position(|node| node.address == flow.peer) else { return };
+        match self.config.scheme {
+            Scheme::Adaptive => self.place(now_ns, at, &flow, frame.len() as u64, actions),
+            _ => self.ask(now_ns, at, flow, actions),
+        }
+    }
+
+    /// Adaptive: the flow stays with the path of its hash, unless another one is better.
+    fn place(&mut self, now_ns: u64, at: usize, flow: &Begun, bytes: u64, actions: &mut Vec<Action>) {
+        let own = self.hashes.bucket_of(&flow.key);
+        let PathPortApp { nodes, random, .. } = self;
+        let node = &mut nodes[at];
+        let path = node.buckets.slots().get(own).copied().unwrap_or_default();
+        node.sent(now_ns, usize::from(path), bytes);
+        if now_ns < self.rest_until_ns {
+            self.counts.unpinned += 1;
+            return;
+        }
+        let path = node.paths.choose_again(now_ns, usize::from(path), random);
+        let bucket = bucket_to(path as u16, own, &node.buckets, random);
+        if let Some(traffic) = node.traffic.get_mut(path) {
+            traffic.flows += 1;
+        }
+        let number = self.hashes.number_of(bucket);
+        self.pin(now_ns, flow, number, actions);
+    }
+
+    /// DOCA-AR: four probes ask for the first answer.
+    fn ask(&mut self, now_ns: u64, at: usize, flow: Begun, actions: &mut Vec<Action>) {
+        if self.waiting.has(&flow.key) {
+            return;
+        }
+        let probes = u64::from(DOCA_PROBES);
+        let number = if self.budget.take(now_ns, probes) { self.waiting.add(now_ns, flow) } else { None };
+        let Some(number) = number else {
+            return self.pin(now_ns, &flow, u32::from(flow.port), actions);
+        };
+        let secret = self.secret();
+        for (turn, port) in (0..).zip(doca_ports(flow.port)) {
+            let place = (self.session, number.wrapping_mul(u32::from(DOCA_PROBES)) + turn);
+            let outer = self.nodes[at].outer(&self.config, port);
+            let probe = Packet::request(outer, place, turn as u8, now_ns);
+            let bytes = probe.frame(secret).to_vec();
+            actions.push(Action::Inject { bytes, output: self.config.port });
+        }
+        self.counts.probes_sent += probes;
+    }
+
+    fn pin(&mut self, now_ns: u64, flow: &Begun, number: u32, actions: &mut Vec<Action>) {
+        if now_ns < self.rest_until_ns {
+            self.counts.unpinned += 1;
+            return;
+        }
+        let Some(pipe) = self.flows else { return };
+        self.counts.pinned += 1;
+        actions.push(Action::Change(Change::Add { pipe, entry: flow.entry(number) }));
+    }
+
+    /// A flow was not pinned: it is already, or there is no room.
+    fn refused(&mut self, now_ns: u64, change: &Change, why: &str) {
+        if !matches!(change, Change::Add { pipe, .. } if Some(*pipe) == self.flows) {
+            return;
+        }
+        self.counts.pinned -= 1;
+        if !why.contains("already has an entry") {
+            self.counts.unpinned += 1;
+            self.rest_until_ns = now_ns + REST_NS;
+        }
+    }
+
+    /// A probe of a peer, or an answer.
+    fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
+        let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
+            Ok(packet) => packet,
+            Err(Refusal::Malformed) => return self.counts.malformed += 1,
+            Err(Refusal::BadCookie) => return self.counts.bad_cookie += 1,
+        };
+        let source = packet.outer.source;
+        let Some(at) = self.nodes.iter().position(|node| node.address == source) else { return };
+        if packet.outer.destination != self.config.local {
+            return self.counts.malformed += 1;
+        }
+        match packet.kind {
+            Kind::Request => self.reflect(now_ns, at, &packet, actions),
+            Kind::Answer => self.collect(now_ns, at, &packet, actions),
+        }
+    }
+
+    fn reflect(&mut self, now_ns: u64, at: usize, packet: &Packet, actions: &mut Vec<Action>) {
+        let node = &mut self.nodes[at];
+        match node.window.ask(now_ns, (packet.session, packet.number), self.config.answers) {
+            Err(Unanswered::Repeated) => self.counts.repeated += 1,
+            Err(Unanswered::Limited) => self.counts.limited += 1,
+            Ok(()) => {
+                let answer = packet.answer(node.answer_port(packet), now_ns);
+                self.counts.answered += 1;
+                let bytes = answer.frame(self.secret()).to_vec();
+                actions.push(Action::Inject { bytes, output: self.config.port });
+            }
+        }
+    }
+
+    fn collect(&mut self, now_ns: u64, at: usize, packet: &Packet, actions: &mut Vec<Action>) {
+        let taken = if self.config.scheme == Scheme::DocaAr {
+            let flow = self.waiting.take(packet.number / u32::from(DOCA_PROBES));
+            if let Some(flow) = &flow {
+                self.pin(now_ns, flow, u32::from(packet.port), actions);
+            }
+            flow.is_some()
+        } else {
+            self.nodes[at].answered(now_ns, packet)
+        };
+        let count = if taken { &mut self.counts.collected } else { &mut self.counts.late };
+        *count += 1;
+    }
+}
+
+impl App for PathPortApp {
+    fn name(&self) -> &str {
+        &self.config.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "path"
+    }
+
+    fn punts(&self) -> Vec<String> {
+        let names = Names(&self.config.name);
+        vec![names.flows(), names.probes()]
+    }
+
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        if let Ok(old) = predecessor.downcast::<PathPortApp>() {
+            self.take_over(*old);
+        }
+    }
+
+    fn bind(&mut self, program: &Program) {
+        let names = Names(&self.config.name);
+        self.out = program.pipe_named(&self.config.name);
+        self.flows = program.pipe_named(&names.flows());
+        self.config.port = program.port_named(&self.config.port_name).unwrap_or_default();
+        self.hashes = Hashes::new(program.select_seed);
+        self.numbers.clear();
+        for node in &mut self.nodes {
+            node.group = program.group_named(&names.group(node.address));
+            let number = node.group.and_then(|group| program.groups[group.index()].number);
+            self.numbers.push(number.unwrap_or_default());
+        }
+    }
+
+    fn set_date(&mut self, unix_s: u64) {
+        self.session = self.session.max(unix_s as u32);
+    }
+
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        match event {
+            Event::Start => self.begin(actions),
+            Event::Frame { app, bytes, .. } if app == Names(&self.config.name).flows() => {
+                self.begun(now_ns, bytes, actions);
+            }
+            Event::Frame { bytes, .. } => self.arrived(now_ns, bytes, actions),
+            Event::Tick => self.tick(now_ns, actions),
+            Event::Buckets { group, report } => {
+                if let Some(node) = self.nodes.iter_mut().find(|node| node.group == Some(group)) {
+                    node.count(now_ns, report);
+                }
+            }
+            Event::Refused { change, why } => self.refused(now_ns, change, why),
+            Event::Request { id, request } => {
+                let answer = match request.as_str().map(str::trim) {
+                    Some("show") => Ok(show::json(self)),
+                    Some("conntrack") => Err(show::flows_are_elsewhere(&self.config.name)),
+                    _ => Err("a path app answers `show` and `conntrack`".to_string()),
+                };
+                actions.push(Action::Answer { id, answer });
+            }
+            Event::Link { .. } | Event::Client { .. } => {}
+        }
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        let judge = |node: &Node| node.round_ns.map(|round_ns| round_ns.min(node.judged_ns + JUDGE_NS));
+        let buckets = (self.config.scheme == Scheme::Adaptive).then_some(self.read_ns);
+        let times = self.nodes.iter().filter_map(judge).chain(self.waiting.wake_ns()).chain(buckets);
+        times.min()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        show::counts(&self.counts)
+    }
+
+    fn gauges(&self) -> Vec<(&'static str, f64)> {
+        let paths = || self.nodes.iter().flat_map(|node| node.paths.all());
+        let usable = paths().filter(|path| path.weight() > 0).count();
+        vec![("paths", paths().count() as f64), ("paths_usable", usable as f64)]
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        let paths: usize = self.nodes.iter().map(|node| node.paths.all().len()).sum();
+        json!({ "nodes": self.nodes.len(), "paths": paths, "waiting": self.waiting.len() })
+    }
+}

@@ -1,0 +1,16 @@
+//! The paths of tunnels whose frames leave by a port of weir. See README.md.
+
+mod app;
+mod config;
+mod flows;
+mod node;
+mod pipes;
+mod reflector;
+mod show;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use app::PathPortApp;
+pub use config::{PathPort, Peer};
+pub(super) use yaml::read;

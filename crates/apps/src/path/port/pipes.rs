@@ -1,0 +1,146 @@
+//! The pipes, groups and app names that a path app at a port writes. README.md has a diagram.
+
+use super::config::PathPort;
+use crate::path::yaml::PEERS_MAX;
+use engine::builder::ProgramBuilder;
+use engine::program::{
+    Entry, Fill, Forward, Group, GroupChoice, HashInput, Learn, Operation, Pipe, PipeId, Target, Value,
+};
+use packet::{Field, PROTOCOL_UDP};
+use path::buckets::SIZE;
+use path::paths::PATHS_MAX;
+use path::scheme::Scheme;
+use path::wire;
+use std::net::Ipv4Addr;
+
+/// Separates the choice of a bucket from that of other groups and of the fabric.
+pub(super) const SEED: u64 = 0x7061_7468_0000_0000;
+
+/// Holds the number of the peer's group.
+const PEER: Field = Field::Meta0;
+const PEER_WORD: u8 = 0;
+
+/// Holds a number that hashes to the bucket of a flow that has one of its own.
+const BUCKET: Field = Field::Meta1;
+
+/// Numbers of groups from here on are free for peers.
+const NUMBERS: u16 = 0x8000;
+
+/// Names of the parts.
+pub(super) struct Names<'a>(pub &'a str);
+
+impl Names<'_> {
+    fn part(&self, part: &str) -> String {
+        format!("{}/{part}", self.0)
+    }
+
+    /// The pipe of flows, and the app that receives copies of their first packets.
+    pub fn flows(&self) -> String {
+        self.part("flows")
+    }
+
+    /// The pipe of probes that have arrived, and the app that receives those of peers.
+    pub fn probes(&self) -> String {
+        self.part("probes")
+    }
+
+    /// The group of a peer's paths.
+    pub fn group(&self, peer: Ipv4Addr) -> String {
+        self.part(&peer.to_string())
+    }
+}
+
+impl PathPort {
+    /// Adds the parts to the program, and makes them the roots of its ports.
+    pub fn write(&self, program: &mut ProgramBuilder) {
+        let names = Names(&self.name);
+        let out = match self.scheme {
+            Scheme::Adaptive => self.by_bucket(program, &names),
+            Scheme::DocaAr => self.by_port(program, &names),
+            _ => program.pipe(self.pipe(self.name.clone()).entry(Entry::default()).forward(self.port)),
+        };
+        let onwards = match (&self.input, self.root) {
+            (Some(input), _) => input.to,
+            (None, Some(root)) => Forward::Pipe(root),
+            (None, None) => Forward::Drop,
+        };
+        let inward = self.inward(program, &names, onwards);
+        program.root(self.port, inward);
+        if let Some(input) = &self.input {
+            input.lead(program, out);
+        }
+    }
+
+    /// Probes go to the app if they are from peers, and nowhere if they are not.
+    fn inward(&self, program: &mut ProgramBuilder, names: &Names<'_>, onwards: Forward) -> PipeId {
+        let app = program.app(names.probes());
+        let peers = self.pipe(names.part("peers")).per_entry(Field::Ipv4Src);
+        let peers = program.pipe(peers.entries(self.peers.iter().map(|peer| peer.address)).forward(app));
+        let probes = self.pipe(names.probes()).constant(Field::VxlanVni, wire::VNI);
+        program.pipe(probes.entry(Entry::default()).forward(peers).miss(onwards))
+    }
+
+    /// Frames to peers find a bucket of their peer: that of their flow, or of its hash. The app adds entries
+    /// for the peers when their buckets have targets, so no frame meets an empty bucket.
+    fn by_bucket(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
+        let taken: Vec<u16> = program.groups.iter().filter_map(|group| group.number).collect();
+        let mut free = (NUMBERS..=u16::MAX).filter(|number| !taken.contains(number));
+        let mut ways = Vec::new();
+        for peer in &self.peers {
+            let target = |at: usize| Target::new(at.to_string(), self.port);
+            let number = free.next().unwrap_or(NUMBERS);
+            let group = Group::new(names.group(peer.address), Fill::Given, SIZE as u32);
+            let group = group.number(number).seed(SEED).targets((0..PATHS_MAX).map(target));
+            let group = program.group(group.origin(self.origin));
+            let port = |at: usize| self.ports.get(at).or(self.ports.first()).copied().unwrap_or_default();
+            ways.extend((0..PATHS_MAX).map(|at| (group, at as u16, port(at))));
+        }
+        let chosen = GroupChoice::ByMeta(PEER_WORD);
+        let hash = |name: &str, input| {
+            let entry = |&(group, at, port): &(_, u16, u16)| Entry::on(chosen.key(group, at)).value(port);
+            Pipe::hash(names.part(name), input, chosen)
+                .origin(self.origin)
+                .act([Operation::Set(Field::UdpSport, Value::PerEntry)])
+                .entries(ways.iter().map(entry))
+                .forward(self.port)
+                .miss(self.port)
+        };
+        let buckets = program.pipe(hash("buckets", HashInput::Select(self.keyed().source)));
+        let pinned = program.pipe(hash("pinned", HashInput::Fields(vec![(BUCKET, BUCKET.max())])));
+        let app = program.app(names.flows());
+        let flows = self.flows(names, BUCKET).forward(pinned).miss(Forward::Tee { app, next: buckets });
+        let flows = program.pipe(flows);
+        let out = self.to_peers().act([Operation::Set(PEER, Value::PerEntry)]);
+        program.pipe(out.capacity(2 * PEERS_MAX as u32).forward(flows))
+    }
+
+    /// Frames to peers leave from the port that their flow keeps.
+    fn by_port(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
+        let app = program.app(names.flows());
+        let next = self.pipe(names.part("new")).entry(Entry::default()).forward(self.port);
+        let next = program.pipe(next);
+        let flows = self.flows(names, Field::UdpSport).forward(self.port);
+        let flows = program.pipe(flows.miss(Forward::Tee { app, next }));
+        let peers = self.peers.iter().map(|peer| peer.address);
+        program.pipe(self.to_peers().entries(peers).forward(flows))
+    }
+
+    fn to_peers(&self) -> Pipe {
+        let pipe = self.pipe(self.name.clone()).constant(Field::IpProtocol, PROTOCOL_UDP);
+        let pipe = pipe.constant(Field::UdpDport, self.vxlan_port).per_entry(Field::Ipv4Dst);
+        pipe.rehash(self.keyed().rehash).miss(self.port)
+    }
+
+    fn flows(&self, names: &Names<'_>, kept: Field) -> Pipe {
+        Pipe::flow(names.flows(), Learn::Nothing)
+            .key(self.keyed().source)
+            .origin(self.origin)
+            .capacity(self.flows)
+            .idle_timeout_ns(self.idle_timeout_ns)
+            .act([Operation::Set(kept, Value::PerEntry)])
+    }
+
+    fn pipe(&self, name: String) -> Pipe {
+        Pipe::basic(name).origin(self.origin)
+    }
+}

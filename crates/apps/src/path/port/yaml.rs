@@ -1,0 +1,171 @@
+//! Reads path apps at ports from the configuration.
+
+use super::config::{PathPort, Peer};
+use crate::kind::Scope;
+use crate::path::yaml;
+use config::attachment::Attachment;
+use config::ports::mac;
+use config::raw::Node;
+use config::section::{Section, list, named, number, parsed};
+use config::{Frames, IpRule, Report, TakeRule};
+use engine::program::{Forward, PipeId};
+use packet::{PROTOCOL_UDP, TunnelKind};
+use path::paths::PATHS_MAX;
+use path::scheme::PORTS;
+use path::settings::Settings;
+use path::wire::Secret;
+use std::net::Ipv4Addr;
+
+impl PathPort {
+    /// What its ports take from the kernel. With an `input`, both are bridged; without one, what is
+    /// encapsulated for us is ours.
+    pub fn take(&self) -> Vec<TakeRule> {
+        let Some(input) = &self.input else {
+            let dport = Some((self.vxlan_port, self.vxlan_port));
+            let (dst, protocol) = (self.local.into(), Some(PROTOCOL_UDP));
+            let rule = IpRule { dst, prefix: 32, protocol, dport, fragments: false };
+            return vec![TakeRule { port: self.port, frames: Frames::Ip(rule) }];
+        };
+        let ports = input.ports.iter().copied().chain([self.port]);
+        ports.map(|port| TakeRule { port, frames: Frames::All }).collect()
+    }
+}
+
+/// Reads one; `None` if it cannot be used, which the report says.
+pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Section<'a>)> {
+    let before = scope.report.errors();
+    let section = yaml::section(node, "port", scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let port = section.needed("port", scope.report).and_then(|node| fabric_port(node, scope));
+    let (input, root) = inward(&section, port.as_ref(), scope);
+    let vxlan_port = scope.program.tunnels.of(TunnelKind::Vxlan);
+    let report = &mut *scope.report;
+    let local = section.need("local", "our underlay address, with `port`", report);
+    let local = local.and_then(|node| parsed::<Ipv4Addr>(node, "an IPv4 address", report));
+    let own = own_mac(&section, port.as_ref(), report);
+    let peers = peers(&section, report);
+    let scheme = section.choice("scheme", &yaml::SCHEMES, report);
+    let key = section.choice("headers", &yaml::HEADERS, report);
+    let ports = ports(&section, report);
+    let (settings, answers) = settings(&section, report);
+    let secret = section.get("key").and_then(|node| yaml::secret(node, report)).map(Secret);
+    let [dscp, flows] = ["dscp", "flows"].map(|key| section.number(key, report).unwrap_or(1));
+    let idle_timeout_ns = section.time("idle_timeout", report);
+    if report.errors() > before {
+        return None;
+    }
+    let origin = report.origin(section.get("name").unwrap_or(node).span);
+    let port = port?;
+    let one = PathPort {
+        name: name?,
+        port: port.lead,
+        port_name: port.name,
+        input,
+        root,
+        local: local?,
+        mac: own?,
+        peers,
+        scheme: scheme?,
+        key: key?,
+        ports,
+        vxlan_port,
+        dscp: dscp as u8,
+        settings,
+        flows: flows as u32,
+        idle_timeout_ns,
+        answers,
+        secret,
+        origin,
+    };
+    Some((one, section))
+}
+
+/// Probes leave by the port by which the data does, so it can be only one.
+fn fabric_port(node: &Node, scope: &mut Scope<'_>) -> Option<Attachment> {
+    let port = scope.attachment(node).filter(Attachment::is_usable)?;
+    if port.to != Forward::Port(port.lead) {
+        let message =
+            format!("`{}` is a {}: probes would not leave where the data does", port.name, port.kind);
+        scope.report.error_help(node.span, message, "name a port");
+        return None;
+    }
+    Some(port)
+}
+
+/// Where frames from the fabric go.
+fn inward(
+    section: &Section<'_>,
+    port: Option<&Attachment>,
+    scope: &mut Scope<'_>,
+) -> (Option<Attachment>, Option<PipeId>) {
+    if let (Some(_), Some(node)) = (section.get("input"), section.get("root")) {
+        scope.report.error(node.span, "frames from the fabric go to `input` or to a `root`, not to both");
+    }
+    let input = section.get("input").and_then(|node| {
+        let input = scope.attachment(node).filter(Attachment::is_usable)?;
+        if let Some(closed) = &input.closed {
+            scope.report.error_help(node.span, closed.why.clone(), closed.help);
+        } else if port.is_some_and(|port| input.ports.contains(&port.lead)) {
+            scope.report.error(node.span, format!("`{}` is the port towards the fabric already", input.name));
+        }
+        Some(input)
+    });
+    let root = section.get("root").and_then(|node| {
+        let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
+        named("pipe", node, names, scope.report).map(|at| PipeId(at as u16))
+    });
+    (input, root)
+}
+
+fn own_mac(section: &Section<'_>, port: Option<&Attachment>, report: &mut Report) -> Option<[u8; 6]> {
+    if let Some(node) = section.get("mac") {
+        return mac(node, report);
+    }
+    let port = port?;
+    if port.mac.is_none() {
+        let message = format!("the MAC address of port `{}` is not known here", port.name);
+        report.error_help(yaml::span_of(section, "port"), message, "write `mac`: probes are sent from it");
+    }
+    port.mac
+}
+
+fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Peer> {
+    let next_hop = section.need("next_hop", "the MAC address of the next hop to peers", report);
+    let next_hop = next_hop.and_then(|node| mac(node, report)).unwrap_or_default();
+    let addresses = yaml::peers(section, report);
+    addresses.into_iter().map(|address| Peer { address, mac: next_hop }).collect()
+}
+
+/// The ports that are paths: if none are given, as many as are possible, evenly over the ephemeral ones.
+fn ports(section: &Section<'_>, report: &mut Report) -> Vec<u16> {
+    let Some(node) = section.get("ports") else {
+        let step = (PORTS.end() - PORTS.start()) / PATHS_MAX as u16 + 1;
+        return (0..PATHS_MAX as u16).map(|at| PORTS.start() + at * step).collect();
+    };
+    let items = list(node, "ports", report);
+    let mut ports = Vec::new();
+    for item in items {
+        let Some(port) = number(item, "a UDP port", 1..=65_535, report).map(|port| port as u16) else {
+            continue;
+        };
+        if ports.contains(&port) {
+            report.error(item.span, format!("{port} is listed twice"));
+        }
+        ports.push(port);
+    }
+    if !(1..=PATHS_MAX).contains(&items.len()) {
+        report.error(node.span, format!("1 to {PATHS_MAX} ports can be paths"));
+    }
+    ports
+}
+
+/// What depends on the rate, and how many probes are answered.
+fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, u32) {
+    let [probe_ns, .., answers] = yaml::probe(section, report);
+    let mut settings = Settings::of_rate(section.number("rate", report).unwrap_or(1) * 1_000_000);
+    (settings.probe_ns, settings.lost_after_ns) = (probe_ns, probe_ns);
+    if section.get("idle_gap").is_some() {
+        settings.flowlet_ns = section.time("idle_gap", report);
+    }
+    (settings, answers as u32)
+}

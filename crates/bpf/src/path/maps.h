@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* What both programs of path.bpf.c share: maps, headers, and the cookie of a probe. */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define PATHS_MAX 16
+#define BUCKETS 64
+#define SLOTS 256 /* probes that may overtake each other without being taken for repetitions */
+
+#define SCHEME_ECMP 0
+#define SCHEME_DOCA_AR 1
+#define SCHEME_ADAPTIVE 2
+
+#define PROBE_MAGIC 0x77707231 /* "wpr1" */
+#define REQUEST 1
+#define ANSWER 2
+#define SILENCE_NS 30000000000ULL /* after so long, a peer may begin a session of any number */
+
+#define MISSED_BYTES 2048 /* of a frame that begins a flow, for user space */
+#define VXLAN_VNI_PRESENT 0x08
+#define ECN_MASK 3
+#define ECN_CE 3
+#define ECN_ECT0 2
+#define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
+
+/* Time since then; 0 if another processor has written a later one meanwhile. */
+static __always_inline __u64 since(__u64 now, __u64 then)
+{
+	return now > then ? now - then : 0;
+}
+
+struct settings {
+	__u32 scheme;
+	__u32 vxlan_port; /* in host order, as all ports in maps */
+	__u32 probe_vni;
+	__u32 source_first; /* answers are sent from these ports while no path is known */
+	__u32 source_count; /* not 0 */
+	__u32 answers_ns; /* between two answers to a peer, in the long run */
+	__u32 answers_burst_ns;
+	__u32 pinned_ms; /* DOCA-AR: a flow idle for longer is a new one */
+	__u32 gap_us; /* after such a pause a flow may take another path, */
+	__u32 noise_ns; /* if it gains more than that */
+	__u32 reroute_bytes; /* a flow that has sent more leaves a congested path without a pause, */
+	__u32 gain_ns; /* if it gains more than that, and a quarter, */
+	__u32 hold_us; /* and not sooner after it was considered last */
+	__u32 drain_ns; /* in which a path sends 1024 bytes */
+	__u32 half_life_us; /* of what is counted as sent lately; not 0 */
+	__u64 key[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+struct peer {
+	__u32 index; /* of its counters and its window */
+	__u32 paths; /* 0: none is known, the kernel's port stays */
+	__u32 usable; /* a bit for each path */
+	__u32 congested; /* a bit for each path */
+	__u32 answer_ports; /* how many of the following are set */
+	__u32 answer_port[PATHS_MAX]; /* by turns, from which answers to it are sent */
+	__u32 port[PATHS_MAX];
+	__u32 cost[PATHS_MAX]; /* queueing delay, in ns, and what else user space adds */
+	__u8 buckets[BUCKETS]; /* paths */
+};
+
+/* By address, as on the wire. Not preallocated: then a value in use is not reused for another. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, struct peer);
+} peers SEC(".maps");
+
+struct flow_key {
+	__u32 peer;
+	__u32 vni;
+	__u32 source[4];
+	__u32 destination[4];
+	__u32 ports;
+	__u32 protocol;
+};
+
+struct flow {
+	__u64 last_ns;
+	__u64 born_ns;
+	__u64 hold_until_ns;
+	__u64 packets;
+	__u64 bytes;
+	__u32 path;
+	__u32 kernel_port; /* which the kernel chose */
+	__u32 port; /* DOCA-AR: the pinned one */
+	__u32 moves;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Of a path: index * PATHS_MAX + path. */
+struct path_counters {
+	__u64 packets;
+	__u64 bytes;
+	__u64 new_flows;
+	__u64 after_gap; /* flows that came from another path: after a pause, */
+	__u64 after_failure; /* because theirs was not usable, */
+	__u64 after_rehash; /* because the kernel gave them another port, */
+	__u64 without_gap; /* because theirs was congested */
+	__u64 rehashed; /* flows on this path that the kernel gave another port */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, PATHS_MAX);
+	__type(key, __u32);
+	__type(value, struct path_counters);
+} path_counters SEC(".maps");
+
+/* What was sent lately on a path, halved each half-life. */
+struct recent {
+	__u64 since_ns;
+	__u64 bytes;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, PATHS_MAX);
+	__type(key, __u32);
+	__type(value, struct recent);
+} recent SEC(".maps");
+
+/* In the order of `path::Counters`. */
+enum count {
+	STEERED, UNKNOWN_PEER, UNSTEERED, HELD, UNHELD, PROBES_SENT,
+	ANSWERED, STRANGER, MALFORMED, BAD_COOKIE, REPEATED, LIMITED,
+	COLLECTED, UNCOLLECTED, COUNTS
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counters SEC(".maps");
+
+/* What a peer has asked. Each slot has the last session (high half) and number that came for it. */
+struct window {
+	__u64 due_ns; /* by the rate, the next answer */
+	__u64 last_ns;
+	__u64 session;
+	__u64 slots[SLOTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct window);
+} windows SEC(".maps");
+
+/* An answer to one of our probes. */
+struct collected {
+	__u32 kind; /* ANSWER */
+	__u32 peer;
+	__u32 session;
+	__u32 number;
+	__u32 port; /* that the probe left from */
+	__u16 ce; /* whether it was marked */
+	__u16 hops; /* the TTL it arrived with */
+	__u64 sent_ns; /* our clock */
+	__u64 reflected_ns; /* the peer's clock */
+	__u64 received_ns; /* our clock */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} answers SEC(".maps");
+
+/* The first frame of a flow, held for user space. */
+struct missed {
+	struct flow_key key;
+	__u32 kernel_port;
+	__u32 length;
+	__u8 bytes[MISSED_BYTES];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} missed SEC(".maps");
+
+struct vxlan {
+	__u8 flags;
+	__u8 reserved[3];
+	__be32 vni; /* and 8 reserved bits */
+} __attribute__((packed));
+
+struct outer {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+	struct udphdr udp;
+	struct vxlan vxlan;
+} __attribute__((packed, aligned(2)));
+
+/* What a probe carries behind its VXLAN header: probe.rs. All in network order. */
+struct probe {
+	__be32 magic;
+	__u8 kind;
+	__u8 ce;
+	__u8 hops; /* the TTL that the probe arrived with */
+	__u8 turn; /* successive probes of a path have successive turns */
+	__be32 session;
+	__be32 number;
+	__be16 port;
+	__u8 reserved[6];
+	__be64 sent_ns;
+	__be64 reflected_ns;
+	__be64 cookie;
+} __attribute__((packed, aligned(2)));
+
+#define SPORT_AT (offsetof(struct outer, udp) + offsetof(struct udphdr, source))
+#define CHECK_AT (offsetof(struct outer, udp) + offsetof(struct udphdr, check))
+#define PROBE_LENGTH (sizeof(struct outer) - sizeof(struct ethhdr) + sizeof(struct probe))
+
+static __always_inline void count(enum count what)
+{
+	__u32 key = what;
+	__u64 *value = bpf_map_lookup_elem(&counters, &key);
+
+	if (value)
+		*value += 1;
+}
+
+static __always_inline struct settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+/* Reads the outer headers; false unless they are a VXLAN frame in IPv4 without options and not a fragment. */
+static __always_inline int read_outer(struct __sk_buff *skb, const struct settings *settings,
+				      struct outer *outer)
+{
+	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, 0, outer, sizeof(*outer)))
+		return 0;
+	return outer->ethernet.h_proto == bpf_htons(ETH_P_IP) && outer->ip.version == 4 &&
+	       outer->ip.ihl == 5 && outer->ip.protocol == IPPROTO_UDP &&
+	       !(outer->ip.frag_off & bpf_htons(FRAGMENT_BITS)) &&
+	       outer->udp.dest == bpf_htons(settings->vxlan_port) &&
+	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
+}
+
+static __always_inline __u32 vni_of(const struct outer *outer)
+{
+	return bpf_ntohl(outer->vxlan.vni) >> 8;
+}
+
+#define ROTATE(word, bits) (((word) << (bits)) | ((word) >> (64 - (bits))))
+
+struct sip {
+	__u64 v0, v1, v2, v3;
+};
+
+static __always_inline void sip_round(struct sip *s)
+{
+	s->v0 += s->v1;
+	s->v1 = ROTATE(s->v1, 13) ^ s->v0;
+	s->v0 = ROTATE(s->v0, 32);
+	s->v2 += s->v3;
+	s->v3 = ROTATE(s->v3, 16) ^ s->v2;
+	s->v0 += s->v3;
+	s->v3 = ROTATE(s->v3, 21) ^ s->v0;
+	s->v2 += s->v1;
+	s->v1 = ROTATE(s->v1, 17) ^ s->v2;
+	s->v2 = ROTATE(s->v2, 32);
+}
+
+static __always_inline void sip_word(struct sip *s, __u64 word)
+{
+	s->v3 ^= word;
+	sip_round(s);
+	sip_round(s);
+	s->v0 ^= word;
+}
+
+/* SipHash-2-4 of five words, as probe.rs computes it. */
+static __noinline __u64 cookie(const struct settings *settings, const struct probe *probe, __u32 source,
+			       __u32 destination)
+{
+	struct sip s = {};
+	__u64 fields;
+
+	if (!settings || !probe)
+		return 0;
+	s.v0 = settings->key[0] ^ 0x736f6d6570736575ULL;
+	s.v1 = settings->key[1] ^ 0x646f72616e646f6dULL;
+	s.v2 = settings->key[0] ^ 0x6c7967656e657261ULL;
+	s.v3 = settings->key[1] ^ 0x7465646279746573ULL;
+	fields = (__u64)probe->kind << 56 | (__u64)probe->ce << 48 | (__u64)probe->hops << 40 |
+		 (__u64)probe->turn << 32 | bpf_ntohs(probe->port);
+	sip_word(&s, (__u64)bpf_ntohl(source) << 32 | bpf_ntohl(destination));
+	sip_word(&s, fields);
+	sip_word(&s, (__u64)bpf_ntohl(probe->session) << 32 | bpf_ntohl(probe->number));
+	/* A probe is stamped when its cookie is written already. */
+	sip_word(&s, probe->kind == ANSWER ? bpf_be64_to_cpu(probe->sent_ns) : 0);
+	sip_word(&s, bpf_be64_to_cpu(probe->reflected_ns));
+	sip_word(&s, 40ULL << 56);
+	s.v2 ^= 0xff;
+	sip_round(&s);
+	sip_round(&s);
+	sip_round(&s);
+	sip_round(&s);
+	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+}

@@ -1,0 +1,604 @@
+//! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
+
+use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
+use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/path.bpf.o"));
+
+/// The largest number of paths to a peer.
+pub const PATHS_MAX: usize = 16;
+/// The number of buckets of a peer.
+pub const BUCKETS: usize = 64;
+/// The largest number of peers.
+pub const PEERS_MAX: usize = 1024;
+
+/// Which frames get another source port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Steer {
+    /// None: only the skb hash is invalidated, so that routers in network namespaces see the outer header.
+    #[default]
+    Ecmp,
+    /// Each tunnel header keeps the port that user space has pinned; the first frame waits for it.
+    DocaAr,
+    /// Each inner flow goes by a path of its peer.
+    Adaptive,
+}
+
+/// What both programs go by. It has no `Debug`, because it has a secret.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PathSettings {
+    /// Which frames get another source port.
+    pub steer: Steer,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// The first and the last source port of answers while no path is known; not reversed.
+    pub sources: [u16; 2],
+    /// Answers to a peer, per second; not 0.
+    pub answers: u32,
+    /// Answers that may come at once.
+    pub answers_burst: u32,
+    /// A pinned port is forgotten when its frames pause for so long, in milliseconds.
+    pub pinned_ms: u32,
+    /// A flow that pauses for longer may take another path, in microseconds.
+    pub gap_us: u32,
+    /// It does if it gains more nanoseconds than that.
+    pub noise_ns: u32,
+    /// A flow that has sent more bytes leaves a congested path without a pause.
+    pub reroute_bytes: u32,
+    /// It does if it gains more nanoseconds than that, and a quarter.
+    pub gain_ns: u32,
+    /// It does not so soon after it was considered last, in microseconds.
+    pub hold_us: u32,
+    /// Time in which a path sends 1024 bytes, in nanoseconds.
+    pub drain_ns: u32,
+    /// Half of what was sent is forgotten after so long, in microseconds; not 0.
+    pub half_life_us: u32,
+    /// The VNI of probes.
+    pub probe_vni: u32,
+    /// What authenticates probes.
+    pub secret: [u64; 2],
+}
+
+/// The paths to a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathPeer {
+    /// Its index: of its counters. Below the number given to [`TcPath::load`].
+    pub index: u32,
+    /// Its paths, by number; at most [`PATHS_MAX`].
+    pub paths: Vec<PathOut>,
+    /// The path of each bucket.
+    pub buckets: [u8; BUCKETS],
+}
+
+/// A path to a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathOut {
+    /// The source port that leads there.
+    pub port: u16,
+    /// Whether frames may take it.
+    pub usable: bool,
+    /// Whether flows should leave it.
+    pub congested: bool,
+    /// How long a frame waits there, in nanoseconds.
+    pub cost_ns: u32,
+}
+
+/// How many frames met what, since [`TcPath::load`]; in the order of `enum count`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    /// Frames that were given a path.
+    pub steered: u64,
+    /// VXLAN frames to addresses that are no peers.
+    pub unknown_peer: u64,
+    /// Frames to peers that kept the kernel's port.
+    pub unsteered: u64,
+    /// First frames given to user space (DOCA-AR).
+    pub held: u64,
+    /// First frames that could not be, and went on with the kernel's port.
+    pub unheld: u64,
+    /// Probes that left.
+    pub probes_sent: u64,
+    /// Probes of peers answered.
+    pub answered: u64,
+    /// Probes of addresses that are no peers.
+    pub stranger: u64,
+    /// Probes of another length or layout.
+    pub malformed: u64,
+    /// Probes and answers whose cookie is not that of our secret.
+    pub bad_cookie: u64,
+    /// Probes that had come before.
+    pub repeated: u64,
+    /// Probes beyond the rate.
+    pub limited: u64,
+    /// Answers that arrived.
+    pub collected: u64,
+    /// Answers for which user space had no room.
+    pub uncollected: u64,
+}
+
+/// What was sent by a path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathTraffic {
+    /// Packets, those of a GSO frame counted one by one.
+    pub packets: u64,
+    /// Their bytes, headers included.
+    pub bytes: u64,
+    /// Flows that began on it.
+    pub new_flows: u64,
+    /// Flows that came here after a pause.
+    pub after_gap: u64,
+    /// Flows that came here because their path was not usable.
+    pub after_failure: u64,
+    /// Flows that came here because the kernel gave them another port.
+    pub after_rehash: u64,
+    /// Flows that came here because their path was congested.
+    pub without_gap: u64,
+    /// Flows on it that the kernel gave another port.
+    pub rehashed: u64,
+}
+
+/// What tells a flow apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PathFlowKey {
+    words: [u32; 12],
+}
+
+impl PathFlowKey {
+    /// The peer's address.
+    #[must_use]
+    pub fn peer(&self) -> Ipv4Addr {
+        Ipv4Addr::from(self.words[0].to_ne_bytes())
+    }
+
+    /// The VNI, 0 if the tunnel header is what tells it apart.
+    #[must_use]
+    pub fn vni(&self) -> u32 {
+        self.words[1]
+    }
+
+    /// Source and destination address; IPv4 if all but the first four bytes are 0.
+    #[must_use]
+    pub fn addresses(&self) -> [std::net::IpAddr; 2] {
+        [2, 6].map(|at| {
+            let words = &self.words[at..at + 4];
+            if words[1..] == [0; 3] {
+                return Ipv4Addr::from(words[0].to_ne_bytes()).into();
+            }
+            let mut octets = [0; 16];
+            for (octets, word) in octets.chunks_exact_mut(4).zip(words) {
+                octets.copy_from_slice(&word.to_ne_bytes());
+            }
+            Ipv6Addr::from(octets).into()
+        })
+    }
+
+    /// Source and destination port, 0 if there are none.
+    #[must_use]
+    pub fn ports(&self) -> [u16; 2] {
+        let [a, b, c, d] = self.words[10].to_ne_bytes();
+        [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
+    }
+
+    /// The protocol of IP.
+    #[must_use]
+    pub fn protocol(&self) -> u8 {
+        self.words[11] as u8
+    }
+}
+
+/// A flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathFlow {
+    /// When its last packet left, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
+    pub last_ns: u64,
+    /// When it began.
+    pub born_ns: u64,
+    /// Packets since.
+    pub packets: u64,
+    /// Bytes since.
+    pub bytes: u64,
+    /// Its path.
+    pub path: u32,
+    /// The port that the kernel chose last.
+    pub kernel_port: u16,
+    /// The pinned port (DOCA-AR), otherwise 0.
+    pub port: u16,
+    /// How often it has changed its path.
+    pub moves: u32,
+}
+
+/// An answer to a probe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathAnswer {
+    /// The peer.
+    pub peer: Ipv4Addr,
+    /// The probe's session.
+    pub session: u32,
+    /// The probe's number.
+    pub number: u32,
+    /// The port from which it was sent.
+    pub port: u16,
+    /// Whether it arrived marked (CE).
+    pub marked: bool,
+    /// The TTL with which it arrived.
+    pub ttl: u8,
+    /// When it left, on our clock, in nanoseconds.
+    pub sent_ns: u64,
+    /// When it was answered, on the peer's clock.
+    pub reflected_ns: u64,
+    /// When the answer came, on our clock.
+    pub received_ns: u64,
+}
+
+/// The first frame of a flow (DOCA-AR).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathMissed {
+    /// Its flow.
+    pub key: PathFlowKey,
+    /// The source port that the kernel chose.
+    pub kernel_port: u16,
+    /// The frame, from its Ethernet header on.
+    pub frame: Vec<u8>,
+}
+
+/// Words of `struct settings`, `struct peer` and `struct flow`.
+const SETTINGS: usize = SECRET + 4;
+/// Where the secret is among those of `struct settings`, aligned to 8 bytes.
+const SECRET: usize = 16;
+const PEER: usize = 5 + 3 * PATHS_MAX + BUCKETS / 4;
+const FLOW: usize = 14;
+/// Words of `struct window`, of 8 bytes.
+const WINDOW: usize = 3 + 256;
+/// Bytes of `struct collected`, and of `struct missed` before the frame.
+const COLLECTED: usize = 48;
+const MISSED_HEAD: usize = 56;
+
+/// The flows of programs, to be read.
+pub struct PathFlows(HashMap<MapData, [u32; 12], [u32; FLOW]>);
+
+impl PathFlows {
+    /// Returns flows, at most `most`. A system call or two for each.
+    #[must_use]
+    pub fn read(&self, most: usize) -> Vec<(PathFlowKey, PathFlow)> {
+        let all = self.0.iter().filter_map(Result::ok).take(most);
+        all.map(|(words, value)| (PathFlowKey { words }, flow(&value))).collect()
+    }
+}
+
+/// The programs and their maps.
+pub struct TcPath {
+    ebpf: Ebpf,
+    answers: RingBuf<MapData>,
+    missed: RingBuf<MapData>,
+    peers: u32,
+    /// Dropping the links detaches the programs.
+    links: Vec<FdLink>,
+}
+
+impl TcPath {
+    /// Loads the programs for so many peers and flows. They are attached to nothing yet.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, usually a missing privilege.
+    pub fn load(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
+        let peers = peers.clamp(1, PEERS_MAX) as u32;
+        let mut ebpf = EbpfLoader::new()
+            .map_max_entries("windows", peers)
+            .map_max_entries("path_counters", peers * PATHS_MAX as u32)
+            .map_max_entries("recent", peers * PATHS_MAX as u32)
+            .map_max_entries("flows", flows.max(1))
+            .load(OBJECT)?;
+        for name in ["path_egress", "path_reflect"] {
+            program(&mut ebpf, name)?.load()?;
+        }
+        let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
+        let (answers, missed) = (ring("answers")?, ring("missed")?);
+        Ok(TcPath { ebpf, answers, missed, peers, links: Vec::new() })
+    }
+
+    /// Attaches the programs to an interface; a former one is left.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6, whose
+    /// attachments end with the process.
+    pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
+        self.links.clear();
+        let of = [("path_egress", TcAttachType::Egress), ("path_reflect", TcAttachType::Ingress)];
+        for (name, hook) in of {
+            let program = program(&mut self.ebpf, name)?;
+            let id = program.attach(interface, hook)?;
+            let link = program.take_link(id)?;
+            // Dropping an attachment by netlink undoes it.
+            self.links.push(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        }
+        Ok(())
+    }
+
+    /// Detaches the programs.
+    pub fn detach(&mut self) {
+        self.links.clear();
+    }
+
+    /// Changes what the programs go by.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set(&mut self, settings: &PathSettings) -> Result<(), MapError> {
+        let [first, last] = settings.sources.map(u32::from);
+        let every_ns = 1_000_000_000 / settings.answers.max(1);
+        let mut words: [u32; SETTINGS] = [0; SETTINGS];
+        words[..15].copy_from_slice(&[
+            settings.steer as u32,
+            u32::from(settings.vxlan_port),
+            settings.probe_vni,
+            first,
+            last.saturating_sub(first) + 1,
+            every_ns,
+            every_ns.saturating_mul(settings.answers_burst),
+            settings.pinned_ms,
+            settings.gap_us,
+            settings.noise_ns,
+            settings.reroute_bytes,
+            settings.gain_ns,
+            settings.hold_us,
+            settings.drain_ns,
+            settings.half_life_us.max(1),
+        ]);
+        for (words, half) in words[SECRET..].chunks_exact_mut(2).zip(settings.secret) {
+            let [a, b, c, d, e, f, g, h] = half.to_ne_bytes();
+            words.copy_from_slice(&[[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes));
+        }
+        array::<[u32; SETTINGS]>(&mut self.ebpf, "settings").set(0, words, 0)
+    }
+
+    /// Writes a peer and its paths. Its window, by which repeated probes are found, begins anew with an index
+    /// that had no peer.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_peer(&mut self, address: Ipv4Addr, peer: &PathPeer) -> Result<(), MapError> {
+        let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
+        let mut words = [0; PEER];
+        let bits = |has: fn(&PathOut) -> bool| {
+            paths.iter().zip(0..).map(|(path, bit)| u32::from(has(path)) << bit).sum()
+        };
+        words[0] = peer.index.min(self.peers - 1);
+        words[1] = paths.len() as u32;
+        words[2] = bits(|path| path.usable);
+        words[3] = bits(|path| path.congested);
+        words[4] = paths.iter().filter(|path| path.usable).count() as u32;
+        let (answer, rest) = words[5..].split_at_mut(PATHS_MAX);
+        for (word, path) in answer.iter_mut().zip(paths.iter().filter(|path| path.usable)) {
+            *word = u32::from(path.port);
+        }
+        let (ports, rest) = rest.split_at_mut(PATHS_MAX);
+        let (costs, buckets) = rest.split_at_mut(PATHS_MAX);
+        for ((port, cost), path) in ports.iter_mut().zip(costs).zip(paths) {
+            (*port, *cost) = (u32::from(path.port), path.cost_ns);
+        }
+        for (word, four) in buckets.iter_mut().zip(peer.buckets.as_chunks::<4>().0) {
+            *word = u32::from_ne_bytes(*four);
+        }
+        self.peers_map().insert(u32::from_ne_bytes(address.octets()), words, 0)
+    }
+
+    /// Forgets a peer; its frames pass untouched, its probes are not answered.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn remove_peer(&mut self, address: Ipv4Addr, index: u32) -> Result<(), MapError> {
+        self.peers_map().remove(&u32::from_ne_bytes(address.octets()))?;
+        array::<[u64; WINDOW]>(&mut self.ebpf, "windows").set(index.min(self.peers - 1), [0; WINDOW], 0)
+    }
+
+    /// Pins the port of a flow that was missed.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn pin(
+        &mut self,
+        key: PathFlowKey,
+        (kernel_port, port): (u16, u16),
+        now_ns: u64,
+    ) -> Result<(), MapError> {
+        let mut words = [0; FLOW];
+        let [a, b, c, d, e, f, g, h] = now_ns.to_ne_bytes();
+        let now = [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes);
+        words[..2].copy_from_slice(&now);
+        words[2..4].copy_from_slice(&now);
+        (words[11], words[12]) = (u32::from(kernel_port), u32::from(port));
+        self.flows_map().insert(key.words, words, 0)
+    }
+
+    /// Returns what reads the flows, also from another thread.
+    ///
+    /// # Errors
+    /// Returns the system's error.
+    pub fn flows(&self) -> Result<PathFlows, MapError> {
+        let map = self.ebpf.map("flows").expect("path.bpf.c defines it");
+        let Map::LruHashMap(data) = map else { unreachable!("path.bpf.c defines it so") };
+        let own = data.fd().as_fd().try_clone_to_owned()?;
+        Ok(PathFlows(HashMap::try_from(Map::LruHashMap(MapData::from_fd(own)?))?))
+    }
+
+    /// Returns how many frames met what.
+    #[must_use]
+    pub fn counters(&self) -> PathCounters {
+        let map = self.ebpf.map("counters").expect("path.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
+        let sum = |at: u32| map.get(&at, 0).map(|cpus| cpus.iter().sum()).unwrap_or_default();
+        let values: [u64; 14] = std::array::from_fn(|at| sum(at as u32));
+        let [steered, unknown_peer, unsteered, held, unheld, probes_sent, answered, rest @ ..] = values;
+        let [stranger, malformed, bad_cookie, repeated, limited, collected, uncollected] = rest;
+        PathCounters {
+            steered,
+            unknown_peer,
+            unsteered,
+            held,
+            unheld,
+            probes_sent,
+            answered,
+            stranger,
+            malformed,
+            bad_cookie,
+            repeated,
+            limited,
+            collected,
+            uncollected,
+        }
+    }
+
+    /// Returns what was sent by the first `paths` paths of a peer, by its index.
+    #[must_use]
+    pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
+        let map = self.ebpf.map("path_counters").expect("path.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, [u64; 8]>::try_from(map).expect("eight counters");
+        let one = |path: usize| {
+            let values = map.get(&(index * PATHS_MAX as u32 + path as u32), 0);
+            let mut sum = [0; 8];
+            for cpu in values.iter().flat_map(|values| values.iter()) {
+                sum.iter_mut().zip(cpu).for_each(|(sum, one)| *sum += one);
+            }
+            let [packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap, rehashed] =
+                sum;
+            PathTraffic {
+                packets,
+                bytes,
+                new_flows,
+                after_gap,
+                after_failure,
+                after_rehash,
+                without_gap,
+                rehashed,
+            }
+        };
+        (0..paths.min(PATHS_MAX)).map(one).collect()
+    }
+
+    /// Takes an answer that has come.
+    pub fn answer(&mut self) -> Option<PathAnswer> {
+        let item = self.answers.next()?;
+        let record: &[u8; COLLECTED] = item.first_chunk()?;
+        Some(answer(record))
+    }
+
+    /// Takes a frame that waits for its port.
+    pub fn missed(&mut self) -> Option<PathMissed> {
+        let item = self.missed.next()?;
+        let head: &[u8; MISSED_HEAD] = item.first_chunk()?;
+        let word =
+            |at: usize| head.get(at * 4..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
+        let words = std::array::from_fn(|at| u32::from_ne_bytes(word(at)));
+        let length = u32::from_ne_bytes(word(13)) as usize;
+        let frame = item.get(MISSED_HEAD..MISSED_HEAD + length)?.to_vec();
+        Some(PathMissed {
+            key: PathFlowKey { words },
+            kernel_port: u32::from_ne_bytes(word(12)) as u16,
+            frame,
+        })
+    }
+
+    /// What becomes readable when an answer has come, and when a frame waits.
+    #[must_use]
+    pub fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.answers.as_fd(), self.missed.as_fd()]
+    }
+
+    /// Runs the program for frames that leave on a frame (`BPF_PROG_TEST_RUN`). Returns its verdict and the
+    /// frame.
+    ///
+    /// # Errors
+    /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.
+    pub fn test_egress(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        self.test_run("path_egress", frame)
+    }
+
+    /// The same for frames that arrive.
+    ///
+    /// # Errors
+    /// Those of [`TcPath::test_egress`].
+    pub fn test_reflect(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        self.test_run("path_reflect", frame)
+    }
+
+    fn test_run(&mut self, name: &str, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        let mut out = vec![0; frame.len() + 64];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
+        let result = program(&mut self.ebpf, name)?.test_run(options)?;
+        out.truncate(result.data_size_out as usize);
+        Ok((result.return_value as i32, out))
+    }
+
+    fn peers_map(&mut self) -> HashMap<&mut MapData, u32, [u32; PEER]> {
+        let map = self.ebpf.map_mut("peers").expect("path.bpf.c defines it");
+        HashMap::try_from(map).expect("its value is laid out as here")
+    }
+
+    fn flows_map(&mut self) -> HashMap<&mut MapData, [u32; 12], [u32; FLOW]> {
+        let map = self.ebpf.map_mut("flows").expect("path.bpf.c defines it");
+        HashMap::try_from(map).expect("its value is laid out as here")
+    }
+}
+
+/// Returns how many programs are at the tc hooks of an interface, whoever put them there.
+///
+/// # Errors
+/// Returns the kernel's error: there is no such interface, or the kernel is older than 6.6.
+pub fn programs_at(interface: &str) -> Result<usize, ProgramError> {
+    let mut count = 0;
+    for hook in [TcAttachType::Egress, TcAttachType::Ingress] {
+        count += SchedClassifier::query_tcx(interface, hook)?.1.len();
+    }
+    Ok(count)
+}
+
+fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Array<&'a mut MapData, T> {
+    let map = ebpf.map_mut(name).expect("path.bpf.c defines it");
+    Array::try_from(map).expect("its value is laid out as here")
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, ProgramError> {
+    ebpf.program_mut(name).expect("path.bpf.c defines it").try_into()
+}
+
+fn flow(words: &[u32; FLOW]) -> PathFlow {
+    let long = |at: usize| {
+        let ([a, b, c, d], [e, f, g, h]) = (words[at].to_ne_bytes(), words[at + 1].to_ne_bytes());
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    PathFlow {
+        last_ns: long(0),
+        born_ns: long(2),
+        packets: long(6),
+        bytes: long(8),
+        path: words[10],
+        kernel_port: words[11] as u16,
+        port: words[12] as u16,
+        moves: words[13],
+    }
+}
+
+fn answer(record: &[u8; COLLECTED]) -> PathAnswer {
+    let word = |at: usize| u32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
+    let long = |at: usize| {
+        let bytes: [u8; 8] = record[at..].first_chunk().copied().unwrap_or_default();
+        u64::from_ne_bytes(bytes)
+    };
+    let half = |at: usize| u16::from_ne_bytes([record[at], record[at + 1]]);
+    PathAnswer {
+        peer: Ipv4Addr::from(word(4).to_ne_bytes()),
+        session: word(8),
+        number: word(12),
+        port: word(16) as u16,
+        marked: half(20) != 0,
+        ttl: half(22) as u8,
+        sent_ns: long(24),
+        reflected_ns: long(32),
+        received_ns: long(40),
+    }
+}

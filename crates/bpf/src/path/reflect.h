@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Probes and answers that arrive. */
+
+/* Returns whether a probe has not come before. */
+static __always_inline int is_new(struct window *window, __u32 session, __u32 number, __u64 now)
+{
+	__u64 *slot = &window->slots[number & (SLOTS - 1)], held = *slot;
+
+	if (session != window->session) {
+		if (session < window->session && since(now, window->last_ns) < SILENCE_NS)
+			return 0;
+		window->session = session;
+	}
+	if (held >> 32 == session && (__u32)held >= number)
+		return 0;
+	return __sync_val_compare_and_swap(slot, held, (__u64)session << 32 | number) == held;
+}
+
+/* Returns whether a peer may be answered now. */
+static __always_inline int is_due(const struct settings *settings, struct window *window, __u64 now)
+{
+	__u64 due = window->due_ns > now ? window->due_ns : now;
+
+	if (due - now > settings->answers_burst_ns)
+		return 0;
+	window->due_ns = due + settings->answers_ns;
+	return 1;
+}
+
+static __always_inline __u16 header_checksum(const struct outer *outer)
+{
+	struct iphdr ip;
+	__s64 sum;
+
+	__builtin_memcpy(&ip, &outer->ip, sizeof(ip));
+	ip.check = 0;
+	sum = bpf_csum_diff(0, 0, (__be32 *)&ip, sizeof(ip), 0);
+	sum = (sum & 0xffff) + (sum >> 16 & 0xffff);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* From which port a peer is answered: successive turns of one path come back by different paths. */
+static __always_inline __u32 answer_port(const struct settings *settings, const struct peer *peer,
+					 const struct probe *probe)
+{
+	__u32 turn = probe->turn + bpf_ntohs(probe->port), ports = peer->answer_ports;
+
+	if (ports && ports <= PATHS_MAX) {
+		__u32 index = turn % ports;
+
+		/* The compiler knows that it is in range, and the kernel does not. */
+		asm volatile("" : "+r"(index));
+		return peer->answer_port[index & (PATHS_MAX - 1)];
+	}
+	if (!settings->source_count)
+		return bpf_ntohs(probe->port);
+	return settings->source_first + turn * 0x9e3779b1U % settings->source_count;
+}
+
+static __always_inline int answer(struct __sk_buff *skb, struct settings *settings, struct outer *outer,
+				  struct probe *probe, const struct peer *peer)
+{
+	struct outer back = *outer;
+	__u64 now = bpf_ktime_get_ns();
+	__u32 index = peer->index;
+	struct window *window = bpf_map_lookup_elem(&windows, &index);
+
+	if (!window)
+		return TC_ACT_SHOT;
+	/* The rate comes last, so that forged probes cannot use up what a peer may ask. */
+	if (bpf_be64_to_cpu(probe->cookie) != cookie(settings, probe, outer->ip.saddr, outer->ip.daddr)) {
+		count(BAD_COOKIE);
+		return TC_ACT_SHOT;
+	}
+	if (!is_new(window, bpf_ntohl(probe->session), bpf_ntohl(probe->number), now)) {
+		count(REPEATED);
+		return TC_ACT_SHOT;
+	}
+	if (!is_due(settings, window, now)) {
+		count(LIMITED);
+		return TC_ACT_SHOT;
+	}
+	window->last_ns = now;
+	__builtin_memcpy(back.ethernet.h_source, outer->ethernet.h_dest, ETH_ALEN);
+	__builtin_memcpy(back.ethernet.h_dest, outer->ethernet.h_source, ETH_ALEN);
+	back.ip.saddr = outer->ip.daddr;
+	back.ip.daddr = outer->ip.saddr;
+	back.ip.ttl = 64;
+	back.ip.tos = (outer->ip.tos & ~ECN_MASK) | ECN_ECT0;
+	back.ip.check = header_checksum(&back);
+	back.udp.source = bpf_htons(answer_port(settings, peer, probe));
+	back.udp.check = 0;
+	probe->kind = ANSWER;
+	probe->ce = (outer->ip.tos & ECN_MASK) == ECN_CE;
+	probe->hops = outer->ip.ttl;
+	probe->reflected_ns = bpf_cpu_to_be64(now);
+	probe->cookie = bpf_cpu_to_be64(cookie(settings, probe, back.ip.saddr, back.ip.daddr));
+	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
+	    bpf_skb_store_bytes(skb, sizeof(back), probe, sizeof(*probe), 0))
+		return TC_ACT_SHOT;
+	bpf_set_hash_invalid(skb);
+	count(ANSWERED);
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+static __always_inline int collect(struct settings *settings, const struct outer *outer,
+				   const struct probe *probe)
+{
+	struct collected *record;
+
+	if (bpf_be64_to_cpu(probe->cookie) != cookie(settings, probe, outer->ip.saddr, outer->ip.daddr)) {
+		count(BAD_COOKIE);
+		return TC_ACT_SHOT;
+	}
+	record = bpf_ringbuf_reserve(&answers, sizeof(*record), 0);
+	if (!record) {
+		count(UNCOLLECTED);
+		return TC_ACT_SHOT;
+	}
+	record->kind = ANSWER;
+	record->peer = outer->ip.saddr;
+	record->session = bpf_ntohl(probe->session);
+	record->number = bpf_ntohl(probe->number);
+	record->port = bpf_ntohs(probe->port);
+	record->ce = probe->ce;
+	record->hops = probe->hops;
+	record->sent_ns = bpf_be64_to_cpu(probe->sent_ns);
+	record->reflected_ns = bpf_be64_to_cpu(probe->reflected_ns);
+	record->received_ns = bpf_ktime_get_ns();
+	bpf_ringbuf_submit(record, 0);
+	count(COLLECTED);
+	return TC_ACT_SHOT;
+}
+
+SEC("classifier")
+int path_reflect(struct __sk_buff *skb)
+{
+	struct settings *settings = get_settings();
+	struct outer outer;
+	struct probe probe;
+	struct peer *peer;
+
+	if (!settings || !read_outer(skb, settings, &outer) || vni_of(&outer) != settings->probe_vni)
+		return TC_ACT_UNSPEC;
+	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);
+	if (!peer) {
+		count(STRANGER);
+		return TC_ACT_SHOT;
+	}
+	if (outer.ip.tot_len != bpf_htons(PROBE_LENGTH) ||
+	    outer.udp.len != bpf_htons(PROBE_LENGTH - sizeof(struct iphdr)) ||
+	    bpf_skb_load_bytes(skb, sizeof(outer), &probe, sizeof(probe)) ||
+	    skb->len != PROBE_LENGTH + sizeof(struct ethhdr) || probe.magic != bpf_htonl(PROBE_MAGIC)) {
+		count(MALFORMED);
+		return TC_ACT_SHOT;
+	}
+	if (probe.kind == REQUEST)
+		return answer(skb, settings, &outer, &probe, peer);
+	if (probe.kind == ANSWER)
+		return collect(settings, &outer, &probe);
+	count(MALFORMED);
+	return TC_ACT_SHOT;
+}

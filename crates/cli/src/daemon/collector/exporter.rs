@@ -1,0 +1,209 @@
+//! An export of flow records, on a thread of its own, so that another end that is away or slow disturbs
+//! nothing: what does not fit the bounded queue to the thread is lost, and counted.
+
+use ::apps::measure::Export;
+use measure::export::Given;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// Batches that may wait for the thread.
+const BATCHES: usize = 64;
+/// Records of a batch.
+pub const BATCH: usize = 1024;
+/// How long the end of an exporter may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The shortest and the longest pause before what has failed is tried again, each twice as long as the one
+/// before.
+pub const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
+
+/// The collector's end of an exporter.
+pub struct Exporter {
+    batch: Vec<Given>,
+    batches: SyncSender<Vec<Given>>,
+    /// Closed when the thread has ended.
+    ended: Receiver<()>,
+    told: Arc<Counts>,
+}
+
+/// What runs on the thread.
+pub trait Destination: Send + 'static {
+    /// Sends records, or counts them as lost.
+    fn send(&mut self, batch: Vec<Given>);
+
+    /// When it wants to be asked to [`Destination::tend`], at the latest.
+    fn due(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Does what time asks for.
+    fn tend(&mut self) {}
+
+    /// There will be no more records.
+    fn end(&mut self) {}
+}
+
+impl Exporter {
+    /// Starts the thread; it ends with the exporter, when all is sent. If there is no thread, all records
+    /// are lost.
+    pub fn start<O: Destination>(name: &str, destination: impl FnOnce(Arc<Counts>) -> O) -> Exporter {
+        let (batches, receiver) = sync_channel(BATCHES);
+        let (end, ended) = sync_channel(0);
+        let told = Arc::new(Counts::default());
+        let mut destination = destination(told.clone());
+        let run = move || {
+            run(&mut destination, &receiver);
+            drop(end);
+        };
+        if let Err(error) = std::thread::Builder::new().name(format!("weir-{name}")).spawn(run) {
+            warn!("no thread to export flow records by {name}: {error}");
+        }
+        Exporter { batch: Vec::new(), batches, ended, told }
+    }
+
+    /// Gives a record to be sent.
+    pub fn give(&mut self, given: Given) {
+        self.batch.push(given);
+        if self.batch.len() == BATCH {
+            self.flush();
+        }
+    }
+
+    /// Hands the records given so far to the thread; they are lost if it is far behind.
+    pub fn flush(&mut self) {
+        if self.batch.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        let records = batch.len() as u64;
+        if self.batches.try_send(batch).is_err() {
+            self.told.lost(records);
+        }
+    }
+
+    /// Waits until all is sent, but not for long.
+    pub fn finish(mut self) {
+        self.flush();
+        let Exporter { batches, ended, .. } = self;
+        drop(batches);
+        let _ = ended.recv_timeout(PATIENCE);
+    }
+
+    /// Returns what has become of records.
+    pub fn told(&self) -> Export {
+        self.told.export()
+    }
+}
+
+fn run(destination: &mut impl Destination, batches: &Receiver<Vec<Given>>) {
+    loop {
+        let batch = match destination.due() {
+            Some(due) => batches.recv_timeout(due.saturating_duration_since(Instant::now())),
+            None => batches.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        match batch {
+            Ok(batch) => destination.send(batch),
+            Err(RecvTimeoutError::Timeout) => (),
+            Err(RecvTimeoutError::Disconnected) => return destination.end(),
+        }
+        destination.tend();
+    }
+}
+
+/// What became of records.
+#[derive(Debug)]
+pub struct Counts {
+    sent: AtomicU64,
+    lost: AtomicU64,
+    works: AtomicBool,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts { sent: AtomicU64::new(0), lost: AtomicU64::new(0), works: AtomicBool::new(true) }
+    }
+}
+
+impl Counts {
+    /// Counts records that were sent.
+    pub fn sent(&self, records: u64) {
+        self.sent.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// Counts records that were not.
+    pub fn lost(&self, records: u64) {
+        self.lost.fetch_add(records, Ordering::Relaxed);
+    }
+
+    /// Notes a failure; says so if there was none before.
+    pub fn fails(&self, error: impl std::fmt::Display, to: impl std::fmt::Display) {
+        if self.works.swap(false, Ordering::Relaxed) {
+            warn!("flow records for {to} are lost: {error}");
+        }
+    }
+
+    /// Notes a success; says so if there was a failure before.
+    pub fn works(&self, to: impl std::fmt::Display) {
+        if !self.works.swap(true, Ordering::Relaxed) {
+            info!("flow records are sent to {to} again");
+        }
+    }
+
+    /// All three.
+    pub fn export(&self) -> Export {
+        Export {
+            sent: self.sent.load(Ordering::Relaxed),
+            lost: self.lost.load(Ordering::Relaxed),
+            works: self.works.load(Ordering::Relaxed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use measure::FlowRecord;
+    use measure::export::End;
+    use packet::FlowKey;
+
+    fn given(n: u64) -> Given {
+        let record = FlowRecord {
+            key: FlowKey([n; 5]),
+            packets: 1,
+            bytes: 100,
+            first_ns: 1_000_000,
+            last_ns: 2_000_000,
+        };
+        Given { record, end: End::Active, target: None }
+    }
+
+    #[test]
+    fn an_exporter_whose_thread_is_far_behind_loses_records_and_counts_them() {
+        let (batches, held) = sync_channel(1);
+        let (_, ended) = sync_channel(0);
+        let mut exporter = Exporter { batch: Vec::new(), batches, ended, told: Arc::default() };
+        (0..3 * BATCH as u64).for_each(|n| exporter.give(given(n)));
+        assert_eq!((exporter.told().lost, held.try_iter().flatten().count()), (2 * BATCH as u64, BATCH));
+    }
+
+    #[test]
+    fn its_end_waits_until_all_is_sent() {
+        struct Slow(Arc<Counts>);
+        impl Destination for Slow {
+            fn send(&mut self, batch: Vec<Given>) {
+                std::thread::yield_now();
+                self.0.sent(batch.len() as u64);
+            }
+            fn end(&mut self) {
+                self.0.sent(1);
+            }
+        }
+        let mut exporter = Exporter::start("test", Slow);
+        let told = exporter.told.clone();
+        (0..5_000).for_each(|n| exporter.give(given(n)));
+        exporter.finish();
+        assert_eq!(told.export(), Export { sent: 5_001, lost: 0, works: true });
+    }
+}

@@ -1,0 +1,320 @@
+//! The thread of a path app: sends probes, takes answers, and lets each node follow.
+
+use super::doca;
+use super::node::Node;
+use super::survey::{TTL_WHOLE, Wish};
+use super::telling::Telling;
+use super::uplink::{Uplink, secret};
+use super::wire::{Wire, source_to};
+use ::apps::path::{Fabric, Wanted};
+use ::path::paths::Answer;
+use ::path::probing::Budget;
+use ::path::random::Random;
+use ::path::scheme::Scheme;
+use ::path::settings::Settings;
+use ::path::wire::{DATAGRAM, Outer, Packet};
+use bpf::PathAnswer;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// How long a turn waits at most while something is going on, and otherwise.
+const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+
+/// How long after an obstacle it is tried again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Answers to probes are waited for so long, in nanoseconds.
+const FORGOTTEN_NS: u64 = 2_000_000_000;
+
+/// What a probe was sent for.
+#[derive(Clone, Copy, Debug)]
+enum Asked {
+    /// For a path, with its sequence number.
+    Path { path: usize, sequence: u32 },
+    /// For a survey.
+    Survey,
+}
+
+/// A probe on its way.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    node: usize,
+    port: u16,
+    at_ns: u64,
+    asked: Asked,
+}
+
+/// What runs on the thread.
+pub struct Prober {
+    pub fabric: Fabric,
+    pub settings: Settings,
+    pub stop: Arc<AtomicBool>,
+    pub telling: Telling,
+    pub random: Random,
+    session: u32,
+    number: u32,
+}
+
+/// What it has once the programs are loaded.
+struct Running {
+    uplink: Uplink,
+    wire: Wire,
+    nodes: Vec<Node>,
+    sent: BTreeMap<u32, Sent>,
+    budget: Budget,
+}
+
+/// Nanoseconds of the clock that the programs stamp with.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Prober {
+    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>) -> Prober {
+        let Wanted { fabric, board } = wanted;
+        let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let settings = Settings {
+            probe_ns: fabric.probe_ns,
+            lost_after_ns: fabric.probe_ns,
+            ..Settings::of_rate(fabric.rate)
+        };
+        Prober {
+            telling: Telling::new(fabric.name.clone(), board),
+            settings,
+            fabric,
+            stop,
+            random: Random::new(RandomState::new().hash_one(since_1970)),
+            // Later than that of any process before, as long as the clock is right.
+            session: since_1970.as_secs() as u32,
+            number: 0,
+        }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self) {
+        while !self.stops() {
+            match self.open() {
+                Ok(mut running) => match self.fabric.scheme {
+                    Scheme::DocaAr => doca::run(self, running.uplink, &running.wire),
+                    _ => self.watch(&mut running),
+                },
+                Err(error) => {
+                    self.telling.obstacle(Err(format!("{error:#}")));
+                    self.sleep(AGAIN);
+                }
+            }
+        }
+    }
+
+    pub fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn sleep(&self, time: Duration) {
+        let until = std::time::Instant::now() + time;
+        while !self.stops() && std::time::Instant::now() < until {
+            std::thread::sleep(PAUSES[1]);
+        }
+    }
+
+    fn open(&mut self) -> anyhow::Result<Running> {
+        let mut uplink = Uplink::load(&self.fabric, &self.settings)?;
+        let mut nodes = Vec::new();
+        for (&address, index) in self.fabric.peers.iter().zip(0..) {
+            let mut node = Node::new(address, index);
+            if let Some(peer) = node.peer() {
+                uplink.programs.set_peer(address, &peer)?;
+            }
+            nodes.push(node);
+        }
+        let wire = Wire::open()?;
+        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), budget: Budget::new(now_ns()) })
+    }
+
+    /// ECMP and adaptive: everything in turns of a few milliseconds.
+    fn watch(&mut self, running: &mut Running) {
+        while !self.stops() {
+            let now = now_ns();
+            if let Some(state) = running.uplink.mind(now) {
+                self.telling.obstacle(state);
+            }
+            if self.fabric.scheme == Scheme::Adaptive && running.uplink.is_attached() {
+                self.turn(running);
+            }
+            self.telling.tell(now, &running.uplink.programs, &running.nodes);
+            let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
+            let [short, long] = PAUSES;
+            wait(if is_busy { short } else { long }, &running.uplink);
+        }
+    }
+
+    fn turn(&mut self, running: &mut Running) {
+        self.take_answers(running);
+        let now = now_ns();
+        self.forget_old(running, now);
+        for at in 0..running.nodes.len() {
+            self.attend(running, at, now);
+        }
+    }
+
+    /// Takes answers of nodes and messages of routers.
+    fn take_answers(&mut self, running: &mut Running) {
+        while let Some(answer) = running.uplink.programs.answer() {
+            let Some(sent) = self.claim(&mut running.sent, &running.nodes, &answer) else { continue };
+            let round_trip_ns = answer.received_ns.saturating_sub(answer.sent_ns);
+            let node = &mut running.nodes[sent.node];
+            match sent.asked {
+                Asked::Survey => {
+                    if let Some(survey) = &mut node.survey {
+                        survey.arrived(answer.port, answer.ttl, round_trip_ns);
+                    }
+                }
+                Asked::Path { path, sequence } => {
+                    let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
+                    let seen = Answer { delay_ns, marked: answer.marked };
+                    if let Some(paths) = &mut node.paths
+                        && paths.probe_answered(now_ns(), path, sequence, seen)
+                    {
+                        node.round_trips[path] = round_trip_ns;
+                    }
+                }
+            }
+        }
+        while let Some(expired) = running.wire.expired() {
+            let node = running.nodes.iter_mut().find(|node| node.address == expired.to);
+            if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
+                survey.expired(expired.port, expired.id, expired.router);
+            }
+        }
+    }
+
+    /// Returns what an answer is to, and forgets it: each counts once.
+    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, nodes: &[Node], answer: &PathAnswer) -> Option<Sent> {
+        let one = sent.get(&answer.number).copied()?;
+        let is_ours = answer.session == self.session
+            && nodes.get(one.node).is_some_and(|node| node.address == answer.peer)
+            && one.port == answer.port;
+        is_ours.then(|| sent.remove(&answer.number)).flatten()
+    }
+
+    fn forget_old(&self, running: &mut Running, now: u64) {
+        while let Some(first) = running.sent.first_entry()
+            && first.get().at_ns + FORGOTTEN_NS < now
+        {
+            first.remove();
+        }
+    }
+
+    /// Does for a node what is due.
+    fn attend(&mut self, running: &mut Running, at: usize, now: u64) {
+        self.survey(running, at, now);
+        let node = &mut running.nodes[at];
+        node.look(now, &running.uplink.programs);
+        let round = node.round(now, &self.fabric, &mut self.random);
+        if running.budget.take(now, round.len() as u64) {
+            for path in round {
+                self.probe(running, at, path, now);
+            }
+        }
+        let node = &mut running.nodes[at];
+        for news in node.tick(now, &mut self.random) {
+            self.telling.say(&news);
+        }
+        if let Some(peer) = node.peer()
+            && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
+        {
+            node.forget_written();
+            self.telling.say_once(&format!("the paths of {} cannot be written: {error}", node.address));
+        }
+    }
+
+    fn survey(&mut self, running: &mut Running, at: usize, now: u64) {
+        let node = &mut running.nodes[at];
+        node.mind_survey(now, &self.fabric, &mut self.random);
+        let Some(survey) = &mut node.survey else { return };
+        if let Some(found) = survey.turn(now) {
+            if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
+                self.telling.say(&news);
+            }
+            return;
+        }
+        while let Some(survey) = &mut running.nodes[at].survey
+            && let Some(wish) = survey.wish(now)
+        {
+            if running.budget.take(now, 1) {
+                self.send(running, at, wish, 0, Asked::Survey, now);
+            }
+        }
+    }
+
+    fn probe(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
+        let node = &mut running.nodes[at];
+        let (port, turn) = node.next_turn(path);
+        let Some(paths) = &mut node.paths else { return };
+        let sequence = paths.probe_sent(now, path);
+        let wish = Wish { port, ttl: TTL_WHOLE, id: 0 };
+        self.send(running, at, wish, turn, Asked::Path { path, sequence }, now);
+    }
+
+    fn send(&mut self, running: &mut Running, at: usize, wish: Wish, turn: u8, asked: Asked, now: u64) {
+        let node = &mut running.nodes[at];
+        let known = self.fabric.local.or(node.source);
+        let Some(source) = known.or_else(|| source_to(node.address, self.fabric.vxlan_port).ok()) else {
+            self.telling.say_once(&format!("there is no route to {}", node.address));
+            return;
+        };
+        node.source = Some(source);
+        let (number, packet) = self.packet((source, node.address), &wish, turn);
+        running.sent.insert(number, Sent { node: at, port: wish.port, at_ns: now, asked });
+        if running.wire.send(&packet, node.address).is_err() {
+            // The route may have changed, and our address with it.
+            node.source = None;
+        }
+    }
+
+    /// Returns the next probe from its IP header on, and its number. eBPF stamps it when it leaves.
+    pub fn packet(
+        &mut self,
+        (source, destination): (Ipv4Addr, Ipv4Addr),
+        wish: &Wish,
+        turn: u8,
+    ) -> (u32, [u8; DATAGRAM]) {
+        if self.number == u32::MAX {
+            (self.session, self.number) = (self.session.wrapping_add(1), 0);
+        }
+        self.number += 1;
+        let outer = Outer {
+            macs: [[0; 6]; 2],
+            source,
+            destination,
+            port: wish.port,
+            vxlan_port: self.fabric.vxlan_port,
+            dscp: self.fabric.dscp,
+            marked: false,
+            id: wish.id,
+            ttl: wish.ttl,
+        };
+        let probe = Packet::request(outer, (self.session, self.number), turn, 0);
+        (self.number, probe.datagram(secret(&self.fabric)))
+    }
+
+    /// The session of its probes.
+    pub fn session(&self) -> u32 {
+        self.session
+    }
+}
+
+/// Waits for so long, or until a flow waits for its port.
+pub fn wait(time: Duration, uplink: &Uplink) {
+    let [_, missed] = uplink.programs.fds();
+    let mut waits = [PollFd::from_borrowed_fd(missed, PollFlags::IN)];
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
+    let _ = poll(&mut waits, Some(&timeout));
+}

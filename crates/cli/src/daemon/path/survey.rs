@@ -1,0 +1,245 @@
+//! A survey of the ways to a node: which routers the probes from many source ports pass. It decides what to
+//! send and when; the sockets are the caller's.
+//!
+//! First it is found out from every port whether the node answers, and how many routers are between. Then
+//! probes of growing TTL are sent. Routers limit how many they answer, so probes are paced, and missing
+//! answers are asked for again after growing pauses.
+
+use ::path::discovery::{Observation, PORTS_TRIED};
+use ::path::random::Random;
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The TTL of a probe that is to arrive.
+pub const TTL_WHOLE: u8 = 64;
+
+/// Time between two probes of a survey, in nanoseconds: at most 1000 a second.
+const PACE_NS: u64 = 1_000_000;
+
+/// A turn that is later does not make up for all of it, in nanoseconds.
+const LATE_NS: u64 = 4_000_000;
+
+/// How long answers are waited for after each pass, in nanoseconds.
+const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_000];
+
+/// More routers than that are no fabric.
+const ROUTERS_MAX: u8 = 12;
+
+/// A probe that a survey wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wish {
+    /// The source port.
+    pub port: u16,
+    /// The TTL.
+    pub ttl: u8,
+    /// The identification by which an answer of a router is known.
+    pub id: u16,
+}
+
+/// What a survey has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Surveyed {
+    /// What was seen from each port that reaches the node.
+    pub seen: Vec<Observation>,
+    /// The shortest time from a probe to its answer, in nanoseconds; `None` if there was no answer.
+    pub round_trip_ns: Option<u64>,
+}
+
+/// A survey that goes on.
+#[derive(Debug)]
+pub struct Survey {
+    run: u8,
+    ports: Vec<u16>,
+    /// How many routers a probe of each port has passed.
+    routers: Vec<Option<u8>>,
+    hops: Vec<Vec<Option<IpAddr>>>,
+    todo: VecDeque<(usize, u8)>,
+    pass: usize,
+    next_ns: u64,
+    round_trip_ns: Option<u64>,
+}
+
+impl Survey {
+    /// Begins a survey. `known` are ports to be tried besides random ones in `sources`; `run` tells surveys
+    /// apart.
+    pub fn new(now_ns: u64, run: u8, known: &[u16], sources: [u16; 2], random: &mut Random) -> Survey {
+        let [first, last] = sources;
+        let mut ports = known.to_vec();
+        let width = u64::from(last - first) + 1;
+        while ports.len() < PORTS_TRIED.max(known.len()) && (ports.len() as u64) < width {
+            let port = first + random.below(width) as u16;
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        let count = ports.len();
+        Survey {
+            run: run.max(1),
+            todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
+            routers: vec![None; count],
+            hops: vec![Vec::new(); count],
+            ports,
+            pass: 0,
+            next_ns: now_ns,
+            round_trip_ns: None,
+        }
+    }
+
+    /// Returns the next probe to be sent, if it is time.
+    pub fn wish(&mut self, now_ns: u64) -> Option<Wish> {
+        if now_ns < self.next_ns {
+            return None;
+        }
+        let (at, ttl) = self.todo.pop_front()?;
+        // What a late turn has missed is made up for, a little.
+        self.next_ns = if self.todo.is_empty() {
+            now_ns + self.patience_ns()
+        } else {
+            (self.next_ns + PACE_NS).max(now_ns.saturating_sub(LATE_NS))
+        };
+        Some(Wish { port: self.ports[at], ttl, id: u16::from(ttl) << 8 | u16::from(self.run) })
+    }
+
+    fn patience_ns(&self) -> u64 {
+        PATIENCE_NS[self.pass.min(PATIENCE_NS.len() - 1)]
+    }
+
+    /// The node has answered a probe, which arrived with this TTL.
+    pub fn arrived(&mut self, port: u16, ttl: u8, round_trip_ns: u64) {
+        let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+        self.routers[at] = Some(TTL_WHOLE.saturating_sub(ttl).min(ROUTERS_MAX));
+        self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
+    }
+
+    /// A router has answered a probe.
+    pub fn expired(&mut self, port: u16, id: u16, router: Ipv4Addr) {
+        let [ttl, run] = id.to_be_bytes();
+        let Some(at) = self.ports.iter().position(|one| *one == port).filter(|_| run == self.run) else {
+            return;
+        };
+        if let Some(hop) = self.hops[at].get_mut(usize::from(ttl).wrapping_sub(1)) {
+            *hop = Some(router.into());
+        }
+    }
+
+    /// Goes on when a pass has ended. Returns what was found at the end.
+    pub fn turn(&mut self, now_ns: u64) -> Option<Surveyed> {
+        if !self.todo.is_empty() || now_ns < self.next_ns {
+            return None;
+        }
+        // All ports have as many routers as the farthest: then their lists can be compared.
+        let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
+        self.hops.iter_mut().for_each(|hops| hops.resize(usize::from(most), None));
+        if self.pass == 0 && self.routers.iter().all(Option::is_none) {
+            return Some(Surveyed { seen: Vec::new(), round_trip_ns: None });
+        }
+        self.pass += 1;
+        if self.pass < PATIENCE_NS.len() {
+            // By TTL, so that a router is not asked by all at once. From a port without an answer the node
+            // may be out of reach, or this host was too busy to take it in time.
+            for at in 0..self.ports.len() {
+                if self.routers[at].is_none() {
+                    self.todo.push_back((at, TTL_WHOLE));
+                }
+                for ttl in (1..=most).filter(|ttl| self.hops[at][usize::from(*ttl) - 1].is_none()) {
+                    self.todo.push_back((at, ttl));
+                }
+            }
+        }
+        if self.todo.is_empty() { Some(self.result()) } else { None }
+    }
+
+    fn result(&self) -> Surveyed {
+        let all = self.ports.iter().zip(&self.hops).zip(&self.routers);
+        let reached = all.filter(|(_, routers)| routers.is_some());
+        let seen = reached.map(|((&port, hops), _)| Observation { port, hops: hops.clone() }).collect();
+        Surveyed { seen, round_trip_ns: self.round_trip_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ::path::discovery::distinct;
+
+    /// Runs a survey on a fabric of two tiers with so many spines between; `answers` tells which routers do.
+    fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
+        let mut random = Random::new(7);
+        let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut random);
+        let mut now = 0;
+        loop {
+            while let Some(Wish { port, ttl, id }) = survey.wish(now) {
+                let spine = ((u32::from(port) * 40_503) >> 7) as u16 % spines;
+                match ttl {
+                    1 if answers(1, port) => survey.expired(port, id, [10, 0, 0, 1].into()),
+                    2 if answers(2, port) => survey.expired(port, id, [10, 9, spine as u8, 2].into()),
+                    TTL_WHOLE => survey.arrived(port, 62, 1000 + u64::from(port)),
+                    _ => {}
+                }
+            }
+            if let Some(found) = survey.turn(now) {
+                return (found, now);
+            }
+            now += 1_000_000;
+            assert!(now < 10_000_000_000, "it ends");
+        }
+    }
+
+    #[test]
+    fn the_paths_of_a_fabric_are_found() {
+        for spines in [1, 2, 4, 8] {
+            let (found, took_ns) = surveyed(spines, |_, _| true);
+            let paths = distinct(&found.seen);
+            assert_eq!(paths.len(), usize::from(spines), "{spines} spines");
+            assert!(took_ns < 1_000_000_000, "{took_ns}");
+            assert!(found.round_trip_ns.is_some_and(|time| time >= 1000 + 49_152));
+        }
+    }
+
+    #[test]
+    fn a_port_whose_answer_is_lost_is_tried_again() {
+        let mut survey = Survey::new(0, 1, &[], [49_152, 65_535], &mut Random::new(1));
+        let (mut now, mut lost) = (0, 0);
+        let found = loop {
+            while let Some(Wish { port, ttl, .. }) = survey.wish(now) {
+                lost += 1;
+                if ttl == TTL_WHOLE && lost % 4 == 0 {
+                    survey.arrived(port, 62, 1000);
+                }
+            }
+            if let Some(found) = survey.turn(now) {
+                break found;
+            }
+            now += 1_000_000;
+        };
+        assert!(found.seen.len() > PORTS_TRIED / 2, "{}", found.seen.len());
+    }
+
+    #[test]
+    fn routers_that_answer_seldom_are_asked_again_and_silent_ones_are_not_for_ever() {
+        let asked = std::cell::Cell::new(0);
+        let seldom = |_, _| {
+            asked.set(asked.get() + 1);
+            asked.get() % 3 == 0
+        };
+        let (found, _) = surveyed(4, seldom);
+        assert_eq!(distinct(&found.seen).len(), 4);
+        let (found, _) = surveyed(4, |_, _| false);
+        assert!(found.seen.iter().all(|one| one.hops == [None, None]) && found.seen.len() == 32);
+    }
+
+    #[test]
+    fn a_node_that_does_not_answer_is_left_soon() {
+        let mut survey = Survey::new(0, 1, &[], [49_152, 65_535], &mut Random::new(1));
+        let mut now = 0;
+        let mut sent = 0;
+        let found = loop {
+            sent += std::iter::from_fn(|| survey.wish(now)).count();
+            if let Some(found) = survey.turn(now) {
+                break found;
+            }
+            now += 2_000_000;
+        };
+        assert_eq!((found.seen.len(), found.round_trip_ns, sent), (0, None, PORTS_TRIED));
+    }
+}

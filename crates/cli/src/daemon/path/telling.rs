@@ -1,0 +1,178 @@
+//! What is told to operators: lines of the log, and what the app shows.
+
+use super::node::Node;
+use ::apps::path::{Board, FlowRow, NodeTold, PathTold};
+use ::path::paths::{Path, Paths};
+use bpf::{PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use std::time::SystemTime;
+use tracing::{info, warn};
+
+/// How often the board is written, in nanoseconds.
+const EVERY_NS: u64 = 50_000_000;
+
+/// Flows that are listed at most.
+const FLOWS_MAX: usize = 1 << 20;
+
+/// What is told of an app.
+pub struct Telling {
+    name: String,
+    board: Board,
+    obstacle: Option<String>,
+    said: Option<String>,
+    next_ns: u64,
+}
+
+impl Telling {
+    pub fn new(name: String, board: Board) -> Telling {
+        Telling { name, board, obstacle: None, said: None, next_ns: 0 }
+    }
+
+    /// Notes whether the programs are at the uplink; a change is said.
+    pub fn obstacle(&mut self, state: Result<(), String>) {
+        let obstacle = state.err();
+        if obstacle == self.obstacle {
+            return;
+        }
+        match &obstacle {
+            Some(why) => warn!("{}: {why}; it is tried again, and traffic goes by ECMP", self.name),
+            None => info!("{}: the uplink is there", self.name),
+        }
+        let mut told = self.board.look();
+        told.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink is there".to_string()));
+        told.obstacle = obstacle.clone();
+        self.obstacle = obstacle;
+    }
+
+    /// Says something, in the log and on the board.
+    pub fn say(&self, what: &str) {
+        info!("{}: {what}", self.name);
+        self.board.look().note(since_1970(), what.to_string());
+    }
+
+    /// Says something unless it was said last.
+    pub fn say_once(&mut self, what: &str) {
+        if self.said.as_deref() != Some(what) {
+            self.said = Some(what.to_string());
+            self.say(what);
+        }
+    }
+
+    /// Writes the board now and then, and has flows listed if somebody waits for them.
+    pub fn tell(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
+        let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
+        if wants_flows && let Ok(flows) = programs.flows() {
+            list(flows, self.board.clone(), nodes, now_ns);
+        }
+        if now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = now_ns + EVERY_NS;
+        let counts = counts(&programs.counters());
+        let nodes = nodes.iter().map(node).collect();
+        let mut told = self.board.look();
+        (told.counts, told.nodes) = (counts, nodes);
+    }
+}
+
+fn since_1970() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+/// Lists flows on a thread of its own: there may be a million, and probes do not wait.
+fn list(flows: PathFlows, board: Board, nodes: &[Node], now_ns: u64) {
+    let port = |node: &Node, path: usize| {
+        node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
+    };
+    let ports: Vec<_> = nodes
+        .iter()
+        .map(|node| (node.address, (0..bpf::PATHS_MAX).map(|path| port(node, path)).collect::<Vec<_>>()))
+        .collect();
+    let row = move |(key, flow): (PathFlowKey, PathFlow)| {
+        let ports = ports.iter().find(|(address, _)| *address == key.peer()).map(|(_, ports)| ports);
+        let port = ports.and_then(|ports| ports.get(flow.path as usize).copied().flatten());
+        FlowRow {
+            peer: key.peer(),
+            vni: key.vni(),
+            addresses: key.addresses(),
+            ports: key.ports(),
+            protocol: key.protocol(),
+            path: flow.path,
+            port: if flow.port == 0 { port.unwrap_or(flow.kernel_port) } else { flow.port },
+            packets: flow.packets,
+            bytes: flow.bytes,
+            moves: flow.moves,
+            idle_ns: now_ns.saturating_sub(flow.last_ns),
+        }
+    };
+    let read = move || {
+        let rows = flows.read(FLOWS_MAX).into_iter().map(row).collect();
+        board.look().flows = Some(rows);
+    };
+    // Who waits is told after a while that there is no answer.
+    let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
+}
+
+fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {
+    vec![
+        ("path_steered", counters.steered),
+        ("path_unsteered", counters.unsteered),
+        ("path_unknown_peer", counters.unknown_peer),
+        ("path_held", counters.held),
+        ("path_unheld", counters.unheld),
+        ("path_probes_sent", counters.probes_sent),
+        ("path_probes_answered", counters.answered),
+        ("path_probes_of_strangers", counters.stranger),
+        ("path_probes_malformed", counters.malformed),
+        ("path_probes_with_bad_cookie", counters.bad_cookie),
+        ("path_probes_repeated", counters.repeated),
+        ("path_probes_limited", counters.limited),
+        ("path_answers", counters.collected),
+        ("path_answers_lost", counters.uncollected),
+    ]
+}
+
+fn node(node: &Node) -> NodeTold {
+    let told = |paths: &Paths| {
+        let all = paths.all().iter().enumerate();
+        all.map(|(number, one)| path(node, number, one)).collect()
+    };
+    NodeTold {
+        address: node.address,
+        state: node.state.clone(),
+        paths: node.paths.as_ref().map(told).unwrap_or_default(),
+    }
+}
+
+fn path(node: &Node, number: usize, path: &Path) -> PathTold {
+    let (reason, since_ns) = path.last_change();
+    let (probes, lost) = path.judged();
+    let PathTraffic {
+        packets,
+        bytes,
+        new_flows,
+        after_gap,
+        after_failure,
+        after_rehash,
+        without_gap,
+        rehashed,
+    } = node.traffic.get(number).copied().unwrap_or_default();
+    PathTold {
+        port: path.ports().main,
+        spare: path.ports().spare,
+        hops: node.found.get(number).map(|found| found.hops.clone()).unwrap_or_default(),
+        state: path.state().to_string(),
+        why: reason.to_string(),
+        since_ns,
+        queue_ns: path.queue_ns(),
+        round_trip_ns: node.round_trips.get(number).copied().unwrap_or_default(),
+        lost,
+        probes,
+        marked: f64::from(path.marked()) / 1024.0,
+        weight: path.weight(),
+        packets,
+        bytes,
+        new_flows,
+        moves: [after_gap, after_failure, after_rehash, without_gap],
+        rehashed,
+    }
+}

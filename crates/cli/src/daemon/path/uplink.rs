@@ -1,0 +1,107 @@
+//! The programs at the uplink, which may come and go.
+
+use ::apps::path::Fabric;
+use ::path::scheme::{DOCA_IDLE_NS, Scheme};
+use ::path::settings::Settings;
+use ::path::wire::{Secret, VNI};
+use anyhow::{Context, Result};
+use bpf::{PathSettings, Steer, TcPath};
+use rustix::fd::OwnedFd;
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::time::Duration;
+
+/// How often the interface's index is checked.
+const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;
+
+/// Answers to a peer that may come at once.
+const BURST: u32 = 500;
+
+/// Gains smaller than the congested delay over this are noise, as in crate path.
+const NOISE: u64 = 8;
+
+/// The programs, and where they are.
+pub struct Uplink {
+    name: String,
+    pub programs: TcPath,
+    ioctl: OwnedFd,
+    index: Option<u32>,
+    look_ns: u64,
+}
+
+impl Uplink {
+    /// Loads the programs. They are attached in [`Uplink::mind`].
+    pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplink> {
+        let mut programs = TcPath::load(fabric.peers.len(), fabric.flows)
+            .context("the kernel does not load the programs for paths")?;
+        programs.set(&rules(fabric, settings))?;
+        let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+        Ok(Uplink { name: fabric.uplink.clone(), programs, ioctl, index: None, look_ns: 0 })
+    }
+
+    /// Attaches the programs when the interface is there, or is there again. Returns the obstacle, if it has
+    /// looked and there is one.
+    pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
+        if now_ns < self.look_ns {
+            return None;
+        }
+        self.look_ns = now_ns + LOOK_NS;
+        let index = match name_to_index(&self.ioctl, &self.name) {
+            Ok(index) => index,
+            Err(_) => {
+                self.index = None;
+                self.programs.detach();
+                return Some(Err(format!("there is no interface `{}`", self.name)));
+            }
+        };
+        if self.index == Some(index) {
+            return Some(Ok(()));
+        }
+        self.index = None;
+        match self.programs.attach(&self.name) {
+            Ok(()) => {
+                self.index = Some(index);
+                Some(Ok(()))
+            }
+            Err(error) => {
+                let why = anyhow::Error::new(error);
+                Some(Err(format!("`{}` does not take the programs: {why:#}", self.name)))
+            }
+        }
+    }
+
+    /// Whether the programs are at the interface.
+    pub fn is_attached(&self) -> bool {
+        self.index.is_some()
+    }
+}
+
+fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
+    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+    PathSettings {
+        steer: match fabric.scheme {
+            Scheme::DocaAr => Steer::DocaAr,
+            Scheme::Adaptive => Steer::Adaptive,
+            _ => Steer::Ecmp,
+        },
+        vxlan_port: fabric.vxlan_port,
+        sources: fabric.sources,
+        answers: fabric.answers,
+        answers_burst: BURST,
+        pinned_ms: small(DOCA_IDLE_NS / 1_000_000),
+        gap_us: small(settings.flowlet_ns / 1000),
+        noise_ns: small(settings.congested_ns / NOISE),
+        reroute_bytes: small(settings.reroute_bytes),
+        gain_ns: small(settings.gain_ns),
+        hold_us: small(settings.hold_ns / 1000),
+        drain_ns: small(settings.drain_ns(1024)),
+        half_life_us: small(settings.load_half_life_ns / 1000),
+        probe_vni: VNI,
+        secret: secret(fabric).0,
+    }
+}
+
+/// Without a configured key, a cookie keeps out mistakes only.
+pub fn secret(fabric: &Fabric) -> Secret {
+    Secret(fabric.secret.unwrap_or_default())
+}

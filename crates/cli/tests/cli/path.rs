@@ -1,0 +1,35 @@
+//! What `weir check` says of `path` apps.
+
+use crate::folder::Folder;
+use crate::weir;
+
+const APP: &str = "apps:\n  - path: { name: fabric, uplink: up0, peers: [10.0.2.1] }\n";
+
+#[test]
+fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", APP);
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let twice = "\n  - path: { name: other, uplink: up0, peers: [10.0.2.2] }\n";
+    for (old, new, words) in [
+        ("peers: [10.0.2.1]", "peers: []", "no peers"),
+        ("[10.0.2.1]", "[10.0.2.1, 10.0.2.1]", "10.0.2.1 is listed twice"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"]", "IPv4"),
+        ("[10.0.2.1]", "[224.0.0.1]", "no address of a remote node"),
+        ("uplink: up0, ", "", "`uplink` is missing"),
+        ("up0", "a/b", "no interface can have this name"),
+        ("] }", "], scheme: best }", "adaptive"),
+        ("] }", "], sources: 50000-50010 }", "32 ports at least"),
+        ("] }", "], sources: many }", "49152-65535"),
+        ("] }", "], key: secret }", "openssl rand -hex 16"),
+        ("] }", "], probe: { interval: 1us } }", "`interval` cannot be this"),
+        ("] }", "], rate: 0 }", "`rate`"),
+        ("] }\n", &format!("] }}{twice}"), "`fabric` has the uplink `up0` already"),
+    ] {
+        folder.write("weir.yaml", APP.replace(old, new));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert!(said.code == Some(2) && said.err.contains(words), "{words}: {}", said.err);
+        assert!(said.err.contains('^'), "it shows the place: {}", said.err);
+    }
+}

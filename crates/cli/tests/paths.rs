@@ -1,0 +1,263 @@
+//! The `path` app on real tunnels: two hosts with VXLAN, two routers, four links between them, all in network
+//! namespaces. Needs root; skipped without, except in CI.
+
+use rustix::process::geteuid;
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const HOSTS: [&str; 2] = ["a", "b"];
+const LINKS: usize = 4;
+
+/// The namespaces, daemons and files of a test; nothing is left of them, however it ends.
+struct Bed {
+    prefix: String,
+    folder: PathBuf,
+    daemons: Vec<Child>,
+}
+
+impl Bed {
+    /// Builds it; `None` without root.
+    fn build() -> Option<Bed> {
+        assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
+        if !geteuid().is_root() {
+            eprintln!("skipped: needs root");
+            return None;
+        }
+        let prefix = format!("wp{}", std::process::id());
+        let folder = std::env::temp_dir().join(&prefix);
+        std::fs::create_dir_all(&folder).unwrap();
+        let bed = Bed { prefix, folder, daemons: Vec::new() };
+        bed.wire();
+        bed.route();
+        Some(bed)
+    }
+
+    fn name(&self, role: &str) -> String {
+        format!("{}-{role}", self.prefix)
+    }
+
+    fn ip(&self, role: &str, lines: &str) {
+        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
+            assert!(status.unwrap().success(), "ip -n {role} {line}");
+        }
+    }
+
+    fn set(&self, role: &str, values: &[&str]) {
+        let sysctl = ["netns", "exec", &self.name(role), "sysctl", "-qw"].map(str::to_string);
+        let status = Command::new("ip").args(sysctl).args(values).status();
+        assert!(status.unwrap().success(), "{role}: {values:?}");
+    }
+
+    fn wire(&self) {
+        for role in ["a", "b", "r1", "r2"] {
+            let status = Command::new("ip").args(["netns", "add", &self.name(role)]).status();
+            assert!(status.unwrap().success());
+            self.set(role, &["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"]);
+            self.ip(role, "link set dev lo up");
+        }
+        let [r1, r2] = ["r1", "r2"].map(|role| self.name(role));
+        for (host, router, net) in [("a", &r1, 1), ("b", &r2, 2)] {
+            self.ip(host, &format!("link add up0 type veth peer name host netns {router}"));
+            self.ip(host, &format!("addr add 10.0.{net}.1/24 dev up0\nlink set dev up0 up"));
+            self.ip(host, &format!("route add default via 10.0.{net}.254"));
+            let lines = format!("addr add 10.0.{net}.254/24 dev host\nlink set dev host up");
+            self.ip(&format!("r{net}"), &lines);
+        }
+        for link in 0..LINKS {
+            self.ip("r1", &format!("link add p{link} type veth peer name p{link} netns {r2}"));
+            for (router, end) in [("r1", 1), ("r2", 2)] {
+                let lines = format!("addr add 10.9.{link}.{end}/24 dev p{link}\nlink set dev p{link} up");
+                self.ip(router, &lines);
+            }
+        }
+    }
+
+    fn route(&self) {
+        for (router, other, net) in [("r1", 2, 2), ("r2", 1, 1)] {
+            let by_udp_port = "net.ipv4.fib_multipath_hash_policy=1";
+            let by_link = "net.ipv4.icmp_errors_use_inbound_ifaddr=1";
+            self.set(router, &["net.ipv4.ip_forward=1", by_udp_port, by_link, "net.ipv4.icmp_ratelimit=0"]);
+            let hops: String = (0..LINKS).map(|link| format!(" nexthop via 10.9.{link}.{other}")).collect();
+            self.ip(router, &format!("route add 10.0.{net}.0/24{hops}"));
+        }
+        for (host, own, peer) in [("a", 1, 2), ("b", 2, 1)] {
+            let tunnel = format!("local 10.0.{own}.1 remote 10.0.{peer}.1 noudpcsum");
+            self.ip(host, &format!("link add vx type vxlan id 42 dstport 4789 {tunnel}"));
+            self.ip(host, &format!("addr add 192.168.0.{own}/24 dev vx\nlink set dev vx up"));
+        }
+    }
+
+    fn socket(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("{host}.sock"))
+    }
+
+    /// Starts the daemons of both hosts. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
+    /// millisecond has none, and stays where it is.
+    fn start(&mut self) {
+        for (host, peer) in HOSTS.into_iter().zip([2, 1]) {
+            let app = format!(
+                "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
+                 peers: [10.0.{peer}.1]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n",
+                self.socket(host).display()
+            );
+            let file = self.folder.join(format!("{host}.yaml"));
+            std::fs::write(&file, app).unwrap();
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_weir"), "run"]).arg(&file);
+            self.daemons.push(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        }
+    }
+
+    fn ask(&self, words: &[&str]) -> Option<Value> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
+        let output =
+            command.args(words).arg("--json").arg("--socket").arg(self.socket("a")).output().unwrap();
+        serde_json::from_slice(&output.stdout).ok()
+    }
+
+    /// The paths of host a to host b, when all are good.
+    fn paths(&self) -> Option<Vec<Value>> {
+        let shown = self.ask(&["show", "path"])?;
+        let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
+        let good = paths.iter().all(|path| path["state"] == "good");
+        (good && !paths.is_empty()).then_some(paths)
+    }
+
+    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Bed) -> Option<T>) -> T {
+        let until = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Some(found) = look(self) {
+                return found;
+            }
+            assert!(Instant::now() < until, "{what}: {:?}", self.ask(&["show", "path"]));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Does something in a namespace.
+    fn inside<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
+        let namespace = File::open(Path::new("/run/netns").join(self.name(role))).unwrap();
+        let enter = || {
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
+    /// Frames that a router has sent by each link.
+    fn sent_by_link(&self) -> [u64; LINKS] {
+        self.inside("r1", || {
+            let counts = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+            std::array::from_fn(|link| {
+                let name = format!("p{link}:");
+                let line = counts.lines().find_map(|line| line.trim().strip_prefix(&name)).unwrap();
+                line.split_whitespace().nth(9).unwrap().parse().unwrap()
+            })
+        })
+    }
+
+    /// The link that a flow to this port takes, by its path's last hop.
+    fn link_of(&self, dport: u16) -> Option<usize> {
+        let flows = self.ask(&["path", "conntrack", "fabric"])?;
+        let flow = flows["flows"].as_array()?.iter().find(|flow| flow["dport"] == dport)?.clone();
+        let shown = self.ask(&["show", "path"])?;
+        let path = shown.pointer(&format!("/path/0/nodes/0/paths/{}", flow["path"]))?;
+        path["hops"].as_array()?.last()?.as_str()?.split('.').nth(2)?.parse().ok()
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for daemon in &mut self.daemons {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+        for role in ["a", "b", "r1", "r2"] {
+            let _ = Command::new("ip").args(["netns", "del", &self.name(role)]).status();
+        }
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// A flow of numbered packets through the tunnel.
+struct Stream {
+    from: UdpSocket,
+    to: UdpSocket,
+    next: u32,
+}
+
+impl Stream {
+    fn open(bed: &Bed, port: u16) -> Stream {
+        let bind = |role, address| bed.inside(role, || UdpSocket::bind((address, port)).unwrap());
+        let (from, to) = (bind("a", "192.168.0.1"), bind("b", "192.168.0.2"));
+        from.connect(("192.168.0.2", port)).unwrap();
+        to.set_nonblocking(true).unwrap();
+        Stream { from, to, next: 0 }
+    }
+
+    /// Sends a packet each millisecond; returns how many did not arrive.
+    fn lost_of(&mut self, packets: u32) -> usize {
+        let begin = Instant::now();
+        let first = self.next;
+        let mut seen = BTreeSet::new();
+        // Also while it sends, because a socket holds some hundred packets only; and a little longer.
+        for number in 0..packets + 300 {
+            if number < packets {
+                self.from.send(&(first + number).to_be_bytes()).unwrap();
+            }
+            let mut packet = [0; 4];
+            while self.to.recv(&mut packet).is_ok() {
+                seen.extend(Some(u32::from_be_bytes(packet)).filter(|number| *number >= first));
+            }
+            if seen.len() == packets as usize {
+                break;
+            }
+            let due = Duration::from_millis(u64::from(number) + 1);
+            std::thread::sleep(due.saturating_sub(begin.elapsed()));
+        }
+        self.next += packets;
+        packets as usize - seen.len()
+    }
+}
+
+#[test]
+fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything() {
+    let Some(mut bed) = Bed::build() else { return };
+    bed.start();
+    let paths = bed.wait_for("four good paths", Bed::paths);
+    let hops: BTreeSet<String> = paths.iter().map(|path| path["hops"].to_string()).collect();
+    let all = (0..LINKS).map(|link| format!(r#"["10.0.1.254","10.9.{link}.2"]"#)).collect();
+    assert_eq!((paths.len(), hops), (LINKS, all));
+
+    let mut stream = Stream::open(&bed, 7001);
+    // The first packets wait for ARP.
+    stream.lost_of(50);
+    let before = bed.sent_by_link();
+    assert_eq!(stream.lost_of(500), 0);
+    let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
+    let after = bed.sent_by_link();
+    let sent: Vec<u64> = before.iter().zip(after).map(|(before, after)| after - before).collect();
+    assert!(sent[link] >= 500, "all packets by link {link}: {sent:?}");
+
+    // The link still has carrier, and nothing arrives.
+    bed.ip("r1", &format!("neigh replace 10.9.{link}.2 lladdr 02:de:ad:00:00:01 dev p{link}"));
+    let lost = stream.lost_of(1000);
+    eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
+    // A kernel that rehashes would need a timeout of 200 ms at least, and only TCP has one.
+    assert!(lost < 200, "{lost} packets were lost");
+    assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
+
+    let attached = |bed: &Bed| bed.inside("a", || bpf::programs_at("up0").unwrap());
+    assert_eq!(attached(&bed), 2);
+    // SIGKILL: it cannot clean up.
+    bed.daemons[0].kill().unwrap();
+    bed.wait_for("nothing is left at the uplink", |bed| (attached(bed) == 0).then_some(()));
+}

@@ -1,0 +1,311 @@
+//! Sums by flow of what passes a pipe that keeps no flows, for a measurement: the aggregator of crate
+//! `sketch` as a monitor.
+//!
+//! Packets of a period are summed up in one pair of aggregators: one for usual packets (IPv4 with ports,
+//! outside a tunnel), whose keys have two words, and one for all others. When a period ends, an empty pair
+//! takes their place, and the former one gives its sums in slices, so no delta has packets of two periods.
+//! Only if a whole period has not sufficed for that, for want of room for deltas, the same pair goes on.
+//!
+//! Costs: a cache line for each key in each of two pairs; per packet a hash and a line of tags and one of
+//! counts, fetched side by side for a batch; per eviction, a delta.
+
+use crate::batch::DELTAS_MAX;
+use crate::batch::packets::Packets;
+use crate::program::Measured;
+use crate::snapshot::FlowAccount;
+use packet::{Batch, Bits, FlowKey, KeySource};
+use sketch::{Aggregator, Evicted, Gate, Policy, Seed, SizeError, Update};
+use std::collections::VecDeque;
+use table::delta::{BYTES_MAX, PACKETS_MAX};
+use table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
+
+/// Of the keys that there is room for, one in so many is another than a usual packet's.
+const OTHERS_SHARE: usize = 8;
+
+/// Evictions for each packet from which on packets are handed on as they are: a delta costs about three
+/// times as much as a look-up.
+const GATE: f64 = 0.7;
+
+/// In how many milliseconds the sums of a former period are given, at most: a quarter of the period if that
+/// is shorter. The same as for the flows of FLOW pipes.
+const SWEEP_MS: u64 = 250;
+
+/// Deltas that a batch may add: one for each packet.
+const BATCH: usize = packet::BATCH;
+
+const NS_PER_MS: u64 = 1_000_000;
+
+/// The key of a usual packet: addresses, and the key's last word.
+type Usual = [u64; 2];
+
+/// The sums of a period.
+struct Sums {
+    usual: Aggregator<2>,
+    others: Aggregator<5>,
+    /// When the first and the last packet were counted, in milliseconds; `None` while there is none.
+    times: Option<(u32, u32)>,
+    /// Which of the two is swept next.
+    usual_is_swept: bool,
+}
+
+/// The sums of a pipe.
+pub struct Aggregate {
+    source: KeySource,
+    measured: Measured,
+    present: Sums,
+    former: Sums,
+    /// When the present period began, in milliseconds: a multiple of its length.
+    start_ms: u32,
+    /// Whether `start_ms` was found by a clock that does not wrap.
+    aligned: bool,
+    /// Whether it was said that all sums of former periods were given.
+    swept: bool,
+    of: Belonging,
+    /// Where packets were counted.
+    pub account: FlowAccount,
+    deltas: VecDeque<FlowDelta>,
+    usual: Vec<Evicted<2>>,
+    others: Vec<Evicted<5>>,
+}
+
+impl std::fmt::Debug for Aggregate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Aggregate").field("account", &self.account).finish_non_exhaustive()
+    }
+}
+
+impl Sums {
+    /// Room for `keys` keys, and an eighth of that for others; in both at least one row.
+    fn new(keys: u32, seed: &Seed) -> Result<Sums, SizeError> {
+        let rows = (keys as usize).div_ceil(Aggregator::<2>::KEYS_PER_ROW).max(1);
+        let bytes = rows * Aggregator::<2>::BYTES_PER_ROW;
+        let other_bytes = rows.div_ceil(OTHERS_SHARE) * Aggregator::<5>::BYTES_PER_ROW;
+        let gate = Gate::new(GATE);
+        Ok(Sums {
+            usual: Aggregator::with_bytes(bytes, Policy::MinCount, gate, seed)?,
+            others: Aggregator::with_bytes(other_bytes, Policy::MinCount, gate, seed)?,
+            times: None,
+            usual_is_swept: false,
+        })
+    }
+
+    fn note(&mut self, now_ms: u32) {
+        let (first, _) = self.times.unwrap_or((now_ms, now_ms));
+        self.times = Some((first, now_ms));
+    }
+
+    /// Rows of both.
+    fn rows(&self) -> usize {
+        self.usual.rows() + self.others.rows()
+    }
+}
+
+impl Aggregate {
+    /// Creates sums without packets. `secret` is the process's.
+    ///
+    /// # Errors
+    /// There are too many keys.
+    pub fn new(measured: Measured, pipe: u16, secret: [u64; 2]) -> Result<Aggregate, SizeError> {
+        let (seed, rest) = (Seed::new(secret), 2 * BATCH);
+        Ok(Aggregate {
+            source: measured.key,
+            measured: Measured { period_ms: measured.period_ms.max(1), ..measured },
+            present: Sums::new(measured.keys, &seed)?,
+            former: Sums::new(measured.keys, &seed)?,
+            start_ms: 0,
+            aligned: false,
+            swept: false,
+            of: Belonging { generation: 1, pipe, target: NO_DELTA_TARGET },
+            account: FlowAccount::default(),
+            deltas: VecDeque::with_capacity(DELTAS_MAX + rest),
+            usual: Vec::with_capacity(rest),
+            others: Vec::with_capacity(rest),
+        })
+    }
+
+    /// Counts the packets of a list.
+    #[inline(never)]
+    pub(crate) fn count(&mut self, batch: &Batch, packets: &Packets, list: u64, now_ms: u32) {
+        let keys = packets.keys(self.source);
+        let able = list & keys.known;
+        self.account.met += u64::from(list.count_ones());
+        self.account.unflowed.no_key += u64::from((list & !able).count_ones());
+        self.reach(now_ms);
+        if able == 0 {
+            return;
+        }
+        if self.deltas.len() + BATCH > DELTAS_MAX {
+            self.account.unflowed.delta += u64::from(able.count_ones());
+            return;
+        }
+        self.account.live += u64::from(able.count_ones());
+        self.present.note(now_ms);
+        let (usual, others) = (able & keys.usual, able & !keys.usual);
+        if usual != 0 {
+            let (mut updates, mut count) = ([Update::packet([0; 2], 0); BATCH], 0);
+            for slot in Bits(usual) {
+                updates[count] = Update::packet(keys.words(slot), batch.frame(slot).len() as u64);
+                count += 1;
+            }
+            self.present.usual.add(&updates[..count], &mut self.usual);
+        }
+        if others != 0 {
+            for slot in Bits(others) {
+                let one = Update::packet(keys.key[slot].0, batch.frame(slot).len() as u64);
+                self.present.others.add(&[one], &mut self.others);
+            }
+        }
+        if !(self.usual.is_empty() && self.others.is_empty()) {
+            self.give(self.present.times, DeltaReason::Evicted);
+        }
+    }
+
+    /// Makes deltas of what the aggregators have handed out.
+    fn give(&mut self, times: Option<(u32, u32)>, reason: DeltaReason) {
+        let Aggregate { usual, others, deltas, account, of, .. } = self;
+        let (times, of) = (times.unwrap_or_default(), *of);
+        let mut give = |key: FlowKey, packets: u64, bytes: u64| {
+            account.live -= packets;
+            account.given += packets;
+            if packets <= PACKETS_MAX && bytes <= BYTES_MAX {
+                deltas.push_back(FlowDelta::new(key, (packets, bytes), times, of, reason));
+            } else {
+                split((packets, bytes), |counts| {
+                    deltas.push_back(FlowDelta::new(key, counts, times, of, reason));
+                });
+            }
+        };
+        for Evicted { item, packets, bytes } in usual.drain(..) {
+            give(usual_key(item.key), packets, bytes);
+        }
+        for Evicted { item, packets, bytes } in others.drain(..) {
+            give(FlowKey(item.key), packets, bytes);
+        }
+    }
+
+    /// Goes on to the period of `now_ms`, if the sums of the former one were given.
+    #[inline]
+    fn reach(&mut self, now_ms: u32) {
+        let since_ms = now_ms.wrapping_sub(self.start_ms);
+        if since_ms >= self.measured.period_ms && self.former.times.is_none() {
+            self.start_ms = self.start_ms.wrapping_add(since_ms - since_ms % self.measured.period_ms);
+            self.swept = false;
+            std::mem::swap(&mut self.present, &mut self.former);
+        }
+    }
+
+    /// Gives sums of former periods in proportion to the time since the last call; when all are given, says
+    /// so.
+    pub fn tick(&mut self, elapsed_ms: u32, now_ns: u64) {
+        if !self.aligned {
+            let period_ms = u64::from(self.measured.period_ms);
+            self.start_ms = (now_ns / NS_PER_MS / period_ms * period_ms) as u32;
+            self.aligned = true;
+        }
+        self.reach((now_ns / NS_PER_MS) as u32);
+        let within_ms = (u64::from(self.measured.period_ms) / 4).clamp(1, SWEEP_MS);
+        let rows = (self.former.rows() as u64 * u64::from(elapsed_ms)).div_ceil(within_ms);
+        self.sweep_former(rows as usize, DeltaReason::Interval);
+        if self.former.times.is_none() && !self.swept && self.deltas.len() < DELTAS_MAX {
+            self.deltas.push_back(FlowDelta::swept(self.start_ms, self.of));
+            self.swept = true;
+        }
+    }
+
+    /// Gives the sums in some of the next rows of the former period, as far as there is room for deltas.
+    fn sweep_former(&mut self, rows: usize, reason: DeltaReason) {
+        for _ in 0..rows {
+            if self.former.times.is_none() || self.deltas.len() + Aggregator::<2>::KEYS_PER_ROW > DELTAS_MAX {
+                return;
+            }
+            let times = self.former.times;
+            if !self.former.usual_is_swept {
+                self.former.usual_is_swept = self.former.usual.sweep(1, &mut self.usual);
+            } else if self.former.others.sweep(1, &mut self.others) {
+                (self.former.usual_is_swept, self.former.times) = (false, None);
+            }
+            self.give(times, reason);
+        }
+    }
+
+    /// Gives everything in so many rows, as far as there is room for deltas. Returns true when all was given.
+    pub fn end(&mut self, rows: usize, reason: DeltaReason) -> bool {
+        for _ in 0..2 {
+            self.sweep_former(rows, reason);
+            if self.former.times.is_some() {
+                return false;
+            }
+            std::mem::swap(&mut self.present, &mut self.former);
+        }
+        self.present.times.is_none() && self.former.times.is_none()
+    }
+
+    /// Sets which program this is a part of, and where.
+    pub fn set_generation(&mut self, generation: u8) {
+        self.of.generation = generation;
+    }
+
+    /// Goes on with the sums of the pipe's predecessor, if they are of the same headers and size. What is
+    /// left in the predecessor must be drained.
+    pub fn inherit(&mut self, old: &mut Aggregate) {
+        if (self.source, self.measured.keys) != (old.source, old.measured.keys) {
+            return;
+        }
+        for (ours, theirs) in [(&mut self.present, &mut old.present), (&mut self.former, &mut old.former)] {
+            std::mem::swap(ours, theirs);
+        }
+        std::mem::swap(&mut self.deltas, &mut old.deltas);
+        std::mem::swap(&mut self.account, &mut old.account);
+        if self.measured.period_ms == old.measured.period_ms {
+            (self.start_ms, self.aligned, self.swept) = (old.start_ms, old.aligned, old.swept);
+        }
+    }
+
+    /// Returns true if no counts and no deltas are left.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.account.live == 0 && self.deltas.is_empty()
+    }
+
+    /// Returns true while deltas wait.
+    #[must_use]
+    pub fn has_deltas(&self) -> bool {
+        !self.deltas.is_empty()
+    }
+
+    /// Returns the packets in the deltas that wait.
+    #[must_use]
+    pub fn packets_in_deltas(&self) -> u64 {
+        self.deltas.iter().map(FlowDelta::packets).sum()
+    }
+
+    /// Returns the packets in all sums, by adding them up: for tests.
+    #[must_use]
+    pub fn packets(&self) -> u64 {
+        let sums = [&self.present, &self.former];
+        sums.iter().map(|sums| sums.usual.packets() + sums.others.packets()).sum()
+    }
+
+    /// Passes the waiting deltas to `sink`, as long as it accepts them.
+    pub fn take_deltas(&mut self, mut sink: impl FnMut(FlowDelta) -> bool) {
+        while self.deltas.front().is_some_and(|delta| sink(*delta)) {
+            self.deltas.pop_front();
+        }
+    }
+}
+
+fn usual_key([addresses, last]: Usual) -> FlowKey {
+    let mut key = FlowKey::default();
+    key.set_ipv4(addresses, last);
+    key
+}
+
+/// Splits counts into parts that a delta has room for.
+#[cold]
+fn split((mut packets, mut bytes): (u64, u64), mut part: impl FnMut((u64, u64))) {
+    while packets > 0 || bytes > 0 {
+        let counts = (packets.min(PACKETS_MAX), bytes.min(BYTES_MAX));
+        part(counts);
+        (packets, bytes) = (packets - counts.0, bytes - counts.1);
+    }
+}

@@ -1,0 +1,75 @@
+//! A flow and its state after each packet: sentences C9 and C11.
+
+use super::action::KeptOperations;
+use crate::program::Measured;
+use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
+use packet::FlowKey;
+use table::FlowState;
+
+/// A flow.
+#[derive(Clone, Debug)]
+pub(super) struct FlowRow {
+    pub decision: FlowDecision,
+    pub hits: Count,
+    pub first_ms: u64,
+    pub last_ms: u64,
+    /// Followed if timeouts depend on it.
+    pub state: FlowState,
+    /// Whether it has given counts to a measurement: then no packet is its first one.
+    pub gave: bool,
+    /// What it keeps of its entry's action.
+    pub kept: KeptOperations,
+}
+
+/// Returns the state of a flow after a packet with these TCP flags: sentence C9.
+pub(super) fn state_after(flow: &FlowRow, flags: Option<u8>) -> FlowState {
+    let before = Some(flow.state).filter(|_| flow.hits.packets != 0 || flow.gave);
+    let Some(flags) = flags else {
+        return match before {
+            None => FlowState::Single,
+            Some(FlowState::Single | FlowState::Stream) => FlowState::Stream,
+            Some(tcp) => tcp,
+        };
+    };
+    let (fin, syn, rst) = (flags & 1 == 1, flags & 2 == 2, flags & 4 == 4);
+    let is_new = matches!(before, None | Some(FlowState::Single | FlowState::Stream));
+    let has_ended = matches!(before, Some(FlowState::TcpFin | FlowState::TcpRst));
+    match before {
+        _ if rst => FlowState::TcpRst,
+        _ if fin => FlowState::TcpFin,
+        _ if is_new => FlowState::TcpSyn,
+        _ if syn && before != Some(FlowState::TcpEstablished) => FlowState::TcpSyn,
+        Some(ended) if has_ended => ended,
+        _ => FlowState::TcpEstablished,
+    }
+}
+
+impl FlowRow {
+    /// Whether it has counts from a former period: sentence C11.
+    pub fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
+        let period_ms = u64::from(measured.period_ms);
+        self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
+    }
+
+    /// Returns its counts, which begin anew.
+    pub fn give(&mut self, now_ms: u64) -> Count {
+        (self.first_ms, self.gave) = (now_ms, true);
+        std::mem::take(&mut self.hits)
+    }
+
+    pub fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
+        let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
+        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false }
+    }
+
+    pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
+        FlowSnapshot {
+            key,
+            decision: self.decision,
+            hits: self.hits,
+            first_ms: self.first_ms as u32,
+            last_ms: self.last_ms as u32,
+            state: by_state.then_some(self.state),
+        }
+    }
+}

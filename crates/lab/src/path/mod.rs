@@ -1,0 +1,85 @@
+//! `weir lab path`: messages through a VXLAN tunnel over four equal links, one of which an elephant fills, by
+//! several schemes. It is the measurement of DOCA-AR's authors (github.com/markchen7788/doca_ar), on one
+//! machine.
+//!
+//! `weir bench path` runs the same comparison with all of its cells, and says more about it.
+
+mod comparison;
+pub mod elephant;
+pub mod messages;
+mod node;
+mod topology;
+
+pub use comparison::{Bed, Cell, Plan, Regime, Row, at};
+pub use node::Scheme;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use serde_json::json;
+
+use crate::namespace;
+use crate::run::Run;
+use crate::session::{self, Outcome};
+
+/// Programs that the lab runs.
+const NEEDED: [&str; 5] = ["ip", "ethtool", "nft", "tc", "chrt"];
+/// Mbit/s of a link: what two slow cores carry besides the elephant.
+pub const RATE_MBIT: u32 = 200;
+/// What the elephant offers, in percent of a link. A link is full at 100, but then a flow gets through on it
+/// nearly as fast as elsewhere, because Linux recovers from single losses at once.
+pub const ELEPHANT_PERCENT: u32 = 200;
+
+/// The options of `weir lab path`.
+#[derive(clap::Args)]
+pub struct Options {
+    /// Runs of each scheme.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    runs: u32,
+    /// Flows at once.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
+    flows: u32,
+    /// Print a JSON object on the last line.
+    #[arg(long)]
+    json: bool,
+    /// Leave the namespaces and their processes for inspection; the next lab removes them.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Refuses where the comparison cannot be done.
+///
+/// # Errors
+/// It needs root, and programs that are missing.
+pub fn check_means() -> Result<()> {
+    session::check_means("path", &namespace::missing(&NEEDED), "./setup")
+}
+
+/// Runs the lab.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    check_means()?;
+    let cell = |elephant| Cell { regime: Regime::Time, flows: options.flows as usize, elephant };
+    let plan = Plan {
+        rate_mbit: RATE_MBIT,
+        elephant_percent: ELEPHANT_PERCENT,
+        runs: options.runs as usize,
+        cells: vec![cell(false), cell(true)],
+        schemes: Scheme::ALL.to_vec(),
+        seed: 1,
+    };
+    session::run((options.keep, options.json), |interrupt, screen| {
+        let mut run = Run::begin(options.keep)?;
+        screen.say("host a == VXLAN, over four links between two routers == host b");
+        let mut bed = Bed::start(&mut run, &plan, interrupt)?;
+        let rows =
+            bed.compare(&mut run, &plan, interrupt, &mut |line| screen.live(&[format!("  {line}")]))?;
+        screen.say(&Row::heading());
+        rows.iter().for_each(|row| screen.say(&row.text()));
+        if !options.keep {
+            bed.stop(&mut run)?;
+        }
+        let rows: Vec<_> = rows.iter().map(|row| row.json(ELEPHANT_PERCENT)).collect();
+        let text = "Times are of the last of all flows, in milliseconds.".into();
+        Ok(Outcome { ok: true, text, json: json!({ "ok": true, "rows": rows }) })
+    })
+}

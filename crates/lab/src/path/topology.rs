@@ -1,0 +1,234 @@
+//! The network of the lab: two hosts with a VXLAN tunnel between them, two routers, and four parallel links
+//! that a hash of the outer five-tuple chooses from. It is the network of DOCA-AR's measurements, on a
+//! smaller scale.
+//!
+//! ```text
+//!  host a --- r1 == p0, p1, p2, p3 == r2 --- host b      VXLAN 42 between a and b
+//!    from --- r1              r2 --- to                  the elephant, which a route keeps on p0
+//! ```
+//!
+//! Every link of the routers, and the hosts' uplinks, have the same rate, by a token bucket; its queue of
+//! [`QUEUE_PACKETS`] is what congestion is made of. All neighbours are permanent, so that no ARP answer is
+//! part of a measurement. Segmentation is off where the tunnels begin, so that a token bucket sees frames.
+
+use anyhow::Result;
+
+use crate::namespace::Namespace;
+use crate::run::Run;
+
+/// The parallel links, `p0` to `p3` at both routers.
+pub const LINKS: usize = 4;
+/// Underlay addresses of the hosts, the ends of the tunnel.
+pub const A: &str = "10.99.1.1";
+pub const B: &str = "10.99.2.1";
+/// Overlay addresses of the hosts.
+pub const INNER_A: &str = "192.168.42.1";
+pub const INNER_B: &str = "192.168.42.2";
+/// Where the elephant goes to.
+pub const ELEPHANT: &str = "10.98.2.1";
+/// The interface by which a host's encapsulated frames leave.
+pub const UPLINK: &str = "up0";
+/// The VXLAN interface of a host.
+pub const TUNNEL: &str = "vxlan42";
+/// The UDP port of the tunnel.
+pub const PORT: u16 = 4789;
+/// Packets that wait at a router's link at most: 7 ms at 200 Mbit/s.
+const QUEUE_PACKETS: u32 = 128;
+/// Packets that wait at a host's uplink at most, as in Linux's own queue: a host does not drop what it sends.
+const UPLINK_PACKETS: u32 = 1000;
+/// Bytes that a link sends at once: ten frames.
+const BURST_BYTES: u32 = 16_000;
+const INNER_MAC_A: &str = "02:42:00:00:00:01";
+const INNER_MAC_B: &str = "02:42:00:00:00:02";
+
+/// The namespaces of the lab.
+pub struct Topology {
+    /// The host whose flows are measured.
+    pub a: Namespace,
+    /// The host that they go to.
+    pub b: Namespace,
+    /// The router at a.
+    pub r1: Namespace,
+    /// The router at b.
+    pub r2: Namespace,
+    /// Where the elephant comes from.
+    pub from: Namespace,
+    /// Where it goes to.
+    pub to: Namespace,
+    /// Mbit/s of its links.
+    pub rate_mbit: u32,
+}
+
+/// An end of a cable: namespace, interface, its address with the prefix's length, its MAC address.
+struct End<'a> {
+    namespace: &'a Namespace,
+    interface: String,
+    address: String,
+    mac: String,
+}
+
+impl Topology {
+    /// Creates the network, whose links carry `rate_mbit` Mbit/s; `run` removes it.
+    pub fn build(run: &Run, rate_mbit: u32) -> Result<Topology> {
+        let topology = Topology {
+            a: run.namespace("a")?,
+            b: run.namespace("b")?,
+            r1: run.namespace("r1")?,
+            r2: run.namespace("r2")?,
+            from: run.namespace("from")?,
+            to: run.namespace("to")?,
+            rate_mbit,
+        };
+        topology.cables()?;
+        topology.routes()?;
+        topology.shape()?;
+        tunnel(&topology.a, (A, B), (INNER_A, INNER_MAC_A), (INNER_B, INNER_MAC_B))?;
+        tunnel(&topology.b, (B, A), (INNER_B, INNER_MAC_B), (INNER_A, INNER_MAC_A))?;
+        Ok(topology)
+    }
+
+    fn cables(&self) -> Result<()> {
+        let Topology { a, b, r1, r2, from, to, .. } = self;
+        cable(1, &end(a, UPLINK, 99, 1, 1), &end(r1, "a", 99, 1, 254))?;
+        cable(2, &end(b, UPLINK, 99, 2, 1), &end(r2, "b", 99, 2, 254))?;
+        cable(3, &end(from, UPLINK, 98, 1, 1), &end(r1, "from", 98, 1, 254))?;
+        cable(4, &end(to, UPLINK, 98, 2, 1), &end(r2, "to", 98, 2, 254))?;
+        for link in 0..LINKS as u8 {
+            let name = format!("p{link}");
+            cable(8 + link, &end(r1, &name, 97, link, 1), &end(r2, &name, 97, link, 2))?;
+        }
+        Ok(())
+    }
+
+    fn routes(&self) -> Result<()> {
+        for (host, gateway) in
+            [(&self.a, "99.1"), (&self.b, "99.2"), (&self.from, "98.1"), (&self.to, "98.2")]
+        {
+            host.ip(&format!("route add default via 10.{gateway}.254 dev {UPLINK}\n"))?;
+        }
+        for host in [&self.a, &self.b] {
+            host.set(&[("ipv4/tcp_no_metrics_save", 1), ("core/txrehash", 0)])?;
+        }
+        // Another seed for each router: what one sends over a link does not choose the link of the other.
+        for (router, seed, (hosts, other), far) in
+            [(&self.r1, 1, ("99.2", "98.2"), 2), (&self.r2, 2, ("99.1", "98.1"), 1)]
+        {
+            router.set(&[
+                ("ipv4/ip_forward", 1),
+                ("ipv4/fib_multipath_hash_policy", 1),
+                ("ipv4/fib_multipath_hash_seed", seed),
+                // A hop is known by the address of the link by which the packet came.
+                ("ipv4/icmp_errors_use_inbound_ifaddr", 1),
+                ("ipv4/icmp_ratelimit", 0),
+            ])?;
+            let hops: String =
+                (0..LINKS).map(|link| format!(" nexthop via 10.97.{link}.{far} dev p{link}")).collect();
+            router.ip(&format!(
+                "route add 10.{hosts}.0/24{hops}\nroute add 10.{other}.0/24 via 10.97.0.{far} dev p0\n"
+            ))?;
+        }
+        Ok(())
+    }
+
+    fn shape(&self) -> Result<()> {
+        for link in 0..LINKS {
+            shape(&self.r1, &format!("p{link}"), self.rate_mbit, QUEUE_PACKETS)?;
+            shape(&self.r2, &format!("p{link}"), self.rate_mbit, QUEUE_PACKETS)?;
+        }
+        shape(&self.a, UPLINK, self.rate_mbit, UPLINK_PACKETS)?;
+        shape(&self.b, UPLINK, self.rate_mbit, UPLINK_PACKETS)
+    }
+
+    /// Returns the ends of a stream: the host that sends, and the one that receives with its inner address.
+    pub fn ends(&self) -> (&Namespace, (&Namespace, &'static str)) {
+        (&self.a, (&self.b, INNER_B))
+    }
+
+    /// Sets whether the kernel of a and b gives a TCP flow another hash, and so another outer source port,
+    /// when its retransmission timer expires.
+    pub fn set_rehash(&self, on: bool) -> Result<()> {
+        [&self.a, &self.b].into_iter().try_for_each(|host| host.set(&[("core/txrehash", u32::from(on))]))
+    }
+
+    /// Makes both routers drop silently what would leave by a link: the routers' own routes do not see it.
+    pub fn blackhole(&self, link: usize) -> Result<()> {
+        let rules = format!(
+            "add table netdev lab\n\
+             add chain netdev lab out {{ type filter hook egress device \"p{link}\" priority 0; }}\n\
+             add rule netdev lab out drop\n"
+        );
+        [&self.r1, &self.r2].into_iter().try_for_each(|router| router.input("nft", &["-f", "-"], &rules))
+    }
+
+    /// Ends a blackhole.
+    pub fn mend(&self) -> Result<()> {
+        let delete =
+            |router: &Namespace| router.output("nft", &["delete", "table", "netdev", "lab"]).map(drop);
+        [&self.r1, &self.r2].into_iter().try_for_each(delete)
+    }
+}
+
+fn end<'a>(namespace: &'a Namespace, interface: &str, net: u8, link: u8, host: u8) -> End<'a> {
+    End {
+        namespace,
+        interface: interface.into(),
+        address: format!("10.{net}.{link}.{host}"),
+        mac: format!("02:{net}:00:00:{link:02x}:{host:02x}"),
+    }
+}
+
+/// Connects two interfaces with one queue at each end, which know each other's MAC address.
+fn cable(number: u8, here: &End<'_>, there: &End<'_>) -> Result<()> {
+    let (one, other) = (here.namespace, there.namespace);
+    // The name of the peer is taken for a moment in the first namespace, where it may exist already.
+    let there_name = format!("cable{number}");
+    one.ip(&format!(
+        "link add name {} numtxqueues 1 numrxqueues 1 type veth peer name {there_name} numtxqueues 1 \
+         numrxqueues 1\nlink set dev {there_name} netns {}\n",
+        here.interface,
+        other.name()
+    ))?;
+    other.ip(&format!("link set dev {there_name} name {}\n", there.interface))?;
+    for (end, peer) in [(here, there), (there, here)] {
+        let End { namespace, interface, address, mac } = end;
+        namespace.ip(&format!(
+            "link set dev {interface} address {mac} up\naddress add {address}/24 dev {interface}\n"
+        ))?;
+        namespace.ip(&format!(
+            "neighbour add {} lladdr {} dev {interface} nud permanent\n",
+            peer.address, peer.mac
+        ))?;
+    }
+    Ok(())
+}
+
+fn shape(namespace: &Namespace, interface: &str, rate_mbit: u32, packets: u32) -> Result<()> {
+    let (rate, burst) = (format!("{rate_mbit}mbit"), BURST_BYTES.to_string());
+    let bytes = (packets * 1600).to_string();
+    let add = ["qdisc", "add", "dev", interface];
+    let tokens = ["root", "handle", "1:", "tbf", "rate", &rate, "burst", &burst, "limit", &bytes];
+    namespace.output("tc", &[&add[..], &tokens].concat())?;
+    // Counted in packets, as a switch's cells nearly are: a queue counted in bytes has room for a SYN when it
+    // has none for a full frame.
+    let packets = packets.to_string();
+    let queue = ["parent", "1:1", "handle", "10:", "pfifo", "limit", &packets];
+    namespace.output("tc", &[&add[..], &queue].concat()).map(drop)
+}
+
+/// Creates a host's end of the tunnel.
+fn tunnel(
+    host: &Namespace,
+    (local, remote): (&str, &str),
+    (address, mac): (&str, &str),
+    (peer, peer_mac): (&str, &str),
+) -> Result<()> {
+    host.ip(&format!(
+        "link add name {TUNNEL} address {mac} type vxlan id 42 local {local} dstport {PORT} dev {UPLINK} \
+         nolearning noudpcsum\n\
+         link set {TUNNEL} up\n\
+         address add {address}/24 dev {TUNNEL}\n\
+         neighbour add {peer} lladdr {peer_mac} dev {TUNNEL} nud permanent\n"
+    ))?;
+    host.bridge(&format!("fdb add {peer_mac} dev {TUNNEL} dst {remote}\n"))?;
+    host.output("ethtool", &["-K", TUNNEL, "tso", "off", "gso", "off", "gro", "off"]).map(drop)
+}

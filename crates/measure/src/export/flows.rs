@@ -1,0 +1,69 @@
+//! The flows of a recording as records: frames in, one record for each flow out.
+
+use super::{End, Given};
+use crate::FlowRecord;
+use packet::FlowKey;
+use std::collections::HashMap;
+
+/// Flows that are remembered, at most: 60 MB.
+const FLOWS: usize = 1 << 18;
+
+/// Flows that have not been told of yet. Packets and bytes of all records are those of all frames; a flow has
+/// more than one record only if there are more flows than are remembered at a time.
+#[derive(Debug, Default)]
+pub struct Flows {
+    flows: HashMap<FlowKey, FlowRecord>,
+}
+
+impl Flows {
+    /// Counts a frame of a flow. When there are too many flows, all are told of to `give`.
+    pub fn add(&mut self, one: &FlowRecord, give: impl FnMut(Given)) {
+        if let Some(flow) = self.flows.get_mut(&one.key) {
+            flow.packets += one.packets;
+            flow.bytes += one.bytes;
+            flow.first_ns = flow.first_ns.min(one.first_ns);
+            flow.last_ns = flow.last_ns.max(one.last_ns);
+            return;
+        }
+        if self.flows.len() == FLOWS {
+            self.drain(End::Evicted, give);
+        }
+        self.flows.insert(one.key, *one);
+    }
+
+    /// Tells of all flows that are left, in the order of their first frames.
+    pub fn end(mut self, give: impl FnMut(Given)) {
+        self.drain(End::Forced, give);
+    }
+
+    fn drain(&mut self, end: End, mut give: impl FnMut(Given)) {
+        let mut all: Vec<FlowRecord> = self.flows.drain().map(|(_, record)| record).collect();
+        all.sort_unstable_by_key(|record| (record.first_ns, record.key));
+        all.into_iter().for_each(|record| give(Given { record, end, target: None }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(flow: u64, time_ns: u64) -> FlowRecord {
+        let key = FlowKey([0, flow, 0, 0, 0]);
+        FlowRecord { key, packets: 1, bytes: 100, first_ns: time_ns, last_ns: time_ns }
+    }
+
+    #[test]
+    fn every_frame_is_in_one_record_also_when_there_are_too_many_flows() {
+        let (mut flows, mut given) = (Flows::default(), Vec::new());
+        let mut give = |one: Given| given.push(one);
+        let count = FLOWS as u64 + 1000;
+        for n in 0..2 * count {
+            flows.add(&frame(n / 2, n), &mut give);
+        }
+        flows.end(&mut give);
+        assert_eq!(given.len() as u64, count);
+        assert!(given.iter().all(|one| (one.record.packets, one.record.bytes) == (2, 200)));
+        assert_eq!((given[7].record.first_ns, given[7].record.last_ns), (14, 15));
+        assert_eq!((given[0].end, given[FLOWS].end), (End::Evicted, End::Forced));
+    }
+}

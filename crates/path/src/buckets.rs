@@ -1,0 +1,69 @@
+//! Paths for flows that nobody keeps: hash -> bucket -> path.
+//!
+//! The buckets follow the weights of the paths ([`table::bucket::fill_wants`]: the fewest moves). Buckets of
+//! a path that may not be used any more move at once; of the others, few in a step, drawn at random, so that
+//! hosts which see the same queue do not all leave it together.
+
+use crate::paths::Paths;
+use crate::random::Random;
+use table::bucket::{Buckets, fill_wants};
+
+/// Buckets of a node: 16 paths still differ by a quarter of a share.
+pub const SIZE: usize = 64;
+
+/// At most so many buckets move in a step although their path may still be used: a sixteenth.
+pub const MOVES_MAX: usize = SIZE / 16;
+
+/// A bucket that leads to another path now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// Its number.
+    pub bucket: usize,
+    /// The path it led to; [`table::bucket::NO_TARGET`] at first.
+    pub from: u16,
+    /// The path it leads to.
+    pub to: u16,
+}
+
+/// The buckets of a remote node.
+#[derive(Clone, Debug)]
+pub struct PathBuckets {
+    buckets: Buckets,
+}
+
+impl PathBuckets {
+    /// Buckets filled by the paths' weights.
+    #[must_use]
+    pub fn new(paths: &Paths) -> PathBuckets {
+        PathBuckets { buckets: Buckets::new(fill_wants(None, &paths.shares(), SIZE).0) }
+    }
+
+    /// The path of a flow's select hash; [`table::bucket::NO_TARGET`] if there are no paths.
+    #[inline]
+    #[must_use]
+    pub fn pick(&self, hash: u64) -> u16 {
+        self.buckets.pick(hash)
+    }
+
+    /// The paths of all buckets.
+    #[must_use]
+    pub fn slots(&self) -> &[u16] {
+        self.buckets.slots()
+    }
+
+    /// Lets the buckets follow the weights, a step; call it every [`crate::paths::STEP_NS`], and at once when
+    /// a path fails. Returns what moved.
+    pub fn follow(&mut self, paths: &Paths, random: &mut Random) -> Vec<Move> {
+        let shares = paths.shares();
+        let (wanted, _) = fill_wants(Some(self.slots()), &shares, SIZE);
+        let usable = |path: u16| shares.get(usize::from(path)).is_some_and(|share| *share > 0);
+        let differing = (0..).zip(self.slots().iter().zip(&wanted)).filter(|(_, (from, to))| from != to);
+        let all = differing.map(|(bucket, (&from, &to))| Move { bucket, from, to });
+        let (mut optional, mut moves): (Vec<Move>, Vec<Move>) = all.partition(|one| usable(one.from));
+        for _ in 0..MOVES_MAX.min(optional.len()) {
+            moves.push(optional.swap_remove(random.below(optional.len() as u64) as usize));
+        }
+        moves.iter().for_each(|one| self.buckets.set(one.bucket, one.to));
+        moves
+    }
+}

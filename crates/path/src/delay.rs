@@ -1,0 +1,153 @@
+//! Queueing delay out of one-way delays: the delay minus its minimum.
+//!
+//! Sender and receiver have clocks of their own, so a one-way delay is off by any number, the same for all
+//! paths to the node; minus its minimum, that number cancels. A minimum is kept for a window, since clocks
+//! drift and routes change. A queue that stands for longer than the window would become the minimum: while a
+//! path is congested its minimum is therefore held, for a time.
+
+/// A minimum is forgotten after one to two of these, ns.
+pub const WINDOW_NS: u64 = 30_000_000_000;
+
+/// The minimum of a congested path is held for no longer, ns: it may be the route that became longer. Clocks
+/// that NTP keeps drift by less than 1 us/s, so 0.6 ms meanwhile.
+pub const HELD_NS_MAX: u64 = 600_000_000_000;
+
+/// A delay that grows by more between two probes is a clock that jumped, ns: buffers of switches hold no more
+/// than some 10 ms (200 KB at 200 Mbit/s: 8 ms).
+pub const JUMP_NS: i64 = 100_000_000;
+
+/// The share of a sample in the average when the delay falls: 1/4 (Hermes). When it rises, the average is the
+/// sample.
+const FALL: u64 = 4;
+
+/// Without a sample for so long, half of the delay is forgotten, ns: nobody knows.
+const STALE_NS: u64 = 100_000_000;
+
+/// The queueing delay of one path.
+#[derive(Clone, Debug, Default)]
+pub struct Delay {
+    queue_ns: u64,
+    /// The minimum of the window before this one, and of this one.
+    floor: Option<[i64; 2]>,
+    last: i64,
+    window_ends: u64,
+    held_since: u64,
+    fades_at: u64,
+}
+
+impl Delay {
+    /// The average queueing delay, ns; 0 before the first sample.
+    #[inline]
+    #[must_use]
+    pub fn queue_ns(&self) -> u64 {
+        self.queue_ns
+    }
+
+    /// The last one-way delay as measured, with the clocks' offset, ns.
+    #[must_use]
+    pub fn last_ns(&self) -> i64 {
+        self.last
+    }
+
+    /// Returns true if a sample shows that a clock has jumped. The caller then forgets the samples of all
+    /// paths to the node, for the clocks are theirs together.
+    #[must_use]
+    pub fn shows_jump(&self, delay_ns: i64) -> bool {
+        self.floor.is_some() && delay_ns.saturating_sub(self.last).unsigned_abs() > JUMP_NS as u64
+    }
+
+    /// Forgets all samples.
+    pub fn forget(&mut self) {
+        *self = Delay::default();
+    }
+
+    /// Takes a sample: the receiver's clock minus the sender's. `held`: the path is congested.
+    pub fn sample(&mut self, now: u64, delay_ns: i64, held: bool) {
+        self.last = delay_ns;
+        let Some(floor) = &mut self.floor else {
+            self.floor = Some([delay_ns; 2]);
+            self.window_ends = now.saturating_add(WINDOW_NS);
+            self.held_since = now;
+            self.fades_at = now.saturating_add(STALE_NS);
+            return;
+        };
+        floor[1] = floor[1].min(delay_ns);
+        if !held {
+            self.held_since = now;
+        }
+        if now >= self.window_ends {
+            let holds = held && now - self.held_since < HELD_NS_MAX;
+            *floor = if holds { [floor[0].min(floor[1]), delay_ns] } else { [floor[1], delay_ns] };
+            self.window_ends = now.saturating_add(WINDOW_NS);
+        }
+        let queue = delay_ns.saturating_sub(floor[0].min(floor[1])).max(0) as u64;
+        self.queue_ns = if queue > self.queue_ns {
+            queue
+        } else {
+            self.queue_ns - (self.queue_ns - queue).div_ceil(FALL)
+        };
+        self.fades_at = now.saturating_add(STALE_NS);
+    }
+
+    /// Forgets half of the delay whenever there was no sample for long.
+    pub fn tick(&mut self, now: u64) {
+        if now >= self.fades_at {
+            self.queue_ns /= 2;
+            self.fades_at = now.saturating_add(STALE_NS);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fed(offset: i64, queues: &[i64]) -> Delay {
+        let mut delay = Delay::default();
+        for (at, queue) in (0..).zip(queues) {
+            delay.sample(at * 10_000_000, offset + queue, false);
+        }
+        delay
+    }
+
+    #[test]
+    fn the_clocks_offset_cancels() {
+        let queues = [50, 0, 700, 300, 20];
+        for offset in [0, -1_000_000_000_000, i64::MAX - 1000] {
+            assert_eq!(fed(offset, &queues).queue_ns(), fed(0, &queues).queue_ns());
+        }
+    }
+
+    #[test]
+    fn it_rises_at_once_and_falls_by_quarters() {
+        assert_eq!(fed(9, &[0, 1000]).queue_ns(), 1000);
+        assert_eq!(fed(9, &[0, 1000, 0]).queue_ns(), 750);
+        assert_eq!(fed(9, &[0; 20]).queue_ns(), 0);
+        let mut drained = vec![0, 1000];
+        drained.extend([0; 40]);
+        assert_eq!(fed(9, &drained).queue_ns(), 0, "no rest remains");
+    }
+
+    #[test]
+    fn a_standing_queue_is_no_minimum_until_it_has_stood_for_long() {
+        let mut delay = fed(0, &[0, 5000]);
+        let step = 1_000_000_000;
+        for at in 1..HELD_NS_MAX / step {
+            delay.sample(at * step, 5000, true);
+            assert_eq!(delay.queue_ns(), 5000, "after {at} s");
+        }
+        for at in 600..700 {
+            delay.sample(at * step, 5000, true);
+        }
+        assert_eq!(delay.queue_ns(), 0, "the route is longer now");
+    }
+
+    #[test]
+    fn without_samples_it_fades() {
+        let mut delay = fed(0, &[0, 1024]);
+        for at in 1..=11 {
+            delay.tick(at * 200_000_000);
+        }
+        assert_eq!(delay.queue_ns(), 0);
+    }
+}

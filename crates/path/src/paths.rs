@@ -1,0 +1,556 @@
+//! The paths to one remote node: what is known of each, in which state it is and why, and which is best.
+//!
+//! The caller tells what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`], [`Paths::sent`],
+//! [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds; it asks with
+//! [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have in common (a
+//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted.
+
+use crate::delay::Delay;
+use crate::loss::Loss;
+use crate::random::Random;
+use crate::settings::Settings;
+use std::fmt;
+
+/// The largest number of paths to a node: a fabric rarely has more spines, and 64 buckets still give each 4.
+pub const PATHS_MAX: usize = 16;
+
+/// Misses in a row after which a path is failed: BFD's usual multiplier (RFC 5880, section 6.8.4).
+pub const MISSES_MAX: u32 = 3;
+
+/// Answers in a row after which a failed path returns: a flapping link answers a few.
+pub const ANSWERS_TO_RETURN: u32 = 10;
+
+/// Retransmission timeouts on a path, without an answer to a probe between them, after which it is failed:
+/// one may be the receiver's fault, two of two flows still a coincidence.
+pub const REHASHES_MAX: u32 = 3;
+
+/// The weight of a path without fault.
+pub const FULL: u32 = 1024;
+
+/// The least weight of a path in use, so that what is known of it stays true.
+pub const WEIGHT_MIN: u32 = FULL / 16;
+
+/// Congestion multiplies the weight by 0.67 (CLOVE, CoNEXT'17).
+const SHRINK: (u32, u32) = (67, 100);
+
+/// What a path without congestion gains in a [`STEP_NS`]: full after 1.6 s, the slow ramp of a return.
+const GROWTH: u32 = FULL / 16;
+
+/// Time between two steps of a weight, ns: a tenth of what an operator notices, ten probes.
+pub const STEP_NS: u64 = 100_000_000;
+
+/// A path is congested when more of its packets are marked (Hermes: 10 to 30 %), in 1/1024.
+const MARKED_MAX: u32 = 1024 / 4;
+
+/// The share of a new observation in the average of marks: 1/16 as in DCTCP.
+const MARKED_SHARE: u32 = 16;
+
+/// Two scores count as equal if they differ by less than the congested delay over this: noise of clocks.
+const NOISE: u64 = 8;
+
+/// The UDP source ports that lead along one path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ports {
+    /// The port in use.
+    pub main: u16,
+    /// Another one, for when the fabric maps the first elsewhere; `None` if discovery found one only.
+    pub spare: Option<u16>,
+}
+
+/// The state of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// No probe was answered yet; used as ECMP would.
+    New,
+    /// Nothing speaks against it.
+    Good,
+    /// Its queue is long, or its packets are marked: used less.
+    Congested,
+    /// It loses more than 1 % of its probes: used only if no path without fault lives.
+    Grey,
+    /// It does not answer: used only if no other path lives.
+    Failed,
+    /// It answers again, and gets more weight step by step.
+    Returning,
+}
+
+/// Why a path changed its state last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It was found.
+    Found,
+    /// A probe was answered for the first time.
+    Answered,
+    /// Its queueing delay exceeds that of the best path by more than the limit.
+    Delay,
+    /// Too many of its packets were marked.
+    Marks,
+    /// Its delay and marks are below half of their limits.
+    Relief,
+    /// So many probes in a row were lost.
+    Misses,
+    /// More than 1 % of its probes were lost.
+    Loss,
+    /// Its loss has fallen below half of the limit.
+    Clean,
+    /// Flows on it ran into retransmission timeouts.
+    Timeouts,
+    /// So many probes in a row were answered.
+    Answers,
+    /// Its weight is full again.
+    Ramp,
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            State::New => "new",
+            State::Good => "good",
+            State::Congested => "congested",
+            State::Grey => "grey",
+            State::Failed => "failed",
+            State::Returning => "returning",
+        })
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Reason::Found => "found",
+            Reason::Answered => "first probe answered",
+            Reason::Delay => "longer queue than the best path's",
+            Reason::Marks => "packets are marked",
+            Reason::Relief => "queue and marks are gone",
+            Reason::Misses => "probes in a row lost",
+            Reason::Loss => "more than 1 % of the probes lost",
+            Reason::Clean => "loss is gone",
+            Reason::Timeouts => "flows ran into timeouts",
+            Reason::Answers => "probes in a row answered",
+            Reason::Ramp => "weight is full",
+        })
+    }
+}
+
+/// One path.
+#[derive(Clone, Debug)]
+pub struct Path {
+    ports: Ports,
+    state: State,
+    reason: Reason,
+    changed_at: u64,
+    weight: u32,
+    stepped_at: u64,
+    delay: Delay,
+    loss: Loss,
+    marked: u32,
+    rehashes: u32,
+    load: u64,
+    load_at: u64,
+}
+
+impl Path {
+    fn new(now: u64, ports: Ports) -> Path {
+        Path {
+            ports,
+            state: State::New,
+            reason: Reason::Found,
+            changed_at: now,
+            weight: FULL,
+            stepped_at: now,
+            delay: Delay::default(),
+            loss: Loss::default(),
+            marked: 0,
+            rehashes: 0,
+            load: 0,
+            load_at: now,
+        }
+    }
+
+    /// The source ports that lead along it.
+    #[must_use]
+    pub fn ports(&self) -> Ports {
+        self.ports
+    }
+
+    /// Its state.
+    #[inline]
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.state
+    }
+
+    /// Why it is in that state, and since when, ns.
+    #[must_use]
+    pub fn last_change(&self) -> (Reason, u64) {
+        (self.reason, self.changed_at)
+    }
+
+    /// Its weight, 0 (grey, failed) to [`FULL`].
+    #[must_use]
+    pub fn weight(&self) -> u32 {
+        if self.has_fault() { 0 } else { self.weight }
+    }
+
+    /// Its queueing delay, ns, with what it has in common with the other paths.
+    #[must_use]
+    pub fn queue_ns(&self) -> u64 {
+        self.delay.queue_ns()
+    }
+
+    /// The last one-way delay, off by the difference of the clocks, ns.
+    #[must_use]
+    pub fn delay_ns(&self) -> i64 {
+        self.delay.last_ns()
+    }
+
+    /// Probes and losses of the last hundreds.
+    #[must_use]
+    pub fn judged(&self) -> (u32, u32) {
+        self.loss.judged()
+    }
+
+    /// The share of marked packets, in 1/1024.
+    #[must_use]
+    pub fn marked(&self) -> u32 {
+        self.marked
+    }
+
+    /// Returns true if a probe is overdue, or lost without an answer since.
+    #[must_use]
+    pub fn is_suspect(&self, now: u64, settings: &Settings) -> bool {
+        self.loss.misses() > 0
+            || self.rehashes > 0
+            || self.loss.waits_since(now.saturating_sub(settings.lost_after_ns / 2))
+    }
+
+    /// Local bytes that were sent along it, each counted for half after a half-life.
+    #[inline]
+    #[must_use]
+    pub fn load(&self, now: u64, settings: &Settings) -> u64 {
+        halved(self.load, now.saturating_sub(self.load_at), settings.load_half_life_ns)
+    }
+
+    /// Its weight, whatever its state.
+    pub(crate) fn raw_weight(&self) -> u32 {
+        self.weight
+    }
+
+    fn has_fault(&self) -> bool {
+        matches!(self.state, State::Grey | State::Failed)
+    }
+
+    fn turn(&mut self, now: u64, state: State, reason: Reason) {
+        self.state = state;
+        self.reason = reason;
+        self.changed_at = now;
+        if state == State::Returning {
+            self.weight = WEIGHT_MIN;
+            self.stepped_at = now;
+        }
+    }
+}
+
+/// Halves `amount` every `half_life`, linear between: whole numbers, so that the result is the same
+/// everywhere.
+#[inline]
+fn halved(amount: u64, time: u64, half_life: u64) -> u64 {
+    if amount == 0 {
+        return 0;
+    }
+    let half_life = half_life.max(1);
+    let halvings = time / half_life;
+    if halvings >= 64 {
+        return 0;
+    }
+    let left = amount >> halvings;
+    left - (u128::from(left) * u128::from(time % half_life) / (2 * u128::from(half_life))) as u64
+}
+
+/// The paths to one remote node.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    settings: Settings,
+    paths: Vec<Path>,
+    /// The least queueing delay of the paths without fault: what they have in common.
+    common_ns: u64,
+    pub(crate) last_sent: u64,
+}
+
+impl Paths {
+    /// The paths that lead to a node, in the order given, at most [`PATHS_MAX`] (further ones are left out).
+    #[must_use]
+    pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
+        let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports)).collect();
+        Paths { settings, paths, common_ns: 0, last_sent: 0 }
+    }
+
+    /// The settings.
+    #[must_use]
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// All paths; a path's number is its place.
+    #[inline]
+    #[must_use]
+    pub fn all(&self) -> &[Path] {
+        &self.paths
+    }
+
+    /// Returns true if the path exists and is not failed.
+    #[must_use]
+    pub fn lives(&self, path: usize) -> bool {
+        self.paths.get(path).is_some_and(|path| path.state != State::Failed)
+    }
+
+    /// Discovery found other ports for a path. With `elsewhere` the path itself is another one now (its hops
+    /// changed), and what was known of it is forgotten.
+    pub fn set_ports(&mut self, now: u64, path: usize, ports: Ports, elsewhere: bool) {
+        let Some(path) = self.paths.get_mut(path) else { return };
+        if elsewhere {
+            *path = Path::new(now, ports);
+        }
+        path.ports = ports;
+    }
+
+    pub(crate) fn change_raw_weight(&mut self, path: usize, by: i64) {
+        let weight = &mut self.paths[path].weight;
+        *weight = (i64::from(*weight) + by).max(0) as u32;
+    }
+
+    /// Counts a probe that leaves along a path now; returns its sequence number.
+    pub fn probe_sent(&mut self, now: u64, path: usize) -> u32 {
+        let Some(path) = self.paths.get_mut(path) else { return 0 };
+        path.loss.sent(now).0
+    }
+
+    /// Takes the answer to a probe: its one-way delay (the receiver's clock minus the sender's, ns, with any
+    /// offset) and whether it arrived marked (CE). Returns false if no such probe is on its way.
+    pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: Answer) -> bool {
+        let Some(found) = self.paths.get_mut(path) else { return false };
+        if !found.loss.answered(sequence) {
+            return false;
+        }
+        found.rehashes = 0;
+        if found.delay.shows_jump(answer.delay_ns) {
+            self.paths.iter_mut().for_each(|path| path.delay.forget());
+        }
+        let found = &mut self.paths[path];
+        found.delay.sample(now, answer.delay_ns, found.state == State::Congested);
+        found.mark(1, u32::from(answer.marked));
+        match found.state {
+            State::New => found.turn(now, State::Good, Reason::Answered),
+            State::Failed if found.loss.answers() >= ANSWERS_TO_RETURN => {
+                found.turn(now, State::Returning, Reason::Answers);
+            }
+            _ => (),
+        }
+        self.weigh(now);
+        true
+    }
+
+    /// Counts bytes of data that leave along a path now.
+    #[inline]
+    pub fn sent(&mut self, now: u64, path: usize, bytes: u64) {
+        self.last_sent = now;
+        let settings = &self.settings;
+        if let Some(path) = self.paths.get_mut(path) {
+            path.load = path.load(now, settings).saturating_add(bytes);
+            path.load_at = now;
+        }
+    }
+
+    /// Takes an echo of the node: so many packets of data came along a path, and so many of them were marked.
+    pub fn echoed(&mut self, now: u64, path: usize, packets: u32, marked: u32) {
+        if let Some(path) = self.paths.get_mut(path).filter(|_| packets > 0) {
+            path.mark(packets, marked.min(packets));
+            self.weigh(now);
+        }
+    }
+
+    /// A flow on the path ran into a retransmission timeout (the kernel changed its hash).
+    pub fn rehashed(&mut self, now: u64, path: usize) {
+        let Some(path) = self.paths.get_mut(path) else { return };
+        path.rehashes += 1;
+        if path.rehashes >= REHASHES_MAX && !path.has_fault() {
+            path.turn(now, State::Failed, Reason::Timeouts);
+        }
+    }
+
+    /// Gives up late probes, and lets weights and states follow. Call it every 1 to 10 ms while probes are
+    /// on their way.
+    pub fn tick(&mut self, now: u64) {
+        let before = now.saturating_sub(self.settings.lost_after_ns);
+        for path in &mut self.paths {
+            path.delay.tick(now);
+            if path.loss.give_up(before) > 0 {
+                if path.loss.misses() >= MISSES_MAX && path.state != State::Failed {
+                    path.turn(now, State::Failed, Reason::Misses);
+                } else if path.loss.is_grey() && !path.has_fault() {
+                    path.turn(now, State::Grey, Reason::Loss);
+                }
+            } else if path.state == State::Grey && path.loss.is_clean() {
+                path.turn(now, State::Returning, Reason::Clean);
+            }
+        }
+        self.weigh(now);
+    }
+
+    /// Lets states and weights follow delays and marks.
+    fn weigh(&mut self, now: u64) {
+        let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
+        self.common_ns = self.paths.iter().filter(fit).map(Path::queue_ns).min().unwrap_or(0);
+        let (common, limit) = (self.common_ns, self.settings.congested_ns);
+        for path in &mut self.paths {
+            let queue = path.queue_ns().saturating_sub(common);
+            let long = queue > limit;
+            let relieved = queue * 2 <= limit && path.marked * 2 <= MARKED_MAX;
+            match path.state {
+                State::Good | State::Returning if long || path.marked > MARKED_MAX => {
+                    let reason = if long { Reason::Delay } else { Reason::Marks };
+                    path.turn(now, State::Congested, reason);
+                    path.shrink(now);
+                }
+                State::Congested if relieved => path.turn(now, State::Good, Reason::Relief),
+                State::Congested if now.saturating_sub(path.stepped_at) >= STEP_NS => path.shrink(now),
+                State::Good | State::Returning => path.grow(now),
+                _ => (),
+            }
+        }
+    }
+
+    /// The queueing delay of a path beyond what all have in common, plus the time that the local bytes on it
+    /// take, ns: what a packet would wait.
+    #[inline]
+    #[must_use]
+    pub fn score(&self, now: u64, path: usize) -> u64 {
+        let Some(path) = self.paths.get(path) else { return u64::MAX };
+        let queue = path.queue_ns().saturating_sub(self.common_ns);
+        queue.saturating_add(self.settings.drain_ns(path.load(now, &self.settings)))
+    }
+
+    /// Chooses a path for a new flow or flowlet: the better of two, drawn by weight. `avoid` is left out if
+    /// another path is in no worse state. Returns 0 if there are no paths.
+    #[must_use]
+    pub fn choose(&self, now: u64, avoid: Option<usize>, random: &mut Random) -> usize {
+        let Some(first) = self.draw(avoid, None, random) else { return avoid.unwrap_or(0) };
+        if let Some(avoid) = avoid.filter(|avoid| self.rank(*avoid) < self.rank(first)) {
+            return avoid;
+        }
+        match self.draw(avoid, Some(first), random) {
+            Some(second) if self.is_better(now, second, first) => second,
+            _ => first,
+        }
+    }
+
+    /// Chooses for a flowlet of a flow that is on a path: that one, unless another that is drawn by weight is
+    /// better.
+    #[must_use]
+    pub fn choose_again(&self, now: u64, path: usize, random: &mut Random) -> usize {
+        if self.rank(path) != self.best_rank() {
+            return self.choose(now, Some(path), random);
+        }
+        match self.draw(None, Some(path), random) {
+            Some(other) if self.is_better(now, other, path) => other,
+            _ => path,
+        }
+    }
+
+    /// Returns true if the first path's score is lower than the second's by more than noise.
+    fn is_better(&self, now: u64, first: usize, second: usize) -> bool {
+        let noise = self.settings.congested_ns / NOISE;
+        self.score(now, first).saturating_add(noise) < self.score(now, second)
+    }
+
+    /// The path with the lowest score among the best state class; the lowest number of equal ones.
+    #[must_use]
+    pub fn best(&self, now: u64) -> Option<usize> {
+        let rank = self.best_rank();
+        (0..self.paths.len())
+            .filter(|path| self.rank(*path) == rank)
+            .min_by_key(|path| self.score(now, *path))
+    }
+
+    /// Draws one of the paths of the best rank by weight.
+    fn draw(&self, avoid: Option<usize>, first: Option<usize>, random: &mut Random) -> Option<usize> {
+        let others = |path: &usize| Some(*path) != avoid && Some(*path) != first;
+        let rank = (0..self.paths.len()).filter(others).map(|path| self.rank(path)).min()?;
+        if first.is_some_and(|first| self.rank(first) < rank) {
+            return None;
+        }
+        let fit = |path: &usize| others(path) && self.rank(*path) == rank;
+        let weight = |path: usize| u64::from(self.paths[path].weight.max(1));
+        let total = (0..self.paths.len()).filter(fit).map(weight).sum();
+        let mut drawn = random.below(total);
+        (0..self.paths.len()).filter(fit).find(|path| {
+            let found = drawn < weight(*path);
+            drawn = drawn.saturating_sub(weight(*path));
+            found
+        })
+    }
+
+    /// 0: without fault, 1: grey, 2: failed.
+    fn rank(&self, path: usize) -> u8 {
+        match self.paths.get(path).map(Path::state) {
+            Some(State::Failed) | None => 2,
+            Some(State::Grey) => 1,
+            Some(_) => 0,
+        }
+    }
+
+    fn best_rank(&self) -> u8 {
+        (0..self.paths.len()).map(|path| self.rank(path)).min().unwrap_or(2)
+    }
+
+    /// The weights for a table of buckets. Paths of a worse rank than the best have none, so a failed path
+    /// has one only if all are failed; then all have the same.
+    #[must_use]
+    pub fn shares(&self) -> Vec<u32> {
+        let rank = self.best_rank();
+        let share = |(at, path): (usize, &Path)| match self.rank(at) {
+            0 if rank == 0 => path.weight,
+            this if this == rank => 1,
+            _ => 0,
+        };
+        self.paths.iter().enumerate().map(share).collect()
+    }
+}
+
+/// What the answer to a probe says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// The receiver's clock at arrival minus the sender's at departure, ns; the clocks may be off by
+    /// anything.
+    pub delay_ns: i64,
+    /// The probe arrived with the CE mark.
+    pub marked: bool,
+}
+
+impl Path {
+    fn mark(&mut self, packets: u32, marked: u32) {
+        let share = (u64::from(marked) * 1024 / u64::from(packets.max(1))) as u32;
+        self.marked = self.marked - self.marked.div_ceil(MARKED_SHARE) + share / MARKED_SHARE;
+    }
+
+    fn shrink(&mut self, now: u64) {
+        self.weight = (self.weight * SHRINK.0 / SHRINK.1).max(WEIGHT_MIN);
+        self.stepped_at = now;
+    }
+
+    /// Gives back weight for the time since the last step; a returning path with full weight is good.
+    fn grow(&mut self, now: u64) {
+        let steps = now.saturating_sub(self.stepped_at) / STEP_NS;
+        if steps > 0 {
+            let growth = u32::try_from(steps).unwrap_or(FULL).min(FULL).saturating_mul(GROWTH);
+            self.weight = self.weight.saturating_add(growth).min(FULL);
+            self.stepped_at = now;
+        }
+        if self.state == State::Returning && self.weight == FULL {
+            self.turn(now, State::Good, Reason::Ramp);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! What must hold whatever happens to the paths, and the story of single ones.
+
+use super::*;
+use crate::buckets::{MOVES_MAX, PathBuckets};
+use crate::flow::{Flow, Route};
+use crate::scheme::Scheme;
+use proptest::prelude::*;
+
+const MS: u64 = 1_000_000;
+
+fn paths(count: u16) -> Paths {
+    let ports: Vec<Ports> = (0..count).map(|main| Ports { main, spare: None }).collect();
+    Paths::new(0, Settings::of_rate(10_000_000_000), &ports)
+}
+
+/// Probes a path and answers at once; `queue` in ns.
+fn answer(paths: &mut Paths, now: u64, path: usize, queue: i64) {
+    let sequence = paths.probe_sent(now, path);
+    assert!(paths.probe_answered(
+        now,
+        path,
+        sequence,
+        Answer { delay_ns: 1_000_000_007 + queue, marked: false }
+    ));
+}
+
+fn all_answer(paths: &mut Paths, from: u64, rounds: u64, queues: &[i64]) -> u64 {
+    for round in 0..rounds {
+        let now = from + round * 10 * MS;
+        for (path, queue) in queues.iter().enumerate() {
+            answer(paths, now, path, *queue);
+        }
+        paths.tick(now);
+    }
+    from + rounds * 10 * MS
+}
+
+#[test]
+fn three_misses_put_a_path_out_within_50_ms_and_it_returns_slowly() {
+    let mut paths = paths(2);
+    let cut = all_answer(&mut paths, 0, 20, &[0, 0]);
+    let mut out = None;
+    for now in (cut..cut + 60 * MS).step_by(MS as usize) {
+        if (now - cut).is_multiple_of(10 * MS) {
+            answer(&mut paths, now, 0, 0);
+            paths.probe_sent(now, 1);
+        }
+        paths.tick(now);
+        if paths.all()[1].state() == State::Failed {
+            out = out.or(Some(now - cut));
+        }
+    }
+    assert!(out.is_some_and(|out| out <= 40 * MS), "{out:?}");
+    assert_eq!(paths.all()[1].last_change().0, Reason::Misses);
+    assert_eq!(paths.shares(), [FULL, 0]);
+    // The last probe before the repair is given up after the first answer.
+    let back = all_answer(&mut paths, cut + 60 * MS, u64::from(ANSWERS_TO_RETURN) + 1, &[0, 0]);
+    assert_eq!(paths.all()[1].state(), State::Returning);
+    assert_eq!(paths.all()[1].weight(), WEIGHT_MIN);
+    all_answer(&mut paths, back, 80, &[0, 0]);
+    assert!(paths.all()[1].weight() < FULL, "the ramp is slow");
+    all_answer(&mut paths, back + 800 * MS, 100, &[0, 0]);
+    assert_eq!((paths.all()[1].state(), paths.all()[1].weight()), (State::Good, FULL));
+}
+
+#[test]
+fn a_path_that_loses_two_percent_is_grey() {
+    let mut paths = paths(2);
+    for round in 0..400 {
+        let now = round * 10 * MS;
+        answer(&mut paths, now, 0, 0);
+        if round % 50 == 7 {
+            paths.probe_sent(now, 1);
+        } else {
+            answer(&mut paths, now, 1, 0);
+        }
+        paths.tick(now + 10 * MS);
+    }
+    assert_eq!(paths.all()[1].state(), State::Grey);
+    assert_eq!(paths.choose(0, None, &mut Random::new(1)), 0);
+}
+
+#[test]
+fn a_congested_path_gets_less_and_recovers() {
+    let mut paths = paths(4);
+    let from = all_answer(&mut paths, 0, 5, &[0; 4]);
+    let from = all_answer(&mut paths, from, 40, &[0, 0, 0, 500_000]);
+    assert_eq!(paths.all()[3].state(), State::Congested);
+    assert_eq!(paths.all()[3].last_change().0, Reason::Delay);
+    assert!(paths.shares()[3] < FULL / 2, "{:?}", paths.shares());
+    all_answer(&mut paths, from, 300, &[0; 4]);
+    assert_eq!(paths.shares(), [FULL; 4]);
+}
+
+#[test]
+fn a_clock_that_jumps_changes_no_choice() {
+    for jump in [-3_600_000_000_000_i64, 30_000_000, 3_600_000_000_000] {
+        let mut paths = paths(4);
+        let from = all_answer(&mut paths, 0, 5, &[0; 4]);
+        let from = all_answer(&mut paths, from, 20, &[0, 300_000, 0, 0]);
+        all_answer(&mut paths, from, 40, &[jump, jump + 300_000, jump, jump]);
+        let states: Vec<State> = paths.all().iter().map(Path::state).collect();
+        // The queue itself is forgotten with the old clock if the jump is large; the healthy stay healthy.
+        assert!(states[0] == State::Good && states[2] == State::Good, "{jump}: {states:?}");
+        assert_ne!(states[1], State::Failed);
+    }
+}
+
+#[test]
+fn replayed_and_made_up_answers_are_refused() {
+    let mut paths = paths(1);
+    let sequence = paths.probe_sent(0, 0);
+    let wild = Answer { delay_ns: i64::MIN, marked: true };
+    assert!(!paths.probe_answered(1, 0, sequence + 1, wild));
+    assert!(!paths.probe_answered(1, 9, sequence, wild));
+    assert!(paths.probe_answered(1, 0, sequence, Answer { delay_ns: 5, marked: false }));
+    assert!(!paths.probe_answered(1, 0, sequence, wild));
+}
+
+#[test]
+fn local_bytes_keep_simultaneous_flows_apart() {
+    let (mut paths, mut random) = (paths(4), Random::new(1));
+    let mut counts = [0; 4];
+    for hash in 0..40 {
+        let mut flow = Flow::new(Scheme::Adaptive, hash);
+        let Route::Path(path) = flow.place(1000, 150_000, &mut paths, &mut random) else { panic!() };
+        counts[path] += 1;
+    }
+    assert!(counts.iter().all(|count| (7..=13).contains(count)), "{counts:?}");
+}
+
+#[test]
+fn a_flow_leaves_a_failed_path_at_its_next_packet_and_no_other() {
+    let (mut paths, mut random) = (paths(2), Random::new(1));
+    let mut flow = Flow::new(Scheme::Adaptive, 1);
+    let Route::Path(first) = flow.place(0, 1500, &mut paths, &mut random) else { panic!() };
+    for now in 1..1000 {
+        assert_eq!(flow.place(now * 1000, 1500, &mut paths, &mut random), Route::Path(first));
+    }
+    for at in 0..MISSES_MAX {
+        paths.probe_sent(u64::from(at), first);
+    }
+    paths.tick(20 * MS);
+    assert_eq!(flow.place(20 * MS, 1500, &mut paths, &mut random), Route::Path(1 - first));
+    assert_eq!(flow.moves(), 1);
+}
+
+#[test]
+fn cells_use_all_paths_but_congested_ones() {
+    let settings = Settings { cell_bytes: Some(0), ..Settings::of_rate(10_000_000_000) };
+    let ports: Vec<Ports> = (0..3).map(|main| Ports { main, spare: None }).collect();
+    let (mut paths, mut random) = (Paths::new(0, settings, &ports), Random::new(1));
+    let from = all_answer(&mut paths, 0, 5, &[0; 3]);
+    let now = all_answer(&mut paths, from, 20, &[0, 0, 900_000]);
+    let mut flow = Flow::new(Scheme::Adaptive, 1);
+    let mut used = [0; 3];
+    for packet in 0..100 {
+        let Route::Path(path) = flow.place(now + packet, 1500, &mut paths, &mut random) else { panic!() };
+        used[path] += 1;
+    }
+    assert!(used[0] > 40 && used[1] > 40 && used[2] <= 1, "{used:?}");
+}
+
+#[test]
+fn a_large_flow_whose_packets_are_marked_moves_and_a_small_one_stays() {
+    for (bytes, moves) in [(10_000_u64, false), (1_000_000, true)] {
+        let (mut paths, mut random) = (paths(4), Random::new(2));
+        let mut flow = Flow::new(Scheme::Adaptive, 1);
+        flow.place(0, bytes, &mut paths, &mut random);
+        for at in 1..100 {
+            let Some(Route::Path(path)) = flow.route() else { panic!() };
+            paths.echoed(at * 1000, path, 10, 9);
+            flow.round(at * 1000, crate::flow::Round { packets: 10, marked: 9, idle: false }, &mut random);
+            flow.place(at * 1000, 100, &mut paths, &mut random);
+        }
+        assert_eq!(flow.moves() > 0, moves, "{bytes} bytes");
+        assert!(flow.moves() < 20, "it is held: {}", flow.moves());
+    }
+}
+
+/// Something that happens to a path.
+#[derive(Clone, Debug)]
+enum Event {
+    Probe(i64, bool),
+    Lose,
+    Send(u64),
+    Echo(u32, u32),
+    Rehash,
+    Wait(u64),
+}
+
+fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
+    let event = prop_oneof![
+        (any::<i64>(), any::<bool>()).prop_map(|(delay, marked)| Event::Probe(delay, marked)),
+        (0_i64..2_000_000, any::<bool>()).prop_map(|(delay, marked)| Event::Probe(delay, marked)),
+        Just(Event::Lose),
+        (0_u64..1_000_000).prop_map(Event::Send),
+        (0_u32..100, 0_u32..200).prop_map(|(packets, marked)| Event::Echo(packets, marked)),
+        Just(Event::Rehash),
+        (0_u64..100 * MS).prop_map(Event::Wait),
+    ];
+    prop::collection::vec((0_usize..6, event), 0..300)
+}
+
+/// Lets a story happen; `check` sees the state after each event.
+fn tell(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
+    let (mut paths, mut now) = (paths(count), 0);
+    for (path, event) in story {
+        match *event {
+            Event::Probe(delay_ns, marked) => {
+                let sequence = paths.probe_sent(now, *path);
+                let known = paths.probe_answered(now, *path, sequence, Answer { delay_ns, marked });
+                assert_eq!(known, *path < usize::from(count));
+            }
+            Event::Lose => {
+                paths.probe_sent(now, *path);
+                now += 10 * MS;
+            }
+            Event::Send(bytes) => paths.sent(now, *path, bytes),
+            Event::Echo(packets, marked) => paths.echoed(now, *path, packets, marked),
+            Event::Rehash => paths.rehashed(now, *path),
+            Event::Wait(time) => now += time,
+        }
+        paths.tick(now);
+        check(now, &paths);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn a_failed_path_is_never_chosen_while_another_lives(story in events(), count in 1_u16..6, seed: u64) {
+        let mut random = Random::new(seed);
+        tell(&story, count, |now, paths| {
+            let lives = (0..usize::from(count)).any(|path| paths.lives(path));
+            for avoid in (0..usize::from(count)).map(Some).chain([None]) {
+                let chosen = paths.choose(now, avoid, &mut random);
+                assert!(chosen < usize::from(count));
+                assert!(paths.lives(chosen) || !lives);
+                let again = paths.choose_again(now, chosen, &mut random);
+                assert!(paths.lives(again) || !lives);
+            }
+        });
+    }
+
+    #[test]
+    fn weights_are_within_limits_and_somebody_has_one(story in events(), count in 1_u16..6) {
+        tell(&story, count, |_, paths| {
+            let shares = paths.shares();
+            assert!(shares.iter().all(|share| *share <= FULL));
+            assert!(shares.iter().sum::<u32>() > 0);
+            for (share, path) in shares.iter().zip(paths.all()) {
+                assert!(path.state() != State::Failed || *share <= 1);
+                assert!(path.weight() == 0 || (WEIGHT_MIN..=FULL).contains(&path.weight()));
+            }
+        });
+    }
+
+    #[test]
+    fn buckets_leave_failed_paths_at_once_and_others_step_by_step(story in events(), seed: u64) {
+        let (mut random, mut buckets) = (Random::new(seed), PathBuckets::new(&paths(5)));
+        tell(&story, 5, |_, paths| {
+            let shares = paths.shares();
+            let moves = buckets.follow(paths, &mut random);
+            let usable = moves.iter().filter(|one| shares[usize::from(one.from)] > 0).count();
+            assert!(usable <= MOVES_MAX);
+            assert!(buckets.slots().iter().all(|path| shares[usize::from(*path)] > 0));
+        });
+    }
+
+    #[test]
+    fn equal_stories_have_equal_ends(story in events(), seed: u64) {
+        let told = |_: u8| {
+            let (mut random, mut chosen) = (Random::new(seed), Vec::new());
+            tell(&story, 5, |now, paths| chosen.push((paths.choose(now, None, &mut random), paths.shares())));
+            chosen
+        };
+        prop_assert_eq!(told(0), told(1));
+    }
+}

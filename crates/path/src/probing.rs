@@ -1,0 +1,177 @@
+//! When a node is probed, along which paths, and how much that may cost.
+//!
+//! A probe is 64 to 100 bytes. A node in use has at most 4 paths probed in a round, plus those that seem to
+//! fail or carry data, every 10 ms: 400 to 1600 packets/s. What a host sends in all is bounded by
+//! [`PACKETS_PER_SECOND_MAX`]; with more nodes than that allows, rounds come less often.
+
+use crate::paths::Paths;
+use crate::random::Random;
+
+/// What a host sends, probes/s: 10,000 of 100 bytes are 8 Mbit/s, and 2 % of a core at 2 us each.
+pub const PACKETS_PER_SECOND_MAX: u64 = 10_000;
+
+/// The budget covers such a burst: a tenth of a second.
+const BURST: u64 = PACKETS_PER_SECOND_MAX / 10;
+
+/// With no more paths, all are probed (Hermes probes the best and two at random).
+const ALL_UP_TO: usize = 4;
+
+/// Random paths in a round.
+const RANDOM_PATHS: usize = 2;
+
+/// A node is in use until so long after the last data, ns: ten rounds.
+const ACTIVE_NS: u64 = 100_000_000;
+
+/// A node that was in use not longer ago is probed at a tenth of the rate, ns; after that, not at all.
+const IDLE_NS: u64 = 10_000_000_000;
+
+/// An idle node's rounds are so many times as far apart.
+const IDLE_TIMES: u64 = 10;
+
+/// How much a node is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Data within the last 100 ms.
+    Active,
+    /// Data within the last 10 s.
+    Idle,
+    /// No data for longer: no probes.
+    Unused,
+}
+
+/// What a host's probes may cost: a token bucket.
+#[derive(Clone, Debug)]
+pub struct Budget {
+    /// Probes, in 1/10^9.
+    tokens: u64,
+    at: u64,
+}
+
+const PROBE: u64 = 1_000_000_000;
+
+impl Budget {
+    /// A full budget.
+    #[must_use]
+    pub fn new(now: u64) -> Budget {
+        Budget { tokens: BURST * PROBE, at: now }
+    }
+
+    /// Takes so many probes, or none if they are not there.
+    pub fn take(&mut self, now: u64, probes: u64) -> bool {
+        let earned = now.saturating_sub(self.at).saturating_mul(PACKETS_PER_SECOND_MAX);
+        self.tokens = self.tokens.saturating_add(earned).min(BURST * PROBE);
+        self.at = now;
+        let enough = self.tokens >= probes.saturating_mul(PROBE);
+        if enough {
+            self.tokens -= probes * PROBE;
+        }
+        enough
+    }
+}
+
+impl Paths {
+    /// How much the node is used.
+    #[must_use]
+    pub fn usage(&self, now: u64) -> Use {
+        match now.saturating_sub(self.last_sent) {
+            _ if self.last_sent == 0 => Use::Unused,
+            silent if silent < ACTIVE_NS => Use::Active,
+            silent if silent < IDLE_NS => Use::Idle,
+            _ => Use::Unused,
+        }
+    }
+
+    /// How long after this round the next one is, ns: jittered, so that hosts do not probe in step. `None` if
+    /// the node is not used: ask again when data leaves for it.
+    #[must_use]
+    pub fn next_round_in(&self, now: u64, random: &mut Random) -> Option<u64> {
+        let time = self.settings().probe_ns;
+        match self.usage(now) {
+            // A jittered time may be shorter, and as often longer, so the rate stays.
+            Use::Active => Some(random.jittered(time)),
+            Use::Idle => Some(random.jittered(time * IDLE_TIMES)),
+            Use::Unused => None,
+        }
+    }
+
+    /// The paths to probe in this round, ascending: all of up to four; else the best, two at random, those
+    /// that carry data and those that seem to fail.
+    #[must_use]
+    pub fn round(&self, now: u64, random: &mut Random) -> Vec<usize> {
+        let count = self.all().len();
+        if count <= ALL_UP_TO {
+            return (0..count).collect();
+        }
+        let pressing = |at: &usize| {
+            let path = &self.all()[*at];
+            path.is_suspect(now, self.settings()) || path.load(now, self.settings()) > 0
+        };
+        let mut chosen: Vec<usize> = self.best(now).into_iter().chain((0..count).filter(pressing)).collect();
+        chosen.sort_unstable();
+        chosen.dedup();
+        for _ in 0..RANDOM_PATHS {
+            let left = count - chosen.len();
+            let nth = random.below(left as u64) as usize;
+            let free = (0..count).filter(|path| chosen.binary_search(path).is_err()).nth(nth);
+            chosen.extend(free);
+            chosen.sort_unstable();
+        }
+        chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::paths::Ports;
+    use crate::settings::Settings;
+
+    fn paths(count: u16) -> Paths {
+        let ports: Vec<_> = (0..count).map(|main| Ports { main, spare: None }).collect();
+        Paths::new(0, Settings::of_rate(10_000_000_000), &ports)
+    }
+
+    #[test]
+    fn few_paths_are_all_probed_and_many_in_turn() {
+        let mut random = Random::new(1);
+        assert_eq!(paths(4).round(1, &mut random), [0, 1, 2, 3]);
+        assert_eq!(paths(0).round(1, &mut random), [0_usize; 0]);
+        let mut seen = [0; 16];
+        for _ in 0..200 {
+            let round = paths(16).round(1, &mut random);
+            assert_eq!(round.len(), 3);
+            round.iter().for_each(|path| seen[*path] += 1);
+        }
+        assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
+    }
+
+    #[test]
+    fn paths_in_use_are_in_every_round() {
+        let (mut paths, mut random) = (paths(16), Random::new(1));
+        paths.sent(1, 7, 1500);
+        paths.sent(1, 11, 1500);
+        for _ in 0..20 {
+            let round = paths.round(2, &mut random);
+            assert!(round.contains(&7) && round.contains(&11), "{round:?}");
+        }
+    }
+
+    #[test]
+    fn who_sends_nothing_is_not_probed() {
+        let (mut paths, mut random) = (paths(2), Random::new(1));
+        assert_eq!(paths.next_round_in(1, &mut random), None);
+        paths.sent(1, 0, 1);
+        let active = paths.next_round_in(2, &mut random).unwrap();
+        let idle = paths.next_round_in(1_000_000_000, &mut random).unwrap();
+        assert!(idle > 5 * active);
+        assert_eq!(paths.next_round_in(20_000_000_000, &mut random), None);
+    }
+
+    #[test]
+    fn the_budget_holds_over_any_second() {
+        let mut budget = Budget::new(0);
+        let asked = (0..200_000).filter(|at| budget.take(at * 10_000, 1)).count() as u64;
+        let earned = 2 * PACKETS_PER_SECOND_MAX;
+        assert!((earned - 1..=earned + BURST).contains(&asked), "{asked}");
+    }
+}

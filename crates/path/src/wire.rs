@@ -1,0 +1,360 @@
+//! Probes as they are on the wire, from the Ethernet header on.
+//!
+//! A probe is a VXLAN packet like those of the data, so that routers treat it alike: IPv4 without options,
+//! UDP from the port that is the path, VXLAN with a VNI that no overlay should use. Behind it, in network
+//! order:
+//!
+//! ```text
+//!   0      4      5    6      7      8         12       16     18        24        32             40      48
+//!   magic  kind   CE   hops   turn   session   number   port   zero (6)  sent, ns  reflected, ns  cookie
+//! ```
+//!
+//! An answer is as long as its probe, so a reflector cannot amplify. It repeats session, number, port and
+//! `sent`; it has the reflector's clock, whether the probe came marked, and the TTL with which it came. The
+//! cookie is SipHash-2-4 of both addresses and all these fields under a secret of the fabric; a request's
+//! leaves `sent` out, which a program at the interface may stamp when the cookie is there already.
+//!
+//! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
+
+use packet::{Sum, checksum};
+use std::net::Ipv4Addr;
+
+/// The VNI of probes: the last one.
+pub const VNI: u32 = 0xff_ffff;
+
+/// Bytes of a probe and of an answer.
+pub const FRAME: usize = BODY + 48;
+
+/// The same without the Ethernet header.
+pub const DATAGRAM: usize = FRAME - ETHERNET;
+
+const ETHERNET: usize = 14;
+const IP: usize = 20;
+const UDP: usize = 8;
+const BODY: usize = ETHERNET + IP + UDP + 8;
+const MAGIC: &[u8; 4] = b"wpr1";
+const TTL: u8 = 64;
+/// ECN-capable, so that a marking queue marks it instead of dropping it; and marked.
+const ECT0: u8 = 2;
+const CE: u8 = 3;
+
+/// What authenticates probes: only who knows it is answered.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Secret(pub [u64; 2]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A probe.
+    Request = 1,
+    /// The answer to one.
+    Answer = 2,
+}
+
+/// What is around it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outer {
+    /// MAC addresses: destination, source.
+    pub macs: [[u8; 6]; 2],
+    /// Who sends it.
+    pub source: Ipv4Addr,
+    /// To whom.
+    pub destination: Ipv4Addr,
+    /// The UDP source port: the path that it takes.
+    pub port: u16,
+    /// The UDP port of VXLAN.
+    pub vxlan_port: u16,
+    /// The DSCP, 0 to 63.
+    pub dscp: u8,
+    /// It is marked (CE).
+    pub marked: bool,
+    /// The identification of IP, which routers quote.
+    pub id: u16,
+    /// The TTL.
+    pub ttl: u8,
+}
+
+/// A probe, or an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// What is around it.
+    pub outer: Outer,
+    /// Which it is.
+    pub kind: Kind,
+    /// In an answer: the probe came marked.
+    pub marked: bool,
+    /// In an answer: the TTL with which the probe came.
+    pub hops: u8,
+    /// Successive probes of a path have successive turns: their answers come back by different paths.
+    pub turn: u8,
+    /// Begins whenever its sender starts; later ones are larger.
+    pub session: u32,
+    /// Rises within a session, but probes of different paths may overtake each other.
+    pub number: u32,
+    /// The source port from which the probe left.
+    pub port: u16,
+    /// When it left, by its sender's clock, ns.
+    pub sent_ns: u64,
+    /// In an answer: when the probe came, by the reflector's clock, ns.
+    pub reflected_ns: u64,
+}
+
+/// Why a packet is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It has another length or layout.
+    Malformed,
+    /// Its cookie is not that of the secret.
+    BadCookie,
+}
+
+impl Packet {
+    /// A request that leaves from a port; the rest of `outer` is as it will be on the wire.
+    #[must_use]
+    pub fn request(outer: Outer, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet {
+        let kind = Kind::Request;
+        let port = outer.port;
+        Packet { outer, kind, marked: false, hops: 0, turn, session, number, port, sent_ns, reflected_ns: 0 }
+    }
+
+    /// The answer to it, from a port.
+    #[must_use]
+    pub fn answer(&self, port: u16, now_ns: u64) -> Packet {
+        let Outer { macs: [to, from], source, destination, .. } = self.outer;
+        let outer = Outer {
+            macs: [from, to],
+            source: destination,
+            destination: source,
+            port,
+            marked: false,
+            id: 0,
+            ttl: TTL,
+            ..self.outer
+        };
+        let (marked, hops) = (self.outer.marked, self.outer.ttl);
+        Packet { outer, kind: Kind::Answer, marked, hops, reflected_ns: now_ns, ..*self }
+    }
+
+    /// Its bytes, without FCS.
+    #[must_use]
+    pub fn frame(&self, secret: Secret) -> [u8; FRAME] {
+        let mut frame = [0; FRAME];
+        let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
+        let Outer { macs, source, destination, port, vxlan_port, dscp, marked, id, ttl } = self.outer;
+        put(0, macs.as_flattened());
+        put(12, &[8, 0, 0x45, dscp << 2 | if marked { CE } else { ECT0 }]);
+        put(16, &((FRAME - ETHERNET) as u16).to_be_bytes());
+        put(18, &id.to_be_bytes());
+        // Must not be fragmented, as nothing in a tunnel.
+        put(20, &[0x40, 0, ttl, 17]);
+        put(26, &source.octets());
+        put(30, &destination.octets());
+        put(34, &port.to_be_bytes());
+        put(36, &vxlan_port.to_be_bytes());
+        put(38, &((FRAME - ETHERNET - IP) as u16).to_be_bytes());
+        put(42, &[8, 0, 0, 0]);
+        put(46, &(VNI << 8).to_be_bytes());
+        put(BODY, MAGIC);
+        put(BODY + 4, &[self.kind as u8, u8::from(self.marked), self.hops, self.turn]);
+        put(BODY + 8, &self.session.to_be_bytes());
+        put(BODY + 12, &self.number.to_be_bytes());
+        put(BODY + 16, &self.port.to_be_bytes());
+        put(BODY + 24, &self.sent_ns.to_be_bytes());
+        put(BODY + 32, &self.reflected_ns.to_be_bytes());
+        put(BODY + 40, &self.cookie(secret).to_be_bytes());
+        let sum = checksum(Sum::default().bytes(&frame[ETHERNET..ETHERNET + IP]));
+        frame[24..26].copy_from_slice(&sum.to_be_bytes());
+        frame
+    }
+
+    /// Its bytes from the IP header on, for a socket that adds the rest.
+    #[must_use]
+    pub fn datagram(&self, secret: Secret) -> [u8; DATAGRAM] {
+        let frame = self.frame(secret);
+        std::array::from_fn(|at| frame[ETHERNET + at])
+    }
+
+    /// Reads a frame without VLAN tags.
+    ///
+    /// # Errors
+    /// Says why it is not believed.
+    pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, Refusal> {
+        let frame: &[u8; FRAME] = frame.try_into().map_err(|_| Refusal::Malformed)?;
+        let packet = Packet::plain(frame).ok_or(Refusal::Malformed)?;
+        if packet.outer.vxlan_port != vxlan_port {
+            return Err(Refusal::Malformed);
+        }
+        let cookie = u64::from_be_bytes(bytes(frame, BODY + 40));
+        if cookie == packet.cookie(secret) { Ok(packet) } else { Err(Refusal::BadCookie) }
+    }
+
+    fn plain(frame: &[u8; FRAME]) -> Option<Packet> {
+        let [kind, marked, hops, turn] = bytes(frame, BODY + 4);
+        let [tos, long, longer] = [frame[15], 16, 38].map(usize::from);
+        let length = |at: usize| usize::from(u16::from_be_bytes(bytes(frame, at)));
+        let shape = frame[12..15] == [8, 0, 0x45]
+            && length(long) == FRAME - ETHERNET
+            && length(longer) == FRAME - ETHERNET - IP
+            && frame[20] & 0x3f == 0
+            && frame[21] == 0
+            && frame[23] == 17
+            && frame[42] & 8 != 0
+            && frame[46..49] == [0xff; 3]
+            && frame[BODY..BODY + 4] == *MAGIC
+            && marked < 2;
+        let kind = match kind {
+            1 => Kind::Request,
+            2 => Kind::Answer,
+            _ => return None,
+        };
+        let outer = Outer {
+            macs: [bytes(frame, 0), bytes(frame, 6)],
+            source: Ipv4Addr::from(bytes(frame, 26)),
+            destination: Ipv4Addr::from(bytes(frame, 30)),
+            port: u16::from_be_bytes(bytes(frame, 34)),
+            vxlan_port: u16::from_be_bytes(bytes(frame, 36)),
+            dscp: tos as u8 >> 2,
+            marked: tos as u8 & CE == CE,
+            id: u16::from_be_bytes(bytes(frame, 18)),
+            ttl: frame[22],
+        };
+        shape.then_some(Packet {
+            outer,
+            kind,
+            marked: marked == 1,
+            hops,
+            turn,
+            session: u32::from_be_bytes(bytes(frame, BODY + 8)),
+            number: u32::from_be_bytes(bytes(frame, BODY + 12)),
+            port: u16::from_be_bytes(bytes(frame, BODY + 16)),
+            sent_ns: u64::from_be_bytes(bytes(frame, BODY + 24)),
+            reflected_ns: u64::from_be_bytes(bytes(frame, BODY + 32)),
+        })
+    }
+
+    fn cookie(&self, secret: Secret) -> u64 {
+        let Outer { source, destination, .. } = self.outer;
+        let flags = [self.kind as u8, u8::from(self.marked), self.hops, self.turn];
+        let sent_ns = if self.kind == Kind::Answer { self.sent_ns } else { 0 };
+        let words = [
+            u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
+            u64::from(u32::from_be_bytes(flags)) << 32 | u64::from(self.port),
+            u64::from(self.session) << 32 | u64::from(self.number),
+            sent_ns,
+            self.reflected_ns,
+        ];
+        siphash(secret, &words)
+    }
+}
+
+fn bytes<const N: usize>(frame: &[u8; FRAME], at: usize) -> [u8; N] {
+    frame[at..].first_chunk().copied().unwrap_or([0; N])
+}
+
+/// SipHash-2-4 (Aumasson and Bernstein, 2012) of whole words.
+#[must_use]
+pub fn siphash(Secret([k0, k1]): Secret, words: &[u64]) -> u64 {
+    let mut v = [
+        k0 ^ 0x736f_6d65_7073_6575,
+        k1 ^ 0x646f_7261_6e64_6f6d,
+        k0 ^ 0x6c79_6765_6e65_7261,
+        k1 ^ 0x7465_6462_7974_6573,
+    ];
+    let length = (words.len() as u64 * 8) << 56;
+    for word in words.iter().copied().chain([length]) {
+        v[3] ^= word;
+        (0..2).for_each(|_| round(&mut v));
+        v[0] ^= word;
+    }
+    v[2] ^= 0xff;
+    (0..4).for_each(|_| round(&mut v));
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn round(v: &mut [u64; 4]) {
+    v[0] = v[0].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(13) ^ v[0];
+    v[0] = v[0].rotate_left(32);
+    v[2] = v[2].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(16) ^ v[2];
+    v[0] = v[0].wrapping_add(v[3]);
+    v[3] = v[3].rotate_left(21) ^ v[0];
+    v[2] = v[2].wrapping_add(v[1]);
+    v[1] = v[1].rotate_left(17) ^ v[2];
+    v[2] = v[2].rotate_left(32);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECRET: Secret = Secret([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+
+    fn request() -> Packet {
+        let outer = Outer {
+            macs: [[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]],
+            source: Ipv4Addr::new(10, 0, 0, 1),
+            destination: Ipv4Addr::new(10, 0, 0, 2),
+            port: 50_000,
+            vxlan_port: 4789,
+            dscp: 8,
+            marked: false,
+            id: 9,
+            ttl: 64,
+        };
+        Packet::request(outer, (7, 0x0102_0304), 5, 1_000)
+    }
+
+    #[test]
+    fn siphash_is_that_of_its_authors() {
+        // Key 00 01 .. 0f, input 00 01 .. 07: the ninth vector of the reference implementation.
+        assert_eq!(siphash(SECRET, &[0x0706_0504_0302_0100]), 0x93f5_f579_9a93_2462);
+    }
+
+    #[test]
+    fn lengths_are_those_of_the_headers() {
+        let frame = request().frame(SECRET);
+        assert_eq!((frame.len(), &frame[16..18], &frame[38..40]), (98, &[0, 84][..], &[0, 64][..]));
+        assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0, "the IP header's is right");
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_answered() {
+        let request = request();
+        assert_eq!(Packet::read(&request.frame(SECRET), 4789, SECRET), Ok(request));
+        let mut marked = request;
+        (marked.outer.marked, marked.outer.ttl) = (true, 61);
+        let answer = marked.answer(50_001, 9);
+        assert_eq!((answer.marked, answer.hops, answer.reflected_ns, answer.sent_ns), (true, 61, 9, 1_000));
+        assert_eq!(
+            (answer.port, answer.outer.port, answer.outer.source),
+            (50_000, 50_001, [10, 0, 0, 2].into())
+        );
+        assert_eq!(Packet::read(&answer.frame(SECRET), 4789, SECRET), Ok(answer));
+    }
+
+    #[test]
+    fn a_request_may_be_stamped_on_its_way_out_and_nothing_else_be_changed() {
+        let frame = request().frame(SECRET);
+        for at in 12..FRAME {
+            let mut other = frame;
+            other[at] ^= 0x40;
+            let free = [15, 18, 19, 22, 24, 25, 34, 35, 40, 41, 42, 43, 44, 45, 49];
+            // DSCP, identification, TTL, checksums, source port and reserved bits are no part of what it
+            // says.
+            let stamp = (BODY + 24..BODY + 32).contains(&at) || (BODY + 18..BODY + 24).contains(&at);
+            let says = free.contains(&at) || stamp || at == 20;
+            assert_eq!(Packet::read(&other, 4789, SECRET).is_ok(), says, "byte {at}");
+        }
+        assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(Refusal::BadCookie));
+        assert_eq!(Packet::read(&frame[..97], 4789, SECRET), Err(Refusal::Malformed));
+        assert_eq!(Packet::read(&frame, 4790, SECRET), Err(Refusal::Malformed));
+    }
+}

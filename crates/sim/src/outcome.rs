@@ -1,0 +1,261 @@
+//! What came out of runs: slowdowns as histograms, so that results of many seeds can be merged exactly.
+
+use crate::packet::Ledger;
+use crate::scenario::Scenario;
+use anyhow::{Context, Result, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// The format of result files.
+const FORMAT: u32 = 1;
+
+/// A class of a histogram is 1 % wide: quantiles are exact to half of that.
+const WIDTH: f64 = 1.01;
+
+/// Flows below are small, above the second large, bytes (as in the papers' reports).
+const SMALL: u64 = 100_000;
+const LARGE: u64 = 10_000_000;
+
+/// Numbers of flows by slowdown.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Histogram {
+    count: u64,
+    sum: f64,
+    /// Class k holds slowdowns from 1.01^k.
+    classes: BTreeMap<u32, u64>,
+}
+
+impl Histogram {
+    /// Counts a value; below 1 it counts as 1.
+    pub fn add(&mut self, value: f64) {
+        let value = value.max(1.0);
+        self.count += 1;
+        self.sum += value;
+        *self.classes.entry((value.ln() / WIDTH.ln()) as u32).or_default() += 1;
+    }
+
+    fn merge(&mut self, other: &Histogram) {
+        self.count += other.count;
+        self.sum += other.sum;
+        for (class, count) in &other.classes {
+            *self.classes.entry(*class).or_default() += count;
+        }
+    }
+
+    /// The mean; `None` if nothing was counted.
+    #[must_use]
+    pub fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / self.count as f64)
+    }
+
+    /// The value that so many percent do not exceed; `None` if nothing was counted.
+    #[must_use]
+    pub fn quantile(&self, percent: f64) -> Option<f64> {
+        let rank = (self.count as f64 * percent / 100.0).ceil().max(1.0) as u64;
+        let mut seen = 0;
+        let class = self.classes.iter().find(|(_, count)| {
+            seen += **count;
+            seen >= rank
+        })?;
+        Some(WIDTH.powf(f64::from(*class.0) + 0.5))
+    }
+
+    fn summary(&self) -> Value {
+        let short = |value: Option<f64>| value.map(|value| (value * 1000.0).round() / 1000.0);
+        json!({
+            "p50": short(self.quantile(50.0)),
+            "p95": short(self.quantile(95.0)),
+            "p99": short(self.quantile(99.0)),
+            "mean": short(self.mean()),
+        })
+    }
+}
+
+/// Slowdowns of all flows, and of the small and large ones: flow completion time over that of the same flow
+/// alone in the fabric.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Slowdowns {
+    /// All.
+    pub all: Histogram,
+    /// Below 100 KB.
+    pub small: Histogram,
+    /// From 10 MB.
+    pub large: Histogram,
+}
+
+impl Slowdowns {
+    /// Counts a flow of so many bytes.
+    pub fn add(&mut self, bytes: u64, slowdown: f64) {
+        self.all.add(slowdown);
+        if bytes < SMALL {
+            self.small.add(slowdown);
+        } else if bytes >= LARGE {
+            self.large.add(slowdown);
+        }
+    }
+}
+
+/// What came out of a run, or of several that differ by their seeds only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// All that must be equal for results to be merged, but the load and the scheme.
+    pub setting: String,
+    /// Percent.
+    pub load: f64,
+    /// Its name.
+    pub scheme: String,
+    /// The seeds.
+    pub seeds: Vec<u64>,
+    /// Flows that arrived.
+    pub flows: u64,
+    /// Those that did not end.
+    pub unended: u64,
+    /// Simulated time, ns, of all runs.
+    pub time_ns: u64,
+    /// Events.
+    pub events: u64,
+    /// What became of the packets.
+    pub ledger: Ledger,
+    /// What became of the flows.
+    pub slowdowns: Slowdowns,
+}
+
+impl Outcome {
+    /// The outcome of a run; `numbers`: time, events, flows that did not end.
+    #[must_use]
+    pub fn new(scenario: &Scenario, slowdowns: Slowdowns, ledger: Ledger, numbers: [u64; 3]) -> Outcome {
+        let shape = &scenario.shape;
+        let faults: Vec<String> = scenario.faults.iter().map(ToString::to_string).collect();
+        let load = serde_json::to_value(scenario.load).unwrap_or_default();
+        let setting = format!(
+            "{} {}x{}x{} {}/{} Gbit/s {} ns buffer {} mark {} {} {} us probes {} us gap {} ns faults [{}]",
+            load.as_str().unwrap_or_default(),
+            shape.leaves,
+            shape.spines,
+            shape.hosts,
+            shape.host_rate,
+            shape.rate,
+            shape.delay_ns,
+            shape.buffer,
+            shape.mark,
+            if scenario.tcp.dctcp { "dctcp" } else { "reno" },
+            scenario.tcp.timeout_min / 1000,
+            scenario.probe_ns / 1000,
+            scenario.flowlet_ns.unwrap_or(0),
+            faults.join(" ")
+        );
+        let [time_ns, events, unended] = numbers;
+        Outcome {
+            setting,
+            load: scenario.percent,
+            scheme: scenario.contender.to_string(),
+            seeds: vec![scenario.seed],
+            flows: u64::from(scenario.flows),
+            unended,
+            time_ns,
+            events,
+            ledger,
+            slowdowns,
+        }
+    }
+
+    fn merge(&mut self, other: &Outcome) -> Result<()> {
+        if let Some(seed) = other.seeds.iter().find(|seed| self.seeds.contains(seed)) {
+            anyhow::bail!("seed {seed} of {} at {} % is there twice", self.scheme, self.load);
+        }
+        self.seeds.extend(&other.seeds);
+        self.seeds.sort_unstable();
+        self.flows += other.flows;
+        self.unended += other.unended;
+        self.time_ns += other.time_ns;
+        self.events += other.events;
+        self.ledger.add(&other.ledger);
+        self.slowdowns.all.merge(&other.slowdowns.all);
+        self.slowdowns.small.merge(&other.slowdowns.small);
+        self.slowdowns.large.merge(&other.slowdowns.large);
+        Ok(())
+    }
+
+    /// A row of the last line.
+    #[must_use]
+    pub fn row(&self) -> Value {
+        json!({
+            "load": self.load,
+            "scheme": self.scheme,
+            "slowdown": self.slowdowns.all.summary(),
+            "slowdown_small": self.slowdowns.small.summary(),
+            "slowdown_large": self.slowdowns.large.summary(),
+            "flows": self.flows,
+            "unended": self.unended,
+            "seeds": self.seeds.len(),
+        })
+    }
+}
+
+/// Results: outcomes of distinct settings, loads and schemes, in that order.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Results {
+    weir_sim: u32,
+    /// The outcomes.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Results {
+    /// Adds an outcome, to those of other seeds if there are any.
+    ///
+    /// # Errors
+    /// The same seed is there already.
+    pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
+        self.weir_sim = FORMAT;
+        let key = |one: &Outcome| (one.setting.clone(), (one.load * 1e6) as u64, one.scheme.clone());
+        match self.outcomes.binary_search_by_key(&key(outcome), key) {
+            Ok(at) => self.outcomes[at].merge(outcome),
+            Err(at) => {
+                self.outcomes.insert(at, outcome.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Reads a file of results.
+    ///
+    /// # Errors
+    /// It is none; the error says where.
+    pub fn read(text: &str) -> Result<Results> {
+        let results: Results = serde_json::from_str(text).context("no results of `weir sim path --out`")?;
+        let format = results.weir_sim;
+        ensure!(format == FORMAT, "`weir_sim`: format {format} is not {FORMAT}");
+        for (at, outcome) in results.outcomes.iter().enumerate() {
+            ensure!(outcome.ledger.balances(), "outcome {at}: the packets do not add up: it was changed");
+        }
+        Ok(results)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_exact_to_a_percent() {
+        let mut histogram = Histogram::default();
+        (1..=1000).for_each(|value| histogram.add(f64::from(value)));
+        for percent in [50.0, 95.0, 99.0] {
+            let found = histogram.quantile(percent).unwrap();
+            assert!((found / (percent * 10.0) - 1.0).abs() < 0.01, "{percent}: {found}");
+        }
+        assert_eq!(histogram.mean(), Some(500.5));
+        assert_eq!(Histogram::default().quantile(50.0), None);
+    }
+
+    #[test]
+    fn bad_files_are_refused() {
+        for (text, says) in
+            [("", "no results"), ("{}", "no results"), (r#"{"weir_sim":2,"outcomes":[]}"#, "format 2")]
+        {
+            let error = format!("{:#}", Results::read(text).unwrap_err());
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}
