@@ -26,9 +26,9 @@
 
 use crate::program::{
     AppId, CounterId, Criterion, Entry, EntryList, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId,
-    HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, Operation, Origin,
-    OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Template, Timeouts,
-    Value,
+    HashInput, Learn, Match, Measured, MeterConfig, MeterDeclaration, MeterId, Monitor, NatPool, NatPoolId,
+    Operation, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target,
+    Template, Timeouts, Value,
 };
 use packet::{Field, KeySource, TunnelPorts};
 use std::collections::{HashMap, HashSet};
@@ -126,6 +126,11 @@ impl ProgramBuilder {
     /// Adds a meter.
     pub fn meter(&mut self, meter: MeterDeclaration) -> MeterId {
         MeterId(push(&mut self.program.meters, meter))
+    }
+
+    /// Adds a NAT pool.
+    pub fn nat_pool(&mut self, pool: NatPool) -> NatPoolId {
+        NatPoolId(push(&mut self.program.nat_pools, pool))
     }
 
     /// Sets the seed of the select hash.
@@ -281,6 +286,8 @@ setters! {
         capacity(most: u32) capacity = most;
         /// Sets what of a flow's key says which worker it belongs to (FLOW).
         owner(by: OwnedBy) owner = by;
+        /// Sets the pool that each flow takes an address and a port of (FLOW).
+        nat(pool: NatPoolId) nat = Some(pool);
         /// Sets whether flow key and select hash are recomputed after the actions.
         rehash(again: bool) rehash = again;
         /// Sets several actions, of which each entry selects one.
@@ -452,6 +459,7 @@ impl Pipe {
             rehash: false,
             owner: OwnedBy::Both,
             capacity: 1,
+            nat: None,
             entries: EntryList::default(),
             origin: Origin::default(),
         }

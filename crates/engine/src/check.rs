@@ -10,6 +10,7 @@
 mod contradiction;
 pub(crate) mod entries;
 mod finding;
+pub(crate) mod nat;
 mod operations;
 mod owner;
 mod pipes;
@@ -70,6 +71,7 @@ pub fn check(program: &Program) -> Vec<Finding> {
         findings.extend(root.map(|kind| Finding::new(port.origin, kind)));
     }
     sets::check(program, &mut findings);
+    nat::pools(program, &mut findings);
     for pipe in &program.pipes {
         pipes::check(program, pipe, &mut findings);
         entries::check(program, pipe, &mut findings);

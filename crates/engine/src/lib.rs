@@ -11,6 +11,7 @@ pub mod change;
 pub mod check;
 pub(crate) mod entry_list;
 pub mod interpreter;
+pub mod nat;
 pub mod operation;
 pub mod owner;
 pub mod parcel;

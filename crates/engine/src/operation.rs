@@ -58,6 +58,17 @@ pub enum Value {
     PerFlow,
     /// What this field of the packet was that began the flow, before the action; 0 if it had none.
     Learnt(Field),
+    /// What the flow has taken of the pipe's NAT pool.
+    Nat(NatPart),
+}
+
+/// A part of what a flow takes of a NAT pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NatPart {
+    /// The address.
+    Address,
+    /// The port.
+    Port,
 }
 
 impl Value {
@@ -70,7 +81,7 @@ impl Value {
     /// Whether flows keep it.
     #[must_use]
     pub fn is_kept(self) -> bool {
-        matches!(self, Value::PerFlow | Value::Learnt(_))
+        matches!(self, Value::PerFlow | Value::Learnt(_) | Value::Nat(_))
     }
 }
 
@@ -453,7 +464,7 @@ impl Operation {
     pub fn learnt(&self) -> impl Iterator<Item = Field> {
         self.numbers().filter_map(|(_, value, _)| match value {
             Value::Learnt(field) => Some(field),
-            Value::Const(_) | Value::PerEntry | Value::PerFlow => None,
+            Value::Const(_) | Value::PerEntry | Value::PerFlow | Value::Nat(_) => None,
         })
     }
 

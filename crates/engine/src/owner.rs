@@ -5,7 +5,7 @@
 //! pipes of a program need of the frame as it is received is found by [`crate::check::owners`].
 
 use crate::check::owners;
-use crate::program::{PortId, Program};
+use crate::program::{NatPool, NatPoolId, PortId, Program};
 use packet::{Depth, FlowKey, Headers, KeySource, TableHash, TunnelPorts, parse_into, rss_hash};
 
 /// What of a flow's key says to which worker the flow belongs.
@@ -62,15 +62,26 @@ pub struct Owner {
     pub source: KeySource,
     /// What of them.
     pub by: OwnedBy,
+    /// The NAT pool whose slices have workers, if the flows take of one.
+    pub nat: Option<NatPoolId>,
 }
 
 impl Owner {
     /// Returns the worker of a received frame, of so many; `None` without IP.
     #[inline]
     #[must_use]
-    pub fn of(self, frame: &[u8], headers: &Headers, steering: &Steering, workers: usize) -> Option<usize> {
+    pub fn of(
+        self,
+        frame: &[u8],
+        headers: &Headers,
+        pools: &[NatPool],
+        (steering, workers): (&Steering, usize),
+    ) -> Option<usize> {
         let key = FlowKey::without_id(frame, headers, self.source)?;
-        Some(worker(self.by, &key, steering, workers))
+        Some(match self.nat.and_then(|id| pools.get(id.index())) {
+            Some(pool) => NatPool::worker(pool.slice(&key), workers),
+            None => worker(self.by, &key, steering, workers),
+        })
     }
 }
 
@@ -101,6 +112,7 @@ pub fn worker(by: OwnedBy, key: &FlowKey, steering: &Steering, workers: usize) -
 #[derive(Clone, Debug)]
 pub struct Owners {
     ports: Vec<Option<Owner>>,
+    pools: Vec<NatPool>,
     depth: Depth,
     tunnels: TunnelPorts,
     steering: Steering,
@@ -111,17 +123,17 @@ impl Owners {
     /// Finds out what tells the workers of a program, of so many.
     #[must_use]
     pub fn new(program: &Program, steering: Steering, workers: usize) -> Owners {
-        let (depth, tunnels) = (program.depth(), program.tunnels);
-        Owners { ports: owners(program).0, depth, tunnels, steering, workers }
+        let (depth, tunnels, pools) = (program.depth(), program.tunnels, program.nat_pools.clone());
+        Owners { ports: owners(program).0, pools, depth, tunnels, steering, workers }
     }
 
     /// The same from what tells the workers of the frames of each port.
     pub(crate) fn of_ports(
-        ports: Vec<Option<Owner>>,
+        (ports, pools): (Vec<Option<Owner>>, Vec<NatPool>),
         (depth, tunnels): (Depth, TunnelPorts),
         (steering, workers): (Steering, usize),
     ) -> Owners {
-        Owners { ports, depth, tunnels, steering, workers }
+        Owners { ports, pools, depth, tunnels, steering, workers }
     }
 
     /// Returns the same for another number of workers.
@@ -142,7 +154,10 @@ impl Owners {
         let Some(owner) = self.ports.get(input.index()).copied().flatten() else { return 0 };
         let mut headers = Headers::default();
         match parse_into(frame, self.depth, &self.tunnels, &mut headers) {
-            Ok(()) => owner.of(frame, &headers, &self.steering, self.workers).unwrap_or_default(),
+            Ok(()) => {
+                let spread = (&self.steering, self.workers);
+                owner.of(frame, &headers, &self.pools, spread).unwrap_or_default()
+            }
             Err(_) => 0,
         }
     }
@@ -160,7 +175,8 @@ mod tests {
     fn of_steered(text: &str, source: KeySource, by: OwnedBy, steering: Steering, workers: usize) -> usize {
         let frame = craft::frame(text);
         let headers = parse(&frame, Depth::Inner).unwrap();
-        Owner { source, by }.of(&frame, &headers, &steering, workers).expect("IP")
+        let owner = Owner { source, by, nat: None };
+        owner.of(&frame, &headers, &[], (&steering, workers)).expect("IP")
     }
 
     fn outer(text: &str, by: OwnedBy) -> usize {

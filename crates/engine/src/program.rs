@@ -5,7 +5,8 @@
 //! an entry, a counter or a target that keeps its name keeps its state.
 
 pub use crate::entry_list::{Cursor, EntryList};
-pub use crate::operation::{Encap, Operation, Place, Value};
+pub use crate::nat::{NatPool, NatPrefix};
+pub use crate::operation::{Encap, NatPart, Operation, Place, Value};
 pub use crate::owner::OwnedBy;
 pub use crate::pipes::{HashInput, Learn, PipeKind, Timeouts};
 use packet::{Depth, Field, FlowKey, KeySource, TunnelPorts};
@@ -41,6 +42,8 @@ ids! {
     CounterId;
     /// Identifies a meter: its position in [`Program::meters`].
     MeterId;
+    /// Identifies a NAT pool: its position in [`Program::nat_pools`].
+    NatPoolId;
     /// Identifies an app that receives frames: its position in [`Program::apps`].
     AppId;
 }
@@ -63,6 +66,8 @@ pub struct Program {
     pub counters: Vec<String>,
     /// Meters.
     pub meters: Vec<MeterDeclaration>,
+    /// Addresses and ports that flows take.
+    pub nat_pools: Vec<NatPool>,
     /// Names of apps that frames can be forwarded to.
     pub apps: Vec<String>,
     /// Seed of the select hash; equal on all nodes of a fleet.
@@ -121,6 +126,8 @@ pub struct Pipe {
     pub rehash: bool,
     /// What of a flow's key says which worker it belongs to (FLOW).
     pub owner: OwnedBy,
+    /// The pool that each of its flows takes an address and a port of (FLOW).
+    pub nat: Option<NatPoolId>,
     /// The largest number of entries, or of flows for a FLOW pipe.
     pub capacity: u32,
     /// Entries written by the configuration or an app.
@@ -495,6 +502,7 @@ impl Program {
             groups: self.groups.clone(),
             counters: self.counters.clone(),
             meters: self.meters.clone(),
+            nat_pools: self.nat_pools.clone(),
             apps: self.apps.clone(),
             select_seed: self.select_seed,
             tunnels: self.tunnels,

@@ -2,6 +2,7 @@
 //! produce it.
 
 use crate::change::EntryKey;
+use crate::nat::Binding;
 use crate::program::{Entry, GroupId};
 use packet::FlowKey;
 pub use table::FlowState;
@@ -110,6 +111,8 @@ pub struct Unflowed {
     pub no_target: u64,
     /// The table is full.
     pub full: u64,
+    /// There is no free port in the NAT pool.
+    pub no_nat_port: u64,
     /// A delta that must be given first has no room.
     pub delta: u64,
 }
@@ -151,14 +154,15 @@ impl FlowAccount {
 impl Unflowed {
     /// Returns the counts and what they are called in tables and JSON.
     #[must_use]
-    pub fn by_reason(&self) -> [(&'static str, u64); 6] {
-        let Unflowed { no_key, no_group, unknown, no_target, full, delta } = *self;
+    pub fn by_reason(&self) -> [(&'static str, u64); 7] {
+        let Unflowed { no_key, no_group, unknown, no_target, full, no_nat_port, delta } = *self;
         [
             ("no_key", no_key),
             ("no_group", no_group),
             ("unknown", unknown),
             ("no_target", no_target),
             ("full", full),
+            ("no_nat_port", no_nat_port),
             ("delta", delta),
         ]
     }
@@ -175,6 +179,7 @@ impl Unflowed {
         self.unknown += other.unknown;
         self.no_target += other.no_target;
         self.full += other.full;
+        self.no_nat_port += other.no_nat_port;
         self.delta += other.delta;
     }
 }
@@ -207,6 +212,8 @@ pub struct FlowSnapshot {
     pub last_ms: u32,
     /// What has been seen of it, if timeouts depend on that.
     pub state: Option<FlowState>,
+    /// What it has of the NAT pool, together with the flow of its answers.
+    pub binding: Option<Binding>,
 }
 
 /// The decision in a FLOW entry.

@@ -131,11 +131,11 @@ fn small() {
 struct Young;
 
 impl Visitor for Young {
-    fn judge(&self, flow: &Flow) -> Fate {
+    fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> Fate {
         if flow.idle(0) >= 1 << 30 { Fate::Goes(DeltaReason::Aged) } else { Fate::Stays }
     }
 
-    fn accept(&mut self, _flow: &Flow, _fate: Fate) -> bool {
+    fn accept(&mut self, _row: u32, _flow: &Flow, _fate: Fate) -> bool {
         true
     }
 }

@@ -430,11 +430,11 @@ mod tests {
     struct With<J, S>(J, S);
 
     impl<J: Fn(&Flow) -> Fate, S: FnMut(&Flow) -> bool> Visitor for With<J, S> {
-        fn judge(&self, flow: &Flow) -> Fate {
+        fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> Fate {
             self.0(flow)
         }
 
-        fn accept(&mut self, flow: &Flow, _fate: Fate) -> bool {
+        fn accept(&mut self, _row: u32, flow: &Flow, _fate: Fate) -> bool {
             self.1(flow)
         }
     }

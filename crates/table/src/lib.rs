@@ -16,6 +16,7 @@
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
 //! | [`acl`] | which rule of the least priority matches | tuple space over one cuckoo index |
 //! | [`meter`] | what colour is this packet | token buckets of RFC 2697 and RFC 2698 |
+//! | [`number_set`] | which is the least free number | three levels of bits |
 #![forbid(unsafe_code)]
 
 pub mod acl;
@@ -28,6 +29,7 @@ mod index;
 pub mod lpm;
 pub mod meter;
 mod mix;
+pub mod number_set;
 pub mod small;
 pub mod state;
 mod store;
@@ -41,6 +43,7 @@ pub use flow::{Counted, Decision, Flow, FlowTable};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
+pub use number_set::{NUMBERS_MAX, NumberSet};
 pub use small::Small;
 pub use state::{FlowState, Seen};
 pub use sweep::{Fate, Visitor};

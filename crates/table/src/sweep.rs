@@ -19,11 +19,11 @@ pub enum Fate {
 
 /// Visits the flows of a table, see [`crate::FlowTable::sweep`].
 pub trait Visitor {
-    /// Returns what to do with a flow.
-    fn judge(&self, flow: &Flow) -> Fate;
+    /// Returns what to do with the flow of a row of `table`.
+    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate;
 
     /// Accepts the counts of a flow that gives them, goes or restarts, or refuses them; then the flow stays.
-    fn accept(&mut self, flow: &Flow, fate: Fate) -> bool;
+    fn accept(&mut self, row: u32, flow: &Flow, fate: Fate) -> bool;
 }
 
 impl FlowTable {
@@ -54,18 +54,18 @@ impl FlowTable {
         let end = start.saturating_add(rows).min(self.store.used());
         let mut next = start;
         while let Some(row) = self.store.first_live(next..end) {
-            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(flow)) {
+            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(row, flow, self)) {
                 Fate::Stays => true,
-                fate @ Fate::Gives(_) => self.give(row, now, |flow| visitor.accept(flow, fate)),
+                fate @ Fate::Gives(_) => self.give(row, now, |flow| visitor.accept(row, flow, fate)),
                 fate @ Fate::Restarts(_) => {
-                    let done = self.give(row, now, |flow| visitor.accept(flow, fate));
+                    let done = self.give(row, now, |flow| visitor.accept(row, flow, fate));
                     self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.begin(now));
                     done
                 }
                 fate @ Fate::Goes(_) => {
                     let mut refused = false;
                     self.remove(row, &hash, |flow| {
-                        refused = !visitor.accept(flow, fate);
+                        refused = !visitor.accept(row, flow, fate);
                         !refused
                     });
                     !refused

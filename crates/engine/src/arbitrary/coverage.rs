@@ -45,6 +45,7 @@ const REASONS: &[DropReason] = &[
     DropReason::EcnCeNotEct,
     DropReason::GeneveCriticalOption,
     DropReason::NoTarget,
+    DropReason::NoNatPort,
     DropReason::Metered,
 ];
 
@@ -56,6 +57,7 @@ const KINDS: &str = "
     flow:default:learnt flow:default:found flow:default:full flow:pin:learnt flow:pin:found flow:pin:full
     flow:pin:unlearnt flow:follow:learnt flow:follow:found flow:follow:full flow:follow:unlearnt
     flow:nothing:unknown flow:own flow:no_key flow:answers kept:per_flow kept:learnt
+    kept:nat flow:nat:answers flow:nat:full flow:no_nat_port
     mended:ipv4 mended:l4 mended:inner_ipv4 mended:inner_l4 mended:udp mended:gre mended:icmp
     mended:inside_ipv4 mended:inside_l4 flow:error:unknown rehash malformed_again
     counter:pipe counter:per_entry meter:pipe meter:per_entry
@@ -356,10 +358,18 @@ impl Coverage {
             (_, Known::Found(_)) => format!("flow:{learn}:found"),
             (_, Known::Learnt(_)) => format!("flow:{learn}:learnt"),
             (_, Known::Full(_)) => format!("flow:{learn}:full"),
+            (_, Known::NoNatPort) => "flow:no_nat_port".to_string(),
             (_, Known::No) if *lookup == Lookup::NoTarget => format!("flow:{learn}:unlearnt"),
             (_, Known::No) => format!("flow:{learn}:unknown"),
         };
         self.meet(&name);
+        if pipe.nat.is_some() {
+            match flow.known {
+                Known::Found(FlowDecision::Default) => self.meet("flow:nat:answers"),
+                Known::Full(_) => self.meet("flow:nat:full"),
+                _ => {}
+            }
+        }
     }
 
     /// Meets what a known flow keeps of its entry's action.
@@ -374,6 +384,7 @@ impl Coverage {
                 match value {
                     Value::PerFlow => self.meet("kept:per_flow"),
                     Value::Learnt(_) => self.meet("kept:learnt"),
+                    Value::Nat(_) => self.meet("kept:nat"),
                     Value::Const(_) | Value::PerEntry => {}
                 }
             }

@@ -20,7 +20,7 @@ pub(super) fn entries(
 ) -> Vec<Entry> {
     let mut list = Vec::new();
     for key in fixed_keys(random, program, pipe) {
-        list.push(Entry { matches: vec![key], ..entry(random, program, pipe, at, pipes) });
+        list.push(entry_for(random, program, pipe, vec![key], (at, pipes)));
     }
     let more = match pipe.kind {
         PipeKind::Hash { .. } => 0,
@@ -77,12 +77,29 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
 
 /// Generates an entry as it might be added at run time.
 pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
-    let template = random.below(pipe.templates.len());
+    let matches = keys(random, program, pipe);
+    entry_for(random, program, pipe, matches, (at, pipes))
+}
+
+/// The same with these matches. Targets have the action that uses a NAT pool, which is the first.
+fn entry_for(
+    random: &mut Random,
+    program: &Program,
+    pipe: &Pipe,
+    matches: Vec<EntryMatch>,
+    (at, pipes): (usize, usize),
+) -> Entry {
+    let is_target = matches!(matches.first(), Some(EntryMatch::Target(_) | EntryMatch::Member { .. }));
+    let template = match pipe.nat {
+        Some(_) if is_target => 0,
+        Some(_) => random.between(1, pipe.templates.len() - 1),
+        None => random.below(pipe.templates.len()),
+    };
     let places = pipe.templates[template].places();
     let counter = pipe.monitor.counter == Some(SharedUse::PerEntry);
     let meter = pipe.monitor.meter == Some(SharedUse::PerEntry);
     Entry {
-        matches: keys(random, program, pipe),
+        matches,
         priority: if pipe.kind.of_type().priorities { random.below(3) as u32 } else { 0 },
         template: template as u16,
         values: places.into_iter().map(|place| value(random, place.field)).collect(),

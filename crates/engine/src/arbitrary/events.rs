@@ -1,10 +1,12 @@
 //! Random events for a running program: frames, changes, time.
 
 use super::entries::entry;
+use super::packets::frame_of;
 use super::{Random, frame};
 use crate::change::{Change, Changes, EntryKey};
 use crate::program::{Entry, Fill, GroupId, PipeId, PortId, Program};
 use crate::snapshot::Snapshot;
+use packet::FlowKey;
 
 /// An event.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +40,7 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
     match random.weighted(&[80, 8, 9, 3, if given { 12 } else { 0 }]) {
         0 => Event::Frame {
             input: PortId(random.below(program.ports.len()) as u16),
-            bytes: frame(random),
+            bytes: of_flow(random, state).unwrap_or_else(|| frame(random)),
             headroom: if random.percent(90) { 128 } else { random.below(75) },
             hash: hash(random),
         },
@@ -49,6 +51,19 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
         3 => Event::Age,
         _ => Event::Change(move_buckets(random, program, 90)),
     }
+}
+
+/// Generates a frame of a live flow that has an address and a port of a NAT pool, or of its answers: no other
+/// frame meets those. `None` if there is no such flow, and most of the time.
+fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
+    let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
+    let mut keys: Vec<FlowKey> = flows.map(|flow| flow.key).collect();
+    if keys.is_empty() || random.percent(60) {
+        return None;
+    }
+    keys.sort_unstable();
+    let key = random.pick(&keys);
+    Some(frame_of(random, &key))
 }
 
 /// Generates a NIC's hash: none half of the time, otherwise one of a few, some of which differ in one half

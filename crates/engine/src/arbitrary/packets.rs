@@ -2,6 +2,7 @@
 
 use super::Random;
 use super::pools::{DSCPS, FLOWS, KEYS, MACS, PORTS, TTLS, V4, V6, VIDS, VNIS};
+use packet::FlowKey;
 use std::net::IpAddr;
 
 /// Protocols that are not read, but have checksums with a pseudo header: DCCP, PIM, mobility, UDP-Lite, HIP.
@@ -112,6 +113,24 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
     let ports = if usual { ports } else { (random.pick(PORTS), random.pick(PORTS)) };
     words.extend(transport(random, protocol, ports, tunnel && protocol == 17));
     words
+}
+
+/// A frame of a flow, or an ICMP error about it on its way back.
+pub(super) fn frame_of(random: &mut Random, key: &FlowKey) -> Vec<u8> {
+    let (src, dst) = (key.src(), key.dst());
+    let ports = format!("sport={} dport={}", key.sport(), key.dport());
+    let flow = format!("src={src} dst={dst} {} {ports}", protocol_word(key.protocol(), src.is_ipv4()));
+    if random.percent(75) {
+        return packet::craft::frame(&flow);
+    }
+    let mut inside = packet::craft::frame(&flow).split_off(14);
+    inside.truncate(if src.is_ipv4() { 28 } else { 48 });
+    let payload: String = inside.iter().map(|byte| format!("{byte:02x}")).collect();
+    let (router, protocol) = match src.is_ipv4() {
+        true => (random.pick(V4).to_string(), "proto=icmp icmp_type=3"),
+        false => (V6[0].to_string(), "proto=icmpv6 icmp_type=1"),
+    };
+    packet::craft::frame(&format!("src={router} dst={src} {protocol} payload={payload}"))
 }
 
 /// The packet that an ICMP error is about, mostly of a flow that others belong to, cut off as routers do, as

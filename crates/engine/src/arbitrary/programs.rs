@@ -4,12 +4,15 @@ use super::Random;
 use super::actions::{Flows, template};
 use super::entries::entries;
 use super::pools::{mask, value};
+use crate::operation::{NatPart, Operation, Stage, Value};
 use crate::program::{
     AppId, CounterId, Criterion, Fill, FlowState, Forward, Group, GroupChoice, GroupId, HashInput, Learn,
-    Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, Origin,
-    OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, SharedUse, Target, Timeouts,
+    Match, Measured, MeterConfig, MeterDeclaration, MeterId, MeterSecond, MeterUnit, Monitor, NatPool,
+    NatPoolId, NatPrefix, Origin, OwnedBy, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program,
+    SharedUse, Target, Template, Timeouts,
 };
 use packet::{Field, KeySource, TunnelKind};
+use std::net::IpAddr;
 
 /// A random program that passes the check, except that it may read metadata that was never written.
 #[must_use]
@@ -150,14 +153,17 @@ impl Maker {
             _ if kind.keeps_values() => Flows::Kept,
             _ => Flows::None,
         };
-        let templates: Vec<_> =
+        let mut templates: Vec<_> =
             (0..random.between(1, 3)).map(|number| template(random, number, flows)).collect();
+        let nat =
+            (flows == Flows::Answered && random.percent(50)).then(|| self.nat_pool(random, &mut templates));
         let per_entry = random.percent(35);
         let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
         let mut pipe =
             Pipe::new(format!("pipe{at}"), kind).origin(Origin(1000 + 100 * at as u32)).actions(templates);
         pipe.matches = matches;
+        pipe.nat = nat;
         pipe.forward = if per_entry { Forward::PerEntry } else { forward(random, &self.program) };
         pipe.miss = forward(random, &self.program);
         pipe.rehash = random.percent(20);
@@ -165,12 +171,37 @@ impl Maker {
         pipe.entries = entries(random, &self.program, &pipe, at, self.pipes).into();
         // ACL tables store pieces of rules, so their capacity is not exact.
         let room = if pipe.kind == PipeKind::Acl { 64 } else { random.pick(&[0, 1, 2, 4, 60]) };
-        if matches!(pipe.kind, PipeKind::Flow { .. }) {
+        if matches!(pipe.kind, PipeKind::Flow { .. }) && nat.is_none() {
             pipe.owner =
                 random.pick(&[OwnedBy::Both, OwnedBy::Both, OwnedBy::Addresses, OwnedBy::Src, OwnedBy::Dst]);
         }
         pipe.capacity = (pipe.entries.len() + room).max(1) as u32;
         pipe
+    }
+
+    /// Adds a pool, often one that is soon used up, and an action that uses it in front of those of a pipe.
+    fn nat_pool(&mut self, random: &mut Random, templates: &mut Vec<Template>) -> NatPoolId {
+        let id = NatPoolId(self.program.nat_pools.len() as u16);
+        let is_ipv4 = random.percent(80);
+        let first: IpAddr = if is_ipv4 {
+            [198, 51, 100, 8 * id.0 as u8].into()
+        } else {
+            [0x2001, 0xdb8, 0xa, id.0, 0, 0, 0, 0].into()
+        };
+        let whole = if is_ipv4 { 32 } else { 128 };
+        let prefixes = vec![NatPrefix { first, length: whole - random.pick(&[0, 0, 1, 3]) }];
+        let (first, last) = random.pick(&[(1024, 1087), (1000, 1077), (40, 150), (64_000, 65_535)]);
+        let origin = Origin(200 + u32::from(id.0));
+        self.program.nat_pools.push(NatPool { name: format!("nat{}", id.0), prefixes, first, last, origin });
+        let mut taking = template(random, 9, Flows::Answered);
+        let sources = [Field::Ipv4Src, Field::Ipv6Src, Field::L4Sport, Field::TcpSport, Field::UdpSport];
+        taking.operations.retain(|one| one.writes().is_none_or(|field| !sources.contains(&field)));
+        let before = taking.operations.iter().filter(|one| one.stage() < Stage::Rewrite).count();
+        let address = if is_ipv4 { Field::Ipv4Src } else { Field::Ipv6Src };
+        taking.operations.insert(before, Operation::Set(address, Value::Nat(NatPart::Address)));
+        taking.operations.insert(before, Operation::Set(Field::L4Sport, Value::Nat(NatPart::Port)));
+        templates.insert(0, taking);
+        id
     }
 
     fn kind(&self, random: &mut Random) -> PipeKind {

@@ -89,11 +89,10 @@ impl Engine {
         self.walk.settle(usize::MAX, now_ns);
         self.each_flows(|flows| flows.set_room(usize::MAX));
         for pipe in &mut self.pipes {
-            // From where the last breath stopped to the last row, and then from the first.
-            for _ in 0..2 {
-                pipe.age_flows(u32::MAX, now_ms);
-                pipe.age_entries(u32::MAX, now_ms, usize::MAX);
-            }
+            // From where the last breath stopped to the last row, and then from the first; all flows before
+            // the entries, with which they would be removed instead.
+            (0..2).for_each(|_| pipe.age_flows(u32::MAX, now_ms));
+            (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms, usize::MAX));
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.end_period(now_ms);
             }

@@ -170,7 +170,8 @@ impl Engine {
     #[must_use]
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
         let reading = &self.walk.reading;
-        Owners::of_ports(self.owners.clone(), (reading.depth, reading.tunnels), (steering, workers))
+        let ports = (self.owners.clone(), self.program.nat_pools.clone());
+        Owners::of_ports(ports, (reading.depth, reading.tunnels), (steering, workers))
     }
 
     /// Finds out how the workers of frames are found, with the present entries.
@@ -203,8 +204,9 @@ impl Engine {
     ) -> u64 {
         let Some(owner) = self.owners.get(input.index()).copied().flatten() else { return 0 };
         let (Walk { packets, reading, .. }, steering) = (&mut self.walk, &self.steering);
+        let pools = &self.program.nat_pools;
         packets.sort(batch, list, reading, |slot, headers| {
-            match owner.of(batch.frame(slot).bytes(), headers, steering, workers) {
+            match owner.of(batch.frame(slot).bytes(), headers, pools, (steering, workers)) {
                 Some(worker) if worker != own => {
                     found(slot, worker);
                     false

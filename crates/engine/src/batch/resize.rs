@@ -14,7 +14,7 @@ use crate::change::EntryKey;
 use crate::owner::{Steering, worker};
 use crate::pipes::flow::{Flows, Migrants};
 use crate::pipes::table::NO_ROW;
-use crate::program::Program;
+use crate::program::{NatPool, Program};
 use crate::snapshot::FlowAccount;
 use packet::{FlowKey, TableHash};
 use std::sync::Arc;
@@ -80,6 +80,8 @@ impl Engine {
     pub fn redistribute(engines: &mut Vec<Box<Engine>>, workers: usize, steering: Steering) -> Moved {
         let mut moved = Moved::default();
         for engine in engines.iter_mut() {
+            // What they have of a NAT pool stays with its slice, so those that are gone leave before.
+            engine.clear_removed();
             engine.each_flows(|flows| flows.set_room(usize::MAX));
         }
         let pipes = engines.first().map_or(0, |engine| engine.pipes.len());
@@ -141,11 +143,19 @@ fn move_flows(
     moved: &mut Moved,
 ) {
     let by = engines[0].pipes[pipe].shape.owner;
-    let owner = |key: &FlowKey| worker(by, key, &steering, workers);
+    let nat = engines[0].pipes[pipe].shape.nat;
+    let pool = nat.and_then(|id| engines[0].program.nat_pools.get(id.index())).cloned();
+    let owner = |key: &FlowKey| match &pool {
+        Some(pool) => NatPool::worker(pool.slice(key), workers),
+        None => worker(by, key, &steering, workers),
+    };
     let mut all: Vec<Migrants> = Vec::new();
     for (here, engine) in engines.iter_mut().enumerate() {
         let flows = engine.pipes[pipe].table.flows_mut();
         all.extend(flows.map(|flows| flows.take_out(here, owner)));
+    }
+    if pool.is_some() {
+        exchange_slices(engines, pipe, workers);
     }
     for (from, migrants) in all.iter().enumerate() {
         let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); workers];
@@ -166,6 +176,23 @@ fn move_flows(
             let taken = flows.take_in(migrants, at, number.filter(|&number| number != NOWHERE));
             moved.moved += usize::from(taken);
             moved.ended += usize::from(!taken);
+        }
+    }
+    for engine in engines.iter_mut() {
+        engine.pipes[pipe].table.flows_mut().into_iter().for_each(|flows| flows.all_taken_in());
+    }
+}
+
+/// Gives what slices of a NAT pool have left to the workers that the slices belong to.
+fn exchange_slices(engines: &mut [Box<Engine>], pipe: usize, workers: usize) {
+    for to in 0..workers.min(engines.len()) {
+        for from in (0..engines.len()).filter(|&from| from != to) {
+            let Ok([new, old]) = engines.get_disjoint_mut([to, from]) else { continue };
+            if let (Some(new), Some(old)) =
+                (new.pipes[pipe].table.flows_mut(), old.pipes[pipe].table.flows_mut())
+            {
+                new.take_slices(old, |slice| NatPool::worker(slice, workers) == to);
+            }
         }
     }
 }

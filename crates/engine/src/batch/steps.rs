@@ -185,18 +185,18 @@ impl Plan {
         self.lay_out(Whose::Entry, own, values, |_| 0);
     }
 
-    /// Lays out what a flow keeps: `own` are the values of its entry, `learnt` says what a field of the
-    /// packet was that began it.
-    pub fn keep(&self, own: &[u128], values: &mut [u8], learnt: impl Fn(Field) -> u128) {
+    /// Lays out what a flow keeps: `own` are the values of its entry, `learnt` says what the others are that
+    /// are the flow's own.
+    pub fn keep(&self, own: &[u128], values: &mut [u8], learnt: impl Fn(Value) -> u128) {
         self.lay_out(Whose::Flow, own, values, learnt);
     }
 
-    fn lay_out(&self, of: Whose, own: &[u128], values: &mut [u8], learnt: impl Fn(Field) -> u128) {
+    fn lay_out(&self, of: Whose, own: &[u128], values: &mut [u8], learnt: impl Fn(Value) -> u128) {
         let mut own = own.iter().copied();
         let mut resolve = |value: Value| match value {
             Value::Const(value) => value,
             Value::PerEntry | Value::PerFlow => own.next().unwrap_or_default(),
-            Value::Learnt(field) => learnt(field),
+            Value::Learnt(_) | Value::Nat(_) => learnt(value),
         };
         let mut unwanted = [0; LAID_OUT_MAX];
         for &(fill, whose, at) in &self.fills {

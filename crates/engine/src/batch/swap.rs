@@ -265,6 +265,11 @@ fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
     Some(&program.groups[pipe.kind.group()?.one()?.index()].name)
 }
 
+/// Returns the name of the NAT pool that a pipe's flows take of.
+fn pool_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
+    Some(&program.nat_pools.get(pipe.nat?.index())?.name)
+}
+
 /// Two programs, matched by name.
 pub(super) struct Names<'a> {
     old: &'a Program,
@@ -321,6 +326,7 @@ impl<'a> Names<'a> {
         old.name == new.name
             && old.kind.shape() == new.kind.shape()
             && old.owner == new.owner
+            && pool_of(self.old, old) == pool_of(self.new, new)
             && group_of(self.old, old) == group_of(self.new, new)
             && kept.is_some()
             && kept == matches(new, &|one| Some(one.criterion))

@@ -172,6 +172,14 @@ pub enum FindingKind {
     AnswersElsewhere { pipe: String, by: &'static str },
     #[error("`reverse` {why}")]
     Reverse { why: &'static str },
+    #[error("NAT pool `{pool}` {why}")]
+    NatPool { pool: String, why: String },
+    #[error("NAT pool `{pool}` is used in two pipes, first in `{first}`: each flow takes of its pipe's own")]
+    NatPoolTwice { pool: String, first: String },
+    #[error("`nat_pool` {why}")]
+    Nat { why: &'static str },
+    #[error("`{{ per_flow: nat_pool }}` is for a pipe with `learn: {{ ..., nat_pool: NAME }}`")]
+    NatNowhere,
     #[error("an entry cannot copy: `{{ copy, then }}` is for a pipe's own forward and miss")]
     EntryCopies,
     #[error("no target of group `{group}` leads to a port: what is flooded there is dropped (no_target)")]

@@ -170,7 +170,7 @@ fn wanted(
     for state in states {
         match state.keys[usize::from(key == KeySource::Inner)] {
             Part::Received(source, changed) if changed & parts(pipe.owner) == 0 => {
-                owners.insert(Owner { source, by: pipe.owner });
+                owners.insert(Owner { source, by: pipe.owner, nat: pipe.nat });
             }
             Part::Received(_, changed) => lost = lost.max(Some(changed)),
             Part::Other => lost = lost.max(Some(u8::MAX)),
@@ -192,6 +192,10 @@ fn wanted(
 /// if the worker is computed from one direction, or from what the pipe's actions set.
 fn answers_elsewhere(pipe: &Pipe) -> Option<Finding> {
     let PipeKind::Flow { reverse: true, .. } = pipe.kind else { return None };
+    // Then their destination says where they belong.
+    if pipe.nat.is_some() {
+        return None;
+    }
     let operations = pipe.templates.iter().flat_map(|template| &template.operations);
     let rewritten = operations.filter_map(changed).filter(|(level, _)| *level == 0);
     let rewritten = rewritten.fold(0, |all, (_, parts)| all | parts);
@@ -222,7 +226,8 @@ fn changed(operation: &Operation) -> Option<(usize, u8)> {
 
 fn said(owner: Owner) -> String {
     let level = if owner.source == KeySource::Inner { "inside a tunnel" } else { "outside" };
-    format!("`{}` of the headers {level}", owner.by.word())
+    let pool = if owner.nat.is_some() { ", with a NAT pool" } else { "" };
+    format!("`{}` of the headers {level}{pool}", owner.by.word())
 }
 
 /// Returns where packets go on from a pipe, with what is known of them there.

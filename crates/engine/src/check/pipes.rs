@@ -2,7 +2,7 @@
 
 use super::contradiction::{contradiction, of_match};
 use super::finding::{Finding, FindingKind};
-use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, operations, too_many};
+use super::{CAPACITY_MAX, MATCHES_MAX, TEMPLATES_MAX, nat, operations, too_many};
 use crate::program::{Criterion, Forward, Match, Origin, Pipe, Program, SharedUse};
 use packet::Field;
 
@@ -16,6 +16,7 @@ pub(super) fn check(program: &Program, pipe: &Pipe, findings: &mut Vec<Finding>)
     capacity(pipe, &mut kinds);
     names(program, pipe, &mut kinds);
     pipe.kind.check(program, pipe, &mut kinds);
+    nat::pipe(program, pipe, &mut kinds);
     contradiction(pipe.matches.iter().filter_map(of_match), &mut kinds);
     for template in &pipe.templates {
         operations::check(template, pipe.kind.keeps_values(), &mut kinds);

@@ -37,6 +37,7 @@ fn names(program: &Program, findings: &mut Vec<Finding>) {
     twice("pipe", program.pipes.iter().map(|one| (&one.name, one.origin)), findings);
     twice("group", program.groups.iter().map(|one| (&one.name, one.origin)), findings);
     twice("meter", program.meters.iter().map(|one| (&one.name, one.origin)), findings);
+    twice("NAT pool", program.nat_pools.iter().map(|one| (&one.name, one.origin)), findings);
     twice("counter", program.counters.iter().map(|name| (name, none)), findings);
     twice("app", program.apps.iter().map(|name| (name, none)), findings);
 }
@@ -210,6 +211,9 @@ fn unused(program: &Program, findings: &mut Vec<Finding>) {
         let names = program.groups.iter().map(|group| (&group.name, group.origin));
         not_in("group", &used_groups(program), names, findings);
     }
+    let used = program.pipes.iter().filter_map(|pipe| pipe.nat.map(|id| id.index())).collect();
+    let names = program.nat_pools.iter().map(|pool| (&pool.name, pool.origin));
+    not_in("NAT pool", &used, names, findings);
     if !per_entry(|pipe| pipe.monitor.meter == Some(SharedUse::PerEntry)) {
         let used = program.pipes.iter().flat_map(meters_of).map(|(meter, _)| meter).collect();
         let names = program.meters.iter().map(|meter| (&meter.name, meter.origin));

@@ -518,7 +518,7 @@ fn owner(pipes: Vec<Pipe>) -> (Option<crate::owner::Owner>, Vec<String>) {
 }
 
 fn by(source: KeySource, by: OwnedBy) -> Option<crate::owner::Owner> {
-    Some(crate::owner::Owner { source, by })
+    Some(crate::owner::Owner { source, by, nat: None })
 }
 
 #[test]

@@ -5,9 +5,11 @@ use super::icmp_error;
 use super::packet::Packet;
 use super::trace::{Change, Mended, Performed};
 use super::tunnel;
-use crate::operation::Slot;
+use crate::nat::Binding;
+use crate::operation::{NatPart, Slot};
 use crate::program::{Operation, Pipe, PipeKind, Program, Template, Value};
 use packet::{DropReason, Field, KeySource};
+use std::net::IpAddr;
 
 /// The result of an action: what was done, and the reason for dropping the packet if an operation failed.
 pub(super) struct Acted {
@@ -20,13 +22,23 @@ pub(super) type KeptOperations = Vec<Option<Operation>>;
 
 /// Returns what a flow keeps that this packet begins, or that no packet begins: operations with a number of
 /// flows, with all their numbers as they are now.
-pub(super) fn keep(template: &Template, values: &[u128], packet: Option<&Packet>) -> KeptOperations {
-    let pairs = template.operations.iter().zip(settled(template, values, packet));
+pub(super) fn keep(
+    template: &Template,
+    values: &[u128],
+    packet: Option<&Packet>,
+    binding: Option<Binding>,
+) -> KeptOperations {
+    let pairs = template.operations.iter().zip(settled(template, values, packet, binding));
     pairs.map(|(written, settled)| written.is_kept().then_some(settled)).collect()
 }
 
 /// Returns the operations of an action with all their numbers as they are for this packet.
-pub(super) fn settled(template: &Template, values: &[u128], packet: Option<&Packet>) -> Vec<Operation> {
+pub(super) fn settled(
+    template: &Template,
+    values: &[u128],
+    packet: Option<&Packet>,
+    binding: Option<Binding>,
+) -> Vec<Operation> {
     let mut own = values.iter().copied();
     let mut list = template.operations.clone();
     for operation in &mut list {
@@ -40,6 +52,12 @@ pub(super) fn settled(template: &Template, values: &[u128], packet: Option<&Pack
                 Value::Const(value) => value,
                 Value::PerEntry | Value::PerFlow => own.next().expect("an entry that fits has all values"),
                 Value::Learnt(field) => packet.and_then(|packet| packet.read(field)).unwrap_or(0),
+                Value::Nat(NatPart::Port) => binding.map_or(0, |(_, port)| port.into()),
+                Value::Nat(NatPart::Address) => match binding {
+                    Some((IpAddr::V4(address), _)) => u32::from(address).into(),
+                    Some((IpAddr::V6(address), _)) => address.into(),
+                    None => 0,
+                },
             });
         }
     }
@@ -106,7 +124,7 @@ impl Values<'_> {
     pub(super) fn get(&mut self, value: Value) -> u128 {
         match value {
             Value::Const(value) => value,
-            Value::Learnt(_) => unreachable!("the check sees to it that flows keep it"),
+            Value::Learnt(_) | Value::Nat(_) => unreachable!("the check sees to it that flows keep it"),
             Value::PerEntry | Value::PerFlow => {
                 *self.own.next().expect("an entry that fits its pipe has all values")
             }

@@ -1,6 +1,7 @@
 //! A flow and its state after each packet: sentences C9 and C11.
 
 use super::action::KeptOperations;
+use crate::nat::Binding;
 use crate::program::Measured;
 use crate::snapshot::{Count, FlowDecision, FlowSnapshot};
 use packet::FlowKey;
@@ -19,6 +20,8 @@ pub(super) struct FlowRow {
     pub gave: bool,
     /// What it keeps of its entry's action.
     pub kept: KeptOperations,
+    /// What it has of the NAT pool.
+    pub binding: Option<Binding>,
 }
 
 /// Returns the state of a flow after a packet with these TCP flags: sentence C9.
@@ -59,7 +62,7 @@ impl FlowRow {
 
     pub fn new(decision: FlowDecision, now_ms: u64) -> FlowRow {
         let (hits, state, kept) = (Count::default(), FlowState::Single, Vec::new());
-        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false }
+        FlowRow { decision, hits, first_ms: now_ms, last_ms: now_ms, state, kept, gave: false, binding: None }
     }
 
     pub fn snapshot(&self, key: FlowKey, by_state: bool) -> FlowSnapshot {
@@ -70,6 +73,7 @@ impl FlowRow {
             first_ms: self.first_ms as u32,
             last_ms: self.last_ms as u32,
             state: by_state.then_some(self.state),
+            binding: self.binding,
         }
     }
 }

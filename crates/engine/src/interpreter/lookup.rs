@@ -8,6 +8,7 @@ use super::packet::Packet;
 use super::state::{PipeState, Row, Why};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use super::{Effect, FlowSource, Interpreter};
+use crate::nat::Binding;
 use crate::operation::Value;
 use crate::program::{
     Criterion, EntryMatch, GroupChoice, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PipeKind,
@@ -33,6 +34,8 @@ pub(super) enum Found {
     Row(usize),
     Miss(Miss),
     NoTarget,
+    /// Its flow gets no address and port of the NAT pool.
+    NoNatPort,
 }
 
 impl Answer {
@@ -237,8 +240,9 @@ impl Interpreter {
             return;
         }
         let known = flows.flow(id, &key);
-        // Sentence A20. What is known of the flow does not need a group.
-        let learn = if known.is_none() && self.begins_no_flow(id, packet) { Learn::Nothing } else { learn };
+        // Sentences A20 and N3. What is known of the flow does not need a group.
+        let learn =
+            if known.is_none() && self.begins_no_flow(id, packet, &key) { Learn::Nothing } else { learn };
         let group = match learn.group().map(|choice| (choice, self.group_for(packet, choice))) {
             Some((choice, Ok(group))) => Some((choice, group)),
             // A flow that is pinned or has an entry of its own asks for no group.
@@ -260,7 +264,7 @@ impl Interpreter {
             // A flow of another flow source keeps what nobody here knows: the entry's values are shown.
             answer.kept = match (state.flows.get(&key), &answer.found) {
                 (Some(flow), _) => flow.kept.clone(),
-                (None, Found::Row(row)) => self.keep(id, *row, packet),
+                (None, Found::Row(row)) => self.keep(id, *row, packet, flow.binding),
                 (None, _) => Vec::new(),
             };
             let hit = matches!(answer.found, Found::Row(_));
@@ -270,8 +274,15 @@ impl Interpreter {
         self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
     }
 
-    /// Returns whether the packet is an ICMP error where answers are learnt with a flow.
-    fn begins_no_flow(&self, id: PipeId, packet: &Packet) -> bool {
+    /// Returns whether the packet is an ICMP error where answers are learnt with a flow, or its flow could not
+    /// take of the pipe's NAT pool.
+    fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
+        let nat = &self.pipes[id.index()].nat;
+        if nat.is_there() {
+            let source = if nat.is_ipv4() { Field::Ipv4Src } else { Field::Ipv6Src };
+            let has = |field: Field| packet.read(field).is_some();
+            return !has(source) || !has(Field::L4Sport) || nat.has(key.dst());
+        }
         matches!(self.program.pipes[id.index()].kind, PipeKind::Flow { reverse: true, .. })
             && icmp_error::packet_inside(&packet.bytes, &packet.headers).is_some()
     }
@@ -305,25 +316,36 @@ impl Interpreter {
             answer.flow = Some(FlowMet { key: Some(key), known: Known::No });
             return;
         };
-        answer.kept = self.keep(id, row, packet);
-        let answers = self.answers(id, &key, row, packet, flows);
+        let binding = state.nat.is_there().then(|| flows.next_binding(id, &key));
+        if binding == Some(None) {
+            answer.effects.push(unflowed(Why::NoNatPort));
+            answer.flow = Some(FlowMet { key: Some(key), known: Known::NoNatPort });
+            answer.found = Found::NoNatPort;
+            return;
+        }
+        let binding = binding.flatten();
+        answer.kept = self.keep(id, row, packet, binding);
+        let answers = self.answers(id, &key, (row, binding), packet, flows);
         let known = if flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();
-            answer.effects.extend([Effect::Learn { pipe: id, key, decision, kept }, counted]);
+            answer.effects.extend([Effect::Learn { pipe: id, key, decision, kept, binding }, counted]);
             answer.effects.extend(answers);
             Known::Learnt(decision)
         } else {
             answer.effects.push(unflowed(Why::Full));
+            if binding.is_some() {
+                answer.found = Found::NoNatPort;
+            }
             Known::Full(decision)
         };
         answer.flow = Some(FlowMet { key: Some(key), known });
     }
 
     /// Returns what a flow keeps that this packet begins.
-    fn keep(&self, id: PipeId, row: usize, packet: &Packet) -> KeptOperations {
+    fn keep(&self, id: PipeId, row: usize, packet: &Packet, binding: Option<Binding>) -> KeptOperations {
         let entry = &self.pipes[id.index()].rows[row].entry;
         let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
-        keep(template, &entry.values, Some(packet))
+        keep(template, &entry.values, Some(packet), binding)
     }
 
     /// Returns the learning of the answers to a flow that this packet begins: sentence M20.
@@ -331,7 +353,7 @@ impl Interpreter {
         &self,
         id: PipeId,
         key: &FlowKey,
-        row: usize,
+        (row, binding): (usize, Option<Binding>),
         packet: &Packet,
         flows: &dyn FlowSource,
     ) -> Option<Effect> {
@@ -343,7 +365,7 @@ impl Interpreter {
         let entry = &state.rows[row].entry;
         let template = &self.program.pipes[id.index()].templates[usize::from(entry.template)];
         let (mut src, mut dst, mut sport, mut dport) = (key.src(), key.dst(), key.sport(), key.dport());
-        for operation in super::action::settled(template, &entry.values, Some(packet)) {
+        for operation in super::action::settled(template, &entry.values, Some(packet), binding) {
             let Operation::Set(field, Value::Const(number)) = operation else { continue };
             match field {
                 Field::Ipv4Src if src.is_ipv4() => src = IpAddr::from((number as u32).to_be_bytes()),
@@ -357,8 +379,8 @@ impl Interpreter {
         }
         let answers = FlowKey::new(dst, src, key.protocol(), (dport, sport), None);
         let known = flows.flow(id, &answers).is_some() || answers == *key;
-        let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet));
-        (!known).then_some(Effect::Learn { pipe: id, key: answers, decision, kept })
+        let (decision, kept) = (FlowDecision::Default, self.keep(id, default, packet, None));
+        (!known).then_some(Effect::Learn { pipe: id, key: answers, decision, kept, binding })
     }
 
     /// Returns what the first packet of a flow would write; `None` if nothing.

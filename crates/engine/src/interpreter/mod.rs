@@ -20,6 +20,7 @@ mod given;
 mod icmp_error;
 mod lookup;
 mod meter;
+mod nat;
 mod near;
 mod packet;
 mod state;
@@ -33,11 +34,13 @@ pub use self::state::{Effect, Ended, Why};
 use self::action::{KeptOperations, act};
 use self::given::GivenState;
 use self::lookup::Found;
+use self::nat::NatState;
 use self::packet::Packet;
 use self::state::{PipeState, Row};
 use self::trace::{End, Forwarded, Hit, Lookup, Metered, Miss, Monitored, Rehashed, Step};
 use crate::change::EntryKey;
 use crate::check::Shape;
+use crate::nat::Binding;
 use crate::program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse, Target};
 use crate::snapshot::{Count, FlowSnapshot};
 use crate::verdict::{Copied, Verdict};
@@ -94,6 +97,9 @@ pub trait FlowSource {
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
+    /// What a new flow with this key takes of the pipe's NAT pool; `None` if nothing is left for it.
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding>;
+
     /// Whether the pipe's table has room for so many more flows.
     fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
         true
@@ -109,8 +115,11 @@ impl Interpreter {
         let mut program = program.clone();
         let (depth, shape) = (program.depth(), Shape::of(&program));
         // From here on the entries are part of the state.
-        let state = |pipe: &mut Pipe| PipeState::new(&pipe.templates, &std::mem::take(&mut pipe.entries));
-        let pipes = program.pipes.iter_mut().map(state).collect();
+        let nat: Vec<NatState> = program.pipes.iter().map(|pipe| NatState::new(&program, pipe)).collect();
+        let state = |(pipe, nat): (&mut Pipe, NatState)| {
+            PipeState::new(&pipe.templates, &std::mem::take(&mut pipe.entries), nat)
+        };
+        let pipes = program.pipes.iter_mut().zip(nat).map(state).collect();
         let counters = vec![Count::default(); program.counters.len()];
         let meters = program.meters.iter().map(|meter| MeterState::new(&meter.config)).collect();
         let given = vec![GivenState::default(); program.groups.len()];
@@ -242,6 +251,7 @@ impl Visit<'_> {
         };
         step.end = match answer.found {
             Found::NoTarget => drop_for(DropReason::NoTarget),
+            Found::NoNatPort => drop_for(DropReason::NoNatPort),
             Found::Miss(why) => self.miss(id, packet, why, &mut step),
             Found::Row(row) => match self.hit(id, (row, &answer.kept), packet, &mut step) {
                 Ok(end) => end,

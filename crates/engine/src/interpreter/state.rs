@@ -4,9 +4,11 @@
 use super::action::{KeptOperations, keep};
 use super::flow_row::{FlowRow, state_after};
 use super::meter::MeterState;
+use super::nat::NatState;
 use super::{FlowSource, Interpreter};
 use crate::change::{Change, ChangeError, EntryKey};
 use crate::check::{Uses, WEIGHT_MAX};
+use crate::nat::Binding;
 use crate::program::{
     CounterId, Entry, EntryList, EntryMatch, Fill, GroupId, MeterId, Operation, Pipe, PipeId, PipeKind,
     Template,
@@ -79,6 +81,8 @@ pub enum Effect {
         decision: FlowDecision,
         /// What it keeps: see `per_flow` in docs/pipes.md.
         kept: Vec<Option<Operation>>,
+        /// What it takes of the pipe's NAT pool, together with its answers.
+        binding: Option<Binding>,
     },
     /// It belongs to a live flow.
     Flow {
@@ -127,6 +131,8 @@ pub enum Why {
     NoTarget,
     /// The table is full.
     Full,
+    /// There is no free port in the NAT pool.
+    NoNatPort,
 }
 
 /// A flow that has ended, with what it counted.
@@ -161,6 +167,7 @@ pub(super) struct PipeState {
     pub given: u64,
     /// Packets that a HASH pipe has distributed in turn.
     pub turns: u64,
+    pub nat: NatState,
 }
 
 /// An entry and its counts.
@@ -173,8 +180,8 @@ pub(super) struct Row {
 }
 
 impl PipeState {
-    pub fn new(templates: &[Template], entries: &EntryList) -> PipeState {
-        let mut state = PipeState { templates: templates.to_vec(), ..PipeState::default() };
+    pub fn new(templates: &[Template], entries: &EntryList, nat: NatState) -> PipeState {
+        let mut state = PipeState { templates: templates.to_vec(), nat, ..PipeState::default() };
         entries.iter().for_each(|entry| state.put(entry, 0));
         state
     }
@@ -186,13 +193,15 @@ impl PipeState {
             let kept = self.keep_bare(&row.entry);
             let flow = self.flows.entry(key).or_insert(FlowRow::new(FlowDecision::Own, now_ms));
             (flow.decision, flow.kept) = (FlowDecision::Own, kept);
+            let binding = flow.binding.take();
+            self.unbind(binding);
         }
         self.rows.push(row);
     }
 
     /// Returns what the flow of an entry of its own keeps.
     fn keep_bare(&self, entry: &Entry) -> KeptOperations {
-        keep(&self.templates[usize::from(entry.template)], &entry.values, None)
+        keep(&self.templates[usize::from(entry.template)], &entry.values, None, None)
     }
 
     /// Whether flows keep values of the pipe's actions.
@@ -240,6 +249,7 @@ impl PipeState {
         let gone: Vec<_> = self.flows.extract_if(.., |key, flow| which(key, flow)).collect();
         self.given += gone.iter().map(|(_, flow)| flow.hits.packets).sum::<u64>();
         self.ended.extend(gone.iter().map(|(key, flow)| (*key, flow.hits, reason)));
+        gone.iter().for_each(|(_, flow)| self.unbind(flow.binding));
         gone.into_iter().map(|(key, _)| key).collect()
     }
 
@@ -296,6 +306,10 @@ impl FlowSource for Interpreter {
         self.pipes[pipe.index()].flows.get(key).map(|flow| flow.snapshot(*key, self.by_state(pipe)))
     }
 
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
+        self.pipes[pipe.index()].nat.next(key)
+    }
+
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
         let capacity = self.program.pipes[pipe.index()].capacity as usize;
         self.pipes[pipe.index()].flows.len() + flows <= capacity
@@ -320,9 +334,14 @@ impl Interpreter {
                 Effect::Flood { group } => self.settle_group(group, now_ns),
                 Effect::Turn { pipe } => self.pipes[pipe.index()].turns += 1,
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
-                Effect::Learn { pipe, key, decision, ref kept } => {
-                    let flow = FlowRow { kept: kept.clone(), ..FlowRow::new(decision, now_ms) };
-                    self.pipes[pipe.index()].flows.insert(key, flow);
+                Effect::Learn { pipe, key, decision, ref kept, binding } => {
+                    let flow = FlowRow { kept: kept.clone(), binding, ..FlowRow::new(decision, now_ms) };
+                    let state = &mut self.pipes[pipe.index()];
+                    // The answers have what their flow has taken.
+                    if let Some(binding) = binding.filter(|_| decision != FlowDecision::Default) {
+                        state.nat.take(binding);
+                    }
+                    state.flows.insert(key, flow);
                 }
                 Effect::Flow { pipe, key, bytes, flags } => {
                     let (by_state, measured) =
@@ -357,6 +376,7 @@ impl Interpreter {
                         Why::Unknown => unflowed.unknown += 1,
                         Why::NoTarget => unflowed.no_target += 1,
                         Why::Full => unflowed.full += 1,
+                        Why::NoNatPort => unflowed.no_nat_port += 1,
                     }
                 }
             }
@@ -593,8 +613,17 @@ impl Interpreter {
                 row.entry.run_time && idle(row.last_hit_ms.unwrap_or(row.added_ms), entry_timeout)
             };
             if let PipeKind::Flow { timeouts, .. } = pipe.kind {
-                let timeout_ns = |flow: &FlowRow| timeouts.ns(flow.state);
-                let old = state.end_flows(DeltaReason::Aged, |_, flow| idle(flow.last_ms, timeout_ns(flow)));
+                // Both directions with the same binding are one: the last packet counts, and the state that
+                // has come further (sentence N6).
+                let all: Vec<_> =
+                    state.flows.values().map(|flow| (flow.binding, flow.last_ms, flow.state)).collect();
+                let old = state.end_flows(DeltaReason::Aged, |_, flow| {
+                    let one = |binding: &Option<Binding>| binding.is_some() && *binding == flow.binding;
+                    let both = || all.iter().filter(|(binding, ..)| one(binding));
+                    let last_ms = both().map(|(_, last_ms, _)| *last_ms).max().unwrap_or(flow.last_ms);
+                    let state = both().map(|(.., state)| *state).max_by_key(|state| *state as u8);
+                    idle(last_ms, timeouts.ns(state.unwrap_or(flow.state)))
+                });
                 old.into_iter().for_each(|key| state.after_flow(key, now_ms));
             }
             while let Some(at) = state.rows.iter().position(is_old) {

@@ -181,6 +181,8 @@ pub enum Known {
     Learnt(FlowDecision),
     /// Nothing, and the table is full.
     Full(FlowDecision),
+    /// Nothing, and no port of the NAT pool is free.
+    NoNatPort,
 }
 
 /// What was counted and metered.

@@ -286,6 +286,13 @@ impl Lookup<'_> {
         }
     }
 
+    /// Drops packets whose flow gets no address and port of the NAT pool.
+    #[cold]
+    pub fn without_port(&mut self, list: u64) {
+        self.failed |= list;
+        Bits(list).for_each(|slot| self.outcome.drop(slot, DropReason::NoNatPort));
+    }
+
     /// Drops packets whose group has no target for them, or whose target has no entry.
     #[inline]
     pub fn without_target(&mut self, list: u64) {

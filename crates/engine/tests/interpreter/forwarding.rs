@@ -6,6 +6,7 @@ use engine::change::{Change, ChangeError};
 use engine::check::{FindingKind, check};
 use engine::interpreter::trace::{FieldValue, Known, Lookup};
 use engine::interpreter::{FlowSource, Interpreter};
+use engine::nat::Binding;
 use engine::program::{
     AppId, Entry, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
 };
@@ -162,6 +163,10 @@ fn w9_a_flood_goes_to_the_ports_of_targets_with_a_bucket() {
 struct Worker(FlowSnapshot);
 
 impl FlowSource for Worker {
+    fn next_binding(&self, _pipe: PipeId, _key: &FlowKey) -> Option<Binding> {
+        None
+    }
+
     fn flow(&self, _pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         (*key == self.0.key).then_some(self.0)
     }
@@ -175,7 +180,15 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
     assert_eq!(known(&learnt), Known::Learnt(FlowDecision::Pinned(0)));
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, (7, 80), None);
     let decision = FlowDecision::Pinned(1);
-    let live = FlowSnapshot { key, decision, hits: Count::default(), first_ms: 0, last_ms: 0, state: None };
+    let live = FlowSnapshot {
+        key,
+        decision,
+        hits: Count::default(),
+        first_ms: 0,
+        last_ms: 0,
+        state: None,
+        binding: None,
+    };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));
     assert_eq!((walk.verdict, known(&walk)), (Verdict::Transmit(PortId(1)), Known::Found(decision)));
     assert_eq!(interpreter.snapshot(), before);

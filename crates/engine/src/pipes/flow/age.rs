@@ -3,15 +3,16 @@
 
 use super::Flows;
 use super::decided::Decided;
+use super::nat::Bindings;
 use super::table::{belonging_of, depart};
 use crate::pipes::table::NO_ROW;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use std::collections::{HashMap, VecDeque};
-use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, Visitor};
+use table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
 
 /// Rows visited for a new flow while a full table holds flows that are removed already.
-const RECLAIM_ROWS: u32 = 64;
+pub(super) const RECLAIM_ROWS: u32 = 64;
 
 impl Flows {
     /// Removes idle flows, and flows that are gone already, in the next `rows` rows of the flow table. Flows
@@ -23,11 +24,11 @@ impl Flows {
         }
         let timeouts_ms = self.timeouts_ms;
         // A flow goes when the timeout is exceeded, not when it is reached.
-        let old = |flow: &Flow| match timeouts_ms[flow.state() as usize] {
+        let old = |flow: &Flow, other: Option<&Flow>| match timeout_of(&timeouts_ms, flow, other) {
             0 => false,
-            timeout_ms => flow.idle(now_ms) > timeout_ms,
+            timeout_ms => idle_of(flow, other, now_ms) > timeout_ms,
         };
-        let (expired, restarted) = self.visit((rows, now_ms), |flow, own| match old(flow) {
+        let (expired, restarted) = self.visit((rows, now_ms), |flow, other, own| match old(flow, other) {
             false => Fate::Stays,
             true if own.get(flow.key()).is_some_and(|&row| stays(row)) => Fate::Restarts(DeltaReason::Aged),
             true => Fate::Goes(DeltaReason::Aged),
@@ -46,13 +47,13 @@ impl Flows {
 
     /// Lets the flows in the next `rows` rows leave, for this reason. Returns true when none is left.
     pub fn end(&mut self, rows: u32, now_ms: u32, reason: DeltaReason) -> bool {
-        self.visit((rows, now_ms), |_, _| Fate::Goes(reason));
+        self.visit((rows, now_ms), |_, _, _| Fate::Goes(reason));
         self.table.is_empty()
     }
 
     /// Lets flows that are gone already leave, in the next `rows` rows.
     pub fn leave_removed(&mut self, rows: u32) {
-        self.visit((rows, 0), |_, _| Fate::Stays);
+        self.visit((rows, 0), |_, _, _| Fate::Stays);
     }
 
     /// Looks in a full table for flows that are gone already, and lets them leave. Returns true if the table
@@ -83,9 +84,12 @@ impl Flows {
 
     /// Returns in how many milliseconds the next flow goes if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
-        let timeout = |flow: &Flow| self.timeouts_ms[flow.state() as usize];
-        let flows = self.table.iter().filter(|(_, flow)| timeout(flow) != 0);
-        flows.map(|(_, flow)| timeout(flow).saturating_add(1).saturating_sub(flow.idle(now_ms))).min()
+        let rest = |(row, flow): (u32, &Flow)| {
+            let other = self.other_direction(row);
+            let timeout = timeout_of(&self.timeouts_ms, flow, other);
+            (timeout != 0).then(|| timeout.saturating_add(1).saturating_sub(idle_of(flow, other, now_ms)))
+        };
+        self.table.iter().filter_map(rest).min()
     }
 
     /// Visits rows: flows that are removed leave, and the others do what `judge` says, which gets the rows of
@@ -93,9 +97,9 @@ impl Flows {
     fn visit(
         &mut self,
         slice: (u32, u32),
-        judge: impl Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate,
+        judge: impl Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
-        let Flows { table, hash, decided, own, deltas, room, of, account, .. } = self;
+        let Flows { table, hash, decided, own, deltas, room, of, account, nat, .. } = self;
         let mut leaving = Leaving {
             decided,
             own,
@@ -104,12 +108,50 @@ impl Flows {
             of: *of,
             account,
             judge,
+            nat: nat.as_deref_mut(),
+            others: Vec::new(),
             aged: Vec::new(),
             restarted: Vec::new(),
         };
         table.sweep(slice, |key| hash.hash(&key.0), &mut leaving);
-        (leaving.aged, leaving.restarted)
+        let Leaving { aged, restarted, others, .. } = leaving;
+        for row in others {
+            if self.table.flow(row).is_some_and(|flow| self.is_alive(flow)) {
+                self.clear(row, DeltaReason::Aged);
+            }
+        }
+        (aged, restarted)
     }
+
+    /// Returns the flow of the other direction, with which a flow that has taken from a NAT pool ages.
+    fn other_direction(&self, row: u32) -> Option<&Flow> {
+        other_direction(self.nat.as_deref(), &self.decided, row, &self.table)
+    }
+}
+
+/// Returns the flow of the other direction that has the same address and port of a NAT pool, if it is live.
+fn other_direction<'a>(
+    nat: Option<&Bindings>,
+    decided: &Decided,
+    row: u32,
+    table: &'a FlowTable,
+) -> Option<&'a Flow> {
+    let is_alive =
+        |flow: &&Flow| !matches!(flow.decision(), Decision::Pinned(number) if decided.row(number) == NO_ROW);
+    table.flow(nat?.other(row)?).filter(is_alive)
+}
+
+/// Returns the timeout of a flow in its present state, or in that of the other direction if that has come
+/// further.
+fn timeout_of(timeouts_ms: &[u32; FlowState::ALL.len()], flow: &Flow, other: Option<&Flow>) -> u32 {
+    let state = flow.state() as usize;
+    timeouts_ms[other.map_or(state, |other| state.max(other.state() as usize))]
+}
+
+/// Returns how long neither direction has had a packet, in milliseconds.
+fn idle_of(flow: &Flow, other: Option<&Flow>, now_ms: u32) -> u32 {
+    let idle = flow.idle(now_ms);
+    other.map_or(idle, |other| idle.min(other.idle(now_ms)))
 }
 
 /// A visit to flows, some of which leave.
@@ -121,29 +163,37 @@ struct Leaving<'a, Judge> {
     of: Belonging,
     account: &'a mut FlowAccount,
     judge: Judge,
+    nat: Option<&'a mut Bindings>,
+    /// Rows of flows that go together with others.
+    others: Vec<u32>,
     /// Keys of aged flows with an entry of their own.
     aged: Vec<FlowKey>,
     /// Keys of flows that start anew.
     restarted: Vec<FlowKey>,
 }
 
-impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
-    fn judge(&self, flow: &Flow) -> Fate {
+impl<Judge: Fn(&Flow, Option<&Flow>, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, Judge> {
+    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate {
         match flow.decision() {
             Decision::Pinned(number) if self.decided.row(number) == NO_ROW => {
                 Fate::Goes(DeltaReason::Removed)
             }
-            _ => (self.judge)(flow, self.own),
+            _ => {
+                let other = other_direction(self.nat.as_deref(), self.decided, row, table);
+                (self.judge)(flow, other, self.own)
+            }
         }
     }
 
-    fn accept(&mut self, flow: &Flow, fate: Fate) -> bool {
+    fn accept(&mut self, row: u32, flow: &Flow, fate: Fate) -> bool {
         let (Fate::Goes(reason) | Fate::Restarts(reason)) = fate else { return false };
         if fate == Fate::Restarts(reason) && flow.packets() == 0 {
             self.restarted.push(*flow.key());
             return true;
         }
-        if self.deltas.len() >= self.room {
+        // What ages together leaves together.
+        let other = self.nat.as_ref().and_then(|nat| nat.other(row)).filter(|_| reason == DeltaReason::Aged);
+        if self.deltas.len() + self.others.len() + usize::from(other.is_some()) >= self.room {
             return false;
         }
         let delta = flow.delta(belonging_of(self.decided, flow, self.of), reason);
@@ -153,6 +203,10 @@ impl<Judge: Fn(&Flow, &HashMap<FlowKey, u32>) -> Fate> Visitor for Leaving<'_, J
             self.restarted.push(*flow.key());
         } else {
             depart(self.decided, flow);
+            self.others.extend(other);
+            if let Some(nat) = &mut self.nat {
+                nat.leave(row);
+            }
             if reason == DeltaReason::Aged && self.own.contains_key(flow.key()) {
                 self.aged.push(*flow.key());
             }

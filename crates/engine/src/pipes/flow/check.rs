@@ -1,7 +1,7 @@
 //! Checks of FLOW pipes.
 
 use super::Learn;
-use crate::check::{Finding, FindingKind};
+use crate::check::{Finding, FindingKind, nat};
 use crate::pipes::targets;
 use crate::program::{Entry, EntryMatch, Fill, Operation, Pipe, PipeKind, Program};
 use packet::{Field, KeySource};
@@ -54,6 +54,7 @@ fn is_of_key(field: Field) -> bool {
 
 /// Checks that an entry is a flow, the default for new flows, or a target that they learn.
 pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
+    nat::fit(pipe, entry, kinds);
     if let [EntryMatch::Flow(_) | EntryMatch::Default] = entry.matches.as_slice() {
         return;
     }

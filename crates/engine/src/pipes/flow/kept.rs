@@ -8,7 +8,8 @@
 
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::steps::{Kept, Plan};
-use crate::operation::{Operation, Value};
+use crate::nat::Binding;
+use crate::operation::{NatPart, Operation, Value};
 use crate::pipes::table::Lookup;
 use crate::program::{Entry, Pipe, Program};
 use packet::{Field, FlowKey};
@@ -30,6 +31,8 @@ pub struct FlowValues {
     capacity: u32,
     /// The row of each packet of the batch.
     rows: [u32; 64],
+    /// What the flow that begins has of the NAT pool.
+    pub bound: Option<Binding>,
 }
 
 /// A part of a flow key that an action sets.
@@ -46,6 +49,7 @@ enum Number {
     /// The entry's value at this place.
     Own(usize),
     Learnt(Field),
+    Nat(NatPart),
 }
 
 impl FlowValues {
@@ -71,6 +75,7 @@ impl FlowValues {
             slab: vec![0; (pipe.capacity as usize + 64) * stride],
             capacity: pipe.capacity,
             rows: [0; 64],
+            bound: None,
         }))
     }
 
@@ -99,7 +104,12 @@ impl FlowValues {
     /// flow, what only this packet uses.
     pub fn begin(&mut self, flow: Option<u32>, row: u32, slot: usize, look: &Lookup<'_>) {
         let at = flow.unwrap_or(self.capacity + slot as u32);
-        self.write(at, row, |plans, field| learnt_by(plans, field, slot, look));
+        let bound = self.bound;
+        self.write(at, row, |plans, value| match value {
+            Value::Learnt(field) => learnt_by(plans, field, slot, look),
+            Value::Nat(part) => part_of(bound, part),
+            _ => 0,
+        });
     }
 
     /// The same for the flow of an entry of its own, which no packet has begun.
@@ -107,7 +117,7 @@ impl FlowValues {
         self.write(flow, row, |_, _| 0);
     }
 
-    fn write(&mut self, at: u32, row: u32, learnt: impl Fn(&[(Field, KeyPlan)], Field) -> u128) {
+    fn write(&mut self, at: u32, row: u32, learnt: impl Fn(&[(Field, KeyPlan)], Value) -> u128) {
         let FlowValues { plans, learnt: fields, entries, stride, slab, .. } = self;
         let Some((template, own)) = entries.get(row as usize) else { return };
         let start = at as usize * *stride;
@@ -118,7 +128,7 @@ impl FlowValues {
         };
         let fields: &[(Field, KeyPlan)] = fields;
         place.fill(0);
-        plan.keep(own, place, |field| learnt(fields, field));
+        plan.keep(own, place, |value| learnt(fields, value));
     }
 
     /// Copies what a flow keeps to another table's row.
@@ -165,6 +175,7 @@ impl FlowValues {
                 Number::Const(number) => number,
                 Number::Own(at) => own.get(at).copied().unwrap_or_default(),
                 Number::Learnt(field) => learnt_by(&self.learnt, field, slot, look),
+                Number::Nat(part) => part_of(self.bound, part),
             };
             match rewrite.field {
                 Field::Ipv4Src if src.is_ipv4() => src = Ipv4Addr::from_bits(number as u32).into(),
@@ -191,12 +202,23 @@ fn rewrites(operations: &[Operation]) -> Vec<Rewrite> {
                 Value::Const(number) => Number::Const(number),
                 Value::PerEntry | Value::PerFlow => Number::Own(given),
                 Value::Learnt(from) => Number::Learnt(from),
+                Value::Nat(part) => Number::Nat(part),
             };
             list.push(Rewrite { field, number });
         }
         given += operation.numbers().filter(|(_, value, _)| value.is_given()).count();
     }
     list
+}
+
+/// Returns an address or a port as a number; 0 without.
+fn part_of(bound: Option<Binding>, part: NatPart) -> u128 {
+    match (part, bound) {
+        (_, None) => 0,
+        (NatPart::Port, Some((_, port))) => port.into(),
+        (NatPart::Address, Some((IpAddr::V4(address), _))) => address.to_bits().into(),
+        (NatPart::Address, Some((IpAddr::V6(address), _))) => address.to_bits(),
+    }
 }
 
 /// Returns what a field of the packet in a slot is now.

@@ -1,10 +1,23 @@
 //! Finds the flow of each packet, learns new flows, and finds the row of each flow's decision.
 
+use super::age::RECLAIM_ROWS;
+use super::nat::Place;
 use super::{Flows, Learn};
 use crate::batch::packets::Packets;
 use crate::pipes::table::{Hits, Lookup, NO_ROW};
-use packet::{Bits, FlowKey, inside_icmp_error};
+use packet::{Bits, FlowKey, Layer, inside_icmp_error};
 use table::{Counted, Decision, DeltaReason, Flow, NO_TARGET};
+
+/// Why a flow was not learnt.
+#[derive(Clone, Copy, Debug)]
+enum Unlearnt {
+    /// A delta must go first, and has no room.
+    Delta,
+    /// The table is full.
+    Full,
+    /// There is no free port in the NAT pool.
+    NoPort,
+}
 
 impl Flows {
     /// Returns the packets of known flows and of those learnt now, and counts them in their flows.
@@ -120,6 +133,10 @@ impl Flows {
                 None if self.learns_nothing_for(slot, look) => continue,
                 None => self.decide(slot, look).map_or(NO_ROW, |(_, row)| row),
             };
+            if known.is_none() && row != NO_ROW && !self.could_learn(slot, row, look) {
+                look.without_port(1 << slot);
+                continue;
+            }
             if let Some(values) = &mut self.values {
                 values.meet(slot, known.map(|(at, _)| at));
                 if known.is_none() {
@@ -176,7 +193,7 @@ impl Flows {
             let (frame, headers) = (look.batch.frame(slot), &look.packets.headers[slot]);
             inside_icmp_error(frame.bytes(), headers.outer()).is_some()
         };
-        (self.learn == Learn::Nothing || self.reverse && is_error())
+        (self.learn == Learn::Nothing || self.reverse && is_error() || self.cannot_be_bound(slot, look))
             && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 
@@ -206,12 +223,16 @@ impl Flows {
         };
         look.rows[slot] = row;
         flows[slot] = NO_ROW;
-        if refused {
-            self.account.unflowed.delta += 1;
-        } else if let Some(at) = self.learn(slot, decision, row, look) {
-            flows[slot] = at;
-        } else {
-            self.account.unflowed.full += 1;
+        let learnt = if refused { Err(Unlearnt::Delta) } else { self.learn(slot, decision, row, look) };
+        match learnt {
+            Ok(at) => flows[slot] = at,
+            Err(Unlearnt::Delta) => self.account.unflowed.delta += 1,
+            Err(Unlearnt::Full) => self.account.unflowed.full += 1,
+            Err(Unlearnt::NoPort) => self.account.unflowed.no_nat_port += 1,
+        }
+        if learnt.is_err() && self.binds(slot, look) {
+            look.without_port(1 << slot);
+            return false;
         }
         if let Some(values) = &mut self.values {
             values.begin(Some(flows[slot]).filter(|&flow| flow != NO_ROW), row, slot, look);
@@ -219,19 +240,30 @@ impl Flows {
         true
     }
 
-    /// Writes a flow, and the one of its answers, if there is room.
-    fn learn(&mut self, slot: usize, decision: Decision, row: u32, look: &Lookup<'_>) -> Option<u32> {
+    /// Writes a flow, and the one of its answers, if there is room, and an address and a port of the NAT pool
+    /// for them.
+    fn learn(
+        &mut self,
+        slot: usize,
+        decision: Decision,
+        row: u32,
+        look: &Lookup<'_>,
+    ) -> Result<u32, Unlearnt> {
         let keys = look.packets.keys(self.source);
         let (hash, key) = (keys.table[slot], &keys.key[slot]);
+        let place = if self.binds(slot, look) { Some(self.choose_place(key)?) } else { None };
         let answers = self.new_answers(slot, row, look);
         let wanted = 1 + usize::from(answers.is_some());
         if self.held > 0 && !self.has_places(wanted) {
-            return None;
+            return Err(Unlearnt::Full);
         }
         if self.table.len() + wanted > self.table.capacity() && !self.reclaim(wanted) {
-            return None;
+            return Err(Unlearnt::Full);
         }
-        let learnt = self.table.learn(hash, key, decision, look.now_ms).ok()?;
+        let learnt = self.table.learn(hash, key, decision, look.now_ms).map_err(|_| Unlearnt::Full)?;
+        if let (Some(nat), Some(place)) = (&mut self.nat, place) {
+            nat.take(learnt, place);
+        }
         if let Decision::Pinned(number) = decision {
             self.decided.joined(number);
         }
@@ -241,9 +273,65 @@ impl Flows {
             if let (Ok(at), Some(values)) = (at, &mut self.values) {
                 self.decided.joined(number);
                 values.begin(Some(at), self.default_row, slot, look);
+                self.nat.iter_mut().for_each(|nat| nat.join(learnt, at));
             }
         }
-        Some(learnt)
+        Ok(learnt)
+    }
+
+    /// Whether the flow that a packet begins takes of a NAT pool: not if it has an entry of its own.
+    fn binds(&self, slot: usize, look: &Lookup<'_>) -> bool {
+        self.nat.is_some() && !(self.own_missing && self.own_row(slot, look.packets).is_some())
+    }
+
+    /// Whether the pipe's flows take of a NAT pool, and one that the packet in a slot began could not: the
+    /// packet has no ports or is of the other family, or it is for an address of the pool.
+    fn cannot_be_bound(&self, slot: usize, look: &Lookup<'_>) -> bool {
+        self.nat.as_ref().is_some_and(|nat| {
+            let layers = look.packets.headers[slot].outer().layers;
+            let ip = if nat.pool().is_ipv4() { Layer::Ipv4 } else { Layer::Ipv6 };
+            let key = &look.packets.keys(self.source).key[slot];
+            !layers.has(Layer::Ports) || !layers.has(ip) || nat.pool().has(key.dst())
+        })
+    }
+
+    /// Chooses the address and the port for a new flow with this key. Those of flows that are removed are
+    /// free before others are given a second time.
+    fn choose_place(&mut self, key: &FlowKey) -> Result<Place, Unlearnt> {
+        let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
+        if self.nat.as_ref().is_some_and(|nat| nat.is_round_over(slice)) && self.decided.removed() != 0 {
+            self.leave_removed(RECLAIM_ROWS);
+            self.leave_removed(RECLAIM_ROWS);
+        }
+        self.propose_place(slice).ok_or(Unlearnt::NoPort)
+    }
+
+    /// Notes what the next flow of a slice gets.
+    fn propose_place(&mut self, slice: u32) -> Option<Place> {
+        let nat = self.nat.as_ref()?;
+        let place = nat.next(slice)?;
+        self.values.as_mut()?.bound = nat.binding(place);
+        Some(place)
+    }
+
+    /// For a probe: whether the flow that a packet would begin could be learnt, where it needs an address and
+    /// a port of a NAT pool.
+    fn could_learn(&mut self, slot: usize, row: u32, look: &Lookup<'_>) -> bool {
+        if !self.binds(slot, look) {
+            return true;
+        }
+        let key = &look.packets.keys(self.source).key[slot];
+        let slice = self.nat.as_ref().map(|nat| nat.pool().slice(key)).unwrap_or_default();
+        if self.propose_place(slice).is_none() {
+            return false;
+        }
+        let answers = self.values.as_ref().map(|values| values.answers(key, row, slot, look));
+        let has_default = self.decided.of_row(self.default_row).is_some();
+        let is_new = |answers: FlowKey| {
+            let at = self.table.get(self.hash(&answers), &answers).and_then(|at| self.table.flow(at));
+            answers != *key && !at.is_some_and(|flow| self.is_alive(flow))
+        };
+        self.has_places(1 + usize::from(has_default && answers.is_some_and(is_new)))
     }
 
     /// Returns the key of the answers to the packet in a slot, and the number of their entry, if they are to

@@ -5,7 +5,9 @@
 //! of an entry of its own is on every worker; its counts and its state move, and the flow stays.
 
 use super::Flows;
+use super::nat::Place;
 use super::table::depart;
+use crate::nat::SLICES;
 use packet::FlowKey;
 use table::{Belonging, Decision, DeltaReason, Flow};
 
@@ -17,6 +19,8 @@ pub struct Migrant {
     flow: Flow,
     /// Whether it has an entry of its own.
     own: bool,
+    /// What it has of the NAT pool.
+    place: Option<Place>,
 }
 
 /// The flows that leave a worker.
@@ -71,14 +75,39 @@ impl Flows {
             if let Some(values) = &self.values {
                 migrants.kept.extend_from_slice(values.of_row(at));
             }
-            migrants.flows.push(Migrant { to, flow, own });
+            let place = self.nat.as_mut().and_then(|nat| nat.detach(at));
+            migrants.flows.push(Migrant { to, flow, own, place });
         }
         migrants
+    }
+
+    /// Takes over what another worker's flows left of the NAT pool for the flows that belong here.
+    pub fn take_slices(&mut self, other: &mut Flows, belongs: impl Fn(u32) -> bool) {
+        if let (Some(new), Some(old)) = (&mut self.nat, &mut other.nat) {
+            (0..SLICES).filter(|&slice| belongs(slice)).for_each(|slice| new.take_slice(old, slice));
+        }
+    }
+
+    /// All flows that belong here have come.
+    pub fn all_taken_in(&mut self) {
+        self.nat.iter_mut().for_each(|nat| nat.arrived());
     }
 
     /// Takes in the flow at this position; `number` is that of its decision here. Returns false if it had to
     /// end, with a delta, because there is no room or no such entry.
     pub fn take_in(&mut self, all: &Migrants, at: usize, number: Option<u32>) -> bool {
+        let row = self.enter(all, at, number);
+        if let (Some(nat), Some(place)) = (&mut self.nat, all.flows[at].place) {
+            match row {
+                Some(row) => nat.attach(row, place),
+                None => nat.lose(place),
+            }
+        }
+        row.is_some()
+    }
+
+    /// The same; returns the row of the flow.
+    fn enter(&mut self, all: &Migrants, at: usize, number: Option<u32>) -> Option<u32> {
         let Migrant { flow, .. } = all.flows[at];
         let (packets, key) = (flow.packets(), *flow.key());
         self.account.met += packets;
@@ -87,8 +116,10 @@ impl Flows {
         if let Some(present) = self.table.get(hash, &key) {
             let lives = self.table.flow(present).is_some_and(|flow| self.is_alive(flow));
             if lives {
-                return self.table.merge(present, &flow)
-                    || self.end_one(&flow, number, DeltaReason::Overflow);
+                if self.table.merge(present, &flow) {
+                    return Some(present);
+                }
+                return self.end_one(&flow, number, DeltaReason::Overflow);
             }
             self.clear(present, DeltaReason::Removed);
         }
@@ -110,16 +141,16 @@ impl Flows {
         if let Some(values) = &mut self.values {
             values.set_row(row, &all.kept, at);
         }
-        true
+        Some(row)
     }
 
     /// Gives the counts of a flow that cannot be taken in.
-    fn end_one(&mut self, flow: &Flow, number: Option<u32>, reason: DeltaReason) -> bool {
+    fn end_one(&mut self, flow: &Flow, number: Option<u32>, reason: DeltaReason) -> Option<u32> {
         let of: Option<Belonging> = number.and_then(|number| self.decided.belonging(number));
         let delta = flow.delta(of.unwrap_or(self.of), reason);
         self.account.give(&delta);
         self.deltas.push_back(delta);
-        false
+        None
     }
 
     /// Returns the row of the entry that a number leads to.

@@ -6,6 +6,7 @@ mod decided;
 mod kept;
 mod lookup;
 mod migrate;
+mod nat;
 mod period;
 mod swap;
 mod table;

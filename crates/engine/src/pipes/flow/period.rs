@@ -8,7 +8,7 @@
 use super::Flows;
 use super::table::belonging_of;
 use crate::program::Measured;
-use table::{DeltaReason, Fate, Flow, FlowDelta, Visitor};
+use table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
 
 /// In how many milliseconds the flows are visited after the end of a period, at most: a quarter of it if that
 /// is shorter.
@@ -123,14 +123,14 @@ struct Giving<Give> {
 }
 
 impl<Give: FnMut(&Flow) -> bool> Visitor for Giving<Give> {
-    fn judge(&self, flow: &Flow) -> Fate {
+    fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> Fate {
         match flow.counted_before(self.start_ms) {
             true => Fate::Gives(DeltaReason::Interval),
             false => Fate::Stays,
         }
     }
 
-    fn accept(&mut self, flow: &Flow, _: Fate) -> bool {
+    fn accept(&mut self, _: u32, flow: &Flow, _: Fate) -> bool {
         (self.give)(flow)
     }
 }

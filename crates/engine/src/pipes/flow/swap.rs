@@ -3,7 +3,9 @@
 
 use super::Flows;
 use super::decided::Renumbering;
+use super::nat::Place;
 use super::table::depart;
+use crate::nat::SLICES;
 use crate::snapshot::FlowAccount;
 use packet::FlowKey;
 use table::{Decision, DeltaReason, Flow};
@@ -33,11 +35,12 @@ impl Flows {
     /// What finds no room stays in the predecessor, which must be drained. Returns how many flows are gone.
     pub fn inherit(&mut self, old: &mut Flows, now: Renumbering, now_ms: u32) -> usize {
         let mut gone = 0;
-        if old.table.capacity() == self.table.capacity() {
+        if old.table.capacity() == self.table.capacity() && self.has_pool_of(old) {
             std::mem::swap(&mut self.table, &mut old.table);
             if let (Some(new), Some(old)) = (&mut self.values, &mut old.values) {
                 new.take_slab(old);
             }
+            std::mem::swap(&mut self.nat, &mut old.nat);
             gone += self.decided.follow(&mut old.decided, now);
             self.account = std::mem::take(&mut old.account);
         } else {
@@ -47,7 +50,20 @@ impl Flows {
         gone + self.enter_own(now_ms)
     }
 
-    /// Moves flows, one by one, into a table of another capacity. Returns how many are gone.
+    /// Whether both have the same NAT pool, or none.
+    fn has_pool_of(&self, old: &Flows) -> bool {
+        match (&self.nat, &old.nat) {
+            (Some(new), Some(old)) => new.is_alike(old),
+            (new, old) => new.is_none() && old.is_none(),
+        }
+    }
+
+    /// Returns what a place of the predecessor's NAT pool is in this one; `None` if it is not there.
+    fn place_now(&self, old: &Flows, place: Option<Place>) -> Option<Place> {
+        self.nat.as_ref()?.place_of(old.nat.as_deref()?, place?)
+    }
+
+    /// Moves flows, one by one, into a table of another capacity, or with another NAT pool. Returns how many are gone.
     fn move_flows(&mut self, old: &mut Flows, now: Renumbering) -> usize {
         let (before, hash) = (old.live(), self.hash);
         // So far there are only flows of entries, which have counted nothing.
@@ -59,22 +75,34 @@ impl Flows {
         self.decided.follow_without_flows(now);
         let all: Vec<(u32, Flow)> = old.table.iter().map(|(at, flow)| (at, *flow)).collect();
         let mut moved = 0;
+        if self.has_pool_of(old)
+            && let (Some(new), Some(old)) = (&mut self.nat, &mut old.nat)
+        {
+            (0..SLICES).for_each(|slice| new.take_slice(old, slice));
+        }
         for (at, flow) in all {
-            if !old.is_alive(&flow) || !self.is_alive(&flow) {
-                continue;
+            let place = old.nat.as_mut().and_then(|nat| nat.detach(at));
+            let now = self.place_now(old, place);
+            let stays = old.is_alive(&flow) && self.is_alive(&flow) && now.is_some() == place.is_some();
+            let to = stays.then(|| self.table.adopt(self.hash(flow.key()), &flow).ok()).flatten();
+            if let (Some(nat), Some(place)) = (&mut self.nat, now) {
+                match to {
+                    Some(to) => nat.attach(to, place),
+                    None => nat.lose(place),
+                }
             }
-            if let Ok(to) = self.table.adopt(self.hash(flow.key()), &flow) {
-                if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
-                    new.copy_from(to, old, at);
-                }
-                moved += flow.packets();
-                old.table.remove(at, |key| hash.hash(&key.0), |_| true);
-                depart(&mut old.decided, &flow);
-                if let Decision::Pinned(number) = flow.decision() {
-                    self.decided.joined(number);
-                }
+            let Some(to) = to else { continue };
+            if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
+                new.copy_from(to, old, at);
+            }
+            moved += flow.packets();
+            old.table.remove(at, |key| hash.hash(&key.0), |_| true);
+            depart(&mut old.decided, &flow);
+            if let Decision::Pinned(number) = flow.decision() {
+                self.decided.joined(number);
             }
         }
+        self.nat.iter_mut().for_each(|nat| nat.arrived());
         self.account = old.account.without(old.account.live - moved);
         old.account = FlowAccount {
             met: old.account.live - moved,

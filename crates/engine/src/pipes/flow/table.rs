@@ -2,6 +2,7 @@
 
 use super::decided::Decided;
 use super::kept::FlowValues;
+use super::nat::Bindings;
 use super::period::Period;
 use super::{Learn, Timeouts};
 use crate::batch::DELTAS_MAX;
@@ -55,6 +56,8 @@ pub struct Flows {
     pub(super) values: Option<Box<FlowValues>>,
     /// Whether answers are learnt.
     pub(super) reverse: bool,
+    /// What flows have taken of the NAT pool.
+    pub(super) nat: Option<Box<Bindings>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
@@ -105,6 +108,10 @@ impl Flows {
             account: FlowAccount::default(),
             values: None,
             reverse: false,
+            nat: pipe
+                .nat
+                .and_then(|id| program.nat_pools.get(id.index()))
+                .map(|pool| Box::new(Bindings::new(pool, pipe.capacity))),
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -121,6 +128,7 @@ impl Flows {
             first_targets: Vec::new(),
             deltas: VecDeque::new(),
             values: None,
+            nat: None,
             ..*self
         }
     }
@@ -231,6 +239,7 @@ impl Flows {
         let hash = self.hash(key);
         if let Some(at) = self.table.get(hash, key) {
             self.leave(at);
+            self.leave_pool(at);
             self.table.pin(at, Decision::Pinned(number));
             self.keep_bare(at, row);
         } else if let Ok(at) = self.table.learn(hash, key, Decision::Pinned(number), now_ms) {
@@ -320,10 +329,23 @@ impl Flows {
         }
     }
 
+    /// The flow of a row has no part in the NAT pool any more.
+    pub(super) fn leave_pool(&mut self, at: u32) {
+        if let Some(nat) = &mut self.nat {
+            nat.leave(at);
+        }
+    }
+
+    /// Returns how many addresses and ports of the NAT pool are taken, if there is one.
+    #[must_use]
+    pub fn nat_used(&self) -> Option<usize> {
+        self.nat.as_ref().map(|nat| nat.used())
+    }
+
     /// Removes a flow if there is room for its delta.
     pub(super) fn clear(&mut self, at: u32, reason: DeltaReason) -> bool {
         let Flows { table, hash, decided, deltas, room, of, account, .. } = self;
-        table.remove(
+        let cleared = table.remove(
             at,
             |key| hash.hash(&key.0),
             |flow| {
@@ -336,7 +358,11 @@ impl Flows {
                 }
                 accepted
             },
-        )
+        );
+        if cleared {
+            self.leave_pool(at);
+        }
+        cleared
     }
 
     /// Gives the counts of a flow whose counters are getting full, if there is room for its delta.
@@ -438,15 +464,16 @@ impl Flows {
     #[must_use]
     pub fn snapshot(&self, key: &FlowKey) -> Option<FlowSnapshot> {
         let at = self.table.get(self.hash(key), key)?;
-        self.table.flow(at).filter(|flow| self.is_alive(flow)).map(|flow| self.seen(flow))
+        self.table.flow(at).filter(|flow| self.is_alive(flow)).map(|flow| self.seen(at, flow))
     }
 
     /// Iterates over all live flows.
     pub fn snapshots(&self) -> impl Iterator<Item = FlowSnapshot> {
-        self.table.iter().filter(|(_, flow)| self.is_alive(flow)).map(|(_, flow)| self.seen(flow))
+        let alive = self.table.iter().filter(|(_, flow)| self.is_alive(flow));
+        alive.map(|(at, flow)| self.seen(at, flow))
     }
 
-    fn seen(&self, flow: &Flow) -> FlowSnapshot {
+    fn seen(&self, at: u32, flow: &Flow) -> FlowSnapshot {
         let decision = match flow.decision() {
             _ if self.own.contains_key(flow.key()) => FlowDecision::Own,
             Decision::Pinned(number) if self.decided.row(number) == self.default_row => FlowDecision::Default,
@@ -470,6 +497,7 @@ impl Flows {
             first_ms: flow.first(),
             last_ms: flow.last(),
             state: self.by_state.then(|| flow.state()),
+            binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
         }
     }
 

@@ -1,0 +1,246 @@
+//! The addresses and ports of a NAT pool that the flows of a pipe have taken.
+//!
+//! What a slice can give is in two sets. A flow takes the least of the first; what flows leave behind goes
+//! into the second, and when the first is empty, the two change places. So nothing is given again before all
+//! that was free at the beginning of the round has been given, and what is given does not depend on the order
+//! in which flows of one moment leave.
+//!
+//! A flow and the flow of its answers have one address and port together, which is free when both have left
+//! the table. Taking and leaving cost the same few words, whatever the size of the pool and of the table.
+//!
+//! Costs: two bits for each place of the pool, and 8 bytes for each flow of the table.
+
+use crate::nat::{Binding, NatPool, SLICES};
+use std::collections::HashMap;
+use table::NumberSet;
+
+const NONE: u32 = u32::MAX;
+
+/// A place of a pool: its slice, and where in that.
+pub type Place = (u32, u32);
+
+/// What a slice can give.
+#[derive(Clone, Debug)]
+struct Slice {
+    fresh: NumberSet,
+    /// What was left behind in this round.
+    rested: NumberSet,
+    /// Whether anything was ever taken here.
+    is_used: bool,
+}
+
+/// What a row of the flow table has of the pool.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    place: u32,
+    /// The row of the other direction.
+    other: u32,
+}
+
+const UNBOUND: Link = Link { place: NONE, other: NONE };
+
+/// The places of a pool, and which flows have them.
+#[derive(Clone, Debug)]
+pub struct Bindings {
+    pool: NatPool,
+    slices: Vec<Slice>,
+    links: Vec<Link>,
+    /// Places taken.
+    used: usize,
+    /// The rows of flows that have come from another table, by their place.
+    moved: HashMap<Place, u32>,
+    /// Places of flows that have not found room there.
+    lost: Vec<Place>,
+}
+
+impl Slice {
+    fn of(pool: &NatPool, slice: u32) -> Slice {
+        let bound = pool.bound();
+        let mut fresh = NumberSet::below(bound);
+        let has = |place: &u32| pool.binding(slice, *place).is_some();
+        (0..bound).filter(has).for_each(|place| _ = fresh.insert(place));
+        Slice { fresh, rested: NumberSet::below(bound), is_used: false }
+    }
+
+    fn next(&self) -> Option<u32> {
+        self.fresh.first().or_else(|| self.rested.first())
+    }
+
+    fn take(&mut self, place: u32) -> bool {
+        if self.fresh.is_empty() {
+            std::mem::swap(&mut self.fresh, &mut self.rested);
+        }
+        self.claim(place)
+    }
+
+    /// Takes a place whose turn it is not.
+    fn claim(&mut self, place: u32) -> bool {
+        self.is_used = true;
+        self.fresh.remove(place) || self.rested.remove(place)
+    }
+}
+
+impl Bindings {
+    /// Nothing of the pool is taken. `rows` is the number of flows that fit the table.
+    #[must_use]
+    pub fn new(pool: &NatPool, rows: u32) -> Bindings {
+        Bindings {
+            slices: (0..SLICES).map(|slice| Slice::of(pool, slice)).collect(),
+            pool: pool.clone(),
+            links: vec![UNBOUND; rows as usize],
+            used: 0,
+            moved: HashMap::new(),
+            lost: Vec::new(),
+        }
+    }
+
+    /// Returns the pool.
+    #[must_use]
+    pub fn pool(&self) -> &NatPool {
+        &self.pool
+    }
+
+    /// Returns how many places are taken.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.used
+    }
+
+    /// Returns the place that the next flow of a slice takes.
+    #[inline]
+    #[must_use]
+    pub fn next(&self, slice: u32) -> Option<Place> {
+        Some((slice, self.slices[slice as usize].next()?))
+    }
+
+    /// Whether the round of a slice ends with the next flow.
+    #[inline]
+    #[must_use]
+    pub fn is_round_over(&self, slice: u32) -> bool {
+        self.slices[slice as usize].fresh.is_empty()
+    }
+
+    /// Returns the address and the port of a place.
+    #[must_use]
+    pub fn binding(&self, (slice, place): Place) -> Option<Binding> {
+        self.pool.binding(slice, place)
+    }
+
+    /// Gives a place to the flow of a row.
+    pub fn take(&mut self, row: u32, (slice, place): Place) {
+        if self.slices[slice as usize].take(place) {
+            self.used += 1;
+            self.links[row as usize] = Link { place: place * SLICES + slice, other: NONE };
+        }
+    }
+
+    /// Lets the flow of another row have the place of this one: that of its answers.
+    pub fn join(&mut self, row: u32, answers: u32) {
+        let Link { place, .. } = self.links[row as usize];
+        if place != NONE {
+            self.links[row as usize].other = answers;
+            self.links[answers as usize] = Link { place, other: row };
+        }
+    }
+
+    /// Returns the place of the flow of a row.
+    #[must_use]
+    pub fn of_row(&self, row: u32) -> Option<Place> {
+        let place = self.links.get(row as usize)?.place;
+        (place != NONE).then_some((place % SLICES, place / SLICES))
+    }
+
+    /// Returns the row of the other direction, if it has the same place.
+    #[inline]
+    #[must_use]
+    pub fn other(&self, row: u32) -> Option<u32> {
+        Some(self.links.get(row as usize)?.other).filter(|&other| other != NONE)
+    }
+
+    /// The flow of a row has left the table, or has no part in the pool any more.
+    pub fn leave(&mut self, row: u32) {
+        let other = self.other(row);
+        if let Some(place) = self.detach(row)
+            && other.is_none()
+        {
+            self.free(place);
+        }
+    }
+
+    fn free(&mut self, (slice, place): Place) {
+        let Slice { fresh, rested, .. } = &mut self.slices[slice as usize];
+        self.used -= usize::from(!fresh.contains(place) && rested.insert(place));
+    }
+
+    /// The flow of a row leaves for another table, and keeps its place.
+    pub fn detach(&mut self, row: u32) -> Option<Place> {
+        let place = self.of_row(row)?;
+        if let Some(other) = self.other(row) {
+            self.links[other as usize].other = NONE;
+        }
+        self.links[row as usize] = UNBOUND;
+        Some(place)
+    }
+
+    /// A flow with a place has come from another table into this row.
+    pub fn attach(&mut self, row: u32, place: Place) {
+        let (slice, number) = place;
+        self.links[row as usize] = Link { place: number * SLICES + slice, other: NONE };
+        match self.moved.insert(place, row) {
+            Some(other) => {
+                self.links[other as usize].other = row;
+                self.links[row as usize].other = other;
+            }
+            None => {
+                // Those of a slice that has come along are taken already.
+                self.used += usize::from(self.slices[slice as usize].claim(number));
+            }
+        }
+    }
+
+    /// A flow with a place has ended on the way.
+    pub fn lose(&mut self, place: Place) {
+        self.lost.push(place);
+    }
+
+    /// All flows have come. Places whose flows have both ended are free.
+    pub fn arrived(&mut self) {
+        for place in std::mem::take(&mut self.lost) {
+            if !self.moved.contains_key(&place) {
+                self.free(place);
+            }
+        }
+        self.moved = HashMap::new();
+    }
+
+    /// Returns the place here of a place of another pool, if this one has the address and the port.
+    #[must_use]
+    pub fn place_of(&self, other: &Bindings, place: Place) -> Option<Place> {
+        self.pool.place(other.binding(place)?)
+    }
+
+    /// Whether both are of the same addresses and ports.
+    #[must_use]
+    pub fn is_alike(&self, other: &Bindings) -> bool {
+        let NatPool { prefixes, first, last, .. } = &self.pool;
+        (prefixes, first, last) == (&other.pool.prefixes, &other.pool.first, &other.pool.last)
+    }
+
+    /// Takes over what another pool's slice can give, if it was ever used, in exchange for its own.
+    pub fn take_slice(&mut self, other: &mut Bindings, slice: u32) {
+        if other.slices[slice as usize].is_used {
+            let taken = other.taken_of(slice);
+            std::mem::swap(&mut self.slices[slice as usize], &mut other.slices[slice as usize]);
+            self.used += taken;
+            other.used -= taken;
+        }
+    }
+
+    /// Returns how many places of a slice are taken.
+    fn taken_of(&self, slice: u32) -> usize {
+        let Slice { fresh, rested, .. } = &self.slices[slice as usize];
+        let ports = (self.pool.first..=self.pool.last).filter(|port| u32::from(*port) % SLICES == slice);
+        let addresses: u128 = self.pool.prefixes.iter().map(|prefix| prefix.addresses()).sum();
+        ports.count() * addresses as usize - (fresh.len() + rested.len()) as usize
+    }
+}
