@@ -20,6 +20,7 @@ use engine::arbitrary::{Arriving, Event, Random, event, program};
 use engine::batch::Engine;
 use engine::change::{Change, Changes, EntryKey};
 use engine::check::owners;
+use engine::nat::Binding;
 use engine::operation::Value;
 use engine::program::{
     EntryMatch, Fill, HashInput, OwnedBy, PipeId, PipeKind, PortId, Program, SharedUse, Timeouts,
@@ -73,6 +74,7 @@ struct Shown {
 #[derive(Debug, PartialEq)]
 struct Flow {
     decision: FlowDecision,
+    binding: Option<Binding>,
     hits: Count,
     /// `None` for a flow with an entry of its own, of which every worker has a replica.
     seen_ms: Option<(u32, u32)>,
@@ -294,7 +296,12 @@ impl Crew {
                             before.hits.add(flow.hits);
                         }
                         None => {
-                            let new = Flow { decision: flow.decision, hits: flow.hits, seen_ms };
+                            let new = Flow {
+                                decision: flow.decision,
+                                binding: flow.binding,
+                                hits: flow.hits,
+                                seen_ms,
+                            };
                             shown.flows[at].insert(flow.key, new);
                         }
                     }
@@ -346,16 +353,22 @@ fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
                 // The state of a flow depends on the order in which flags come.
                 *timeouts = Timeouts::all(random.pick(&[0, 1_000_000, 50_000_000, 1_000_000_000]));
                 pipe.capacity = 4096;
-                pipe.owner = by;
+                pipe.owner = if pipe.nat.is_some() { OwnedBy::Both } else { by };
             }
             _ => {}
         }
+    }
+    // Other FLOW pipes on the way to one whose flows take of a NAT pool want other workers.
+    let nat = (0..).map(PipeId).zip(&program.pipes).find(|(_, pipe)| pipe.nat.is_some());
+    if let Some((nat, _)) = nat.filter(|_| random.percent(80)) {
+        program.ports.iter_mut().for_each(|port| port.root = Some(nat));
     }
     if !owners(&program).1.is_empty() {
         // Answers may belong to another worker.
         for pipe in &mut program.pipes {
             if let PipeKind::Flow { reverse, .. } = &mut pipe.kind {
                 *reverse = false;
+                pipe.nat = None;
             }
         }
     }
@@ -397,6 +410,8 @@ struct Met {
     aged: usize,
     /// Flows of answers that were learnt with another.
     answers: usize,
+    /// Flows with an address and a port of a NAT pool.
+    bound: usize,
     /// Proposals made by all workers, and refused by all.
     proposals: [usize; 2],
     /// Workers with frames on their way to others when a change was proposed.
@@ -484,6 +499,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
         met.moved += std::mem::take(&mut crews[3].moved);
         met.flows += wanted.flows.iter().map(BTreeMap::len).sum::<usize>();
         met.answers += answers(&program, &wanted);
+        met.bound += unique_bindings(&wanted)?;
     }
     propose_under_way(&mut crews[2], &program, &mut random, met)
 }
@@ -494,6 +510,24 @@ fn answers(program: &Program, shown: &Shown) -> usize {
     let pipes = shown.flows.iter().enumerate().filter(|(at, _)| reverse(*at));
     let flows = pipes.flat_map(|(_, flows)| flows.values());
     flows.filter(|flow| flow.decision == FlowDecision::Default).count()
+}
+
+/// Checks that no two flows have the same address and port, but a flow and that of its answers, of which it
+/// is the source of one and the destination of the other. Returns how many have some.
+fn unique_bindings(shown: &Shown) -> Result<usize, String> {
+    let mut bound = 0;
+    for flows in &shown.flows {
+        let mut seen = std::collections::BTreeSet::new();
+        for (key, flow) in flows {
+            let Some(binding) = flow.binding else { continue };
+            let answers = (key.dst(), key.dport()) == binding;
+            if !seen.insert((binding, answers)) {
+                return Err(format!("two flows have {binding:?}: {flows:#?}"));
+            }
+            bound += 1;
+        }
+    }
+    Ok(bound)
 }
 
 /// Proposes changes while frames are on their way between workers.
@@ -550,8 +584,20 @@ fn many_workers_do_what_one_does() {
             panic!("{what}\nWEIR_SEED={seed} cargo test -p engine --test many_workers");
         }
     }
-    let Met { cases, handed_over, flows, changes, swaps, moved, inner, aged, answers, proposals, between } =
-        met;
+    let Met {
+        cases,
+        handed_over,
+        flows,
+        changes,
+        swaps,
+        moved,
+        inner,
+        aged,
+        answers,
+        bound,
+        proposals,
+        between,
+    } = met;
     if whole {
         let enough = [
             cases,
@@ -563,6 +609,7 @@ fn many_workers_do_what_one_does() {
             inner,
             aged as u64,
             answers as u64,
+            bound as u64,
             proposals[0] as u64,
             proposals[1] as u64,
             between as u64,
