@@ -6,9 +6,12 @@ use engine::batch::{Engine, SwapReport};
 use engine::buckets::GroupTables;
 use engine::builder::ProgramBuilder;
 use engine::change::{Change, ChangeError};
-use engine::program::{Pipe, PipeId, PortId, Program, Target};
+use engine::program::{
+    Entry, EntryMatch, Fill, Group, GroupId, Learn, NatPart, NatPool, NatPoolId, NatPrefix, Operation,
+    Origin, Pipe, PipeId, PipeKind, PortId, Program, Target, Template, Timeouts, Value,
+};
 use engine::snapshot::Count;
-use packet::{Batch, FlowKey, Pools, TableHash};
+use packet::{Batch, Field, FlowKey, Pools, TableHash};
 use std::collections::BTreeMap;
 use table::FlowDelta;
 
@@ -196,4 +199,31 @@ pub fn targets<'a>(names: &'a [&str]) -> impl Iterator<Item = Target> + 'a {
 /// A UDP frame from 10.0.0.1 to 10.0.0.2.
 pub fn udp(sport: u16, dport: u16) -> Vec<u8> {
     packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp sport={sport} dport={dport}"))
+}
+
+/// A program that gives clients addresses from 192.0.2.8 on, of a prefix of this length, and ports in this
+/// range, and leads everything out through its first port. Flows go after 50 ms.
+pub fn source_nat((first, last): (u16, u16), length: u8) -> Program {
+    let set = Operation::Set;
+    let out =
+        [set(Field::Ipv4Src, Value::Nat(NatPart::Address)), set(Field::L4Sport, Value::Nat(NatPart::Port))];
+    let back = [
+        set(Field::Ipv4Dst, Value::Learnt(Field::Ipv4Src)),
+        set(Field::L4Dport, Value::Learnt(Field::L4Sport)),
+    ];
+    let mut pipe = Pipe::flow("nat", Learn::Pin(GroupId(0).into())).reverse(true).capacity(4096);
+    pipe.templates = [("out", out), ("back", back)]
+        .map(|(name, all)| Template { name: name.into(), operations: all.into() })
+        .into();
+    if let PipeKind::Flow { timeouts, .. } = &mut pipe.kind {
+        *timeouts = Timeouts::all(50_000_000);
+    }
+    let answers = Entry { template: 1, ..Entry::on(EntryMatch::Default) };
+    pipe.entries = vec![Entry::on(EntryMatch::Target(0)), answers].into();
+    let pipe = pipe.nat(NatPoolId(0)).forward(PortId(0));
+    let mut program = start(&["a", "b"], [pipe]);
+    program.group(Group::new("way", Fill::Wants, 4).targets(targets(&["out"])));
+    let prefixes = vec![NatPrefix { first: [192, 0, 2, 8].into(), length }];
+    program.nat_pool(NatPool { name: "out".into(), prefixes, first, last, origin: Origin::default() });
+    program.build()
 }
