@@ -7,7 +7,7 @@ use crate::raw::{Kind, Node};
 use crate::schema::{Schema, typed};
 use crate::section::{Section, boolean, choice, list, pairs, position, text};
 use crate::value;
-use engine::operation::{Argument, Form, Line, OPERATIONS, Operation, Slot, Value, order};
+use engine::operation::{Argument, Form, Line, NatPart, OPERATIONS, Operation, Slot, Value, order};
 use engine::program::{Program, Template};
 use packet::Field;
 use serde_json::{Map, json};
@@ -15,6 +15,9 @@ use std::net::Ipv6Addr;
 
 /// The shape of an action.
 pub const SHAPE: Shape = Shape::Defined("action", schema);
+
+/// The word for what a flow has of the NAT pool.
+const NAT_POOL: &str = "nat_pool";
 
 /// Reads a list of operations.
 #[must_use]
@@ -137,18 +140,22 @@ impl Reader<'_> {
             return Some(Value::PerFlow);
         }
         if let Kind::Map(_) = node.kind {
-            return self.learnt(node, report);
+            return self.learnt(field, node, report);
         }
         constant(field, node, self.program, report).map(Value::Const)
     }
 }
 
 impl Reader<'_> {
-    /// Reads `{ per_flow: field }`.
-    fn learnt(&self, node: &Node, report: &mut Report) -> Option<Value> {
+    /// Reads `{ per_flow: field }`, or `{ per_flow: nat_pool }`, which is an address or a port as `of` is.
+    fn learnt(&self, of: Field, node: &Node, report: &mut Report) -> Option<Value> {
         let section = Section::of(node, &["per_flow"], report);
         let from = section.need("per_flow", "the field that a flow learns the value from", report)?;
-        field_named(text(from, "a field", report)?, from.span, report).map(Value::Learnt)
+        if from.is(NAT_POOL) {
+            let is_address = matches!(of.spec().bits, 32 | 128);
+            return Some(Value::Nat(if is_address { NatPart::Address } else { NatPart::Port }));
+        }
+        field_named(text(from, "a field, or `nat_pool`", report)?, from.span, report).map(Value::Learnt)
     }
 }
 
@@ -232,7 +239,7 @@ pub fn entry_schema(line: &Line, schema: &mut Schema) -> serde_json::Value {
 
 /// Returns the schema of a value that a flow learns.
 fn learnt_schema(schema: &mut Schema) -> serde_json::Value {
-    let from = field_schema(schema);
+    let from = json!({ "anyOf": [field_schema(schema), { "const": NAT_POOL }] });
     json!({ "type": "object", "properties": { "per_flow": from }, "required": ["per_flow"],
         "additionalProperties": false })
 }

@@ -14,6 +14,7 @@ pub mod forward;
 pub mod group_names;
 mod key;
 pub mod lines;
+pub mod nat;
 pub mod pipes;
 mod plain_entry;
 pub mod ports;

@@ -15,7 +15,7 @@ use crate::{forward, value};
 use engine::check::CAPACITY_MAX;
 use engine::program::{
     Criterion, Entry, EntryList, FlowState, Forward, GroupChoice, GroupId, HashInput, Learn, Match, Monitor,
-    OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
+    NatPoolId, OwnedBy, Pipe, PipeId, PipeKind, Program, SharedUse, Template, Timeouts,
 };
 use packet::{Field, KeySource};
 use serde_json::{Map, Value, json};
@@ -53,6 +53,7 @@ const LEARN: &[Key] = crate::keys! {
     "pin": GROUP, "the group of which a flow keeps the target that it got first, or `{ by: meta.0 }`";
     "follow": GROUP, "the group whose buckets a flow follows, or `{ by: meta.0 }`";
     "reverse": Shape::Boolean, "whether the answers to a flow are learnt with it" or "false";
+    "nat_pool": Shape::Name, "the NAT pool that each flow takes an address and a port of";
 };
 const GROUP: Shape = Shape::Either(&[Shape::Name, Shape::Map(BY)]);
 const BY: &[Key] = crate::keys! {
@@ -147,6 +148,7 @@ pub fn read(
     pipe.templates = reader.templates(report);
     pipe.forward = reader.forward("forward", report);
     pipe.miss = reader.forward("miss", report);
+    pipe.nat = reader.nat_pool(report);
     pipe.owner = section.choice("owner", &OwnedBy::WORDS, report).unwrap_or_default();
     pipe.rehash = section.boolean("rehash", report);
     if let Some(node) = section.get("entries") {
@@ -319,12 +321,22 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads `reverse` of `learn`, whose other keys are read by [`Reader::learn`].
+    /// Returns a key of `learn`, whose other keys are read by [`Reader::learn`].
+    fn of_learn(&self, key: &str) -> Option<&Node> {
+        let node = self.section.get("learn").filter(|node| matches!(node.kind, Kind::Map(_)))?;
+        let keys = pairs(node, &mut Report::default());
+        keys.into_iter().find(|one| one.0 == key).map(|(_, _, node)| node)
+    }
+
     fn reverse(&self, report: &mut Report) -> bool {
-        let node = self.section.get("learn").filter(|node| matches!(node.kind, Kind::Map(_)));
-        let reverse = node
-            .and_then(|node| pairs(node, &mut Report::default()).into_iter().find(|one| one.0 == "reverse"));
-        reverse.and_then(|(_, _, node)| boolean(node, "`reverse`", report)).unwrap_or_default()
+        let reverse = self.of_learn("reverse");
+        reverse.and_then(|node| boolean(node, "`reverse`", report)).unwrap_or_default()
+    }
+
+    fn nat_pool(&self, report: &mut Report) -> Option<NatPoolId> {
+        let names = self.program.nat_pools.iter().map(|pool| pool.name.as_str());
+        let at = self.of_learn("nat_pool").and_then(|node| named("NAT pool", node, names, report));
+        at.map(|at| NatPoolId(at as u16))
     }
 
     fn matches(&self, report: &mut Report) -> Vec<Match> {

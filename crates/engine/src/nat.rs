@@ -43,6 +43,12 @@ pub struct NatPrefix {
     pub length: u8,
 }
 
+impl std::fmt::Display for NatPrefix {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.first, self.length)
+    }
+}
+
 /// An address and a port of a pool.
 pub type Binding = (IpAddr, u16);
 
@@ -90,7 +96,8 @@ impl NatPool {
     #[must_use]
     pub fn places(&self) -> u64 {
         let ports = u64::from(self.last).saturating_sub(u64::from(self.first)) + 1;
-        let addresses: u128 = self.prefixes.iter().map(|prefix| prefix.addresses()).sum();
+        let addresses =
+            self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()));
         u64::try_from(addresses).unwrap_or(u64::MAX).saturating_mul(ports)
     }
 
@@ -102,7 +109,8 @@ impl NatPool {
     /// Returns the bound of what [`NatPool::place`] gives within a slice.
     #[must_use]
     pub(crate) fn bound(&self) -> u32 {
-        let addresses: u128 = self.prefixes.iter().map(|prefix| prefix.addresses()).sum();
+        let addresses =
+            self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()));
         u32::try_from(addresses).unwrap_or(u32::MAX).saturating_mul(self.rounds())
     }
 
@@ -157,6 +165,12 @@ impl NatPool {
     pub fn slice(&self, key: &FlowKey) -> u32 {
         let answer = if self.last >= key.dport() { self.place((key.dst(), key.dport())) } else { None };
         answer.map_or(rss_hash(key) % SLICES, |(slice, _)| slice)
+    }
+
+    /// Returns what the first flow of a slice gets.
+    #[must_use]
+    pub fn first_of(&self, slice: u32) -> Option<Binding> {
+        (0..self.bound()).find_map(|place| self.binding(slice, place))
     }
 
     /// Returns the worker of a slice, of so many.

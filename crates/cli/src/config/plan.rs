@@ -4,6 +4,7 @@
 use super::conflicts;
 use ::config::attachment::{Attachment, Attachments};
 use ::config::entry::Counters;
+use ::config::nat;
 use ::config::pipes;
 use ::config::ports::{self, Macs, PortConfig, PortKind, Take};
 use ::config::raw::Node;
@@ -15,7 +16,9 @@ use ::config::{Frames, Key, Report, Shape, Span};
 use apps::kind::{self, Apps, Scope};
 use engine::builder::ProgramBuilder;
 use engine::check::{Finding, FindingKind, Severity, check, owners};
-use engine::program::{Fill, Group, GroupId, Origin, Pipe, PipeId, PortDeclaration, PortId, Program};
+use engine::program::{
+    Fill, Group, GroupId, NatPrefix, Origin, Pipe, PipeId, PortDeclaration, PortId, Program,
+};
 use packet::{CHUNK_MIN, HEADROOM};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -100,6 +103,7 @@ pub const KEYS: &[Key] = ::config::keys! {
     "counters": Shape::List(&Shape::Name), "names of shared counters; then no others can be used";
     "meters": Shape::Named(&Shape::Map(sets::METER)), "meters by name";
     "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
+    "nat_pools": Shape::Named(&Shape::Map(nat::NAT_POOL)), "addresses and ports for flows to take, by name";
     "pipes": Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name";
     "apps": Shape::List(&Shape::Defined("app", kind::schema)), "functions that write pipes or take frames";
 };
@@ -188,6 +192,9 @@ impl<'a> Builder<'a> {
         }
         for (called, span, node) in self.named("meters", report) {
             sets::meter(called, span, node, report).map(|meter| self.program.meter(meter));
+        }
+        for (called, span, node) in self.named("nat_pools", report) {
+            nat::pool(called, span, node, report).map(|pool| self.program.nat_pool(pool));
         }
         for node in self.section.get("counters").map(|node| list(node, "names", report)).unwrap_or_default() {
             let called = text(node, "a name", report).and_then(|called| name(called, node.span, report));
@@ -312,6 +319,7 @@ impl<'a> Builder<'a> {
     /// Runs the program's check. If the text has errors, findings that follow from them are left out.
     fn check(&mut self, report: &mut Report) {
         let broken = report.errors() > 0;
+        self.pools_of_services(report);
         let mut findings = check(&self.program);
         if self.plan.workers.count() > 1 {
             findings.extend(owners(&self.program).1);
@@ -323,6 +331,24 @@ impl<'a> Builder<'a> {
                     Severity::Error => report.error(span, finding.kind.to_string()),
                     Severity::Warning => report.warning(span, finding.kind.to_string()),
                 }
+            }
+        }
+    }
+
+    /// Reports NAT pools with an address that an app takes, such as that of a service: what is sent there
+    /// could be an answer or a request.
+    fn pools_of_services(&self, report: &mut Report) {
+        for pool in &self.program.nat_pools {
+            let taken = (0..self.plan.ports.len()).flat_map(|port| self.plan.apps.take(PortId(port as u16)));
+            let mut rules =
+                taken.filter_map(|frames| if let Frames::Ip(rule) = frames { Some(rule) } else { None });
+            let shared = rules.find(|rule| {
+                let rule = NatPrefix { first: rule.dst, length: rule.prefix };
+                rule.length > 0 && pool.prefixes.iter().any(|prefix| prefix.overlaps(rule))
+            });
+            if let Some(rule) = shared {
+                let message = format!("NAT pool `{}` has {}, which an app takes", pool.name, rule.dst);
+                report.error(report.span_of(pool.origin), message);
             }
         }
     }

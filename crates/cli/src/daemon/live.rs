@@ -5,6 +5,7 @@ use super::observer::Snapshot;
 use crate::explain::{Explanation, Names};
 use anyhow::{Context, Result, bail};
 use engine::interpreter::{FlowSource, Interpreter};
+use engine::nat::Binding;
 use engine::program::{GroupId, PipeId, PortId};
 use engine::snapshot::FlowSnapshot;
 use engine::worker::Command;
@@ -21,6 +22,14 @@ struct LiveFlows<'a> {
 impl FlowSource for LiveFlows<'_> {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
+    }
+
+    /// What is shown of an unknown flow is what it would take if it were the first one: which one it will be
+    /// is known to its worker alone.
+    fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
+        let program = &self.now.plan.program;
+        let pool = program.nat_pools.get(program.pipes[pipe.index()].nat?.index())?;
+        pool.first_of(pool.slice(key))
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {

@@ -45,6 +45,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
         registry.register(format!("app_{}", gauges.name), "A value of the app's own", family);
     }
     samples(&mut registry, &now.samples);
+    nat_pools(&mut registry, now);
     gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
@@ -164,6 +165,20 @@ impl Totals<'_> {
         }
         self.registry.register(name, help, family);
     }
+}
+
+/// How many pairs of an address and a port of each NAT pool are taken, and how many are free.
+fn nat_pools(registry: &mut Registry, now: &Snapshot) {
+    let families = [Family::<Labels, Gauge>::default(), Family::default()];
+    for (at, pool) in now.plan.program.nat_pools.iter().enumerate() {
+        let (used, all) = now.nat_pool_use(at);
+        for (family, count) in families.iter().zip([used, all.saturating_sub(used)]) {
+            family.get_or_create(&vec![("nat_pool", pool.name.clone())]).set(count as i64);
+        }
+    }
+    let [used, free] = families;
+    registry.register("nat_ports_used", "Addresses and ports of a NAT pool that flows have", used);
+    registry.register("nat_ports_free", "Addresses and ports of a NAT pool that no flow has", free);
 }
 
 /// Values with labels of their own, a family for each name.

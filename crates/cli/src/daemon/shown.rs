@@ -10,21 +10,34 @@ use ::apps::{KINDS, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::EntryKey;
 use engine::delta::DeltaReason;
-use engine::program::{Entry, Fill, Group, GroupId, PipeId, PipeKind};
+use engine::nat::Binding;
+use engine::program::{Entry, Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 use engine::snapshot::{Count, FlowAccount, Seen};
 use engine::worker::{Breaths, Command, PipeReport, Report};
 use packet::{DropReason, Ledger};
 use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What can be shown, besides the tables of apps.
-const SHOWN: [&str; 12] = [
-    "all", "ports", "pipes", "entries", "flows", "deltas", "groups", "apps", "counters", "drops", "ledger",
+const SHOWN: [&str; 13] = [
+    "all",
+    "ports",
+    "pipes",
+    "entries",
+    "flows",
+    "deltas",
+    "groups",
+    "nat_pools",
+    "apps",
+    "counters",
+    "drops",
+    "ledger",
     "workers",
 ];
 
 /// What is shown if nothing else is asked for.
-const SECTIONS: [&str; 22] = [
+const SECTIONS: [&str; 23] = [
     "generation",
     "file",
     "uptime_s",
@@ -37,6 +50,7 @@ const SECTIONS: [&str; 22] = [
     "pipes",
     "counters",
     "groups",
+    "nat_pools",
     "apps",
     "breaths",
     "breath_times",
@@ -95,6 +109,9 @@ impl Snapshot {
     fn all(&self) -> Result<Map<String, Value>> {
         let mut all = Map::new();
         for name in SECTIONS {
+            if name == "nat_pools" && self.plan.program.nat_pools.is_empty() {
+                continue;
+            }
             // Among everything, this has always been a number, and the breaths have a place of their own.
             let section =
                 if name == "workers" { Some(json!(self.reports.len())) } else { self.section(name)? };
@@ -124,6 +141,7 @@ impl Snapshot {
             "pipes" => self.pipes_json(),
             "counters" => self.counters_json(),
             "groups" => self.groups_json()?,
+            "nat_pools" => self.nat_pools_json(),
             "apps" => self.apps.clone(),
             "workers" => self.workers_json(),
             "breaths" => sum(|report| report.breaths),
@@ -265,6 +283,26 @@ impl Snapshot {
         names.zip(self.counts()).map(one).collect()
     }
 
+    /// Returns how many pairs of an address and a port of a NAT pool are taken, and how many there are.
+    pub(super) fn nat_pool_use(&self, at: usize) -> (u64, u64) {
+        let pipes = self.plan.program.pipes.iter();
+        let pipe = pipes.into_iter().position(|pipe| pipe.nat.is_some_and(|id| id.index() == at));
+        let reports = self.reports.iter().filter_map(|report| report.pipes.get(pipe?));
+        let used = reports.map(|pipe| pipe.nat_used as u64).sum();
+        (used, self.plan.program.nat_pools[at].places())
+    }
+
+    fn nat_pools_json(&self) -> Value {
+        let pool = |(at, pool): (usize, &NatPool)| {
+            let (used, all) = self.nat_pool_use(at);
+            let prefixes = pool.prefixes.iter().map(NatPrefix::to_string).collect::<Vec<_>>();
+            json!({ "name": pool.name, "addresses": prefixes.join(" "),
+                "ports": format!("{}-{}", pool.first, pool.last),
+                "used": used, "free": all.saturating_sub(used) })
+        };
+        self.plan.program.nat_pools.iter().enumerate().map(pool).collect()
+    }
+
     fn groups_json(&self) -> Result<Value> {
         let group = |(at, group): (usize, &Group)| {
             let id = GroupId(at as u16);
@@ -376,6 +414,7 @@ impl Snapshot {
                         "pipe": pipe.name, "flow": flow.key.to_string(), "decision": decided,
                         "packets": flow.hits.packets, "bytes": flow.hits.bytes, "first_ms": flow.first_ms,
                             "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
+                        "nat": flow.binding.map(binding),
                     })
                 }));
             }
@@ -383,6 +422,11 @@ impl Snapshot {
         all.truncate(limit);
         Ok(json!({ "live": live, "flows": all }))
     }
+}
+
+/// Writes an address and a port.
+fn binding((address, port): Binding) -> String {
+    SocketAddr::new(address, port).to_string()
 }
 
 /// Sums the ledgers of all workers.

@@ -167,6 +167,7 @@ fn known(program: &Program, pipe: PipeId, known: Known) -> String {
         Known::No => "unknown".into(),
         Known::Found(found) => format!("live, {}", decision(found)),
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
+        Known::NoNatPort => "new, and no port of the NAT pool is free".into(),
         Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
     }
 }

@@ -135,6 +135,7 @@ impl CompiledPipe {
         let mut report = PipeReport { hits: self.hits, misses: self.misses, entries, ..Default::default() };
         report.flows = self.table.flows().map_or(0, Flows::live);
         report.account = self.account();
+        report.nat_used = self.table.flows().and_then(Flows::nat_used).unwrap_or_default();
         report
     }
 

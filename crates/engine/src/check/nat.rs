@@ -19,7 +19,7 @@ pub(super) fn pools(program: &Program, findings: &mut Vec<Finding>) {
             let mut pairs =
                 other.prefixes.iter().flat_map(|one| pool.prefixes.iter().map(move |own| (one, own)));
             if let Some((_, own)) = pairs.find(|(one, own)| one.overlaps(**own)) {
-                refuse(format!("has {}/{} in common with NAT pool `{}`", own.first, own.length, other.name));
+                refuse(format!("has {own} in common with NAT pool `{}`", other.name));
             }
         }
         let mut users = program.pipes.iter().filter(|pipe| pipe.nat.is_some_and(|id| id.index() == at));
@@ -43,7 +43,7 @@ fn pool_alone(pool: &NatPool) -> Option<String> {
     }
     for (at, one) in prefixes.iter().enumerate() {
         if prefixes[..at].iter().any(|other| other.overlaps(*one)) {
-            return Some(format!("has addresses of {}/{} twice", one.first, one.length));
+            return Some(format!("has addresses of {one} twice"));
         }
     }
     if pool.first > pool.last {

@@ -56,6 +56,8 @@ pub struct PipeReport {
     pub misses: Count,
     /// Where the packets that it looked up were counted (FLOW).
     pub account: FlowAccount,
+    /// Pairs of an address and a port of its NAT pool that are taken.
+    pub nat_used: usize,
 }
 
 /// Report of a port.
