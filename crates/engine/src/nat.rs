@@ -1,9 +1,9 @@
 //! NAT pools: addresses and ports that new flows take one of, and by which their answers are known again.
 //!
 //! A pool is cut into 64 *slices* by its ports: port `n` is of slice `n % 64`. A flow takes from the slice
-//! that its key is of, and a slice belongs to one worker. So a worker gives ports away without asking anybody,
-//! and the port that an answer is sent to says which worker it is for. Slices follow from ports and keys
-//! alone: another number of workers, or more addresses, move no flow to another slice.
+//! that its key is of, and a slice belongs to one worker. So a worker gives ports away without asking
+//! anybody, and the port that an answer is sent to says which worker it is for. Slices follow from ports and
+//! keys alone: another number of workers, or more addresses, move no flow to another slice.
 
 use crate::program::Origin;
 use packet::{FlowKey, rss_hash};
@@ -158,8 +158,8 @@ impl NatPool {
     }
 
     /// Returns the slice of a flow: that of its destination if that is of the pool, as for answers; otherwise
-    /// the lowest bits of the hash by which NICs deliver frames. For a number of workers that divides 64, that
-    /// is the worker whose queue the NIC chooses, where it can be told (docs/operations.md).
+    /// the lowest bits of the hash by which NICs deliver frames. For a number of workers that divides 64,
+    /// that is the worker whose queue the NIC chooses, where it can be told.
     #[inline]
     #[must_use]
     pub fn slice(&self, key: &FlowKey) -> u32 {

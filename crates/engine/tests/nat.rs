@@ -303,7 +303,8 @@ proptest! {
                     bench.swap(&other);
                 }
                 5 => {
-                    let bound = bench.engine.flows(id, usize::MAX).0.into_iter().find_map(|flow| flow.binding);
+                    let flows = bench.engine.flows(id, usize::MAX).0;
+                    let bound = flows.into_iter().find_map(|flow| flow.binding);
                     bound.into_iter().for_each(|bound| _ = bench.frame(PortId(1), &answer(bound)));
                 }
                 _ => (0..20).for_each(|more| _ = bench.frame(PortId(0), &client(number % 1000 + more))),

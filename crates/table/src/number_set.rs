@@ -110,7 +110,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set(bound in 1_u32..9000, steps in prop::collection::vec((any::<bool>(), any::<u32>()), 1..400)) {
+        fn it_is_a_set(
+            bound in 1_u32..9000,
+            steps in prop::collection::vec((any::<bool>(), any::<u32>()), 1..400),
+        ) {
             let (mut set, mut twin) = (NumberSet::below(bound), BTreeSet::new());
             for (inserts, number) in steps {
                 let number = number % bound;

@@ -14,6 +14,7 @@ mod interfaces;
 mod ipfix;
 mod measure;
 mod measured;
+mod nat;
 mod output;
 mod path;
 mod ports;

@@ -221,8 +221,7 @@ impl Interpreter {
         flows: &dyn FlowSource,
         answer: &mut Answer,
     ) {
-        let state = &self.pipes[id.index()];
-        let bytes = packet.bytes.len();
+        let (state, bytes) = (&self.pipes[id.index()], packet.bytes.len());
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         answer.effects.push(Effect::Met { pipe: id });
         let Some(key) = packet.key(source) else {
@@ -274,8 +273,8 @@ impl Interpreter {
         self.by_new_flow(id, (packet, key), (learn, group, counted), flows, answer);
     }
 
-    /// Returns whether the packet is an ICMP error where answers are learnt with a flow, or its flow could not
-    /// take of the pipe's NAT pool.
+    /// Returns whether the packet is an ICMP error where answers are learnt with a flow, or its flow could
+    /// not take of the pipe's NAT pool.
     fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
         let nat = &self.pipes[id.index()].nat;
         if nat.is_there() {

@@ -1,10 +1,10 @@
 //! The slow twin of NAT pools: what each slice can give is two plain sets of addresses and ports.
 
 use super::state::PipeState;
-use crate::nat::{Binding, SLICES};
+use crate::nat::Binding;
 use crate::program::{NatPool, Pipe, Program};
 use packet::{FlowKey, rss_hash};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 /// The addresses and ports that a pipe's flows can take: by slice, what this round gives and what was left
@@ -12,7 +12,7 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, Default)]
 pub(super) struct NatState {
     pool: Option<NatPool>,
-    slices: Vec<[BTreeSet<(usize, u16)>; 2]>,
+    slices: BTreeMap<usize, [BTreeSet<(usize, u16)>; 2]>,
     addresses: Vec<IpAddr>,
 }
 
@@ -29,13 +29,18 @@ impl NatState {
                 address = next(address);
             }
         }
-        let mut slices = vec![[BTreeSet::new(), BTreeSet::new()]; SLICES as usize];
-        for at in 0..addresses.len() {
-            for port in pool.first..=pool.last {
-                slices[usize::from(port % 64)][0].insert((at, port));
-            }
+        NatState { pool: Some(pool.clone()), slices: BTreeMap::new(), addresses }
+    }
+
+    /// What a slice can give: of one of which nothing was taken so far, all.
+    fn slice(&self, slice: usize) -> [BTreeSet<(usize, u16)>; 2] {
+        if let Some(sets) = self.slices.get(&slice) {
+            return sets.clone();
         }
-        NatState { pool: Some(pool.clone()), slices, addresses }
+        let pool = self.pool.as_ref().expect("the pipe has a pool");
+        let ports = (pool.first..=pool.last).filter(|port| usize::from(port % 64) == slice);
+        let all = ports.flat_map(|port| (0..self.addresses.len()).map(move |at| (at, port)));
+        [all.collect(), BTreeSet::new()]
     }
 
     pub fn is_there(&self) -> bool {
@@ -53,7 +58,7 @@ impl NatState {
 
     /// What the next new flow with this key gets.
     pub fn next(&self, key: &FlowKey) -> Option<Binding> {
-        let [fresh, rested] = &self.slices[rss_hash(key) as usize % 64];
+        let [fresh, rested] = self.slice(rss_hash(key) as usize % 64);
         let &(at, port) = fresh.first().or(rested.first())?;
         Some((self.addresses[at], port))
     }
@@ -65,16 +70,19 @@ impl NatState {
 
     pub fn take(&mut self, binding: Binding) {
         let place = self.place(binding);
-        let [fresh, rested] = &mut self.slices[usize::from(binding.1 % 64)];
+        let slice = usize::from(binding.1 % 64);
+        let [mut fresh, mut rested] = self.slice(slice);
         if fresh.is_empty() {
-            std::mem::swap(fresh, rested);
+            (fresh, rested) = (rested, fresh);
         }
         fresh.remove(&place);
+        self.slices.insert(slice, [fresh, rested]);
     }
 
     fn free(&mut self, binding: Binding) {
         let place = self.place(binding);
-        self.slices[usize::from(binding.1 % 64)][1].insert(place);
+        let sets = self.slices.get_mut(&usize::from(binding.1 % 64)).expect("something was taken");
+        sets[1].insert(place);
     }
 }
 

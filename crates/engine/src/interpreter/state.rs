@@ -209,6 +209,14 @@ impl PipeState {
         self.templates.iter().flat_map(|template| &template.operations).any(Operation::is_kept)
     }
 
+    fn learn(&mut self, key: FlowKey, flow: FlowRow) {
+        // The answers have what their flow has taken.
+        if let Some(binding) = flow.binding.filter(|_| flow.decision != FlowDecision::Default) {
+            self.nat.take(binding);
+        }
+        self.flows.insert(key, flow);
+    }
+
     /// Returns the position of the entry with exactly this match.
     pub fn row_of(&self, wanted: &EntryMatch) -> Option<usize> {
         self.rows.iter().position(|row| row.entry.matches == [*wanted])
@@ -336,12 +344,7 @@ impl Interpreter {
                 Effect::Bucket { group, bucket, bytes } => self.meet(group, bucket, bytes, now_ns),
                 Effect::Learn { pipe, key, decision, ref kept, binding } => {
                     let flow = FlowRow { kept: kept.clone(), binding, ..FlowRow::new(decision, now_ms) };
-                    let state = &mut self.pipes[pipe.index()];
-                    // The answers have what their flow has taken.
-                    if let Some(binding) = binding.filter(|_| decision != FlowDecision::Default) {
-                        state.nat.take(binding);
-                    }
-                    state.flows.insert(key, flow);
+                    self.pipes[pipe.index()].learn(key, flow);
                 }
                 Effect::Flow { pipe, key, bytes, flags } => {
                     let (by_state, measured) =

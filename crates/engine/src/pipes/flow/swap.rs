@@ -63,7 +63,8 @@ impl Flows {
         self.nat.as_ref()?.place_of(old.nat.as_deref()?, place?)
     }
 
-    /// Moves flows, one by one, into a table of another capacity, or with another NAT pool. Returns how many are gone.
+    /// Moves flows, one by one, into a table of another capacity, or with another NAT pool. Returns how many
+    /// are gone.
     fn move_flows(&mut self, old: &mut Flows, now: Renumbering) -> usize {
         let (before, hash) = (old.live(), self.hash);
         // So far there are only flows of entries, which have counted nothing.

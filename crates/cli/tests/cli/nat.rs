@@ -1,0 +1,108 @@
+//! Source NAT between real kernels, as configs/source-nat.yaml does it; and NAT pools that cannot work.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::weir;
+use super::wire::{Wire, sh};
+use serde_json::json;
+
+const CONFIG: &str = include_str!("../../../../configs/source-nat.yaml");
+
+/// A host behind weir (in the third namespace, 10.0.0.2), and one outside (the far one, 10.0.1.2). Both
+/// interfaces of weir have two queues, and which of them an answer arrives in says nothing of its worker.
+fn wire() -> Option<Wire> {
+    let wire = Wire::new("nat", 0)?;
+    (0..2).for_each(|pair| wire.add_wide(pair, pair as u8, 2));
+    let Wire { far, third, .. } = &wire;
+    for line in [
+        format!("ip -n {far} link set f0 netns {third}"),
+        format!("ip -n {third} addr add 10.0.0.2/24 dev f0"),
+        format!("ip -n {third} link set f0 up"),
+        format!("ip -n {third} route add default via 10.0.0.1"),
+        format!("ip -n {far} link set lo up"),
+        format!("ip -n {far} route add 192.0.2.8/29 via 10.0.1.1"),
+        format!("ip -n {far} neigh replace 10.0.1.1 lladdr 02:00:00:00:01:01 dev f1 nud permanent"),
+        format!("ip -n {third} neigh replace 10.0.0.1 lladdr 02:00:00:00:00:00 dev f0 nud permanent"),
+    ] {
+        sh(&line);
+    }
+    Some(wire)
+}
+
+#[test]
+fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
+    let Some(wire) = wire() else { return };
+    let config = CONFIG
+        .replace("xdp: eth1", "xdp: w0")
+        .replace("xdp: eth0", "xdp: w1")
+        .replace("eth.src: 02:00:00:00:00:01", "eth.src: 02:00:00:00:01:01")
+        .replace("eth.dst: 02:00:00:00:00:fe", "eth.dst: 02:00:00:00:11:00");
+    let folder = Folder::new();
+    folder.write("weir.yaml", format!("workers: 2\n{config}"));
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    // The server outside: the metrics of another daemon, which wants to read a request and sends pages.
+    let folder = Folder::new();
+    folder.write("weir.yaml", "ports: { p0: { mem: ~ } }\nmetrics: 10.0.1.2:9105\n");
+    let _server = Daemon::start_in_namespace(folder, &wire.far);
+    let ask = "exec 3<>/dev/tcp/10.0.1.2/9105 && printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
+    for _ in 0..20 {
+        let page = sh(&format!("ip netns exec {} timeout 20 bash -c '{ask}'", wire.third));
+        assert!(page.contains("weir_ledger_balanced") && page.contains("# EOF"), "{page}");
+    }
+    // A port that nobody listens on: the answer is an ICMP error, which comes back to who asked.
+    let refused = "exec 3<>/dev/udp/10.0.1.2/9; for i in 1 2 3 4 5 6 7 8 9 10; do echo hello >&3 || exit 7; \
+        read -t 1 <&3; done";
+    let line = format!("ip netns exec {} timeout 20 bash -c '{refused}' 2>&1; echo $?", wire.third);
+    let said = sh(&line);
+    assert!(said.contains("refused"), "{said}");
+    daemon.wait_for("flows of both directions", |daemon| {
+        let flows = daemon.show("flows");
+        let flows = flows.as_array().into_iter().flatten();
+        let bound = flows.filter(|flow| flow["nat"].as_str().is_some_and(|nat| nat.starts_with("192.0.2.")));
+        bound.count() >= 42
+    });
+    let pool = &daemon.show("nat_pools")[0];
+    assert_eq!((&pool["addresses"], &pool["ports"]), (&json!("192.0.2.8/29"), &json!("1024-65535")));
+    let count = |what: &str| pool[what].as_u64().unwrap_or_default();
+    assert!(count("used") >= 21, "{pool}");
+    assert_eq!(count("used") + count("free"), 8 * 64_512);
+    let ledger = daemon.show("ledger");
+    assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
+}
+
+#[test]
+fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
+    let folder = Folder::new();
+    let pool = "{ addresses: 192.0.2.8/29 }";
+    for (with, under, why) in [
+        ("{ addresses: 192.0.2.8/29, ports: 2000-1000 }", "2000-1000", "is empty"),
+        ("{ addresses: 192.0.2.8/29, ports: 1024-1080 }", "192.0.2.8/29", "64 are needed"),
+        ("{ addresses: 192.0.2.9/29 }", "192.0.2.9/29", "did you mean `192.0.2.8`"),
+        ("{ addresses: [192.0.2.8, \"2001:db8::1\"] }", "[", "IPv4 and of IPv6"),
+        ("{ ports: 1024-65535 }", "world", "`addresses` is missing"),
+        ("{ addresses: 192.0.2.8/29 }\n  more: { addresses: 192.0.2.15 }", "192.0.2.15", "in common"),
+    ] {
+        assert!(CONFIG.contains(pool));
+        folder.write("nat.yaml", CONFIG.replace(pool, with));
+        let said = weir(folder.path(), &["check", "nat.yaml"]);
+        assert_eq!(said.code, Some(2), "{with}: {}", said.err);
+        let lines: Vec<&str> = said.err.lines().collect();
+        let at = lines.iter().position(|line| line.contains("error: ") && line.contains(why));
+        let at = at.unwrap_or_else(|| panic!("no `{why}` in {}", said.err));
+        let (text, caret) = (lines[at + 1], lines[at + 2]);
+        assert_eq!(caret.find('^'), text.find(under), "{with}: {}", said.err);
+    }
+    let cases = [
+        ("addresses: 192.0.2.8/29", "addresses: \"2001:db8::/120\"", "ipv6.src"),
+        ("nat_pool: world }", "nat_pool: word }", "there is no NAT pool `word`"),
+        (", nat_pool: world }", " }", "`{ per_flow: nat_pool }` is for a pipe with"),
+        ("reverse: true, ", "", "wants `reverse: true`"),
+        ("action: back", "action: to, set: { eth.dst: 02:00:00:00:00:fd }", "need an action without it"),
+    ];
+    for (from, to, why) in cases {
+        assert!(CONFIG.contains(from), "{from}");
+        folder.write("nat.yaml", CONFIG.replacen(from, to, 1));
+        let said = weir(folder.path(), &["check", "nat.yaml"]);
+        assert!(said.code == Some(2) && said.err.contains(why), "no `{why}` in {}", said.err);
+    }
+}
