@@ -11,6 +11,7 @@ use packet::{Batch, Pool, Pools, Port, RegionPool, Sum, checksum};
 use port::pcap::{Reader, Record, Writer};
 use port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 use std::fs::File;
+use std::io::BufReader;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -176,7 +177,7 @@ impl Made {
 /// The frames of a recording, from its beginning again at its end.
 pub struct Replay {
     file: PathBuf,
-    reader: Reader<File>,
+    reader: Reader<BufReader<File>>,
     record: Record,
 }
 
@@ -190,7 +191,7 @@ impl Replay {
         Ok(replay)
     }
 
-    fn reader(file: &Path) -> Result<Reader<File>> {
+    fn reader(file: &Path) -> Result<Reader<BufReader<File>>> {
         let input = File::open(file).with_context(|| format!("{} cannot be read", file.display()))?;
         Reader::open(input).with_context(|| file.display().to_string())
     }

@@ -198,5 +198,5 @@ pub fn frame(path: &Path, number: u64) -> Result<Record> {
 
 fn reader(path: &Path) -> Result<port::pcap::Reader<std::io::BufReader<std::fs::File>>> {
     let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
-    port::pcap::Reader::open(std::io::BufReader::new(file)).with_context(|| format!("{}", path.display()))
+    port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
 }

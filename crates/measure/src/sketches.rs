@@ -25,7 +25,7 @@ const SIZES_BYTES: usize = 1 << 20;
 const SPREAD_BYTES: usize = 2 << 20;
 
 /// An upper bound of the bytes of one [`Quantiles`].
-const QUANTILES_BYTES: usize = 8 << 10;
+const QUANTILES_BYTES: usize = 128 << 10;
 
 /// Keys whose memory is fetched at once.
 const CHUNK: usize = 32;
@@ -174,6 +174,9 @@ impl Sketches {
             }
         }
         let items = &items[..chunk.len()];
+        if let Some(top) = &self.tops[place] {
+            items.iter().for_each(|item| top.prefetch_row(item));
+        }
         if let Some(distinct) = self.distinct.get_mut(place) {
             items.iter().for_each(|item| distinct.update(item.hash));
         }

@@ -215,10 +215,14 @@ impl Summary {
     /// Reports on everything since the measurement began, the current interval included.
     pub fn report(&mut self) -> Report {
         self.flush();
-        let mut all = self.all.clone();
-        all.merge(&self.interval).expect("both were made alike");
+        let mut both = None;
+        if !self.all.totals.is_empty() {
+            let all = both.insert(self.all.clone());
+            all.merge(&self.interval).expect("both were made alike");
+        }
+        let all = both.as_ref().unwrap_or(&self.interval);
         let [start_ns, end_ns] = all.totals.span_ns;
-        let reporting = Reporting { is_all: true, ..self.reporting(&all) };
+        let reporting = Reporting { is_all: true, ..self.reporting(all) };
         reporting.report(start_ns.min(end_ns), end_ns)
     }
 

@@ -4,9 +4,10 @@ mod sink;
 
 use packet::{Batch, Pools, Port};
 use port::PcapPort;
-use port::pcap::{Files, Output, Problem, ReadError, Reader, Record, Writer};
+use port::pcap::{Files, Links, Output, Problem, ReadError, Reader, Record, Writer};
 use proptest::prelude::*;
 use sink::Sink;
+use std::io::BufReader;
 
 /// Builds files in either byte order.
 #[derive(Clone)]
@@ -76,8 +77,20 @@ impl File {
     }
 }
 
+/// Reads a recording; in pieces, it is the same.
 fn read(bytes: &[u8]) -> (Vec<Record>, Option<ReadError>) {
-    let reader = match Reader::open(bytes) {
+    let whole = read_through(bytes, 1 << 18);
+    for buffer in [1, 7, 64] {
+        let pieces = read_through(bytes, buffer);
+        assert_eq!(pieces.0, whole.0, "a buffer of {buffer} bytes");
+        assert_eq!(pieces.1.map(|error| error.to_string()), whole.1.as_ref().map(ToString::to_string));
+    }
+    whole
+}
+
+/// Reads through a buffer of so many bytes: of small ones, records begin in one and end in another.
+fn read_through(bytes: &[u8], buffer: usize) -> (Vec<Record>, Option<ReadError>) {
+    let reader = match Reader::open_of(BufReader::with_capacity(buffer, bytes), Links::ETHERNET) {
         Ok(reader) => reader,
         Err(error) => return (Vec::new(), Some(error)),
     };

@@ -80,9 +80,19 @@ impl Distinct {
 }
 
 /// Quantiles of numbers: KLL (Karnin, Lang and Liberty: Optimal quantile approximation in streams, FOCS
-/// 2016). With k = 200, the rank of a quantile is within 1.33 % of what was asked for, with probability 0.99.
-#[derive(Clone, Debug, Default)]
+/// 2016). The rank of a quantile is within 0.14 % of what was asked for, with probability 0.99.
+#[derive(Clone, Debug)]
 pub struct Quantiles(KllSketch<KllFloat<f64>>);
+
+/// KLL's k, by which its error and its memory go. An update costs half of what it does with k = 200: the
+/// lowest level, which is sorted whenever it is full, is then not so small.
+const K: u16 = 2048;
+
+impl Default for Quantiles {
+    fn default() -> Quantiles {
+        Quantiles(KllSketch::new(K).expect("between 8 and 65535"))
+    }
+}
 
 impl Quantiles {
     /// Notes a number; one that is not finite is left out.

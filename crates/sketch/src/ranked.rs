@@ -82,6 +82,16 @@ impl<const W: usize> Ranked<W> {
         packet::prefetch(&self.index[hash as usize & (self.index.len() - 1)]);
     }
 
+    /// Fetches what [`Ranked::find`] and [`Ranked::count`] read then, of the first slot that has such a hash.
+    /// Returns the slot.
+    #[inline(always)]
+    pub(crate) fn prefetch_item(&self, hash: u64) -> Option<u32> {
+        let slot = self.index[hash as usize & (self.index.len() - 1)].slot.checked_sub(1)?;
+        packet::prefetch(&self.items[slot as usize]);
+        packet::prefetch(&self.nodes[slot as usize]);
+        Some(slot)
+    }
+
     /// Returns the slot of a key.
     #[inline]
     pub(crate) fn find(&self, item: &Item<W>) -> Option<u32> {

@@ -109,6 +109,14 @@ impl<const W: usize> TopCounts<W> {
         self.ranked.prefetch(item.hash);
     }
 
+    /// Fetches what [`TopCounts::update`] reads then, once the first has arrived.
+    #[inline(always)]
+    pub fn prefetch_row(&self, item: &Item<W>) {
+        if let Some(slot) = self.ranked.prefetch_item(item.hash) {
+            packet::prefetch(&self.besides[slot as usize]);
+        }
+    }
+
     /// Counts a key.
     #[inline]
     pub fn update(&mut self, item: &Item<W>, packets: u64, bytes: u64) {

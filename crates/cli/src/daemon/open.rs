@@ -184,10 +184,7 @@ pub fn recording(
     kernel: &OptionalPath,
 ) -> Result<PcapPort> {
     let files = port::pcap::Files {
-        input: input
-            .as_deref()
-            .map(|path| open(path).map(|file| Box::new(std::io::BufReader::new(file)) as _))
-            .transpose()?,
+        input: input.as_deref().map(|path| open(path).map(|file| Box::new(file) as _)).transpose()?,
         output: output.as_deref().map(named).transpose()?,
         // Frames that are not recorded are counted and freed, because the check assumes that recordings have
         // a kernel path.

@@ -84,11 +84,20 @@ impl<R: BufRead> Read for Zstd<R> {
     }
 }
 
+/// A buffer that goes round between both threads.
+#[derive(Default)]
+struct Buffer {
+    /// [`BUFFER`] bytes, or none before it was filled for the first time.
+    bytes: Box<[u8]>,
+    /// How many of them were read into it.
+    filled: usize,
+}
+
 /// A file that is read ahead.
 pub struct Input {
-    full: Receiver<io::Result<Vec<u8>>>,
-    empty: SyncSender<Vec<u8>>,
-    current: Vec<u8>,
+    full: Receiver<io::Result<Buffer>>,
+    empty: SyncSender<Buffer>,
+    current: Buffer,
     at: usize,
     stop: Arc<AtomicBool>,
     is_over: bool,
@@ -114,45 +123,54 @@ impl Input {
             Err(error) => _ = full_sender.send(Err(error)),
         };
         std::thread::Builder::new().name("weir-read-ahead".into()).spawn(read)?;
-        Ok(Input { full, empty, current: Vec::new(), at: 0, stop, is_over: false })
+        Ok(Input { full, empty, current: Buffer::default(), at: 0, stop, is_over: false })
     }
 
-    /// Takes the next buffer; returns false at the end.
-    fn turn(&mut self) -> io::Result<bool> {
-        if self.is_over {
-            return Ok(false);
-        }
-        loop {
+    /// Takes the next buffer; at the end it is empty.
+    fn turn(&mut self) -> io::Result<()> {
+        let used = std::mem::take(&mut self.current);
+        self.at = 0;
+        // A thread that has ended needs no buffers.
+        let _ = self.empty.try_send(used);
+        while !self.is_over {
             match self.full.recv_timeout(PATIENCE) {
                 Ok(Ok(next)) => {
-                    let used = std::mem::replace(&mut self.current, next);
-                    self.at = 0;
-                    // A thread that has ended needs no buffers.
-                    let _ = self.empty.try_send(used);
-                    return Ok(true);
+                    self.current = next;
+                    return Ok(());
                 }
                 Ok(Err(error)) => {
                     self.is_over = true;
                     return Err(error);
                 }
                 Err(RecvTimeoutError::Timeout) if !self.stop.load(Ordering::Relaxed) => (),
-                Err(_) => {
-                    self.is_over = true;
-                    return Ok(false);
-                }
+                Err(_) => self.is_over = true,
             }
         }
+        Ok(())
+    }
+}
+
+impl BufRead for Input {
+    #[inline]
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.at == self.current.filled {
+            self.turn()?;
+        }
+        Ok(&self.current.bytes[self.at..self.current.filled])
+    }
+
+    #[inline]
+    fn consume(&mut self, count: usize) {
+        self.at += count;
     }
 }
 
 impl Read for Input {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.current.len() && !self.turn()? {
-            return Ok(0);
-        }
-        let count = bytes.len().min(self.current.len() - self.at);
-        bytes[..count].copy_from_slice(&self.current[self.at..self.at + count]);
-        self.at += count;
+        let ahead = self.fill_buf()?;
+        let count = bytes.len().min(ahead.len());
+        bytes[..count].copy_from_slice(&ahead[..count]);
+        self.consume(count);
         Ok(count)
     }
 }
@@ -168,22 +186,21 @@ fn unpack(input: Counted) -> io::Result<Box<dyn Read>> {
 }
 
 /// What runs on the thread: fills buffers until the file or the reader's interest ends.
-fn read_ahead(mut input: Box<dyn Read>, full: &SyncSender<io::Result<Vec<u8>>>, empty: &Receiver<Vec<u8>>) {
+fn read_ahead(mut input: Box<dyn Read>, full: &SyncSender<io::Result<Buffer>>, empty: &Receiver<Buffer>) {
     loop {
         let mut buffer = empty.try_recv().unwrap_or_default();
-        buffer.resize(BUFFER, 0);
-        let read = loop {
-            match input.read(&mut buffer) {
+        if buffer.bytes.is_empty() {
+            buffer.bytes = vec![0; BUFFER].into();
+        }
+        let next = loop {
+            match input.read(&mut buffer.bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => (),
                 other => break other,
             }
         };
-        let next = match read {
+        let next = match next {
             Ok(0) => return,
-            Ok(count) => {
-                buffer.truncate(count);
-                Ok(buffer)
-            }
+            Ok(filled) => Ok(Buffer { filled, ..buffer }),
             Err(error) => Err(error),
         };
         let is_over = next.is_err();

@@ -10,7 +10,7 @@ use anyhow::{Result, anyhow};
 use input::Input;
 use measure::export::Given;
 use measure::{Link, Measured, Recording, Seed, Settings, Summary};
-use port::pcap::{Links, Problem, ReadError, Reader, Record};
+use port::pcap::{Links, Problem, ReadError, Reader};
 use progress::Progress;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -106,14 +106,13 @@ fn file(
 ) -> Result<()> {
     let input = Input::open(path, progress.read.clone(), stop.clone())?;
     let mut reader = Reader::open_of(input, LINKS)?;
-    let mut record = Record::default();
     let result = loop {
-        match reader.read(&mut record) {
-            Ok(true) => {
-                let link = Link::of(reader.link()).unwrap_or(Link::Ethernet);
-                recording.add(record.time_ns, link, &record.bytes, record.length);
+        match reader.lend() {
+            Ok(Some(frame)) => {
+                let link = Link::of(frame.link).unwrap_or(Link::Ethernet);
+                recording.add(frame.time_ns, link, frame.bytes, frame.length);
             }
-            Ok(false) => break Ok(()),
+            Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
         *packets += 1;

@@ -3,10 +3,10 @@
 //! Versions before 2.4 differ in the order of a record's two lengths. As libpcap and Wireshark do, 2.0 to 2.2
 //! are read with the length on the wire first, and 2.3, of which both orders exist, by what makes sense.
 
-use super::reader::{Links, Record};
+use super::reader::{Links, Stamp};
 use super::source::{Order, Source};
 use super::{NS_PER_S, Problem, RECORD_MAX, ReadError};
-use std::io::Read;
+use std::io::BufRead;
 
 const MICROSECONDS: u32 = 0xa1b2_c3d4;
 const NANOSECONDS: u32 = 0xa1b2_3c4d;
@@ -23,7 +23,7 @@ enum Lengths {
 
 pub(super) struct Classic {
     ns_per_unit: u64,
-    pub(super) link: u16,
+    link: u16,
     lengths: Lengths,
     /// Bytes of frame check sequence at the end of every frame.
     fcs: u32,
@@ -41,7 +41,7 @@ impl Classic {
     }
 
     /// Reads the header behind the magic number.
-    pub(super) fn open<R: Read>(
+    pub(super) fn open<R: BufRead>(
         source: &mut Source<R>,
         ns_per_unit: u64,
         links: Links,
@@ -68,15 +68,10 @@ impl Classic {
         Ok(Classic { ns_per_unit, link: number, lengths, fcs })
     }
 
-    pub(super) fn read<R: Read>(
-        &self,
-        source: &mut Source<R>,
-        record: &mut Record,
-    ) -> Result<bool, ReadError> {
-        let mut header = [0; 16];
-        if !source.next(&mut header, "a record's header")? {
-            return Ok(false);
-        }
+    /// Reads a record, whose data the source holds then. Returns `None` at the end of the file.
+    #[inline]
+    pub(super) fn read<R: BufRead>(&self, source: &mut Source<R>) -> Result<Option<Stamp>, ReadError> {
+        let Some(header) = source.next::<16>("a record's header")? else { return Ok(None) };
         let [seconds, part, first, second] = source.order.words(&header);
         let (captured, length) = match self.lengths {
             Lengths::CapturedFirst => (first, second),
@@ -86,9 +81,8 @@ impl Classic {
         if captured > RECORD_MAX {
             return source.wrong(16, Problem::RecordTooLong(captured));
         }
-        source.fill(&mut record.bytes, captured, "a record's data")?;
-        record.time_ns = u64::from(seconds) * NS_PER_S + u64::from(part) * self.ns_per_unit;
-        record.set_length(length, self.fcs);
-        Ok(true)
+        source.hold(captured, "a record's data")?;
+        let time_ns = u64::from(seconds) * NS_PER_S + u64::from(part) * self.ns_per_unit;
+        Ok(Some(Stamp { link: self.link, time_ns, length, fcs: self.fcs }))
     }
 }

@@ -15,7 +15,7 @@ mod writer;
 
 pub use error::{Problem, ReadError};
 pub use port::{Files, Output, PcapPort};
-pub use reader::{Links, Reader, Record};
+pub use reader::{Lent, Links, Reader, Record};
 pub use writer::Writer;
 
 /// What to do about frames that were recorded only in part.

@@ -4,10 +4,10 @@
 //! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
 //! skips others, and counts packets of interfaces with other link types than it reads, which it skips too.
 
-use super::reader::{Links, Record, Skipped};
+use super::reader::{Links, Skipped, Stamp};
 use super::source::{Order, Source};
 use super::{BLOCK_MAX, INTERFACES_MAX, NS_PER_S, Problem, RECORD_MAX, ReadError};
-use std::io::Read;
+use std::io::BufRead;
 
 /// Block types (section 10.1 of the draft); that of the section header is the same in both byte orders.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
@@ -66,7 +66,7 @@ struct Block {
 impl Block {
     fn claim(
         &mut self,
-        source: &Source<impl Read>,
+        source: &Source<impl BufRead>,
         what: &'static str,
         wanted: u32,
     ) -> Result<(), ReadError> {
@@ -79,27 +79,23 @@ impl Block {
 
     fn piece<const N: usize>(
         &mut self,
-        source: &mut Source<impl Read>,
+        source: &mut Source<impl BufRead>,
         what: &'static str,
     ) -> Result<[u8; N], ReadError> {
         self.claim(source, what, N as u32)?;
         source.piece(what)
     }
 
-    fn data(
-        &mut self,
-        source: &mut Source<impl Read>,
-        record: &mut Record,
-        wanted: u32,
-    ) -> Result<(), ReadError> {
+    /// Reads a packet's data, which the source holds then.
+    fn data(&mut self, source: &mut Source<impl BufRead>, wanted: u32) -> Result<(), ReadError> {
         if wanted > RECORD_MAX {
             return source.wrong(0, Problem::RecordTooLong(wanted));
         }
         self.claim(source, "a packet", wanted)?;
-        source.fill(&mut record.bytes, wanted, "a packet")
+        source.hold(wanted, "a packet")
     }
 
-    fn end(self, source: &mut Source<impl Read>) -> Result<(), ReadError> {
+    fn end(self, source: &mut Source<impl BufRead>) -> Result<(), ReadError> {
         source.skip(self.left, "a block")?;
         let last = source.order.u32(source.piece("the length behind a block")?);
         if last != self.length {
@@ -115,8 +111,6 @@ pub(super) struct Section {
     /// Simple packets have no time; they take that of the packet before them.
     last_ns: u64,
     links: Links,
-    /// The link type of the latest packet.
-    pub(super) link: u16,
     pub(super) skipped: Skipped,
 }
 
@@ -126,16 +120,15 @@ impl Section {
     }
 
     /// Reads the first section header behind its type.
-    pub(super) fn open<R: Read>(source: &mut Source<R>, links: Links) -> Result<Section, ReadError> {
-        let mut section =
-            Section { interfaces: Vec::new(), last_ns: 0, links, link: 0, skipped: Skipped::default() };
+    pub(super) fn open<R: BufRead>(source: &mut Source<R>, links: Links) -> Result<Section, ReadError> {
+        let mut section = Section { interfaces: Vec::new(), last_ns: 0, links, skipped: Skipped::default() };
         let length = source.piece("a section header")?;
         section.begin(source, length)?;
         Ok(section)
     }
 
     /// Reads a section header. The byte order comes first, because even the block's length depends on it.
-    fn begin<R: Read>(&mut self, source: &mut Source<R>, length: [u8; 4]) -> Result<(), ReadError> {
+    fn begin<R: BufRead>(&mut self, source: &mut Source<R>, length: [u8; 4]) -> Result<(), ReadError> {
         let mark: [u8; 4] = source.piece("a section header")?;
         let order = [Order::Little, Order::Big].into_iter().find(|order| order.u32(mark) == ORDER_MARK);
         let Some(order) = order else {
@@ -156,17 +149,12 @@ impl Section {
         block.end(source)
     }
 
-    /// Reads blocks until one is a packet of a link type that is read.
-    pub(super) fn read<R: Read>(
-        &mut self,
-        source: &mut Source<R>,
-        record: &mut Record,
-    ) -> Result<bool, ReadError> {
+    /// Reads blocks until one is a packet of a link type that is read, whose data the source holds then.
+    /// Returns `None` at the end of the file.
+    #[inline]
+    pub(super) fn read<R: BufRead>(&mut self, source: &mut Source<R>) -> Result<Option<Stamp>, ReadError> {
         loop {
-            let mut header = [0; 8];
-            if !source.next(&mut header, "a block's header")? {
-                return Ok(false);
-            }
+            let Some(header) = source.next::<8>("a block's header")? else { return Ok(None) };
             let [kind, length] = source.order.words(&header);
             if kind == SECTION_HEADER {
                 self.begin(source, header[4..].try_into().expect("4 bytes"))?;
@@ -176,29 +164,28 @@ impl Section {
                 return source.wrong(4, Problem::BlockLength { length, least: BLOCK_MIN });
             }
             let mut block = Block { kind, length, left: length - BLOCK_MIN };
-            let is_packet = self.body(source, &mut block, record)?;
+            let packet = self.body(source, &mut block)?;
             block.end(source)?;
-            if is_packet {
-                return Ok(true);
+            if packet.is_some() {
+                return Ok(packet);
             }
         }
     }
 
-    fn body<R: Read>(
+    fn body<R: BufRead>(
         &mut self,
         source: &mut Source<R>,
         block: &mut Block,
-        record: &mut Record,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Stamp>, ReadError> {
         match block.kind {
-            INTERFACE => self.describe(source, block).map(|()| false),
-            ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(source, block, record),
-            SIMPLE_PACKET => self.simple_packet(source, block, record),
-            _ => Ok(false),
+            INTERFACE => self.describe(source, block).map(|()| None),
+            ENHANCED_PACKET | OBSOLETE_PACKET => self.packet(source, block),
+            SIMPLE_PACKET => self.simple_packet(source, block),
+            _ => Ok(None),
         }
     }
 
-    fn describe<R: Read>(&mut self, source: &mut Source<R>, block: &mut Block) -> Result<(), ReadError> {
+    fn describe<R: BufRead>(&mut self, source: &mut Source<R>, block: &mut Block) -> Result<(), ReadError> {
         if self.interfaces.len() == INTERFACES_MAX {
             return source.wrong(8, Problem::TooManyInterfaces);
         }
@@ -218,7 +205,7 @@ impl Section {
     }
 
     /// Returns the interface of a packet, or `None` if its link type is not read and the packet is skipped.
-    fn interface<R: Read>(
+    fn interface<R: BufRead>(
         &mut self,
         source: &Source<R>,
         number: u32,
@@ -230,18 +217,16 @@ impl Section {
             self.skipped.count(interface.link, source.offset);
             return Ok(None);
         }
-        self.link = interface.link;
         Ok(Some(interface))
     }
 
-    /// Reads a packet; returns false if it was skipped. Enhanced and obsolete packets differ in the first
+    /// Reads a packet; returns `None` if it was skipped. Enhanced and obsolete packets differ in the first
     /// word: the interface, or interface and drop count.
-    fn packet<R: Read>(
+    fn packet<R: BufRead>(
         &mut self,
         source: &mut Source<R>,
         block: &mut Block,
-        record: &mut Record,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Stamp>, ReadError> {
         let first: [u8; 4] = block.piece(source, "a packet's header")?;
         let number = match block.kind {
             OBSOLETE_PACKET => u32::from(source.order.halves(first)[0]),
@@ -254,43 +239,40 @@ impl Section {
                 let [.., length] = source.order.words::<4>(&rest);
                 self.skipped.count_bytes(self.interfaces[number as usize].link, length);
             }
-            return Ok(false);
+            return Ok(None);
         };
         let rest: [u8; 16] = block.piece(source, "a packet's header")?;
         let [high, low, captured, length] = source.order.words(&rest);
-        block.data(source, record, captured)?;
-        record.time_ns = interface.time_ns(high, low);
-        record.set_length(length, interface.fcs);
-        self.last_ns = record.time_ns;
-        Ok(true)
+        block.data(source, captured)?;
+        let time_ns = interface.time_ns(high, low);
+        let stamp = Stamp { link: interface.link, time_ns, length, fcs: interface.fcs };
+        self.last_ns = time_ns;
+        Ok(Some(stamp))
     }
 
-    fn simple_packet<R: Read>(
+    fn simple_packet<R: BufRead>(
         &mut self,
         source: &mut Source<R>,
         block: &mut Block,
-        record: &mut Record,
-    ) -> Result<bool, ReadError> {
+    ) -> Result<Option<Stamp>, ReadError> {
         let last_ns = self.last_ns;
         let Some(interface) = self.interface(source, 0)? else {
             if block.left >= 4 {
                 let length = source.order.u32(block.piece(source, "a packet's header")?);
                 self.skipped.count_bytes(self.interfaces[0].link, length);
             }
-            return Ok(false);
+            return Ok(None);
         };
         let length = source.order.u32(block.piece(source, "a packet's header")?);
         let captured = if interface.snap == 0 { length } else { length.min(interface.snap) };
-        block.data(source, record, captured)?;
-        record.time_ns = last_ns;
-        record.set_length(length, interface.fcs);
-        Ok(true)
+        block.data(source, captured)?;
+        Ok(Some(Stamp { link: interface.link, time_ns: last_ns, length, fcs: interface.fcs }))
     }
 }
 
 /// Reads one option of an interface, padded to 4 bytes. Unknown options and those of a wrong length are
 /// skipped.
-fn option<R: Read>(
+fn option<R: BufRead>(
     source: &mut Source<R>,
     block: &mut Block,
     interface: &mut Interface,

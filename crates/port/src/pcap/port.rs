@@ -13,7 +13,7 @@ use super::clock::{self, Clock};
 use super::error::link;
 use super::{Problem, RECORD_ALL, ReadError, Reader, Record, Writer};
 use packet::{Batch, Bits, PoolId, Pools, Port, PortStatistics, Remark};
-use std::io::{self, Read, Write};
+use std::io::{self, BufReader, Read, Write};
 
 /// Inputs and outputs of a [`PcapPort`]; each may be absent.
 #[derive(Default)]
@@ -36,7 +36,7 @@ pub struct Output {
 
 /// The recording being received, two records ahead: whether a time is odd shows behind it.
 struct Input {
-    reader: Reader<Box<dyn Read + Send>>,
+    reader: Reader<BufReader<Box<dyn Read + Send>>>,
     /// The record that waits for its time, if there is one.
     record: Record,
     waiting: bool,

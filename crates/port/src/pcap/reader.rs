@@ -1,15 +1,15 @@
 //! A reader of both formats, record by record.
 //!
 //! Promises: it never panics, whatever the bytes; it holds one record; after an error it is at its end, so
-//! iterating yields the valid records and then at most one error. Costs: one copy of the data, and no
-//! allocation once the record passed to [`Reader::read`] has grown to the size of the largest.
+//! iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies nothing but
+//! records that end in another buffer than they begin in, and allocates nothing once it has seen the largest.
 
 use super::classic::Classic;
 use super::ng::Section;
 use super::source::Source;
 use super::{LINK_ETHERNET, Problem, ReadError};
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 
 /// One recorded frame.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,13 +28,29 @@ impl Record {
     pub fn is_truncated(&self) -> bool {
         (self.bytes.len() as u64) < u64::from(self.length)
     }
+}
 
-    /// Sets the wire length to the claimed one and removes the FCS.
-    pub(super) fn set_length(&mut self, claimed: u32, fcs: u32) {
-        let length = claimed.max(self.bytes.len() as u32).saturating_sub(fcs);
-        self.length = length;
-        self.bytes.truncate(length as usize);
-    }
+/// One recorded frame, whose bytes are the reader's.
+#[derive(Clone, Copy, Debug)]
+pub struct Lent<'a> {
+    /// Its link type.
+    pub link: u16,
+    /// As that of [`Record`].
+    pub time_ns: u64,
+    /// As that of [`Record`].
+    pub length: u32,
+    /// The bytes that were recorded.
+    pub bytes: &'a [u8],
+}
+
+/// What a file says of a record, beside its data.
+pub(super) struct Stamp {
+    pub(super) link: u16,
+    pub(super) time_ns: u64,
+    /// The length on the wire, as claimed.
+    pub(super) length: u32,
+    /// Bytes of frame check sequence in it.
+    pub(super) fcs: u32,
 }
 
 /// The link types that a reader reads.
@@ -74,7 +90,10 @@ impl Skipped {
     }
 }
 
-/// A recording being read. The reader buffers its input.
+/// Bytes that are read at once: a system call for some hundred frames.
+const BUFFER: usize = 256 << 10;
+
+/// A recording being read.
 pub struct Reader<R> {
     source: Source<R>,
     links: Links,
@@ -89,25 +108,26 @@ enum Format {
     Ng(Section),
 }
 
-impl<R: Read> Reader<R> {
-    /// Reads the header of a file of Ethernet.
+impl<R: Read> Reader<BufReader<R>> {
+    /// Reads the header of a file of Ethernet, whose bytes the reader buffers.
     ///
     /// # Errors
     /// It is not the header of a recording that weir can read.
-    pub fn open(input: R) -> Result<Reader<R>, ReadError> {
-        Reader::open_of(input, Links::ETHERNET)
+    pub fn open(input: R) -> Result<Reader<BufReader<R>>, ReadError> {
+        Reader::open_of(BufReader::with_capacity(BUFFER, input), Links::ETHERNET)
     }
+}
 
+impl<R: BufRead> Reader<R> {
     /// Reads the header of a file of any of these link types.
     ///
     /// # Errors
     /// As those of [`Reader::open`].
     pub fn open_of(input: R, links: Links) -> Result<Reader<R>, ReadError> {
         let mut source = Source::new(input);
-        let mut magic = [0; 4];
-        if !source.next(&mut magic, "the magic number")? {
+        let Some(magic) = source.next("the magic number")? else {
             return source.wrong(0, Problem::Empty);
-        }
+        };
         let format = if let Some((order, ns_per_unit)) = Classic::recognise(magic) {
             source.order = order;
             Format::Classic(Classic::open(&mut source, ns_per_unit, links)?)
@@ -119,36 +139,52 @@ impl<R: Read> Reader<R> {
         Ok(Reader { source, links, format, read: 0, over: false })
     }
 
-    /// Reads the next record into `record`. Returns false at the end of the recording.
+    /// Reads the next record and lends it. Returns `None` at the end of the recording.
     ///
     /// # Errors
-    /// The file is invalid here, or none of its packets has a link type that is read. `record` is then
-    /// meaningless, and the reader is at its end.
-    pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
+    /// The file is invalid here, or none of its packets has a link type that is read. The reader is then at
+    /// its end.
+    #[inline]
+    pub fn lend(&mut self) -> Result<Option<Lent<'_>>, ReadError> {
         if self.over {
-            return Ok(false);
+            return Ok(None);
         }
-        let result = match &mut self.format {
-            Format::Classic(classic) => classic.read(&mut self.source, record),
-            Format::Ng(section) => section.read(&mut self.source, record),
+        self.over = true;
+        self.source.release();
+        let stamp = match &mut self.format {
+            Format::Classic(classic) => classic.read(&mut self.source)?,
+            Format::Ng(section) => section.read(&mut self.source)?,
         };
-        self.over = !matches!(result, Ok(true));
-        self.read += u64::from(!self.over);
-        match (result, self.first_skipped()) {
-            (Ok(false), Some((number, offset))) if self.read == 0 => {
+        let Some(Stamp { link, time_ns, length, fcs }) = stamp else {
+            return self.end().map(|()| None);
+        };
+        self.over = false;
+        self.read += 1;
+        let bytes = self.source.held()?;
+        let length = length.max(bytes.len() as u32).saturating_sub(fcs);
+        Ok(Some(Lent { link, time_ns, length, bytes: &bytes[..bytes.len().min(length as usize)] }))
+    }
+
+    /// A recording that has packets of other link types only is none.
+    fn end(&self) -> Result<(), ReadError> {
+        match self.first_skipped() {
+            Some((number, offset)) if self.read == 0 => {
                 Err(ReadError { offset, problem: Problem::Link { number, read: self.links.said } })
             }
-            (result, _) => result,
+            _ => Ok(()),
         }
     }
 
-    /// Returns the link type of the latest record.
-    #[must_use]
-    pub fn link(&self) -> u16 {
-        match &self.format {
-            Format::Classic(classic) => classic.link,
-            Format::Ng(section) => section.link,
-        }
+    /// Reads the next record into `record`. Returns false at the end of the recording; `record` is as it was.
+    ///
+    /// # Errors
+    /// As those of [`Reader::lend`].
+    pub fn read(&mut self, record: &mut Record) -> Result<bool, ReadError> {
+        let Some(Lent { time_ns, length, bytes, .. }) = self.lend()? else { return Ok(false) };
+        (record.time_ns, record.length) = (time_ns, length);
+        record.bytes.clear();
+        record.bytes.extend_from_slice(bytes);
+        Ok(true)
     }
 
     /// Returns the number of the latest record in its file, counted from 1 like Wireshark, which counts
@@ -175,7 +211,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-impl<R: Read> Iterator for Reader<R> {
+impl<R: BufRead> Iterator for Reader<R> {
     type Item = Result<Record, ReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,7 +1,12 @@
 //! The bytes of a recording, counted so that every error can state its offset.
+//!
+//! What the data of a record are is not copied: they are held where the input has buffered them, until the
+//! next record is read. Only what does not end in the buffer that it begins in is put together elsewhere. So
+//! bytes that were read stay in the input's buffer as long as there are others behind them.
 
 use super::{Problem, ReadError};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead};
+use std::ops::Range;
 
 /// Byte order of numbers: a recording keeps the order of the machine that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,18 +42,36 @@ impl Order {
     }
 }
 
-/// Bytes that are read at once: a system call for some hundred frames.
-const BUFFER: usize = 256 << 10;
+/// The data of a record.
+#[derive(Debug, Default)]
+enum Held {
+    /// There are none.
+    #[default]
+    Nothing,
+    /// In the input's buffer.
+    Here(Range<usize>),
+    /// Put together.
+    Together,
+}
 
+/// An input being read.
 pub(super) struct Source<R> {
-    input: BufReader<R>,
+    input: R,
+    /// Bytes in the input's buffer.
+    there: usize,
+    /// How many of them were read.
+    at: usize,
+    held: Held,
+    /// What began in one buffer and ended in another.
+    together: Vec<u8>,
     pub(super) offset: u64,
     pub(super) order: Order,
 }
 
-impl<R: Read> Source<R> {
+impl<R: BufRead> Source<R> {
     pub(super) fn new(input: R) -> Source<R> {
-        Source { input: BufReader::with_capacity(BUFFER, input), offset: 0, order: Order::Little }
+        let (held, together) = Default::default();
+        Source { input, there: 0, at: 0, held, together, offset: 0, order: Order::Little }
     }
 
     /// Returns an error about what begins `back` bytes before the current position.
@@ -56,82 +79,168 @@ impl<R: Read> Source<R> {
         Err(ReadError { offset: self.offset.saturating_sub(back), problem })
     }
 
-    /// Reads a piece that may be absent. Returns false at the end of the file.
+    /// Returns what is buffered and was not read. Fills the buffer if that is nothing; at the end of the file
+    /// it still is.
     #[inline]
-    pub(super) fn next(&mut self, bytes: &mut [u8], what: &'static str) -> Result<bool, ReadError> {
-        if let Some(whole) = self.input.buffer().get(..bytes.len()) {
-            bytes.copy_from_slice(whole);
-            self.input.consume(bytes.len());
-            self.offset += bytes.len() as u64;
-            return Ok(true);
+    fn ahead(&mut self) -> Result<&[u8], ReadError> {
+        if self.at == self.there {
+            self.turn()?;
         }
-        self.next_slowly(bytes, what)
+        let unread = self.at..self.there;
+        if unread.is_empty() { Ok(&[]) } else { Ok(&self.buffer()?[unread]) }
     }
 
-    fn next_slowly(&mut self, bytes: &mut [u8], what: &'static str) -> Result<bool, ReadError> {
-        let mut there = 0;
-        while there < bytes.len() {
-            match self.input.read(&mut bytes[there..]) {
-                Ok(0) => break,
-                Ok(count) => there += count,
+    /// Returns the buffer, which is not empty: otherwise the input would read.
+    #[inline]
+    fn buffer(&mut self) -> Result<&[u8], ReadError> {
+        let offset = self.offset;
+        self.input.fill_buf().map_err(|error| ReadError { offset, problem: Problem::Io(error) })
+    }
+
+    /// Has the buffer filled again, of which everything was read.
+    #[cold]
+    fn turn(&mut self) -> Result<(), ReadError> {
+        if let Held::Here(place) = &self.held {
+            let place = place.clone();
+            let mut together = std::mem::take(&mut self.together);
+            together.clear();
+            together.extend_from_slice(&self.buffer()?[place]);
+            (self.together, self.held) = (together, Held::Together);
+        }
+        self.input.consume(self.at);
+        (self.at, self.there) = (0, 0);
+        self.there = loop {
+            match self.input.fill_buf() {
+                Ok(bytes) => break bytes.len(),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return self.wrong(0, Problem::Io(error)),
             }
-        }
-        if there == 0 && !bytes.is_empty() {
-            return Ok(false);
-        }
-        if there < bytes.len() {
-            return self.wrong(0, Problem::Ends { what, wanted: bytes.len(), there });
-        }
-        self.offset += there as u64;
-        Ok(true)
-    }
-
-    /// Reads a piece that must be present.
-    pub(super) fn piece<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
-        let mut bytes = [0; N];
-        if self.next(&mut bytes, what)? {
-            return Ok(bytes);
-        }
-        self.wrong(0, Problem::Ends { what, wanted: N, there: 0 })
-    }
-
-    /// Replaces `bytes` by the next `wanted` bytes. It grows as bytes are read, not by the claimed length.
-    pub(super) fn fill(
-        &mut self,
-        bytes: &mut Vec<u8>,
-        wanted: u32,
-        what: &'static str,
-    ) -> Result<(), ReadError> {
-        bytes.clear();
-        if let Some(whole) = self.input.buffer().get(..wanted as usize) {
-            bytes.extend_from_slice(whole);
-            self.input.consume(wanted as usize);
-            self.offset += u64::from(wanted);
-            return Ok(());
-        }
-        match self.input.by_ref().take(u64::from(wanted)).read_to_end(bytes) {
-            Err(error) => return self.wrong(0, Problem::Io(error)),
-            Ok(there) if there < wanted as usize => {
-                return self.wrong(0, Problem::Ends { what, wanted: wanted as usize, there });
-            }
-            Ok(_) => {}
-        }
-        self.offset += u64::from(wanted);
+        };
         Ok(())
     }
 
-    /// Skips `wanted` bytes.
-    pub(super) fn skip(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
-        match io::copy(&mut self.input.by_ref().take(u64::from(wanted)), &mut io::sink()) {
-            Err(error) => return self.wrong(0, Problem::Io(error)),
-            Ok(there) if there < u64::from(wanted) => {
-                return self.wrong(0, Problem::Ends { what, wanted: wanted as usize, there: there as usize });
+    /// Reads a piece that may be absent: `None` at the end of the file.
+    #[inline]
+    pub(super) fn next<const N: usize>(&mut self, what: &'static str) -> Result<Option<[u8; N]>, ReadError> {
+        let Some(bytes) = self.ahead()?.first_chunk().copied() else {
+            return self.next_together(what);
+        };
+        self.at += N;
+        self.offset += N as u64;
+        Ok(Some(bytes))
+    }
+
+    #[cold]
+    fn next_together<const N: usize>(&mut self, what: &'static str) -> Result<Option<[u8; N]>, ReadError> {
+        let mut bytes = [0; N];
+        let mut there = 0;
+        while there < N {
+            let ahead = self.ahead()?;
+            let count = ahead.len().min(N - there);
+            if count == 0 {
+                break;
             }
-            Ok(_) => {}
+            bytes[there..there + count].copy_from_slice(&ahead[..count]);
+            self.at += count;
+            there += count;
         }
-        self.offset += u64::from(wanted);
+        if there == 0 {
+            return Ok(None);
+        }
+        self.must_be(there, N, what)?;
+        self.offset += N as u64;
+        Ok(Some(bytes))
+    }
+
+    fn must_be(&self, there: usize, wanted: usize, what: &'static str) -> Result<(), ReadError> {
+        if there < wanted { self.wrong(0, Problem::Ends { what, wanted, there }) } else { Ok(()) }
+    }
+
+    /// Reads a piece that must be present.
+    #[inline]
+    pub(super) fn piece<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], ReadError> {
+        match self.next(what)? {
+            Some(bytes) => Ok(bytes),
+            None => self.wrong(0, Problem::Ends { what, wanted: N, there: 0 }),
+        }
+    }
+
+    /// Reads the next `wanted` bytes and holds them until others are held. What is put together grows as
+    /// bytes are read, not by the claimed length.
+    #[inline]
+    pub(super) fn hold(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
+        let wanted = wanted as usize;
+        self.held = Held::Nothing;
+        if wanted == 0 {
+            return Ok(());
+        }
+        let ahead = self.ahead()?;
+        if ahead.len() < wanted {
+            return self.hold_together(wanted, what);
+        }
+        // What is behind is read next, and another processor has written it.
+        if let Some(next) = ahead.get(wanted) {
+            packet::prefetch(next);
+        }
+        self.held = Held::Here(self.at..self.at + wanted);
+        self.at += wanted;
+        self.offset += wanted as u64;
+        Ok(())
+    }
+
+    #[cold]
+    fn hold_together(&mut self, wanted: usize, what: &'static str) -> Result<(), ReadError> {
+        let mut together = std::mem::take(&mut self.together);
+        together.clear();
+        while together.len() < wanted {
+            let ahead = self.ahead()?;
+            let count = ahead.len().min(wanted - together.len());
+            if count == 0 {
+                break;
+            }
+            together.extend_from_slice(&ahead[..count]);
+            self.at += count;
+        }
+        self.must_be(together.len(), wanted, what)?;
+        (self.together, self.held) = (together, Held::Together);
+        self.offset += wanted as u64;
+        Ok(())
+    }
+
+    /// Returns the bytes that are held.
+    #[inline]
+    pub(super) fn held(&mut self) -> Result<&[u8], ReadError> {
+        match &self.held {
+            Held::Nothing => Ok(&[]),
+            Held::Together => Ok(&self.together),
+            Held::Here(place) => {
+                let place = place.clone();
+                Ok(&self.buffer()?[place])
+            }
+        }
+    }
+
+    /// Holds nothing any more.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.held = Held::Nothing;
+    }
+
+    /// Skips `wanted` bytes.
+    #[inline]
+    pub(super) fn skip(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
+        let wanted = wanted as usize;
+        let mut there = 0;
+        while there < wanted {
+            let count = self.ahead()?.len().min(wanted - there);
+            if count == 0 {
+                break;
+            }
+            self.at += count;
+            there += count;
+        }
+        self.must_be(there, wanted, what)?;
+        self.offset += wanted as u64;
         Ok(())
     }
 }
