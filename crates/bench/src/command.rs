@@ -1,6 +1,8 @@
 //! `weir bench`: how fast, on this machine, now.
 
-use crate::{arm, bond, changes, dpdk, engine, generate, measure, memory, path, pipes, rate, scaling, xdp};
+use crate::{
+    arm, bond, changes, dpdk, engine, generate, measure, memory, path, pipes, rate, record, scaling, xdp,
+};
 use anyhow::Result;
 use lab::screen::{Screen, line};
 use lab::{INTERRUPTED, Interrupted};
@@ -72,6 +74,8 @@ pub enum Bench {
     /// Sketches and their aggregator: what a packet costs in each of Agg-Evict's nine solutions, alone and
     /// aggregated, beside the paper's figures; accuracy beside exact truth and beside others.
     Measure(measure::Options),
+    /// `weir measure` on a recording beside cat, tshark and nfpcapd: time, processor time, memory.
+    Record(record::Options),
     /// The highest rate at which a configuration loses nothing, and what a packet costs there.
     Rate(rate::Options),
     /// Traffic whose truth is known: true Zipf, popzipf, packet trains, a SYN flood, or a recording again and
@@ -124,6 +128,12 @@ fn print(what: &Bench) -> Result<()> {
         Bench::Bond { streams, json } => print_bond(streams, *json)?,
         Bench::Rate(options) => {
             let found = rate::run(options, |text| line(text))?;
+            if options.json {
+                line(found)?;
+            }
+        }
+        Bench::Record(options) => {
+            let found = record::run(options, |text| line(text))?;
             if options.json {
                 line(found)?;
             }

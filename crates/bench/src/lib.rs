@@ -12,6 +12,7 @@
 //! - `path.rs`: schemes of choosing paths, in the network of `weir lab path`.
 //! - `bond/`: a bond beside Open vSwitch's.
 //! - `generate.rs`: traffic whose truth is known, into a recording or out of an interface.
+//! - `record.rs`: `weir measure` on a recording, beside others that read one.
 //! - `measure/`: what sketches and their aggregator cost, and how true they are.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
@@ -30,6 +31,7 @@ mod path;
 mod peers;
 mod pipes;
 mod rate;
+mod record;
 mod scaling;
 mod scenarios;
 #[cfg(feature = "dpdk")]
