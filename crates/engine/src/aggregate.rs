@@ -13,7 +13,7 @@ use crate::batch::DELTAS_MAX;
 use crate::batch::packets::Packets;
 use crate::program::Measured;
 use crate::snapshot::FlowAccount;
-use packet::{Batch, Bits, FlowKey, KeySource};
+use packet::{Batch, FlowKey, KeySource};
 use sketch::{Aggregator, Evicted, Gate, Policy, Seed, SizeError, Update};
 use std::collections::VecDeque;
 use table::delta::{BYTES_MAX, PACKETS_MAX};
@@ -141,19 +141,14 @@ impl Aggregate {
         self.account.live += u64::from(able.count_ones());
         self.present.note(now_ms);
         let (usual, others) = (able & keys.usual, able & !keys.usual);
+        let bytes = |slot| batch.frame(slot).len() as u64;
         if usual != 0 {
-            let (mut updates, mut count) = ([Update::packet([0; 2], 0); BATCH], 0);
-            for slot in Bits(usual) {
-                updates[count] = Update::packet(keys.words(slot), batch.frame(slot).len() as u64);
-                count += 1;
-            }
-            self.present.usual.add(&updates[..count], &mut self.usual);
+            let update = |slot| Update::packet(keys.words(slot), bytes(slot));
+            self.present.usual.add_list(usual, update, &mut self.usual);
         }
         if others != 0 {
-            for slot in Bits(others) {
-                let one = Update::packet(keys.key[slot].0, batch.frame(slot).len() as u64);
-                self.present.others.add(&[one], &mut self.others);
-            }
+            let update = |slot: usize| Update::packet(keys.key[slot % BATCH].0, bytes(slot));
+            self.present.others.add_list(others, update, &mut self.others);
         }
         if !(self.usual.is_empty() && self.others.is_empty()) {
             self.give(self.present.times, DeltaReason::Evicted);

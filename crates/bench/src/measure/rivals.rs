@@ -1,5 +1,4 @@
-//! What others find heavy flows with, on the same traffic: the crate `heavykeeper` in its three kinds, and
-//! DPDK's `rte_member` sketch (`member.rs`, in a process of its own, as DPDK starts once in a process).
+//! What others find heavy flows with, on the same traffic: the crate `heavykeeper` in its three kinds.
 
 use super::round::Arm;
 use heavykeeper::{BucketedTopK, CuckooTopK, TopK};

@@ -135,7 +135,7 @@ impl Keys {
     #[inline(always)]
     #[must_use]
     pub fn words(&self, slot: usize) -> [u64; 2] {
-        [self.ipv4[0][slot], self.ipv4[1][slot]]
+        [self.ipv4[0][slot % 64], self.ipv4[1][slot % 64]]
     }
 
     /// The select hashes of the packets of `usual`, whose words are in `ipv4`.

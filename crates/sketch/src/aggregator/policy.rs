@@ -1,12 +1,12 @@
 //! Which key of a full row makes room.
 
-use super::row::{Compare, Row, SLOTS};
+use super::row::{Compare, Line, SLOTS};
 
 /// A replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Global round robin: one counter for the whole aggregator names the slot, whichever row it is. A hit
-    /// writes nothing but its count. It evicts one in sixteen of the heaviest keys of every full row.
+    /// Global round robin: one counter for the whole aggregator names the slot, whichever row it is. It
+    /// evicts one in sixteen of the heaviest keys of every full row.
     Grr,
     /// The key that was seen least recently.
     Lru,
@@ -38,6 +38,9 @@ impl Policy {
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
     policy: Policy,
+    /// Whether marks are stamps; otherwise they are packets, up to `most`.
+    stamps: bool,
+    most: u64,
     /// The slot of [`Policy::Grr`].
     hand: u32,
     /// For each row, its clock ([`Policy::Lru`]) or its hand.
@@ -48,27 +51,30 @@ impl Replacement {
     pub(super) const BYTES_PER_ROW: usize = size_of::<u16>();
 
     pub(super) fn new(policy: Policy, rows: usize) -> Replacement {
-        Replacement { policy, hand: 0, rows: vec![0; rows] }
+        let most = match policy {
+            Policy::Grr | Policy::Lru => 0,
+            Policy::SecondChance => 1,
+            Policy::MinCount => u64::from(u16::MAX),
+        };
+        Replacement { policy, stamps: policy == Policy::Lru, most, hand: 0, rows: vec![0; rows] }
     }
 
-    /// A key of the row was seen.
+    /// A key of the row was seen; it has so many packets now.
     #[inline(always)]
-    pub(super) fn touch(&mut self, row: &mut Row, number: usize, slot: u32, packets: u64) {
-        let mark = &mut row.marks[slot as usize];
-        match self.policy {
-            Policy::Grr => (),
-            Policy::Lru => tick(row, &mut self.rows[number], slot),
-            Policy::SecondChance => *mark = 1,
-            Policy::MinCount => *mark = mark.saturating_add(u16::try_from(packets).unwrap_or(u16::MAX)),
+    pub(super) fn touch(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
+        if self.stamps {
+            tick(line, &mut self.rows[row as usize], slot);
+        } else {
+            line.marks[usize::from(slot) % SLOTS] = packets.min(self.most) as u16;
         }
     }
 
     /// A key was written into a slot.
     #[inline(always)]
-    pub(super) fn inserted(&mut self, row: &mut Row, number: usize, slot: u32, packets: u64) {
-        row.marks[slot as usize] = 0;
+    pub(super) fn inserted(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
+        line.marks[usize::from(slot)] = 0;
         if self.policy != Policy::SecondChance {
-            self.touch(row, number, slot, packets);
+            self.touch(line, row, slot, packets);
         }
     }
 
@@ -79,26 +85,26 @@ impl Replacement {
 
     /// Returns the slot of a full row that makes room next.
     #[inline(always)]
-    pub(super) fn next<M: Compare>(&self, row: &Row, number: usize) -> u32 {
+    fn next<M: Compare>(&self, line: &Line, number: usize) -> u32 {
         match self.policy {
             Policy::Grr => (self.hand + 1) % SLOTS as u32,
-            Policy::Lru => row.marked::<M>(least(&row.marks)).trailing_zeros(),
-            Policy::SecondChance => match row.marked::<M>(0) {
+            Policy::Lru => line.marked::<M>(least(&line.marks)).trailing_zeros(),
+            Policy::SecondChance => match line.marked::<M>(0) {
                 0 => u32::from(self.rows[number]),
                 unseen => next_from(unseen, u32::from(self.rows[number])),
             },
-            Policy::MinCount => next_from(row.marked::<M>(least(&row.marks)), u32::from(self.rows[number])),
+            Policy::MinCount => next_from(line.marked::<M>(least(&line.marks)), u32::from(self.rows[number])),
         }
     }
 
     /// Returns the slot of a full row that makes room, and notes that it does.
     #[inline(always)]
-    pub(super) fn victim<M: Compare>(&mut self, row: &mut Row, number: usize) -> u32 {
-        let slot = self.next::<M>(row, number);
+    pub(super) fn victim<M: Compare>(&mut self, line: &mut Line, number: usize) -> u32 {
+        let slot = self.next::<M>(line, number);
         match self.policy {
             Policy::Grr => self.hand = slot,
             Policy::Lru => (),
-            Policy::SecondChance => pass(row, &mut self.rows[number], slot),
+            Policy::SecondChance => pass(line, &mut self.rows[number], slot),
             Policy::MinCount => self.rows[number] = (slot as u16 + 1) % SLOTS as u16,
         }
         slot
@@ -119,12 +125,12 @@ fn next_from(slots: u32, hand: u32) -> u32 {
 
 /// Advances the row's clock and stamps a slot. Before the clock overflows, stamps become ranks.
 #[inline(always)]
-fn tick(row: &mut Row, clock: &mut u16, slot: u32) {
+fn tick(line: &mut Line, clock: &mut u16, slot: u16) {
     if *clock == u16::MAX {
-        *clock = rank(&mut row.marks);
+        *clock = rank(&mut line.marks);
     }
     *clock += 1;
-    row.marks[slot as usize] = *clock;
+    line.marks[usize::from(slot)] = *clock;
 }
 
 /// Replaces stamps by their ranks, and returns the largest rank.
@@ -140,12 +146,12 @@ fn rank(marks: &mut [u16; SLOTS]) -> u16 {
 
 /// Takes the marks of the keys from the hand to the first that was not seen; all of them, if all were.
 #[inline(always)]
-fn pass(row: &mut Row, hand: &mut u16, slot: u32) {
+fn pass(line: &mut Line, hand: &mut u16, slot: u32) {
     let from = u32::from(*hand);
-    let is_unseen = row.marks[slot as usize] == 0;
+    let is_unseen = line.marks[slot as usize] == 0;
     let passed = if is_unseen { (slot + SLOTS as u32 - from) % SLOTS as u32 } else { SLOTS as u32 };
     for step in 0..passed {
-        row.marks[((from + step) % SLOTS as u32) as usize] = 0;
+        line.marks[((from + step) % SLOTS as u32) as usize] = 0;
     }
     *hand = ((slot + 1) % SLOTS as u32) as u16;
 }
@@ -156,18 +162,18 @@ mod tests {
     use super::*;
 
     /// The victims of a row of sixteen, after its keys were seen in an order.
-    fn victims(policy: Policy, seen: &[u32], packets: &[u64], count: usize) -> Vec<u32> {
-        let (mut row, mut replacement) = (Row::EMPTY, Replacement::new(policy, 1));
-        for slot in 0..SLOTS as u32 {
-            replacement.inserted(&mut row, 0, slot, packets.get(slot as usize).copied().unwrap_or(1));
+    fn victims(policy: Policy, seen: &[u16], packets: &[u64], count: usize) -> Vec<u32> {
+        let (mut line, mut replacement) = (Line::EMPTY, Replacement::new(policy, 1));
+        for slot in 0..SLOTS as u16 {
+            replacement.inserted(&mut line, 0, slot, packets.get(usize::from(slot)).copied().unwrap_or(1));
         }
         for &slot in seen {
-            replacement.touch(&mut row, 0, slot, 1);
+            replacement.touch(&mut line, 0, slot, 1);
         }
         (0..count)
             .map(|_| {
-                let slot = replacement.victim::<Vectors>(&mut row, 0);
-                replacement.inserted(&mut row, 0, slot, 1);
+                let slot = replacement.victim::<Vectors>(&mut line, 0);
+                replacement.inserted(&mut line, 0, slot as u16, 1);
                 slot
             })
             .collect()
@@ -181,14 +187,14 @@ mod tests {
     #[test]
     fn lru_takes_the_least_recent_also_when_the_clock_is_full() {
         assert_eq!(victims(Policy::Lru, &[0, 1, 3], &[], 4), [2, 4, 5, 6]);
-        let seen: Vec<u32> = (0..200_000).map(|n| n % 15).chain([0, 1]).collect();
+        let seen: Vec<u16> = (0..200_000_u32).map(|n| (n % 15) as u16).chain([0, 1]).collect();
         assert_eq!(victims(Policy::Lru, &seen, &[], 3), [15, 5, 6]);
     }
 
     #[test]
     fn a_second_chance_is_given_once() {
         assert_eq!(victims(Policy::SecondChance, &[0, 1, 3], &[], 3), [2, 4, 5]);
-        let all: Vec<u32> = (0..16).collect();
+        let all: Vec<u16> = (0..16).collect();
         assert_eq!(victims(Policy::SecondChance, &all, &[], 3), [0, 1, 2]);
     }
 

@@ -1,4 +1,5 @@
-//! Sixteen tags, compared at once: a cache line, with sixteen marks for the replacement policy.
+//! Sixteen tags, compared at once: a cache line, with sixteen marks for the replacement policy. The keys and
+//! their counts lie behind it.
 //!
 //! The comparison takes four instructions of SSE2, which every x86-64 has. Elsewhere, in tests as the oracle,
 //! and in benches beside it, tags are compared one by one; the compiler makes thirty instructions of that.
@@ -42,39 +43,32 @@ impl Compare for Scalar {
 /// The tags of a row's keys and the marks of the replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
-pub(super) struct Row {
+pub(super) struct Line {
     tags: [u16; SLOTS],
     /// See [`super::policy::Replacement`].
     pub(super) marks: [u16; SLOTS],
 }
 
-/// The tag in the low half of a key's bits; never that of a free slot.
+/// The tag in the low bits of a key's hash; never that of a free slot.
 #[inline(always)]
 pub(super) fn tag_of(bits: u64) -> u16 {
-    let tag = bits as u16;
-    if tag == FREE { 1 } else { tag }
+    bits as u16 | 1 << 15
 }
 
-impl Row {
-    pub(super) const EMPTY: Row = Row { tags: [FREE; SLOTS], marks: [0; SLOTS] };
+impl Line {
+    pub(super) const EMPTY: Line = Line { tags: [FREE; SLOTS], marks: [0; SLOTS] };
 
-    /// Returns the first slot with a tag.
+    /// The slots with a tag, as bits.
     #[inline(always)]
-    pub(super) fn first<M: Compare>(&self, tag: u16) -> Option<u32> {
-        let slots = M::equal(&self.tags, tag);
-        (slots != 0).then(|| slots.trailing_zeros())
-    }
-
-    /// Iterates over the slots with a tag.
-    #[inline(always)]
-    pub(super) fn all<M: Compare>(&self, tag: u16) -> Bits {
-        Bits(u64::from(M::equal(&self.tags, tag)))
+    pub(super) fn with<M: Compare>(&self, tag: u16) -> u32 {
+        M::equal(&self.tags, tag)
     }
 
     /// Returns a slot without a key.
     #[inline(always)]
     pub(super) fn free<M: Compare>(&self) -> Option<u32> {
-        self.first::<M>(FREE)
+        let slots = self.with::<M>(FREE);
+        (slots != 0).then(|| slots.trailing_zeros())
     }
 
     /// Iterates over the slots with keys.
@@ -142,8 +136,8 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_row_is_a_cache_line() {
-        assert_eq!((size_of::<Row>(), align_of::<Row>()), (64, 64));
+    fn the_tags_are_a_cache_line() {
+        assert_eq!((size_of::<Line>(), align_of::<Line>()), (64, 64));
     }
 
     proptest! {
