@@ -77,27 +77,6 @@ proptest! {
         prop_assert_eq!(one, other);
     }
 
-    /// Of a batch, only what is in the list is counted; and code for AVX2 does what all other code does.
-    #[test]
-    fn a_list_counts_like_its_updates_one_by_one(
-        numbers in prop::collection::vec(0_u64..200, BATCH..=BATCH), lists: [u64; 8], policy in 0_usize..4,
-    ) {
-        let (updates, policy) = (updates(numbers), Policy::ALL[policy]);
-        let make = || aggregator(2, policy, Gate::always_open());
-        let [mut listed, mut plain, mut single] = [make(), make(), make()];
-        let [mut one, mut two, mut three] = [const { Vec::new() }; 3];
-        for list in lists {
-            listed.add_list(list, |at| updates[at], &mut one);
-            plain.add_batch(list, |at| updates[at], &mut two);
-            Bits(list).for_each(|at| single.add(&updates[at..=at], &mut three));
-        }
-        prop_assert_eq!(&one, &two);
-        prop_assert_eq!(&one, &three);
-        let counts = listed.counts();
-        prop_assert_eq!(counts, single.counts());
-        prop_assert_eq!(counts.updates, lists.iter().map(|list| u64::from(list.count_ones())).sum::<u64>());
-    }
-
     #[test]
     fn batches_are_invisible(numbers in prop::collection::vec(0_u64..200, 0..2000), policy in 0_usize..4) {
         let updates = updates(numbers);
