@@ -155,11 +155,15 @@ fn present(
     }
     all.retain(|arm| options.only.is_empty() || options.only.iter().any(|name| name == arm.name));
     let (present, absent): (Vec<Arm>, Vec<Arm>) =
-        all.into_iter().partition(|arm| namespace::missing(&[&arm.program]).is_empty());
+        all.into_iter().partition(|arm| Path::new(&arm.program).is_file() || is_installed(&arm.program));
     for Arm { name, program, package, .. } in &absent {
         say(&format_args!("{name}: left out, {program} is not installed: apt-get install {package}"))?;
     }
     Ok((present, absent.iter().map(|arm| arm.name).collect()))
+}
+
+fn is_installed(program: &str) -> bool {
+    namespace::missing(&[program]).is_empty()
 }
 
 /// Makes a recording.

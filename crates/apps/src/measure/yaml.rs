@@ -148,6 +148,8 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     };
     let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
     let parquet = section.get("parquet").and_then(|node| parquet(node, scope.report));
+    let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, scope.report));
+    let measured = Measured { key: key.flatten().unwrap_or_default(), ..measured };
     let front = front(&section, measured, origin, scope.report);
     let at = place(&section, scope)?;
     if scope.report.errors() > before {
@@ -179,9 +181,10 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
     match (section.get("port"), section.get("pipe")) {
         (Some(node), None) => ports(node, scope).map(Place::Ports),
         (None, Some(node)) => {
-            for key in ["key", "flows", "idle_timeout"] {
+            for key in ["flows", "idle_timeout"] {
                 if let Some(node) = section.get(key) {
-                    scope.report.error(node.span, format!("the pipe has its own `{key}`: write it there"));
+                    let message = format!("`{key}` is for a measured `port`, not for a pipe");
+                    scope.report.error_help(node.span, message, "leave it out: a FLOW pipe has its own");
                 }
             }
             let names = scope.program.pipes.iter().map(|pipe| pipe.name.as_str());
@@ -245,8 +248,6 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
 
 /// The pipe to put in front of ports, without a name: one that sums packets up, or a FLOW pipe.
 fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
-    let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, report));
-    let key = key.flatten().unwrap_or_default();
     if section.get("flows").is_none() {
         for key in ["idle_timeout", "flush_packets"] {
             if let Some(node) = section.get(key).filter(|_| section.get("port").is_some()) {
@@ -254,11 +255,11 @@ fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut
                 report.error_help(node.span, message, "say with `flows` how many are, or leave it out");
             }
         }
-        return Pipe::basic("").origin(origin).measured(Measured { key, ..measured });
+        return Pipe::basic("").origin(origin).measured(measured);
     }
     Pipe::flow("", Learn::Default)
         .origin(origin)
-        .key(key)
+        .key(measured.key)
         .entries([Entry::on(EntryMatch::Default)])
         .capacity(section.number("flows", report).unwrap_or(1) as u32)
         .idle_timeout_ns(section.time("idle_timeout", report))
@@ -286,7 +287,13 @@ fn write(
 fn measure(pipe: PipeId, measured: Measured, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<String> {
     let span = section.get("pipe").map_or(section.span, |node| node.span);
     let pipe = scope.program.pipe_mut(pipe);
-    if let Some(node) = section.get("flush_packets").filter(|_| !matches!(pipe.kind, PipeKind::Flow { .. })) {
+    let keeps_flows = matches!(pipe.kind, PipeKind::Flow { .. });
+    if let Some(node) = section.get("key").filter(|_| keeps_flows) {
+        let message = format!("FLOW pipe `{}` has its own `key`", pipe.name);
+        scope.report.error_help(node.span, message, "write it there: its flows are measured");
+        return None;
+    }
+    if let Some(node) = section.get("flush_packets").filter(|_| !keeps_flows) {
         let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
         scope.report.error_help(node.span, message, "leave `flush_packets` out, or measure a FLOW pipe");
         return None;

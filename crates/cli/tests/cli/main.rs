@@ -1,6 +1,7 @@
 //! The `weir` binary from the outside: what it prints, what it writes, its exit codes.
 
 mod apps;
+mod bad_recordings;
 mod bond;
 mod check;
 mod daemon;

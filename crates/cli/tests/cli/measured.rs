@@ -128,4 +128,32 @@ fn mistakes_are_shown_where_they_are() {
     folder.write("weir.yaml", basic.replace("balance }", "balance, flush_packets: 9 }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("`balance` keeps no flows"), "{}", said.err);
+    // A pipe that sums packets up is told what a flow is; a FLOW pipe knows.
+    folder.write("weir.yaml", basic.replace("balance }", "balance, key: inner }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    folder.write("weir.yaml", basic.replace("balance }", "balance, flows: 9 }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.err.contains("`flows` is for a measured `port`"), "{}", said.err);
+    let flow =
+        "  kept: { type: flow, learn: default, forward: p1, miss: drop, entries: [{ match: default }] }";
+    let flow =
+        basic.replace("pipes:\n", &format!("pipes:\n{flow}\n")).replace("pipe: balance }", "pipe: kept }");
+    folder.write("weir.yaml", flow.clone());
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(!said.err.contains("error"), "{}", said.err);
+    folder.write("weir.yaml", flow.replace("pipe: kept }", "pipe: kept, key: inner }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.err.contains("FLOW pipe `kept` has its own `key`"), "{}", said.err);
+}
+
+/// Nobody listens on port 1: what is not sent is counted as lost, and the measurement goes on.
+#[test]
+fn a_collector_that_is_away_is_said_and_what_it_misses_is_counted() {
+    let mut daemon = Daemon::start(&measured(", ipfix: { to: \"127.0.0.1:1\", over: tcp }"));
+    daemon.receive(&[ONE, OTHER]);
+    daemon.wait_for("a loss that is counted", |daemon| {
+        let shown = daemon.weir(&["show", "measure", "edge"]).good().out;
+        shown.contains("2 lost; the collector is away")
+    });
 }
