@@ -46,7 +46,8 @@ pub struct Options {
     /// Rounds of which the median is reported.
     #[arg(long, default_value = "5", value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Only these programs: cat, weir, `tshark conv,ip`, `tshark conv,tcp`, nfpcapd.
+    /// Only these programs: cat, weir, `tshark conv,ip`, `tshark conv,tcp`, nfpcapd. With hundreds of
+    /// thousands of flows, tshark takes many minutes.
     #[arg(long)]
     only: Vec<String>,
     /// End with one JSON object.

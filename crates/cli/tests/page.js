@@ -3,10 +3,11 @@
 const fs = require("fs");
 const { JSDOM, VirtualConsole } = require("jsdom");
 
+const page = fs.readFileSync(process.argv[2], "utf8");
 const errors = [];
 const virtualConsole = new VirtualConsole();
 virtualConsole.on("jsdomError", error => errors.push(String(error)));
-const { window } = new JSDOM(fs.readFileSync(process.argv[2], "utf8"), { runScripts: "dangerously", virtualConsole });
+const { window } = new JSDOM(page, { runScripts: "dangerously", virtualConsole });
 const { document } = window;
 
 const texts = (selector, within = document) => [...within.querySelectorAll(selector)].map(e => e.textContent);
