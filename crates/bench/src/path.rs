@@ -1,34 +1,51 @@
 //! `weir bench path`: schemes by which flows are given to paths, in the network of `weir lab path`.
 //!
 //! The table is that of DOCA-AR's authors: 10 and 50 flows, with and without an elephant, here with 30 runs
-//! of each scheme in random order. Then links are cut under a stream of UDP flows, which the kernel never
-//! sends elsewhere by itself; and connections are opened with weir and without.
+//! of each scheme in random order, on hosts whose kernel moves flows after timeouts and on others. Then links
+//! are cut under a stream of UDP flows, which the kernel never sends elsewhere by itself; and connections are
+//! opened with weir and without.
+
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lab::Interrupt;
-use lab::path::{Bed, Cell, ELEPHANT_PERCENT, Plan, RATE_MBIT, Regime, Row, Scheme, at, check_means};
+use lab::path::{
+    Arm, Bed, Cell, ELEPHANT_PERCENT, ElephantStarts, Identity, Plan, RATE_MBIT, Regime, Row, Sample, Scheme,
+    add_samples, at, check_means, read_samples,
+};
 use lab::run::Run;
 use lab::screen::Screen;
 use serde_json::{Value, json};
 
-/// Flows at once.
-const FLOWS: [usize; 2] = [10, 50];
-
 /// The options of `weir bench path`.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Runs of each scheme in each cell.
-    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    /// Runs of each scheme in each cell. 0: only what --samples has.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=1000))]
     runs: u32,
-    /// Also messages of 5 MB, which take a hundred times as long.
-    #[arg(long)]
-    size: bool,
+    /// How large messages are: so that ten take 27 ms, or 5 MB, which take a hundred times as long; then there
+    /// is an elephant that starts after them, too.
+    #[arg(long, value_enum, default_value = "time")]
+    regime: Regimes,
+    /// Flows at once.
+    #[arg(long, value_delimiter = ',', default_values_t = [10, 50],
+          value_parser = clap::value_parser!(u32).range(1..=200))]
+    flows: Vec<u32>,
+    /// Only these schemes; ecmp is what others are compared with.
+    #[arg(long, value_delimiter = ',', default_value = "ecmp,doca_ar,adaptive", value_parser = scheme)]
+    scheme: Vec<Scheme>,
     /// What the elephant offers, in percent of a link.
     #[arg(long, default_value_t = ELEPHANT_PERCENT, value_parser = clap::value_parser!(u32).range(1..=400))]
     elephant: u32,
+    /// Add the runs to this file, and count those that it has: a comparison of hours can be done in pieces.
+    #[arg(long)]
+    samples: Option<PathBuf>,
     /// How often a link is cut.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=1000))]
     cuts: u32,
+    /// How often connections are opened with weir and without; the median is reported.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
+    rounds: u32,
     /// Determines the order of runs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -37,50 +54,119 @@ pub struct Options {
     json: bool,
 }
 
-/// Rounds with weir and without, of which the median is reported.
-const ROUNDS: usize = 5;
+/// Which sizes of messages.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Regimes {
+    Time,
+    Size,
+    Both,
+}
+
+fn scheme(name: &str) -> Result<Scheme, String> {
+    let names = Scheme::ALL.map(Scheme::name).join(", ");
+    let found = Scheme::ALL.into_iter().find(|scheme| scheme.name() == name);
+    found.ok_or_else(|| format!("it is not one of {names}"))
+}
+
+/// What was found out beside the rows.
+struct Beside {
+    failover_ms: Option<(f64, f64)>,
+    new_flows_ratio: Option<f64>,
+}
 
 /// Measures, and prints the table.
 pub fn run(options: &Options) -> Result<()> {
-    check_means()?;
-    let interrupt = Interrupt::on_signals()?;
-    let (mut run, mut screen) = (Run::begin(false)?, Screen::new(options.json));
     let plan = plan(options);
-    let mut bed = Bed::start(&mut run, &plan, &interrupt)?;
-    let rows = bed.compare(&mut run, &plan, &interrupt, &mut |line| screen.live(&[format!("  {line}")]))?;
+    let mut screen = Screen::new(options.json);
+    let mut samples = match &options.samples {
+        Some(file) => read_samples(file, plan.conditions())?,
+        None => Vec::new(),
+    };
+    let beside = measure(options, &plan, &mut screen, &mut samples)?;
+    let rows = Row::of(&plan.cells, &plan.arms, &samples, plan.seed);
     screen.say(&Row::heading());
     rows.iter().for_each(|row| screen.say(&row.text()));
-    let outages = bed.cut(&mut run, options.cuts as usize, &interrupt)?;
-    let (p50, p99) = (at(&outages, 0.5), at(&outages, 0.99));
-    let (flows, cuts) = (outages.len(), options.cuts);
-    screen.say(&format!(
-        "a link is cut: {flows} flows in {cuts} cuts were elsewhere after {p50:.1} ms (p99 {p99:.1})"
-    ));
-    let ratio = bed.new_flows(&mut run, ROUNDS, &interrupt)?;
-    screen.say(&format!("connections per second, with weir over without: {ratio:.3}"));
-    bed.stop(&mut run)?;
+    let identities = Identity::of(&rows);
+    identities.iter().for_each(|identity| screen.say(&identity.text()));
     if options.json {
-        lab::screen::line(results(options, &rows, (p50, p99), ratio))?;
+        lab::screen::line(results(options, &rows, &identities, &beside))?;
     }
     Ok(())
 }
 
+/// Does what the options ask for, as far as it needs the network.
+fn measure(options: &Options, plan: &Plan, screen: &mut Screen, samples: &mut Vec<Sample>) -> Result<Beside> {
+    let mut beside = Beside { failover_ms: None, new_flows_ratio: None };
+    if options.runs + options.cuts + options.rounds == 0 {
+        return Ok(beside);
+    }
+    check_means()?;
+    let interrupt = Interrupt::on_signals()?;
+    let mut run = Run::begin(false)?;
+    let mut bed = Bed::start(&mut run, plan, &interrupt)?;
+    bed.compare(&mut run, plan, &interrupt, &mut |number, taken| {
+        let say = |sample: &Sample| screen.live(&[format!("  run {number}: {}", sample.text())]);
+        taken.iter().for_each(say);
+        keep(options.samples.as_deref(), &taken, plan)?;
+        samples.extend(taken);
+        Ok(())
+    })?;
+    if options.cuts > 0 {
+        let outages = bed.cut(&mut run, options.cuts as usize, &interrupt)?;
+        let (p50, p99) = (at(&outages, 0.5), at(&outages, 0.99));
+        let (flows, cuts) = (outages.len(), options.cuts);
+        screen.say(&format!(
+            "a link is cut: {flows} flows in {cuts} cuts were elsewhere after {p50:.1} ms (p99 {p99:.1})"
+        ));
+        beside.failover_ms = Some((p50, p99));
+    }
+    if options.rounds > 0 {
+        let ratio = bed.new_flows(&mut run, options.rounds as usize, &interrupt)?;
+        screen.say(&format!("connections per second, with weir over without: {ratio:.3}"));
+        beside.new_flows_ratio = Some(ratio);
+    }
+    bed.stop(&mut run)?;
+    Ok(beside)
+}
+
+/// Writes samples down as soon as there are any: an interrupted comparison goes on where it was.
+fn keep(file: Option<&Path>, taken: &[Sample], plan: &Plan) -> Result<()> {
+    file.map_or(Ok(()), |file| add_samples(file, taken, plan.conditions()))
+}
+
 fn plan(options: &Options) -> Plan {
-    let regimes = if options.size { &[Regime::Time, Regime::Size][..] } else { &[Regime::Time] };
-    let cell = |regime, flows| [false, true].map(|elephant| Cell { regime, flows, elephant });
-    let cells =
-        regimes.iter().flat_map(|&regime| FLOWS.into_iter().flat_map(move |flows| cell(regime, flows)));
+    use ElephantStarts::{After, Before, Never};
+    let regimes: &[(Regime, &[ElephantStarts])] = match options.regime {
+        Regimes::Time => &[(Regime::Time, &[Never, Before])],
+        Regimes::Size => &[(Regime::Size, &[Never, Before, After])],
+        Regimes::Both => &[(Regime::Time, &[Never, Before]), (Regime::Size, &[Never, Before, After])],
+    };
+    let mut cells = Vec::new();
+    for (regime, starts) in regimes {
+        for &flows in &options.flows {
+            let cell = |elephant: &_| Cell { regime: *regime, flows: flows as usize, elephant: *elephant };
+            cells.extend(starts.iter().map(cell));
+        }
+    }
+    let arm = |scheme: &Scheme| [false, true].map(|rehash| Arm { scheme: *scheme, rehash });
     Plan {
         rate_mbit: RATE_MBIT,
         elephant_percent: options.elephant,
         runs: options.runs as usize,
-        cells: cells.collect(),
-        schemes: Scheme::ALL.to_vec(),
+        cells,
+        arms: options.scheme.iter().flat_map(arm).collect(),
         seed: options.seed,
     }
 }
 
-fn results(options: &Options, rows: &[Row], (p50, p99): (f64, f64), ratio: f64) -> Value {
+fn results(options: &Options, rows: &[Row], identities: &[Identity], beside: &Beside) -> Value {
     let rows: Vec<Value> = rows.iter().map(|row| row.json(options.elephant)).collect();
-    json!({ "rows": rows, "failover_ms": { "p50": p50, "p99": p99 }, "new_flows_ratio": ratio })
+    let identities: Vec<Value> = identities.iter().map(Identity::json).collect();
+    let failover = beside.failover_ms.map(|(p50, p99)| json!({ "p50": p50, "p99": p99 }));
+    json!({
+        "rows": rows,
+        "identities": identities,
+        "failover_ms": failover,
+        "new_flows_ratio": beside.new_flows_ratio,
+    })
 }

@@ -7,17 +7,22 @@ mod lab;
 
 use lab::{Lab, may_run};
 use rustix::process::Signal;
+use serde_json::Value;
 
-/// Rows in the order in which they are printed: without the elephant, then with it.
-const SCHEMES: [&str; 4] = ["ecmp", "ecmp_rehash", "doca_ar", "adaptive"];
+/// Schemes and txrehash of rows in the order in which they are printed: without the elephant, then with it.
+const ARMS: [(&str, u64); 4] = [("ecmp", 0), ("ecmp", 1), ("doca_ar", 0), ("adaptive", 1)];
 
 #[test]
 fn every_scheme_carries_every_message() {
     let Some(_alone) = may_run() else { return };
     let (result, told, _) = lab::run(&["path", "--runs", "1"]);
     let rows = result["rows"].as_array().expect("rows");
-    let schemes: Vec<&str> = rows.iter().map(|row| row["scheme"].as_str().expect("a scheme")).collect();
-    assert_eq!(schemes, [SCHEMES, SCHEMES].concat(), "{told}");
+    let arm =
+        |row: &'_ Value| (row["scheme"].as_str().expect("a scheme").to_owned(), row["txrehash"].clone());
+    let arms: Vec<_> = rows.iter().map(arm).collect();
+    let expected =
+        [ARMS, ARMS].concat().into_iter().map(|(scheme, rehash)| (scheme.to_owned(), rehash.into()));
+    assert_eq!(arms, expected.collect::<Vec<_>>(), "{told}");
     // Times depend on the machine and are for people to judge. Asserted here is that every flow ended, and
     // that with the adaptive scheme weir found the paths, which the lab waits for.
     for row in rows {

@@ -7,7 +7,7 @@
 //! reads a line `FLOWS BYTES` for each, and prints the flows' times in nanoseconds. The line `connect MS` has
 //! it open and close connections, one after the other, for so long; it prints how many.
 
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{self, BufRead, BufReader, Lines, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::{ChildStdin, ChildStdout, Stdio};
 use std::sync::Barrier;
@@ -15,14 +15,15 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::net::sockopt::set_tcp_congestion;
+use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
 
 use super::topology::{INNER_B, Topology};
 use crate::run::{Run, Started};
 use crate::{Interrupt, screen, weir};
 
-/// How long a flow may take: retransmission timers double from 0.2 s.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a flow may take: retransmission timers double from 0.2 s. One that takes longer is given up, and
+/// counts with this time.
+pub const LIMIT: Duration = Duration::from_secs(20);
 /// How long the processes may take to start.
 const START: Duration = Duration::from_secs(10);
 const PORT: u16 = 9001;
@@ -77,23 +78,37 @@ fn flow_times(address: SocketAddr, flows: usize, bytes: usize) -> Result<Vec<u64
     let one = || -> Result<u64> {
         together.wait();
         let start = Instant::now();
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
-        set_tcp_congestion(&stream, CONGESTION_CONTROL)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        let chunk = [0; CHUNK];
-        let mut left = bytes;
-        while left > 0 {
-            left -= stream.write(&chunk[..left.min(CHUNK)])?;
+        match flow(address, bytes, start + LIMIT) {
+            Err(error) if is_timeout(&error) => Ok(LIMIT.as_nanos() as u64),
+            ended => Ok(ended.map(|()| start.elapsed().min(LIMIT).as_nanos() as u64)?),
         }
-        stream.shutdown(Shutdown::Write)?;
-        stream.read_to_end(&mut Vec::new())?;
-        Ok(start.elapsed().as_nanos() as u64)
     };
     thread::scope(|scope| {
         let flows: Vec<_> = (0..flows).map(|_| scope.spawn(one)).collect();
         flows.into_iter().map(|flow| flow.join().expect("a flow does not panic")).collect()
     })
+}
+
+/// Sends a message over a connection of its own, and waits until the receiver has closed it. When `until` has
+/// passed, the connection is reset: it must not be in the way of the next ones.
+fn flow(address: SocketAddr, bytes: usize, until: Instant) -> io::Result<()> {
+    let left = || until.saturating_duration_since(Instant::now()).max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&address, left())?;
+    set_tcp_congestion(&stream, CONGESTION_CONTROL)?;
+    set_socket_linger(&stream, Some(Duration::ZERO))?;
+    let chunk = [0; CHUNK];
+    let mut unsent = bytes;
+    while unsent > 0 {
+        stream.set_write_timeout(Some(left()))?;
+        unsent -= stream.write(&chunk[..unsent.min(CHUNK)])?;
+    }
+    stream.shutdown(Shutdown::Write)?;
+    stream.set_read_timeout(Some(left()))?;
+    stream.read_to_end(&mut Vec::new()).map(drop)
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 /// Opens a connection, sends a byte, and waits until the receiver has closed it, again and again. Returns how
@@ -110,7 +125,7 @@ fn connections(address: SocketAddr, time: Duration) -> Result<u64> {
 fn receive(address: SocketAddr) -> Result<()> {
     let listener = TcpListener::bind(address)?;
     thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
+        for stream in listener.incoming().map_while(io::Result::ok) {
             thread::spawn(move || drain(stream));
         }
     });
@@ -120,7 +135,7 @@ fn receive(address: SocketAddr) -> Result<()> {
 }
 
 fn drain(mut stream: TcpStream) {
-    let _ = stream.set_read_timeout(Some(PATIENCE));
+    let _ = stream.set_read_timeout(Some(LIMIT));
     let mut chunk = vec![0; CHUNK];
     while stream.read(&mut chunk).is_ok_and(|bytes| bytes > 0) {}
 }
@@ -155,18 +170,16 @@ impl Messages {
         Ok(self.sender.line(run)?.parse()?)
     }
 
-    /// Sends a message of `bytes` over each of `flows` connections and returns how long each took.
-    pub fn send(
-        &mut self,
-        run: &mut Run,
-        flows: usize,
-        bytes: usize,
-        interrupt: &Interrupt,
-    ) -> Result<Vec<Duration>> {
-        writeln!(self.sender.input, "{flows} {bytes}").context("the sender has ended")?;
+    /// Begins to send a message of `bytes` over each of `flows` connections.
+    pub fn begin(&mut self, flows: usize, bytes: usize) -> Result<()> {
+        writeln!(self.sender.input, "{flows} {bytes}").context("the sender has ended")
+    }
+
+    /// Waits for the end of the messages that were begun last and returns how many milliseconds each took.
+    pub fn end(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Vec<f64>> {
         let line = self.sender.line(run)?;
         interrupt.sleep(Duration::ZERO)?;
-        line.split(' ').map(|time| Ok(Duration::from_nanos(time.parse()?))).collect()
+        line.split(' ').map(|time| Ok(time.parse::<u64>()? as f64 / 1e6)).collect()
     }
 }
 
@@ -215,5 +228,17 @@ mod tests {
         let times = flow_times(address, 3, 100_000).unwrap();
         assert_eq!(receiver.join().unwrap(), [100_000; 3]);
         assert!(times.len() == 3 && times.iter().all(|&time| time > 0), "{times:?}");
+    }
+
+    #[test]
+    fn a_flow_that_takes_too_long_is_reset() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let until = Instant::now() + Duration::from_millis(100);
+        let error = flow(address, 100_000_000, until).unwrap_err();
+        assert!(is_timeout(&error), "{error}");
+        let (mut stream, _) = listener.accept().unwrap();
+        let error = stream.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     }
 }

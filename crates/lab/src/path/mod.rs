@@ -4,14 +4,22 @@
 //!
 //! `weir bench path` runs the same comparison with all of its cells, and says more about it.
 
+mod cell;
 mod comparison;
 pub mod elephant;
+mod identities;
 pub mod messages;
 mod node;
+mod rows;
+mod statistics;
 mod topology;
 
-pub use comparison::{Bed, Cell, Plan, Regime, Row, at};
-pub use node::Scheme;
+pub use cell::{Cell, ElephantStarts, Regime, Sample, add_samples, read_samples};
+pub use comparison::{Bed, Plan};
+pub use identities::Identity;
+pub use node::{Arm, Scheme};
+pub use rows::Row;
+pub use statistics::at;
 
 use std::process::ExitCode;
 
@@ -58,21 +66,28 @@ pub fn check_means() -> Result<()> {
 /// Runs the lab.
 pub fn run(options: &Options) -> Result<ExitCode> {
     check_means()?;
-    let cell = |elephant| Cell { regime: Regime::Time, flows: options.flows as usize, elephant };
+    let flows = options.flows as usize;
+    let cell = |elephant| Cell { regime: Regime::Time, flows, elephant };
+    let arm = |scheme, rehash| Arm { scheme, rehash };
     let plan = Plan {
         rate_mbit: RATE_MBIT,
         elephant_percent: ELEPHANT_PERCENT,
         runs: options.runs as usize,
-        cells: vec![cell(false), cell(true)],
-        schemes: Scheme::ALL.to_vec(),
+        cells: vec![cell(ElephantStarts::Never), cell(ElephantStarts::Before)],
+        arms: vec![arm(Scheme::Ecmp, false), arm(Scheme::Ecmp, true), arm(Scheme::DocaAr, false), Arm::OURS],
         seed: 1,
     };
     session::run((options.keep, options.json), |interrupt, screen| {
         let mut run = Run::begin(options.keep)?;
         screen.say("host a == VXLAN, over four links between two routers == host b");
         let mut bed = Bed::start(&mut run, &plan, interrupt)?;
-        let rows =
-            bed.compare(&mut run, &plan, interrupt, &mut |line| screen.live(&[format!("  {line}")]))?;
+        let mut samples = Vec::new();
+        bed.compare(&mut run, &plan, interrupt, &mut |number, taken| {
+            taken.iter().for_each(|sample| screen.live(&[format!("  run {number}: {}", sample.text())]));
+            samples.extend(taken);
+            Ok(())
+        })?;
+        let rows = Row::of(&plan.cells, &plan.arms, &samples, plan.seed);
         screen.say(&Row::heading());
         rows.iter().for_each(|row| screen.say(&row.text()));
         if !options.keep {

@@ -19,10 +19,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How outer source ports are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
-    /// By the kernel, as a hash of the inner flow, once for all.
+    /// By the kernel, as a hash of the inner flow.
     Ecmp,
-    /// The same, and anew whenever the flow's retransmission timer expires: Linux's default.
-    EcmpRehash,
     /// By the first answer to four probes, before the first packet leaves: DOCA-AR.
     DocaAr,
     /// By what probes in the background say, and anew for a flowlet: weir's own.
@@ -31,31 +29,37 @@ pub enum Scheme {
 
 impl Scheme {
     /// All schemes.
-    pub const ALL: [Scheme; 4] = [Scheme::Ecmp, Scheme::EcmpRehash, Scheme::DocaAr, Scheme::Adaptive];
+    pub const ALL: [Scheme; 3] = [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive];
 
-    /// Its name in results.
+    /// Its name in results and in a configuration.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Scheme::Ecmp => "ecmp",
-            Scheme::EcmpRehash => "ecmp_rehash",
             Scheme::DocaAr => "doca_ar",
             Scheme::Adaptive => "adaptive",
         }
     }
+}
 
-    /// Its name in a configuration.
-    fn key(self) -> &'static str {
-        match self {
-            Scheme::Ecmp | Scheme::EcmpRehash => "ecmp",
-            Scheme::DocaAr => "doca_ar",
-            Scheme::Adaptive => "adaptive",
-        }
-    }
+/// A scheme with the hosts' setting that matters for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arm {
+    /// How ports are chosen.
+    pub scheme: Scheme,
+    /// Whether the kernel gives a TCP flow another hash, and so another port, when its retransmission timer
+    /// expires (`net.core.txrehash`): Linux's default.
+    pub rehash: bool,
+}
 
-    /// Whether the kernel gives a flow another hash when its retransmission timer expires.
-    fn rehashes(self) -> bool {
-        matches!(self, Scheme::EcmpRehash | Scheme::Adaptive)
+impl Arm {
+    /// weir's own, on hosts as they are.
+    pub const OURS: Arm = Arm { scheme: Scheme::Adaptive, rehash: true };
+
+    /// Its name in tables.
+    #[must_use]
+    pub fn name(self) -> String {
+        format!("{}{}", self.scheme.name(), if self.rehash { " rehash" } else { "" })
     }
 }
 
@@ -63,39 +67,40 @@ impl Scheme {
 pub struct Nodes {
     a: Weir,
     b: Weir,
-    scheme: Scheme,
+    arm: Arm,
     rate_mbit: u32,
 }
 
 impl Nodes {
     /// Starts both.
-    pub fn start(run: &mut Run, topology: &Topology, scheme: Scheme, interrupt: &Interrupt) -> Result<Nodes> {
+    pub fn start(run: &mut Run, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<Nodes> {
         let rate_mbit = topology.rate_mbit;
-        topology.set_rehash(scheme.rehashes())?;
+        topology.set_rehash(arm.rehash)?;
         let start = |program: &str| topology.a.preferred(program);
-        let a = Weir::start(run, "weir-a", start, &configuration(B, scheme, rate_mbit), interrupt)?;
+        let a = Weir::start(run, "weir-a", start, &configuration(B, arm.scheme, rate_mbit), interrupt)?;
         let start = |program: &str| topology.b.preferred(program);
-        let b = Weir::start(run, "weir-b", start, &configuration(A, scheme, rate_mbit), interrupt)?;
-        let nodes = Nodes { a, b, scheme, rate_mbit };
+        let b = Weir::start(run, "weir-b", start, &configuration(A, arm.scheme, rate_mbit), interrupt)?;
+        let nodes = Nodes { a, b, arm, rate_mbit };
         nodes.wait_for_paths(interrupt)?;
         Ok(nodes)
     }
 
-    /// Has both choose by another scheme.
-    pub fn choose_by(&mut self, topology: &Topology, scheme: Scheme, interrupt: &Interrupt) -> Result<()> {
-        if scheme == self.scheme {
-            return Ok(());
+    /// Has both choose by another scheme, on hosts with another setting.
+    pub fn choose_by(&mut self, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<()> {
+        if arm.rehash != self.arm.rehash {
+            topology.set_rehash(arm.rehash)?;
         }
-        topology.set_rehash(scheme.rehashes())?;
-        self.a.reload(&configuration(B, scheme, self.rate_mbit))?;
-        self.b.reload(&configuration(A, scheme, self.rate_mbit))?;
-        self.scheme = scheme;
+        if arm.scheme != self.arm.scheme {
+            self.a.reload(&configuration(B, arm.scheme, self.rate_mbit))?;
+            self.b.reload(&configuration(A, arm.scheme, self.rate_mbit))?;
+        }
+        self.arm = arm;
         self.wait_for_paths(interrupt)
     }
 
     /// Waits until both have found the four paths, if the scheme looks for them.
     pub fn wait_for_paths(&self, interrupt: &Interrupt) -> Result<()> {
-        if self.scheme != Scheme::Adaptive {
+        if self.arm.scheme != Scheme::Adaptive {
             return Ok(());
         }
         let found = |weir: &Weir| -> Result<usize> {
@@ -122,6 +127,6 @@ fn configuration(peer: &str, scheme: Scheme, rate_mbit: u32) -> String {
         "apps:\n  - path:\n      name: {APP}\n      uplink: {UPLINK}\n      peers: [{peer}]\n      \
          vxlan_port: {PORT}\n      scheme: {}\n      rate: {rate_mbit}\n      \
          key: \"{KEY}\"\n",
-        scheme.key()
+        scheme.name()
     )
 }

@@ -1,0 +1,191 @@
+//! What is measured, by which arm, and a run of it.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::node::{Arm, Scheme};
+
+/// How large messages are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regime {
+    /// So large that ten flows without elephant take 27 ms, as DOCA-AR's did on links of 40 Gbit/s: the times
+    /// compare with those of retransmission timers.
+    Time,
+    /// 5 MB, as DOCA-AR's.
+    Size,
+}
+
+impl Regime {
+    /// Its name in results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Regime::Time => "time",
+            Regime::Size => "size",
+        }
+    }
+
+    /// Bytes of a message where links carry so many Mbit/s.
+    #[must_use]
+    pub fn bytes(self, rate_mbit: u32) -> usize {
+        match self {
+            // 5 MB at 15.4 Gbit/s, which the hosts of DOCA-AR's measurements reached.
+            Regime::Time => 325 * rate_mbit as usize,
+            Regime::Size => 5_000_000,
+        }
+    }
+}
+
+/// Whether, and when, an elephant fills one of the links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ElephantStarts {
+    /// There is none.
+    Never,
+    /// Before the flows, so that a probe can have seen it.
+    Before,
+    /// After the flows, so that it meets some of them where they are.
+    After,
+}
+
+impl ElephantStarts {
+    /// Its name in results.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            ElephantStarts::Never => "never",
+            ElephantStarts::Before => "before",
+            ElephantStarts::After => "after",
+        }
+    }
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// How large messages are.
+    pub regime: Regime,
+    /// Flows at once.
+    pub flows: usize,
+    /// When the elephant starts.
+    pub elephant: ElephantStarts,
+}
+
+impl Cell {
+    /// The same without elephant.
+    #[must_use]
+    pub fn without_elephant(self) -> Cell {
+        Cell { elephant: ElephantStarts::Never, ..self }
+    }
+}
+
+/// A run: the times of its flows in milliseconds, at least one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// What was measured.
+    pub cell: Cell,
+    /// How ports were chosen.
+    pub arm: Arm,
+    /// How long each flow took.
+    pub flow_ms: Vec<f64>,
+}
+
+impl Sample {
+    /// The time of the last flow, in milliseconds: MaxFCT of DOCA-AR's authors.
+    #[must_use]
+    pub fn max_ms(&self) -> f64 {
+        self.flow_ms.iter().copied().fold(0.0, f64::max)
+    }
+
+    /// A line for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Cell { regime, flows, elephant } = self.cell;
+        let (arm, regime, elephant) = (self.arm.name(), regime.name(), elephant.name());
+        format!("{arm:<14} {flows} flows, {regime}, elephant {elephant}: {:.1} ms", self.max_ms())
+    }
+
+    fn json(&self, conditions: [u32; 2]) -> Value {
+        let [rate_mbit, elephant_percent] = conditions;
+        json!({
+            "regime": self.cell.regime.name(),
+            "flows": self.cell.flows,
+            "elephant_starts": self.cell.elephant.name(),
+            "scheme": self.arm.scheme.name(),
+            "txrehash": u32::from(self.arm.rehash),
+            "flow_ms": self.flow_ms,
+            "rate_mbit": rate_mbit,
+            "elephant_percent": elephant_percent,
+        })
+    }
+
+    fn of(value: &Value, conditions: [u32; 2]) -> Option<Sample> {
+        let named = |key: &str, name: &str| value[key] == name;
+        let regime = [Regime::Time, Regime::Size].into_iter().find(|one| named("regime", one.name()))?;
+        let starts = [ElephantStarts::Never, ElephantStarts::Before, ElephantStarts::After];
+        let elephant = starts.into_iter().find(|one| named("elephant_starts", one.name()))?;
+        let scheme = Scheme::ALL.into_iter().find(|one| named("scheme", one.name()))?;
+        let flow_ms: Option<Vec<f64>> = value["flow_ms"].as_array()?.iter().map(Value::as_f64).collect();
+        let flow_ms = flow_ms.filter(|times| !times.is_empty())?;
+        let arm = Arm { scheme, rehash: value["txrehash"].as_u64()? == 1 };
+        let [rate_mbit, elephant_percent] = conditions;
+        let is_alike = value["rate_mbit"] == rate_mbit && value["elephant_percent"] == elephant_percent;
+        let flows = usize::try_from(value["flows"].as_u64()?).ok()?;
+        is_alike.then_some(Sample { cell: Cell { regime, flows, elephant }, arm, flow_ms })
+    }
+}
+
+/// Reads the samples of a file, one JSON object in each line; none if there is no file. `conditions`: Mbit/s of
+/// a link, and what the elephant offers in percent of that, which must be the file's.
+///
+/// # Errors
+/// A line is no sample, or one under other conditions.
+pub fn read_samples(file: &Path, conditions: [u32; 2]) -> Result<Vec<Sample>> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        text => text.with_context(|| file.display().to_string())?,
+    };
+    let mut samples = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let sample = serde_json::from_str(line).ok().and_then(|value| Sample::of(&value, conditions));
+        let place = || format!("{}:{}", file.display(), at + 1);
+        samples.push(sample.with_context(|| format!("{}: no sample under these conditions", place()))?);
+    }
+    Ok(samples)
+}
+
+/// Appends samples to a file.
+///
+/// # Errors
+/// It cannot be written, or there is a sample without flows.
+pub fn add_samples(file: &Path, samples: &[Sample], conditions: [u32; 2]) -> Result<()> {
+    ensure!(samples.iter().all(|sample| !sample.flow_ms.is_empty()), "a run has flows");
+    let lines: String = samples.iter().map(|sample| format!("{}\n", sample.json(conditions))).collect();
+    let mut out = fs::OpenOptions::new().append(true).create(true).open(file)?;
+    out.write_all(lines.as_bytes()).with_context(|| file.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn samples_are_read_back_and_others_refused() {
+        let file = std::env::temp_dir().join(format!("weir-samples-{}", std::process::id()));
+        let _ = fs::remove_file(&file);
+        assert_eq!(read_samples(&file, [200, 100]).unwrap(), []);
+        let cell = Cell { regime: Regime::Size, flows: 2, elephant: ElephantStarts::After };
+        let arm = Arm { scheme: Scheme::Adaptive, rehash: true };
+        let sample = Sample { cell, arm, flow_ms: vec![1.5, 2.0] };
+        for _ in 0..2 {
+            add_samples(&file, std::slice::from_ref(&sample), [200, 100]).unwrap();
+        }
+        assert_eq!(read_samples(&file, [200, 100]).unwrap(), [sample.clone(), sample]);
+        let error = read_samples(&file, [200, 200]).unwrap_err().to_string();
+        assert!(error.ends_with(":1: no sample under these conditions"), "{error}");
+        fs::remove_file(&file).unwrap();
+    }
+}
