@@ -139,15 +139,16 @@ impl Flow {
         route
     }
 
-    /// Where the next packet of one of our flows goes: at once away from a failed path; after a cell
-    /// to the better of any two, if the settings have cells; after a gap to a better one; without a gap,
-    /// cautiously.
+    /// Where the next packet of one of our flows goes: at once away from a failed path; after a cell or a gap
+    /// to the better of any two, whichever it was on; without a gap, cautiously. A flow that stayed after a
+    /// gap unless another path is known to be better would stay on one whose queue nobody has probed since:
+    /// under asymmetry that triples the 99th percentile in the simulator.
     fn adapt(&mut self, now: u64, path: usize, gap: bool, paths: &Paths, random: &mut Random) -> Route {
         let state = paths.all().get(path).map_or(State::Failed, |path| path.state());
         let next = match state {
             State::Failed | State::Grey => paths.choose(now, Some(path), random),
             _ if self.cell_left == 0 => return self.begin_cell(now, paths, random),
-            _ if gap => paths.choose_again(now, path, random),
+            _ if gap => paths.choose(now, None, random),
             _ => self.move_cautiously(now, path, paths, random),
         };
         if next != path {

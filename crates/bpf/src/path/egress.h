@@ -197,8 +197,8 @@ static __always_inline enum move consider(const struct settings *settings, const
 		return is_better(settings, peer, path, *next, now) ? STAY : AFTER_REHASH;
 	}
 	if (since(now, flow->last_ns) >= settings->gap_us * 1000ULL) {
-		*next = choose(settings, peer, path, now);
-		return is_better(settings, peer, *next, path, now) ? AFTER_GAP : STAY;
+		*next = choose(settings, peer, PATHS_MAX, now);
+		return AFTER_GAP;
 	}
 	if (!(peer->congested & 1U << path) || flow->bytes <= settings->reroute_bytes ||
 	    now < flow->hold_until_ns)

@@ -146,6 +146,24 @@ fn a_flow_leaves_a_failed_path_at_its_next_packet_and_no_other() {
 }
 
 #[test]
+fn after_a_gap_a_flow_is_placed_anew_among_equal_paths_and_off_a_long_queue() {
+    let mut paths = paths(4);
+    let (gap, mut random) = (paths.settings().flowlet_ns, Random::new(1));
+    let now = all_answer(&mut paths, 0, 5, &[0; 4]);
+    let mut flow = Flow::new(Scheme::Adaptive, 1);
+    let mut used = [0; 4];
+    for at in 0..200 {
+        let Route::Path(path) = flow.place(now + at * gap, 1500, &mut paths, &mut random) else { panic!() };
+        used[path] += 1;
+    }
+    assert!(used.iter().all(|count| *count > 20), "{used:?}");
+    let later = all_answer(&mut paths, now + 1000 * MS, 20, &[0, 0, 0, 900_000]);
+    for at in 0..200 {
+        assert_ne!(flow.place(later + at * gap, 1500, &mut paths, &mut random), Route::Path(3));
+    }
+}
+
+#[test]
 fn cells_use_all_paths_but_congested_ones() {
     let settings = Settings { cell_bytes: Some(0), ..Settings::of_rate(10_000_000_000) };
     let ports: Vec<Ports> = (0..3).map(|main| Ports { main, spare: None }).collect();
