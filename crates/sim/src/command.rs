@@ -6,6 +6,7 @@ use crate::outcome::{Outcome, Results};
 use crate::run::Run;
 use crate::scenario::{Contender, Scenario};
 use crate::tcp::Behaviour;
+use crate::trace::Trace;
 use anyhow::{Context, Result, ensure};
 use path::scheme::Scheme;
 use plot::{Plot, Series};
@@ -39,9 +40,12 @@ pub struct PathOptions {
     /// Flows of each run.
     #[arg(long, default_value_t = 20_000)]
     flows: u32,
-    /// The seed: equal seeds give equal results, to the byte.
-    #[arg(long, default_value_t = 1)]
+    /// The first seed: equal seeds give equal results, to the byte.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(..1 << 63))]
     seed: u64,
+    /// How many seeds, one after the other; the table has how far they spread.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
     /// Leaf switches.
     #[arg(long, default_value_t = 8)]
     leaves: u32,
@@ -85,6 +89,9 @@ pub struct PathOptions {
     /// Write the results to this file, for `weir sim merge`.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Write what became of every flow to this file, one line each, as comma-separated values.
+    #[arg(long)]
+    trace: Option<PathBuf>,
     /// Write plots into this directory.
     #[arg(long)]
     svg: Option<PathBuf>,
@@ -131,27 +138,41 @@ fn simulate(options: &PathOptions, line: Lines) -> Result<()> {
     } else {
         options.scheme.clone()
     };
-    let mut runs = Vec::new();
+    let mut groups = Vec::new();
     for load in &options.load {
         for contender in &contenders {
             // All are checked before the first one runs.
             let scenario = options.scenario(*load, *contender);
             Run::new(&scenario)?;
-            runs.push(scenario);
+            groups.push(scenario);
         }
     }
     let mut results = Results::default();
+    let mut trace = options.trace.as_deref().map(Trace::create).transpose()?;
     line(HEAD.to_string())?;
-    for (at, scenario) in runs.iter().enumerate() {
-        let mut run = Run::new(scenario)?;
-        let progress =
-            Progress { run: at + 1, runs: runs.len(), began: Instant::now(), shown: Instant::now() };
-        progress.follow(scenario, &mut run);
-        let outcome = run.outcome();
-        ensure!(outcome.ledger.balances(), "packets were forgotten: {:?}", outcome.ledger);
-        results.add(&outcome)?;
-        line(text(&outcome))?;
+    let runs = groups.len() * options.seeds as usize;
+    for (at, group) in groups.iter().enumerate() {
+        let mut merged: Option<Outcome> = None;
+        for number in 0..options.seeds {
+            let scenario = Scenario { seed: options.seed + number, ..group.clone() };
+            let mut run = Run::new(&scenario)?;
+            let number = at * options.seeds as usize + number as usize + 1;
+            Progress { run: number, runs, began: Instant::now(), shown: Instant::now() }
+                .follow(&scenario, &mut run);
+            let outcome = run.outcome();
+            ensure!(outcome.ledger.balances(), "packets were forgotten: {:?}", outcome.ledger);
+            if let Some(trace) = &mut trace {
+                trace.add(&scenario, &run)?;
+            }
+            results.add(&outcome)?;
+            merged = Some(match merged {
+                None => outcome,
+                Some(merged) => merged.with(&outcome)?,
+            });
+        }
+        merged.map_or(Ok(()), |merged| line(text(&merged)))?;
     }
+    trace.map_or(Ok(()), Trace::end)?;
     finish(&results, options.out.as_deref(), options.svg.as_deref())?;
     if options.json { line(last_line(&results).to_string()) } else { Ok(()) }
 }
@@ -219,22 +240,28 @@ impl Progress {
     }
 }
 
-const HEAD: &str = "load  scheme      slowdown p50    p95    p99   mean | small p99 | large p50 | unended \
-                    \x20dropped  again %  probes %";
+const HEAD: &str = "load  scheme      slowdown p50    p95    p99   mean | mean of seeds  p99 of seeds | \
+                    small p99  large p50 | unended  dropped  again %  probes %";
 
 fn text(outcome: &Outcome) -> String {
     let slowdowns = &outcome.slowdowns;
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_string(), |value| format!("{value:.2}"));
     let quantile = |percent| number(slowdowns.all.quantile(percent));
+    let spread = |figure| match outcome.spread(figure) {
+        Some((least, most)) if outcome.seeds.len() > 1 => format!("{least:.2}-{most:.2}"),
+        _ => "-".to_string(),
+    };
     let percent = |count: u64| count as f64 * 100.0 / outcome.ledger.sent.max(1) as f64;
     format!(
-        "{:>4}  {:<14} {:>9} {:>6} {:>6} {:>6} | {:>9} | {:>9} | {:>7} {:>8} {:>8.3} {:>9.3}",
+        "{:>4}  {:<14} {:>9} {:>6} {:>6} {:>6} | {:>13} {:>13} | {:>9} {:>10} | {:>7} {:>8} {:>8.3} {:>9.3}",
         outcome.load,
         outcome.scheme,
         quantile(50.0),
         quantile(95.0),
         quantile(99.0),
         number(slowdowns.all.mean()),
+        spread(|one| one.mean),
+        spread(|one| one.p99),
         number(slowdowns.small.quantile(99.0)),
         number(slowdowns.large.quantile(50.0)),
         outcome.unended,
@@ -326,5 +353,58 @@ fn plot_of(outcomes: &[&Outcome], name: &str, value: ValueOf) -> Plot {
         axes: ("load, %", "slowdown"),
         bars: Vec::new(),
         series: schemes.iter().map(series).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(subcommand)]
+        sim: Sim,
+    }
+
+    /// Runs the words of a command line, and returns what it prints.
+    fn lines(words: &[&str]) -> Vec<String> {
+        let cli = Cli::parse_from([&["sim"], words].concat());
+        let mut lines = Vec::new();
+        run(&cli.sim, &mut |line| {
+            lines.push(line);
+            Ok(())
+        })
+        .expect("a run");
+        lines
+    }
+
+    const SMALL: &[&str] = &["path", "ecmp", "adaptive", "--leaves", "2", "--hosts", "4", "--flows", "40"];
+
+    #[test]
+    fn several_seeds_are_what_merging_their_runs_gives_and_a_trace_has_every_flow() {
+        let folder = std::env::temp_dir().join(format!("weir-sim-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = |name: &str| folder.join(name).to_str().expect("a name").to_string();
+        let (one, other, trace) = (file("1.json"), file("2.json"), file("flows.csv"));
+        for (seed, file) in [("5", &one), ("6", &other)] {
+            lines(&[SMALL, &["--seeds", "1", "--seed", seed, "--out", file]].concat());
+        }
+        let merged = lines(&["merge", &one, &other, "--json"]);
+        let together =
+            lines(&[SMALL, &["--seeds", "2", "--seed", "5", "--json", "--trace", &trace]].concat());
+        assert_eq!(merged.last(), together.last());
+        let rows: Value = serde_json::from_str(merged.last().expect("a line")).expect("JSON");
+        let [least, most] = [0, 1].map(|end| rows["rows"][0]["spread"]["mean"][end].as_f64());
+        assert!(least < most && rows["rows"][0]["seeds"] == 2, "{rows}");
+        let trace = std::fs::read_to_string(&trace).expect("a trace");
+        let flows: Vec<Vec<&str>> = trace.lines().skip(1).map(|line| line.split(',').collect()).collect();
+        assert_eq!(flows.len(), 2 * 2 * 40);
+        let number = |text: &str| text.parse::<u64>().expect("a number");
+        for flow in flows.iter().filter(|flow| !flow[10].is_empty()) {
+            assert!(number(flow[10]) > number(flow[4]), "{flow:?}");
+            assert!(number(flow[5]) / 4 != number(flow[6]) / 4 && number(flow[8]) < 8, "{flow:?}");
+        }
+        std::fs::remove_dir_all(&folder).expect("the folder");
     }
 }

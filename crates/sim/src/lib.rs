@@ -19,5 +19,6 @@ mod packet;
 mod run;
 mod scenario;
 pub mod tcp;
+mod trace;
 
 pub use command::{Merge, PathOptions, Sim, run};

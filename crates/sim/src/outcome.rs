@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The format of result files.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// A class of a histogram is 1 % wide: quantiles are exact to half of that.
 const WIDTH: f64 = 1.01;
@@ -62,7 +62,7 @@ impl Histogram {
     }
 
     fn summary(&self) -> Value {
-        let short = |value: Option<f64>| value.map(|value| (value * 1000.0).round() / 1000.0);
+        let short = |value: Option<f64>| value.map(short);
         json!({
             "p50": short(self.quantile(50.0)),
             "p95": short(self.quantile(95.0)),
@@ -70,6 +70,14 @@ impl Histogram {
             "mean": short(self.mean()),
         })
     }
+}
+
+fn short(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn short_pair(pair: Option<(f64, f64)>) -> Option<[f64; 2]> {
+    pair.map(|(least, most)| [short(least), short(most)])
 }
 
 /// Slowdowns of all flows, and of the small and large ones: flow completion time over that of the same flow
@@ -96,6 +104,17 @@ impl Slowdowns {
     }
 }
 
+/// The slowdowns of one run: how far results depend on the seed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OfSeed {
+    /// The seed.
+    pub seed: u64,
+    /// The mean of all flows; `None` if none was counted.
+    pub mean: Option<f64>,
+    /// The 99th percentile.
+    pub p99: Option<f64>,
+}
+
 /// What came out of a run, or of several that differ by their seeds only.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
@@ -105,8 +124,8 @@ pub struct Outcome {
     pub load: f64,
     /// Its name.
     pub scheme: String,
-    /// The seeds.
-    pub seeds: Vec<u64>,
+    /// What came out for each seed.
+    pub seeds: Vec<OfSeed>,
     /// Flows that arrived.
     pub flows: u64,
     /// Those that did not end.
@@ -146,11 +165,12 @@ impl Outcome {
             faults.join(" ")
         );
         let [time_ns, events, unended] = numbers;
+        let (mean, p99) = (slowdowns.all.mean(), slowdowns.all.quantile(99.0));
         Outcome {
             setting,
             load: scenario.percent,
             scheme: scenario.contender.to_string(),
-            seeds: vec![scenario.seed],
+            seeds: vec![OfSeed { seed: scenario.seed, mean, p99 }],
             flows: u64::from(scenario.flows),
             unended,
             time_ns,
@@ -160,12 +180,22 @@ impl Outcome {
         }
     }
 
+    /// This one and that of another seed together.
+    ///
+    /// # Errors
+    /// It is the same seed.
+    pub fn with(mut self, other: &Outcome) -> Result<Outcome> {
+        self.merge(other)?;
+        Ok(self)
+    }
+
     fn merge(&mut self, other: &Outcome) -> Result<()> {
-        if let Some(seed) = other.seeds.iter().find(|seed| self.seeds.contains(seed)) {
+        let is_here = |one: &&OfSeed| self.seeds.iter().any(|other| other.seed == one.seed);
+        if let Some(OfSeed { seed, .. }) = other.seeds.iter().find(is_here) {
             anyhow::bail!("seed {seed} of {} at {} % is there twice", self.scheme, self.load);
         }
-        self.seeds.extend(&other.seeds);
-        self.seeds.sort_unstable();
+        self.seeds.extend_from_slice(&other.seeds);
+        self.seeds.sort_unstable_by_key(|one| one.seed);
         self.flows += other.flows;
         self.unended += other.unended;
         self.time_ns += other.time_ns;
@@ -175,6 +205,13 @@ impl Outcome {
         self.slowdowns.small.merge(&other.slowdowns.small);
         self.slowdowns.large.merge(&other.slowdowns.large);
         Ok(())
+    }
+
+    /// The least and the largest value of a figure over the seeds; `None` without one.
+    #[must_use]
+    pub fn spread(&self, figure: fn(&OfSeed) -> Option<f64>) -> Option<(f64, f64)> {
+        let all = || self.seeds.iter().filter_map(figure);
+        Some((all().reduce(f64::min)?, all().reduce(f64::max)?))
     }
 
     /// A row of the last line.
@@ -189,6 +226,10 @@ impl Outcome {
             "flows": self.flows,
             "unended": self.unended,
             "seeds": self.seeds.len(),
+            "spread": {
+                "mean": short_pair(self.spread(|one| one.mean)),
+                "p99": short_pair(self.spread(|one| one.p99)),
+            },
         })
     }
 }
@@ -252,7 +293,7 @@ mod tests {
     #[test]
     fn bad_files_are_refused() {
         for (text, says) in
-            [("", "no results"), ("{}", "no results"), (r#"{"weir_sim":2,"outcomes":[]}"#, "format 2")]
+            [("", "no results"), ("{}", "no results"), (r#"{"weir_sim":1,"outcomes":[]}"#, "format 1")]
         {
             let error = format!("{:#}", Results::read(text).unwrap_err());
             assert!(error.contains(says), "{error}");

@@ -36,9 +36,9 @@ const KINDS: u32 = 7 << 29;
 pub(crate) struct Transfer {
     pub(crate) from: u32,
     pub(crate) to: u32,
-    bytes: u64,
-    arrived_at: u64,
-    ended_at: Option<u64>,
+    pub(crate) bytes: u64,
+    pub(crate) arrived_at: u64,
+    pub(crate) ended_at: Option<u64>,
     packets: u32,
     sender: Sender,
     receiver: Receiver,
@@ -49,6 +49,13 @@ pub(crate) struct Transfer {
     timer: u64,
     is_waiting: bool,
     conga: (u64, usize),
+}
+
+impl Transfer {
+    /// The paths of the last packets, there and back.
+    pub(crate) fn paths(&self) -> [Option<u8>; 2] {
+        self.routes.map(|route| route.map(|(_, path, _)| path))
+    }
 }
 
 /// A run of a scenario.
@@ -130,6 +137,11 @@ impl Run {
     #[must_use]
     pub fn left(&self) -> (u32, u32) {
         (self.unended, self.scenario.flows)
+    }
+
+    /// All flows that have arrived, in that order.
+    pub(crate) fn transfers(&self) -> &[Transfer] {
+        &self.transfers
     }
 
     /// A flow arrives between two hosts of different leaves.
