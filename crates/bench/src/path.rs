@@ -3,15 +3,15 @@
 //! The table is that of DOCA-AR's authors: 10 and 50 flows, with and without an elephant, here with 30 runs
 //! of each scheme in random order, on hosts whose kernel moves flows after timeouts and on others. Then links
 //! are cut under a stream of UDP flows, which the kernel never sends elsewhere by itself; and connections are
-//! opened with weir and without.
+//! opened with weir and without; and a host loads a program with very many entries.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lab::Interrupt;
 use lab::path::{
-    Arm, Bed, Cell, ELEPHANT_PERCENT, ElephantStarts, Identity, Plan, RATE_MBIT, Regime, Row, Sample, Scheme,
-    add_samples, at, check_means, read_samples,
+    Arm, Bed, Cell, ELEPHANT_PERCENT, ElephantStarts, Identity, Plan, RATE_MBIT, Regime, Reload, Row, Sample,
+    Scheme, add_samples, at, check_means, read_samples,
 };
 use lab::run::Run;
 use lab::screen::Screen;
@@ -23,8 +23,8 @@ pub struct Options {
     /// Runs of each scheme in each cell. 0: only what --samples has.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=1000))]
     runs: u32,
-    /// How large messages are: so that ten take 27 ms, or 5 MB, which take a hundred times as long; then there
-    /// is an elephant that starts after them, too.
+    /// How large messages are: so that ten take 27 ms, or 5 MB, which take a hundred times as long; then
+    /// there is an elephant that starts after them, too.
     #[arg(long, value_enum, default_value = "time")]
     regime: Regimes,
     /// Flows at once.
@@ -46,6 +46,9 @@ pub struct Options {
     /// How often connections are opened with weir and without; the median is reported.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=100))]
     rounds: u32,
+    /// Entries of a program that a host loads while flows go on; 0: none.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
+    entries: u32,
     /// Determines the order of runs.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -72,6 +75,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
 struct Beside {
     failover_ms: Option<(f64, f64)>,
     new_flows_ratio: Option<f64>,
+    reload: Option<Reload>,
 }
 
 /// Measures, and prints the table.
@@ -96,8 +100,8 @@ pub fn run(options: &Options) -> Result<()> {
 
 /// Does what the options ask for, as far as it needs the network.
 fn measure(options: &Options, plan: &Plan, screen: &mut Screen, samples: &mut Vec<Sample>) -> Result<Beside> {
-    let mut beside = Beside { failover_ms: None, new_flows_ratio: None };
-    if options.runs + options.cuts + options.rounds == 0 {
+    let mut beside = Beside { failover_ms: None, new_flows_ratio: None, reload: None };
+    if options.runs + options.cuts + options.rounds + options.entries == 0 {
         return Ok(beside);
     }
     check_means()?;
@@ -124,6 +128,11 @@ fn measure(options: &Options, plan: &Plan, screen: &mut Screen, samples: &mut Ve
         let ratio = bed.new_flows(&mut run, options.rounds as usize, &interrupt)?;
         screen.say(&format!("connections per second, with weir over without: {ratio:.3}"));
         beside.new_flows_ratio = Some(ratio);
+    }
+    if options.entries > 0 {
+        let reload = bed.reload(&mut run, options.entries, &interrupt)?;
+        screen.say(&reload.text());
+        beside.reload = Some(reload);
     }
     bed.stop(&mut run)?;
     Ok(beside)
@@ -168,5 +177,6 @@ fn results(options: &Options, rows: &[Row], identities: &[Identity], beside: &Be
         "identities": identities,
         "failover_ms": failover,
         "new_flows_ratio": beside.new_flows_ratio,
+        "reload": beside.reload.map(Reload::json),
     })
 }

@@ -138,8 +138,8 @@ impl Sample {
     }
 }
 
-/// Reads the samples of a file, one JSON object in each line; none if there is no file. `conditions`: Mbit/s of
-/// a link, and what the elephant offers in percent of that, which must be the file's.
+/// Reads the samples of a file, one JSON object in each line; none if there is no file. `conditions`: Mbit/s
+/// of a link, and what the elephant offers in percent of that, which must be the file's.
 ///
 /// # Errors
 /// A line is no sample, or one under other conditions.

@@ -4,9 +4,10 @@
 //! (`MaxFCT`, as DOCA-AR's authors have it), and the times of all flows. The arms take turns, so that a
 //! machine that is slow for a while is slow for all of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
 
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
@@ -52,6 +53,33 @@ impl Plan {
     #[must_use]
     pub fn conditions(&self) -> [u32; 2] {
         [self.rate_mbit, self.elephant_percent]
+    }
+}
+
+/// What a reload did to flows.
+#[derive(Clone, Copy, Debug)]
+pub struct Reload {
+    /// Entries of the program.
+    pub entries: u32,
+    /// How long it took, the reading of the file included.
+    pub seconds: f64,
+    /// Moves of flows meanwhile, but for those after a pause, which the stream's own sender makes: of a path
+    /// that is taken for failed or congested because its prober was late.
+    pub moves: u64,
+}
+
+impl Reload {
+    /// A line for people.
+    #[must_use]
+    pub fn text(self) -> String {
+        let Reload { entries, seconds, moves } = self;
+        format!("a reload of {entries} entries, {seconds:.1} s: {moves} moves because of it")
+    }
+
+    /// The same for programs. This format is stable.
+    #[must_use]
+    pub fn json(self) -> Value {
+        json!({ "entries": self.entries, "seconds": self.seconds, "moves": self.moves })
     }
 }
 
@@ -146,6 +174,26 @@ impl Bed {
             outages.extend(outages_ms(&sent, &received));
         }
         Ok(sorted(outages))
+    }
+
+    /// Has a node read, check and compile a program of so many entries, and then one without them, under a
+    /// stream of UDP flows.
+    ///
+    /// # Errors
+    /// The reload has begun the app anew: its counts start from 0.
+    pub fn reload(&mut self, run: &mut Run, entries: u32, interrupt: &Interrupt) -> Result<Reload> {
+        self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+        let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
+        interrupt.sleep(LEAD)?;
+        let (before, start) = (self.nodes.moves()?, Instant::now());
+        self.nodes.load(entries)?;
+        let time = start.elapsed();
+        self.nodes.load(0)?;
+        interrupt.sleep(LEAD)?;
+        let after = self.nodes.moves()?;
+        stream.end(run, interrupt)?;
+        ensure!(after.steered > before.steered, "the reload has begun the app anew: {before:?}, {after:?}");
+        Ok(Reload { entries, seconds: time.as_secs_f64(), moves: after.forced - before.forced })
     }
 
     /// Opens connections with weir and without, in turns. Returns the rate with it over the rate without, the

@@ -67,7 +67,8 @@ impl Identity {
         let (low, high) = self.seen.interval(DOUBT);
         let says = if self.holds() { "agrees" } else { "DISAGREES" };
         format!(
-            "{} with {flows} flows: the elephant hit {seen} of {runs} runs, {:.1} % are predicted ({:.1} - {:.1} %): {says}",
+            "{} with {flows} flows: the elephant hit {seen} of {runs} runs, {:.1} % are predicted \
+             ({:.1} - {:.1} %): {says}",
             scheme.name(),
             expected * 100.0,
             low * 100.0,
@@ -114,7 +115,7 @@ mod tests {
         found[0].clone()
     }
 
-    /// What DOCA-AR's authors measured: 26 of 30 and 30 of 30 runs of ECMP were hit, and 1 and 4 of DOCA-AR's.
+    /// What DOCA-AR's authors measured: 26 and 30 of 30 runs of ECMP were hit, and 1 and 4 of DOCA-AR's.
     #[test]
     fn the_published_measurement_agrees() {
         for (scheme, flows, hit, expected) in [

@@ -15,7 +15,7 @@ mod statistics;
 mod topology;
 
 pub use cell::{Cell, ElephantStarts, Regime, Sample, add_samples, read_samples};
-pub use comparison::{Bed, Plan};
+pub use comparison::{Bed, Plan, Reload};
 pub use identities::Identity;
 pub use node::{Arm, Scheme};
 pub use rows::Row;
@@ -47,6 +47,9 @@ pub struct Options {
     /// Flows at once.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=200))]
     flows: u32,
+    /// Entries of a program that a host loads afterwards, while flows go on; 0: none.
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
+    entries: u32,
     /// Print a JSON object on the last line.
     #[arg(long)]
     json: bool,
@@ -90,11 +93,20 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         let rows = Row::of(&plan.cells, &plan.arms, &samples, plan.seed);
         screen.say(&Row::heading());
         rows.iter().for_each(|row| screen.say(&row.text()));
+        let reload = match options.entries {
+            0 => None,
+            entries => Some(bed.reload(&mut run, entries, interrupt)?),
+        };
+        reload.iter().for_each(|reload| screen.say(&reload.text()));
         if !options.keep {
             bed.stop(&mut run)?;
         }
         let rows: Vec<_> = rows.iter().map(|row| row.json(ELEPHANT_PERCENT)).collect();
         let text = "Times are of the last of all flows, in milliseconds.".into();
-        Ok(Outcome { ok: true, text, json: json!({ "ok": true, "rows": rows }) })
+        Ok(Outcome {
+            ok: true,
+            text,
+            json: json!({ "ok": true, "rows": rows, "reload": reload.map(Reload::json) }),
+        })
     })
 }

@@ -75,9 +75,9 @@ pub struct Share {
 }
 
 impl Share {
-    /// Returns the probabilities with which so many runs are no surprise: for a lower one, as many or more are
-    /// seen with a probability below half of `doubt`, for a higher one as many or fewer (Clopper and Pearson,
-    /// Biometrika 1934). `doubt` is 0.01 for an interval of 99 %.
+    /// Returns the probabilities with which so many runs are no surprise: for a lower one, as many or more
+    /// are seen with a probability below half of `doubt`, for a higher one as many or fewer (Clopper and
+    /// Pearson, Biometrika 1934). `doubt` is 0.01 for an interval of 99 %.
     #[must_use]
     pub fn interval(self, doubt: f64) -> (f64, f64) {
         let Share { seen, runs } = self;
