@@ -11,7 +11,7 @@
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
 //! goes through the same, with this app as its predecessor.
 
-use engine::change::Change;
+use engine::change::{Change, ChangeError};
 use engine::program::{GroupId, PortId, Program};
 use engine::worker::BucketReport;
 use serde_json::Value;
@@ -25,6 +25,17 @@ pub struct RequestId(pub u64);
 /// Identifies a client of an app's socket; never reused for the same socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(pub u32);
+
+/// Why a change of an app was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It is not possible.
+    #[error(transparent)]
+    Change(#[from] ChangeError),
+    /// It cannot be made now, whatever it is.
+    #[error("{0}")]
+    Now(String),
+}
 
 /// An event for an app.
 #[derive(Clone, Copy, Debug)]
@@ -74,7 +85,7 @@ pub enum Event<'a> {
         /// The change.
         change: &'a Change,
         /// The reason.
-        why: &'a str,
+        why: &'a Refusal,
     },
     /// An event on its socket ([`App::socket`]).
     Client {

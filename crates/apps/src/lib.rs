@@ -12,7 +12,7 @@ pub mod page;
 pub mod path;
 mod running;
 
-pub use app::{Action, App, ClientEvent, ClientId, Event, RequestId, Sample, SampleValue};
+pub use app::{Action, App, ClientEvent, ClientId, Event, Refusal, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 
 use kind::Kind;

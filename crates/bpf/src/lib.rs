@@ -13,8 +13,8 @@ mod xdp_generate;
 mod xdp_take;
 
 pub use path::{
-    BUCKETS, PATHS_MAX, PEERS_MAX, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows, PathMissed,
-    PathOut, PathPeer, PathSettings, PathTraffic, Steer, TcPath, programs_at,
+    PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,
+    PathMissed, PathOut, PathPeer, PathSettings, PathTraffic, Steer, TcPath, programs_at,
 };
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_generate::XdpGenerate;

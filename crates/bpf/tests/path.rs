@@ -1,8 +1,8 @@
 //! The programs that choose paths, in the kernel (`BPF_PROG_TEST_RUN`): which port a frame gets, and which
 //! probes are answered. Needs root.
 
-use bpf::{BUCKETS, PathCounters, PathOut, PathPeer, PathSettings, Steer, TcPath};
-use path::wire::{FRAME, Outer, Packet, Secret, VNI};
+use bpf::{PathCounters, PathOut, PathPeer, PathSettings, Steer, TcPath};
+use path::wire::{self, FRAME, Kind, Outer, Packet, Secret, VNI};
 use std::net::Ipv4Addr;
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -45,20 +45,19 @@ fn load(settings: &PathSettings) -> Option<TcPath> {
     }
     let mut programs = TcPath::load(4, 1024).unwrap();
     programs.set(settings).unwrap();
+    programs.set_locals(&[HERE, PEER]).unwrap();
     programs.set_peer(PEER, &peer([true; 4], [0; 4])).unwrap();
     Some(programs)
 }
 
 fn peer(usable: [bool; 4], costs: [u32; 4]) -> PathPeer {
-    let path =
-        |at: usize| PathOut { port: PORTS[at], usable: usable[at], congested: false, cost_ns: costs[at] };
-    let good: Vec<u8> = (0..4).filter(|&at| usable[usize::from(at)]).collect();
-    let bucket = |at: usize| good.get(at % good.len().max(1)).copied().unwrap_or_default();
-    PathPeer {
-        index: 1,
-        paths: (0..4).map(path).collect(),
-        buckets: std::array::from_fn::<_, BUCKETS, _>(bucket),
-    }
+    let path = |at: usize| PathOut {
+        port: PORTS[at],
+        weight: 1024 * u32::from(usable[at]),
+        congested: false,
+        cost_ns: costs[at],
+    };
+    PathPeer { index: 1, paths: (0..4).map(path).collect() }
 }
 
 fn folded(bytes: &[u8], start: u32) -> u16 {
@@ -184,8 +183,8 @@ fn another_port_of_the_kernel_is_a_signal() {
     for flow in 0..50 {
         sent(&mut programs, &data(PEER, KERNEL_PORT + 1, flow));
     }
+    assert_eq!(programs.activity(1).rehashed.iter().sum::<u64>(), 50);
     let traffic = programs.traffic(1, 4);
-    assert_eq!(traffic.iter().map(|path| path.rehashed).sum::<u64>(), 50);
     let bad = ports.iter().filter(|port| **port == PORTS[0]).count() as u64;
     assert!(traffic.iter().map(|path| path.after_rehash).sum::<u64>() > bad / 2, "{traffic:?}");
 }
@@ -290,7 +289,7 @@ fn probe(number: u32) -> Packet {
         id: 0,
         ttl: 61,
     };
-    Packet::request(outer, (7, number), number as u8, 0)
+    Packet { path: 3, ..Packet::request(outer, (7, number), number as u8, 0) }
 }
 
 fn asked(programs: &mut TcPath, probe: &Packet) -> (i32, Vec<u8>) {
@@ -320,11 +319,50 @@ fn a_probe_is_answered_once_and_the_answer_is_collected() {
     assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "user space has it");
     let answer = programs.answer().unwrap();
     assert_eq!((answer.peer, answer.session, answer.number, answer.port), (HERE, 7, 1, 50_000));
-    assert_eq!((answer.marked, answer.ttl), (true, 61));
+    assert_eq!((answer.marked, answer.ttl, answer.arrived), (true, 61, 1));
     assert!(answer.sent_ns < answer.reflected_ns && answer.reflected_ns < answer.received_ns);
     assert!(programs.answer().is_none());
     let counters = programs.counters();
     assert_eq!((counters.answered, counters.repeated, counters.collected), (1, 1, 1));
+}
+
+#[test]
+fn what_is_for_another_node_is_left_to_it() {
+    let Some(mut programs) = load(&SETTINGS) else { return };
+    let here = probe(1).frame(SECRET).to_vec();
+    // A host that forwards sees the probes of its peers to others, and answers to others.
+    let mut other = probe(1);
+    other.outer.destination = STRANGER;
+    for frame in [other.frame(SECRET), other.answer(PORTS[0], 1, 5).frame(SECRET)] {
+        let frame = frame.to_vec();
+        assert_eq!(programs.test_reflect(&frame).unwrap(), (PASS, frame.clone()));
+        let mut theirs = frame.clone();
+        theirs[26..30].copy_from_slice(&STRANGER.octets());
+        assert_eq!(programs.test_egress(&theirs).unwrap(), (PASS, theirs), "nor is it stamped");
+    }
+    assert!(programs.answer().is_none());
+    programs.set_locals(&[STRANGER]).unwrap();
+    assert_eq!(programs.test_reflect(&here).unwrap().0, PASS, "the address has gone elsewhere");
+    programs.set_locals(&[HERE]).unwrap();
+    assert_eq!(programs.test_reflect(&here).unwrap().0, REDIRECT);
+}
+
+#[test]
+fn an_answer_tells_how_many_probes_of_its_path_have_come() {
+    let Some(mut programs) = load(&PathSettings { answers: 1, answers_burst: 2, ..SETTINGS }) else { return };
+    let told = |programs: &mut TcPath, probe: Packet| {
+        let (verdict, frame) = asked(programs, &probe);
+        (verdict == REDIRECT).then(|| Packet::read(&frame, 4789, SECRET).unwrap().arrived)
+    };
+    assert_eq!(told(&mut programs, probe(1)), Some(1));
+    assert_eq!(told(&mut programs, Packet { path: 4, ..probe(2) }), Some(1));
+    assert_eq!(told(&mut programs, Packet { path: wire::NO_PATH, ..probe(3) }), Some(0));
+    // Those beyond the rate are counted, too, and repetitions are not.
+    assert_eq!((4..=10).filter_map(|number| told(&mut programs, probe(number))).count(), 0);
+    programs.set(&SETTINGS).unwrap();
+    assert_eq!(told(&mut programs, probe(10)), None);
+    assert_eq!(told(&mut programs, probe(11)), Some(9));
+    assert_eq!(told(&mut programs, Packet { session: 8, ..probe(1) }), Some(1), "the peer has started anew");
 }
 
 #[test]
@@ -387,4 +425,20 @@ fn a_flood_of_a_peer_is_limited() {
     let answered = (1..=1000).filter(|&number| asked(&mut programs, &probe(number)).0 == REDIRECT).count();
     assert!((10..20).contains(&answered), "{answered}");
     assert_eq!(programs.counters().limited, 1000 - answered as u64);
+}
+
+#[test]
+fn each_form_answers_the_other() {
+    let Some(mut programs) = load(&SETTINGS) else { return };
+    let (_, answer) = asked(&mut programs, &probe(9));
+    let answer = Packet::read(&answer, 4789, SECRET).unwrap();
+    assert_eq!((answer.kind, answer.number, answer.path, answer.arrived), (Kind::Answer, 9, 3, 1));
+    assert_eq!((answer.outer.source, answer.outer.destination, answer.hops), (HERE, PEER, 61));
+
+    let mut ours = probe(10);
+    (ours.outer.source, ours.outer.destination) = (HERE, PEER);
+    programs.test_reflect(&ours.answer(PORTS[0], 5, 9).frame(SECRET)).unwrap();
+    let collected = programs.answer().unwrap();
+    assert_eq!((collected.peer, collected.number, collected.port), (PEER, 10, 50_000));
+    assert_eq!((collected.arrived, collected.reflected_ns, collected.ttl), (5, 9, 61));
 }

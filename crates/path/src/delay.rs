@@ -43,12 +43,6 @@ impl Delay {
         self.queue_ns
     }
 
-    /// The last one-way delay as measured, with the clocks' offset, ns.
-    #[must_use]
-    pub fn last_ns(&self) -> i64 {
-        self.last
-    }
-
     /// Returns true if a sample shows that a clock has jumped. The caller then forgets the samples of all
     /// paths to the node, for the clocks are theirs together.
     #[must_use]

@@ -4,12 +4,8 @@ use crate::paths::{Paths, State};
 use crate::random::Random;
 use crate::scheme::{Scheme, port_of};
 
-/// A flow is moved without a gap only for a gain of so many percent of its path's score.
-const GAIN_PERCENT: u64 = 25;
-
-/// A flow that could be moved without a gap is moved with this probability, in percent, each time that it is
-/// asked for (Hermes: 50): of a hundred flows that see the same queue, not all leave at once.
-const ACCEPTED_PERCENT: u64 = 50;
+/// A flow is moved without a gap only for a gain of a part of its path's score, this one.
+const GAIN_PART: u64 = 4;
 
 /// A flow of ours is moved without a gap, too, after a round trip with so many marked packets, in percent,
 /// if the other path has fewer marks: they come back sooner than probes do. FlowBender (CoNEXT'14) asks for
@@ -63,6 +59,7 @@ pub struct Flow {
     last_ns: u64,
     hold_until: u64,
     is_marked: bool,
+    has_timed_out: bool,
     cell_left: u64,
     rounds: u32,
     suspended_until: u64,
@@ -81,6 +78,7 @@ impl Flow {
             last_ns: 0,
             hold_until: 0,
             is_marked: false,
+            has_timed_out: false,
             cell_left: 0,
             rounds: 0,
             suspended_until: 0,
@@ -139,17 +137,24 @@ impl Flow {
         route
     }
 
-    /// Where the next packet of one of our flows goes: at once away from a failed path; after a cell or a gap
+    /// Where the next packet of one of our flows goes: at once away from a path that is not usable; after a
+    /// timeout elsewhere, unless its path is better, since nothing of it is on its way; after a cell or a gap
     /// to the better of any two, whichever it was on; without a gap, cautiously. A flow that stayed after a
     /// gap unless another path is known to be better would stay on one whose queue nobody has probed since:
     /// under asymmetry that triples the 99th percentile in the simulator.
     fn adapt(&mut self, now: u64, path: usize, gap: bool, paths: &Paths, random: &mut Random) -> Route {
-        let state = paths.all().get(path).map_or(State::Failed, |path| path.state());
-        let next = match state {
-            State::Failed | State::Grey => paths.choose(now, Some(path), random),
-            _ if self.cell_left == 0 => return self.begin_cell(now, paths, random),
-            _ if gap => paths.choose(now, None, random),
-            _ => self.move_cautiously(now, path, paths, random),
+        let has_timed_out = std::mem::take(&mut self.has_timed_out);
+        let next = if !paths.is_usable(path) {
+            paths.choose(now, Some(path), random)
+        } else if has_timed_out {
+            let next = paths.choose(now, Some(path), random);
+            if paths.is_better(now, path, next) { path } else { next }
+        } else if self.cell_left == 0 {
+            return self.begin_cell(now, paths, random);
+        } else if gap {
+            paths.choose(now, None, random)
+        } else {
+            self.move_cautiously(now, path, paths, random)
         };
         if next != path {
             self.hold_until = now.saturating_add(random.jittered(paths.settings().hold_ns));
@@ -164,7 +169,8 @@ impl Flow {
     }
 
     /// Moves a large flow, without a gap, from a congested path to one that is much better, or, if its own
-    /// packets were marked, to one that is not worse and has fewer marks.
+    /// packets were marked, to one that is not worse and has fewer marks. Of those that could move, half do
+    /// (Hermes): of a hundred flows that see the same queue, not all leave at once.
     fn move_cautiously(&mut self, now: u64, path: usize, paths: &Paths, random: &mut Random) -> usize {
         let settings = paths.settings();
         let is_congested = paths.all()[path].state() == State::Congested;
@@ -175,12 +181,12 @@ impl Flow {
         self.hold_until = now.saturating_add(random.jittered(settings.hold_ns));
         let next = paths.choose(now, Some(path), random);
         let (old, new) = (paths.score(now, path), paths.score(now, next));
-        let least = settings.gain_ns.max(old / 100 * GAIN_PERCENT);
+        let least = settings.gain_ns.max(old / GAIN_PART);
         let [old_path, new_path] = [path, next].map(|path| &paths.all()[path]);
         let is_clearer = new <= old && new_path.marked() < old_path.marked();
         let gains = old.saturating_sub(new) > least || self.is_marked && is_clearer;
         self.is_marked = false;
-        if gains && random.below(100) < ACCEPTED_PERCENT { next } else { path }
+        if gains && random.word() & 1 == 1 { next } else { path }
     }
 
     /// A round trip has ended. PLB counts it, and ours looks at its marks. Where nobody tells, ours relies on
@@ -201,7 +207,7 @@ impl Flow {
     }
 
     /// The flow ran into a retransmission timeout. PLB takes another port, as does any flow of Linux with
-    /// `net.ipv4.tcp_plb_enabled` or `txrehash`; ours leaves the path if others live, and tells it.
+    /// `net.ipv4.tcp_plb_enabled` or `txrehash`; ours tells the path, and its next packet is placed anew.
     pub fn timed_out(&mut self, now: u64, paths: &mut Paths, random: &mut Random) {
         match (self.scheme, self.route) {
             (Scheme::PlbLike, Some(_)) => {
@@ -211,7 +217,7 @@ impl Flow {
             }
             (Scheme::Adaptive, Some(Route::Path(path))) => {
                 paths.rehashed(now, path);
-                self.move_to(Route::Path(paths.choose(now, Some(path), random)));
+                self.has_timed_out = true;
             }
             _ => (),
         }

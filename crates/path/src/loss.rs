@@ -1,4 +1,9 @@
 //! Which probes of a path are lost: by sequence number, and how many of the last hundreds.
+//!
+//! A probe without an answer may have been lost on the way there or on the way back, and only the former says
+//! something about the path. Each answer tells how many probes of the path had arrived by then; so what was
+//! lost between two answers is what was sent meanwhile minus what arrived. Missing answers in a row are
+//! counted all the same: nobody tells where they are.
 
 use std::collections::VecDeque;
 
@@ -12,6 +17,13 @@ pub const JUDGED_OVER: u32 = 200;
 /// A path that loses more is grey (Hermes: 1 % random loss halves what TCP gets).
 pub const GREY_PERCENT: u32 = 1;
 
+/// The share of a probe in the average of recent losses: after a loss it takes 11 arrivals until it counts for
+/// a quarter.
+const RECENT_SHARE: u32 = 8;
+
+/// More probes than that leave nothing of those before them in the average.
+const RECENT_MAX: u32 = 64;
+
 /// The probes of one path.
 #[derive(Clone, Debug, Default)]
 pub struct Loss {
@@ -20,6 +32,12 @@ pub struct Loss {
     pending: VecDeque<(u32, u64)>,
     misses: u32,
     answers: u32,
+    /// The sequence number of the latest probe with an answer, and how many had arrived by then.
+    told: Option<(u32, u32)>,
+    /// So many probes before the latest answer have all arrived, if those since the answer before have.
+    whole: u32,
+    /// The share of recent probes that were lost, in 1/1024.
+    recent: u32,
     /// Probes and losses of the period before this one, and of this one.
     periods: [(u32, u32); 2],
 }
@@ -32,22 +50,50 @@ impl Loss {
         let mut given_up = 0;
         if self.pending.len() == PENDING_MAX {
             self.pending.pop_front();
-            self.lose();
+            self.miss();
             given_up = 1;
         }
         self.pending.push_back((sequence, now));
         (sequence, given_up)
     }
 
-    /// Counts an answer. Returns false, and counts nothing, if no such probe is on its way: answered already,
-    /// given up, or made up.
-    pub fn answered(&mut self, sequence: u32) -> bool {
+    /// Counts an answer; `arrived`: so many probes of the path have reached the node, which may begin to
+    /// count anew. Returns false, and counts nothing, if no such probe is on its way: answered already, given
+    /// up, or made up.
+    pub fn answered(&mut self, sequence: u32, arrived: u32) -> bool {
         let Some(at) = self.pending.iter().position(|probe| probe.0 == sequence) else { return false };
         self.pending.remove(at);
         self.misses = 0;
         self.answers = self.answers.saturating_add(1);
-        self.count(0);
+        self.judge(sequence, arrived);
         true
+    }
+
+    fn judge(&mut self, sequence: u32, arrived: u32) {
+        let (before, had_arrived) = self.told.unwrap_or((sequence.wrapping_sub(1), arrived.wrapping_sub(1)));
+        let sent = sequence.wrapping_sub(before).cast_signed();
+        if sent <= 0 {
+            // A later one has overtaken it, whose answer has counted it as lost or as arrived.
+            return;
+        }
+        self.told = Some((sequence, arrived));
+        let came = arrived.wrapping_sub(had_arrived).cast_signed();
+        if came < 0 || came > sent.saturating_add(PENDING_MAX as i32) {
+            // The node counts anew.
+            self.whole = 0;
+            return;
+        }
+        let (sent, missing) = (sent.cast_unsigned(), sent - came);
+        self.whole = if missing <= 0 { sent } else { 0 };
+        for probe in 0..sent.min(RECENT_MAX) {
+            self.recent = averaged(self.recent, i64::from(probe) < i64::from(missing));
+        }
+        let [_, (probes, lost)] = &mut self.periods;
+        *probes = probes.saturating_add(sent);
+        *lost = lost.saturating_add_signed(missing);
+        if *probes >= JUDGED_OVER {
+            self.periods = [self.periods[1], (0, 0)];
+        }
     }
 
     /// Gives up the probes sent before `before`; returns how many.
@@ -55,36 +101,58 @@ impl Loss {
         let mut lost = 0;
         while self.pending.front().is_some_and(|probe| probe.1 <= before) {
             self.pending.pop_front();
-            self.lose();
+            self.miss();
             lost += 1;
         }
         lost
     }
 
-    fn lose(&mut self) {
+    fn miss(&mut self) {
         self.misses = self.misses.saturating_add(1);
         self.answers = 0;
-        self.count(1);
     }
 
-    fn count(&mut self, lost: u32) {
-        self.periods[1].0 += 1;
-        self.periods[1].1 += lost;
-        if self.periods[1].0 == JUDGED_OVER {
-            self.periods = [self.periods[1], (0, 0)];
-        }
+    /// Forgets what loss was judged by.
+    pub fn forget(&mut self) {
+        self.periods = [(0, 0); 2];
+        self.recent = 0;
     }
 
-    /// Probes lost since the last answer.
+    /// Probes without an answer since the last answer.
     #[must_use]
     pub fn misses(&self) -> u32 {
         self.misses
     }
 
-    /// Answers since the last loss.
+    /// Answers since the last probe without one.
     #[must_use]
     pub fn answers(&self) -> u32 {
         self.answers
+    }
+
+    /// How many probes in a row, up to the latest answer, that answer told to have arrived.
+    #[must_use]
+    pub fn whole(&self) -> u32 {
+        self.whole
+    }
+
+    /// The share of recent probes that were lost, as far as answers tell, in 1/1024.
+    #[must_use]
+    pub fn recent(&self) -> u32 {
+        self.recent
+    }
+
+    /// The same as if those without an answer were lost.
+    #[inline]
+    #[must_use]
+    pub fn risk(&self) -> u32 {
+        (0..self.misses.min(RECENT_MAX)).fold(self.recent, |recent, _| averaged(recent, true))
+    }
+
+    /// How many probes had arrived by the latest answer.
+    #[cfg(test)]
+    pub fn arrived(&self) -> u32 {
+        self.told.map_or(0, |told| told.1)
     }
 
     /// Returns true if a probe is on its way since before `before`.
@@ -93,26 +161,37 @@ impl Loss {
         self.pending.front().is_some_and(|probe| probe.1 <= before)
     }
 
-    /// Probes and losses of the time over which loss is judged.
+    /// Probes and losses of the time over which loss is judged; probes since the last answer, of which
+    /// nothing is known, count as lost.
     #[must_use]
     pub fn judged(&self) -> (u32, u32) {
+        let (probes, lost) = self.known();
+        (probes.saturating_add(self.misses), lost.saturating_add(self.misses))
+    }
+
+    fn known(&self) -> (u32, u32) {
         let [before, current] = self.periods;
-        (before.0 + current.0, before.1 + current.1)
+        (before.0.saturating_add(current.0), before.1.saturating_add(current.1))
     }
 
     /// Returns true if there were enough probes, and too many of them were lost.
     #[must_use]
     pub fn is_grey(&self) -> bool {
-        let (probes, lost) = self.judged();
-        probes >= JUDGED_OVER && lost * 100 > probes * GREY_PERCENT
+        let (probes, lost) = self.known();
+        probes >= JUDGED_OVER && u64::from(lost) * 100 > u64::from(probes) * u64::from(GREY_PERCENT)
     }
 
     /// Returns true if there were enough probes, and less than half of what makes a path grey was lost.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        let (probes, lost) = self.judged();
-        probes >= JUDGED_OVER && lost * 200 <= probes * GREY_PERCENT
+        let (probes, lost) = self.known();
+        probes >= JUDGED_OVER && u64::from(lost) * 200 <= u64::from(probes) * u64::from(GREY_PERCENT)
     }
+}
+
+#[inline]
+fn averaged(recent: u32, is_lost: bool) -> u32 {
+    recent - recent.div_ceil(RECENT_SHARE) + if is_lost { 1024 / RECENT_SHARE } else { 0 }
 }
 
 #[cfg(test)]
@@ -123,9 +202,9 @@ mod tests {
     fn an_answer_counts_once() {
         let mut loss = Loss::default();
         let (sequence, _) = loss.sent(0);
-        assert!(!loss.answered(sequence + 1), "made up");
-        assert!(loss.answered(sequence));
-        assert!(!loss.answered(sequence), "replayed");
+        assert!(!loss.answered(sequence + 1, 1), "made up");
+        assert!(loss.answered(sequence, 1));
+        assert!(!loss.answered(sequence, 1), "replayed");
         assert_eq!(loss.judged(), (1, 0));
     }
 
@@ -137,27 +216,63 @@ mod tests {
         }
         assert_eq!((loss.give_up(1), loss.misses()), (2, 2));
         let (sequence, _) = loss.sent(2);
-        assert!(loss.answered(sequence));
+        assert!(loss.answered(sequence, 1));
         assert_eq!((loss.misses(), loss.answers()), (0, 1));
+    }
+
+    /// Sends a probe each time unit. Those for which `there` is false do not arrive, and the answers to those
+    /// for which `back` is false do not.
+    fn told(
+        probes: u32,
+        there: impl Fn(u32) -> bool,
+        back: impl Fn(u32) -> bool,
+        mut see: impl FnMut(u32, &Loss),
+    ) -> Loss {
+        let (mut loss, mut arrived) = (Loss::default(), 0);
+        for at in 0..probes {
+            let (sequence, _) = loss.sent(u64::from(at));
+            arrived += u32::from(there(at));
+            if there(at) && back(at) {
+                assert!(loss.answered(sequence, arrived));
+            } else {
+                loss.give_up(u64::from(at));
+            }
+            see(at, &loss);
+        }
+        loss
     }
 
     #[test]
     fn one_percent_is_judged_over_hundreds() {
+        let lossy = |at| at % 50 != 49;
+        told(JUDGED_OVER + 1, lossy, |_| true, |at, loss| assert_eq!(loss.is_grey(), at == JUDGED_OVER));
+        let lossy = |at: u32| at % 50 != 49 || at >= JUDGED_OVER;
+        assert!(told(4 * JUDGED_OVER, lossy, |_| true, |_, _| ()).is_clean());
+    }
+
+    #[test]
+    fn what_is_lost_on_the_way_back_is_not_lost_on_the_path() {
+        let loss = told(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey()));
+        assert_eq!(
+            (loss.judged().1, loss.misses(), loss.recent()),
+            (1, 1, 0),
+            "the last one is not known yet"
+        );
+        assert!(loss.is_clean() && loss.risk() > 0);
+        assert!(told(1000, |at| at % 50 != 0, |at| at % 4 != 3, |_, _| ()).is_grey());
+    }
+
+    #[test]
+    fn a_node_that_counts_anew_and_answers_that_overtake_are_no_losses() {
         let mut loss = Loss::default();
-        for at in 0..JUDGED_OVER {
-            let (sequence, _) = loss.sent(u64::from(at));
-            if at % 50 == 0 {
-                loss.give_up(u64::from(at));
-            } else {
-                assert!(loss.answered(sequence));
-            }
-            assert_eq!(loss.is_grey(), at + 1 == JUDGED_OVER, "after {at}");
+        let mut arrived = 0;
+        for at in 0..1000 {
+            let (one, _) = loss.sent(at);
+            let (other, _) = loss.sent(at);
+            arrived = if at == 500 { 2 } else { arrived + 2 };
+            assert!(loss.answered(other, arrived) && loss.answered(one, arrived - 1));
         }
-        for _ in 0..2 * JUDGED_OVER {
-            let (sequence, _) = loss.sent(0);
-            loss.answered(sequence);
-        }
-        assert!(loss.is_clean());
+        assert!(loss.is_clean(), "{:?}", loss.judged());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! The caller tells what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`], [`Paths::sent`],
 //! [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds; it asks with
 //! [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have in common (a
-//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted.
+//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted. A path that loses
+//! packets costs what flows wait for then, so its queue, which cannot be longer than its buffer, does not
+//! make it look better than an idle path on which a burst has just left.
 
 use crate::delay::Delay;
 use crate::loss::Loss;
@@ -42,11 +44,18 @@ pub const STEP_NS: u64 = 100_000_000;
 /// A path is congested when more of its packets are marked (Hermes: 10 to 30 %), in 1/1024.
 const MARKED_MAX: u32 = 1024 / 4;
 
+/// A path is congested when more of its recent probes were lost, in 1/1024: one in the last six.
+const LOST_MAX: u32 = 1024 / 16;
+
+/// What a lost packet costs a flow that has no more to send, ns: the least retransmission timeout of Linux
+/// (`TCP_RTO_MIN`).
+const TIMEOUT_NS: u64 = 200_000_000;
+
 /// The share of a new observation in the average of marks: 1/16 as in DCTCP.
 const MARKED_SHARE: u32 = 16;
 
 /// Two scores count as equal if they differ by less than the congested delay over this: noise of clocks.
-const NOISE: u64 = 8;
+pub const NOISE: u64 = 8;
 
 /// The UDP source ports that lead along one path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +73,7 @@ pub enum State {
     New,
     /// Nothing speaks against it.
     Good,
-    /// Its queue is long, or its packets are marked: used less.
+    /// Its queue is long, or its packets are marked or lost: used less.
     Congested,
     /// It loses more than 1 % of its probes: used only if no path without fault lives.
     Grey,
@@ -85,7 +94,9 @@ pub enum Reason {
     Delay,
     /// Too many of its packets were marked.
     Marks,
-    /// Its delay and marks are below half of their limits.
+    /// Probes were lost lately.
+    Drops,
+    /// Its delay, marks and losses are below half of their limits.
     Relief,
     /// So many probes in a row were lost.
     Misses,
@@ -93,6 +104,8 @@ pub enum Reason {
     Loss,
     /// Its loss has fallen below half of the limit.
     Clean,
+    /// The probes had arrived, and only their answers were lost.
+    Arrived,
     /// Flows on it ran into retransmission timeouts.
     Timeouts,
     /// So many probes in a row were answered.
@@ -121,10 +134,12 @@ impl fmt::Display for Reason {
             Reason::Answered => "first probe answered",
             Reason::Delay => "longer queue than the best path's",
             Reason::Marks => "packets are marked",
-            Reason::Relief => "queue and marks are gone",
+            Reason::Drops => "probes were lost lately",
+            Reason::Relief => "queue, marks and losses are gone",
             Reason::Misses => "probes in a row lost",
             Reason::Loss => "more than 1 % of the probes lost",
             Reason::Clean => "loss is gone",
+            Reason::Arrived => "its probes had arrived, only answers were lost",
             Reason::Timeouts => "flows ran into timeouts",
             Reason::Answers => "probes in a row answered",
             Reason::Ramp => "weight is full",
@@ -198,12 +213,6 @@ impl Path {
         self.delay.queue_ns()
     }
 
-    /// The last one-way delay, off by the difference of the clocks, ns.
-    #[must_use]
-    pub fn delay_ns(&self) -> i64 {
-        self.delay.last_ns()
-    }
-
     /// Probes and losses of the last hundreds.
     #[must_use]
     pub fn judged(&self) -> (u32, u32) {
@@ -222,6 +231,17 @@ impl Path {
         self.loss.misses() > 0
             || self.rehashes > 0
             || self.loss.waits_since(now.saturating_sub(settings.lost_after_ns / 2))
+    }
+
+    /// Returns true if it should be probed soon even where nothing is sent: a probe is missing, or its state
+    /// may end with the next answers.
+    #[must_use]
+    pub fn is_doubtful(&self, now: u64, settings: &Settings) -> bool {
+        match self.state {
+            State::Failed => self.loss.answers() > 0,
+            State::Congested => true,
+            _ => self.is_suspect(now, settings),
+        }
     }
 
     /// Local bytes that were sent along it, each counted for half after a half-life.
@@ -247,6 +267,8 @@ impl Path {
         if state == State::Returning {
             self.weight = WEIGHT_MIN;
             self.stepped_at = now;
+            // The losses of its fault say nothing about it now.
+            self.loss.forget();
         }
     }
 }
@@ -298,12 +320,6 @@ impl Paths {
         &self.paths
     }
 
-    /// Returns true if the path exists and is not failed.
-    #[must_use]
-    pub fn lives(&self, path: usize) -> bool {
-        self.paths.get(path).is_some_and(|path| path.state != State::Failed)
-    }
-
     /// Discovery found other ports for a path. With `elsewhere` the path itself is another one now (its hops
     /// changed), and what was known of it is forgotten.
     pub fn set_ports(&mut self, now: u64, path: usize, ports: Ports, elsewhere: bool) {
@@ -325,11 +341,10 @@ impl Paths {
         path.loss.sent(now).0
     }
 
-    /// Takes the answer to a probe: its one-way delay (the receiver's clock minus the sender's, ns, with any
-    /// offset) and whether it arrived marked (CE). Returns false if no such probe is on its way.
+    /// Takes the answer to a probe. Returns false if no such probe is on its way.
     pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: Answer) -> bool {
         let Some(found) = self.paths.get_mut(path) else { return false };
-        if !found.loss.answered(sequence) {
+        if !found.loss.answered(sequence, answer.arrived) {
             return false;
         }
         found.rehashes = 0;
@@ -341,6 +356,9 @@ impl Paths {
         found.mark(1, u32::from(answer.marked));
         match found.state {
             State::New => found.turn(now, State::Good, Reason::Answered),
+            State::Failed if found.reason == Reason::Misses && found.loss.whole() > MISSES_MAX => {
+                found.turn(now, State::Good, Reason::Arrived);
+            }
             State::Failed if found.loss.answers() >= ANSWERS_TO_RETURN => {
                 found.turn(now, State::Returning, Reason::Answers);
             }
@@ -358,6 +376,15 @@ impl Paths {
         if let Some(path) = self.paths.get_mut(path) {
             path.load = path.load(now, settings).saturating_add(bytes);
             path.load_at = now;
+        }
+    }
+
+    /// Takes over what another data plane has counted: bytes of data on a path, each for half after a
+    /// half-life, at the time when the last ones left.
+    pub fn loaded(&mut self, path: usize, at: u64, bytes: u64) {
+        self.last_sent = self.last_sent.max(at);
+        if let Some(path) = self.paths.get_mut(path) {
+            (path.load, path.load_at) = (bytes, at);
         }
     }
 
@@ -384,12 +411,11 @@ impl Paths {
         let before = now.saturating_sub(self.settings.lost_after_ns);
         for path in &mut self.paths {
             path.delay.tick(now);
-            if path.loss.give_up(before) > 0 {
-                if path.loss.misses() >= MISSES_MAX && path.state != State::Failed {
-                    path.turn(now, State::Failed, Reason::Misses);
-                } else if path.loss.is_grey() && !path.has_fault() {
-                    path.turn(now, State::Grey, Reason::Loss);
-                }
+            let is_missed = path.loss.give_up(before) > 0 && path.loss.misses() >= MISSES_MAX;
+            if is_missed && path.state != State::Failed {
+                path.turn(now, State::Failed, Reason::Misses);
+            } else if path.loss.is_grey() && !path.has_fault() {
+                path.turn(now, State::Grey, Reason::Loss);
             } else if path.state == State::Grey && path.loss.is_clean() {
                 path.turn(now, State::Returning, Reason::Clean);
             }
@@ -397,47 +423,55 @@ impl Paths {
         self.weigh(now);
     }
 
-    /// Lets states and weights follow delays and marks.
+    /// Lets states and weights follow delays, marks and losses.
     fn weigh(&mut self, now: u64) {
         let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
         self.common_ns = self.paths.iter().filter(fit).map(Path::queue_ns).min().unwrap_or(0);
         let (common, limit) = (self.common_ns, self.settings.congested_ns);
         for path in &mut self.paths {
             let queue = path.queue_ns().saturating_sub(common);
-            let long = queue > limit;
-            let relieved = queue * 2 <= limit && path.marked * 2 <= MARKED_MAX;
-            match path.state {
-                State::Good | State::Returning if long || path.marked > MARKED_MAX => {
-                    let reason = if long { Reason::Delay } else { Reason::Marks };
+            let (marked, lost) = (path.marked, path.loss.recent());
+            let fault = [(queue > limit, Reason::Delay), (lost > LOST_MAX, Reason::Drops)]
+                .into_iter()
+                .chain([(marked > MARKED_MAX, Reason::Marks)])
+                .find_map(|(is_over, reason)| is_over.then_some(reason));
+            let relieved = queue * 2 <= limit && marked * 2 <= MARKED_MAX && lost * 2 <= LOST_MAX;
+            match (path.state, fault) {
+                (State::Good | State::Returning, Some(reason)) => {
                     path.turn(now, State::Congested, reason);
                     path.shrink(now);
                 }
-                State::Congested if relieved => path.turn(now, State::Good, Reason::Relief),
-                State::Congested if now.saturating_sub(path.stepped_at) >= STEP_NS => path.shrink(now),
-                State::Good | State::Returning => path.grow(now),
+                (State::Congested, _) if relieved => path.turn(now, State::Good, Reason::Relief),
+                (State::Congested, _) if now.saturating_sub(path.stepped_at) >= STEP_NS => path.shrink(now),
+                (State::Good | State::Returning, None) => path.grow(now),
                 _ => (),
             }
         }
     }
 
-    /// The queueing delay of a path beyond what all have in common, plus the time that the local bytes on it
-    /// take, ns: what a packet would wait.
+    /// How long a packet would wait on a path by what probes told, ns: its queueing delay beyond what all
+    /// have in common, and what its losses cost on average.
+    #[inline]
+    #[must_use]
+    pub fn cost_ns(&self, path: usize) -> u64 {
+        let Some(path) = self.paths.get(path) else { return u64::MAX };
+        let queue = path.queue_ns().saturating_sub(self.common_ns);
+        queue.saturating_add(u64::from(path.loss.risk()) * TIMEOUT_NS / 1024)
+    }
+
+    /// The same, plus the time that the local bytes on it take, ns.
     #[inline]
     #[must_use]
     pub fn score(&self, now: u64, path: usize) -> u64 {
-        let Some(path) = self.paths.get(path) else { return u64::MAX };
-        let queue = path.queue_ns().saturating_sub(self.common_ns);
-        queue.saturating_add(self.settings.drain_ns(path.load(now, &self.settings)))
+        let load = self.paths.get(path).map_or(0, |path| path.load(now, &self.settings));
+        self.cost_ns(path).saturating_add(self.settings.drain_ns(load))
     }
 
-    /// Chooses a path for a new flow or flowlet: the better of two, drawn by weight. `avoid` is left out if
-    /// another path is in no worse state. Returns 0 if there are no paths.
+    /// Chooses a path for a new flow: the better of two that are drawn by weight, without `avoid` if another
+    /// is usable. Returns 0 if there are no paths.
     #[must_use]
     pub fn choose(&self, now: u64, avoid: Option<usize>, random: &mut Random) -> usize {
         let Some(first) = self.draw(avoid, None, random) else { return avoid.unwrap_or(0) };
-        if let Some(avoid) = avoid.filter(|avoid| self.rank(*avoid) < self.rank(first)) {
-            return avoid;
-        }
         match self.draw(avoid, Some(first), random) {
             Some(second) if self.is_better(now, second, first) => second,
             _ => first,
@@ -448,17 +482,18 @@ impl Paths {
     /// better.
     #[must_use]
     pub fn choose_again(&self, now: u64, path: usize, random: &mut Random) -> usize {
-        if self.rank(path) != self.best_rank() {
+        if !self.is_usable(path) {
             return self.choose(now, Some(path), random);
         }
-        match self.draw(None, Some(path), random) {
+        match self.draw(Some(path), None, random) {
             Some(other) if self.is_better(now, other, path) => other,
             _ => path,
         }
     }
 
     /// Returns true if the first path's score is lower than the second's by more than noise.
-    fn is_better(&self, now: u64, first: usize, second: usize) -> bool {
+    #[must_use]
+    pub fn is_better(&self, now: u64, first: usize, second: usize) -> bool {
         let noise = self.settings.congested_ns / NOISE;
         self.score(now, first).saturating_add(noise) < self.score(now, second)
     }
@@ -472,22 +507,30 @@ impl Paths {
             .min_by_key(|path| self.score(now, *path))
     }
 
-    /// Draws one of the paths of the best rank by weight.
+    /// Draws one of the usable paths by weight, without two.
     fn draw(&self, avoid: Option<usize>, first: Option<usize>, random: &mut Random) -> Option<usize> {
-        let others = |path: &usize| Some(*path) != avoid && Some(*path) != first;
-        let rank = (0..self.paths.len()).filter(others).map(|path| self.rank(path)).min()?;
-        if first.is_some_and(|first| self.rank(first) < rank) {
+        let rank = self.best_rank();
+        let share = |path: usize| {
+            if Some(path) == avoid || Some(path) == first { 0 } else { self.share(path, rank) }
+        };
+        let total: u32 = (0..self.paths.len()).map(share).sum();
+        if total == 0 {
             return None;
         }
-        let fit = |path: &usize| others(path) && self.rank(*path) == rank;
-        let weight = |path: usize| u64::from(self.paths[path].weight.max(1));
-        let total = (0..self.paths.len()).filter(fit).map(weight).sum();
-        let mut drawn = random.below(total);
-        (0..self.paths.len()).filter(fit).find(|path| {
-            let found = drawn < weight(*path);
-            drawn = drawn.saturating_sub(weight(*path));
+        let mut drawn = random.drawn(total);
+        (0..self.paths.len()).find(|path| {
+            let share = share(*path);
+            let found = drawn < share;
+            drawn = drawn.wrapping_sub(share);
             found
         })
+    }
+
+    /// Returns true if no path is in a better class: without fault, grey, failed.
+    #[inline]
+    #[must_use]
+    pub fn is_usable(&self, path: usize) -> bool {
+        path < self.paths.len() && self.rank(path) == self.best_rank()
     }
 
     /// 0: without fault, 1: grey, 2: failed.
@@ -503,17 +546,51 @@ impl Paths {
         (0..self.paths.len()).map(|path| self.rank(path)).min().unwrap_or(2)
     }
 
-    /// The weights for a table of buckets. Paths of a worse rank than the best have none, so a failed path
+    /// The weight of a path if its rank is the best one, `rank`; otherwise 0. Paths with the same fault have
+    /// the same.
+    #[inline]
+    fn share(&self, path: usize, rank: u8) -> u32 {
+        match self.rank(path) {
+            0 if rank == 0 => self.paths[path].weight,
+            this if this == rank => 1,
+            _ => 0,
+        }
+    }
+
+    /// The weights by which flows are spread. Paths of a worse rank than the best have none, so a failed path
     /// has one only if all are failed; then all have the same.
     #[must_use]
     pub fn shares(&self) -> Vec<u32> {
         let rank = self.best_rank();
-        let share = |(at, path): (usize, &Path)| match self.rank(at) {
-            0 if rank == 0 => path.weight,
-            this if this == rank => 1,
-            _ => 0,
+        (0..self.paths.len()).map(|path| self.share(path, rank)).collect()
+    }
+}
+
+/// What a data plane that places frames by itself is told of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// The source port that leads along it.
+    pub port: u16,
+    /// Its share of new flows, 0 to [`FULL`]; 0: no frame may take it.
+    pub weight: u32,
+    /// Large flows should leave it.
+    pub is_congested: bool,
+    /// How long a packet would wait there by what probes told, ns.
+    pub cost_ns: u64,
+}
+
+impl Paths {
+    /// What is to be told of all paths.
+    #[must_use]
+    pub fn offers(&self) -> Vec<Offer> {
+        let rank = self.best_rank();
+        let offer = |(at, path): (usize, &Path)| Offer {
+            port: path.ports.main,
+            weight: self.share(at, rank),
+            is_congested: path.state == State::Congested,
+            cost_ns: self.cost_ns(at),
         };
-        self.paths.iter().enumerate().map(share).collect()
+        self.paths.iter().enumerate().map(offer).collect()
     }
 }
 
@@ -525,6 +602,8 @@ pub struct Answer {
     pub delay_ns: i64,
     /// The probe arrived with the CE mark.
     pub marked: bool,
+    /// How many probes of the path had arrived by then, by the receiver's count, which may begin anew.
+    pub arrived: u32,
 }
 
 impl Path {

@@ -25,7 +25,7 @@ const ACTIVE_NS: u64 = 100_000_000;
 /// A node that was in use not longer ago is probed at a tenth of the rate, ns; after that, not at all.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// An idle node's rounds are so many times as far apart.
+/// An idle node's rounds are so many times as far apart, unless a path is in doubt.
 const IDLE_TIMES: u64 = 10;
 
 /// How much a node is used.
@@ -81,6 +81,13 @@ impl Paths {
         }
     }
 
+    /// The paths that are in doubt, ascending: even a node that is idle has them probed without delay.
+    #[must_use]
+    pub fn doubtful(&self, now: u64) -> Vec<usize> {
+        let is_doubtful = |at: &usize| self.all()[*at].is_doubtful(now, self.settings());
+        (0..self.all().len()).filter(is_doubtful).collect()
+    }
+
     /// How long after this round the next one is, ns: jittered, so that hosts do not probe in step. `None` if
     /// the node is not used: ask again when data leaves for it.
     #[must_use]
@@ -89,6 +96,7 @@ impl Paths {
         match self.usage(now) {
             // A jittered time may be shorter, and as often longer, so the rate stays.
             Use::Active => Some(random.jittered(time)),
+            Use::Idle if !self.doubtful(now).is_empty() => Some(random.jittered(time)),
             Use::Idle => Some(random.jittered(time * IDLE_TIMES)),
             Use::Unused => None,
         }

@@ -5,14 +5,19 @@
 //! order:
 //!
 //! ```text
-//!   0      4      5    6      7      8         12       16     18        24        32             40      48
-//!   magic  kind   CE   hops   turn   session   number   port   zero (6)  sent, ns  reflected, ns  cookie
+//!   0      4      5    6      7      8         12       16     18     19
+//!   magic  kind   CE   hops   turn   session   number   port   path   zero
+//!
+//!   20       24         32              40     48
+//!   arrived  sent, ns   reflected, ns   cookie
 //! ```
 //!
-//! An answer is as long as its probe, so a reflector cannot amplify. It repeats session, number, port and
-//! `sent`; it has the reflector's clock, whether the probe came marked, and the TTL with which it came. The
-//! cookie is SipHash-2-4 of both addresses and all these fields under a secret of the fabric; a request's
-//! leaves `sent` out, which a program at the interface may stamp when the cookie is there already.
+//! An answer is as long as its probe, so a reflector cannot amplify. It repeats session, number, port, path
+//! and `sent`; it has the reflector's clock, whether the probe came marked, the TTL with which it came, and
+//! how many probes of that path have come in this session: what is lost on the way back is then known from
+//! what is lost on the way there. The cookie is SipHash-2-4 of both addresses and all these fields under a
+//! secret of the fabric; a request's leaves `sent` out, which a program at the interface may stamp when the
+//! cookie is there already.
 //!
 //! `bpf/src/path/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
 
@@ -28,11 +33,14 @@ pub const FRAME: usize = BODY + 48;
 /// The same without the Ethernet header.
 pub const DATAGRAM: usize = FRAME - ETHERNET;
 
+/// The path of a probe that belongs to none, as one of a survey.
+pub const NO_PATH: u8 = 255;
+
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const UDP: usize = 8;
 const BODY: usize = ETHERNET + IP + UDP + 8;
-const MAGIC: &[u8; 4] = b"wpr1";
+const MAGIC: &[u8; 4] = b"wpr2";
 const TTL: u8 = 64;
 /// ECN-capable, so that a marking queue marks it instead of dropping it; and marked.
 const ECT0: u8 = 2;
@@ -100,6 +108,10 @@ pub struct Packet {
     pub number: u32,
     /// The source port from which the probe left.
     pub port: u16,
+    /// The number of its path at its sender, [`NO_PATH`] if it belongs to none.
+    pub path: u8,
+    /// In an answer: probes of that path that have come in this session, this one included.
+    pub arrived: u32,
     /// When it left, by its sender's clock, ns.
     pub sent_ns: u64,
     /// In an answer: when the probe came, by the reflector's clock, ns.
@@ -116,17 +128,29 @@ pub enum Refusal {
 }
 
 impl Packet {
-    /// A request that leaves from a port; the rest of `outer` is as it will be on the wire.
+    /// A request that leaves from a port and belongs to no path; the rest of `outer` is as it will be on the
+    /// wire.
     #[must_use]
     pub fn request(outer: Outer, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet {
-        let kind = Kind::Request;
-        let port = outer.port;
-        Packet { outer, kind, marked: false, hops: 0, turn, session, number, port, sent_ns, reflected_ns: 0 }
+        Packet {
+            outer,
+            kind: Kind::Request,
+            marked: false,
+            hops: 0,
+            turn,
+            session,
+            number,
+            port: outer.port,
+            path: NO_PATH,
+            arrived: 0,
+            sent_ns,
+            reflected_ns: 0,
+        }
     }
 
-    /// The answer to it, from a port.
+    /// The answer to it, from a port; `arrived` probes of its path have come.
     #[must_use]
-    pub fn answer(&self, port: u16, now_ns: u64) -> Packet {
+    pub fn answer(&self, port: u16, arrived: u32, now_ns: u64) -> Packet {
         let Outer { macs: [to, from], source, destination, .. } = self.outer;
         let outer = Outer {
             macs: [from, to],
@@ -139,7 +163,7 @@ impl Packet {
             ..self.outer
         };
         let (marked, hops) = (self.outer.marked, self.outer.ttl);
-        Packet { outer, kind: Kind::Answer, marked, hops, reflected_ns: now_ns, ..*self }
+        Packet { outer, kind: Kind::Answer, marked, hops, arrived, reflected_ns: now_ns, ..*self }
     }
 
     /// Its bytes, without FCS.
@@ -166,6 +190,8 @@ impl Packet {
         put(BODY + 8, &self.session.to_be_bytes());
         put(BODY + 12, &self.number.to_be_bytes());
         put(BODY + 16, &self.port.to_be_bytes());
+        put(BODY + 18, &[self.path, 0]);
+        put(BODY + 20, &self.arrived.to_be_bytes());
         put(BODY + 24, &self.sent_ns.to_be_bytes());
         put(BODY + 32, &self.reflected_ns.to_be_bytes());
         put(BODY + 40, &self.cookie(secret).to_be_bytes());
@@ -234,6 +260,8 @@ impl Packet {
             session: u32::from_be_bytes(bytes(frame, BODY + 8)),
             number: u32::from_be_bytes(bytes(frame, BODY + 12)),
             port: u16::from_be_bytes(bytes(frame, BODY + 16)),
+            path: frame[BODY + 18],
+            arrived: u32::from_be_bytes(bytes(frame, BODY + 20)),
             sent_ns: u64::from_be_bytes(bytes(frame, BODY + 24)),
             reflected_ns: u64::from_be_bytes(bytes(frame, BODY + 32)),
         })
@@ -247,6 +275,7 @@ impl Packet {
             u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits()),
             u64::from(u32::from_be_bytes(flags)) << 32 | u64::from(self.port),
             u64::from(self.session) << 32 | u64::from(self.number),
+            u64::from(self.arrived) << 32 | u64::from(self.path),
             sent_ns,
             self.reflected_ns,
         ];
@@ -331,8 +360,9 @@ mod tests {
         assert_eq!(Packet::read(&request.frame(SECRET), 4789, SECRET), Ok(request));
         let mut marked = request;
         (marked.outer.marked, marked.outer.ttl) = (true, 61);
-        let answer = marked.answer(50_001, 9);
+        let answer = marked.answer(50_001, 3, 9);
         assert_eq!((answer.marked, answer.hops, answer.reflected_ns, answer.sent_ns), (true, 61, 9, 1_000));
+        assert_eq!((answer.path, answer.arrived), (NO_PATH, 3));
         assert_eq!(
             (answer.port, answer.outer.port, answer.outer.source),
             (50_000, 50_001, [10, 0, 0, 2].into())
@@ -349,7 +379,7 @@ mod tests {
             let free = [15, 18, 19, 22, 24, 25, 34, 35, 40, 41, 42, 43, 44, 45, 49];
             // DSCP, identification, TTL, checksums, source port and reserved bits are no part of what it
             // says.
-            let stamp = (BODY + 24..BODY + 32).contains(&at) || (BODY + 18..BODY + 24).contains(&at);
+            let stamp = (BODY + 24..BODY + 32).contains(&at) || at == BODY + 19;
             let says = free.contains(&at) || stamp || at == 20;
             assert_eq!(Packet::read(&other, 4789, SECRET).is_ok(), says, "byte {at}");
         }

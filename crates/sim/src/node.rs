@@ -21,6 +21,8 @@ pub struct Node {
     /// Whom it sent to last: its probes go there.
     to: u32,
     is_probing: bool,
+    /// The probes of each path that have arrived there.
+    pub arrived: Vec<u32>,
     /// CLOVE: when a path may lose weight again.
     rests_until: Vec<u64>,
 }
@@ -28,7 +30,14 @@ pub struct Node {
 impl Node {
     fn new(now: u64, settings: Settings, ports: &[Ports], (host, to): (u32, u32)) -> Node {
         let paths = Paths::new(now, settings, ports);
-        Node { paths, host, to, is_probing: false, rests_until: vec![0; ports.len()] }
+        Node {
+            paths,
+            host,
+            to,
+            is_probing: false,
+            arrived: vec![0; ports.len()],
+            rests_until: vec![0; ports.len()],
+        }
     }
 
     /// Data leaves for a host; returns true if probes must be sent from now on.

@@ -390,11 +390,15 @@ impl Run {
 
     /// A host answers a probe.
     fn reflect(&mut self, probe: &Packet) {
-        let (from, to) = (probe.next, self.nodes.at(probe.of).host);
+        let node = self.nodes.at(probe.of);
+        let (from, to, arrived) = (probe.next, node.host, &mut node.arrived[usize::from(probe.path)]);
+        *arrived += 1;
+        let echo = u64::from(*arrived);
         let stamp = self.nodes.clock(self.now, from).wrapping_sub(probe.stamp);
         let (path, hash) = found(&self.fabric, from, to, Route::Port(port_of(self.random.bits())));
         let answer = Packet {
             stamp,
+            echo,
             next: u32::from(probe.path),
             path,
             hash: hash as u32,
@@ -408,7 +412,7 @@ impl Run {
 
     fn take_answer(&mut self, answer: &Packet) {
         let (path, delay_ns) = (answer.next as usize, answer.stamp as i64);
-        let told = path::paths::Answer { delay_ns, marked: answer.marked };
+        let told = path::paths::Answer { delay_ns, marked: answer.marked, arrived: answer.echo as u32 };
         self.nodes.at(answer.of).paths.probe_answered(self.now, path, answer.number, told);
     }
 

@@ -17,6 +17,7 @@ pub use board::{Board, Event, FlowRow, NodeTold, PathTold, Told};
 
 use crate::kind::{Argument, Kind, Verb, View};
 use ::path::scheme::Scheme;
+use ::path::wire::Secret;
 use std::net::Ipv4Addr;
 
 /// The kind of app with the key `path`.
@@ -73,7 +74,7 @@ pub struct Fabric {
     /// Probes of a peer that are answered, per second.
     pub answers: u32,
     /// What authenticates probes; `None` if nothing is configured.
-    pub secret: Option<[u64; 2]>,
+    pub secret: Option<Secret>,
 }
 
 /// Tunnels, and where what is known of them goes.

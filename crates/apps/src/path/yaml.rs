@@ -7,6 +7,7 @@ use super::{Board, Fabric, Wanted};
 use crate::App;
 use crate::kind::{Configured, Scope};
 use ::path::scheme::{PORTS, Scheme};
+use ::path::wire::Secret;
 use config::raw::{Kind, Node};
 use config::section::{Section, list, parsed, text, words};
 use config::{Key, Report, Shape, Span, TakeRule};
@@ -48,8 +49,8 @@ pub(super) const KEYS: &[Key] = config::keys! {
 };
 const PROBE_KEYS: &[Key] = config::keys! {
     "interval": Shape::Time, "between two probes of a path to a node in use" or "10ms";
-    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s";
-    "discover": Shape::Time, "how often paths are discovered anew" or "15s";
+    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s" only "uplink";
+    "discover": Shape::Time, "how often paths are discovered anew" or "15s" only "uplink";
     "answers": Shape::Number(1, 1_000_000), "probes of a peer that are answered, per second" or "5000";
 };
 pub(super) const SCHEMES: [(&str, Scheme); 3] =
@@ -140,13 +141,18 @@ pub(super) fn span_of(section: &Section<'_>, key: &str) -> Span {
 /// Reads the section of an app with `form`, `uplink` or `port`; the keys of the other form are errors.
 pub(super) fn section<'a>(node: &'a Node, form: &str, report: &mut Report) -> Section<'a> {
     let section = Section::read(node, KEYS, report);
-    for key in KEYS {
+    refuse_others(&section, KEYS, form, report);
+    section
+}
+
+/// Keys that only the other form has are errors.
+fn refuse_others(section: &Section<'_>, keys: &[Key], form: &str, report: &mut Report) {
+    for key in keys {
         let (Some(node), Some(other)) = (section.get(key.word), key.only.filter(|only| *only != form)) else {
             continue;
         };
         report.error(node.span, format!("`{}` goes with `{other}`, not with `{form}`", key.word));
     }
-    section
 }
 
 /// One; `None` if it cannot be used, which the report says.
@@ -163,7 +169,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let secret = section.get("key").and_then(|node| secret(node, report));
     let mut number = |key| section.number(key, report).unwrap_or(1);
     let [vxlan_port, dscp, rate, flows] = ["vxlan_port", "dscp", "rate", "flows"].map(&mut number);
-    let probe = probe(&section, report);
+    let probe = probe(&section, "uplink", report);
     if report.errors() > before {
         return None;
     }
@@ -200,8 +206,9 @@ fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
 
 pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr> {
     let Some(node) = section.needed("peers", report) else { return Vec::new() };
-    let mut peers = Vec::new();
-    for item in list(node, "peers", report) {
+    let (mut peers, before) = (Vec::new(), report.errors());
+    let items = list(node, "peers", report);
+    for item in items {
         let Some(peer) = parsed::<Ipv4Addr>(item, "an IPv4 address", report) else { continue };
         if peer.is_unspecified() || peer.is_multicast() || peer.is_broadcast() || peer.is_loopback() {
             report.error(item.span, format!("{peer} is no address of a remote node"));
@@ -213,7 +220,7 @@ pub(super) fn peers(section: &Section<'_>, report: &mut Report) -> Vec<Ipv4Addr>
     }
     if peers.len() > PEERS_MAX {
         report.error(node.span, format!("there are {} peers, and {PEERS_MAX} at most", peers.len()));
-    } else if peers.is_empty() && list(node, "peers", report).is_empty() {
+    } else if items.is_empty() && report.errors() == before {
         report.error(node.span, "no peers: name the underlay address of one remote node at least");
     }
     peers
@@ -240,12 +247,12 @@ fn sources(section: &Section<'_>, report: &mut Report) -> Option<[u16; 2]> {
     }
 }
 
-pub(super) fn secret(node: &Node, report: &mut Report) -> Option<[u64; 2]> {
+pub(super) fn secret(node: &Node, report: &mut Report) -> Option<Secret> {
     let digits = text(node, "32 hexadecimal digits", report)?;
     let half = |range| digits.get(range).and_then(|half| u64::from_str_radix(half, 16).ok());
     let is_plain = digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     match (half(0..16), half(16..32)) {
-        (Some(first), Some(second)) if is_plain => Some([first, second]),
+        (Some(first), Some(second)) if is_plain => Some(Secret([first, second])),
         _ => {
             let help = "make one by `openssl rand -hex 16`, and quote it";
             report.error_help(node.span, "a key has 32 hexadecimal digits", help);
@@ -255,10 +262,11 @@ pub(super) fn secret(node: &Node, report: &mut Report) -> Option<[u64; 2]> {
 }
 
 /// Reads the times between probes and discoveries, and how many probes are answered.
-pub(super) fn probe(section: &Section<'_>, report: &mut Report) -> [u64; 4] {
+pub(super) fn probe(section: &Section<'_>, form: &str, report: &mut Report) -> [u64; 4] {
     let empty = Node { span: section.span, kind: Kind::Map(Vec::new()) };
     let node = section.get("probe").unwrap_or(&empty);
     let probe = Section::read(node, PROBE_KEYS, report);
+    refuse_others(&probe, PROBE_KEYS, form, report);
     let [least, most] = PROBE;
     let times = ["interval", "idle_interval", "discover"].map(|key| {
         let time = probe.time(key, report);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Which source port a frame gets: the choices are those of crate path (flow.rs, paths.rs). */
 
-#define CHOICE_BUCKETS 16
-#define BUCKET_STEP 13 /* odd: in 64 steps, every bucket */
+#define LOAD_MAX (1ULL << 32) /* so that a product with a half-life fits: 4 GB lately are a lot */
+#define PORT_SPREAD 0x9e3779b1U /* odd, so that neighbouring numbers come far apart */
 
 /* Reads what tells the inner flow apart; false if the inner frame is not IP. */
 static __always_inline int read_flow(struct __sk_buff *skb, const struct outer *outer, struct flow_key *key)
@@ -74,93 +74,133 @@ static __always_inline void set_port(struct __sk_buff *skb, const struct outer *
 	bpf_skb_store_bytes(skb, CHECK_AT, &check, sizeof(check), 0);
 }
 
-/* How often what was sent lately is to be halved by now. */
-static __always_inline __u64 half_lives(const struct settings *settings, const struct recent *recent,
-				       __u64 now)
+/* What counts of a load by now: half of it after each half-life, linear between. */
+static __always_inline __u64 halved(const struct settings *settings, const struct load *load, __u64 now)
 {
-	__u64 life = settings->half_life_us * 1000ULL;
+	__u64 life = settings->half_life_us * 1000ULL, time = since(now, load->since_ns), left;
 
-	return now > recent->since_ns && life ? (now - recent->since_ns) / life : 0;
+	if (!life || time / life > 63)
+		return 0;
+	left = load->bytes >> time / life;
+	if (left > LOAD_MAX)
+		left = LOAD_MAX;
+	return left - left * (time % life) / (2 * life);
 }
 
 static __always_inline int is_usable(const struct peer *peer, __u32 path)
 {
-	return path < PATHS_MAX && peer->usable & 1U << path;
+	return path < PATHS_MAX && peer->weight[path & (PATHS_MAX - 1)];
 }
 
 /*
  * How long a frame would wait on a path, in ns: the delay that probes have met, and the time that takes what
  * was sent lately, which no probe can have met yet.
  */
-static __always_inline __u64 score(const struct settings *settings, const struct peer *peer, __u32 path,
-				   __u64 now)
+static __always_inline __u64 score(const struct settings *settings, const struct peer *peer,
+				   const struct activity *activity, __u32 path, __u64 now)
 {
-	__u32 key = peer->index * PATHS_MAX + path;
-	struct recent *lately = bpf_map_lookup_elem(&recent, &key);
-	__u64 halves, bytes = 0;
-
-	if (lately) {
-		halves = half_lives(settings, lately, now);
-		bytes = halves > 63 ? 0 : lately->bytes >> halves;
-	}
-	return peer->cost[path & (PATHS_MAX - 1)] + (bytes * settings->drain_ns >> 10);
+	path &= PATHS_MAX - 1;
+	return peer->cost[path] +
+	       (halved(settings, &activity->loads[path], now) * settings->drain_ns >> 10);
 }
 
-/* Returns whether the score of one path is lower than that of another by more than noise. */
-static __always_inline int is_better(const struct settings *settings, const struct peer *peer, __u32 one,
-				     __u32 other, __u64 now)
+/*
+ * Returns whether the score of one path is lower than that of another by more than noise. This function and
+ * those below that are not static are verified once, for any arguments; otherwise the verifier would follow
+ * every path that a draw can have, and give up.
+ */
+__noinline int is_better(const struct settings *settings, const struct peer *peer,
+				const struct activity *activity, __u64 paths, __u64 now)
 {
-	return score(settings, peer, one, now) + settings->noise_ns < score(settings, peer, other, now);
+	__u32 one = paths >> 32, other = paths;
+
+	if (!settings || !peer || !activity)
+		return 0;
+	return score(settings, peer, activity, one, now) + settings->noise_ns <
+	       score(settings, peer, activity, other, now);
 }
 
-/* Chooses the better of two paths of random buckets, without the path to avoid if there is another. */
-static __always_inline __u32 choose(const struct settings *settings, const struct peer *peer, __u32 avoid,
-				    __u64 now)
+#define IS_BETTER(one, other) is_better(settings, peer, activity, (__u64)(one) << 32 | (other), now)
+
+/* The share of a path in a draw that leaves two out. */
+static __always_inline __u32 share(const struct peer *peer, __u32 path, __u32 avoid, __u32 first)
 {
-	__u32 random = bpf_get_prandom_u32(), one = PATHS_MAX, other = PATHS_MAX;
+	return path == avoid || path == first ? 0 : peer->weight[path];
+}
 
-	for (int i = 0; i < CHOICE_BUCKETS; i++) {
-		__u32 path = peer->buckets[(random + i * BUCKET_STEP) & (BUCKETS - 1)] & (PATHS_MAX - 1);
+static __always_inline __u32 shares(const struct peer *peer, __u32 avoid, __u32 first)
+{
+	__u32 total = 0;
 
-		if (!is_usable(peer, path) || path == avoid || path == one)
-			continue;
-		if (one < PATHS_MAX) {
-			other = path;
-			break;
-		}
-		one = path;
+	for (__u32 path = 0; path < PATHS_MAX; path++)
+		total += share(peer, path, avoid, first);
+	return total;
+}
+
+/* Returns the path that a number below the sum of all shares belongs to. */
+static __always_inline __u32 path_at(const struct peer *peer, __u32 avoid, __u32 first, __u32 drawn)
+{
+	for (__u32 path = 0; path < PATHS_MAX; path++) {
+		__u32 one = share(peer, path, avoid, first);
+
+		if (drawn < one)
+			return path;
+		drawn -= one;
 	}
-	if (other < PATHS_MAX && is_better(settings, peer, other, one, now))
-		return other;
-	return one < PATHS_MAX ? one : avoid;
+	return PATHS_MAX;
+}
+
+/* Draws a path by weight, without two; PATHS_MAX if no other is usable. */
+__noinline __u32 draw(const struct peer *peer, __u32 avoid, __u32 first)
+{
+	__u32 total;
+
+	if (!peer)
+		return PATHS_MAX;
+	total = shares(peer, avoid, first);
+	if (!total)
+		return PATHS_MAX;
+	return path_at(peer, avoid, first, (__u64)random_word() * total >> 32);
+}
+
+/* Chooses the better of two paths that are drawn by weight, without the path to avoid if there is another. */
+__noinline __u32 choose(const struct settings *settings, const struct peer *peer,
+			const struct activity *activity, __u32 avoid, __u64 now)
+{
+	__u32 one, other;
+
+	if (!settings || !peer || !activity)
+		return PATHS_MAX;
+	one = draw(peer, avoid, PATHS_MAX);
+	if (one >= PATHS_MAX)
+		return avoid;
+	other = draw(peer, avoid, one);
+	return other < PATHS_MAX && IS_BETTER(other, one) ? other : one;
 }
 
 static __always_inline struct path_counters *counters_of(const struct peer *peer, __u32 path)
 {
-	__u32 key = peer->index * PATHS_MAX + path;
+	__u32 key = peer->index;
+	struct traffic *sums = bpf_map_lookup_elem(&traffic, &key);
 
-	return bpf_map_lookup_elem(&path_counters, &key);
+	return sums ? &sums->paths[path & (PATHS_MAX - 1)] : 0;
 }
 
 /* Counts a frame on a path. */
 static __always_inline void pass_by(struct __sk_buff *skb, const struct settings *settings,
-				    const struct peer *peer, __u32 path, __u64 now)
+				    const struct peer *peer, struct activity *activity, __u32 path, __u64 now)
 {
-	__u32 key = peer->index * PATHS_MAX + path, length = skb->wire_len ?: skb->len;
+	__u32 length = skb->wire_len ?: skb->len;
 	struct path_counters *sum = counters_of(peer, path);
-	struct recent *lately = bpf_map_lookup_elem(&recent, &key);
+	struct load *load = &activity->loads[path & (PATHS_MAX - 1)];
 
 	if (sum) {
 		sum->packets += skb->gso_segs ?: 1;
 		sum->bytes += length;
 	}
-	if (lately) {
-		__u64 halves = half_lives(settings, lately, now);
-
-		lately->bytes = (halves > 63 ? 0 : lately->bytes >> halves) + length;
-		if (halves)
-			lately->since_ns += halves * settings->half_life_us * 1000ULL;
-	}
+	load->bytes = halved(settings, load, now) + length;
+	load->since_ns = now;
+	activity->last_ns = now;
 }
 
 /* Until when a flow is not considered again: jittered, so that flows with the same fate do not act as one. */
@@ -168,70 +208,56 @@ static __always_inline __u64 hold(const struct settings *settings, __u64 now)
 {
 	__u64 time = settings->hold_us * 1000ULL;
 
-	return now + time - time / 4 + (bpf_get_prandom_u32() * (time / 2) >> 32);
+	return now + time - time / 4 + (random_word() * (time / 2 + 1) >> 32);
 }
 
 /* Without a pause a flow moves cautiously: for a real gain, and of those that could, half. */
 static __always_inline int should_reroute(const struct settings *settings, const struct peer *peer,
-					  __u32 path, __u32 next, __u64 now)
+					  const struct activity *activity, __u32 path, __u32 next, __u64 now)
 {
-	__u64 old = score(settings, peer, path, now), new = score(settings, peer, next, now);
+	__u64 old = score(settings, peer, activity, path, now);
+	__u64 new = score(settings, peer, activity, next, now);
 	__u64 least = old / 4 > settings->gain_ns ? old / 4 : settings->gain_ns;
 
-	return old > new + least && bpf_get_prandom_u32() & 1;
+	return old > new + least && random_word() & 1;
 }
 
 enum move { STAY, AFTER_GAP, AFTER_FAILURE, AFTER_REHASH, WITHOUT_GAP };
 
 /* Decides whether a flow should move, and to which path. */
 static __always_inline enum move consider(const struct settings *settings, const struct peer *peer,
-					  struct flow *flow, __u32 path, int rehashed, __u64 now, __u32 *next)
+					  const struct activity *activity, struct flow *flow, int rehashed,
+					  __u64 now, __u32 *next)
 {
+	__u32 path = flow->path & (PATHS_MAX - 1);
+
 	if (!is_usable(peer, path)) {
-		*next = choose(settings, peer, path, now);
+		*next = choose(settings, peer, activity, path, now);
 		return AFTER_FAILURE;
 	}
 	/* A flow that the kernel gave another port has met a timeout: nothing of it is on its way. */
 	if (rehashed) {
-		*next = choose(settings, peer, path, now);
-		return is_better(settings, peer, path, *next, now) ? STAY : AFTER_REHASH;
+		*next = choose(settings, peer, activity, path, now);
+		return IS_BETTER(path, *next) ? STAY : AFTER_REHASH;
 	}
 	if (since(now, flow->last_ns) >= settings->gap_us * 1000ULL) {
-		*next = choose(settings, peer, PATHS_MAX, now);
+		*next = choose(settings, peer, activity, PATHS_MAX, now);
 		return AFTER_GAP;
 	}
 	if (!(peer->congested & 1U << path) || flow->bytes <= settings->reroute_bytes ||
 	    now < flow->hold_until_ns)
 		return STAY;
 	flow->hold_until_ns = hold(settings, now);
-	*next = choose(settings, peer, path, now);
-	return should_reroute(settings, peer, path, *next, now) ? WITHOUT_GAP : STAY;
+	*next = choose(settings, peer, activity, path, now);
+	return should_reroute(settings, peer, activity, path, *next, now) ? WITHOUT_GAP : STAY;
 }
 
-/* Returns the path of a flow that is known, another one if it should move. */
-static __always_inline __u32 follow(const struct settings *settings, const struct peer *peer,
-				    struct flow *flow, __u32 kernel_port, __u64 now)
+static __always_inline void count_move(const struct peer *peer, __u32 path, enum move move)
 {
-	__u32 path = flow->path & (PATHS_MAX - 1), next = path;
-	int rehashed = flow->kernel_port != kernel_port;
-	struct path_counters *sum;
-	enum move move;
+	struct path_counters *sum = counters_of(peer, path);
 
-	if (rehashed) {
-		flow->kernel_port = kernel_port;
-		sum = counters_of(peer, path);
-		if (sum)
-			sum->rehashed += 1;
-	}
-	move = consider(settings, peer, flow, path, rehashed, now, &next);
-	if (move == STAY || next == path || !is_usable(peer, next))
-		return path;
-	flow->path = next;
-	flow->moves += 1;
-	flow->hold_until_ns = hold(settings, now);
-	sum = counters_of(peer, next);
 	if (!sum)
-		return next;
+		return;
 	if (move == AFTER_GAP)
 		sum->after_gap += 1;
 	else if (move == AFTER_FAILURE)
@@ -240,50 +266,85 @@ static __always_inline __u32 follow(const struct settings *settings, const struc
 		sum->after_rehash += 1;
 	else
 		sum->without_gap += 1;
+}
+
+/* Returns the path of a flow that is known, another one if it should move. */
+static __always_inline __u32 follow(const struct settings *settings, const struct peer *peer,
+				    struct activity *activity, struct flow *flow, __u32 kernel_port,
+				    __u64 now)
+{
+	__u32 path = flow->path & (PATHS_MAX - 1), next = path;
+	int rehashed = flow->kernel_port != kernel_port;
+	enum move move;
+
+	if (rehashed) {
+		flow->kernel_port = kernel_port;
+		__sync_fetch_and_add(&activity->rehashed[path], 1);
+	}
+	move = consider(settings, peer, activity, flow, rehashed, now, &next);
+	if (move == STAY || next == path || !is_usable(peer, next))
+		return path;
+	flow->path = next;
+	flow->moves += 1;
+	flow->hold_until_ns = hold(settings, now);
+	count_move(peer, next, move);
 	return next;
 }
 
 static __always_inline __u32 begin(const struct settings *settings, const struct peer *peer,
-				   const struct flow_key *key, __u32 kernel_port, __u32 length, __u64 now)
+				   const struct activity *activity, const struct flow_key *key,
+				   __u32 kernel_port, __u32 length, __u64 now)
 {
-	__u32 path = choose(settings, peer, PATHS_MAX, now);
+	__u32 path = choose(settings, peer, activity, PATHS_MAX, now);
 	struct flow flow = {
-		.last_ns = now, .born_ns = now, .packets = 1, .bytes = length,
-		.path = path, .kernel_port = kernel_port,
+		.last_ns = now, .packets = 1, .bytes = length, .path = path, .kernel_port = kernel_port,
 	};
 	struct path_counters *sum = counters_of(peer, path);
 
+	if (path >= PATHS_MAX)
+		return path;
 	if (sum)
 		sum->new_flows += 1;
 	bpf_map_update_elem(&flows, key, &flow, BPF_ANY);
 	return path;
 }
 
+/* Gives a frame that is of no flow a path: the kernel's port tells such frames apart well enough. */
+static __always_inline __u32 scatter(const struct peer *peer, __u32 kernel_port)
+{
+	__u32 total = shares(peer, PATHS_MAX, PATHS_MAX), word = kernel_port * PORT_SPREAD;
+
+	return path_at(peer, PATHS_MAX, PATHS_MAX, (__u64)word * total >> 32);
+}
+
 static __always_inline void adapt(struct __sk_buff *skb, const struct outer *outer, const struct peer *peer,
 				  const struct settings *settings)
 {
 	__u32 kernel_port = bpf_ntohs(outer->udp.source), path, length = skb->wire_len ?: skb->len;
-	__u64 now = bpf_ktime_get_ns();
+	__u32 index = peer->index;
+	struct activity *activity = bpf_map_lookup_elem(&activity_map, &index);
+	__u64 now = clock_ns();
 	struct flow_key key = {};
 	struct flow *flow;
 
+	if (!activity)
+		return;
 	if (!read_flow(skb, outer, &key)) {
-		/* ARP and the like: the kernel's port tells them apart well enough. */
-		path = peer->buckets[kernel_port & (BUCKETS - 1)] & (PATHS_MAX - 1);
+		path = scatter(peer, kernel_port);
 	} else if ((flow = bpf_map_lookup_elem(&flows, &key))) {
-		path = follow(settings, peer, flow, kernel_port, now);
+		path = follow(settings, peer, activity, flow, kernel_port, now);
 		flow->last_ns = now;
 		flow->packets += skb->gso_segs ?: 1;
 		flow->bytes += length;
 	} else {
-		path = begin(settings, peer, &key, kernel_port, length, now);
+		path = begin(settings, peer, activity, &key, kernel_port, length, now);
 	}
 	if (!is_usable(peer, path)) {
 		count(UNSTEERED);
 		return;
 	}
 	set_port(skb, outer, peer->port[path & (PATHS_MAX - 1)]);
-	pass_by(skb, settings, peer, path, now);
+	pass_by(skb, settings, peer, activity, path, now);
 	count(STEERED);
 }
 
@@ -320,6 +381,7 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	__u32 kernel_port = bpf_ntohs(outer->udp.source);
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key = { .peer = outer->ip.daddr, .protocol = IPPROTO_UDP };
+	struct path_counters *sum;
 	struct flow *flow;
 
 	key.source[0] = outer->ip.saddr;
@@ -332,7 +394,11 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	flow->packets += skb->gso_segs ?: 1;
 	flow->bytes += skb->wire_len ?: skb->len;
 	set_port(skb, outer, flow->port);
-	pass_by(skb, settings, peer, 0, now);
+	sum = counters_of(peer, 0);
+	if (sum) {
+		sum->packets += skb->gso_segs ?: 1;
+		sum->bytes += skb->wire_len ?: skb->len;
+	}
 	count(STEERED);
 	return TC_ACT_UNSPEC;
 }
@@ -363,7 +429,8 @@ int path_egress(struct __sk_buff *skb)
 	if (!settings || !read_outer(skb, settings, &outer))
 		return TC_ACT_UNSPEC;
 	if (vni_of(&outer) == settings->probe_vni) {
-		stamp(skb);
+		if (is_local(outer.ip.saddr))
+			stamp(skb);
 		return TC_ACT_UNSPEC;
 	}
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
@@ -374,7 +441,7 @@ int path_egress(struct __sk_buff *skb)
 	bpf_set_hash_invalid(skb);
 	if (settings->scheme == SCHEME_DOCA_AR)
 		return pin(skb, &outer, peer, settings);
-	if (settings->scheme == SCHEME_ADAPTIVE && peer->paths && peer->usable)
+	if (settings->scheme == SCHEME_ADAPTIVE)
 		adapt(skb, &outer, peer, settings);
 	else
 		count(UNSTEERED);

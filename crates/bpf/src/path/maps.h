@@ -11,14 +11,13 @@
 #include <bpf/bpf_helpers.h>
 
 #define PATHS_MAX 16
-#define BUCKETS 64
 #define SLOTS 256 /* probes that may overtake each other without being taken for repetitions */
 
 #define SCHEME_ECMP 0
 #define SCHEME_DOCA_AR 1
 #define SCHEME_ADAPTIVE 2
 
-#define PROBE_MAGIC 0x77707231 /* "wpr1" */
+#define PROBE_MAGIC 0x77707232 /* "wpr2" */
 #define REQUEST 1
 #define ANSWER 2
 #define SILENCE_NS 30000000000ULL /* after so long, a peer may begin a session of any number */
@@ -64,14 +63,12 @@ struct {
 
 struct peer {
 	__u32 index; /* of its counters and its window */
-	__u32 paths; /* 0: none is known, the kernel's port stays */
-	__u32 usable; /* a bit for each path */
 	__u32 congested; /* a bit for each path */
 	__u32 answer_ports; /* how many of the following are set */
 	__u32 answer_port[PATHS_MAX]; /* by turns, from which answers to it are sent */
 	__u32 port[PATHS_MAX];
 	__u32 cost[PATHS_MAX]; /* queueing delay, in ns, and what else user space adds */
-	__u8 buckets[BUCKETS]; /* paths */
+	__u32 weight[PATHS_MAX]; /* the share of new flows; 0: no frame may take the path */
 };
 
 /* By address, as on the wire. Not preallocated: then a value in use is not reused for another. */
@@ -82,6 +79,14 @@ struct {
 	__type(key, __u32);
 	__type(value, struct peer);
 } peers SEC(".maps");
+
+/* Our own underlay addresses: only what is sent to them is reflected or collected here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} locals SEC(".maps");
 
 struct flow_key {
 	__u32 peer;
@@ -94,7 +99,6 @@ struct flow_key {
 
 struct flow {
 	__u64 last_ns;
-	__u64 born_ns;
 	__u64 hold_until_ns;
 	__u64 packets;
 	__u64 bytes;
@@ -111,7 +115,7 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
-/* Of a path: index * PATHS_MAX + path. */
+/* Of a peer, by its index. */
 struct path_counters {
 	__u64 packets;
 	__u64 bytes;
@@ -120,28 +124,53 @@ struct path_counters {
 	__u64 after_failure; /* because theirs was not usable, */
 	__u64 after_rehash; /* because the kernel gave them another port, */
 	__u64 without_gap; /* because theirs was congested */
-	__u64 rehashed; /* flows on this path that the kernel gave another port */
+};
+
+struct traffic {
+	struct path_counters paths[PATHS_MAX];
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, PATHS_MAX);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct path_counters);
-} path_counters SEC(".maps");
+	__type(value, struct traffic);
+} traffic SEC(".maps");
 
-/* What was sent lately on a path, halved each half-life. */
-struct recent {
+/* What was sent on a path: half of it counts for no longer than a half-life. */
+struct load {
 	__u64 since_ns;
 	__u64 bytes;
 };
 
+/* What user space looks at every few milliseconds, for a peer at a time. */
+struct activity {
+	__u64 last_ns; /* of the last frame to the peer */
+	struct load loads[PATHS_MAX];
+	__u64 rehashed[PATHS_MAX]; /* flows on the path that the kernel gave another port */
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, PATHS_MAX);
+	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct recent);
-} recent SEC(".maps");
+	__type(value, struct activity);
+} activity_map SEC(".maps");
+
+/* For tests: the time and the state of the random numbers (SplitMix64), if `is_scripted` was set. */
+const volatile __u32 is_scripted = 0;
+
+struct script {
+	__u64 now_ns;
+	__u64 random;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct script);
+} script_map SEC(".maps");
 
 /* In the order of `path::Counters`. */
 enum count {
@@ -163,6 +192,7 @@ struct window {
 	__u64 last_ns;
 	__u64 session;
 	__u64 slots[SLOTS];
+	__u32 arrived[PATHS_MAX]; /* in the session */
 };
 
 struct {
@@ -181,6 +211,7 @@ struct collected {
 	__u32 port; /* that the probe left from */
 	__u16 ce; /* whether it was marked */
 	__u16 hops; /* the TTL it arrived with */
+	__u32 arrived; /* how many probes of its path have, in this session */
 	__u64 sent_ns; /* our clock */
 	__u64 reflected_ns; /* the peer's clock */
 	__u64 received_ns; /* our clock */
@@ -217,7 +248,7 @@ struct outer {
 	struct vxlan vxlan;
 } __attribute__((packed, aligned(2)));
 
-/* What a probe carries behind its VXLAN header: probe.rs. All in network order. */
+/* What a probe carries behind its VXLAN header: wire.rs. All in network order. */
 struct probe {
 	__be32 magic;
 	__u8 kind;
@@ -227,7 +258,9 @@ struct probe {
 	__be32 session;
 	__be32 number;
 	__be16 port;
-	__u8 reserved[6];
+	__u8 path; /* at the sender; PATHS_MAX or more: none */
+	__u8 reserved;
+	__be32 arrived; /* in an answer: probes of the path that have come in the session */
 	__be64 sent_ns;
 	__be64 reflected_ns;
 	__be64 cookie;
@@ -244,6 +277,36 @@ static __always_inline void count(enum count what)
 
 	if (value)
 		*value += 1;
+}
+
+static __always_inline int is_local(__u32 address)
+{
+	return bpf_map_lookup_elem(&locals, &address) != 0;
+}
+
+/* The time; in a test, what it says. */
+static __always_inline __u64 clock_ns(void)
+{
+	__u32 zero = 0;
+	struct script *script = is_scripted ? bpf_map_lookup_elem(&script_map, &zero) : 0;
+
+	return script ? script->now_ns : bpf_ktime_get_ns();
+}
+
+/* 32 random bits; in a test, the upper ones of the next number of SplitMix64, as crate path takes them. */
+static __always_inline __u32 random_word(void)
+{
+	__u32 zero = 0;
+	struct script *script = is_scripted ? bpf_map_lookup_elem(&script_map, &zero) : 0;
+	__u64 word;
+
+	if (!script)
+		return bpf_get_prandom_u32();
+	script->random += 0x9e3779b97f4a7c15ULL;
+	word = script->random;
+	word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9ULL;
+	word = (word ^ word >> 27) * 0x94d049bb133111ebULL;
+	return (word ^ word >> 31) >> 32;
 }
 
 static __always_inline struct settings *get_settings(void)
@@ -299,7 +362,7 @@ static __always_inline void sip_word(struct sip *s, __u64 word)
 	s->v0 ^= word;
 }
 
-/* SipHash-2-4 of five words, as probe.rs computes it. */
+/* SipHash-2-4 of six words, as wire.rs computes it. */
 static __noinline __u64 cookie(const struct settings *settings, const struct probe *probe, __u32 source,
 			       __u32 destination)
 {
@@ -317,10 +380,11 @@ static __noinline __u64 cookie(const struct settings *settings, const struct pro
 	sip_word(&s, (__u64)bpf_ntohl(source) << 32 | bpf_ntohl(destination));
 	sip_word(&s, fields);
 	sip_word(&s, (__u64)bpf_ntohl(probe->session) << 32 | bpf_ntohl(probe->number));
+	sip_word(&s, (__u64)bpf_ntohl(probe->arrived) << 32 | probe->path);
 	/* A probe is stamped when its cookie is written already. */
 	sip_word(&s, probe->kind == ANSWER ? bpf_be64_to_cpu(probe->sent_ns) : 0);
 	sip_word(&s, bpf_be64_to_cpu(probe->reflected_ns));
-	sip_word(&s, 40ULL << 56);
+	sip_word(&s, 48ULL << 56);
 	s.v2 ^= 0xff;
 	sip_round(&s);
 	sip_round(&s);

@@ -11,8 +11,6 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pat
 
 /// The largest number of paths to a peer.
 pub const PATHS_MAX: usize = 16;
-/// The number of buckets of a peer.
-pub const BUCKETS: usize = 64;
 /// The largest number of peers.
 pub const PEERS_MAX: usize = 1024;
 
@@ -70,8 +68,6 @@ pub struct PathPeer {
     pub index: u32,
     /// Its paths, by number; at most [`PATHS_MAX`].
     pub paths: Vec<PathOut>,
-    /// The path of each bucket.
-    pub buckets: [u8; BUCKETS],
 }
 
 /// A path to a peer.
@@ -79,8 +75,8 @@ pub struct PathPeer {
 pub struct PathOut {
     /// The source port that leads there.
     pub port: u16,
-    /// Whether frames may take it.
-    pub usable: bool,
+    /// Its share of new flows, at most 2^16; 0: no frame may take it.
+    pub weight: u32,
     /// Whether flows should leave it.
     pub congested: bool,
     /// How long a frame waits there, in nanoseconds.
@@ -137,8 +133,18 @@ pub struct PathTraffic {
     pub after_rehash: u64,
     /// Flows that came here because their path was congested.
     pub without_gap: u64,
-    /// Flows on it that the kernel gave another port.
-    pub rehashed: u64,
+}
+
+/// What is sent to a peer now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathActivity {
+    /// When the last frame left, in nanoseconds of `CLOCK_MONOTONIC`; 0: none did.
+    pub last_ns: u64,
+    /// For each path, when the last frame left, and the bytes sent until then, each for half after a
+    /// half-life.
+    pub loads: [(u64, u64); PATHS_MAX],
+    /// Flows on each path that the kernel gave another port, since [`TcPath::load`].
+    pub rehashed: [u64; PATHS_MAX],
 }
 
 /// What tells a flow apart.
@@ -195,11 +201,9 @@ impl PathFlowKey {
 pub struct PathFlow {
     /// When its last packet left, on the clock `CLOCK_MONOTONIC`, in nanoseconds.
     pub last_ns: u64,
-    /// When it began.
-    pub born_ns: u64,
-    /// Packets since.
+    /// Packets since it began.
     pub packets: u64,
-    /// Bytes since.
+    /// Bytes since then.
     pub bytes: u64,
     /// Its path.
     pub path: u32,
@@ -226,6 +230,8 @@ pub struct PathAnswer {
     pub marked: bool,
     /// The TTL with which it arrived.
     pub ttl: u8,
+    /// How many probes of its path had arrived by then.
+    pub arrived: u32,
     /// When it left, on our clock, in nanoseconds.
     pub sent_ns: u64,
     /// When it was answered, on the peer's clock.
@@ -249,12 +255,14 @@ pub struct PathMissed {
 const SETTINGS: usize = SECRET + 4;
 /// Where the secret is among those of `struct settings`, aligned to 8 bytes.
 const SECRET: usize = 16;
-const PEER: usize = 5 + 3 * PATHS_MAX + BUCKETS / 4;
-const FLOW: usize = 14;
-/// Words of `struct window`, of 8 bytes.
-const WINDOW: usize = 3 + 256;
+const PEER: usize = 3 + 4 * PATHS_MAX;
+const FLOW: usize = 12;
+/// Words of `struct window`, `struct traffic` and `struct activity`, of 8 bytes.
+const WINDOW: usize = 3 + 256 + PATHS_MAX / 2;
+const TRAFFIC: usize = 7 * PATHS_MAX;
+const ACTIVITY: usize = 1 + 3 * PATHS_MAX;
 /// Bytes of `struct collected`, and of `struct missed` before the frame.
-const COLLECTED: usize = 48;
+const COLLECTED: usize = 56;
 const MISSED_HEAD: usize = 56;
 
 /// The flows of programs, to be read.
@@ -285,12 +293,25 @@ impl TcPath {
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
-        let peers = peers.clamp(1, PEERS_MAX) as u32;
+        TcPath::load_as(peers, flows, false)
+    }
+
+    /// The same for tests: time and chance are those of [`TcPath::set_script`].
+    ///
+    /// # Errors
+    /// Those of [`TcPath::load`].
+    pub fn load_scripted(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
+        TcPath::load_as(peers, flows, true)
+    }
+
+    fn load_as(peers: usize, flows: u32, is_scripted: bool) -> Result<TcPath, EbpfError> {
+        let (peers, is_scripted) = (peers.clamp(1, PEERS_MAX) as u32, u32::from(is_scripted));
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("windows", peers)
-            .map_max_entries("path_counters", peers * PATHS_MAX as u32)
-            .map_max_entries("recent", peers * PATHS_MAX as u32)
+            .map_max_entries("traffic", peers)
+            .map_max_entries("activity_map", peers)
             .map_max_entries("flows", flows.max(1))
+            .override_global("is_scripted", &is_scripted, true)
             .load(OBJECT)?;
         for name in ["path_egress", "path_reflect"] {
             program(&mut ebpf, name)?.load()?;
@@ -355,6 +376,37 @@ impl TcPath {
         array::<[u32; SETTINGS]>(&mut self.ebpf, "settings").set(0, words, 0)
     }
 
+    /// Sets the time, ns, and the state of the random numbers of [`TcPath::load_scripted`]; returns that state
+    /// as it was.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_script(&mut self, now_ns: u64, random: Option<u64>) -> Result<u64, MapError> {
+        let mut script = array::<[u64; 2]>(&mut self.ebpf, "script_map");
+        let [_, before] = script.get(&0, 0)?;
+        script.set(0, [now_ns, random.unwrap_or(before)], 0)?;
+        Ok(before)
+    }
+
+    /// Says which addresses are our own: probes that are sent to others pass, as do those that others send.
+    /// Further ones than [`PEERS_MAX`] are left out.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_locals(&mut self, addresses: &[Ipv4Addr]) -> Result<(), MapError> {
+        let map = self.ebpf.map_mut("locals").expect("path.bpf.c defines it");
+        let mut map = HashMap::<_, u32, u32>::try_from(map).expect("its value is laid out as here");
+        let wanted: Vec<u32> = addresses.iter().map(|one| u32::from_ne_bytes(one.octets())).collect();
+        let there: Vec<u32> = map.keys().filter_map(Result::ok).collect();
+        for gone in there.iter().filter(|one| !wanted.contains(one)) {
+            map.remove(gone)?;
+        }
+        for new in wanted.iter().filter(|one| !there.contains(one)).take(PEERS_MAX) {
+            map.insert(new, 1, 0)?;
+        }
+        Ok(())
+    }
+
     /// Writes a peer and its paths. Its window, by which repeated probes are found, begins anew with an index
     /// that had no peer.
     ///
@@ -363,25 +415,18 @@ impl TcPath {
     pub fn set_peer(&mut self, address: Ipv4Addr, peer: &PathPeer) -> Result<(), MapError> {
         let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
         let mut words = [0; PEER];
-        let bits = |has: fn(&PathOut) -> bool| {
-            paths.iter().zip(0..).map(|(path, bit)| u32::from(has(path)) << bit).sum()
-        };
+        let usable = || paths.iter().filter(|path| path.weight > 0);
         words[0] = peer.index.min(self.peers - 1);
-        words[1] = paths.len() as u32;
-        words[2] = bits(|path| path.usable);
-        words[3] = bits(|path| path.congested);
-        words[4] = paths.iter().filter(|path| path.usable).count() as u32;
-        let (answer, rest) = words[5..].split_at_mut(PATHS_MAX);
-        for (word, path) in answer.iter_mut().zip(paths.iter().filter(|path| path.usable)) {
+        words[1] = paths.iter().zip(0..).map(|(path, bit)| u32::from(path.congested) << bit).sum();
+        words[2] = usable().count() as u32;
+        let (answer, rest) = words[3..].split_at_mut(PATHS_MAX);
+        for (word, path) in answer.iter_mut().zip(usable()) {
             *word = u32::from(path.port);
         }
         let (ports, rest) = rest.split_at_mut(PATHS_MAX);
-        let (costs, buckets) = rest.split_at_mut(PATHS_MAX);
-        for ((port, cost), path) in ports.iter_mut().zip(costs).zip(paths) {
-            (*port, *cost) = (u32::from(path.port), path.cost_ns);
-        }
-        for (word, four) in buckets.iter_mut().zip(peer.buckets.as_chunks::<4>().0) {
-            *word = u32::from_ne_bytes(*four);
+        let (costs, weights) = rest.split_at_mut(PATHS_MAX);
+        for (((port, cost), weight), path) in ports.iter_mut().zip(costs).zip(weights).zip(paths) {
+            (*port, *cost, *weight) = (u32::from(path.port), path.cost_ns, path.weight.min(1 << 16));
         }
         self.peers_map().insert(u32::from_ne_bytes(address.octets()), words, 0)
     }
@@ -409,8 +454,7 @@ impl TcPath {
         let [a, b, c, d, e, f, g, h] = now_ns.to_ne_bytes();
         let now = [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes);
         words[..2].copy_from_slice(&now);
-        words[2..4].copy_from_slice(&now);
-        (words[11], words[12]) = (u32::from(kernel_port), u32::from(port));
+        (words[9], words[10]) = (u32::from(kernel_port), u32::from(port));
         self.flows_map().insert(key.words, words, 0)
     }
 
@@ -455,28 +499,32 @@ impl TcPath {
     /// Returns what was sent by the first `paths` paths of a peer, by its index.
     #[must_use]
     pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
-        let map = self.ebpf.map("path_counters").expect("path.bpf.c defines it");
-        let map = PerCpuArray::<&MapData, [u64; 8]>::try_from(map).expect("eight counters");
-        let one = |path: usize| {
-            let values = map.get(&(index * PATHS_MAX as u32 + path as u32), 0);
-            let mut sum = [0; 8];
-            for cpu in values.iter().flat_map(|values| values.iter()) {
-                sum.iter_mut().zip(cpu).for_each(|(sum, one)| *sum += one);
-            }
-            let [packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap, rehashed] =
-                sum;
-            PathTraffic {
-                packets,
-                bytes,
-                new_flows,
-                after_gap,
-                after_failure,
-                after_rehash,
-                without_gap,
-                rehashed,
-            }
-        };
-        (0..paths.min(PATHS_MAX)).map(one).collect()
+        let map = self.ebpf.map("traffic").expect("path.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, [u64; TRAFFIC]>::try_from(map).expect("laid out as here");
+        let values = map.get(&index, 0);
+        let mut sums = [[0; 7]; PATHS_MAX];
+        for cpu in values.iter().flat_map(|values| values.iter()) {
+            sums.as_flattened_mut().iter_mut().zip(cpu).for_each(|(sum, one)| *sum += one);
+        }
+        let one =
+            |[packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap]: [u64; 7]| {
+                PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap }
+            };
+        sums.into_iter().take(paths).map(one).collect()
+    }
+
+    /// Returns what is sent to a peer now, by its index, for one system call.
+    #[must_use]
+    pub fn activity(&self, index: u32) -> PathActivity {
+        let map = self.ebpf.map("activity_map").expect("path.bpf.c defines it");
+        let map = Array::<&MapData, [u64; ACTIVITY]>::try_from(map).expect("laid out as here");
+        let words = map.get(&index, 0).unwrap_or([0; ACTIVITY]);
+        let load = |path: usize| (words[1 + 2 * path], words[2 + 2 * path]);
+        PathActivity {
+            last_ns: words[0],
+            loads: std::array::from_fn(load),
+            rehashed: std::array::from_fn(|path| words[1 + 2 * PATHS_MAX + path]),
+        }
     }
 
     /// Takes an answer that has come.
@@ -573,13 +621,12 @@ fn flow(words: &[u32; FLOW]) -> PathFlow {
     };
     PathFlow {
         last_ns: long(0),
-        born_ns: long(2),
-        packets: long(6),
-        bytes: long(8),
-        path: words[10],
-        kernel_port: words[11] as u16,
-        port: words[12] as u16,
-        moves: words[13],
+        packets: long(4),
+        bytes: long(6),
+        path: words[8],
+        kernel_port: words[9] as u16,
+        port: words[10] as u16,
+        moves: words[11],
     }
 }
 
@@ -597,8 +644,9 @@ fn answer(record: &[u8; COLLECTED]) -> PathAnswer {
         port: word(16) as u16,
         marked: half(20) != 0,
         ttl: half(22) as u8,
-        sent_ns: long(24),
-        reflected_ns: long(32),
-        received_ns: long(40),
+        arrived: word(24),
+        sent_ns: long(32),
+        reflected_ns: long(40),
+        received_ns: long(48),
     }
 }

@@ -10,10 +10,19 @@ static __always_inline int is_new(struct window *window, __u32 session, __u32 nu
 		if (session < window->session && since(now, window->last_ns) < SILENCE_NS)
 			return 0;
 		window->session = session;
+		__builtin_memset(window->arrived, 0, sizeof(window->arrived));
 	}
 	if (held >> 32 == session && (__u32)held >= number)
 		return 0;
 	return __sync_val_compare_and_swap(slot, held, (__u64)session << 32 | number) == held;
+}
+
+/* Counts a probe of a path; returns how many have come in the session. */
+static __always_inline __u32 arrived(struct window *window, __u32 path)
+{
+	if (path >= PATHS_MAX)
+		return 0;
+	return __sync_fetch_and_add(&window->arrived[path & (PATHS_MAX - 1)], 1) + 1;
 }
 
 /* Returns whether a peer may be answered now. */
@@ -65,6 +74,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct settings *settin
 	__u64 now = bpf_ktime_get_ns();
 	__u32 index = peer->index;
 	struct window *window = bpf_map_lookup_elem(&windows, &index);
+	__u32 came;
 
 	if (!window)
 		return TC_ACT_SHOT;
@@ -77,6 +87,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct settings *settin
 		count(REPEATED);
 		return TC_ACT_SHOT;
 	}
+	came = arrived(window, probe->path);
 	if (!is_due(settings, window, now)) {
 		count(LIMITED);
 		return TC_ACT_SHOT;
@@ -94,6 +105,7 @@ static __always_inline int answer(struct __sk_buff *skb, struct settings *settin
 	probe->kind = ANSWER;
 	probe->ce = (outer->ip.tos & ECN_MASK) == ECN_CE;
 	probe->hops = outer->ip.ttl;
+	probe->arrived = bpf_htonl(came);
 	probe->reflected_ns = bpf_cpu_to_be64(now);
 	probe->cookie = bpf_cpu_to_be64(cookie(settings, probe, back.ip.saddr, back.ip.daddr));
 	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
@@ -125,6 +137,7 @@ static __always_inline int collect(struct settings *settings, const struct outer
 	record->port = bpf_ntohs(probe->port);
 	record->ce = probe->ce;
 	record->hops = probe->hops;
+	record->arrived = bpf_ntohl(probe->arrived);
 	record->sent_ns = bpf_be64_to_cpu(probe->sent_ns);
 	record->reflected_ns = bpf_be64_to_cpu(probe->reflected_ns);
 	record->received_ns = bpf_ktime_get_ns();
@@ -142,6 +155,9 @@ int path_reflect(struct __sk_buff *skb)
 	struct peer *peer;
 
 	if (!settings || !read_outer(skb, settings, &outer) || vni_of(&outer) != settings->probe_vni)
+		return TC_ACT_UNSPEC;
+	/* A host may forward the probes of others. */
+	if (!is_local(outer.ip.daddr))
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);
 	if (!peer) {

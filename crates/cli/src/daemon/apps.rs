@@ -6,7 +6,7 @@ use super::app_socket::{AppSocket, Received};
 use super::links::{Links, News};
 use super::{Daemon, RING};
 use crate::config::Plan;
-use ::apps::{Action, ClientEvent, ClientId, Event, RequestId, RunningApps, Sample, buckets};
+use ::apps::{Action, ClientEvent, ClientId, Event, Refusal, RequestId, RunningApps, Sample, buckets};
 use anyhow::{Context, Result, anyhow};
 use engine::change::Change;
 use engine::program::{AppId, PortId, Program};
@@ -312,7 +312,8 @@ impl Daemon {
             }
             Action::Change(change) if self.reloads.are_full() => {
                 let why = "too many changes wait for the workers to take over a new program";
-                return self.step(at, Event::Refused { change: &change, why });
+                let why = Refusal::Now(why.to_string());
+                return self.step(at, Event::Refused { change: &change, why: &why });
             }
             // The workers would answer when they have taken over, and other apps cannot wait for that.
             Action::Change(_) | Action::ReadBuckets(_) if self.reloads.are_taking_over() => {
@@ -320,7 +321,9 @@ impl Daemon {
             }
             Action::Change(change) => {
                 if let Err(why) = self.change(&change) {
-                    return self.step(at, Event::Refused { change: &change, why: &why.to_string() });
+                    let why =
+                        why.downcast().map_or_else(|why| Refusal::Now(why.to_string()), Refusal::Change);
+                    return self.step(at, Event::Refused { change: &change, why: &why });
                 }
             }
             Action::ReadBuckets(group) => {

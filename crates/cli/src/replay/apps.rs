@@ -139,7 +139,7 @@ impl Acting {
                     return self.running.step(
                         at,
                         now_ns,
-                        Event::Refused { change: &change, why: &why.to_string() },
+                        Event::Refused { change: &change, why: &why.into() },
                     );
                 }
             }

@@ -21,7 +21,7 @@ const ARROWS: &[Arrows] = &[
     ("config", &["engine", "packet"], &[]),
     ("apps", &["config", "engine", "measure", "packet", "path", "sketch", "table"], &["port"]),
     ("control", &[], &[]),
-    ("lab", &["control"], &[]),
+    ("lab", &["control", "path"], &[]),
     ("bench", &["apps", "bpf", "engine", "lab", "measure", "packet", "plot", "port", "sketch"], &[]),
     (
         "weir",

@@ -7,13 +7,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use path::random::Random;
 use serde_json::{Value, json};
 
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
 use super::messages::Messages;
 use super::node::{Arm, Nodes};
-use super::statistics::{Random, at, sorted};
+use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
 use crate::run::Run;
@@ -110,16 +111,16 @@ impl Bed {
         interrupt: &Interrupt,
         take: &mut dyn FnMut(usize, Vec<Sample>) -> Result<()>,
     ) -> Result<()> {
-        let mut random = Random(plan.seed);
+        let mut random = Random::new(plan.seed);
         for number in 1..=plan.runs {
             let mut arms = plan.arms.clone();
-            random.shuffle(&mut arms);
+            shuffle(&mut random, &mut arms);
             for arm in arms {
                 self.nodes.choose_by(&self.topology, arm, interrupt)?;
                 for before in [false, true] {
                     let fits = |cell: &Cell| (cell.elephant == ElephantStarts::Before) == before;
                     let mut cells: Vec<Cell> = plan.cells.iter().copied().filter(fits).collect();
-                    random.shuffle(&mut cells);
+                    shuffle(&mut random, &mut cells);
                     take(number, self.samples(run, (&cells, arm), interrupt)?)?;
                 }
             }

@@ -1,6 +1,8 @@
 //! The statistics of few runs: quantiles, intervals by resampling, and whether a share that was seen agrees
 //! with one that was predicted.
 
+use path::random::Random;
+
 /// Samples of a bootstrap.
 const RESAMPLES: usize = 1000;
 
@@ -21,14 +23,14 @@ pub(super) fn sorted(mut values: Vec<f64>) -> Vec<f64> {
 
 /// Returns where 95 % of the medians lie when the values are drawn again, with replacement.
 pub(super) fn median_interval(values: &[f64], seed: u64) -> (f64, f64) {
-    let mut random = Random(seed);
-    middle(sorted((0..RESAMPLES).map(|_| random.median_of_drawn(values)).collect()))
+    let mut random = Random::new(seed);
+    middle(sorted((0..RESAMPLES).map(|_| median_of_drawn(&mut random, values)).collect()))
 }
 
 /// Returns the same of the ratio of two medians.
 pub(super) fn ratio_interval(base: &[f64], other: &[f64], seed: u64) -> (f64, f64) {
-    let mut random = Random(seed);
-    let mut ratio = || random.median_of_drawn(base) / random.median_of_drawn(other);
+    let mut random = Random::new(seed);
+    let mut ratio = || median_of_drawn(&mut random, base) / median_of_drawn(&mut random, other);
     middle(sorted((0..RESAMPLES).map(|_| ratio()).collect()))
 }
 
@@ -37,32 +39,16 @@ fn middle(sorted: Vec<f64>) -> (f64, f64) {
     (at(&sorted, 0.025), at(&sorted, 0.975))
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
-pub(super) struct Random(pub u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut value = self.0;
-        value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        value ^ (value >> 31)
+pub(super) fn shuffle<T>(random: &mut Random, items: &mut [T]) {
+    for last in (1..items.len()).rev() {
+        items.swap(last, random.below(last as u64 + 1) as usize);
     }
+}
 
-    fn below(&mut self, limit: usize) -> usize {
-        ((u128::from(self.next()) * limit as u128) >> 64) as usize
-    }
-
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
-        for last in (1..items.len()).rev() {
-            items.swap(last, self.below(last + 1));
-        }
-    }
-
-    /// Draws as many values as there are, with replacement, and returns their median.
-    fn median_of_drawn(&mut self, values: &[f64]) -> f64 {
-        at(&sorted(values.iter().map(|_| values[self.below(values.len())]).collect()), 0.5)
-    }
+/// Draws as many values as there are, with replacement, and returns their median.
+fn median_of_drawn(random: &mut Random, values: &[f64]) -> f64 {
+    let mut draw = || values[random.below(values.len() as u64) as usize];
+    at(&sorted(values.iter().map(|_| draw()).collect()), 0.5)
 }
 
 /// How often something happened in independent runs.
@@ -134,7 +120,7 @@ mod tests {
 
     #[test]
     fn an_interval_covers_the_true_share_as_often_as_it_says() {
-        let (mut random, truth, mut covered) = (Random(3), 0.3, 0);
+        let (mut random, truth, mut covered) = (Random::new(3), 0.3, 0);
         for _ in 0..1000 {
             let seen = (0..40).filter(|_| random.below(1000) < 300).count();
             let (low, high) = Share { seen, runs: 40 }.interval(0.1);
@@ -156,7 +142,7 @@ mod tests {
     fn equal_seeds_shuffle_equally_and_lose_nothing() {
         let order = |seed| {
             let mut items: Vec<u32> = (0..50).collect();
-            Random(seed).shuffle(&mut items);
+            shuffle(&mut Random::new(seed), &mut items);
             items
         };
         assert_eq!(order(7), order(7));

@@ -13,15 +13,12 @@ fn paths(count: u16) -> Paths {
     Paths::new(0, Settings::of_rate(10_000_000_000), &ports)
 }
 
-/// Probes a path and answers at once; `queue` in ns.
+/// Probes a path and answers at once; `queue` in ns. Whatever was not answered did not arrive.
 fn answer(paths: &mut Paths, now: u64, path: usize, queue: i64) {
     let sequence = paths.probe_sent(now, path);
-    assert!(paths.probe_answered(
-        now,
-        path,
-        sequence,
-        Answer { delay_ns: 1_000_000_007 + queue, marked: false }
-    ));
+    let arrived = paths.all()[path].loss.arrived() + 1;
+    let said = Answer { delay_ns: 1_000_000_007 + queue, marked: false, arrived };
+    assert!(paths.probe_answered(now, path, sequence, said));
 }
 
 fn all_answer(paths: &mut Paths, from: u64, rounds: u64, queues: &[i64]) -> u64 {
@@ -81,6 +78,45 @@ fn a_path_that_loses_two_percent_is_grey() {
 }
 
 #[test]
+fn a_broken_way_back_condemns_no_path() {
+    let mut paths = paths(2);
+    let mut states = Vec::new();
+    for round in 0..2000 {
+        let now = round * 10 * MS;
+        answer(&mut paths, now, 0, 0);
+        // All probes arrive. Of sixteen answers four in a row are lost, more than make a path fail.
+        let sequence = paths.probe_sent(now, 1);
+        if round % 16 < 12 {
+            let arrived = round as u32 + 1;
+            paths.probe_answered(now, 1, sequence, Answer { delay_ns: 0, marked: false, arrived });
+        }
+        paths.tick(now + 10 * MS);
+        states.push(paths.all()[1].state());
+    }
+    assert!(!states.contains(&State::Grey) && !states.contains(&State::Congested));
+    let failed = states.iter().filter(|state| **state == State::Failed).count();
+    assert!(failed < 2000 / 4, "only until an answer tells that the probes had arrived: {failed}");
+    assert_eq!(paths.all()[1].judged().1, paths.all()[1].loss.misses());
+}
+
+#[test]
+fn a_path_that_loses_packets_is_no_way_out_however_short_its_queue() {
+    let mut paths = paths(2);
+    let now = all_answer(&mut paths, 0, 20, &[0, 0]);
+    paths.probe_sent(now, 1);
+    let now = all_answer(&mut paths, now + 10 * MS, 1, &[0, 0]);
+    assert_eq!(paths.all()[1].state(), State::Congested);
+    assert_eq!(paths.all()[1].last_change().0, Reason::Drops);
+    // A burst on the other one takes less than a timeout.
+    paths.sent(now, 0, 1_000_000);
+    assert!(paths.is_better(now, 0, 1));
+    assert_eq!(paths.doubtful(now), [1], "it is watched, also while nothing is sent");
+    let now = all_answer(&mut paths, now, 30, &[0, 0]);
+    assert_eq!(paths.all()[1].state(), State::Good);
+    assert_eq!(paths.doubtful(now), [0_usize; 0]);
+}
+
+#[test]
 fn a_congested_path_gets_less_and_recovers() {
     let mut paths = paths(4);
     let from = all_answer(&mut paths, 0, 5, &[0; 4]);
@@ -110,10 +146,10 @@ fn a_clock_that_jumps_changes_no_choice() {
 fn replayed_and_made_up_answers_are_refused() {
     let mut paths = paths(1);
     let sequence = paths.probe_sent(0, 0);
-    let wild = Answer { delay_ns: i64::MIN, marked: true };
+    let wild = Answer { delay_ns: i64::MIN, marked: true, arrived: 7 };
     assert!(!paths.probe_answered(1, 0, sequence + 1, wild));
     assert!(!paths.probe_answered(1, 9, sequence, wild));
-    assert!(paths.probe_answered(1, 0, sequence, Answer { delay_ns: 5, marked: false }));
+    assert!(paths.probe_answered(1, 0, sequence, Answer { delay_ns: 5, marked: false, arrived: 1 }));
     assert!(!paths.probe_answered(1, 0, sequence, wild));
 }
 
@@ -222,12 +258,14 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
 
 /// Lets a story happen; `check` sees the state after each event.
 fn tell(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
-    let (mut paths, mut now) = (paths(count), 0);
+    let (mut paths, mut now, mut arrived) = (paths(count), 0, [0; 6]);
     for (path, event) in story {
         match *event {
             Event::Probe(delay_ns, marked) => {
                 let sequence = paths.probe_sent(now, *path);
-                let known = paths.probe_answered(now, *path, sequence, Answer { delay_ns, marked });
+                arrived[*path] += 1;
+                let answer = Answer { delay_ns, marked, arrived: arrived[*path] };
+                let known = paths.probe_answered(now, *path, sequence, answer);
                 assert_eq!(known, *path < usize::from(count));
             }
             Event::Lose => {
@@ -250,13 +288,14 @@ proptest! {
     fn a_failed_path_is_never_chosen_while_another_lives(story in events(), count in 1_u16..6, seed: u64) {
         let mut random = Random::new(seed);
         tell(&story, count, |now, paths| {
-            let lives = (0..usize::from(count)).any(|path| paths.lives(path));
+            let is_alive = |path: usize| paths.all()[path].state() != State::Failed;
+            let lives = (0..usize::from(count)).any(is_alive);
             for avoid in (0..usize::from(count)).map(Some).chain([None]) {
                 let chosen = paths.choose(now, avoid, &mut random);
                 assert!(chosen < usize::from(count));
-                assert!(paths.lives(chosen) || !lives);
+                assert!(is_alive(chosen) || !lives);
                 let again = paths.choose_again(now, chosen, &mut random);
-                assert!(paths.lives(again) || !lives);
+                assert!(is_alive(again) || !lives);
             }
         });
     }

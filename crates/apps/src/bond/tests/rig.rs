@@ -293,7 +293,7 @@ impl Rig {
             Action::Change(change) => {
                 if let Err(why) = self.engine.apply(&change, self.now_ns) {
                     self.refused.push(format!("{change:?}: {why}"));
-                    let refused = Event::Refused { change: &change, why: &why.to_string() };
+                    let refused = Event::Refused { change: &change, why: &why.into() };
                     self.app.step(self.now_ns, refused, &mut more);
                 }
             }

@@ -7,13 +7,13 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
-use crate::app::{Action, App, Event};
-use engine::change::{Change, EntryKey};
+use crate::app::{Action, App, Event, Refusal};
+use engine::change::{Change, ChangeError, EntryKey};
 use engine::program::{Entry, PipeId, Program};
 use path::probing::Budget;
 use path::random::Random;
 use path::scheme::{DOCA_PROBES, Scheme, doca_ports};
-use path::wire::{Kind, Packet, Refusal, Secret};
+use path::wire::{self, Kind, Packet, Secret};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -53,8 +53,10 @@ pub struct PathPortApp {
     pub(super) config: PathPort,
     pub(super) nodes: Vec<Node>,
     pub(super) counts: Counts,
-    /// When and what.
+    /// When, in nanoseconds since 1970 (in replay, since its start), and what.
     pub(super) events: VecDeque<(u64, String)>,
+    /// The time of day when it started, in nanoseconds since 1970, and the time of its own clock then.
+    started: [u64; 2],
     pub(super) waiting: Waiting,
     /// The peers in the first pipe, with the numbers of their groups.
     entered: Vec<(Ipv4Addr, u16)>,
@@ -77,6 +79,7 @@ impl PathPortApp {
             nodes: config.peers.iter().map(|peer| Node::new(peer, &config)).collect(),
             counts: Counts::default(),
             events: VecDeque::new(),
+            started: [0; 2],
             waiting: Waiting::default(),
             entered: Vec::new(),
             out: None,
@@ -176,7 +179,8 @@ impl PathPortApp {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back((now_ns, what.clone()));
+        let [date_ns, start_ns] = self.started;
+        self.events.push_back((date_ns + now_ns.saturating_sub(start_ns), what.clone()));
         actions.push(Action::Say(what));
     }
 
@@ -242,12 +246,12 @@ impl PathPortApp {
     }
 
     /// A flow was not pinned: it is already, or there is no room.
-    fn refused(&mut self, now_ns: u64, change: &Change, why: &str) {
+    fn refused(&mut self, now_ns: u64, change: &Change, why: &Refusal) {
         if !matches!(change, Change::Add { pipe, .. } if Some(*pipe) == self.flows) {
             return;
         }
         self.counts.pinned -= 1;
-        if !why.contains("already has an entry") {
+        if !matches!(why, Refusal::Change(ChangeError::Exists { .. })) {
             self.counts.unpinned += 1;
             self.rest_until_ns = now_ns + REST_NS;
         }
@@ -257,8 +261,8 @@ impl PathPortApp {
     fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
             Ok(packet) => packet,
-            Err(Refusal::Malformed) => return self.counts.malformed += 1,
-            Err(Refusal::BadCookie) => return self.counts.bad_cookie += 1,
+            Err(wire::Refusal::Malformed) => return self.counts.malformed += 1,
+            Err(wire::Refusal::BadCookie) => return self.counts.bad_cookie += 1,
         };
         let source = packet.outer.source;
         let Some(at) = self.nodes.iter().position(|node| node.address == source) else { return };
@@ -273,11 +277,11 @@ impl PathPortApp {
 
     fn reflect(&mut self, now_ns: u64, at: usize, packet: &Packet, actions: &mut Vec<Action>) {
         let node = &mut self.nodes[at];
-        match node.window.ask(now_ns, (packet.session, packet.number), self.config.answers) {
+        match node.window.ask(now_ns, packet, self.config.answers) {
             Err(Unanswered::Repeated) => self.counts.repeated += 1,
             Err(Unanswered::Limited) => self.counts.limited += 1,
-            Ok(()) => {
-                let answer = packet.answer(node.answer_port(packet), now_ns);
+            Ok(arrived) => {
+                let answer = packet.answer(node.answer_port(packet), arrived, now_ns);
                 self.counts.answered += 1;
                 let bytes = answer.frame(self.secret()).to_vec();
                 actions.push(Action::Inject { bytes, output: self.config.port });
@@ -337,11 +341,16 @@ impl App for PathPortApp {
 
     fn set_date(&mut self, unix_s: u64) {
         self.session = self.session.max(unix_s as u32);
+        self.started[0] = unix_s.saturating_mul(1_000_000_000);
     }
 
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
-            Event::Start => self.begin(actions),
+            Event::Start => {
+                // Replay has its own clock from 0 on, and tells no date.
+                self.started[1] = if self.started[0] == 0 { 0 } else { now_ns };
+                self.begin(actions);
+            }
             Event::Frame { app, bytes, .. } if app == Names(&self.config.name).flows() => {
                 self.begun(now_ns, bytes, actions);
             }

@@ -7,16 +7,15 @@ use engine::change::Change;
 use engine::program::GroupId;
 use engine::worker::BucketReport;
 use path::buckets::PathBuckets;
-use path::paths::{Answer, Paths, Ports, STEP_NS, State};
+use path::paths::{Answer, PATHS_MAX, Paths, Ports, STEP_NS, State};
 use path::probing::Budget;
 use path::random::Random;
 use path::wire::{Outer, Packet};
+use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 
-/// Numbers of probes hold their path in so many bits; the rest is the path's own sequence, whose upper bits
-/// are in the session.
-const PATH_BITS: u32 = 4;
-const SEQUENCE_BITS: u32 = u32::BITS - PATH_BITS;
+/// Probes whose answers are waited for: of each path as many as crate path waits for.
+const ASKED_MAX: usize = PATHS_MAX * 64;
 
 const TTL: u8 = 64;
 
@@ -32,6 +31,15 @@ pub struct Traffic {
     pub after_gap: u64,
     pub after_failure: u64,
     pub round_trip_ns: u64,
+}
+
+/// A probe on its way: its number, its path, and its sequence number there.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    session: u32,
+    number: u32,
+    path: u8,
+    sequence: u32,
 }
 
 /// A remote node.
@@ -53,8 +61,12 @@ pub struct Node {
     /// When states were judged last.
     pub judged_ns: u64,
     step_ns: u64,
-    /// In which its probes are numbered from 0; 0 before the first.
+    /// In which its probes are numbered, those of all paths together: a peer takes no probe of an earlier
+    /// session than the last. 0 before the first.
     session: u32,
+    pub(super) number: u32,
+    /// The latest probes, oldest first.
+    asked: VecDeque<Asked>,
     states: Vec<State>,
     counted: BucketReport,
 }
@@ -79,6 +91,8 @@ impl Node {
             judged_ns: 0,
             step_ns: 0,
             session: 0,
+            number: 0,
+            asked: VecDeque::new(),
             states,
             counted: BucketReport::default(),
         }
@@ -150,14 +164,23 @@ impl Node {
         if next.is_none() || !budget.take(now_ns, round.len() as u64) {
             return Vec::new();
         }
-        let one = |path: usize| {
-            let sequence = self.paths.probe_sent(now_ns, path);
-            let port = self.paths.all()[path].ports().main;
-            let number = sequence << PATH_BITS | path as u32;
-            let session = self.session.wrapping_add(sequence >> SEQUENCE_BITS);
-            Packet::request(self.outer(config, port), (session, number), sequence as u8, now_ns)
-        };
-        round.into_iter().map(one).collect()
+        round.into_iter().map(|path| self.ask(now_ns, path, config)).collect()
+    }
+
+    fn ask(&mut self, now_ns: u64, path: usize, config: &PathPort) -> Packet {
+        if self.number == u32::MAX {
+            (self.session, self.number) = (self.session.wrapping_add(1), 0);
+        }
+        self.number += 1;
+        let sequence = self.paths.probe_sent(now_ns, path);
+        let (session, number, path) = (self.session, self.number, path as u8);
+        if self.asked.len() == ASKED_MAX {
+            self.asked.pop_front();
+        }
+        self.asked.push_back(Asked { session, number, path, sequence });
+        let port = self.paths.all()[usize::from(path)].ports().main;
+        let outer = self.outer(config, port);
+        Packet { path, ..Packet::request(outer, (session, number), sequence as u8, now_ns) }
     }
 
     /// What is around a probe from a port.
@@ -177,12 +200,12 @@ impl Node {
 
     /// Takes the answer to one of its probes. Returns false if none is on its way.
     pub fn answered(&mut self, now_ns: u64, packet: &Packet) -> bool {
-        let path = (packet.number & ((1 << PATH_BITS) - 1)) as usize;
-        let rounds = packet.session.wrapping_sub(self.session);
-        let sequence = rounds << SEQUENCE_BITS | packet.number >> PATH_BITS;
+        let is_it = |one: &Asked| (one.session, one.number) == (packet.session, packet.number);
+        let Some(asked) = self.asked.iter().find(|one| is_it(one)) else { return false };
+        let (path, sequence) = (usize::from(asked.path), asked.sequence);
         let is_ours = self.paths.all().get(path).is_some_and(|path| path.ports().main == packet.port);
         let delay_ns = packet.reflected_ns.wrapping_sub(packet.sent_ns) as i64;
-        let answer = Answer { delay_ns, marked: packet.marked };
+        let answer = Answer { delay_ns, marked: packet.marked, arrived: packet.arrived };
         if !is_ours || !self.paths.probe_answered(now_ns, path, sequence, answer) {
             return false;
         }

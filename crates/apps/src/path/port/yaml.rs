@@ -13,7 +13,6 @@ use packet::{PROTOCOL_UDP, TunnelKind};
 use path::paths::PATHS_MAX;
 use path::scheme::PORTS;
 use path::settings::Settings;
-use path::wire::Secret;
 use std::net::Ipv4Addr;
 
 impl PathPort {
@@ -48,7 +47,7 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
     let key = section.choice("headers", &yaml::HEADERS, report);
     let ports = ports(&section, report);
     let (settings, answers) = settings(&section, report);
-    let secret = section.get("key").and_then(|node| yaml::secret(node, report)).map(Secret);
+    let secret = section.get("key").and_then(|node| yaml::secret(node, report));
     let [dscp, flows] = ["dscp", "flows"].map(|key| section.number(key, report).unwrap_or(1));
     let idle_timeout_ns = section.time("idle_timeout", report);
     if report.errors() > before {
@@ -161,7 +160,7 @@ fn ports(section: &Section<'_>, report: &mut Report) -> Vec<u16> {
 
 /// What depends on the rate, and how many probes are answered.
 fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, u32) {
-    let [probe_ns, .., answers] = yaml::probe(section, report);
+    let [probe_ns, .., answers] = yaml::probe(section, "port", report);
     let mut settings = Settings::of_rate(section.number("rate", report).unwrap_or(1) * 1_000_000);
     (settings.probe_ns, settings.lost_after_ns) = (probe_ns, probe_ns);
     if section.get("idle_gap").is_some() {

@@ -36,6 +36,8 @@ fn what_a_path_app_at_a_port_lacks_is_said_where_it_is() {
         (("input: p1", "input: p0"), "`p0` is the port towards the fabric already"),
         (("input: p1", "scheme: letflow"), "`scheme` cannot be `letflow`"),
         (("input: p1", "uplink: eth0"), "`uplink` goes with `uplink`, not with `port`"),
+        (("input: p1", "probe: { discover: 9s }"), "`discover` goes with `uplink`, not with `port`"),
+        (("input: p1", "probe: { idle_interval: 9s }"), "`idle_interval` goes with `uplink`"),
         (("input: p1", "ports: [7, 7]"), "7 is listed twice"),
         (("input: p1", "ports: []"), "1 to 16 ports can be paths"),
         (("input: p1", "key: abc"), "a key has 32 hexadecimal digits"),
@@ -46,6 +48,11 @@ fn what_a_path_app_at_a_port_lacks_is_said_where_it_is() {
     for ((from, to), what) in said {
         let told = told(from, to);
         assert!(told.starts_with("2:") && told.contains(what), "{what}: {told}");
+    }
+    let uplink =
+        |peers: &str| wrong(&format!("apps: [{{ path: {{ name: f, uplink: u, peers: {peers} }} }}]\n"));
+    for peers in ["10.0.0.2", "[]", "[x]", "{ a: 1 }"] {
+        assert_eq!(uplink(peers).len(), 1, "{peers} is said once: {:?}", uplink(peers));
     }
 }
 

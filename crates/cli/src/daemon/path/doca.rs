@@ -6,8 +6,11 @@ use super::survey::{TTL_WHOLE, Wish};
 use super::uplink::Uplink;
 use super::wire::Wire;
 use ::path::scheme::{DOCA_TIMEOUT_NS, doca_ports};
+use ::path::wire::NO_PATH;
 use bpf::PathMissed;
+use packet::{Sum, checksum};
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 use std::time::Duration;
 
 /// How long it waits for a flow before it looks at other things.
@@ -54,7 +57,7 @@ fn race(
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
-        let (number, packet) = prober.packet(addresses, &Wish { port, ttl: TTL_WHOLE, id: 0 }, 0);
+        let (number, packet) = prober.packet(addresses, &Wish { port, ttl: TTL_WHOLE, id: 0 }, (0, NO_PATH));
         if wire.send(&packet, addresses.1).is_ok() {
             numbers.push(number);
         }
@@ -91,14 +94,14 @@ fn complete(packet: &mut [u8]) {
         return;
     };
     segment[at..at + 2].fill(0);
-    let sum = !folded(sum(segment) + pseudo + u64::from(protocol) + length as u64);
+    let sum = checksum(pseudo.word(u16::from(protocol)).word(length as u16).bytes(segment));
     segment[at..at + 2].copy_from_slice(&if sum == 0 { 0xffff } else { sum }.to_be_bytes());
 }
-
 /// Returns the protocol, the length of the header and of what follows, and the sum of the addresses.
-fn inner_ip(inner: &[u8]) -> Option<(u8, usize, usize, u64)> {
+fn inner_ip(inner: &[u8]) -> Option<(u8, usize, usize, Sum)> {
     let half =
         |at: usize| inner.get(at..)?.first_chunk::<2>().map(|two| usize::from(u16::from_be_bytes(*two)));
+    let addresses = |range: Range<usize>| inner.get(range).map(|bytes| Sum::default().bytes(bytes));
     match inner.first()? >> 4 {
         4 => {
             let header = usize::from(inner[0] & 15) * 4;
@@ -107,23 +110,11 @@ fn inner_ip(inner: &[u8]) -> Option<(u8, usize, usize, u64)> {
             if half(6)? & 0x3fff != 0 {
                 return None;
             }
-            Some((*inner.get(9)?, header, length, sum(inner.get(12..20)?)))
+            Some((*inner.get(9)?, header, length, addresses(12..20)?))
         }
-        6 => Some((*inner.get(6)?, 40, half(4)?, sum(inner.get(8..40)?))),
+        6 => Some((*inner.get(6)?, 40, half(4)?, addresses(8..40)?)),
         _ => None,
     }
-}
-
-fn sum(bytes: &[u8]) -> u64 {
-    let word = |two: &[u8]| u64::from(u16::from_be_bytes([two[0], two.get(1).copied().unwrap_or_default()]));
-    bytes.chunks(2).map(word).sum()
-}
-
-fn folded(mut sum: u64) -> u16 {
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
 }
 
 #[cfg(test)]
@@ -140,7 +131,8 @@ mod tests {
         complete(&mut packet);
         assert_eq!(packet[26..28], [0, 0]);
         let inner = &packet[36 + ETHERNET..];
-        assert_eq!(folded(sum(&inner[20..]) + sum(&inner[12..20]) + 6 + 22), 0xffff);
+        let sum = Sum::default().bytes(&inner[20..]).bytes(&inner[12..20]).word(6).word(22);
+        assert_eq!(checksum(sum), 0);
     }
 
     #[test]

@@ -2,17 +2,22 @@
 
 use super::survey::{Survey, Surveyed};
 use ::apps::path::Fabric;
-use ::path::buckets::PathBuckets;
 use ::path::discovery::{Change, Found, changes, distinct};
-use ::path::paths::{PATHS_MAX, Paths, Ports, STEP_NS, State};
+use ::path::paths::{Offer, PATHS_MAX, Path, Paths, Ports, REHASHES_MAX, State};
 use ::path::probing::Use;
 use ::path::random::Random;
 use ::path::settings::Settings;
-use bpf::{BUCKETS, PathOut, PathPeer, PathTraffic, TcPath};
+use bpf::{PathOut, PathPeer, TcPath};
 use std::net::Ipv4Addr;
 
-/// How often the traffic of a node that nothing was sent to is looked at, in nanoseconds.
-const LOOK_NS: u64 = 20_000_000;
+/// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed. With
+/// many nodes it is less often, so that a thread makes 20,000 system calls a second at most.
+const LOOK_NS: u64 = 10_000_000;
+const LOOK_NS_PER_NODE: u64 = 50_000;
+
+/// Costs that differ by less than the congested delay over this are not told apart: the programs are told
+/// when something has changed, and noise is no change.
+const COST_STEPS: u64 = 16;
 
 /// The least time between two surveys, in nanoseconds.
 const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
@@ -28,24 +33,21 @@ pub struct Node {
     pub address: Ipv4Addr,
     /// Its index among the peers of the programs.
     pub index: u32,
-    /// The address that its probes are sent from, and that data is.
-    pub source: Option<Ipv4Addr>,
     pub found: Vec<Found>,
     pub paths: Option<Paths>,
     pub survey: Option<Survey>,
     /// What is known, in a sentence.
     pub state: String,
-    pub traffic: Vec<PathTraffic>,
     pub round_trips: [u64; PATHS_MAX],
+    /// Flows on each path that the kernel gave another port.
+    pub rehashed: [u64; PATHS_MAX],
     turns: [u8; PATHS_MAX],
-    buckets: Option<PathBuckets>,
-    stepped_ns: u64,
-    shares: Vec<bool>,
     states: Vec<State>,
     written: Option<PathPeer>,
     surveys: u8,
     survey_ns: u64,
     round_ns: u64,
+    doubts_ns: u64,
     look_ns: u64,
 }
 
@@ -54,22 +56,19 @@ impl Node {
         Node {
             address,
             index,
-            source: None,
             found: Vec::new(),
             paths: None,
             survey: None,
             state: "not surveyed yet".to_string(),
-            traffic: Vec::new(),
             round_trips: [0; PATHS_MAX],
+            rehashed: [0; PATHS_MAX],
             turns: [0; PATHS_MAX],
-            buckets: None,
-            stepped_ns: 0,
-            shares: Vec::new(),
             states: Vec::new(),
             written: None,
             surveys: 0,
             survey_ns: 0,
             round_ns: 0,
+            doubts_ns: 0,
             look_ns: 0,
         }
     }
@@ -140,7 +139,6 @@ impl Node {
     fn begin(&mut self, now_ns: u64, found: Vec<Found>, settings: Settings) {
         let ports: Vec<Ports> = found.iter().map(|found| found.ports).collect();
         let paths = Paths::new(now_ns, settings, &ports);
-        self.buckets = Some(PathBuckets::new(&paths));
         self.states = paths.all().iter().map(|path| path.state()).collect();
         self.found = found;
         self.found.truncate(paths.all().len());
@@ -182,44 +180,42 @@ impl Node {
         self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
     }
 
-    /// Learns from the programs what was sent.
-    pub fn look(&mut self, now_ns: u64, programs: &TcPath) {
+    /// Learns from the programs what was sent. `nodes`: so many are looked at.
+    pub fn look(&mut self, now_ns: u64, programs: &TcPath, nodes: usize) {
         let Some(paths) = &mut self.paths else { return };
         if now_ns < self.look_ns {
             return;
         }
-        self.look_ns = if paths.usage(now_ns) == Use::Active { now_ns } else { now_ns + LOOK_NS };
-        let traffic = programs.traffic(self.index, paths.all().len());
-        for (path, one) in traffic.iter().enumerate() {
-            let before = self.traffic.get(path).copied().unwrap_or_default();
-            let bytes = one.bytes.saturating_sub(before.bytes);
-            if bytes > 0 {
-                paths.sent(now_ns, path, bytes);
-            }
-            for _ in before.rehashed..one.rehashed.min(before.rehashed + 8) {
-                paths.rehashed(now_ns, path);
-            }
+        self.look_ns = now_ns + LOOK_NS.max(LOOK_NS_PER_NODE * nodes as u64);
+        let activity = programs.activity(self.index);
+        for (path, (at_ns, bytes)) in activity.loads.into_iter().enumerate().filter(|load| load.1.0 > 0) {
+            paths.loaded(path, at_ns, bytes);
         }
-        self.traffic = traffic;
+        for (path, (before, now)) in self.rehashed.into_iter().zip(activity.rehashed).enumerate() {
+            (before..now.min(before + u64::from(REHASHES_MAX))).for_each(|_| paths.rehashed(now_ns, path));
+        }
+        self.rehashed = activity.rehashed;
     }
 
-    /// Returns the paths to be probed now, if it is time.
+    /// Returns the paths to be probed now, if it is time: those of a round, or between the rounds of a node
+    /// that nothing is sent to, those that are in doubt.
     pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
         let Some(paths) = &self.paths else { return Vec::new() };
-        // A node that nothing is sent to is probed as often when something seems to be wrong.
-        let doubtful = |path: &::path::paths::Path| {
-            path.state() != State::Failed && path.is_suspect(now_ns, paths.settings())
-        };
-        let is_hot = paths.usage(now_ns) == Use::Active || paths.all().iter().any(doubtful);
-        let interval = if is_hot { paths.settings().probe_ns } else { fabric.idle_ns };
+        let probe_ns = paths.settings().probe_ns;
+        let interval = if paths.usage(now_ns) == Use::Active { probe_ns } else { fabric.idle_ns };
         if now_ns.saturating_add(interval) < self.round_ns {
             self.round_ns = now_ns;
         }
-        if now_ns < self.round_ns {
+        if now_ns >= self.round_ns {
+            self.round_ns = now_ns + random.jittered(interval);
+            self.doubts_ns = now_ns + random.jittered(probe_ns);
+            return paths.round(now_ns, random);
+        }
+        if now_ns < self.doubts_ns {
             return Vec::new();
         }
-        self.round_ns = now_ns + random.jittered(interval);
-        paths.round(now_ns, random)
+        self.doubts_ns = now_ns + random.jittered(probe_ns);
+        paths.doubtful(now_ns)
     }
 
     /// Returns the port of a path, and the turn of the next probe there.
@@ -232,8 +228,8 @@ impl Node {
         (port.unwrap_or_default(), turn.unwrap_or_default())
     }
 
-    /// Lets states, weights and buckets follow. Returns what is to be said.
-    pub fn tick(&mut self, now_ns: u64, random: &mut Random) -> Vec<News> {
+    /// Lets states and weights follow. Returns what is to be said.
+    pub fn tick(&mut self, now_ns: u64) -> Vec<News> {
         let Some(paths) = &mut self.paths else { return Vec::new() };
         paths.tick(now_ns);
         let mut news = Vec::new();
@@ -247,14 +243,6 @@ impl Node {
             failed |= matches!(state, State::Failed | State::Grey);
             news.push(format!("path {number} to {} is {state}: {}", self.address, path.last_change().0));
         }
-        let shares: Vec<bool> = paths.shares().iter().map(|share| *share > 0).collect();
-        if shares != self.shares || now_ns >= self.stepped_ns {
-            self.stepped_ns = now_ns + STEP_NS;
-            self.shares = shares;
-            if let Some(buckets) = &mut self.buckets {
-                buckets.follow(paths, random);
-            }
-        }
         if failed {
             self.hasten(now_ns);
         }
@@ -264,23 +252,17 @@ impl Node {
     /// Returns what the programs are to be told, if it is not what they were told last.
     pub fn peer(&mut self) -> Option<PathPeer> {
         let out = |paths: &Paths| -> Vec<PathOut> {
-            let fit = paths.all().iter().zip(&self.shares).filter(|(_, usable)| **usable);
-            let common = fit.map(|(path, _)| path.queue_ns()).min().unwrap_or_default();
-            let one = |(at, path): (usize, &::path::paths::Path)| PathOut {
-                port: path.ports().main,
-                usable: self.shares.get(at).copied().unwrap_or_default(),
-                congested: path.state() == State::Congested,
-                cost_ns: u32::try_from(path.queue_ns().saturating_sub(common)).unwrap_or(u32::MAX),
+            let step_ns = (paths.settings().congested_ns / COST_STEPS).max(1);
+            let one = |Offer { port, weight, is_congested, cost_ns }| PathOut {
+                port,
+                weight,
+                congested: is_congested,
+                cost_ns: u32::try_from(cost_ns - cost_ns % step_ns).unwrap_or(u32::MAX),
             };
-            paths.all().iter().enumerate().map(one).collect()
+            paths.offers().into_iter().map(one).collect()
         };
-        let slots = self.buckets.as_ref().map(PathBuckets::slots).unwrap_or_default();
-        let slot = |at: usize| slots.get(at).map_or(0, |&path| (path as usize).min(PATHS_MAX - 1) as u8);
-        let peer = PathPeer {
-            index: self.index,
-            paths: self.paths.as_ref().map(out).unwrap_or_default(),
-            buckets: std::array::from_fn::<u8, BUCKETS, _>(slot),
-        };
+        let paths = self.paths.as_ref().map(out).unwrap_or_default();
+        let peer = PathPeer { index: self.index, paths };
         if self.written.as_ref() == Some(&peer) {
             return None;
         }
@@ -296,11 +278,7 @@ impl Node {
     /// Returns true if it needs attention every few milliseconds.
     pub fn is_busy(&self, now_ns: u64) -> bool {
         let Some(paths) = &self.paths else { return self.survey.is_some() };
-        self.survey.is_some()
-            || paths.usage(now_ns) == Use::Active
-            || paths
-                .all()
-                .iter()
-                .any(|path| path.state() != State::Failed && path.is_suspect(now_ns, paths.settings()))
+        let is_doubtful = |path: &Path| path.is_doubtful(now_ns, paths.settings());
+        self.survey.is_some() || paths.usage(now_ns) == Use::Active || paths.all().iter().any(is_doubtful)
     }
 }

@@ -5,14 +5,14 @@ use super::node::Node;
 use super::survey::{TTL_WHOLE, Wish};
 use super::telling::Telling;
 use super::uplink::{Uplink, secret};
-use super::wire::{Wire, source_to};
+use super::wire::Wire;
 use ::apps::path::{Fabric, Wanted};
 use ::path::paths::Answer;
 use ::path::probing::Budget;
 use ::path::random::Random;
 use ::path::scheme::Scheme;
 use ::path::settings::Settings;
-use ::path::wire::{DATAGRAM, Outer, Packet};
+use ::path::wire::{DATAGRAM, NO_PATH, Outer, Packet};
 use bpf::PathAnswer;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::time::{ClockId, clock_gettime};
@@ -23,8 +23,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// How long a turn waits at most while something is going on, and otherwise.
+/// How long a turn waits at most while something is going on, and otherwise. With many nodes the former is
+/// longer, since a turn attends to all of them.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
+const PAUSE_PER_NODE: Duration = Duration::from_micros(15);
 
 /// How long after an obstacle it is tried again.
 const AGAIN: Duration = Duration::from_secs(2);
@@ -151,6 +153,7 @@ impl Prober {
             self.telling.tell(now, &running.uplink.programs, &running.nodes);
             let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
             let [short, long] = PAUSES;
+            let short = short.max(PAUSE_PER_NODE * running.nodes.len() as u32);
             wait(if is_busy { short } else { long }, &running.uplink);
         }
     }
@@ -178,7 +181,7 @@ impl Prober {
                 }
                 Asked::Path { path, sequence } => {
                     let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
-                    let seen = Answer { delay_ns, marked: answer.marked };
+                    let seen = Answer { delay_ns, marked: answer.marked, arrived: answer.arrived };
                     if let Some(paths) = &mut node.paths
                         && paths.probe_answered(now_ns(), path, sequence, seen)
                     {
@@ -215,8 +218,9 @@ impl Prober {
     /// Does for a node what is due.
     fn attend(&mut self, running: &mut Running, at: usize, now: u64) {
         self.survey(running, at, now);
+        let nodes = running.nodes.len();
         let node = &mut running.nodes[at];
-        node.look(now, &running.uplink.programs);
+        node.look(now, &running.uplink.programs, nodes);
         let round = node.round(now, &self.fabric, &mut self.random);
         if running.budget.take(now, round.len() as u64) {
             for path in round {
@@ -224,7 +228,7 @@ impl Prober {
             }
         }
         let node = &mut running.nodes[at];
-        for news in node.tick(now, &mut self.random) {
+        for news in node.tick(now) {
             self.telling.say(&news);
         }
         if let Some(peer) = node.peer()
@@ -249,7 +253,7 @@ impl Prober {
             && let Some(wish) = survey.wish(now)
         {
             if running.budget.take(now, 1) {
-                self.send(running, at, wish, 0, Asked::Survey, now);
+                self.send(running, at, wish, (0, NO_PATH), Asked::Survey, now);
             }
         }
     }
@@ -260,31 +264,37 @@ impl Prober {
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
         let wish = Wish { port, ttl: TTL_WHOLE, id: 0 };
-        self.send(running, at, wish, turn, Asked::Path { path, sequence }, now);
+        self.send(running, at, wish, (turn, path as u8), Asked::Path { path, sequence }, now);
     }
 
-    fn send(&mut self, running: &mut Running, at: usize, wish: Wish, turn: u8, asked: Asked, now: u64) {
-        let node = &mut running.nodes[at];
-        let known = self.fabric.local.or(node.source);
-        let Some(source) = known.or_else(|| source_to(node.address, self.fabric.vxlan_port).ok()) else {
-            self.telling.say_once(&format!("there is no route to {}", node.address));
+    fn send(
+        &mut self,
+        running: &mut Running,
+        at: usize,
+        wish: Wish,
+        place: (u8, u8),
+        asked: Asked,
+        now: u64,
+    ) {
+        let address = running.nodes[at].address;
+        let Some(source) = running.uplink.source(at) else {
+            self.telling.say_once(&format!("there is no route to {address}"));
             return;
         };
-        node.source = Some(source);
-        let (number, packet) = self.packet((source, node.address), &wish, turn);
+        let (number, packet) = self.packet((source, address), &wish, place);
         running.sent.insert(number, Sent { node: at, port: wish.port, at_ns: now, asked });
-        if running.wire.send(&packet, node.address).is_err() {
-            // The route may have changed, and our address with it.
-            node.source = None;
+        if running.wire.send(&packet, address).is_err() {
+            running.uplink.doubt_sources();
         }
     }
 
-    /// Returns the next probe from its IP header on, and its number. eBPF stamps it when it leaves.
+    /// Returns the next probe from its IP header on, and its number; it has a turn and belongs to a path, or to
+    /// [`NO_PATH`]. eBPF stamps it when it leaves.
     pub fn packet(
         &mut self,
         (source, destination): (Ipv4Addr, Ipv4Addr),
         wish: &Wish,
-        turn: u8,
+        (turn, path): (u8, u8),
     ) -> (u32, [u8; DATAGRAM]) {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
@@ -301,7 +311,7 @@ impl Prober {
             id: wish.id,
             ttl: wish.ttl,
         };
-        let probe = Packet::request(outer, (self.session, self.number), turn, 0);
+        let probe = Packet { path, ..Packet::request(outer, (self.session, self.number), turn, 0) };
         (self.number, probe.datagram(secret(&self.fabric)))
     }
 

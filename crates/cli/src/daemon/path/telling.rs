@@ -7,8 +7,10 @@ use bpf::{PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use std::time::SystemTime;
 use tracing::{info, warn};
 
-/// How often the board is written, in nanoseconds.
+/// How often the board is written, in nanoseconds; less often with many nodes, of each of which it reads what
+/// was sent.
 const EVERY_NS: u64 = 50_000_000;
+const EVERY_NS_PER_NODE: u64 = 1_000_000;
 
 /// Flows that are listed at most.
 const FLOWS_MAX: usize = 1 << 20;
@@ -66,9 +68,9 @@ impl Telling {
         if now_ns < self.next_ns {
             return;
         }
-        self.next_ns = now_ns + EVERY_NS;
+        self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
         let counts = counts(&programs.counters());
-        let nodes = nodes.iter().map(node).collect();
+        let nodes = nodes.iter().map(|one| node(one, programs)).collect();
         let mut told = self.board.look();
         (told.counts, told.nodes) = (counts, nodes);
     }
@@ -131,10 +133,11 @@ fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn node(node: &Node) -> NodeTold {
+fn node(node: &Node, programs: &TcPath) -> NodeTold {
     let told = |paths: &Paths| {
-        let all = paths.all().iter().enumerate();
-        all.map(|(number, one)| path(node, number, one)).collect()
+        let traffic = programs.traffic(node.index, paths.all().len());
+        let all = paths.all().iter().zip(&traffic).enumerate();
+        all.map(|(number, (one, traffic))| path(node, number, one, traffic)).collect()
     };
     NodeTold {
         address: node.address,
@@ -143,19 +146,11 @@ fn node(node: &Node) -> NodeTold {
     }
 }
 
-fn path(node: &Node, number: usize, path: &Path) -> PathTold {
+fn path(node: &Node, number: usize, path: &Path, traffic: &PathTraffic) -> PathTold {
     let (reason, since_ns) = path.last_change();
     let (probes, lost) = path.judged();
-    let PathTraffic {
-        packets,
-        bytes,
-        new_flows,
-        after_gap,
-        after_failure,
-        after_rehash,
-        without_gap,
-        rehashed,
-    } = node.traffic.get(number).copied().unwrap_or_default();
+    let PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap } =
+        *traffic;
     PathTold {
         port: path.ports().main,
         spare: path.ports().spare,
@@ -173,6 +168,6 @@ fn path(node: &Node, number: usize, path: &Path) -> PathTold {
         bytes,
         new_flows,
         moves: [after_gap, after_failure, after_rehash, without_gap],
-        rehashed,
+        rehashed: node.rehashed.get(number).copied().unwrap_or_default(),
     }
 }

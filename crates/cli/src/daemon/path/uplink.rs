@@ -1,6 +1,8 @@
 //! The programs at the uplink, which may come and go.
 
+use super::wire::source_to;
 use ::apps::path::Fabric;
+use ::path::paths::NOISE;
 use ::path::scheme::{DOCA_IDLE_NS, Scheme};
 use ::path::settings::Settings;
 use ::path::wire::{Secret, VNI};
@@ -9,6 +11,7 @@ use bpf::{PathSettings, Steer, TcPath};
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 /// How often the interface's index is checked.
@@ -17,8 +20,8 @@ const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;
 /// Answers to a peer that may come at once.
 const BURST: u32 = 500;
 
-/// Gains smaller than the congested delay over this are noise, as in crate path.
-const NOISE: u64 = 8;
+/// How often the addresses from which peers are reached are looked up, and while a peer has no route.
+const SOURCES_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
 
 /// The programs, and where they are.
 pub struct Uplink {
@@ -27,6 +30,12 @@ pub struct Uplink {
     ioctl: OwnedFd,
     index: Option<u32>,
     look_ns: u64,
+    peers: Vec<Ipv4Addr>,
+    vxlan_port: u16,
+    local: Option<Ipv4Addr>,
+    /// Our address on the way to each peer; `None` without a route.
+    sources: Vec<Option<Ipv4Addr>>,
+    sources_ns: u64,
 }
 
 impl Uplink {
@@ -36,7 +45,18 @@ impl Uplink {
             .context("the kernel does not load the programs for paths")?;
         programs.set(&rules(fabric, settings))?;
         let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok(Uplink { name: fabric.uplink.clone(), programs, ioctl, index: None, look_ns: 0 })
+        Ok(Uplink {
+            name: fabric.uplink.clone(),
+            programs,
+            ioctl,
+            index: None,
+            look_ns: 0,
+            peers: fabric.peers.clone(),
+            vxlan_port: fabric.vxlan_port,
+            local: fabric.local,
+            sources: vec![fabric.local; fabric.peers.len()],
+            sources_ns: 0,
+        })
     }
 
     /// Attaches the programs when the interface is there, or is there again. Returns the obstacle, if it has
@@ -46,6 +66,9 @@ impl Uplink {
             return None;
         }
         self.look_ns = now_ns + LOOK_NS;
+        if let Err(why) = self.mind_sources(now_ns) {
+            return Some(Err(why));
+        }
         let index = match name_to_index(&self.ioctl, &self.name) {
             Ok(index) => index,
             Err(_) => {
@@ -68,6 +91,33 @@ impl Uplink {
                 Some(Err(format!("`{}` does not take the programs: {why:#}", self.name)))
             }
         }
+    }
+
+    /// Looks up our own addresses, for which probes and answers are taken.
+    fn mind_sources(&mut self, now_ns: u64) -> Result<(), String> {
+        if now_ns < self.sources_ns {
+            return Ok(());
+        }
+        if self.local.is_none() {
+            self.sources = self.peers.iter().map(|peer| source_to(*peer, self.vxlan_port).ok()).collect();
+        }
+        let is_whole = self.sources.iter().all(Option::is_some);
+        self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
+        let mut locals: Vec<Ipv4Addr> = self.sources.iter().flatten().copied().collect();
+        locals.sort_unstable();
+        locals.dedup();
+        let written = self.programs.set_locals(&locals);
+        written.map_err(|error| format!("our own addresses cannot be written: {error}"))
+    }
+
+    /// Returns our address on the way to a peer, by its index; `None` without a route.
+    pub fn source(&self, peer: usize) -> Option<Ipv4Addr> {
+        self.sources.get(peer).copied().flatten()
+    }
+
+    /// A packet could not be sent: the route may have changed, and our address with it.
+    pub fn doubt_sources(&mut self) {
+        self.sources_ns = 0;
     }
 
     /// Whether the programs are at the interface.
@@ -103,5 +153,5 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
 
 /// Without a configured key, a cookie keeps out mistakes only.
 pub fn secret(fabric: &Fabric) -> Secret {
-    Secret(fabric.secret.unwrap_or_default())
+    fabric.secret.unwrap_or_default()
 }

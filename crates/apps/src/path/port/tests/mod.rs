@@ -250,6 +250,43 @@ fn probes_of_peers_are_answered_and_no_others() {
 }
 
 #[test]
+fn probes_of_all_paths_are_numbered_together_and_the_session_ends_with_the_numbers() {
+    // With more than four paths not all are probed in a round, so their own numbers come apart.
+    let mut config = config(Scheme::Adaptive);
+    config.ports = (50_000..50_008).collect();
+    let mut rig = Rig::new(config);
+    rig.run_with(2, SEC);
+    rig.app.nodes[0].number = u32::MAX - 20;
+    rig.injected.clear();
+    rig.run_with(2, SEC);
+    let probes: Vec<Packet> =
+        rig.injected.iter().map(|frame| Packet::read(frame, 4789, SECRET).unwrap()).collect();
+    assert!(probes.len() > 100);
+    assert!(probes.is_sorted_by_key(|probe| (probe.session, probe.number)), "no peer takes one for old");
+    assert_eq!(probes.last().unwrap().session, probes[0].session + 1);
+    assert_eq!(rig.count("late"), 0);
+}
+
+#[test]
+fn a_node_with_a_broken_way_back_is_no_node_with_grey_paths() {
+    let mut rig = adaptive();
+    rig.is_broken_back = true;
+    rig.run_with(8, 10 * SEC);
+    assert_eq!(rig.states(), ["good"; 4]);
+    assert!(rig.injected.len() > 3000, "{}", rig.injected.len());
+}
+
+#[test]
+fn events_have_the_time_of_day() {
+    let mut rig = adaptive();
+    rig.links[2].is_cut = true;
+    rig.run_with(4, SEC);
+    let shown = rig.show();
+    let at_ns = shown["events"][0]["at_ns"].as_u64().unwrap();
+    assert!((1_000 * SEC..1_001 * SEC).contains(&at_ns), "{at_ns}");
+}
+
+#[test]
 fn equal_events_give_equal_frames() {
     let run = || {
         let mut rig = adaptive();

@@ -55,6 +55,8 @@ pub struct Rig {
     pub links: [Link; 4],
     /// The remote node answers probes.
     pub answers: bool,
+    /// The remote node does not know that answers by its first link are lost.
+    pub is_broken_back: bool,
     /// Data towards the fabric, in order.
     pub sent: Vec<Sent>,
     /// Frames of the app towards the fabric.
@@ -66,6 +68,8 @@ pub struct Rig {
     pub refused: Vec<String>,
     pub moves: Vec<usize>,
     pub answered: Vec<Value>,
+    /// Probes of each path that have come to the remote node.
+    arrived: [u32; 256],
     flying: Vec<(u64, Vec<u8>)>,
     pools: Pools,
     batch: Batch,
@@ -171,6 +175,7 @@ impl Rig {
             program,
             links: [Link { delay_ns: MS / 10, is_cut: false }; 4],
             answers: true,
+            is_broken_back: false,
             sent: Vec::new(),
             injected: Vec::new(),
             inside: Vec::new(),
@@ -179,6 +184,7 @@ impl Rig {
             refused: Vec::new(),
             moves: Vec::new(),
             answered: Vec::new(),
+            arrived: [0; 256],
             flying: Vec::new(),
             pools: Pools::region(2),
             batch: Batch::new(),
@@ -227,9 +233,9 @@ impl Rig {
                     self.moves.push(moves.len());
                 }
                 if let Err(why) = self.engine.apply(&change, self.now_ns) {
-                    let why = why.to_string();
-                    self.app.step(self.now_ns, Event::Refused { change: &change, why: &why }, &mut more);
-                    self.refused.push(why);
+                    self.refused.push(why.to_string());
+                    let refused = Event::Refused { change: &change, why: &why.into() };
+                    self.app.step(self.now_ns, refused, &mut more);
                 }
             }
             Action::ReadBuckets(group) => {
@@ -254,7 +260,12 @@ impl Rig {
         // The remote node probes, too, and answers by links that work.
         let whole: Vec<usize> = (0..4).filter(|link| !self.links[*link].is_cut).collect();
         let back = whole[usize::from(packet.turn) % whole.len()];
-        let answer = packet.answer(PORTS[back], there_ns + AHEAD_NS);
+        let arrived = &mut self.arrived[usize::from(packet.path)];
+        *arrived += 1;
+        if self.is_broken_back && back == 0 {
+            return;
+        }
+        let answer = packet.answer(PORTS[back], *arrived, there_ns + AHEAD_NS);
         self.flying.push((there_ns + self.links[back].delay_ns, answer.frame(SECRET).to_vec()));
     }
 
