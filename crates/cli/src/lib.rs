@@ -9,6 +9,7 @@
 mod commands;
 pub mod config;
 mod daemon;
+mod doctor;
 pub mod explain;
 mod files;
 mod flow_file;
@@ -66,6 +67,8 @@ enum Command {
     Replay(commands::replay::Arguments),
     /// List interfaces, what they can do, and what stands in the way.
     Ports(commands::ports::Arguments),
+    /// Say whether this host and the fabric are as weir needs them.
+    Doctor(commands::doctor::Arguments),
     /// Print a script that completes weir's arguments in a shell.
     Completions(commands::generate::Completions),
     /// Write manual pages: one for weir, and one for each subcommand.
@@ -117,6 +120,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Measure(arguments) => commands::measure::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
+        Command::Doctor(arguments) => commands::doctor::run(&arguments),
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
         #[cfg(feature = "bench")]

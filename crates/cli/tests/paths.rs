@@ -23,14 +23,14 @@ struct Bed {
 }
 
 impl Bed {
-    /// Builds it; `None` without root.
-    fn build() -> Option<Bed> {
+    /// Builds it, with this letter in its names; `None` without root.
+    fn build(letter: char) -> Option<Bed> {
         assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
         if !geteuid().is_root() {
             eprintln!("skipped: needs root");
             return None;
         }
-        let prefix = format!("wp{}", std::process::id());
+        let prefix = format!("w{letter}{}", std::process::id());
         let folder = std::env::temp_dir().join(&prefix);
         std::fs::create_dir_all(&folder).unwrap();
         let bed = Bed { prefix, folder, daemons: Vec::new() };
@@ -99,21 +99,61 @@ impl Bed {
         self.folder.join(format!("{host}.sock"))
     }
 
-    /// Starts the daemons of both hosts. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
-    /// millisecond has none, and stays where it is.
+    /// Starts the daemons of both hosts.
     fn start(&mut self) {
-        for (host, peer) in HOSTS.into_iter().zip([2, 1]) {
-            let app = format!(
-                "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
-                 peers: [10.0.{peer}.1]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n",
-                self.socket(host).display()
-            );
-            let file = self.folder.join(format!("{host}.yaml"));
-            std::fs::write(&file, app).unwrap();
-            let mut command = Command::new("ip");
-            command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_weir"), "run"]).arg(&file);
-            self.daemons.push(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
-        }
+        HOSTS.into_iter().for_each(|host| self.start_at(host));
+    }
+
+    fn file(&self, host: &str) -> PathBuf {
+        self.folder.join(format!("{host}.yaml"))
+    }
+
+    /// Writes the configuration of a host. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
+    /// millisecond has none, and stays where it is.
+    fn configure(&self, host: &str) {
+        let peer = if host == "a" { 2 } else { 1 };
+        let app = format!(
+            "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
+             peers: [10.0.{peer}.1]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n      \
+             probe: {{ discover: 2s }}\n",
+            self.socket(host).display()
+        );
+        std::fs::write(self.file(host), app).unwrap();
+    }
+
+    fn start_at(&mut self, host: &str) {
+        self.configure(host);
+        let mut command = self.weir_at(host);
+        command.arg("run").arg(self.file(host));
+        self.daemons.push(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+    }
+
+    fn weir_at(&self, host: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_weir")]);
+        command
+    }
+
+    /// What the doctor says of a check of host a: level and sentence.
+    fn doctor(&self, check: &str) -> (String, String) {
+        let output = self.weir_at("a").arg("doctor").arg(self.file("a")).arg("--json").output().unwrap();
+        let told: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+        let checks = told["checks"].as_array().expect("checks");
+        let is_fault = checks.iter().any(|one| one["level"] == "fault");
+        assert_eq!(
+            (told["ok"].as_bool(), output.status.code()),
+            (Some(!is_fault), Some(i32::from(is_fault)))
+        );
+        let one =
+            checks.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {told}"));
+        (one["level"].as_str().unwrap().to_string(), one["says"].as_str().unwrap().to_string())
+    }
+
+    fn wait_for_doctor(&self, check: &str, level: &str, words: &str) {
+        self.wait_for(&format!("{check}: {level} {words}"), |bed| {
+            let (is, says) = bed.doctor(check);
+            (is == level && says.contains(words)).then_some(())
+        });
     }
 
     fn ask(&self, words: &[&str]) -> Option<Value> {
@@ -230,7 +270,7 @@ impl Stream {
 
 #[test]
 fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything() {
-    let Some(mut bed) = Bed::build() else { return };
+    let Some(mut bed) = Bed::build('p') else { return };
     bed.start();
     let paths = bed.wait_for("four good paths", Bed::paths);
     let hops: BTreeSet<String> = paths.iter().map(|path| path["hops"].to_string()).collect();
@@ -260,4 +300,29 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
     // SIGKILL: it cannot clean up.
     bed.daemons[0].kill().unwrap();
     bed.wait_for("nothing is left at the uplink", |bed| (attached(bed) == 0).then_some(()));
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
+    let Some(mut bed) = Bed::build('d') else { return };
+    bed.configure("a");
+    bed.wait_for_doctor("fabric", "warning", "weir does not answer here");
+    bed.start_at("a");
+    bed.wait_for_doctor("fabric", "fault", "it does not answer probes: run weir there");
+    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=0"]));
+    bed.start_at("b");
+    bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
+    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
+    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
+
+    for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
+        bed.wait_for_doctor(check, "ok", "");
+    }
+    bed.ip("a", "link set dev vx mtu 1500");
+    bed.wait_for_doctor("mtu", "fault", "`ip link set vx mtu 1450`");
+    bed.set("a", &["net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=0", "net.core.txrehash=0"]);
+    bed.wait_for_doctor("hash_policy", "warning", "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`");
+    bed.wait_for_doctor("rehash", "warning", "net.core.txrehash=1");
+    bed.ip("a", "route replace 10.0.2.1/32 dev lo");
+    bed.wait_for_doctor("route", "fault", "its route is by `lo`");
 }

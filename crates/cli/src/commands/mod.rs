@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod check;
+pub mod doctor;
 pub mod entry;
 pub mod explain;
 pub mod generate;

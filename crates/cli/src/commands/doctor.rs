@@ -1,0 +1,48 @@
+//! `weir doctor [FILE]`: whether this host and the fabric are as weir needs them.
+
+use super::{bad_input, socket};
+use crate::config::SOCKET;
+use crate::doctor::{self, Level};
+use crate::{import, output};
+use anyhow::Result;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Arguments of `weir doctor`.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// The configuration file; without one, only the host is examined.
+    file: Option<PathBuf>,
+    /// Path of the daemon's control socket; overrides the configuration.
+    #[arg(long)]
+    socket: Option<PathBuf>,
+    /// Print a JSON object: `ok, checks[]{check, of, level, says}`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command. The exit code is 1 if something is a fault.
+///
+/// # Errors
+/// The file cannot be read, or standard output cannot be written to.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut plan = None;
+    if let Some(file) = &arguments.file {
+        let loaded = import::load(file, &import::Options::default())?;
+        if loaded.plan.is_none() {
+            output::complain(&loaded.report);
+            return Ok(bad_input());
+        }
+        plan = loaded.plan;
+    }
+    let configured = plan.as_ref().map(|plan| plan.socket.clone()).filter(|path| path != Path::new(SOCKET));
+    let found = doctor::examine(plan.as_ref(), &socket(arguments.socket.clone(), configured));
+    let ok = found.iter().all(|one| one.level < Level::Fault);
+    if arguments.json {
+        let checks: Vec<_> = found.iter().map(doctor::Finding::json).collect();
+        output::line(serde_json::json!({ "ok": ok, "checks": checks }))?;
+    } else {
+        found.iter().try_for_each(output::line)?;
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

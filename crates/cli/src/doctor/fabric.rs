@@ -1,0 +1,111 @@
+//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer. That
+//! takes probes from many ports, which the daemon sends all the time, so the daemon is asked.
+
+use super::{Finding, Level};
+use apps::path::Fabric;
+use serde_json::{Value, json};
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+/// Asks the daemon for each app; without any, for those that it runs.
+pub fn findings(fabrics: &[Fabric], socket: &Path) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for fabric in fabrics {
+        let request = json!({ "command": "app", "app": fabric.name, "request": "show" });
+        match control::ask(socket, &request) {
+            Ok(shown) => found.extend(of_app(fabric, &shown)),
+            Err(error) => {
+                let says = format!(
+                    "weir does not answer here ({error:#}): after `weir run`, weir doctor says whether the fabric \
+                     hashes source ports"
+                );
+                found.push(Finding::new("fabric", &fabric.name, Level::Warning, says));
+            }
+        }
+    }
+    if fabrics.is_empty() {
+        let says = "give a configuration with a path app to learn whether the fabric hashes source ports";
+        found.push(Finding::new("fabric", "peers", Level::Ok, says));
+    }
+    found
+}
+
+fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
+    if let Some(obstacle) = shown["obstacle"].as_str() {
+        return vec![Finding::new("fabric", &fabric.name, Level::Fault, obstacle)];
+    }
+    let empty = Vec::new();
+    let nodes = shown["nodes"].as_array().unwrap_or(&empty);
+    let node = |peer: &Ipv4Addr| nodes.iter().find(|node| node["address"] == peer.to_string());
+    let one = |peer: &Ipv4Addr| match node(peer) {
+        Some(node) => of_node(&peer.to_string(), node),
+        None => {
+            let says = "the daemon runs without this peer: `weir reload`";
+            Finding::new("fabric", peer.to_string(), Level::Warning, says)
+        }
+    };
+    fabric.peers.iter().map(one).collect()
+}
+
+fn of_node(peer: &str, node: &Value) -> Finding {
+    let state = node["state"].as_str().unwrap_or_default();
+    let empty = Vec::new();
+    let paths = node["paths"].as_array().unwrap_or(&empty);
+    let answers = paths.iter().filter(|path| path["state"] != "failed").count();
+    let is_hidden = paths.iter().all(|path| path["hops"].as_array().is_none_or(Vec::is_empty));
+    let (level, says) = match (paths.len(), answers) {
+        (0, _) if state.starts_with("not surveyed") => {
+            (Level::Warning, "its paths are not known yet: ask again in a few seconds".to_string())
+        }
+        (0, _) => {
+            let says = "it does not answer probes: run weir there, with a path app, this node among its peers, \
+                        and the same `key`";
+            (Level::Fault, says.to_string())
+        }
+        (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
+        (1, _) => {
+            let says = "probes from 32 source ports took one path: the fabric has no other, or its routers do not \
+                        hash the UDP source port (Linux: `sysctl -w net.ipv4.fib_multipath_hash_policy=1`)";
+            (Level::Warning, says.to_string())
+        }
+        (count, _) if is_hidden => {
+            let says = format!(
+                "routers do not say who they are, so each of {count} source ports is taken for a path: let them \
+                 send ICMP time exceeded"
+            );
+            (Level::Warning, says)
+        }
+        (count, answers) if answers < count => {
+            (Level::Warning, format!("{answers} of its {count} paths answer: see `weir show path`"))
+        }
+        (count, _) => (Level::Ok, format!("the fabric hashes source ports: {count} paths")),
+    };
+    Finding::new("fabric", peer, level, says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(state: &str, paths: &[(&str, &[&str])]) -> Value {
+        let path = |(state, hops): &(&str, &[&str])| json!({ "state": state, "hops": hops });
+        json!({ "state": state, "paths": paths.iter().map(path).collect::<Vec<_>>() })
+    }
+
+    #[test]
+    fn what_the_daemon_knows_of_a_peer_is_judged() {
+        let (good, hop): (_, &[&str]) = ("good", &["10.9.0.1"]);
+        for (node, level, words) in [
+            (node("not surveyed yet", &[]), Level::Warning, "ask again"),
+            (node("no answer to probes", &[]), Level::Fault, "the same `key`"),
+            (node("", &[(good, hop)]), Level::Warning, "fib_multipath_hash_policy=1"),
+            (node("", &[(good, hop), ("failed", hop)]), Level::Warning, "1 of its 2 paths"),
+            (node("", &[("failed", hop), ("failed", hop)]), Level::Fault, "is it down?"),
+            (node("", &[(good, &[]), (good, &[])]), Level::Warning, "ICMP"),
+            (node("", &[(good, hop), (good, hop)]), Level::Ok, "2 paths"),
+        ] {
+            let found = of_node("10.0.0.2", &node);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! `weir doctor`: whether this host and the fabric are as the configuration needs them. It looks, asks the
+//! daemon if one runs, and changes nothing.
+//!
+//! Each check is a line of a list: what was looked at, how it is, and one sentence with what to do. Further
+//! checks go into the file of their subject: the host, tunnels, the fabric.
+
+mod fabric;
+mod host;
+mod tunnel;
+
+use crate::config::Plan;
+use serde_json::{Value, json};
+use std::fmt;
+use std::path::Path;
+
+/// How something is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// As it should be.
+    Ok,
+    /// It works, and something else would be better, or could not be looked at.
+    Warning,
+    /// What is configured cannot work.
+    Fault,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Level::Ok => "ok",
+            Level::Warning => "warning",
+            Level::Fault => "fault",
+        })
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The check: a word that stays, for programs.
+    pub check: &'static str,
+    /// What was looked at: an interface, a peer, a setting.
+    pub of: String,
+    /// How it is.
+    pub level: Level,
+    /// A sentence: how it is, and what to do.
+    pub says: String,
+}
+
+impl Finding {
+    fn new(check: &'static str, of: impl Into<String>, level: Level, says: impl Into<String>) -> Finding {
+        Finding { check, of: of.into(), level, says: says.into() }
+    }
+
+    /// As an object; its format is stable.
+    pub fn json(&self) -> Value {
+        json!({ "check": self.check, "of": self.of, "level": self.level.to_string(), "says": self.says })
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<8} {:<14} {}: {}", self.level, self.check, self.of, self.says)
+    }
+}
+
+/// Looks at everything: the host, and with a configuration what that needs. `socket`: where the daemon
+/// listens.
+pub fn examine(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
+    let fabrics: Vec<_> =
+        plan.map(|plan| plan.apps.paths()).unwrap_or_default().into_iter().map(|one| one.fabric).collect();
+    let mut found = host::findings(plan, !fabrics.is_empty());
+    found.extend(tunnel::findings(&fabrics));
+    if plan.is_none_or(|_| !fabrics.is_empty()) {
+        found.extend(fabric::findings(&fabrics, socket));
+    }
+    found
+}

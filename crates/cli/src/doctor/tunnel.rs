@@ -1,0 +1,118 @@
+//! Tunnels of the kernel: VXLAN interfaces, their MTU and ports, the uplinks below them, routes to peers.
+
+use super::{Finding, Level};
+use apps::path::Fabric;
+use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
+
+/// What VXLAN over IPv4 adds to an inner Ethernet frame's payload: Ethernet 14, IPv4 20, UDP 8, VXLAN 8.
+const OVERHEAD: u64 = 50;
+
+/// Looks at all VXLAN interfaces, and at what path apps need.
+pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
+    let devices = match told(&["-d", "link", "show", "type", "vxlan"]) {
+        Ok(devices) => devices,
+        Err(why) => return vec![Finding::new("tunnel", "ip", Level::Warning, why)],
+    };
+    let mut found: Vec<Finding> =
+        devices.iter().flat_map(|device| device_findings(device, fabrics)).collect();
+    for fabric in fabrics {
+        found.push(uplink(fabric, &devices));
+        found.extend(fabric.peers.iter().map(|peer| route(fabric, &peer.to_string())));
+    }
+    found
+}
+
+/// What `ip -j` says.
+fn told(words: &[&str]) -> Result<Vec<Value>, String> {
+    let output = Command::new("ip").arg("-j").args(words).output();
+    let output =
+        output.map_err(|error| format!("`ip` of iproute2 cannot be run, so tunnels are unknown: {error}"))?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
+    }
+    // Older ones print nothing instead of an empty list.
+    let list = serde_json::from_slice(&output.stdout).unwrap_or_default();
+    Ok(list)
+}
+
+fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
+    let name = device["ifname"].as_str().unwrap_or_default();
+    let data = &device["linkinfo"]["info_data"];
+    let of_port = |fabric: &&Fabric| data["port"] == u64::from(fabric.vxlan_port);
+    let below = data["link"].as_str().map(str::to_string);
+    let below = below.or_else(|| fabrics.iter().find(of_port).map(|fabric| fabric.uplink.clone()));
+    let mut found = vec![source_ports(name, &data["port_range"])];
+    let Some((below, least)) = below.and_then(|below| Some((below.clone(), mtu(&below)?))) else {
+        return found;
+    };
+    let own = device["mtu"].as_u64().unwrap_or_default();
+    let fits = least.saturating_sub(OVERHEAD);
+    found.push(if own > fits {
+        let says = format!(
+            "its MTU of {own} and {OVERHEAD} bytes of tunnel do not fit `{below}`, whose MTU is {least}: \
+             `ip link set {name} mtu {fits}`, or raise that of `{below}` and of the fabric"
+        );
+        Finding::new("mtu", name, Level::Fault, says)
+    } else {
+        Finding::new("mtu", name, Level::Ok, format!("{own}, which fits the {least} of `{below}`"))
+    });
+    found
+}
+
+fn source_ports(name: &str, range: &Value) -> Finding {
+    let [low, high] = ["low", "high"].map(|end| range[end].as_u64().unwrap_or_default());
+    if low != 0 && high.saturating_sub(low) < 1 {
+        let says = format!(
+            "all its frames leave from port {low}, so without weir they take one path: create it with \
+             `srcport 49152 65535`"
+        );
+        return Finding::new("source_ports", name, Level::Warning, says);
+    }
+    let range = if low == 0 { "the kernel's default".to_string() } else { format!("{low} to {high}") };
+    Finding::new("source_ports", name, Level::Ok, format!("{range}: flows are spread, with or without weir"))
+}
+
+fn mtu(interface: &str) -> Option<u64> {
+    let file = Path::new("/sys/class/net").join(interface).join("mtu");
+    std::fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+/// The interface by which an app's tunnels leave, and a tunnel that leaves by it.
+fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
+    let Fabric { name, uplink, vxlan_port, .. } = fabric;
+    if mtu(uplink).is_none() {
+        let says = format!("there is no such interface, which `{name}` names as its uplink");
+        return Finding::new("uplink", uplink, Level::Fault, says);
+    }
+    let is_it = |device: &&Value| device["linkinfo"]["info_data"]["port"] == u64::from(*vxlan_port);
+    if devices.iter().any(|device| is_it(&device)) {
+        let says = format!("it is there, and so is a VXLAN interface with UDP port {vxlan_port}");
+        return Finding::new("uplink", uplink, Level::Ok, says);
+    }
+    let says = format!(
+        "no VXLAN interface of this host sends to UDP port {vxlan_port}, so `{name}` has nothing to do: check \
+         `vxlan_port`"
+    );
+    Finding::new("uplink", uplink, Level::Warning, says)
+}
+
+/// Whether frames to a peer leave by the uplink, where they are given their path.
+fn route(fabric: &Fabric, peer: &str) -> Finding {
+    let uplink = &fabric.uplink;
+    match told(&["route", "get", peer]) {
+        Ok(routes) if routes.first().is_some_and(|route| route["dev"] == uplink.as_str()) => {
+            Finding::new("route", peer, Level::Ok, format!("its route is by `{uplink}`"))
+        }
+        Ok(routes) => {
+            let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or("nothing").to_string();
+            let says = format!(
+                "its route is by `{by}` and not by `{uplink}`, where frames get their path: change `uplink` or \
+                 the route"
+            );
+            Finding::new("route", peer, Level::Fault, says)
+        }
+        Err(why) => Finding::new("route", peer, Level::Fault, format!("there is no route: {why}")),
+    }
+}
