@@ -313,7 +313,7 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     bed.start_at("b");
     bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
-    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
+    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports");
 
     for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
         bed.wait_for_doctor(check, "ok", "");
