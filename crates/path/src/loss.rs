@@ -17,8 +17,8 @@ pub const JUDGED_OVER: u32 = 200;
 /// A path that loses more is grey (Hermes: 1 % random loss halves what TCP gets).
 pub const GREY_PERCENT: u32 = 1;
 
-/// The share of a probe in the average of recent losses: after a loss it takes 11 arrivals until it counts for
-/// a quarter.
+/// The share of a probe in the average of recent losses: after a loss it takes 11 arrivals until it counts
+/// for a quarter.
 const RECENT_SHARE: u32 = 8;
 
 /// More probes than that leave nothing of those before them in the average.

@@ -376,8 +376,8 @@ impl TcPath {
         array::<[u32; SETTINGS]>(&mut self.ebpf, "settings").set(0, words, 0)
     }
 
-    /// Sets the time, ns, and the state of the random numbers of [`TcPath::load_scripted`]; returns that state
-    /// as it was.
+    /// Sets the time, ns, and the state of the random numbers of [`TcPath::load_scripted`]; returns that
+    /// state as it was.
     ///
     /// # Errors
     /// Returns the kernel's error.

@@ -16,8 +16,8 @@ pub fn findings(fabrics: &[Fabric], socket: &Path) -> Vec<Finding> {
             Ok(shown) => found.extend(of_app(fabric, &shown)),
             Err(error) => {
                 let says = format!(
-                    "weir does not answer here ({error:#}): after `weir run`, weir doctor says whether the fabric \
-                     hashes source ports"
+                    "weir does not answer here ({error:#}): after `weir run`, weir doctor says whether the \
+                     fabric hashes source ports"
                 );
                 found.push(Finding::new("fabric", &fabric.name, Level::Warning, says));
             }
@@ -58,20 +58,21 @@ fn of_node(peer: &str, node: &Value) -> Finding {
             (Level::Warning, "its paths are not known yet: ask again in a few seconds".to_string())
         }
         (0, _) => {
-            let says = "it does not answer probes: run weir there, with a path app, this node among its peers, \
-                        and the same `key`";
+            let says = "it does not answer probes: run weir there, with a path app, this node among its \
+                        peers, and the same `key`";
             (Level::Fault, says.to_string())
         }
         (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
         (1, _) => {
-            let says = "probes from 32 source ports took one path: the fabric has no other, or its routers do not \
-                        hash the UDP source port (Linux: `sysctl -w net.ipv4.fib_multipath_hash_policy=1`)";
+            let says = "probes from 32 source ports took one path: the fabric has no other, or its routers \
+                        do not hash the UDP source port \
+                        (Linux: `sysctl -w net.ipv4.fib_multipath_hash_policy=1`)";
             (Level::Warning, says.to_string())
         }
         (count, _) if is_hidden => {
             let says = format!(
-                "routers do not say who they are, so each of {count} source ports is taken for a path: let them \
-                 send ICMP time exceeded"
+                "routers do not say who they are, so each of {count} source ports is taken for a path: let \
+                 them send ICMP time exceeded"
             );
             (Level::Warning, says)
         }

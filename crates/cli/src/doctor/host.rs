@@ -59,8 +59,8 @@ fn types() -> Finding {
     if Path::new(file).exists() {
         return Finding::new("btf", file, Level::Ok, "the kernel describes its types");
     }
-    let says = "the kernel has no type information, by which the verifier explains what it refuses: use one with \
-                CONFIG_DEBUG_INFO_BTF";
+    let says = "the kernel has no type information, by which the verifier explains what it refuses: use one \
+                with CONFIG_DEBUG_INFO_BTF";
     Finding::new("btf", file, Level::Warning, says)
 }
 
@@ -82,8 +82,8 @@ fn clock() -> Finding {
     match name.trim() {
         "" => Finding::new("clock", "time stamps", Level::Warning, format!("{file} cannot be read")),
         name if SLOW_CLOCKS.contains(&name) => {
-            let says = "reading it takes a microsecond or more for each stamp: boot with clocksource=tsc if the \
-                        processor's is stable";
+            let says = "reading it takes a microsecond or more for each stamp: boot with clocksource=tsc if \
+                        the processor's is stable";
             Finding::new("clock", name, Level::Warning, says)
         }
         name => {
@@ -140,7 +140,8 @@ fn rehash() -> Option<Finding> {
     Some(match number("net/core/txrehash")? {
         0 => {
             let says = format!(
-                "flows keep their port after a timeout, so the path app does not learn of it: `sysctl -w {name}=1`"
+                "flows keep their port after a timeout, so the path app does not learn of it: \
+                 `sysctl -w {name}=1`"
             );
             Finding::new("rehash", name, Level::Warning, says)
         }

@@ -92,8 +92,8 @@ fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
         return Finding::new("uplink", uplink, Level::Ok, says);
     }
     let says = format!(
-        "no VXLAN interface of this host sends to UDP port {vxlan_port}, so `{name}` has nothing to do: check \
-         `vxlan_port`"
+        "no VXLAN interface of this host sends to UDP port {vxlan_port}, so `{name}` has nothing to do: \
+         check `vxlan_port`"
     );
     Finding::new("uplink", uplink, Level::Warning, says)
 }
@@ -108,8 +108,8 @@ fn route(fabric: &Fabric, peer: &str) -> Finding {
         Ok(routes) => {
             let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or("nothing").to_string();
             let says = format!(
-                "its route is by `{by}` and not by `{uplink}`, where frames get their path: change `uplink` or \
-                 the route"
+                "its route is by `{by}` and not by `{uplink}`, where frames get their path: change `uplink` \
+                 or the route"
             );
             Finding::new("route", peer, Level::Fault, says)
         }

@@ -1,5 +1,5 @@
-//! Which probes of a peer are answered: each once, and not more than so many in a second; and how many of each
-//! path have come.
+//! Which probes of a peer are answered: each once, and not more than so many in a second; and how many of
+//! each path have come.
 
 use path::paths::PATHS_MAX;
 use path::wire::Packet;
@@ -40,8 +40,8 @@ impl Window {
         Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; PATHS_MAX] }
     }
 
-    /// Takes a probe, whose cookie is right: forged ones must not use up what a peer may ask. Returns how many
-    /// of its path have come, 0 if it has none.
+    /// Takes a probe, whose cookie is right: forged ones must not use up what a peer may ask. Returns how
+    /// many of its path have come, 0 if it has none.
     ///
     /// # Errors
     /// Says why it is not answered.

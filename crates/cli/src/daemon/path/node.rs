@@ -10,8 +10,8 @@ use ::path::settings::Settings;
 use bpf::{PathOut, PathPeer, TcPath};
 use std::net::Ipv4Addr;
 
-/// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed. With
-/// many nodes it is less often, so that a thread makes 20,000 system calls a second at most.
+/// How often it is looked at what is sent to a node, in nanoseconds: as often as an active one is probed.
+/// With many nodes it is less often, so that a thread makes 20,000 system calls a second at most.
 const LOOK_NS: u64 = 10_000_000;
 const LOOK_NS_PER_NODE: u64 = 50_000;
 

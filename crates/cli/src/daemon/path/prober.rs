@@ -288,8 +288,8 @@ impl Prober {
         }
     }
 
-    /// Returns the next probe from its IP header on, and its number; it has a turn and belongs to a path, or to
-    /// [`NO_PATH`]. eBPF stamps it when it leaves.
+    /// Returns the next probe from its IP header on, and its number; it has a turn and belongs to a path, or
+    /// to [`NO_PATH`]. eBPF stamps it when it leaves.
     pub fn packet(
         &mut self,
         (source, destination): (Ipv4Addr, Ipv4Addr),
