@@ -333,7 +333,9 @@ fn what_is_for_another_node_is_left_to_it() {
     // A host that forwards sees the probes of its peers to others, and answers to others.
     let mut other = probe(1);
     other.outer.destination = STRANGER;
-    for frame in [other.frame(SECRET), other.answer(PORTS[0], 1, 5).frame(SECRET)] {
+    let mut asked = probe(1);
+    (asked.outer.source, asked.outer.destination) = (STRANGER, PEER);
+    for frame in [other.frame(SECRET), asked.answer(PORTS[0], 1, 5).frame(SECRET)] {
         let frame = frame.to_vec();
         assert_eq!(programs.test_reflect(&frame).unwrap(), (PASS, frame.clone()));
         let mut theirs = frame.clone();
@@ -359,7 +361,7 @@ fn an_answer_tells_how_many_probes_of_its_path_have_come() {
     assert_eq!(told(&mut programs, Packet { path: wire::NO_PATH, ..probe(3) }), Some(0));
     // Those beyond the rate are counted, too, and repetitions are not.
     assert_eq!((4..=10).filter_map(|number| told(&mut programs, probe(number))).count(), 0);
-    programs.set(&SETTINGS).unwrap();
+    programs.set(&PathSettings { answers: 1, answers_burst: 4, ..SETTINGS }).unwrap();
     assert_eq!(told(&mut programs, probe(10)), None);
     assert_eq!(told(&mut programs, probe(11)), Some(9));
     assert_eq!(told(&mut programs, Packet { session: 8, ..probe(1) }), Some(1), "the peer has started anew");
