@@ -9,11 +9,12 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
                       (another compiler: set CLANG)";
 
 /// Each program is in the file `NAME.bpf.c`.
-const PROGRAMS: [&str; 3] = ["xdp_take", "xdp_generate", "path"];
+const PROGRAMS: [&str; 4] = ["xdp_take", "xdp_generate", "path", "overlay"];
 
 fn main() {
     PROGRAMS.into_iter().for_each(compile);
     println!("cargo::rerun-if-changed=src/path");
+    println!("cargo::rerun-if-changed=src/overlay");
     println!("cargo::rerun-if-env-changed=CLANG");
 }
 

@@ -7,11 +7,17 @@
 
 #![forbid(unsafe_code)]
 
+mod overlay;
 mod path;
 mod take;
 mod xdp_generate;
 mod xdp_take;
 
+pub use overlay::{
+    OVERLAY_COUNTS, OVERLAY_FLOWS_MAX, OVERLAY_MARK_BITS, OVERLAY_NODES_MAX, OverlayEntries, OverlayFlow,
+    OverlayFlows, OverlayFrames, OverlayKey, OverlaySettings, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY,
+    TcOverlay, overlay_programs_at,
+};
 pub use path::{
     PATHS_MAX, PEERS_MAX, PathActivity, PathAnswer, PathCounters, PathFlow, PathFlowKey, PathFlows,
     PathMissed, PathOut, PathPeer, PathSettings, PathTraffic, Steer, TcPath, programs_at,

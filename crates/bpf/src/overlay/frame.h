@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Reads frames: which may take the short way, and which flow they are of. */
+
+#define TCP_CONTROL 0x07 /* FIN, SYN, RST */
+
+/* The inner packet. */
+struct packet {
+	struct iphdr ip;
+	__be16 sport;
+	__be16 dport;
+	__u16 header; /* bytes of its TCP or UDP header */
+	__be16 check; /* of UDP */
+};
+
+/* Reads an inner packet that begins at an offset and ends with the frame. Returns why it may not take the
+ * short way, or FAST. */
+static __always_inline enum count read_packet(struct __sk_buff *skb, __u32 at, struct packet *packet)
+{
+	__u8 tcp[2];
+
+	if (bpf_skb_load_bytes(skb, at, &packet->ip, sizeof(packet->ip)) || packet->ip.version != 4)
+		return MALFORMED;
+	if (packet->ip.ihl != 5)
+		return OPTIONS;
+	if (packet->ip.frag_off & bpf_htons(FRAGMENT_BITS))
+		return FRAGMENT;
+	/* 224.0.0.0/4 and all above: multicast, reserved and broadcast. */
+	if ((packet->ip.daddr & bpf_htonl(0xe0000000)) == bpf_htonl(0xe0000000))
+		return MULTICAST;
+	if (packet->ip.protocol != IPPROTO_TCP && packet->ip.protocol != IPPROTO_UDP)
+		return PROTOCOL;
+	if (bpf_ntohs(packet->ip.tot_len) + at != skb->len)
+		return MALFORMED;
+	at += sizeof(packet->ip);
+	/* Ports, and what UDP has behind them: length and checksum. */
+	struct udphdr udp;
+	if (bpf_skb_load_bytes(skb, at, &udp, sizeof(udp)))
+		return MALFORMED;
+	packet->sport = udp.source;
+	packet->dport = udp.dest;
+	packet->check = udp.check;
+	packet->header = sizeof(udp);
+	if (packet->ip.protocol == IPPROTO_UDP)
+		return FAST;
+	if (bpf_skb_load_bytes(skb, at + 12, tcp, sizeof(tcp)))
+		return MALFORMED;
+	packet->header = (tcp[0] >> 4) * 4;
+	return tcp[1] & TCP_CONTROL ? CONTROL : FAST;
+}
+
+/* The key of a flow, from a packet in a direction. */
+static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
+				   enum direction direction, struct key *key)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->vni = settings->vni;
+	key->protocol = packet->ip.protocol;
+	if (direction == SEND) {
+		key->local = packet->ip.saddr;
+		key->remote = packet->ip.daddr;
+		key->local_port = packet->sport;
+		key->remote_port = packet->dport;
+	} else {
+		key->local = packet->ip.daddr;
+		key->remote = packet->ip.saddr;
+		key->local_port = packet->dport;
+		key->remote_port = packet->sport;
+	}
+}
+
+/* What a VXLAN device may copy from a packet into its outer header besides ECN: DSCP and DF. */
+static __always_inline __u16 look_of(const struct iphdr *ip)
+{
+	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);
+}
+
+/* Bytes of the longest IP packet that a frame is sent as: segments of GSO are cut later. */
+static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
+{
+	if (skb->gso_size)
+		return sizeof(packet->ip) + packet->header + skb->gso_size;
+	return bpf_ntohs(packet->ip.tot_len);
+}
+
+/* Returns whether an interface carries IP packets of so many bytes. */
+static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 length)
+{
+	__u32 mtu = length;
+
+	/* An answer other than an error is about GSO frames as a whole; the MTU that it writes is not. */
+	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
+}
+
+/* Reads the headers of a tunnel. Returns NOT_TUNNEL or OTHER_VNI if it is not ours, or FAST. */
+static __always_inline enum count read_headers(struct __sk_buff *skb, const struct settings *settings,
+					       struct headers *headers)
+{
+	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
+	    bpf_skb_load_bytes(skb, 0, headers, sizeof(*headers)))
+		return NOT_TUNNEL;
+	if (headers->ethernet.h_proto != bpf_htons(ETH_P_IP) || headers->ip.version != 4 ||
+	    headers->ip.ihl != 5 || headers->ip.protocol != IPPROTO_UDP ||
+	    headers->ip.frag_off & bpf_htons(FRAGMENT_BITS) ||
+	    headers->udp.dest != bpf_htons(settings->vxlan_port))
+		return NOT_TUNNEL;
+	/* Other flags are extensions, which only the device understands. */
+	if (headers->vxlan.flags != VXLAN_VNI_PRESENT || headers->vxlan.reserved[0] ||
+	    headers->vxlan.reserved[1] || headers->vxlan.reserved[2] ||
+	    headers->vxlan.vni != bpf_htonl(settings->vni << 8))
+		return OTHER_VNI;
+	if (headers->inner.h_proto != bpf_htons(ETH_P_IP))
+		return NOT_IP;
+	return FAST;
+}
+
+/* The sum of the ten words of a header, folded; 0xffff if its checksum is right. */
+static __always_inline __u32 header_sum(const void *header)
+{
+	const __u16 *words = header;
+	__u32 sum = 0;
+
+#pragma unroll
+	for (int i = 0; i < 10; i++)
+		sum += words[i];
+	sum = (sum & 0xffff) + (sum >> 16);
+	return (sum & 0xffff) + (sum >> 16);
+}
+
+/* Writes the checksum of a header. */
+static __always_inline void seal(void *header)
+{
+	__u16 *check = (__u16 *)header + 5;
+
+	*check = 0;
+	*check = ~header_sum(header);
+}
+
+/* A router's work on a packet whose checksum is right or wrong: it stays so (RFC 1624). */
+static __always_inline void hop(struct iphdr *ip)
+{
+	__u32 sum = ip->check + bpf_htons(0x0100);
+
+	ip->ttl--;
+	ip->check = sum + (sum >= 0xffff);
+}
+
+/* Marks a packet that can carry it as having met congestion; the same for its checksum. */
+static __always_inline void mark_congestion(struct iphdr *ip)
+{
+	__u32 sum = (__u16)~ip->check;
+
+	/* The byte is the lower half of its word on the wire. */
+	sum += bpf_htons((ip->tos | ECN_CE)) + (__u16)~bpf_htons(ip->tos);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->tos |= ECN_CE;
+	ip->check = ~sum;
+}
+
+static __always_inline int same_mac(const __u8 *one, const __u8 *other)
+{
+	__u8 differs = 0;
+
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN; i++)
+		differs |= one[i] ^ other[i];
+	return !differs;
+}

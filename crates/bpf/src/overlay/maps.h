@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* What all programs of overlay.bpf.c share: maps, marks and counts. */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define WAYS 4
+
+#define ECN_MASK 3
+#define ECN_CE 3
+#define ECN_ECT1 1
+#define MORE_FRAGMENTS 0x2000
+#define DONT_FRAGMENT 0x4000
+#define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
+#define VXLAN_VNI_PRESENT 0x08
+
+struct settings {
+	__u32 vni;
+	__u32 vxlan_port; /* in host order */
+	__u32 tunnel; /* the index of the VXLAN device: its MTU limits what it carries */
+	__u32 source_first; /* as udp_flow_src_port: of the VXLAN device, in host order */
+	__u32 source_span;
+	__u32 mark_mask; /* our bits, which are neighbours: at least four, */
+	__u32 mark_shift; /* from this one on */
+	__u32 sets; /* of the table, less 1; their number is a power of two */
+	__u64 ttl_ns; /* the kernel sees a frame of each flow and direction that often */
+	__u64 seed;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct settings);
+} settings SEC(".maps");
+
+/* What user space writes all the time. `epoch` grows before any stamp does. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} pulse SEC(".maps");
+
+#define UNTIL 0 /* the end of the lease, on CLOCK_MONOTONIC */
+#define EPOCH 1
+
+/* What entries depend on. The first two are those of all entries, the others are of nodes and pods. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u64);
+} stamps SEC(".maps");
+
+#define GLOBAL 0
+#define POLICY 1
+
+/* The stamps of remote nodes by address, as on the wire, and those of pods by the index of the interface. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} nodes SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u32);
+} pods SEC(".maps");
+
+/* A flow as its pod sees it, for both directions. Addresses and ports as on the wire. */
+struct key {
+	__u32 local;
+	__u32 remote;
+	__u16 local_port;
+	__u16 remote_port;
+	__u32 vni;
+	__u64 protocol; /* 0: no flow */
+};
+
+struct vxlan {
+	__u8 flags;
+	__u8 reserved[3];
+	__be32 vni; /* and 8 reserved bits */
+} __attribute__((packed));
+
+/* All headers in front of the inner packet. */
+struct headers {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+	struct udphdr udp;
+	struct vxlan vxlan;
+	struct ethhdr inner;
+} __attribute__((packed, aligned(2)));
+
+#define TUNNEL (sizeof(struct headers) - sizeof(struct ethhdr))
+
+/* When one direction was learnt, and the stamps then. */
+struct half {
+	__u64 learnt_ns; /* 0: is not known */
+	__u64 global;
+	__u64 policy;
+	__u64 own;
+	__u64 at; /* which stamp `own` is of: the remote node's or the pod's */
+};
+
+/* What is done with the frames of a flow. */
+struct plan {
+	struct half send;
+	struct half receive;
+	__u32 uplink;
+	__u32 pod; /* the interface */
+	/* In front of what it sends: `struct headers`, whose bit-fields the kernel refuses beside a lock. */
+	__u8 headers[sizeof(struct headers)];
+	__u16 look; /* of the packet that `headers` were learnt from */
+	__u8 macs[2 * ETH_ALEN]; /* of what it receives: destination and source */
+	__u8 reserved[2];
+};
+
+static __always_inline const struct headers *headers_of(const struct plan *plan)
+{
+	return (const struct headers *)plan->headers;
+}
+
+enum direction { SEND, RECEIVE };
+
+struct way {
+	struct key key;
+	struct plan plan;
+	__u64 used_ns;
+	__u64 packets[2];
+	__u64 bytes[2];
+};
+
+struct set {
+	struct bpf_spin_lock lock;
+	__u32 reserved;
+	struct way ways[WAYS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct set);
+} table SEC(".maps");
+
+/* What became of a frame; in the order of `OVERLAY_COUNTS`. */
+enum count {
+	SEEN, FAST, DROPPED,
+	/* Slow because of what they are. */
+	NOT_IP, OPTIONS, FRAGMENT, MULTICAST, PROTOCOL, CONTROL, MALFORMED, LAST_HOP, OVERSIZE, NOT_TUNNEL,
+	OTHER_VNI, CONGESTION, CHECKSUM,
+	/* Slow because of what is known. */
+	LEASE, UNKNOWN, HALF, CHANGED, EXPIRED, STALE_GLOBAL, STALE_POLICY, STALE_OWN, STRANGER, NO_ROUTE,
+	NO_ROOM,
+	COUNTS
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 2 * COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} frames SEC(".maps");
+
+/* What became of entries; in the order of `OverlayEntries`. */
+enum event {
+	LEARNT_SEND, LEARNT_RECEIVE, NOT_ESTABLISHED, OUTDATED, UNLEARNABLE, EVICTED, FORGOTTEN,
+	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD,
+	GONE_SENT_PACKETS, GONE_RECEIVED_PACKETS, GONE_SENT_BYTES, GONE_RECEIVED_BYTES,
+	EVENTS
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, EVENTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} entries SEC(".maps");
+
+static __always_inline void count(enum direction direction, enum count what)
+{
+	__u32 key = direction * COUNTS + what;
+	__u64 *value = bpf_map_lookup_elem(&frames, &key);
+
+	if (value)
+		*value += 1;
+}
+
+static __always_inline void note(enum event what, __u64 more)
+{
+	__u32 key = what;
+	__u64 *value = bpf_map_lookup_elem(&entries, &key);
+
+	if (value)
+		*value += more;
+}
+
+static __always_inline struct settings *get_settings(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&settings, &zero);
+}
+
+static __always_inline __u64 get_pulse(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&pulse, &which);
+
+	/* A fence in front and behind: what was read before is from before this. */
+	return value ? __sync_fetch_and_add(value, 0) : 0;
+}
+
+static __always_inline __u64 get_stamp(__u32 which)
+{
+	__u64 *value = bpf_map_lookup_elem(&stamps, &which);
+
+	return value ? *(volatile __u64 *)value : 0;
+}
+
+/* The bits of a mark: which direction wants to be learnt, whether the connection is established, and the
+ * lower bits of the epoch in which it was marked. */
+#define WANTS_SEND 1
+#define WANTS_RECEIVE 2
+#define ESTABLISHED 4
+#define EPOCH_SHIFT 3
+
+static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits, __u64 epoch)
+{
+	return ((__u32)(epoch << EPOCH_SHIFT) | bits) << (settings->mark_shift & 31) & settings->mark_mask;
+}
+
+/* Sends a frame the kernel's way. */
+static __always_inline int slow(enum direction direction, enum count why)
+{
+	count(direction, why);
+	return TC_ACT_UNSPEC;
+}
+
+/* The same for one whose flow can be learnt. */
+static __always_inline int learn_from(struct __sk_buff *skb, const struct settings *settings,
+				      enum direction direction, enum count why)
+{
+	skb->mark |= mark_of(settings, direction == SEND ? WANTS_SEND : WANTS_RECEIVE, get_pulse(EPOCH));
+	return slow(direction, why);
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* What other nodes send. */
+
+/* The frame as it begins when the tunnel's headers are gone. */
+struct bared {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+} __attribute__((packed, aligned(2)));
+
+/* What the outer header says of congestion goes into the inner one: RFC 6040, section 4.2. Returns FAST, or
+ * CONGESTION for combinations that are left to the kernel. */
+static __always_inline enum count take_congestion(const struct headers *headers, struct iphdr *ip)
+{
+	__u8 outer = headers->ip.tos & ECN_MASK, inner = ip->tos & ECN_MASK;
+
+	if (outer == ECN_CE && inner == 0)
+		return CONGESTION;
+	if (outer == ECN_ECT1 && inner != ECN_ECT1 && inner != 0)
+		return CONGESTION;
+	if (outer == ECN_CE && inner != ECN_CE)
+		mark_congestion(ip);
+	return FAST;
+}
+
+/* Takes the tunnel's headers off and gives the frame to the pod. */
+static __always_inline int decapsulate(struct __sk_buff *skb, const struct headers *headers,
+				       struct bared *bare, struct way *way, const struct plan *plan, __u64 now)
+{
+	__u32 bytes = bpf_ntohs(bare->ip.tot_len);
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO | BPF_F_ADJ_ROOM_NO_CSUM_RESET;
+
+	if (bpf_skb_adjust_room(skb, -(int)TUNNEL, BPF_ADJ_ROOM_MAC, flags))
+		return slow(RECEIVE, NO_ROOM);
+	if (bpf_skb_store_bytes(skb, 0, bare, sizeof(*bare), 0)) {
+		count(RECEIVE, DROPPED);
+		return TC_ACT_SHOT;
+	}
+	/* What the device has verified may have been the outer checksum alone. */
+	if (headers->udp.check)
+		bpf_csum_level(skb, BPF_CSUM_LEVEL_DEC);
+	credit(skb, way, RECEIVE, bytes, now);
+	skb->mark = 0;
+	return bpf_redirect_peer(plan->pod, 0);
+}
+
+static __always_inline int receive_known(struct __sk_buff *skb, const struct settings *settings,
+					 const struct headers *headers, const struct packet *packet,
+					 struct way *way, const struct plan *plan, __u64 now)
+{
+	struct iphdr ip = packet->ip;
+	struct bared bare;
+	enum count why;
+
+	why = judge(settings, &plan->receive, &way->plan.receive, RECEIVE, now);
+	if (why != FAST)
+		return learn_from(skb, settings, RECEIVE, why);
+	if (!plan->send.learnt_ns)
+		return learn_from(skb, settings, RECEIVE, HALF);
+	/* Frames come from where the flow's own are sent. */
+	if (headers->ip.saddr != headers_of(plan)->ip.daddr ||
+	    headers->ip.daddr != headers_of(plan)->ip.saddr)
+		return slow(RECEIVE, STRANGER);
+	if (!fits(skb, plan->pod, longest(skb, packet)))
+		return slow(RECEIVE, OVERSIZE);
+	if (!same_mac(headers->inner.h_source, plan->macs + ETH_ALEN)) {
+		if (packet->ip.ttl <= 1)
+			return slow(RECEIVE, LAST_HOP);
+		hop(&ip);
+	}
+	why = take_congestion(headers, &ip);
+	if (why != FAST)
+		return slow(RECEIVE, why);
+	__builtin_memcpy(&bare.ethernet, plan->macs, sizeof(plan->macs));
+	bare.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	bare.ip = ip;
+	return decapsulate(skb, headers, &bare, way, plan, now);
+}
+
+SEC("classifier")
+int overlay_receive(struct __sk_buff *skb)
+{
+	struct settings *settings = get_settings();
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct headers headers;
+	struct packet packet = {};
+	struct plan plan;
+	struct key key;
+	struct set *set;
+	struct way *way;
+	enum count why;
+
+	if (!settings)
+		return TC_ACT_UNSPEC;
+	count(RECEIVE, SEEN);
+	skb->mark &= ~settings->mark_mask;
+	if (get_pulse(UNTIL) < now)
+		return slow(RECEIVE, LEASE);
+	why = read_headers(skb, settings, &headers);
+	if (why != FAST)
+		return slow(RECEIVE, why);
+	if (skb->pkt_type != PACKET_HOST || header_sum(&headers.ip) != 0xffff ||
+	    bpf_ntohs(headers.ip.tot_len) + sizeof(struct ethhdr) != skb->len ||
+	    bpf_ntohs(headers.udp.len) + sizeof(struct ethhdr) + sizeof(struct iphdr) != skb->len)
+		return slow(RECEIVE, MALFORMED);
+	why = read_packet(skb, sizeof(headers), &packet);
+	if (why != FAST)
+		return slow(RECEIVE, why);
+	/* Without a checksum of its own, the outer one is all that it has. */
+	if (packet.ip.protocol == IPPROTO_UDP && !packet.check && headers.udp.check)
+		return slow(RECEIVE, CHECKSUM);
+	key_of(settings, &packet, RECEIVE, &key);
+	set = set_of(settings, &key);
+	if (!set)
+		return slow(RECEIVE, LEASE);
+	way = find(set, &key, &plan);
+	if (!way)
+		return learn_from(skb, settings, RECEIVE, UNKNOWN);
+	return receive_known(skb, settings, &headers, &packet, way, &plan, now);
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * The table of flows: sets of four ways, each set with a lock. A new flow takes the way that was unused for
+ * longest, and what was counted there is added to the counts of what is gone: the kernel's own LRU maps would
+ * lose it. Packets and bytes are added without the lock, to the way that was found; if it has been given to
+ * another flow meanwhile, they are counted there, and none is lost.
+ */
+
+#define K0 0x9e3779b97f4a7c15ULL
+#define K1 0xbb67ae8584caa73bULL
+#define K2 0x3c6ef372fe94f82bULL
+#define ROTATE(word, bits) (((word) << (bits)) | ((word) >> (64 - (bits))))
+
+static __always_inline __u64 product(__u64 word, __u64 key)
+{
+	return (__u64)(__u32)((__u32)word + (__u32)key) * (__u32)((word >> 32) + (key >> 32));
+}
+
+/* `select_hash` of crate packet. */
+static __always_inline __u64 hash_of(const struct settings *settings, const struct key *key)
+{
+	const __u64 *words = (const __u64 *)key;
+	__u64 step = ROTATE((settings->seed ^ K1) * K0, 32), sum = step;
+
+#pragma unroll
+	for (int i = 0; i < 3; i++) {
+		sum += product(words[i], step);
+		step += K0;
+	}
+	sum = (sum ^ ROTATE(sum, 25) ^ ROTATE(sum, 47)) * K1;
+	sum = (sum ^ ROTATE(sum, 23) ^ ROTATE(sum, 51)) * K2;
+	return sum ^ ROTATE(sum, 27) ^ ROTATE(sum, 49);
+}
+
+static __always_inline struct set *set_of(const struct settings *settings, const struct key *key)
+{
+	__u32 at = hash_of(settings, key) & settings->sets;
+
+	return bpf_map_lookup_elem(&table, &at);
+}
+
+static __always_inline int is_of(const struct way *way, const struct key *key)
+{
+	const __u64 *one = (const __u64 *)&way->key, *other = (const __u64 *)key;
+
+	return one[0] == other[0] && one[1] == other[1] && one[2] == other[2];
+}
+
+/* Finds a flow and copies its plan. */
+static __always_inline struct way *find(struct set *set, const struct key *key, struct plan *plan)
+{
+	struct way *found = 0;
+
+	bpf_spin_lock(&set->lock);
+	for (int i = 0; i < WAYS; i++) {
+		if (is_of(&set->ways[i], key)) {
+			found = &set->ways[i];
+			*plan = found->plan;
+			break;
+		}
+	}
+	bpf_spin_unlock(&set->lock);
+	return found;
+}
+
+/* What was counted in a way that is given to another flow. */
+struct gone {
+	__u64 packets[2];
+	__u64 bytes[2];
+};
+
+/* Empties a way; with the set's lock. */
+static __always_inline void empty(struct way *way, struct gone *gone)
+{
+	gone->packets[SEND] = __sync_lock_test_and_set(&way->packets[SEND], 0);
+	gone->packets[RECEIVE] = __sync_lock_test_and_set(&way->packets[RECEIVE], 0);
+	gone->bytes[SEND] = __sync_lock_test_and_set(&way->bytes[SEND], 0);
+	gone->bytes[RECEIVE] = __sync_lock_test_and_set(&way->bytes[RECEIVE], 0);
+	way->key = (struct key){};
+	way->plan.send.learnt_ns = 0;
+	way->plan.receive.learnt_ns = 0;
+}
+
+static __always_inline void note_gone(const struct gone *gone)
+{
+	note(GONE_SENT_PACKETS, gone->packets[SEND]);
+	note(GONE_RECEIVED_PACKETS, gone->packets[RECEIVE]);
+	note(GONE_SENT_BYTES, gone->bytes[SEND]);
+	note(GONE_RECEIVED_BYTES, gone->bytes[RECEIVE]);
+}
+
+/* Returns the way of a flow, an empty one, or the one that was unused for longest; with the set's lock. */
+static __always_inline struct way *way_for(struct set *set, const struct key *key)
+{
+	struct way *best = &set->ways[0];
+
+	for (int i = 0; i < WAYS; i++) {
+		struct way *way = &set->ways[i];
+
+		if (is_of(way, key))
+			return way;
+		if (!way->key.protocol ? best->key.protocol != 0 :
+					 best->key.protocol && way->used_ns < best->used_ns)
+			best = way;
+	}
+	return best;
+}
+
+/* Writes half of a flow's plan from what was learnt. */
+static __always_inline void learn(struct set *set, const struct key *key, const struct plan *plan,
+				  enum direction direction, __u64 now)
+{
+	struct gone gone = {};
+	int evicted = 0;
+	struct way *way;
+
+	bpf_spin_lock(&set->lock);
+	way = way_for(set, key);
+	if (!is_of(way, key)) {
+		evicted = way->key.protocol != 0;
+		empty(way, &gone);
+		way->key = *key;
+		way->used_ns = now;
+	}
+	if (direction == SEND) {
+		way->plan.send = plan->send;
+		__builtin_memcpy(way->plan.headers, plan->headers, sizeof(plan->headers));
+		way->plan.uplink = plan->uplink;
+		way->plan.look = plan->look;
+	} else {
+		way->plan.receive = plan->receive;
+		way->plan.pod = plan->pod;
+		__builtin_memcpy(way->plan.macs, plan->macs, sizeof(plan->macs));
+	}
+	bpf_spin_unlock(&set->lock);
+	note_gone(&gone);
+	note(direction == SEND ? LEARNT_SEND : LEARNT_RECEIVE, 1);
+	if (evicted)
+		note(EVICTED, 1);
+}
+
+/* Returns why one direction of a flow cannot be used, or FAST. What has become void is noted once. */
+static __always_inline enum count judge(const struct settings *settings, const struct half *half,
+					struct half *stored, enum direction direction, __u64 now)
+{
+	enum event event;
+	enum count why;
+
+	if (!half->learnt_ns)
+		return HALF;
+	if (half->global != get_stamp(GLOBAL)) {
+		why = STALE_GLOBAL;
+		event = VOID_GLOBAL;
+	} else if (half->policy != get_stamp(POLICY)) {
+		why = STALE_POLICY;
+		event = VOID_POLICY;
+	} else if (half->own != get_stamp(half->at)) {
+		why = STALE_OWN;
+		event = direction == SEND ? VOID_NODE : VOID_POD;
+	} else {
+		/* The clock is coarse: it may be before the learning. */
+		return now > half->learnt_ns && now - half->learnt_ns > settings->ttl_ns ? EXPIRED : FAST;
+	}
+	if (__sync_val_compare_and_swap(&stored->learnt_ns, half->learnt_ns, 0) == half->learnt_ns)
+		note(event, 1);
+	return why;
+}
+
+/* Counts a frame that took the short way: its packets, and bytes from the IP header on. */
+static __always_inline void credit(struct __sk_buff *skb, struct way *way, enum direction direction,
+				   __u32 bytes, __u64 now)
+{
+	way->used_ns = now;
+	__sync_fetch_and_add(&way->packets[direction], skb->gso_segs ?: 1);
+	__sync_fetch_and_add(&way->bytes[direction], bytes);
+	count(direction, FAST);
+}
