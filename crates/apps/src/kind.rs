@@ -3,6 +3,7 @@
 //! `weir KEY`. The command line, the daemon and replay iterate over [`KINDS`] and know none of them by name.
 
 use crate::measure::Measurement;
+use crate::overlay;
 use crate::page::Page;
 use crate::path::Wanted;
 use crate::{App, KINDS};
@@ -64,6 +65,11 @@ pub trait Configured: Any + Debug + Send + Sync {
 
     /// Returns the tunnels whose paths are watched for them.
     fn paths(&self) -> Vec<Wanted> {
+        Vec::new()
+    }
+
+    /// Returns the overlays in front of which there is a cache for them.
+    fn overlays(&self) -> Vec<overlay::Wanted> {
         Vec::new()
     }
 
@@ -193,6 +199,12 @@ impl Apps {
     #[must_use]
     pub fn paths(&self) -> Vec<Wanted> {
         self.0.iter().flat_map(|one| one.paths()).collect()
+    }
+
+    /// Returns the overlays in front of which there is a cache.
+    #[must_use]
+    pub fn overlays(&self) -> Vec<overlay::Wanted> {
+        self.0.iter().flat_map(|one| one.overlays()).collect()
     }
 
     /// Writes what depends on the roots of ports.

@@ -8,6 +8,7 @@ pub mod external;
 pub mod kind;
 pub mod lb;
 pub mod measure;
+pub mod overlay;
 pub mod page;
 pub mod path;
 mod running;
@@ -19,4 +20,4 @@ use kind::Kind;
 
 /// All kinds of apps, in the order in which they are read: those that offer attachments first, and those that
 /// enclose what others have written last.
-pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND, measure::KIND, path::KIND];
+pub static KINDS: &[Kind] = &[bond::KIND, external::KIND, lb::KIND, measure::KIND, overlay::KIND, path::KIND];

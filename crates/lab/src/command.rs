@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::{bond, dns, path, stream};
+use crate::{bond, dns, overlay, path, stream};
 
 /// The available labs.
 #[derive(Subcommand)]
@@ -13,6 +13,8 @@ pub enum Lab {
     Dns(dns::Options),
     /// Bond weir to an Open vSwitch; links fail and recover, members come and go, both ends restart.
     Bond(bond::Options),
+    /// Put a cache in front of a container network of three nodes, while what it depends on changes.
+    Overlay(overlay::Options),
     /// Send flows through a tunnel over four links, one of which is full, by several schemes.
     Path(path::Options),
     /// One end of a stream in a lab.
@@ -21,6 +23,9 @@ pub enum Lab {
     /// One end of the messages in a lab.
     #[command(hide = true, subcommand)]
     Messages(path::messages::End),
+    /// One end of requests and answers in a lab.
+    #[command(hide = true, subcommand)]
+    Talk(overlay::talk::End),
     /// A flow that fills a link.
     #[command(hide = true)]
     Elephant(path::elephant::Options),
@@ -34,6 +39,8 @@ pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
     match lab {
         Lab::Dns(options) => dns::run(options),
         Lab::Bond(options) => bond::run(options),
+        Lab::Overlay(options) => overlay::run(options),
+        Lab::Talk(end) => overlay::talk::run_end(end).map(|()| ExitCode::SUCCESS),
         Lab::Path(options) => path::run(options),
         Lab::Messages(end) => path::messages::run_end(end).map(|()| ExitCode::SUCCESS),
         Lab::Elephant(options) => path::elephant::run(options).map(|()| ExitCode::SUCCESS),

@@ -89,6 +89,14 @@ impl Run {
         signal_group(self.children[started.0].id(), Signal::CONT);
     }
 
+    /// Kills a process (SIGKILL) and waits.
+    pub fn kill(&mut self, started: Started) -> Result<()> {
+        let child = &mut self.children[started.0];
+        signal_group(child.id(), Signal::KILL);
+        child.wait()?;
+        Ok(())
+    }
+
     /// Asks a process to end (SIGTERM) and waits; kills it if it takes too long.
     pub fn stop(&mut self, started: Started) -> Result<ExitStatus> {
         let child = &mut self.children[started.0];

@@ -22,6 +22,7 @@ mod generator;
 pub mod huge_pages;
 mod link;
 mod mem;
+pub mod netlink;
 pub mod numa;
 pub mod pcap;
 mod rewrap;

@@ -42,6 +42,8 @@ pub struct OverlayFlow {
     pub learnt_ns: [u64; 2],
     /// The remote node; not set before what it sends was learnt.
     pub node: Ipv4Addr,
+    /// The headers in front of what it sends, as the kernel wrote them.
+    pub headers: [u8; 64],
     /// The index of the pod's interface.
     pub pod: u32,
     /// When its last frame took the short way, on the same clock.
@@ -93,9 +95,8 @@ impl OverlayFlows {
         /// `BPF_F_LOCK`: with the set's lock, so that no flow is half another.
         const LOCK: u64 = 4;
         let sets = (0..self.0.len()).filter_map(|at| self.0.get(&at, LOCK).ok());
-        let ways = |set: [u64; SET]| {
-            set[1..].as_chunks::<WAY>().0.iter().filter_map(flow).collect::<Vec<_>>()
-        };
+        let ways =
+            |set: [u64; SET]| set[1..].as_chunks::<WAY>().0.iter().filter_map(flow).collect::<Vec<_>>();
         sets.flat_map(ways).collect()
     }
 }
@@ -111,6 +112,7 @@ fn flow(way: &[u64; WAY]) -> Option<OverlayFlow> {
         key,
         learnt_ns: [way[SEND], way[RECEIVE]],
         node: Ipv4Addr::from(half(NODE)?.to_ne_bytes()),
+        headers: *bytes.get(HEADERS * 8..)?.first_chunk()?,
         pod: half(POD * 8 + 4)?,
         used_ns: way[USED],
         packets: [way[PACKETS], way[PACKETS + 1]],

@@ -289,7 +289,8 @@ pub fn overlay_programs_at(interface: &str) -> Result<usize, ProgramError> {
     let mut count = 0;
     for hook in [TcAttachType::Egress, TcAttachType::Ingress] {
         let programs = SchedClassifier::query_tcx(interface, hook)?.1;
-        count += programs.iter().filter(|one| one.name_as_str().is_some_and(|name| NAMES.contains(&name))).count();
+        count +=
+            programs.iter().filter(|one| one.name_as_str().is_some_and(|name| NAMES.contains(&name))).count();
     }
     Ok(count)
 }

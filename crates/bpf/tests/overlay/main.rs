@@ -6,6 +6,7 @@ mod rig;
 use bpf::{OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY};
 use packet::select_hash;
 use rig::*;
+use std::net::UdpSocket;
 
 /// Returns a frame with other bytes at an offset, and right header checksums.
 fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
@@ -51,6 +52,40 @@ fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
     let [sent, received] = rig.programs.frames();
     assert_eq!((sent.of("fast"), received.of("fast")), (2, 2));
     assert!(sent.is_balanced() && received.is_balanced());
+}
+
+#[test]
+fn headers_are_those_of_the_kernels_own_vxlan_device() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.programs.attach_uplink("up0").unwrap();
+    ip("link set vx0 address 02:00:00:00:00:05
+address add 10.244.1.5/32 dev lo
+address add 10.244.1.0/32 dev vx0
+route add 10.244.2.0/24 via 10.244.2.0 dev vx0 onlink
+neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
+    run("bridge", &["fdb", "add", "02:00:00:00:00:06", "dev", "vx0", "dst", "10.0.1.2"]);
+    run("nft", &["add table inet t"]);
+    run("nft", &["add chain inet t out { type route hook output priority 0; }"]);
+    run("nft", &["add rule inet t out ip daddr 10.244.2.7 meta mark set 0x05000000"]);
+    let send = |socket: &UdpSocket| socket.send_to(b"0123456789", (OTHER, 5001)).unwrap();
+    [7000, 7001].map(|port| send(&UdpSocket::bind((POD, port)).unwrap()));
+    let flows = rig.programs.flows().unwrap().read();
+    assert_eq!(flows.len(), 2, "{:?}", rig.programs.entries());
+    for flow in flows {
+        let port = flow.key.ports[0];
+        // Only the other direction is left to learn.
+        let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
+        rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);
+        let mut kernels = flow.headers;
+        let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, port), 0);
+        assert_eq!(verdict, REDIRECT);
+        assert!((32_768..60_999).contains(&u16::from_be_bytes([kernels[34], kernels[35]])));
+        // The kernel's port is from the hash of the socket, the frame's here from its headers.
+        kernels[18..20].copy_from_slice(&out[18..20]);
+        kernels[34..36].copy_from_slice(&out[34..36]);
+        seal(&mut kernels, 14);
+        assert_eq!(out[..64], kernels);
+    }
 }
 
 #[test]

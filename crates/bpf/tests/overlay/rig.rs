@@ -36,7 +36,7 @@ pub const MASK: u32 = 0xff00_0000;
 const INTERFACES: &str = "link set lo up
 link add up0 address 02:00:00:00:00:01 type veth peer name far0
 link add pod0 mtu 1450 type veth peer name peer0
-link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0
+link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set up0 up
 link set far0 up
 link set pod0 up
@@ -64,9 +64,14 @@ impl Drop for Rig {
 /// Runs `ip` with lines of commands, in the thread's namespace.
 pub fn ip(lines: &str) {
     for line in lines.lines() {
-        let status = Command::new("ip").args(line.split(' ')).status().unwrap();
-        assert!(status.success(), "ip {line}");
+        run("ip", &line.split(' ').collect::<Vec<_>>());
     }
+}
+
+/// Runs a command in the thread's namespace.
+pub fn run(program: &str, arguments: &[&str]) {
+    let status = Command::new(program).args(arguments).status().unwrap();
+    assert!(status.success(), "{program} {arguments:?}");
 }
 
 fn index(interface: &str) -> u32 {
@@ -140,10 +145,9 @@ impl Rig {
     /// Has a flow of this port learnt in both directions, as the kernel and nftables would.
     pub fn learn(&mut self, protocol: u8, port: u16) {
         for direction in 0..2 {
-            let (marks, learns) = [
-                ("overlay_send", "overlay_learn_send"),
-                ("overlay_receive", "overlay_learn_receive"),
-            ][direction];
+            let (marks, learns) =
+                [("overlay_send", "overlay_learn_send"), ("overlay_receive", "overlay_learn_receive")]
+                    [direction];
             let (before, after) = if direction == 0 {
                 (sent(protocol, port), tunnelled(&routed(protocol, port), [HERE, NODE]))
             } else {

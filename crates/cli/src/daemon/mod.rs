@@ -27,6 +27,7 @@ mod load;
 mod metrics;
 mod observer;
 mod open;
+mod overlay;
 mod path;
 mod privileges;
 mod reload;
@@ -104,6 +105,8 @@ pub struct Daemon {
     collector: Collector,
     /// Who watches paths of tunnels.
     watched: path::Watched,
+    /// Who minds caches of overlays.
+    kept: overlay::Kept,
     /// Where what takes long to drop goes.
     disposal: Disposal,
     generation: u64,
@@ -173,6 +176,7 @@ impl Daemon {
             clock,
             collector: Collector::start(clock)?,
             watched: path::Watched::default(),
+            kept: overlay::Kept::default(),
             // Its thread begins without privileges.
             disposal: channel().0,
             generation: 1,
@@ -186,6 +190,7 @@ impl Daemon {
         let rings = daemon.start_workers()?;
         // Their threads begin with the privileges that are left.
         daemon.watched.follow(daemon.plan.apps.paths())?;
+        daemon.kept.follow(daemon.plan.apps.overlays())?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
         daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;

@@ -419,7 +419,8 @@ impl Daemon {
             plan.workers.count(),
             plan.apps.measurements(),
         );
-        if let Err(error) = self.watched.follow(plan.apps.paths()) {
+        let followed = self.watched.follow(plan.apps.paths());
+        if let Err(error) = followed.and_then(|()| self.kept.follow(plan.apps.overlays())) {
             error!("{error:#}");
         }
         let swaps = self.send_swaps(&plan, engines, punts, ports);

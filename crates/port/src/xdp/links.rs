@@ -5,11 +5,9 @@
 
 use std::io;
 
-use rustix::fd::OwnedFd;
-use rustix::net::netlink::{GENERIC, SocketAddrNetlink};
-use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
-};
+use rustix::net::netlink::GENERIC;
+
+use crate::netlink::{attributes, dump, talk, text, word};
 
 /// Messages about an interface: it is there, or it is gone.
 pub(super) const RTM_NEWLINK: u16 = 16;
@@ -135,78 +133,6 @@ fn device(body: &[u8]) -> Option<(u32, XdpFeatures)> {
     Some((word(find(1)?), XdpFeatures(features)))
 }
 
-/// Iterates over netlink attributes.
-fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    const NESTED: u16 = 1 << 15;
-    std::iter::from_fn(move || {
-        let length = usize::from(u16::from_ne_bytes(rest.get(0..2)?.try_into().ok()?));
-        let kind = u16::from_ne_bytes(rest.get(2..4)?.try_into().ok()?);
-        let value = rest.get(4..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((kind & !NESTED, value))
-    })
-}
-
-fn word(value: &[u8]) -> u32 {
-    value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))
-}
-
-fn text(value: &[u8]) -> String {
-    String::from_utf8_lossy(value).trim_end_matches('\0').to_owned()
-}
-
-type Answers = Vec<(u16, Vec<u8>)>;
-
-fn dump(protocol: Option<Protocol>, kind: u16, question: &[u8]) -> io::Result<Answers> {
-    const NLM_F_DUMP: u16 = 0x300;
-    talk(protocol, kind, NLM_F_DUMP, question)
-}
-
-/// Sends one request and returns the types and bodies of the answers.
-fn talk(protocol: Option<Protocol>, kind: u16, flags: u16, question: &[u8]) -> io::Result<Answers> {
-    const NLM_F_REQUEST: u16 = 1;
-    const HEADER: usize = 16;
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
-    let mut message = Vec::new();
-    message.extend(((HEADER + question.len()) as u32).to_ne_bytes());
-    message.extend(kind.to_ne_bytes());
-    message.extend((flags | NLM_F_REQUEST).to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(question);
-    sendto(&socket, &message, SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
-    let mut answers = Answers::new();
-    while listen(&socket, &mut answers)? && flags != 0 {}
-    Ok(answers)
-}
-
-/// Reads one datagram of answers. Returns false after the last.
-fn listen(socket: &OwnedFd, answers: &mut Answers) -> io::Result<bool> {
-    const NLMSG_ERROR: u16 = 2;
-    const NLMSG_DONE: u16 = 3;
-    let mut buffer = vec![0; 65536];
-    let (_, length) = recv(socket, &mut buffer[..], RecvFlags::empty())?;
-    for (kind, body) in messages(&buffer[..length]) {
-        match kind {
-            NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR => return Err(io::Error::from_raw_os_error(-(word(body) as i32))),
-            kind => answers.push((kind, body.to_vec())),
-        }
-    }
-    Ok(true)
-}
-
-/// Iterates over the types and bodies of the messages in a datagram.
-pub(super) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    let mut rest = datagram;
-    std::iter::from_fn(move || {
-        let head = rest.get(..16)?;
-        let length = word(head) as usize;
-        let body = rest.get(16..length)?;
-        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
-        Some((u16::from_ne_bytes([head[4], head[5]]), body))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,13 +153,5 @@ mod tests {
         const AF_BRIDGE: u8 = 7;
         body[0] = AF_BRIDGE;
         assert!(link(&body).is_none());
-    }
-
-    #[test]
-    fn attributes_that_lie_about_their_length_end_the_walk() {
-        assert_eq!(attributes(&[8, 0, 4, 0, 220, 5, 0, 0]).collect::<Vec<_>>(), [(4, &[220, 5, 0, 0][..])]);
-        for broken in [&[0, 0, 1, 0][..], &[9, 0, 1, 0, 1, 2, 3, 4], &[4], &[]] {
-            assert_eq!(attributes(broken).count(), 0);
-        }
     }
 }

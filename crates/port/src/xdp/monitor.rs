@@ -10,7 +10,8 @@ use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
-use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links, messages};
+use super::links::{Link, RTM_DELLINK, RTM_NEWLINK, link, links};
+use crate::netlink::messages;
 
 /// `RTMGRP_LINK`: the multicast group that is told of interfaces.
 const GROUP: u32 = 1;

@@ -1,0 +1,163 @@
+//! The running app: answers from what the thread has told.
+
+use super::board::{FlowRow, Told};
+use super::{Board, Overlay};
+use crate::app::{Action, App, Event, RequestId, Sample, SampleValue};
+use engine::program::Program;
+use serde_json::{Map, Value, json};
+use std::any::Any;
+
+/// How often the board is looked at while somebody waits for flows, in nanoseconds.
+const LOOK_NS: u64 = 5_000_000;
+
+/// How long somebody waits for them: the thread reads a million in less than a second.
+const PATIENCE_NS: u64 = 5_000_000_000;
+
+/// The two directions, as pods see them.
+const DIRECTIONS: [&str; 2] = ["sent", "received"];
+
+/// An overlay with a cache in front.
+#[derive(Clone, Debug)]
+pub(super) struct OverlayApp {
+    pub overlay: Overlay,
+    pub board: Board,
+    /// Who waits for flows, and until when.
+    pub waiting: Vec<(RequestId, u64)>,
+    pub wake_ns: Option<u64>,
+}
+
+impl OverlayApp {
+    fn show(&self) -> Value {
+        let told = self.board.look().clone();
+        let Overlay { name, tunnel, uplink, bridge, flows, .. } = &self.overlay;
+        let of = |at: usize| counts(&told.frames[at]);
+        let event = |event: &super::Event| json!({ "at_ns": event.at_ns, "what": event.what });
+        json!({
+            "name": name, "tunnel": tunnel, "uplink": uplink, "bridge": bridge, "room": flows,
+            "obstacle": told.obstacle, "pods": told.pods,
+            "nodes": told.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "frames": { "sent": of(0), "received": of(1) },
+            "hit_ratio": { "sent": told.hit_ratio(0), "received": told.hit_ratio(1) },
+            "entries": counts(&told.entries),
+            "causes": told.causes,
+            "events": told.events.iter().map(event).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Answers those who wait for flows, if they have come or it took too long.
+    fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let flows = self.board.look().flows.take();
+        let name = &self.overlay.name;
+        if let Some(flows) = flows {
+            let rows: Vec<Value> = flows.iter().map(flow).collect();
+            let all = json!({ "name": name, "count": rows.len(), "flows": rows });
+            let answer = |(id, _): (RequestId, u64)| Action::Answer { id, answer: Ok(all.clone()) };
+            actions.extend(self.waiting.drain(..).map(answer));
+        }
+        self.waiting.retain(|&(id, until)| {
+            if until <= now_ns {
+                let why = format!("the flows of `{name}` cannot be read now: see `weir show overlay {name}`");
+                actions.push(Action::Answer { id, answer: Err(why) });
+            }
+            until > now_ns
+        });
+        self.wake_ns = (!self.waiting.is_empty()).then_some(now_ns + LOOK_NS);
+    }
+}
+
+fn counts(all: &[(&'static str, u64)]) -> Value {
+    Value::Object(all.iter().map(|&(name, count)| (name.to_string(), json!(count))).collect::<Map<_, _>>())
+}
+
+fn flow(row: &FlowRow) -> Value {
+    let [local, remote] = row.addresses.map(|address| address.to_string());
+    json!({
+        "local": local, "remote": remote, "local_port": row.ports[0], "remote_port": row.ports[1],
+        "protocol": row.protocol, "node": row.node.to_string(),
+        "knows_sent": row.known[0], "knows_received": row.known[1],
+        "packets": { "sent": row.packets[0], "received": row.packets[1] },
+        "bytes": { "sent": row.bytes[0], "received": row.bytes[1] },
+        "idle_ms": row.idle_ns / 1_000_000,
+    })
+}
+
+/// The series of both directions and of causes.
+fn samples(told: &Told) -> Vec<Sample> {
+    let one = |name, help, labels, count| Sample { name, help, labels, value: SampleValue::Count(count) };
+    let mut all = Vec::new();
+    for (direction, frames) in DIRECTIONS.iter().zip(&told.frames) {
+        // The sum of the others.
+        for (fate, count) in frames.iter().filter(|(fate, _)| *fate != "seen") {
+            let labels = vec![("direction", direction.to_string()), ("fate", fate.to_string())];
+            all.push(one("overlay_frames", "Frames of pods, by what became of them", labels, *count));
+        }
+    }
+    for (cause, count) in &told.causes {
+        let labels = vec![("cause", cause.to_string())];
+        all.push(one("overlay_changes", "Changes that made entries void", labels, *count));
+    }
+    all
+}
+
+impl App for OverlayApp {
+    fn name(&self) -> &str {
+        &self.overlay.name
+    }
+
+    fn kind(&self) -> &'static str {
+        "overlay"
+    }
+
+    /// The thread goes on if nothing has changed, and so does its board.
+    fn inherit(&mut self, predecessor: Box<dyn App>) {
+        let predecessor: Box<dyn Any> = predecessor;
+        if let Ok(old) = predecessor.downcast::<OverlayApp>() {
+            if old.overlay == self.overlay {
+                self.board = old.board;
+            }
+            (self.waiting, self.wake_ns) = (old.waiting, old.wake_ns);
+        }
+    }
+
+    fn bind(&mut self, _: &Program) {}
+
+    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
+        match event {
+            Event::Request { id, request } => match request.as_str().map(str::trim) {
+                Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
+                Some("flows") => {
+                    self.board.look().wants_flows = true;
+                    self.waiting.push((id, now_ns + PATIENCE_NS));
+                    self.wake_ns = Some(now_ns + LOOK_NS);
+                }
+                _ => {
+                    let answer = Err("an overlay app answers `show` and `flows`".to_string());
+                    actions.push(Action::Answer { id, answer });
+                }
+            },
+            Event::Tick => self.answer_waiting(now_ns, actions),
+            _ => {}
+        }
+    }
+
+    fn wake_ns(&self) -> Option<u64> {
+        self.wake_ns
+    }
+
+    fn punts(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn counts(&self) -> Vec<(&'static str, u64)> {
+        self.board.look().entries.clone()
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        samples(&self.board.look())
+    }
+
+    fn report(&self, _now_ns: u64) -> Value {
+        let told = self.board.look();
+        json!({ "pods": told.pods.len(), "nodes": told.nodes.len(), "obstacle": told.obstacle })
+    }
+}

@@ -1,0 +1,75 @@
+//! A cache in front of a container overlay. See README.md.
+//!
+//! The app says what is wanted ([`Overlay`]) and shows what has been told on the [`Board`]. A thread of the
+//! daemon loads the programs and minds what flows depend on (`cli/src/daemon/overlay/`).
+
+mod app;
+mod board;
+mod pages;
+#[cfg(test)]
+mod tests;
+mod text;
+mod yaml;
+
+pub use board::{Board, Event, FlowRow, Told};
+
+use crate::kind::{Kind, Verb, View};
+
+/// The kind of app with the key `overlay`.
+pub const KIND: Kind = Kind {
+    key: "overlay",
+    help: "A cache in front of a container overlay.",
+    keys: yaml::KEYS,
+    pipes: &[],
+    read: yaml::read,
+    table: None,
+    views: &[View { word: "", request: "show", text: text::show }],
+    pages: pages::PAGES,
+    about: "List the flows between pods that skip the kernel's overlay",
+    verbs: &[Verb {
+        name: "flows",
+        about: "List the flows that are known",
+        arguments: &[],
+        flags: &[],
+        text: text::flows,
+    }],
+};
+
+/// What a change of nftables' rules means to flows that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Their next frames pass the rules.
+    Strict,
+    /// They go on until the kernel sees one of their frames again.
+    Connection,
+}
+
+/// An overlay, and how much of it is kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overlay {
+    /// Its name.
+    pub name: String,
+    /// The kernel's VXLAN device.
+    pub tunnel: String,
+    /// The kernel's interface by which encapsulated frames leave and come.
+    pub uplink: String,
+    /// The bridge whose ports are pods' interfaces.
+    pub bridge: String,
+    /// Bits of `skb->mark` that are ours: neighbours.
+    pub mark: u32,
+    /// Flows that are kept.
+    pub flows: u32,
+    /// How long a direction of a flow goes on without a frame that takes the kernel's way, in nanoseconds.
+    pub refresh_ns: u64,
+    /// What new rules mean to flows.
+    pub policy: Policy,
+}
+
+/// An overlay, and where what is known of it goes.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// What is wanted.
+    pub overlay: Overlay,
+    /// Where results go.
+    pub board: Board,
+}

@@ -1,0 +1,126 @@
+//! Reads `overlay` apps from the configuration.
+
+use super::app::OverlayApp;
+use super::{Board, Overlay, Policy, Wanted};
+use crate::App;
+use crate::kind::{Configured, Scope};
+use config::raw::Node;
+use config::section::{Section, text, words};
+use config::{Key, Report, Shape};
+use std::sync::Arc;
+
+/// Bits of a mark that are needed: two directions, whether a connection is established, and two or more that
+/// tell that something has changed while a frame was on its way.
+const MARK_BITS: u32 = 5;
+/// The shortest and the longest time between two frames of a flow that take the kernel's way.
+const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
+
+pub(super) const KEYS: &[Key] = config::keys! {
+    needed "name": Shape::Name, "what it is called";
+    needed "tunnel": Shape::Text, "the kernel's VXLAN device";
+    needed "uplink": Shape::Text, "the kernel's interface by which encapsulated frames leave and come";
+    needed "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
+    "mark": Shape::Number(1, 0xffff_ffff), "bits of skb->mark that nothing else uses, neighbours" or "0xff000000";
+    "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
+    "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
+    "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";
+};
+const POLICIES: [(&str, Policy); 2] = [("strict", Policy::Strict), ("connection", Policy::Connection)];
+
+/// The overlay apps of a configuration.
+#[derive(Debug)]
+pub(super) struct OverlayApps(Vec<Wanted>);
+
+impl Configured for OverlayApps {
+    fn running(&self) -> Vec<Box<dyn App>> {
+        let app = |wanted: &Wanted| -> Box<dyn App> {
+            let Wanted { overlay, board } = wanted.clone();
+            Box::new(OverlayApp { overlay, board, waiting: Vec::new(), wake_ns: None })
+        };
+        self.0.iter().map(app).collect()
+    }
+
+    fn overlays(&self) -> Vec<Wanted> {
+        self.0.clone()
+    }
+}
+
+/// Reads them.
+pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    let mut all: Vec<Wanted> = Vec::new();
+    for item in items {
+        let Some((overlay, section)) = overlay(item, scope) else { continue };
+        let at = |key| section.get(key).map_or(section.span, |node| node.span);
+        if all.iter().any(|other| other.overlay.name == overlay.name) {
+            let message = format!("two overlay apps are called `{}`", overlay.name);
+            scope.report.error(at("name"), message);
+        } else if let Some(Wanted { overlay: other, .. }) = all.first() {
+            let message = format!("there is `{}` already, and one overlay at most", other.name);
+            scope.report.error(at("name"), message);
+        } else {
+            all.push(Wanted { overlay, board: Board::default() });
+        }
+    }
+    Arc::new(OverlayApps(all))
+}
+
+/// One; `None` if it cannot be used, which the report says.
+fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Section<'a>)> {
+    let before = scope.report.errors();
+    let section = Section::read(node, KEYS, scope.report);
+    let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
+    let report = &mut *scope.report;
+    let [tunnel, uplink, bridge] = ["tunnel", "uplink", "bridge"].map(|key| interface(&section, key, report));
+    let mark = mark(&section, report);
+    let flows = section.number("flows", report).unwrap_or(1);
+    let refresh_ns = refresh(&section, report);
+    let policy = section.choice("policy", &POLICIES, report);
+    if report.errors() > before {
+        return None;
+    }
+    let overlay = Overlay {
+        name: name?,
+        tunnel: tunnel?,
+        uplink: uplink?,
+        bridge: bridge?,
+        mark,
+        flows: flows as u32,
+        refresh_ns,
+        policy: policy?,
+    };
+    Some((overlay, section))
+}
+
+fn interface(section: &Section<'_>, key: &str, report: &mut Report) -> Option<String> {
+    let node = section.needed(key, report)?;
+    let name = text(node, "the name of an interface", report)?;
+    if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
+        report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");
+        return None;
+    }
+    Some(name.to_string())
+}
+
+fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
+    let mark = section.number("mark", report).unwrap_or(1) as u32;
+    let bits = mark.count_ones();
+    if let Some(node) = section.get("mark")
+        && (bits < MARK_BITS || mark >> mark.trailing_zeros() != u32::MAX >> (32 - bits))
+    {
+        let help = format!("write {MARK_BITS} neighbouring bits or more, such as 0xff000000");
+        report.error_help(node.span, "these bits of a mark cannot be used", help);
+    }
+    mark
+}
+
+fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
+    let time = section.time("refresh", report);
+    let [least, most] = REFRESH_NS;
+    if let Some(node) = section.get("refresh")
+        && !(least..=most).contains(&time)
+    {
+        let help = "write 10 ms at least and 20 s at most: the kernel forgets a UDP flow after 30 s";
+        report.error_help(node.span, "`refresh` cannot be this", help);
+    }
+    time
+}

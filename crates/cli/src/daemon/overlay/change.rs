@@ -1,0 +1,58 @@
+//! What a message of the kernel means to the cache.
+
+use bpf::OverlayKey;
+use std::net::Ipv4Addr;
+
+/// Why something became void.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Cause {
+    Address,
+    Connection,
+    Forwarding,
+    Link,
+    Lost,
+    Neighbour,
+    Policy,
+    Route,
+    Rule,
+}
+
+impl Cause {
+    /// Its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cause::Address => "address",
+            Cause::Connection => "connection",
+            Cause::Forwarding => "forwarding",
+            Cause::Link => "link",
+            Cause::Lost => "lost",
+            Cause::Neighbour => "neighbour",
+            Cause::Policy => "policy",
+            Cause::Route => "route",
+            Cause::Rule => "rule",
+        }
+    }
+}
+
+/// What has changed.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// Something that any flow may depend on.
+    All(Cause),
+    /// The rules of nftables.
+    Policy,
+    /// What flows with this remote node depend on.
+    Node(Ipv4Addr, Cause),
+    /// What flows of this pod depend on, by the index of its interface.
+    Pod(u32, Cause),
+    /// A remote node is known.
+    NodeCame(Ipv4Addr),
+    /// A pod's interface is there.
+    PodCame(u32, String),
+    /// A pod's interface is not there any more, or has left the bridge.
+    PodLeft(u32),
+    /// A connection has ended.
+    Ended(Vec<OverlayKey>),
+    /// The VXLAN device, the uplink or the bridge is another.
+    Restart,
+}

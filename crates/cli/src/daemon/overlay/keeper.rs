@@ -1,0 +1,346 @@
+//! The thread of an overlay app: reads what the kernel tells, bumps stamps, extends the lease.
+
+use super::change::{Cause, Change};
+use super::news::{News, Read, Source};
+use super::rule::Rule;
+use super::telling::Telling;
+use super::world::{AF_BRIDGE, AF_INET, Link, Parts, RTM_NEWLINK, World, link};
+use ::apps::overlay::{Overlay, Policy, Wanted};
+use anyhow::{Context, Result, bail};
+use bpf::{OVERLAY_NODES_MAX, OverlaySettings, STAMP_FIRST, STAMP_GLOBAL, STAMP_POLICY, TcOverlay};
+use port::netlink::dump;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{BuildHasher, RandomState};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// How long the programs work without a sign of life, in nanoseconds.
+const LEASE_NS: u64 = 500_000_000;
+/// How long a turn waits at most: a part of the lease.
+const PAUSE: Duration = Duration::from_millis(50);
+/// How long after an obstacle it is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
+/// How often the kernel's settings are looked at, in nanoseconds.
+const LOOK_NS: u64 = 500_000_000;
+
+const LIBERAL: &str = "/proc/sys/net/netfilter/nf_conntrack_tcp_be_liberal";
+const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// What runs on the thread.
+pub struct Keeper {
+    overlay: Overlay,
+    stop: Arc<AtomicBool>,
+    telling: Telling,
+}
+
+/// What it has while the programs are at work.
+struct Running {
+    programs: TcOverlay,
+    /// Removed with it.
+    _rule: Rule,
+    news: News,
+    world: World,
+    stamps: Vec<u32>,
+    nodes: BTreeMap<Ipv4Addr, u32>,
+    pods: BTreeMap<u32, (String, u32)>,
+    look_ns: u64,
+}
+
+/// Nanoseconds of the clock of the programs.
+fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+impl Keeper {
+    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>) -> Keeper {
+        let Wanted { overlay, board } = wanted;
+        Keeper { telling: Telling::new(overlay.name.clone(), board), overlay, stop }
+    }
+
+    /// Runs until told to stop.
+    pub fn run(&mut self) {
+        while !self.stops() {
+            let why = match self.open() {
+                Ok(mut running) => {
+                    self.telling.obstacle(None);
+                    let why = self.keep(&mut running);
+                    self.telling.end(&running.programs);
+                    why
+                }
+                Err(error) => Some(format!("{error:#}")),
+            };
+            if let Some(why) = why {
+                self.telling.obstacle(Some(why));
+                self.sleep(AGAIN);
+            }
+        }
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn sleep(&self, time: Duration) {
+        let until = std::time::Instant::now() + time;
+        while !self.stops() && std::time::Instant::now() < until {
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn open(&mut self) -> Result<Running> {
+        // Before anything is read, so that no change after that is missed.
+        let news = News::open().context("netlink does not tell of changes")?;
+        must_be_liberal()?;
+        let links = links()?;
+        let (parts, settings) = settings(&self.overlay, &links)?;
+        let mut programs = TcOverlay::load(self.overlay.flows)
+            .context("the kernel does not load the programs for overlays")?;
+        programs.set(&settings)?;
+        let rule = Rule::make(&self.overlay.name, settings.wants(), settings.established())
+            .context("nftables does not take the rule that tells established connections")?;
+        let uplink = &self.overlay.uplink;
+        programs.attach_uplink(uplink).with_context(|| format!("`{uplink}` does not take the programs"))?;
+        let world = World::new(parts, settings.vni, links);
+        let mut running = Running {
+            programs,
+            _rule: rule,
+            news,
+            world,
+            stamps: (STAMP_FIRST..STAMP_FIRST + 2 * OVERLAY_NODES_MAX as u32).rev().collect(),
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            look_ns: 0,
+        };
+        let mut changes = running.world.pods();
+        running.read_tables(&mut changes)?;
+        running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
+        Ok(running)
+    }
+
+    /// Goes on until told to stop, or until the links are others: then says why.
+    fn keep(&mut self, running: &mut Running) -> Option<String> {
+        while !self.stops() {
+            match self.turn(running) {
+                Ok(true) => {}
+                Ok(false) => return Some("the VXLAN device, the uplink or the bridge has changed".into()),
+                Err(error) => return Some(format!("{error:#}")),
+            }
+            wait(&running.news);
+        }
+        None
+    }
+
+    /// Returns false if everything must begin anew.
+    fn turn(&mut self, running: &mut Running) -> Result<bool> {
+        let mut changes = Vec::new();
+        let Running { news, world, .. } = running;
+        let read = news.read(|source, kind, body| world.take(source, kind, body, &mut changes));
+        let now = now_ns();
+        if now >= running.look_ns {
+            running.look_ns = now + LOOK_NS;
+            must_be_liberal()?;
+        }
+        if changes.contains(&Change::Restart) {
+            return Ok(false);
+        }
+        if read == Read::Lost {
+            changes.push(Change::All(Cause::Lost));
+            running.relearn(&mut changes)?;
+        }
+        running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
+        // The lease is for a world that is known; what may still wait to be read is not.
+        if read != Read::More {
+            running.programs.extend(now + LEASE_NS)?;
+        }
+        let pods: Vec<String> = running.pods.values().map(|(name, _)| name.clone()).collect();
+        let nodes: Vec<Ipv4Addr> = running.nodes.keys().copied().collect();
+        self.telling.tell(now, &running.programs, &pods, &nodes);
+        Ok(true)
+    }
+}
+
+impl Running {
+    /// Reads forwarding tables and neighbours.
+    fn read_tables(&mut self, changes: &mut Vec<Change>) -> Result<()> {
+        const RTM_GETNEIGH: u16 = 30;
+        for family in [AF_BRIDGE, AF_INET] {
+            let mut question = [0; 12];
+            question[0] = family;
+            for (kind, body) in dump(None, RTM_GETNEIGH, &question).context("neighbours cannot be read")? {
+                self.world.take(Source::Route, kind, &body, changes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads everything again, because messages were lost.
+    fn relearn(&mut self, changes: &mut Vec<Change>) -> Result<()> {
+        for (kind, body) in link_messages()? {
+            self.world.take(Source::Route, kind, &body, changes);
+        }
+        let links: BTreeSet<u32> = links()?.into_iter().map(|link| link.index).collect();
+        changes.extend(self.pods.keys().filter(|pod| !links.contains(pod)).map(|pod| Change::PodLeft(*pod)));
+        self.world.forget_tables();
+        self.read_tables(changes)
+    }
+
+    /// Carries out what changes mean, in their order; what becomes void does so once.
+    fn carry_out(&mut self, telling: &mut Telling, policy: Policy, changes: Vec<Change>) -> Result<()> {
+        let mut bumped = BTreeSet::new();
+        for change in changes {
+            let (stamp, cause) = match change {
+                Change::All(cause) => (STAMP_GLOBAL, cause),
+                Change::Policy if policy == Policy::Strict => (STAMP_POLICY, Cause::Policy),
+                Change::Policy | Change::Restart => continue,
+                Change::Node(node, cause) => (self.nodes.get(&node).copied().unwrap_or(STAMP_GLOBAL), cause),
+                Change::Pod(pod, cause) => {
+                    (self.pods.get(&pod).map_or(STAMP_GLOBAL, |(_, stamp)| *stamp), cause)
+                }
+                Change::NodeCame(node) => {
+                    self.node_came(telling, node)?;
+                    continue;
+                }
+                Change::PodCame(pod, name) => {
+                    self.pod_came(telling, pod, name);
+                    continue;
+                }
+                Change::PodLeft(pod) => {
+                    self.pod_left(telling, pod)?;
+                    continue;
+                }
+                Change::Ended(keys) => {
+                    telling.count(Cause::Connection);
+                    for key in keys {
+                        self.programs.forget(&key)?;
+                    }
+                    continue;
+                }
+            };
+            if bumped.insert((stamp, cause)) {
+                self.bump(telling, stamp, cause)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bump(&mut self, telling: &mut Telling, stamp: u32, cause: Cause) -> Result<()> {
+        telling.count(cause);
+        self.programs.bump(stamp).context("a stamp cannot be written")
+    }
+
+    /// A node stays known: flows to it are void when its tables change.
+    fn node_came(&mut self, telling: &mut Telling, node: Ipv4Addr) -> Result<()> {
+        if self.nodes.contains_key(&node) {
+            return Ok(());
+        }
+        if self.nodes.len() == OVERLAY_NODES_MAX {
+            telling.say(&format!("no room for the node {node}: its flows take the kernel's way"));
+            return Ok(());
+        }
+        let Some(stamp) = self.stamps.pop() else { return Ok(()) };
+        self.programs.set_node(node, stamp)?;
+        self.nodes.insert(node, stamp);
+        telling.say(&format!("the remote node {node} is known"));
+        Ok(())
+    }
+
+    fn pod_came(&mut self, telling: &mut Telling, pod: u32, name: String) {
+        if self.pods.contains_key(&pod) {
+            return;
+        }
+        let Some(stamp) = self.stamps.pop() else { return };
+        match self.programs.attach_pod((&name, pod), stamp) {
+            Ok(()) => {
+                telling.say(&format!("`{name}` has the programs"));
+                self.pods.insert(pod, (name, stamp));
+            }
+            Err(error) => {
+                self.programs.detach_pod(pod);
+                self.stamps.push(stamp);
+                let why = anyhow::Error::new(error);
+                telling.say(&format!("`{name}` does not take the programs: {why:#}"));
+            }
+        }
+    }
+
+    fn pod_left(&mut self, telling: &mut Telling, pod: u32) -> Result<()> {
+        let Some((name, stamp)) = self.pods.remove(&pod) else { return Ok(()) };
+        // The stamp is another pod's then.
+        self.bump(telling, stamp, Cause::Link)?;
+        self.programs.detach_pod(pod);
+        self.stamps.push(stamp);
+        telling.say(&format!("`{name}` is gone"));
+        Ok(())
+    }
+}
+
+fn link_messages() -> Result<Vec<(u16, Vec<u8>)>> {
+    const RTM_GETLINK: u16 = 18;
+    dump(None, RTM_GETLINK, &[0; 16]).context("links cannot be read")
+}
+
+fn links() -> Result<Vec<Link>> {
+    let all = link_messages()?;
+    Ok(all.iter().filter(|(kind, _)| *kind == RTM_NEWLINK).filter_map(|(_, body)| link(body)).collect())
+}
+
+/// Finds the links, and returns what the programs go by.
+fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings)> {
+    let named = |name: &str| {
+        let found = links.iter().find(|link| link.name == name);
+        found.with_context(|| format!("there is no interface `{name}`"))
+    };
+    let (tunnel, uplink, bridge) =
+        (named(&overlay.tunnel)?, named(&overlay.uplink)?, named(&overlay.bridge)?);
+    let Some(vxlan) = tunnel.vxlan else { bail!("`{}` is not a VXLAN device", overlay.tunnel) };
+    if vxlan.external {
+        bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
+    }
+    let sources = match vxlan.sources {
+        [first, last] if first < last => [first, last],
+        _ => local_ports()?,
+    };
+    let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, bridge: bridge.index };
+    let settings = OverlaySettings {
+        vni: vxlan.vni,
+        vxlan_port: vxlan.port,
+        tunnel: tunnel.index,
+        sources,
+        mark: overlay.mark,
+        ttl_ns: overlay.refresh_ns,
+        seed: RandomState::new().hash_one(0_u64),
+    };
+    Ok((parts, settings))
+}
+
+fn local_ports() -> Result<[u16; 2]> {
+    let text = std::fs::read_to_string(PORTS).with_context(|| format!("cannot read {PORTS}"))?;
+    let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
+    match (numbers.next(), numbers.next()) {
+        (Some(first), Some(last)) => Ok([first, last]),
+        _ => bail!("{PORTS} is no range of ports"),
+    }
+}
+
+/// Connection tracking does not see what takes the short way, and would call what follows invalid.
+fn must_be_liberal() -> Result<()> {
+    match std::fs::read_to_string(LIBERAL) {
+        Ok(text) if text.trim() == "0" => bail!(
+            "net.netfilter.nf_conntrack_tcp_be_liberal is 0, so TCP frames that return to the kernel's way \
+             would be invalid: set it to 1"
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// Waits for news, or for the next turn.
+fn wait(news: &News) {
+    let mut waits = news.fds().map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(PAUSE.subsec_nanos()) };
+    let _ = poll(&mut waits, Some(&timeout));
+}

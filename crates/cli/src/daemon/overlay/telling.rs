@@ -1,0 +1,156 @@
+//! What is told to operators: lines of the log, and what the app shows.
+
+use super::change::Cause;
+use ::apps::overlay::{Board, FlowRow};
+use bpf::{OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, TcOverlay};
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::time::SystemTime;
+use tracing::{info, warn};
+
+/// How often the board is written, in nanoseconds.
+const EVERY_NS: u64 = 50_000_000;
+
+/// What is told of an app.
+pub struct Telling {
+    name: String,
+    board: Board,
+    obstacle: Option<String>,
+    has_told: bool,
+    causes: BTreeMap<&'static str, u64>,
+    /// Counts of programs that are gone.
+    before: Sums,
+    next_ns: u64,
+}
+
+/// Counts of programs.
+#[derive(Clone, Default)]
+struct Sums {
+    frames: [Vec<(&'static str, u64)>; 2],
+    entries: Vec<(&'static str, u64)>,
+}
+
+impl Telling {
+    pub fn new(name: String, board: Board) -> Telling {
+        Telling {
+            name,
+            board,
+            obstacle: None,
+            has_told: false,
+            causes: BTreeMap::new(),
+            before: Sums::default(),
+            next_ns: 0,
+        }
+    }
+
+    /// Notes whether the programs are at work; a change is said.
+    pub fn obstacle(&mut self, obstacle: Option<String>) {
+        if self.has_told && obstacle == self.obstacle {
+            return;
+        }
+        self.has_told = true;
+        match &obstacle {
+            Some(why) => warn!("{}: {why}; it is tried again, and traffic takes the kernel's way", self.name),
+            None => info!("{}: the programs are at work", self.name),
+        }
+        let mut told = self.board.look();
+        told.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the programs are at work".to_string()));
+        told.obstacle = obstacle.clone();
+        self.obstacle = obstacle;
+    }
+
+    /// Says something, in the log and on the board.
+    pub fn say(&self, what: &str) {
+        info!("{}: {what}", self.name);
+        self.board.look().note(since_1970(), what.to_string());
+    }
+
+    /// Counts why something became void.
+    pub fn count(&mut self, cause: Cause) {
+        *self.causes.entry(cause.name()).or_default() += 1;
+    }
+
+    /// Writes the board now and then, and has flows listed if somebody waits for them.
+    pub fn tell(&mut self, now_ns: u64, programs: &TcOverlay, pods: &[String], nodes: &[Ipv4Addr]) {
+        let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
+        if wants_flows && let Ok(flows) = programs.flows() {
+            list(flows, self.board.clone(), now_ns);
+        }
+        if now_ns < self.next_ns {
+            return;
+        }
+        self.next_ns = now_ns + EVERY_NS;
+        let Sums { frames, entries } = self.before.with(programs);
+        let mut told = self.board.look();
+        (told.frames, told.entries) = (frames, entries);
+        told.causes.clone_from(&self.causes);
+        (told.pods, told.nodes) = (pods.to_vec(), nodes.to_vec());
+    }
+
+    /// The programs are about to go; what they have counted stays.
+    pub fn end(&mut self, programs: &TcOverlay) {
+        self.before = self.before.with(programs);
+    }
+}
+
+impl Sums {
+    /// Returns the sums with what programs have counted.
+    fn with(&self, programs: &TcOverlay) -> Sums {
+        let add = |before: &[(&'static str, u64)], now: Vec<(&'static str, u64)>| {
+            let old = |name| before.iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count);
+            now.into_iter().map(|(name, count)| (name, count + old(name))).collect::<Vec<_>>()
+        };
+        let [sent, received] = programs.frames().map(|one| frames(&one));
+        let [sent_before, received_before] = &self.frames;
+        Sums {
+            frames: [add(sent_before, sent), add(received_before, received)],
+            entries: add(&self.entries, entries(&programs.entries())),
+        }
+    }
+}
+
+fn since_1970() -> u64 {
+    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
+}
+
+/// Lists flows on a thread of its own: there may be a million, and the lease does not wait.
+fn list(flows: OverlayFlows, board: Board, now_ns: u64) {
+    let row = move |flow: OverlayFlow| FlowRow {
+        addresses: flow.key.addresses,
+        ports: flow.key.ports,
+        protocol: flow.key.protocol,
+        node: flow.node,
+        known: flow.learnt_ns.map(|learnt| learnt > 0),
+        packets: flow.packets,
+        bytes: flow.bytes,
+        idle_ns: now_ns.saturating_sub(flow.used_ns),
+    };
+    let read = move || {
+        let rows = flows.read().into_iter().map(row).collect();
+        board.look().flows = Some(rows);
+    };
+    // Who waits is told after a while that there is no answer.
+    let _ = std::thread::Builder::new().name("weir-flows".into()).spawn(read);
+}
+
+fn frames(frames: &OverlayFrames) -> Vec<(&'static str, u64)> {
+    OVERLAY_COUNTS.iter().map(|&name| (name, frames.of(name))).collect()
+}
+
+fn entries(entries: &OverlayEntries) -> Vec<(&'static str, u64)> {
+    let [sent, received] = entries.learnt;
+    let [global, policy, node, pod] = entries.void;
+    vec![
+        ("overlay_learnt_sent", sent),
+        ("overlay_learnt_received", received),
+        ("overlay_not_established", entries.not_established),
+        ("overlay_outdated", entries.outdated),
+        ("overlay_unlearnable", entries.unlearnable),
+        ("overlay_evicted", entries.evicted),
+        ("overlay_forgotten", entries.forgotten),
+        ("overlay_void_by_all", global),
+        ("overlay_void_by_policy", policy),
+        ("overlay_void_by_node", node),
+        ("overlay_void_by_pod", pod),
+    ]
+}

@@ -1,0 +1,312 @@
+//! What the kernel has told of links, forwarding tables and neighbours: a message says what is now, and what
+//! becomes void depends on what was before.
+
+use super::change::{Cause, Change};
+use super::news::{Source, attribute};
+use bpf::OverlayKey;
+use port::netlink::{attributes, text, word};
+use std::collections::{BTreeMap, HashMap};
+use std::net::Ipv4Addr;
+
+pub const RTM_NEWLINK: u16 = 16;
+const RTM_DELLINK: u16 = 17;
+const RTM_NEWADDR: u16 = 20;
+const RTM_DELADDR: u16 = 21;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_DELROUTE: u16 = 25;
+const RTM_NEWNEIGH: u16 = 28;
+const RTM_DELNEIGH: u16 = 29;
+const RTM_NEWRULE: u16 = 32;
+const RTM_DELRULE: u16 = 33;
+const RTM_NEWNEXTHOP: u16 = 104;
+const RTM_DELNEXTHOP: u16 = 105;
+/// NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: a transaction is complete.
+const NEWGEN: u16 = 10 << 8 | 15;
+/// NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_DELETE.
+const CONNECTION_ENDED: u16 = 1 << 8 | 2;
+
+pub const AF_UNSPEC: u8 = 0;
+pub const AF_INET: u8 = 2;
+pub const AF_BRIDGE: u8 = 7;
+
+type Mac = [u8; 6];
+
+/// The VXLAN device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Vxlan {
+    pub vni: u32,
+    pub port: u16,
+    /// The range of source ports; zeros mean the kernel's.
+    pub sources: [u16; 2],
+    /// Whether each frame says for itself where it goes.
+    pub external: bool,
+}
+
+/// A link, as far as flows depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    pub index: u32,
+    pub name: String,
+    pub mac: Vec<u8>,
+    pub mtu: u32,
+    pub up: bool,
+    pub master: u32,
+    pub vxlan: Option<Vxlan>,
+}
+
+/// The links that an overlay consists of, by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parts {
+    pub tunnel: u32,
+    pub uplink: u32,
+    pub bridge: u32,
+}
+
+/// Where frames for a MAC address go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Node(Ipv4Addr),
+    Port(u32),
+}
+
+/// What was told.
+pub struct World {
+    parts: Parts,
+    vni: u32,
+    links: BTreeMap<u32, Link>,
+    /// By the VXLAN device or the bridge, and MAC address.
+    places: HashMap<(u32, Mac), Place>,
+    neighbours: HashMap<(u32, Ipv4Addr), Mac>,
+}
+
+/// Reads the body of a message about a link: `struct ifinfomsg` and attributes (rtnetlink(7)).
+pub fn link(body: &[u8]) -> Option<Link> {
+    const IFF_UP: u32 = 1;
+    if *body.first()? != AF_UNSPEC {
+        return None;
+    }
+    let up = word(body.get(8..)?) & IFF_UP != 0;
+    let mut link = Link { index: word(body.get(4..)?), up, ..Link::default() };
+    for (kind, value) in attributes(body.get(16..)?) {
+        match kind {
+            1 => link.mac = value.to_vec(),
+            3 => link.name = text(value),
+            4 => link.mtu = word(value),
+            10 => link.master = word(value),
+            18 if attribute(value, 1).is_some_and(|kind| text(kind) == "vxlan") => {
+                link.vxlan = attribute(value, 2).map(vxlan);
+            }
+            _ => {}
+        }
+    }
+    Some(link)
+}
+
+/// Reads IFLA_INFO_DATA of a VXLAN device.
+fn vxlan(data: &[u8]) -> Vxlan {
+    let half = |value: &[u8], at: usize| {
+        value.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |two| u16::from_be_bytes(*two))
+    };
+    let mut vxlan = Vxlan::default();
+    for (kind, value) in attributes(data) {
+        match kind {
+            1 => vxlan.vni = word(value),
+            10 => vxlan.sources = [half(value, 0), half(value, 2)],
+            15 => vxlan.port = half(value, 0),
+            25 => vxlan.external = value != [0],
+            _ => {}
+        }
+    }
+    vxlan
+}
+
+fn address(value: &[u8]) -> Option<Ipv4Addr> {
+    <[u8; 4]>::try_from(value).ok().map(Ipv4Addr::from)
+}
+
+impl World {
+    /// A world of which only the links are known.
+    pub fn new(parts: Parts, vni: u32, links: Vec<Link>) -> World {
+        let links = links.into_iter().map(|link| (link.index, link)).collect();
+        World { parts, vni, links, places: HashMap::new(), neighbours: HashMap::new() }
+    }
+
+    /// Returns the pods' interfaces.
+    pub fn pods(&self) -> Vec<Change> {
+        let pods = self.links.values().filter(|link| self.is_pod(link));
+        pods.map(|link| Change::PodCame(link.index, link.name.clone())).collect()
+    }
+
+    /// Forgets forwarding tables and neighbours, which are read again.
+    pub fn forget_tables(&mut self) {
+        self.places.clear();
+        self.neighbours.clear();
+    }
+
+    fn is_pod(&self, link: &Link) -> bool {
+        link.master == self.parts.bridge && link.index != self.parts.tunnel && link.index != self.parts.uplink
+    }
+
+    /// Takes a message, and appends what it means.
+    pub fn take(&mut self, source: Source, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
+        let family = body.first().copied().unwrap_or_default();
+        match (source, kind) {
+            (Source::Route, RTM_NEWLINK) => changes.extend(self.link(body)),
+            (Source::Route, RTM_DELLINK) if family == AF_UNSPEC => changes.extend(self.link_left(body)),
+            (Source::Route, RTM_NEWADDR | RTM_DELADDR) => changes.push(Change::All(Cause::Address)),
+            (Source::Route, RTM_NEWROUTE | RTM_DELROUTE) if family == AF_INET => {
+                changes.extend(is_routing(body).then_some(Change::All(Cause::Route)));
+            }
+            (Source::Route, RTM_NEWRULE | RTM_DELRULE) if family == AF_INET => {
+                changes.push(Change::All(Cause::Rule));
+            }
+            (Source::Route, RTM_NEWNEXTHOP | RTM_DELNEXTHOP) => changes.push(Change::All(Cause::Route)),
+            (Source::Route, RTM_NEWNEIGH | RTM_DELNEIGH) => {
+                let _ = self.neighbour(kind == RTM_NEWNEIGH, body, changes);
+            }
+            (Source::Filter, NEWGEN) => changes.push(Change::Policy),
+            (Source::Filter, CONNECTION_ENDED) => {
+                let keys = ended(body, self.vni);
+                changes.extend((!keys.is_empty()).then_some(Change::Ended(keys)));
+            }
+            _ => {}
+        }
+    }
+
+    fn link(&mut self, body: &[u8]) -> Option<Change> {
+        let link = link(body)?;
+        let Parts { tunnel, uplink, bridge } = self.parts;
+        let before = self.links.insert(link.index, link.clone());
+        if before.as_ref() == Some(&link) {
+            return None;
+        }
+        if [tunnel, uplink, bridge].contains(&link.index) {
+            let same = before.is_some_and(|old| (old.name, old.vxlan) == (link.name, link.vxlan));
+            return Some(if same { Change::All(Cause::Link) } else { Change::Restart });
+        }
+        match (before.is_some_and(|old| self.is_pod(&old)), self.is_pod(&link)) {
+            (true, true) => Some(Change::Pod(link.index, Cause::Link)),
+            (true, false) => Some(Change::PodLeft(link.index)),
+            (false, true) => Some(Change::PodCame(link.index, link.name)),
+            (false, false) => None,
+        }
+    }
+
+    fn link_left(&mut self, body: &[u8]) -> Option<Change> {
+        let index = word(body.get(4..)?);
+        let Parts { tunnel, uplink, bridge } = self.parts;
+        let before = self.links.remove(&index)?;
+        if [tunnel, uplink, bridge].contains(&index) {
+            return Some(Change::Restart);
+        }
+        self.is_pod(&before).then_some(Change::PodLeft(index))
+    }
+
+    /// Reads `struct ndmsg` and attributes: of a forwarding table, or a neighbour of IPv4.
+    fn neighbour(&mut self, is_new: bool, body: &[u8], changes: &mut Vec<Change>) -> Option<()> {
+        const NUD_FAILED: u16 = 0x20;
+        const NUD_INCOMPLETE: u16 = 1;
+        let family = *body.first()?;
+        let index = word(body.get(4..)?);
+        let state = u16::from_ne_bytes(*body.get(8..)?.first_chunk()?);
+        let rest = body.get(12..)?;
+        let mac = attribute(rest, 2).and_then(|mac| Mac::try_from(mac).ok());
+        let destination = attribute(rest, 1).and_then(address);
+        if family == AF_BRIDGE {
+            self.place(is_new, index, (mac?, destination), changes);
+        } else if family == AF_INET && (index == self.parts.tunnel || index == self.parts.bridge) {
+            let is_there = is_new && state & (NUD_FAILED | NUD_INCOMPLETE) == 0;
+            self.resolved((index, destination?), mac.filter(|_| is_there), changes);
+        }
+        Some(())
+    }
+
+    /// A forwarding table says where frames for a MAC address go.
+    fn place(
+        &mut self,
+        is_new: bool,
+        index: u32,
+        (mac, node): (Mac, Option<Ipv4Addr>),
+        changes: &mut Vec<Change>,
+    ) {
+        let is_port = self.links.get(&index).is_some_and(|link| link.master == self.parts.bridge);
+        let (table, place) = match node {
+            Some(node) if index == self.parts.tunnel => (index, Place::Node(node)),
+            None if is_port => (self.parts.bridge, Place::Port(index)),
+            _ => return,
+        };
+        if is_new && let Place::Node(node) = place {
+            changes.push(Change::NodeCame(node));
+        }
+        // Frames for addresses that are not known: any flow may have used it.
+        if mac == [0; 6] {
+            changes.push(Change::All(Cause::Forwarding));
+            return;
+        }
+        let before = if is_new {
+            self.places.insert((table, mac), place).filter(|before| *before != place)
+        } else {
+            self.places.remove(&(table, mac))
+        };
+        changes.extend(before.map(|before| self.of(before, Cause::Forwarding)));
+    }
+
+    /// A neighbour has this MAC address now.
+    fn resolved(&mut self, at: (u32, Ipv4Addr), mac: Option<Mac>, changes: &mut Vec<Change>) {
+        let before = match mac {
+            Some(mac) => self.neighbours.insert(at, mac).filter(|before| *before != mac),
+            None => self.neighbours.remove(&at),
+        };
+        let Some(before) = before else { return };
+        let place = self.places.get(&(at.0, before)).copied();
+        let all = Change::All(Cause::Neighbour);
+        changes.push(place.map_or(all, |place| self.of(place, Cause::Neighbour)));
+    }
+
+    /// What becomes void with a place.
+    fn of(&self, place: Place, cause: Cause) -> Change {
+        match place {
+            Place::Node(node) => Change::Node(node, cause),
+            Place::Port(port) if self.links.get(&port).is_some_and(|link| self.is_pod(link)) => {
+                Change::Pod(port, cause)
+            }
+            Place::Port(_) => Change::All(cause),
+        }
+    }
+}
+
+/// Reads `struct rtmsg`: whether it is about a route that frames of others may take.
+fn is_routing(body: &[u8]) -> bool {
+    const RTM_F_CLONED: u32 = 0x200;
+    const LOCAL: u8 = 255;
+    let flags = body.get(8..).map_or(0, word);
+    body.get(4).is_some_and(|table| *table != LOCAL) && flags & RTM_F_CLONED == 0
+}
+
+/// Reads the addresses of a connection that has ended: both tuples, as either end sees them.
+fn ended(body: &[u8], vni: u32) -> Vec<OverlayKey> {
+    const ORIGINAL: u16 = 1;
+    const REPLY: u16 = 2;
+    let Some(rest) = body.get(4..) else { return Vec::new() };
+    let tuples = [ORIGINAL, REPLY].into_iter().filter_map(|kind| attribute(rest, kind));
+    let mut keys: Vec<OverlayKey> = tuples.filter_map(|one| tuple(one, vni)).collect();
+    for at in 0..keys.len() {
+        let OverlayKey { addresses: [a, b], ports: [c, d], .. } = keys[at];
+        let back = OverlayKey { addresses: [b, a], ports: [d, c], ..keys[at] };
+        if !keys.contains(&back) {
+            keys.push(back);
+        }
+    }
+    keys
+}
+
+fn tuple(value: &[u8], vni: u32) -> Option<OverlayKey> {
+    let (ip, protocol) = (attribute(value, 1)?, attribute(value, 2)?);
+    let port = |kind: u16| attribute(protocol, kind)?.first_chunk().map(|two| u16::from_be_bytes(*two));
+    Some(OverlayKey {
+        addresses: [address(attribute(ip, 1)?)?, address(attribute(ip, 2)?)?],
+        ports: [port(2)?, port(3)?],
+        vni,
+        protocol: *attribute(protocol, 1)?.first()?,
+    })
+}

@@ -1,0 +1,110 @@
+//! The network with everything that runs in it.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+
+use super::talk::Talk;
+use super::topology::{BRIDGE, NODES, PORT, TUNNEL, Topology, UPLINK, pod};
+use crate::Interrupt;
+use crate::run::Run;
+use crate::weir::Weir;
+
+/// The app's name.
+const APP: &str = "pods";
+/// How long what must happen may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Flows that each node has room for.
+pub const ROOM: u64 = 64;
+/// The names of daemons.
+const NAMES: [&str; NODES] = ["weir-n1", "weir-n2", "weir-n3"];
+
+/// The network.
+pub struct Bed {
+    pub topology: Topology,
+    pub daemons: Vec<Weir>,
+    /// Who answers in the first pod of the second node and the first of the third.
+    pub answers: [Talk; 2],
+    /// What has asked so far.
+    asked: usize,
+}
+
+impl Bed {
+    /// Sets it up; `run` removes it.
+    pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
+        let topology = Topology::build(run)?;
+        let daemons = (0..NODES).map(|at| daemon(&topology, run, at, interrupt)).collect::<Result<_>>()?;
+        let mut answer =
+            |node: usize, name| Talk::answer(run, &topology.pods[node][0], &format!("0.0.0.0:{PORT}"), name);
+        let answers = [answer(1, 21)?, answer(2, 31)?];
+        let bed = Bed { topology, daemons, answers, asked: 0 };
+        bed.answers.iter().try_for_each(|answer| answer.started(interrupt))?;
+        for at in 0..NODES {
+            bed.wait_for_work(at, interrupt)?;
+        }
+        Ok(bed)
+    }
+
+    /// Starts the daemon of a node again.
+    pub fn restart(&mut self, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<()> {
+        self.daemons[at] = daemon(&self.topology, run, at, interrupt)?;
+        self.wait_for_work(at, interrupt)
+    }
+
+    fn wait_for_work(&self, at: usize, interrupt: &Interrupt) -> Result<()> {
+        let works = || {
+            let shown = self.show(at)?;
+            Ok(shown["obstacle"].is_null() && shown["pods"].as_array().is_some_and(|pods| !pods.is_empty()))
+        };
+        if !interrupt.wait(PATIENCE, works)? {
+            bail!("the programs are not at work at {}: {}", NAMES[at], self.show(at)?);
+        }
+        Ok(())
+    }
+
+    /// Returns what a node's cache says of itself.
+    pub fn show(&self, at: usize) -> Result<Value> {
+        self.daemons[at].app(APP, "show")
+    }
+
+    /// Returns how many frames of a node took the short way, sent and received.
+    pub fn fast(&self, at: usize) -> Result<[u64; 2]> {
+        let shown = self.show(at)?;
+        let of = |direction: &str| shown["frames"][direction]["fast"].as_u64().unwrap_or_default();
+        Ok([of("sent"), of("received")])
+    }
+
+    /// Starts to ask the first pod of the second node, from the first of the first.
+    pub fn ask(&mut self, run: &mut Run, arguments: &[&str]) -> Result<Talk> {
+        self.asked += 1;
+        let address = format!("{}:{PORT}", pod(1, 0));
+        let role = format!("ask-{}", self.asked);
+        Talk::ask(run, &role, &self.topology.pods[0][0], &[&[address.as_str()], arguments].concat())
+    }
+
+    /// Waits until so many more frames have taken the short way at a node, in both directions.
+    pub fn wait_for_fast(&self, at: usize, more: u64, interrupt: &Interrupt) -> Result<bool> {
+        let before = self.fast(at)?;
+        let grown = || {
+            let now = self.fast(at)?;
+            Ok(now.iter().zip(before).all(|(now, before)| *now >= before + more))
+        };
+        interrupt.wait(PATIENCE, grown)
+    }
+
+    /// Waits until somebody has answered so many more requests.
+    pub fn wait_for_answers(&self, talk: &Talk, more: u64, interrupt: &Interrupt) -> Result<bool> {
+        let before = talk.of("answered");
+        interrupt.wait(PATIENCE, || Ok(talk.of("answered") >= before + more))
+    }
+}
+
+fn daemon(topology: &Topology, run: &mut Run, at: usize, interrupt: &Interrupt) -> Result<Weir> {
+    let configuration = format!(
+        "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, bridge: {BRIDGE}, \
+         flows: {ROOM} }}\n"
+    );
+    let start = |program: &str| topology.nodes[at].command(program);
+    Weir::start(run, NAMES[at], start, &configuration, interrupt)
+}

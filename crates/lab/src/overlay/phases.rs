@@ -1,0 +1,279 @@
+//! What happens to the flows, phase by phase.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use super::bed::{Bed, ROOM};
+use super::topology::{BRIDGE, TUNNEL, UPLINK, node, pod};
+use crate::Interrupt;
+use crate::run::Run;
+
+/// After this, nothing of the past may be left.
+const SETTLED: Duration = Duration::from_secs(1);
+/// Frames by which a flow is seen to take the short way.
+const SOME: u64 = 50;
+/// Flows of UDP, each with a request every 5 ms.
+const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
+/// Flows of TCP.
+const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
+
+/// What came out of a phase.
+pub struct Phase {
+    /// Whether everything was as it must be.
+    pub ok: bool,
+    sent: u64,
+    /// Requests that another pod got than the kernel's way leads to.
+    misdelivered: u64,
+    lost: u64,
+    /// What was not as it must be.
+    faults: Vec<String>,
+}
+
+type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
+
+/// All phases, in their order.
+pub const ALL: [(&str, Perform); 9] = [
+    ("short_way", short_way),
+    ("deny", deny),
+    ("next_hop", next_hop),
+    ("mtu", mtu),
+    ("daemon_killed", daemon_killed),
+    ("daemon_stopped_and_events_lost", events_lost),
+    ("more_flows_than_room", more_flows_than_room),
+    ("pod_replaced", pod_replaced),
+    ("pod_moves", pod_moves),
+];
+
+impl Phase {
+    fn new() -> Phase {
+        Phase { ok: true, sent: 0, misdelivered: 0, lost: 0, faults: Vec::new() }
+    }
+
+    /// Notes a fault unless it is as it must be.
+    fn must(&mut self, so: bool, fault: impl Into<String>) {
+        if !so {
+            self.ok = false;
+            self.faults.push(fault.into());
+        }
+    }
+
+    /// Adds what somebody who asked has counted.
+    fn add(&mut self, counts: &Value) {
+        let of = |name: &str| counts[name].as_u64().unwrap_or_default();
+        self.sent += of("sent");
+        self.lost += of("sent").saturating_sub(of("answered"));
+        self.must(of("broken") == 0, format!("{} flows broke", of("broken")));
+    }
+
+    /// A line for a person.
+    pub fn text(&self, name: &str) -> String {
+        let word = if self.ok { "ok" } else { "FAILED" };
+        let Phase { sent, misdelivered, lost, faults, .. } = self;
+        format!(
+            "  {name:<32} {word:<6} sent {sent} misdelivered {misdelivered} lost {lost} {}",
+            faults.join("; ")
+        )
+    }
+
+    /// The same for a program.
+    pub fn json(&self, name: &str) -> Value {
+        json!({
+            "name": name, "ok": self.ok, "sent": self.sent, "misdelivered": self.misdelivered,
+            "lost": self.lost, "faults": self.faults,
+        })
+    }
+}
+
+/// Established flows skip the VXLAN device, and nothing is lost.
+fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    for at in [0, 1] {
+        phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no short way", at + 1));
+    }
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    for at in [0, 1] {
+        let shown = bed.show(at)?;
+        for direction in ["sent", "received"] {
+            let frames = shown["frames"][direction].as_object().into_iter().flatten();
+            let count =
+                |(name, count): (&String, &Value)| (name == "seen", count.as_u64().unwrap_or_default());
+            let (seen, rest): (Vec<_>, Vec<_>) = frames.map(count).partition(|(is_seen, _)| *is_seen);
+            let sum = |all: &[(bool, u64)]| all.iter().map(|(_, count)| count).sum::<u64>();
+            phase.must(sum(&seen) == sum(&rest), format!("the ledger is not balanced: {shown}"));
+        }
+        phase.must(shown["frames"]["sent"]["dropped"] == 0, "frames were dropped");
+    }
+    Ok(phase)
+}
+
+/// A rule that forbids a live flow holds for it, and so does its end.
+fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers[0].of("answered");
+    interrupt.sleep(SETTLED)?;
+    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "forbidden requests arrived");
+    bed.topology.allow(0)?;
+    phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "allowed requests do not arrive");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}
+
+/// The remote node's interface gets another MAC address.
+fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let mac = "02:98:00:00:00:99";
+    bed.topology.nodes[1].ip(&format!("link set {UPLINK} address {mac}\n"))?;
+    for other in [0, 2] {
+        let neighbour = format!("neighbour replace {} lladdr {mac} dev {UPLINK} nud reachable\n", node(1));
+        bed.topology.nodes[other].ip(&neighbour)?;
+    }
+    phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "no answers any more");
+    for at in [0, 1] {
+        phase.must(bed.wait_for_fast(at, SOME, interrupt)?, format!("n{} has no short way again", at + 1));
+    }
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    Ok(phase)
+}
+
+/// The underlay and a pod's interface carry less than before.
+fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1400\n"))?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with a smaller MTU");
+    bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1500\n"))?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way with the former MTU");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// A daemon is killed: its programs and its rule are gone, and flows go on.
+fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    run.kill(bed.daemons[0].process())?;
+    for talk in &talks {
+        phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers any more");
+    }
+    let tables = bed.topology.nodes[0].output("nft", &["list", "tables"])?;
+    phase.must(!tables.contains("weir"), format!("nftables has: {tables}"));
+    bed.restart(run, 0, interrupt)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
+    }
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// A daemon is stopped while a rule changes and more happens than the kernel keeps for it.
+fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    run.hold(bed.daemons[0].process());
+    bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
+    let burst: String = (0..10_000)
+        .map(|at| {
+            format!(
+                "neighbour replace 10.98.0.77 lladdr 02:77:00:00:{:02x}:{:02x} dev {UPLINK}\n",
+                at / 256,
+                at % 256
+            )
+        })
+        .collect();
+    bed.topology.nodes[0].ip(&burst)?;
+    // The lease ends by itself.
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers[0].of("answered");
+    interrupt.sleep(SETTLED)?;
+    run.go_on(bed.daemons[0].process());
+    interrupt.sleep(SETTLED)?;
+    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "forbidden requests arrived");
+    let lost = || Ok(bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default() > 0);
+    phase.must(interrupt.wait(SETTLED * 20, lost)?, "no message was lost");
+    bed.topology.allow(0)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way again");
+    phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}
+
+/// Ten times as many flows as there is room for.
+fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let flows = (10 * ROOM).to_string();
+    let talk = bed.ask(run, &["--flows", &flows, "--pause-ms", "100"])?;
+    phase.must(bed.wait_for_answers(&talk, 20 * 10 * ROOM, interrupt)?, "too few answers");
+    phase.add(&talk.end(run, interrupt)?);
+    let evicted = bed.show(0)?["entries"]["overlay_evicted"].as_u64().unwrap_or_default();
+    phase.must(evicted > 0, "no flow made room for another");
+    phase.must(phase.lost == 0, "requests were lost");
+    Ok(phase)
+}
+
+/// A pod's address is given to another pod of the same node.
+fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way");
+    // The second pod of the node takes the address over; the first is still there, under another.
+    let (address, other) = (pod(1, 0), pod(1, 9));
+    let [first, second] = &bed.topology.pods[1][..] else { unreachable!("two pods") };
+    first.ip(&format!("address add {other}/24 dev eth0\naddress del {address}/24 dev eth0\n"))?;
+    second.ip(&format!("address add {address}/24 dev eth0\n"))?;
+    bed.topology.nodes[1].ip(&format!("neighbour flush dev {BRIDGE}\n"))?;
+    let new = super::talk::Talk::answer(run, second, "0.0.0.0:5001", 22)?;
+    new.started(interrupt)?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers[0].of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way again");
+    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.add(&talk.end(run, interrupt)?);
+    second.ip(&format!("address del {address}/24 dev eth0\n"))?;
+    first.ip(&format!("address add {address}/24 dev eth0\naddress del {other}/24 dev eth0\nroute replace default via 10.244.2.1 dev eth0\n"))?;
+    bed.topology.nodes[1].ip(&format!("neighbour flush dev {BRIDGE}\n"))?;
+    Ok(phase)
+}
+
+/// A pod's address moves to another node; the former pod is still there, and would answer.
+fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::new();
+    let talk = bed.ask(run, &UDP)?;
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
+    let address = pod(1, 0);
+    bed.topology.pods[2][0].ip(&format!("address add {address}/32 dev eth0\n"))?;
+    bed.topology.nodes[2].ip(&format!("route add {address}/32 dev {BRIDGE}\n"))?;
+    bed.topology.nodes[0].ip(&format!("route add {address}/32 via 10.244.3.0 dev {TUNNEL} onlink\n"))?;
+    interrupt.sleep(SETTLED)?;
+    let before = bed.answers[0].of("answered");
+    phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 31))?, "the moved pod does not answer");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way to the new node");
+    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.add(&talk.end(run, interrupt)?);
+    Ok(phase)
+}

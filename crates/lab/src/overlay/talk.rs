@@ -1,0 +1,299 @@
+//! Requests and answers between pods: who answers says who it is, so that a request that reached another pod
+//! shows.
+//!
+//! Both ends are processes in namespaces (`weir lab talk`). Each writes what it has counted into a file, now
+//! and then; one that asks ends when its standard input is closed, and then waits for answers on their way.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use crate::namespace::Namespace;
+use crate::run::{Run, Started};
+use crate::{Interrupt, weir};
+
+/// Bytes of a request and of its answer: a number, and the name of who answered.
+const MESSAGE: usize = 64;
+/// How often counts are written.
+const SAY: Duration = Duration::from_millis(20);
+/// How long answers may be on their way.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long a process may take to start or end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// One end, in its own process.
+#[derive(clap::Subcommand)]
+pub enum End {
+    /// Answers requests by UDP and TCP with its name, until it is killed.
+    Answer {
+        /// The address to listen on.
+        address: SocketAddr,
+        /// Its name, a number.
+        name: u64,
+        /// The file of its counts.
+        log: PathBuf,
+    },
+    /// Asks until standard input is closed.
+    Ask {
+        /// The address to ask.
+        address: SocketAddr,
+        /// By TCP rather than UDP.
+        #[arg(long)]
+        tcp: bool,
+        /// Flows at once.
+        #[arg(long, default_value_t = 1)]
+        flows: u32,
+        /// Milliseconds between two requests of a flow; 0: with the answer.
+        #[arg(long, default_value_t = 0)]
+        pause_ms: u64,
+        /// The file of its counts.
+        log: PathBuf,
+    },
+}
+
+/// What an end has counted.
+#[derive(Default)]
+struct Counts {
+    sent: AtomicU64,
+    answered: AtomicU64,
+    /// Flows that broke.
+    broken: AtomicU64,
+    /// Who answered last.
+    name: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl Counts {
+    fn write(&self, log: &Path, ended: bool) -> Result<()> {
+        let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let text = json!({
+            "sent": of(&self.sent), "answered": of(&self.answered), "broken": of(&self.broken),
+            "name": of(&self.name), "ended": ended,
+        });
+        let next = log.with_extension("next");
+        fs::write(&next, text.to_string())?;
+        fs::rename(next, log).context("counts cannot be written")
+    }
+
+    fn stops(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// Runs one end.
+pub fn run_end(end: &End) -> Result<()> {
+    match end {
+        End::Answer { address, name, log } => answer(*address, *name, log),
+        End::Ask { address, tcp, flows, pause_ms, log } => {
+            ask(*address, *tcp, (*flows, Duration::from_millis(*pause_ms)), log)
+        }
+    }
+}
+
+fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
+    let counts = Arc::new(Counts::default());
+    let (udp, tcp) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
+    let own = counts.clone();
+    thread::spawn(move || {
+        let mut message = [0; 2048];
+        while let Ok((length, from)) = udp.recv_from(&mut message) {
+            own.answered.fetch_add(1, Ordering::Relaxed);
+            message[8..16].copy_from_slice(&name.to_be_bytes());
+            let _ = udp.send_to(&message[..length.max(MESSAGE)], from);
+        }
+    });
+    let own = counts.clone();
+    thread::spawn(move || {
+        for stream in tcp.incoming().flatten() {
+            let own = own.clone();
+            thread::spawn(move || answer_stream(stream, name, &own));
+        }
+    });
+    loop {
+        counts.write(log, false)?;
+        thread::sleep(SAY);
+    }
+}
+
+fn answer_stream(mut stream: TcpStream, name: u64, counts: &Counts) {
+    let _ = stream.set_nodelay(true);
+    let mut message = [0; MESSAGE];
+    while stream.read_exact(&mut message).is_ok() {
+        counts.answered.fetch_add(1, Ordering::Relaxed);
+        message[8..16].copy_from_slice(&name.to_be_bytes());
+        if stream.write_all(&message).is_err() {
+            return;
+        }
+    }
+}
+
+fn ask(address: SocketAddr, tcp: bool, (flows, pause): (u32, Duration), log: &Path) -> Result<()> {
+    let counts = Arc::new(Counts::default());
+    let own = counts.clone();
+    thread::spawn(move || {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        own.stop.store(true, Ordering::Relaxed);
+    });
+    let mut threads = Vec::new();
+    if !tcp && !pause.is_zero() {
+        let own = counts.clone();
+        threads.push(thread::spawn(move || ask_all(address, flows, pause, &own)));
+    } else {
+        for _ in 0..flows {
+            let own = counts.clone();
+            threads.push(thread::spawn(move || match tcp {
+                true => ask_stream(address, pause, &own),
+                false => ask_at_once(address, &own),
+            }));
+        }
+    }
+    while !counts.stops() {
+        counts.write(log, false)?;
+        thread::sleep(SAY);
+    }
+    for thread in threads {
+        if !matches!(thread.join(), Ok(Ok(()))) {
+            counts.broken.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    counts.write(log, true)
+}
+
+fn take(message: &[u8], counts: &Counts) {
+    counts.answered.fetch_add(1, Ordering::Relaxed);
+    if let Some(name) = message.get(8..16).and_then(|name| name.try_into().ok()) {
+        counts.name.store(u64::from_be_bytes(name), Ordering::Relaxed);
+    }
+}
+
+/// UDP flows that ask whether or not they are answered.
+fn ask_all(address: SocketAddr, flows: u32, pause: Duration, counts: &Counts) -> Result<()> {
+    let open = |_| -> Result<UdpSocket> {
+        let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+        socket.connect(address)?;
+        socket.set_nonblocking(true)?;
+        Ok(socket)
+    };
+    let sockets: Vec<UdpSocket> = (0..flows).map(open).collect::<Result<_>>()?;
+    let mut message = [0; MESSAGE];
+    let drain = |message: &mut [u8; MESSAGE]| {
+        for socket in &sockets {
+            while let Ok(length) = socket.recv(message) {
+                take(&message[..length], counts);
+            }
+        }
+    };
+    while !counts.stops() {
+        for socket in &sockets {
+            // What is refused for a moment, as by a route that is not there, is lost.
+            let _ = socket.send(&[0; MESSAGE]);
+            counts.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        thread::sleep(pause);
+        drain(&mut message);
+    }
+    let until = Instant::now() + SETTLE;
+    while Instant::now() < until {
+        thread::sleep(SAY);
+        drain(&mut message);
+    }
+    Ok(())
+}
+
+/// A UDP flow that asks when it is answered.
+fn ask_at_once(address: SocketAddr, counts: &Counts) -> Result<()> {
+    let socket = UdpSocket::bind(("0.0.0.0", 0))?;
+    socket.connect(address)?;
+    socket.set_read_timeout(Some(SETTLE))?;
+    let mut message = [0; MESSAGE];
+    while !counts.stops() {
+        socket.send(&[0; MESSAGE])?;
+        counts.sent.fetch_add(1, Ordering::Relaxed);
+        if let Ok(length) = socket.recv(&mut message) {
+            take(&message[..length], counts);
+        }
+    }
+    Ok(())
+}
+
+/// A TCP flow.
+fn ask_stream(address: SocketAddr, pause: Duration, counts: &Counts) -> Result<()> {
+    let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut message = [0; MESSAGE];
+    while !counts.stops() {
+        stream.write_all(&[0; MESSAGE])?;
+        counts.sent.fetch_add(1, Ordering::Relaxed);
+        stream.read_exact(&mut message)?;
+        take(&message, counts);
+        if !pause.is_zero() {
+            thread::sleep(pause);
+        }
+    }
+    Ok(())
+}
+
+/// A running end.
+pub struct Talk {
+    process: Started,
+    log: PathBuf,
+}
+
+impl Talk {
+    /// Starts one that answers in a namespace.
+    pub fn answer(run: &mut Run, at: &Namespace, address: &str, name: u64) -> Result<Talk> {
+        let log = run.folder().join(format!("answer-{name}.json"));
+        let mut command = at.command(&weir::program()?);
+        command.args(["lab", "talk", "answer", address, &name.to_string()]).arg(&log).stdout(Stdio::null());
+        let process = run.start(&format!("answer-{name}"), &mut command)?;
+        Ok(Talk { process, log })
+    }
+
+    /// Starts one that asks; `role` is unique.
+    pub fn ask(run: &mut Run, role: &str, at: &Namespace, arguments: &[&str]) -> Result<Talk> {
+        let log = run.folder().join(format!("{role}.json"));
+        let mut command = at.command(&weir::program()?);
+        command.args(["lab", "talk", "ask"]).args(arguments).arg(&log);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let process = run.start(role, &mut command)?;
+        Ok(Talk { process, log })
+    }
+
+    /// Returns what it has counted; `Null` before it has written anything.
+    pub fn counts(&self) -> Value {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
+    /// Returns one of its counts.
+    pub fn of(&self, count: &str) -> u64 {
+        self.counts()[count].as_u64().unwrap_or_default()
+    }
+
+    /// Waits until it is at work.
+    pub fn started(&self, interrupt: &Interrupt) -> Result<()> {
+        if !interrupt.wait(PATIENCE, || Ok(!self.counts().is_null()))? {
+            bail!("{} did not start", self.log.display());
+        }
+        Ok(())
+    }
+
+    /// Has one that asks end, and returns what it has counted.
+    pub fn end(&self, run: &mut Run, interrupt: &Interrupt) -> Result<Value> {
+        drop(run.child(self.process).stdin.take());
+        if !interrupt.wait(PATIENCE + PATIENCE, || Ok(self.counts()["ended"] == true))? {
+            bail!("{} did not end", self.log.display());
+        }
+        Ok(self.counts())
+    }
+}

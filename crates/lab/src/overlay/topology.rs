@@ -1,0 +1,149 @@
+//! The network of the lab: three nodes with two pods each, as a container network with VXLAN makes it.
+//!
+//! ```text
+//!  pod p11 --- cni0 --- routing, nftables, connection tracking --- vx0 --- up0 === switch === other nodes
+//!  pod p12 ---/                      node n1                      VXLAN 42
+//! ```
+//!
+//! Node `n` has the pods 10.244.n.11 and 10.244.n.12. Forwarding tables and neighbours of the tunnel are
+//! permanent, as an agent of the container network writes them. Rules of nftables let pods begin flows to the
+//! ports of the lab, let established flows go on, and drop all others.
+
+use anyhow::Result;
+
+use crate::namespace::Namespace;
+use crate::run::Run;
+
+/// Nodes, and pods of each.
+pub const NODES: usize = 3;
+pub const PODS: usize = 2;
+/// The port that pods answer on.
+pub const PORT: u16 = 5001;
+pub const TUNNEL: &str = "vx0";
+pub const UPLINK: &str = "up0";
+pub const BRIDGE: &str = "cni0";
+
+const POLICY: &str = "
+table inet policy {
+    chain deny { }
+    chain forward {
+        type filter hook forward priority 0; policy drop;
+        jump deny
+        ct state established,related accept
+        ct state invalid drop
+        tcp dport 5001 ct state new accept
+        udp dport 5001 ct state new accept
+    }
+}
+";
+
+/// The namespaces of the lab.
+pub struct Topology {
+    /// The nodes, `n1` to `n3`.
+    pub nodes: Vec<Namespace>,
+    /// The pods of each node.
+    pub pods: Vec<Vec<Namespace>>,
+    /// The switch between them.
+    pub switch: Namespace,
+}
+
+/// Returns the underlay address of a node, numbered from 0.
+pub fn node(at: usize) -> String {
+    format!("10.98.0.{}", at + 1)
+}
+
+/// Returns the address of a pod, numbered from 0.
+pub fn pod(node: usize, at: usize) -> String {
+    format!("10.244.{}.{}", node + 1, at + 11)
+}
+
+/// The MAC address of a node's VXLAN device.
+pub fn tunnel_mac(at: usize) -> String {
+    format!("02:98:00:00:01:{:02x}", at + 1)
+}
+
+impl Topology {
+    /// Creates the network; `run` removes it.
+    pub fn build(run: &Run) -> Result<Topology> {
+        let named = |name: String| run.namespace(&name);
+        let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
+        let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
+        let pods = (1..=NODES).map(of).collect::<Result<Vec<Vec<_>>>>()?;
+        let topology = Topology { nodes, pods, switch: run.namespace("switch")? };
+        topology.switch.ip("link add br0 type bridge\nlink set br0 up\n")?;
+        for at in 0..NODES {
+            topology.node(at)?;
+        }
+        for at in 0..NODES {
+            topology.tunnel(at)?;
+        }
+        Ok(topology)
+    }
+
+    fn node(&self, at: usize) -> Result<()> {
+        let (node, switch) = (&self.nodes[at], self.switch.name());
+        let port = format!("f{}", at + 1);
+        node.ip(&format!(
+            "link add {UPLINK} address 02:98:00:00:00:{:02x} type veth peer name {port} netns {switch}\n\
+             address add {}/24 dev {UPLINK}\nlink set {UPLINK} up\n\
+             link add {BRIDGE} address 02:98:00:00:02:{:02x} type bridge\n\
+             address add 10.244.{}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n",
+            at + 1,
+            self::node(at),
+            at + 1,
+            at + 1
+        ))?;
+        self.switch.ip(&format!("link set {port} master br0\nlink set {port} up\n"))?;
+        node.set(&[("ipv4/ip_forward", 1)])?;
+        node.input("nft", &["-f", "-"], POLICY)?;
+        node.set(&[("netfilter/nf_conntrack_tcp_be_liberal", 1)])?;
+        for (number, pod) in self.pods[at].iter().enumerate() {
+            plug(node, pod, &format!("vp{}", number + 1), &self::pod(at, number), at)?;
+        }
+        Ok(())
+    }
+
+    fn tunnel(&self, at: usize) -> Result<()> {
+        let (node, local) = (&self.nodes[at], self::node(at));
+        node.ip(&format!(
+            "link add {TUNNEL} address {} mtu 1450 type vxlan id 42 local {local} dstport 4789 dev {UPLINK} \
+             nolearning noudpcsum\n\
+             address add 10.244.{}.0/32 dev {TUNNEL}\nlink set {TUNNEL} up\n",
+            tunnel_mac(at),
+            at + 1
+        ))?;
+        for other in (0..NODES).filter(|other| *other != at) {
+            let (net, mac) = (other + 1, tunnel_mac(other));
+            node.ip(&format!(
+                "route add 10.244.{net}.0/24 via 10.244.{net}.0 dev {TUNNEL} onlink\n\
+                 neighbour add 10.244.{net}.0 lladdr {mac} dev {TUNNEL} nud permanent\n"
+            ))?;
+            node.bridge(&format!("fdb add {mac} dev {TUNNEL} dst {}\n", self::node(other)))?;
+        }
+        Ok(())
+    }
+
+    /// Adds a rule in front of the others of a node, for forwarded packets.
+    pub fn deny(&self, at: usize, rule: &str) -> Result<()> {
+        let lines = format!("add rule inet policy deny {rule}\n");
+        self.nodes[at].input("nft", &["-f", "-"], &lines)
+    }
+
+    /// Removes the rules that were added.
+    pub fn allow(&self, at: usize) -> Result<()> {
+        self.nodes[at].input("nft", &["-f", "-"], "flush chain inet policy deny\n")
+    }
+}
+
+/// Plugs a pod into a node's bridge, with this address.
+pub fn plug(node: &Namespace, pod: &Namespace, port: &str, address: &str, at: usize) -> Result<()> {
+    node.ip(&format!(
+        "link add {port} mtu 1450 type veth peer name eth0 mtu 1450 netns {}\n\
+         link set {port} master {BRIDGE}\nlink set {port} up\n",
+        pod.name()
+    ))?;
+    let gateway = format!("10.244.{}.1", at + 1);
+    pod.ip(&format!(
+        "address add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {gateway} dev eth0 onlink\n"
+    ))
+}
