@@ -24,7 +24,7 @@ pub const UPLINK: &str = "up0";
 pub const BRIDGE: &str = "cni0";
 
 const POLICY: &str = "
-table inet policy {
+table inet guard {
     chain deny { }
     chain forward {
         type filter hook forward priority 0; policy drop;
@@ -125,13 +125,13 @@ impl Topology {
 
     /// Adds a rule in front of the others of a node, for forwarded packets.
     pub fn deny(&self, at: usize, rule: &str) -> Result<()> {
-        let lines = format!("add rule inet policy deny {rule}\n");
+        let lines = format!("add rule inet guard deny {rule}\n");
         self.nodes[at].input("nft", &["-f", "-"], &lines)
     }
 
     /// Removes the rules that were added.
     pub fn allow(&self, at: usize) -> Result<()> {
-        self.nodes[at].input("nft", &["-f", "-"], "flush chain inet policy deny\n")
+        self.nodes[at].input("nft", &["-f", "-"], "flush chain inet guard deny\n")
     }
 }
 
