@@ -64,7 +64,7 @@ pub struct OverlayEntries {
     pub not_established: u64,
     /// something changed while they were on their way,
     pub outdated: u64,
-    /// or they left in another form, or for a node that is not known.
+    /// or they left in another form, for a node that is not known, or were flooded to other pods as well.
     pub unlearnable: u64,
     /// Flows that made room for others.
     pub evicted: u64,

@@ -156,13 +156,3 @@ static __always_inline void mark_congestion(struct iphdr *ip)
 	ip->tos |= ECN_CE;
 	ip->check = ~sum;
 }
-
-static __always_inline int same_mac(const __u8 *one, const __u8 *other)
-{
-	__u8 differs = 0;
-
-#pragma unroll
-	for (int i = 0; i < ETH_ALEN; i++)
-		differs |= one[i] ^ other[i];
-	return !differs;
-}

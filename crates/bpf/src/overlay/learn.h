@@ -65,27 +65,27 @@ SEC("classifier")
 int overlay_learn_receive(struct __sk_buff *skb)
 {
 	struct settings *settings = get_settings();
-	__u32 pod = skb->ifindex;
+	__u32 interface = skb->ifindex;
 	struct packet packet = {};
 	struct plan plan = {};
 	struct key key;
 	struct set *set;
-	__u32 *at;
+	struct pod *pod;
 
 	if (!settings || !(skb->mark & mark_of(settings, WANTS_RECEIVE, 0)))
 		return TC_ACT_UNSPEC;
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present ||
 	    bpf_skb_load_bytes(skb, 0, plan.macs, sizeof(plan.macs)) ||
 	    read_packet(skb, sizeof(struct ethhdr), &packet) != FAST ||
-	    !(at = bpf_map_lookup_elem(&pods, &pod))) {
+	    !(pod = bpf_map_lookup_elem(&pods, &interface)) || !same_mac(pod->mac, plan.macs)) {
 		skb->mark &= ~settings->mark_mask;
 		note(UNLEARNABLE, 1);
 		return TC_ACT_UNSPEC;
 	}
-	if (!is_wanted(skb, settings, WANTS_RECEIVE, *at, &plan.receive))
+	if (!is_wanted(skb, settings, WANTS_RECEIVE, pod->stamp, &plan.receive))
 		return TC_ACT_UNSPEC;
 	plan.receive.learnt_ns = bpf_ktime_get_coarse_ns();
-	plan.pod = pod;
+	plan.pod = interface;
 	key_of(settings, &packet, RECEIVE, &key);
 	set = set_of(settings, &key);
 	if (set)

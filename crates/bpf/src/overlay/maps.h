@@ -62,7 +62,15 @@ struct {
 #define GLOBAL 0
 #define POLICY 1
 
-/* The stamps of remote nodes by address, as on the wire, and those of pods by the index of the interface. */
+/* A pod: its stamp, and the MAC address that it sent from last. A bridge floods frames for addresses that it
+ * does not know to all pods, and then they are learnt from where their own pod is, and nowhere else. */
+struct pod {
+	__u32 stamp;
+	__u8 mac[ETH_ALEN];
+	__u8 reserved[2];
+};
+
+/* The stamps of remote nodes by address, as on the wire, and pods by the index of the interface. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -74,7 +82,7 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
 	__type(key, __u32);
-	__type(value, __u32);
+	__type(value, struct pod);
 } pods SEC(".maps");
 
 /* A flow as its pod sees it, for both directions. Addresses and ports as on the wire. */
@@ -247,10 +255,33 @@ static __always_inline int slow(enum direction direction, enum count why)
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline int same_mac(const __u8 *one, const __u8 *other)
+{
+	__u8 differs = 0;
+
+#pragma unroll
+	for (int i = 0; i < ETH_ALEN; i++)
+		differs |= one[i] ^ other[i];
+	return !differs;
+}
+
+/* Remembers the MAC address that a pod sends from. */
+static __always_inline void know_pod(struct __sk_buff *skb)
+{
+	__u32 interface = skb->ifindex;
+	struct pod *pod = bpf_map_lookup_elem(&pods, &interface);
+	__u8 mac[ETH_ALEN];
+
+	if (pod && !bpf_skb_load_bytes(skb, ETH_ALEN, mac, sizeof(mac)) && !same_mac(pod->mac, mac))
+		__builtin_memcpy(pod->mac, mac, sizeof(mac));
+}
+
 /* The same for one whose flow can be learnt. */
 static __always_inline int learn_from(struct __sk_buff *skb, const struct settings *settings,
 				      enum direction direction, enum count why)
 {
+	if (direction == SEND)
+		know_pod(skb);
 	skb->mark |= mark_of(settings, direction == SEND ? WANTS_SEND : WANTS_RECEIVE, get_pulse(EPOCH));
 	return slow(direction, why);
 }

@@ -179,7 +179,7 @@ impl TcOverlay {
     /// # Errors
     /// Those of [`TcOverlay::attach_uplink`].
     pub fn attach_pod(&mut self, (interface, index): (&str, u32), stamp: u32) -> Result<(), ProgramError> {
-        numbers(&mut self.ebpf, "pods").insert(index, stamp, 0)?;
+        pods(&mut self.ebpf).insert(index, [stamp, 0, 0], 0)?;
         let links = attach(&mut self.ebpf, interface, AT_POD)?;
         self.pods.insert(index, links);
         Ok(())
@@ -189,7 +189,7 @@ impl TcOverlay {
     pub fn detach_pod(&mut self, index: u32) {
         self.pods.remove(&index);
         // It is not there if attaching failed.
-        let _ = numbers(&mut self.ebpf, "pods").remove(&index);
+        let _ = pods(&mut self.ebpf).remove(&index);
     }
 
     /// Leaves all interfaces.
@@ -315,6 +315,12 @@ fn sums<const N: usize>(ebpf: &Ebpf, name: &str) -> [u64; N] {
     let map = ebpf.map(name).expect("overlay.bpf.c defines it");
     let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
     std::array::from_fn(|at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default())
+}
+
+/// `struct pod` by interface.
+fn pods(ebpf: &mut Ebpf) -> HashMap<&mut MapData, u32, [u32; 3]> {
+    let map = ebpf.map_mut("pods").expect("overlay.bpf.c defines it");
+    HashMap::try_from(map).expect("its value is laid out as here")
 }
 
 fn numbers<'a>(ebpf: &'a mut Ebpf, name: &str) -> HashMap<&'a mut MapData, u32, u32> {

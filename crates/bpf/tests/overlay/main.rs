@@ -73,7 +73,8 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
     assert_eq!(flows.len(), 2, "{:?}", rig.programs.entries());
     for flow in flows {
         let port = flow.key.ports[0];
-        // Only the other direction is left to learn.
+        // Only the other direction is left to learn, when the pod has sent something.
+        rig.run("overlay_send", &sent(UDP, port), 0);
         let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
         rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);
         let mut kernels = flow.headers;
@@ -299,6 +300,18 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
     assert_eq!(rig.programs.entries().unlearnable, 1, "a node that is not known");
     assert_eq!(rig.programs.entries().learnt, [0, 0]);
     assert!(rig.programs.flows().unwrap().read().is_empty());
+}
+
+#[test]
+fn a_frame_that_is_flooded_is_learnt_from_at_its_own_pod_alone() {
+    let Some(mut rig) = Rig::new(64) else { return };
+    rig.run("overlay_send", &sent(UDP, 7000), 0);
+    let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, 7000), 0);
+    let others = with(&delivered(UDP, 7000), 0, &mac(9));
+    rig.run("overlay_learn_receive", &others, mark | ESTABLISHED);
+    assert_eq!((rig.programs.entries().unlearnable, rig.programs.entries().learnt), (1, [0, 0]));
+    rig.run("overlay_learn_receive", &delivered(UDP, 7000), mark | ESTABLISHED);
+    assert_eq!(rig.programs.entries().learnt, [0, 1]);
 }
 
 #[test]

@@ -17,6 +17,7 @@ mod measure;
 mod measured;
 mod nat;
 mod output;
+mod overlay;
 mod path;
 mod ports;
 mod replay;

@@ -6,7 +6,8 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::bed::{Bed, ROOM};
-use super::topology::{BRIDGE, TUNNEL, UPLINK, node, pod};
+use super::talk::Talk;
+use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, pod_mac};
 use crate::Interrupt;
 use crate::run::Run;
 
@@ -119,9 +120,9 @@ fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
     bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers[0].of("answered");
+    let before = bed.answers.of("answered");
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "allowed requests do not arrive");
@@ -206,11 +207,11 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
     bed.topology.nodes[0].ip(&burst)?;
     // The lease ends by itself.
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers[0].of("answered");
+    let before = bed.answers.of("answered");
     interrupt.sleep(SETTLED)?;
     run.go_on(bed.daemons[0].process());
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     let lost = || Ok(bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default() > 0);
     phase.must(interrupt.wait(SETTLED * 20, lost)?, "no message was lost");
@@ -238,24 +239,27 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
     let mut phase = Phase::new();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way");
-    // The second pod of the node takes the address over; the first is still there, under another.
-    let (address, other) = (pod(1, 0), pod(1, 9));
-    let [first, second] = &bed.topology.pods[1][..] else { unreachable!("two pods") };
-    first.ip(&format!("address add {other}/24 dev eth0\naddress del {address}/24 dev eth0\n"))?;
-    second.ip(&format!("address add {address}/24 dev eth0\n"))?;
-    bed.topology.nodes[1].ip(&format!("neighbour flush dev {BRIDGE}\n"))?;
-    let new = super::talk::Talk::answer(run, second, "0.0.0.0:5001", 22)?;
+    // The second pod of the node gets the address; the first has it still, and would answer.
+    let address = pod(1, 0);
+    let second = &bed.topology.pods[1][1];
+    let leads_to = |at: usize| {
+        let mac = pod_mac(1, at);
+        let lines = format!("neighbour replace {address} lladdr {mac} dev {BRIDGE} nud permanent\n");
+        bed.topology.nodes[1].ip(&lines)
+    };
+    second.ip(&format!("address add {address}/32 dev eth0\n"))?;
+    let new = Talk::answer(run, second, &format!("{address}:{PORT}"), 22)?;
     new.started(interrupt)?;
+    leads_to(1)?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers[0].of("answered");
+    let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no short way again");
-    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
-    second.ip(&format!("address del {address}/24 dev eth0\n"))?;
-    first.ip(&format!("address add {address}/24 dev eth0\naddress del {other}/24 dev eth0\nroute replace default via 10.244.2.1 dev eth0\n"))?;
-    bed.topology.nodes[1].ip(&format!("neighbour flush dev {BRIDGE}\n"))?;
+    leads_to(0)?;
+    second.ip(&format!("address del {address}/32 dev eth0\n"))?;
     Ok(phase)
 }
 
@@ -265,14 +269,16 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no short way");
     let address = pod(1, 0);
-    bed.topology.pods[2][0].ip(&format!("address add {address}/32 dev eth0\n"))?;
+    let other = &bed.topology.pods[2][0];
+    other.ip(&format!("address add {address}/32 dev eth0\n"))?;
+    Talk::answer(run, other, &format!("{address}:{PORT}"), 31)?.started(interrupt)?;
     bed.topology.nodes[2].ip(&format!("route add {address}/32 dev {BRIDGE}\n"))?;
     bed.topology.nodes[0].ip(&format!("route add {address}/32 via 10.244.3.0 dev {TUNNEL} onlink\n"))?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers[0].of("answered");
+    let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 31))?, "the moved pod does not answer");
     phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no short way to the new node");
-    phase.misdelivered = bed.answers[0].of("answered") - before;
+    phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the former pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)

@@ -15,6 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::{Value, json};
 
 use crate::namespace::Namespace;
@@ -25,6 +26,10 @@ use crate::{Interrupt, weir};
 const MESSAGE: usize = 64;
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
+/// Bytes that may wait to be answered.
+const BUFFER: usize = 8 << 20;
+/// Requests that are sent at once: more would not fit where they are received.
+const AT_ONCE: usize = 32;
 /// How long answers may be on their way.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long a process may take to start or end.
@@ -102,6 +107,8 @@ pub fn run_end(end: &End) -> Result<()> {
 fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
     let counts = Arc::new(Counts::default());
     let (udp, tcp) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
+    // Past the kernel's limit, so that nothing is lost while this process does not run.
+    set_socket_recv_buffer_size_force(&udp, BUFFER)?;
     let own = counts.clone();
     thread::spawn(move || {
         let mut message = [0; 2048];
@@ -193,12 +200,14 @@ fn ask_all(address: SocketAddr, flows: u32, pause: Duration, counts: &Counts) ->
         }
     };
     while !counts.stops() {
-        for socket in &sockets {
-            // What is refused for a moment, as by a route that is not there, is lost.
-            let _ = socket.send(&[0; MESSAGE]);
-            counts.sent.fetch_add(1, Ordering::Relaxed);
+        for some in sockets.chunks(AT_ONCE) {
+            for socket in some {
+                // What is refused for a moment, as by a route that is not there, is lost.
+                let _ = socket.send(&[0; MESSAGE]);
+                counts.sent.fetch_add(1, Ordering::Relaxed);
+            }
+            thread::sleep(pause.mul_f64(some.len() as f64 / sockets.len() as f64));
         }
-        thread::sleep(pause);
         drain(&mut message);
     }
     let until = Instant::now() + SETTLE;

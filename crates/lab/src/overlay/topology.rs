@@ -98,7 +98,7 @@ impl Topology {
         node.input("nft", &["-f", "-"], POLICY)?;
         node.set(&[("netfilter/nf_conntrack_tcp_be_liberal", 1)])?;
         for (number, pod) in self.pods[at].iter().enumerate() {
-            plug(node, pod, &format!("vp{}", number + 1), &self::pod(at, number), at)?;
+            plug(node, pod, at, number)?;
         }
         Ok(())
     }
@@ -135,15 +135,19 @@ impl Topology {
     }
 }
 
-/// Plugs a pod into a node's bridge, with this address.
-pub fn plug(node: &Namespace, pod: &Namespace, port: &str, address: &str, at: usize) -> Result<()> {
+/// The MAC address of a pod.
+pub fn pod_mac(node: usize, at: usize) -> String {
+    format!("02:98:00:01:{:02x}:{:02x}", node + 1, at + 11)
+}
+
+/// Plugs a pod into its node's bridge.
+fn plug(node: &Namespace, pod: &Namespace, at: usize, number: usize) -> Result<()> {
+    let (port, address, mac) = (format!("vp{}", number + 1), self::pod(at, number), pod_mac(at, number));
     node.ip(&format!(
-        "link add {port} mtu 1450 type veth peer name eth0 mtu 1450 netns {}\n\
+        "link add {port} mtu 1450 type veth peer name eth0 address {mac} mtu 1450 netns {}\n\
          link set {port} master {BRIDGE}\nlink set {port} up\n",
         pod.name()
     ))?;
     let gateway = format!("10.244.{}.1", at + 1);
-    pod.ip(&format!(
-        "address add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {gateway} dev eth0 onlink\n"
-    ))
+    pod.ip(&format!("address add {address}/24 dev eth0\nlink set eth0 up\nroute add default via {gateway}\n"))
 }

@@ -1,0 +1,32 @@
+//! What `weir check` says of `overlay` apps.
+
+use crate::folder::Folder;
+use crate::weir;
+
+const APP: &str = "apps:\n  - overlay: { name: pods, tunnel: vx0, uplink: up0, bridge: cni0 }\n";
+
+#[test]
+fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", APP);
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let twice = "\n  - overlay: { name: other, tunnel: vx1, uplink: up1, bridge: cni1 }\n";
+    for (old, new, words) in [
+        ("tunnel: vx0, ", "", "`tunnel` is missing"),
+        ("uplink: up0, ", "", "`uplink` is missing"),
+        ("bridge: cni0", "bridge: \"a b\"", "no interface can have this name"),
+        ("cni0 }", "cni0, mark: 0xf }", "5 neighbouring bits or more"),
+        ("cni0 }", "cni0, mark: 0xff00ff }", "5 neighbouring bits or more"),
+        ("cni0 }", "cni0, refresh: 30s }", "`refresh` cannot be this"),
+        ("cni0 }", "cni0, policy: lax }", "strict"),
+        ("cni0 }", "cni0, flows: 1 }", "`flows`"),
+        ("cni0 }\n", &format!("cni0 }}{twice}"), "there is `pods` already"),
+    ] {
+        assert!(APP.contains(old), "{old}");
+        folder.write("weir.yaml", APP.replace(old, new));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert!(said.code == Some(2) && said.err.contains(words), "{words}: {}", said.err);
+        assert!(said.err.contains('^'), "it shows the place: {}", said.err);
+    }
+}
