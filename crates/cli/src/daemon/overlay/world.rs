@@ -310,3 +310,112 @@ fn tuple(value: &[u8], vni: u32) -> Option<OverlayKey> {
         protocol: *attribute(protocol, 1)?.first()?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PARTS: Parts = Parts { tunnel: 5, uplink: 2, bridge: 4 };
+    const NODES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 98, 0, 2), Ipv4Addr::new(10, 98, 0, 3)];
+
+    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+        let mut bytes = [((value.len() + 4) as u16).to_ne_bytes(), kind.to_ne_bytes()].concat();
+        bytes.extend(value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn world() -> World {
+        let pod = |index, name: &str| Link { index, name: name.into(), master: 4, ..Link::default() };
+        let own = |index, name: &str| Link { index, name: name.into(), ..Link::default() };
+        let links = vec![own(2, "up0"), own(4, "cni0"), own(5, "vx0"), pod(7, "vp1"), pod(8, "vp2")];
+        World::new(PARTS, 42, links)
+    }
+
+    /// A neighbour's message: family, interface, MAC address (its last byte), and where.
+    fn neighbour(family: u8, index: u32, mac: u8, to: Option<Ipv4Addr>) -> Vec<u8> {
+        let mut body = vec![family, 0, 0, 0];
+        body.extend(index.to_ne_bytes());
+        body.extend([2, 0, 0, 0]);
+        body.extend(to.map(|to| attribute(1, &to.octets())).unwrap_or_default());
+        body.extend(attribute(2, &[2, 0, 0, 0, 0, mac]));
+        body
+    }
+
+    fn took(world: &mut World, kind: u16, body: &[u8]) -> Vec<Change> {
+        let mut changes = Vec::new();
+        world.take(Source::Route, kind, body, &mut changes);
+        changes
+    }
+
+    #[test]
+    fn a_mac_address_that_moves_makes_void_what_led_to_its_former_place() {
+        let mut world = world();
+        let at = |node: usize| neighbour(AF_BRIDGE, 5, 1, Some(NODES[node]));
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &at(0)), [Change::NodeCame(NODES[0])]);
+        let moved = [Change::NodeCame(NODES[1]), Change::Node(NODES[0], Cause::Forwarding)];
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &at(1)), moved);
+        assert_eq!(took(&mut world, RTM_DELNEIGH, &at(1)), [Change::Node(NODES[1], Cause::Forwarding)]);
+        // The bridge's own table.
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 7, 9, None)), []);
+        let moved = took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 8, 9, None));
+        assert_eq!(moved, [Change::Pod(7, Cause::Forwarding)]);
+    }
+
+    #[test]
+    fn a_neighbour_with_another_mac_address_makes_void_what_led_to_the_former() {
+        let mut world = world();
+        let pod = Ipv4Addr::new(10, 244, 1, 11);
+        took(&mut world, RTM_NEWNEIGH, &neighbour(AF_BRIDGE, 7, 1, None));
+        let is = |mac| neighbour(AF_INET, 4, mac, Some(pod));
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), []);
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(1)), [], "as before");
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &is(3)), [Change::Pod(7, Cause::Neighbour)]);
+        assert_eq!(
+            took(&mut world, RTM_DELNEIGH, &is(3)),
+            [Change::All(Cause::Neighbour)],
+            "an unknown place"
+        );
+        // The next hop on the uplink is asked for with every frame.
+        let hop = |mac| neighbour(AF_INET, 2, mac, Some(NODES[0]));
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(1)), []);
+        assert_eq!(took(&mut world, RTM_NEWNEIGH, &hop(2)), []);
+    }
+
+    #[test]
+    fn links_come_change_and_go() {
+        let mut world = world();
+        let body = |index: u32, name: &str, mtu: u32, master: u32| {
+            let mut body = vec![0; 16];
+            body[4..8].copy_from_slice(&index.to_ne_bytes());
+            body.extend(attribute(3, format!("{name}\0").as_bytes()));
+            body.extend(attribute(4, &mtu.to_ne_bytes()));
+            body.extend(attribute(10, &master.to_ne_bytes()));
+            body
+        };
+        let came = took(&mut world, RTM_NEWLINK, &body(9, "vp3", 1450, 4));
+        assert_eq!(came, [Change::PodCame(9, "vp3".into())]);
+        assert_eq!(took(&mut world, RTM_NEWLINK, &body(9, "vp3", 1450, 4)), [], "as before");
+        let changed = took(&mut world, RTM_NEWLINK, &body(9, "vp3", 1400, 4));
+        assert_eq!(changed, [Change::Pod(9, Cause::Link)]);
+        assert_eq!(took(&mut world, RTM_NEWLINK, &body(9, "vp3", 1400, 0)), [Change::PodLeft(9)]);
+        assert_eq!(took(&mut world, RTM_DELLINK, &body(7, "vp1", 0, 4)), [Change::PodLeft(7)]);
+        assert_eq!(took(&mut world, RTM_NEWLINK, &body(2, "up0", 1400, 0)), [Change::All(Cause::Link)]);
+        assert_eq!(took(&mut world, RTM_DELLINK, &body(5, "vx0", 0, 0)), [Change::Restart]);
+    }
+
+    #[test]
+    fn a_connection_that_has_ended_is_one_flow_as_either_end_sees_it() {
+        let ip = [attribute(1, &[10, 244, 1, 11]), attribute(2, &[10, 244, 2, 11])].concat();
+        let ports = [attribute(1, &[17]), attribute(2, &[0x12, 0x34]), attribute(3, &[0x13, 0x89])].concat();
+        let tuple = [attribute(1, &ip), attribute(2, &ports)].concat();
+        let body = [vec![2, 0, 0, 0], attribute(1, &tuple)].concat();
+        let keys = ended(&body, 42);
+        assert_eq!(keys.len(), 2);
+        assert_eq!((keys[0].ports, keys[1].ports), ([0x1234, 5001], [5001, 0x1234]));
+        assert_eq!(keys[0].addresses[0], keys[1].addresses[1]);
+        for length in 0..body.len() {
+            assert!(ended(&body[..length], 42).len() <= 2, "what is cut short is no panic");
+        }
+    }
+}
