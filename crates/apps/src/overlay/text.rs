@@ -64,7 +64,8 @@ pub fn flows(answer: &Value, _flags: &[&str]) -> String {
         let known = |field: &str| if flow[field] == true { "known" } else { "-" };
         let _ = writeln!(
             text,
-            "{}:{} -> {}:{} protocol {} by {}: sent {} ({} packets, {} bytes), received {} ({} packets, {} bytes)",
+            "{}:{} -> {}:{} protocol {} by {}: sent {} ({} packets, {} bytes), \
+             received {} ({} packets, {} bytes)",
             word(&flow["local"]),
             flow["local_port"],
             word(&flow["remote"]),

@@ -20,7 +20,7 @@ pub(super) const KEYS: &[Key] = config::keys! {
     needed "tunnel": Shape::Text, "the kernel's VXLAN device";
     needed "uplink": Shape::Text, "the kernel's interface by which encapsulated frames leave and come";
     needed "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
-    "mark": Shape::Number(1, 0xffff_ffff), "bits of skb->mark that nothing else uses, neighbours" or "0xff000000";
+    "mark": Shape::Number(1, 0xffff_ffff), "neighbouring bits of skb->mark of our own" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
     "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
     "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";

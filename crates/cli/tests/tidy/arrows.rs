@@ -15,7 +15,7 @@ const ARROWS: &[Arrows] = &[
     ("sim", &["path", "plot"], &[]),
     ("sketch", &["packet"], &[]),
     ("measure", &["packet", "sketch"], &[]),
-    ("bpf", &[], &["path"]),
+    ("bpf", &[], &["packet", "path"]),
     ("port", &["bpf", "packet"], &[]),
     ("engine", &["packet", "sketch", "table"], &["engine", "port"]),
     ("config", &["engine", "packet"], &[]),
