@@ -187,6 +187,7 @@ fn keys_choose_pages_and_intervals() {
         (Key::Left, "ports"),
         (Key::Char('9'), "lb"),
         (Key::Tab, "measure"),
+        (Key::Tab, "overlay"),
         (Key::Tab, "path"),
         (Key::Tab, "overview"),
         (Key::BackTab, "path"),
