@@ -167,12 +167,6 @@ impl NatPool {
         answer.map_or(rss_hash(key) % SLICES, |(slice, _)| slice)
     }
 
-    /// Returns what the first flow of a slice gets.
-    #[must_use]
-    pub fn first_of(&self, slice: u32) -> Option<Binding> {
-        (0..self.bound()).find_map(|place| self.binding(slice, place))
-    }
-
     /// Returns the worker of a slice, of so many.
     #[inline]
     #[must_use]

@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
+    /// What new flows get there, as [`engine::worker::Probe`] says.
+    next_bindings: Vec<Vec<Option<Binding>>>,
 }
 
 impl FlowSource for LiveFlows<'_> {
@@ -24,12 +26,11 @@ impl FlowSource for LiveFlows<'_> {
         self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
     }
 
-    /// What is shown of an unknown flow is what it would take if it were the first one: which one it will be
-    /// is known to its worker alone.
     fn next_binding(&self, pipe: PipeId, key: &FlowKey) -> Option<Binding> {
         let program = &self.now.plan.program;
         let pool = program.nat_pools.get(program.pipes[pipe.index()].nat?.index())?;
-        pool.first_of(pool.slice(key))
+        let next = self.next_bindings.get(pipe.index())?;
+        next.get(pool.slice(key) as usize).copied().flatten()
     }
 
     fn has_room(&self, pipe: PipeId, flows: usize) -> bool {
@@ -80,7 +81,8 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         interpreter.set_turns(PipeId(at as u16), *turns);
     }
     let now_ns = now.clock.now_ns();
-    let flows = LiveFlows { now, worker };
+    let next_bindings = probe.as_ref().map(|probe| probe.next_bindings.clone()).unwrap_or_default();
+    let flows = LiveFlows { now, worker, next_bindings };
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &flows);
     let explanation = Explanation::new(walk, probe, &frame);
     let names = Names { program: &program, report: None };

@@ -87,9 +87,10 @@ fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Opti
         pools.give(copy);
         return None;
     }
-    let turns = engine.turns();
+    let (turns, next_bindings) = (engine.turns(), engine.next_bindings());
     let outcome = engine.probe(&mut batch, input, 0);
     let bytes = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
-    Some(Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns })
+    let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
+    Some(Probe { verdict, copies, bytes, turns, next_bindings })
 }

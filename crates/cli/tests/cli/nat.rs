@@ -66,6 +66,10 @@ fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
     let count = |what: &str| pool[what].as_u64().unwrap_or_default();
     assert!(count("used") >= 21, "{pool}");
     assert_eq!(count("used") + count("free"), 8 * 64_512);
+    // What a new flow would get is known to its worker, whatever others have taken.
+    let next = "src=10.0.0.2 dst=10.0.1.2 proto=udp sport=4000 dport=53";
+    let said = daemon.weir(&["explain", "--live", "--port", "inside", "--packet", next]).good().out;
+    assert!(said.contains("would be learnt") && !said.contains("BUG"), "{said}");
     let ledger = daemon.show("ledger");
     assert_eq!((&ledger["dropped"], &ledger["held"]), (&json!({}), &json!(0)), "{ledger}");
 }

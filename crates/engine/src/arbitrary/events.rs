@@ -57,7 +57,9 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
 /// frame meets those. `None` if there is no such flow, and most of the time.
 fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
     let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
-    let mut keys: Vec<FlowKey> = flows.map(|flow| flow.key).collect();
+    // A key may be older than the headers with the ports.
+    let with_ports = |key: &FlowKey| matches!(key.protocol(), 6 | 17);
+    let mut keys: Vec<FlowKey> = flows.map(|flow| flow.key).filter(with_ports).collect();
     if keys.is_empty() || random.percent(60) {
         return None;
     }

@@ -3,6 +3,7 @@
 use super::Engine;
 use super::compile::CompiledPipe;
 use crate::aggregate::Aggregate;
+use crate::nat::Binding;
 use crate::pipes::flow::Flows;
 use crate::program::{CounterId, Entry, GroupId, PipeId};
 use crate::snapshot::{
@@ -114,6 +115,13 @@ impl Engine {
     #[must_use]
     pub fn turns(&self) -> Vec<u64> {
         self.pipes.iter().map(|pipe| pipe.table.turns()).collect()
+    }
+
+    /// Returns what the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.
+    #[must_use]
+    pub fn next_bindings(&self) -> Vec<Vec<Option<Binding>>> {
+        let flows = self.pipes.iter().map(|pipe| pipe.table.flows());
+        flows.map(|flows| flows.map(Flows::next_bindings).unwrap_or_default()).collect()
     }
 
     /// Returns the buckets of every group, with the counts of given buckets.

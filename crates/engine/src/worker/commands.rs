@@ -4,6 +4,7 @@ use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
 use crate::batch::{Engine, SwapReport};
 use crate::change::{Change, ChangeError, Changes, EntryKey};
+use crate::nat::Binding;
 use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
 use crate::snapshot::{BucketReport, Count, FlowSnapshot, Page, Seen};
@@ -141,6 +142,8 @@ pub struct Probe {
     pub copies: Vec<Copied>,
     /// Packets that each pipe of the program had distributed in turn before it.
     pub turns: Vec<u64>,
+    /// What the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.
+    pub next_bindings: Vec<Vec<Option<Binding>>>,
 }
 
 /// Sends an answer, unless the other end is gone.
@@ -209,11 +212,11 @@ impl Worker {
     fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {
         let mut batch = Batch::new();
         self.outbox.originate(&mut batch, bytes, None).ok()?;
-        let turns = self.engine.turns();
+        let (turns, next_bindings) = (self.engine.turns(), self.engine.next_bindings());
         let outcome = self.engine.probe(&mut batch, input, now_ns);
         let bytes = batch.frame(0).bytes().to_vec();
-        let probe =
-            Probe { verdict: outcome.verdict(0, input), copies: outcome.copies(0, &bytes), bytes, turns };
+        let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
+        let probe = Probe { verdict, copies, bytes, turns, next_bindings };
         self.outbox.pools.give(batch.take(0));
         Some(probe)
     }

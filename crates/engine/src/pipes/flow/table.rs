@@ -9,6 +9,7 @@ use crate::batch::DELTAS_MAX;
 use crate::batch::compile::{self, CompileError, milliseconds};
 use crate::batch::steps::Kept;
 use crate::change::EntryKey;
+use crate::nat::{Binding, SLICES};
 use crate::pipes::table::{NO_ROW, Refusal};
 use crate::pipes::targets::Targets;
 use crate::program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
@@ -340,6 +341,13 @@ impl Flows {
     #[must_use]
     pub fn nat_used(&self) -> Option<usize> {
         self.nat.as_ref().map(|nat| nat.used())
+    }
+
+    /// Returns what the next new flow of each slice of the NAT pool gets; empty without a pool.
+    #[must_use]
+    pub fn next_bindings(&self) -> Vec<Option<Binding>> {
+        let Some(nat) = &self.nat else { return Vec::new() };
+        (0..SLICES).map(|slice| nat.binding(nat.next(slice)?)).collect()
     }
 
     /// Removes a flow if there is room for its delta.
