@@ -39,7 +39,7 @@ impl Random {
     /// The next number below `end`, made of 32 bits; 0 if `end` is 0.
     #[inline]
     pub fn drawn(&mut self, end: u32) -> u32 {
-        (u64::from(self.word()) * u64::from(end) >> 32) as u32
+        ((u64::from(self.word()) * u64::from(end)) >> 32) as u32
     }
 
     /// The next number from 0 (included) to 1 (excluded).
@@ -52,7 +52,7 @@ impl Random {
     #[inline]
     pub fn jittered(&mut self, time: u64) -> u64 {
         let width = u128::from(time / 2 + 1);
-        time - time / 4 + (u128::from(self.word()) * width >> 32) as u64
+        time - time / 4 + ((u128::from(self.word()) * width) >> 32) as u64
     }
 }
 

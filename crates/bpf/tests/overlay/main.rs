@@ -68,7 +68,9 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
     run("nft", &["add chain inet t out { type route hook output priority 0; }"]);
     run("nft", &["add rule inet t out ip daddr 10.244.2.7 meta mark set 0x05000000"]);
     let send = |socket: &UdpSocket| socket.send_to(b"0123456789", (OTHER, 5001)).unwrap();
-    [7000, 7001].map(|port| send(&UdpSocket::bind((POD, port)).unwrap()));
+    for port in [7000, 7001] {
+        send(&UdpSocket::bind((POD, port)).unwrap());
+    }
     let flows = rig.programs.flows().unwrap().read();
     assert_eq!(flows.len(), 2, "{:?}", rig.programs.entries());
     for flow in flows {

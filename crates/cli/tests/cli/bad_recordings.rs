@@ -7,6 +7,9 @@ use measure::{Seed, Settings, Summary};
 use std::path::Path;
 use std::process::Command;
 
+/// The name of a recording, its bytes, what is printed, and what is complained of.
+type Case = (&'static str, Vec<u8>, &'static [&'static str], &'static [&'static str]);
+
 /// The header of a classic pcap of a link type.
 fn header(link: u32) -> Vec<u8> {
     [0xa1b2_3c4d, 4 << 16 | 2, 0, 0, 65_535, link].iter().flat_map(|word: &u32| word.to_le_bytes()).collect()
@@ -30,13 +33,12 @@ fn measured(folder: &Path, file: &str) -> Said {
 fn odd_recordings_are_measured_as_far_as_they_go_and_it_is_said() {
     let (folder, frame) = (Folder::new(), frame());
     let whole = packet(10, frame.len() as u32, &frame);
-    // Its name, the file, what is printed, and what is complained of.
     let cut = [header(1), whole.clone(), whole[..30].to_vec()].concat();
     let cut_head = [header(1), whole.clone(), whole[..7].to_vec()].concat();
     let long = [header(1), whole.clone(), packet(0, 1, &[]), vec![0xff; 40]].concat();
     let back = [header(1), whole.clone(), packet(4, 42, &frame), packet(11, 42, &frame)].concat();
     let empty = [header(1), packet(1, 0, &[]), packet(1, 60, &[]), packet(1, 60, &frame[..20])].concat();
-    let cases: [(&str, Vec<u8>, &[&str], &[&str]); 7] = [
+    let cases: [Case; 7] = [
         ("cut", cut, &["1 packets"], &["byte 98: the file ends within a record's data", "1 packets before"]),
         ("cut-head", cut_head, &["1 packets"], &["byte 82: the file ends within a record's header"]),
         ("long", long, &["2 packets"], &["byte 98: ", "the 2 packets before that are counted"]),
