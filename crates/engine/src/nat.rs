@@ -67,15 +67,18 @@ impl NatPrefix {
     /// Returns true if it has this address.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
-        self.place(address).is_some()
+        self.offset(address).is_some()
     }
 
+    /// Returns how many of its addresses lie before this one.
+    fn offset(self, address: IpAddr) -> Option<u128> {
+        let offset = number(address).checked_sub(self.bits()).filter(|offset| *offset < self.addresses());
+        offset.filter(|_| self.first.is_ipv4() == address.is_ipv4())
+    }
+
+    /// The same, in a pool: its prefixes have 2^24 addresses at most.
     fn place(self, address: IpAddr) -> Option<u32> {
-        if self.first.is_ipv4() != address.is_ipv4() {
-            return None;
-        }
-        let place = number(address).checked_sub(self.bits()).filter(|place| *place < self.addresses())?;
-        u32::try_from(place).ok()
+        self.offset(address).map(|offset| offset as u32)
     }
 
     /// Returns true if the two have an address in common.
@@ -99,6 +102,15 @@ impl NatPool {
         let addresses =
             self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()));
         u64::try_from(addresses).unwrap_or(u64::MAX).saturating_mul(ports)
+    }
+
+    /// Returns how many of these are in a slice.
+    pub(crate) fn places_of(&self, slice: u32) -> u64 {
+        // Ports of the slice below a limit.
+        let below = |limit: u32| (limit + SLICES - 1 - slice) / SLICES;
+        let ports = below(u32::from(self.last) + 1) - below(self.first.into());
+        let addresses: u128 = self.prefixes.iter().map(|prefix| prefix.addresses()).sum();
+        addresses as u64 * u64::from(ports)
     }
 
     /// Returns how many ports of an address are in each slice, rounded up.
@@ -206,6 +218,10 @@ mod tests {
             }
             assert_eq!(seen.len() as u64, pool.places());
             assert_eq!(pool.places(), 5 * (u64::from(last - first) + 1));
+            for slice in 0..SLICES {
+                let held = (0..pool.bound()).filter(|place| pool.binding(slice, *place).is_some()).count();
+                assert_eq!(pool.places_of(slice), held as u64);
+            }
         }
     }
 
@@ -233,5 +249,8 @@ mod tests {
         let (slice, place) = pool.place(("2001:db8::f".parse().unwrap(), 65_535)).unwrap();
         assert_eq!(pool.binding(slice, place), Some(("2001:db8::f".parse().unwrap(), 65_535)));
         assert!(!pool.has("2001:db8::10".parse().unwrap()) && !pool.has("10.0.0.1".parse().unwrap()));
+        let [whole, part] = [("2001:db8::", 64), ("2001:db8::1:0:0:0", 120)]
+            .map(|(first, length)| NatPrefix { first: first.parse().unwrap(), length });
+        assert!(whole.overlaps(part) && part.overlaps(whole), "also beyond 2^32 addresses");
     }
 }

@@ -217,6 +217,24 @@ fn n7_bindings_survive_a_swap_as_far_as_the_new_pool_has_them() {
 }
 
 #[test]
+fn n7_flows_to_an_address_that_the_pool_gets_end() {
+    let inside = |sport| udp("10.1.1.1", sport, "192.0.2.10", 1024);
+    let key = |sport| FlowKey::new([10, 1, 1, 1].into(), [192, 0, 2, 10].into(), 17, (sport, 1024), None);
+    let mut bench = Bench::new(&small());
+    (0..100).for_each(|sport| _ = bench.frame(PortId(0), &inside(sport)));
+    let mut larger = small();
+    larger.nat_pools[0].prefixes.push(NatPrefix { first: [192, 0, 2, 10].into(), length: 32 });
+    let slice = |bench: &Bench, sport| bench.engine.flow(PipeId(0), &key(sport)).map(|flow| flow.binding);
+    let before: Vec<_> = (0..100).map(|sport| slice(&bench, sport)).collect();
+    bench.swap(&larger);
+    for (sport, before) in before.into_iter().enumerate() {
+        // What is sent there is an answer now, and of the slice of its port: 1024 is of slice 0.
+        let stays = before.flatten().is_some_and(|(_, port)| port % 64 == 0);
+        assert_eq!(slice(&bench, sport as u16).is_some(), stays, "{sport}");
+    }
+}
+
+#[test]
 fn n9_an_entry_of_its_own_takes_a_flow_out_of_the_pool() {
     let mut bench = Bench::new(&small());
     bench.frame(PortId(0), &client(7));
@@ -235,7 +253,7 @@ fn n9_an_entry_of_its_own_takes_a_flow_out_of_the_pool() {
 #[test]
 fn n9_the_check_refuses_what_cannot_work() {
     type Spoil = fn(&mut Program);
-    let cases: [(&str, Spoil); 10] = [
+    let cases: [(&str, Spoil); 12] = [
         ("64 are needed", |program| program.nat_pools[0].last = 1086),
         ("has no ports", |program| program.nat_pools[0].last = 1000),
         ("has no addresses", |program| program.nat_pools[0].prefixes.clear()),
@@ -245,6 +263,11 @@ fn n9_the_check_refuses_what_cannot_work() {
         ("the limit is", |program| {
             program.nat_pools[0].prefixes = vec![NatPrefix { first: [0, 0, 0, 0].into(), length: 0 }];
         }),
+        ("the limit is", |program| {
+            program.nat_pools[0].prefixes =
+                vec![NatPrefix { first: "2001:db8::".parse().unwrap(), length: 64 }];
+        }),
+        ("has port 0", |program| program.nat_pools[0].first = 0),
         ("in common with NAT pool `out`", |program| {
             let mut other = program.nat_pools[0].clone();
             other.name = "other".into();
@@ -261,6 +284,10 @@ fn n9_the_check_refuses_what_cannot_work() {
         ("owner: both", |program| program.pipes[0].owner = OwnedBy::Src),
         ("each once", |program| program.pipes[0].templates[0].operations.truncate(1)),
     ];
+    let mut whole = small();
+    (whole.nat_pools[0].first, whole.nat_pools[0].last) = (1, u16::MAX);
+    whole.nat_pools[0].prefixes = vec![NatPrefix { first: [192, 0, 2, 0].into(), length: 24 }];
+    assert_eq!(check(&whole), [], "2^24 places, less those of port 0");
     for (wanted, spoil) in cases {
         let mut program = small();
         spoil(&mut program);

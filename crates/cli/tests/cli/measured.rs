@@ -125,14 +125,14 @@ fn mistakes_are_shown_where_they_are() {
     folder.write("weir.yaml", basic.clone());
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
-    folder.write("weir.yaml", basic.replace("balance }", "balance, flush_packets: 9 }"));
+    folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, flush_packets: 9 }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("`balance` keeps no flows"), "{}", said.err);
     // A pipe that sums packets up is told what a flow is; a FLOW pipe knows.
-    folder.write("weir.yaml", basic.replace("balance }", "balance, key: inner }"));
+    folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, key: inner }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
-    folder.write("weir.yaml", basic.replace("balance }", "balance, flows: 9 }"));
+    folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, flows: 9 }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("`flows` is for a measured `port`"), "{}", said.err);
     let flow =

@@ -54,10 +54,14 @@ fn pool_alone(pool: &NatPool) -> Option<String> {
         let why = format!("has {ports} ports: {SLICES} are needed, one at least for each of as many workers");
         return Some(why);
     }
-    // Ports are kept in rounds of as many as there are slices.
-    let rounded = pool.places() / u64::from(ports) * u64::from(ports + 2 * SLICES);
-    (pool.places() > PLACES_MAX || rounded > PLACES_MAX)
-        .then(|| format!("has {} pairs of address and port, the limit is {PLACES_MAX}", pool.places()))
+    if pool.first == 0 {
+        return Some("has port 0, from which nothing may be sent: begin with 1 at least".into());
+    }
+    // Ports are kept in rounds of as many as there are slices, the first and the last included.
+    let held = u64::from(pool.bound()) * u64::from(SLICES);
+    (held > PLACES_MAX).then(|| {
+        format!("has {held} pairs of address and port in rounds of {SLICES} ports, the limit is {PLACES_MAX}")
+    })
 }
 
 /// Checks that a pipe's flows can take of the pool that it names, and that its actions use it as they must.

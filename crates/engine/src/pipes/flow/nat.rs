@@ -239,8 +239,6 @@ impl Bindings {
     /// Returns how many places of a slice are taken.
     fn taken_of(&self, slice: u32) -> usize {
         let Slice { fresh, rested, .. } = &self.slices[slice as usize];
-        let ports = (self.pool.first..=self.pool.last).filter(|port| u32::from(*port) % SLICES == slice);
-        let addresses: u128 = self.pool.prefixes.iter().map(|prefix| prefix.addresses()).sum();
-        ports.count() * addresses as usize - (fresh.len() + rested.len()) as usize
+        self.pool.places_of(slice) as usize - (fresh.len() + rested.len()) as usize
     }
 }

@@ -58,9 +58,12 @@ impl Flows {
         }
     }
 
-    /// Returns what a place of the predecessor's NAT pool is in this one; `None` if it is not there.
-    fn place_now(&self, old: &Flows, place: Option<Place>) -> Option<Place> {
-        self.nat.as_ref()?.place_of(old.nat.as_deref()?, place?)
+    /// Returns what a place of the predecessor's NAT pool is in this one, for the flow with this key; `None`
+    /// if it is not there, or if the flow goes to an address that the pool now has: its packets would be
+    /// taken for answers, and belong to the worker of another slice.
+    fn place_now(&self, old: &Flows, place: Option<Place>, key: &FlowKey) -> Option<Place> {
+        let nat = self.nat.as_ref()?;
+        nat.place_of(old.nat.as_deref()?, place?).filter(|(slice, _)| nat.pool().slice(key) == *slice)
     }
 
     /// Moves flows, one by one, into a table of another capacity, or with another NAT pool. Returns how many
@@ -83,7 +86,7 @@ impl Flows {
         }
         for (at, flow) in all {
             let place = old.nat.as_mut().and_then(|nat| nat.detach(at));
-            let now = self.place_now(old, place);
+            let now = self.place_now(old, place, flow.key());
             let stays = old.is_alive(&flow) && self.is_alive(&flow) && now.is_some() == place.is_some();
             let to = stays.then(|| self.table.adopt(self.hash(flow.key()), &flow).ok()).flatten();
             if let (Some(nat), Some(place)) = (&mut self.nat, now) {
