@@ -1,5 +1,5 @@
-//! The page of `weir measure --html`, in a DOM: its script draws, sorts and filters, writes numbers for people,
-//! and takes no name for markup.
+//! The page of `weir measure --html`, in a DOM: its script draws, sorts and filters, writes numbers for
+//! people, and takes no name for markup.
 
 mod folder;
 

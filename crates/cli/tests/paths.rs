@@ -315,6 +315,8 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
     bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports");
 
+    // Without a device below it, the kernel takes 1500.
+    bed.ip("a", "link set dev vx mtu 1450");
     for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
         bed.wait_for_doctor(check, "ok", "");
     }
