@@ -76,7 +76,34 @@ struct Written {
     measurement: Measurement,
     /// The pipes in front of ports.
     fronts: Vec<(PortId, PipeId)>,
+    /// The measured pipe of the configuration.
+    own: Option<Own>,
     origin: Origin,
+}
+
+/// A measured pipe of the configuration. Whether it keeps flows is known when all pipes have been read; then
+/// it is checked that what was said fits, by the places of these keys.
+#[derive(Debug)]
+struct Own {
+    pipe: PipeId,
+    key: Option<Origin>,
+    flush_packets: Option<Origin>,
+}
+
+impl Own {
+    fn check(&self, program: &mut ProgramBuilder, report: &mut Report) {
+        let pipe = program.pipe_mut(self.pipe);
+        let keeps_flows = matches!(pipe.kind, PipeKind::Flow { .. });
+        if let Some(origin) = self.key.filter(|_| keeps_flows) {
+            let message = format!("FLOW pipe `{}` has its own `key`", pipe.name);
+            report.error_help(report.span_of(origin), message, "write it there: its flows are measured");
+        }
+        if let Some(origin) = self.flush_packets.filter(|_| !keeps_flows) {
+            let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
+            let help = "leave `flush_packets` out, or measure a FLOW pipe";
+            report.error_help(report.span_of(origin), message, help);
+        }
+    }
 }
 
 impl Configured for Measurements {
@@ -94,7 +121,8 @@ impl Configured for Measurements {
 
     /// Puts each pipe in front of what its port's frames went to.
     fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
-        for Written { fronts, origin, .. } in &self.0 {
+        for Written { fronts, own, origin, .. } in &self.0 {
+            own.iter().for_each(|own| own.check(program, report));
             for &(port, pipe) in fronts {
                 let declared = &program.ports[port.index()];
                 let Some(root) = declared.root else {
@@ -156,13 +184,21 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         return None;
     }
     let (name, board) = (name?, Board::default());
-    let (fronts, pipes) = match at {
-        Place::Ports(ports) => write(&name, &ports, &front, scope),
-        Place::Pipe(pipe) => (Vec::new(), vec![measure(pipe, measured, &section, scope)?]),
+    let (fronts, pipes, own) = match at {
+        Place::Ports(ports) => {
+            let (fronts, pipes) = write(&name, &ports, &front, scope);
+            (fronts, pipes, None)
+        }
+        Place::Pipe(pipe) => {
+            let pipes = vec![measure(pipe, measured, &section, scope)?];
+            let mut place = |key| section.get(key).map(|node| scope.report.origin(node.span));
+            let own = Own { pipe, key: place("key"), flush_packets: place("flush_packets") };
+            (Vec::new(), pipes, Some(own))
+        }
     };
     let interval_ms = interval_ns / NS_PER_MS;
     let measurement = Measurement { name, pipes, interval_ms, settings, ipfix, parquet, board };
-    Some(Written { measurement, fronts, origin })
+    Some(Written { measurement, fronts, own, origin })
 }
 
 /// What flow deltas can tell: not what depends on single packets.
@@ -287,17 +323,6 @@ fn write(
 fn measure(pipe: PipeId, measured: Measured, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<String> {
     let span = section.get("pipe").map_or(section.span, |node| node.span);
     let pipe = scope.program.pipe_mut(pipe);
-    let keeps_flows = matches!(pipe.kind, PipeKind::Flow { .. });
-    if let Some(node) = section.get("key").filter(|_| keeps_flows) {
-        let message = format!("FLOW pipe `{}` has its own `key`", pipe.name);
-        scope.report.error_help(node.span, message, "write it there: its flows are measured");
-        return None;
-    }
-    if let Some(node) = section.get("flush_packets").filter(|_| !keeps_flows) {
-        let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
-        scope.report.error_help(node.span, message, "leave `flush_packets` out, or measure a FLOW pipe");
-        return None;
-    }
     if pipe.monitor.measured.replace(measured).is_some() {
         let message = format!("another measurement has pipe `{}`", pipe.name);
         scope.report.error(span, message);

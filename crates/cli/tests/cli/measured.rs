@@ -142,6 +142,9 @@ fn mistakes_are_shown_where_they_are() {
     folder.write("weir.yaml", flow.clone());
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(!said.err.contains("error"), "{}", said.err);
+    folder.write("weir.yaml", flow.replace("pipe: kept }", "pipe: kept, flush_packets: 9 }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(!said.err.contains("error"), "{}", said.err);
     folder.write("weir.yaml", flow.replace("pipe: kept }", "pipe: kept, key: inner }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("FLOW pipe `kept` has its own `key`"), "{}", said.err);
