@@ -10,19 +10,19 @@ fn main() {
 mod dpdk {
     use std::process::Command;
 
-    const SHIM: &str = "src/dpdk/shim.c";
+    const SOURCES: [&str; 2] = ["src/dpdk/shim.c", "src/dpdk/member.c"];
     const MISSING: &str =
         "feature `dpdk` needs DPDK's headers and pkg-config: apt-get install libdpdk-dev pkg-config";
 
     pub fn build() {
-        println!("cargo::rerun-if-changed={SHIM}");
+        SOURCES.iter().for_each(|source| println!("cargo::rerun-if-changed={source}"));
         let (Some(cflags), Some(libs)) = (pkg_config("--cflags"), pkg_config("--libs")) else {
             println!("cargo::error={MISSING}");
             return;
         };
         let mut shim = cc::Build::new();
         // Without optimisation a burst would cost more than the driver.
-        shim.file(SHIM).opt_level(3).warnings(true);
+        shim.files(SOURCES).opt_level(3).warnings(true);
         for flag in &cflags {
             // Warnings in DPDK's own headers are not ours to fix.
             match flag.strip_prefix("-I") {

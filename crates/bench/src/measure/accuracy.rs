@@ -1,7 +1,7 @@
 //! Accuracy beside throughput: what sketches of 600 KB say about an interval, beside the exact truth, and
 //! what rivals say about the same packets.
 
-use super::rivals::{KEEPERS, KeeperArm, Key, keeper};
+use super::rivals::{KeeperArm, Key, keeper, rivals};
 use super::round::{Aggregated, Arm, BURST, Make, SEED, Sketch, measure};
 use super::solutions::FIVE_TUPLES;
 use super::stream::{Size, Traffic};
@@ -182,12 +182,13 @@ pub fn heavy(interval: &Interval, rounds: usize) -> Result<Vec<Heavy>> {
             Box::new(Aggregated::new(aggregator, ours(name).expect("it was created before")))
         }));
     }
-    for name in KEEPERS {
+    let rivals = rivals();
+    for &name in &rivals {
         arms.push(Box::new(move || Box::new(KeeperArm(keeper(name, KEYS, BYTES))) as Box<dyn Arm<2>>));
     }
     let readings = measure(&interval.packets, rounds, &arms);
     let mut all = Vec::new();
-    for (at, name) in OURS.into_iter().chain(KEEPERS).enumerate() {
+    for (at, name) in OURS.into_iter().chain(rivals).enumerate() {
         let is_rival = at >= OURS.len();
         let reported = if is_rival {
             let mut rival = keeper(name, KEYS, BYTES);

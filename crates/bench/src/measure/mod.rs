@@ -307,7 +307,7 @@ fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)>
         say(&format_args!("  {:<26} {:.4} {:.4} {:>7.1}", one.name, one.f1, one.are, one.ns))?;
     }
     let lost = accuracy::lost(&heavy);
-    lost.iter().try_for_each(|sentence| say(sentence))?;
+    lost.iter().chain(&rivals::left_out()).try_for_each(|sentence| say(sentence))?;
     let others = accuracy::others(&interval, plan.size)?;
     say(&"everything else of 600 KB, beside the exact truth")?;
     for row in &others {

@@ -1,4 +1,5 @@
-//! What others find heavy flows with, on the same traffic: the crate `heavykeeper` in its three kinds.
+//! What others find heavy flows with, on the same traffic: the crate `heavykeeper` in its three kinds, and
+//! DPDK's `rte_member` where weir is built with DPDK.
 
 use super::round::Arm;
 use heavykeeper::{BucketedTopK, CuckooTopK, TopK};
@@ -38,12 +39,60 @@ keeper!(TopK);
 keeper!(BucketedTopK);
 keeper!(CuckooTopK);
 
-/// The kinds, by the names of their types.
-pub const KEEPERS: [&str; 3] = ["heavykeeper TopK", "heavykeeper BucketedTopK", "heavykeeper CuckooTopK"];
+/// The kinds of `heavykeeper`, by the names of their types.
+const KEEPERS: [&str; 3] = ["heavykeeper TopK", "heavykeeper BucketedTopK", "heavykeeper CuckooTopK"];
 
-/// Creates one of [`KEEPERS`], empty, for so many keys in so many bytes by its own account.
+/// The name of DPDK's sketch.
+#[cfg(feature = "dpdk")]
+const MEMBER: &str = "rte_member";
+
+#[cfg(feature = "dpdk")]
+impl Keeper for port::dpdk::Member {
+    fn add(&mut self, key: &Key) {
+        port::dpdk::Member::add(self, key);
+    }
+
+    fn list(&self) -> Vec<(Key, f64)> {
+        port::dpdk::Member::list(self).into_iter().map(|(key, packets)| (key, packets as f64)).collect()
+    }
+}
+
+/// DPDK, which is started the first time, or why it does not start.
+#[cfg(feature = "dpdk")]
+fn eal() -> Result<port::dpdk::Eal, &'static str> {
+    use port::dpdk::{Eal, EalOptions};
+    static EAL: std::sync::OnceLock<Result<Eal, String>> = std::sync::OnceLock::new();
+    let start = || Eal::init(&EalOptions::default()).map_err(|error| error.to_string());
+    EAL.get_or_init(start).as_ref().copied().map_err(String::as_str)
+}
+
+/// Returns the names of the rivals that there are.
+pub fn rivals() -> Vec<&'static str> {
+    let all = KEEPERS.to_vec();
+    #[cfg(feature = "dpdk")]
+    let all = all.into_iter().chain(eal().ok().map(|_| MEMBER)).collect();
+    all
+}
+
+/// Returns a sentence about the rival that is not there.
+pub fn left_out() -> Option<String> {
+    #[cfg(feature = "dpdk")]
+    return eal().err().map(|why| format!("{MEMBER} is left out: {why}"));
+    #[cfg(not(feature = "dpdk"))]
+    Some("rte_member is left out: this weir is built without DPDK (feature `dpdk`)".into())
+}
+
+/// Creates one of [`rivals`], empty, for so many keys in so many bytes by its own account.
+///
+/// # Panics
+/// Panics if DPDK has no memory for its sketch.
 pub fn keeper(name: &str, keys: usize, bytes: usize) -> Box<dyn Keeper> {
     match name {
+        #[cfg(feature = "dpdk")]
+        MEMBER => {
+            let member = eal().ok().map(|eal| port::dpdk::Member::new(eal, keys, bytes));
+            Box::new(member.expect("DPDK has started").expect("a sketch"))
+        }
         "heavykeeper TopK" => {
             let size = |width| TopK::<Key>::new(keys, width, DEPTH, DECAY).mem_bytes(|_| 0);
             Box::new(TopK::<Key>::new(keys, width_for(bytes, size), DEPTH, DECAY))
@@ -82,7 +131,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_the_bytes_it_is_given_and_finds_a_heavy_key() {
-        for name in KEEPERS {
+        for name in rivals() {
             let mut keeper = keeper(name, 16, 100_000);
             for number in 0..5000 {
                 keeper.add(&[number % 1000, 1]);

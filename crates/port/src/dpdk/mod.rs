@@ -4,10 +4,13 @@
 //! `shim.c` contains DPDK's inline data path and converts whole bursts to frames; `shim.rs` declares it and
 //! holds all unsafe code; `eal.rs` starts DPDK once per process and explains its errors; `pool.rs` and
 //! `port.rs` are the pool and the port that a worker uses; `link.rs` is the link state for others. DPDK loads
-//! its drivers itself as plug-ins, so linking is dynamic and must stay so.
+//! its drivers itself as plug-ins, so linking is dynamic and must stay so. `member.c` and `member.rs` are a
+//! sketch of DPDK's that benches compare with.
 
 mod eal;
 mod link;
+#[allow(unsafe_code, reason = "DPDK is C; the file's head has the promises")]
+mod member;
 mod pool;
 mod port;
 #[allow(unsafe_code, reason = "DPDK is C; the file's head has the promises")]
@@ -15,5 +18,6 @@ mod shim;
 
 pub use eal::{DpdkError, Eal, EalMemory, EalOptions, EalThread};
 pub use link::DpdkLink;
+pub use member::Member;
 pub use pool::{MBUF_ROOM, MbufPool};
 pub use port::{DESCRIPTORS, DpdkOptions, DpdkPort};

@@ -1,0 +1,61 @@
+/*
+ * DPDK's membership library as a sketch of heavy keys (rte_member.h): what member.rs calls. The library's own
+ * interface is a large struct of parameters for three kinds of sets, of which this is one.
+ */
+#define ALLOW_EXPERIMENTAL_API
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <rte_lcore.h>
+#include <rte_log.h>
+#include <rte_member.h>
+
+#define WEIR_MEMBER_ROWS 5
+
+/*
+ * Creates a sketch that counts every packet, of `rows` counters in so many bytes, which remembers `keys` keys
+ * of `key_length` bytes. Returns NULL if the library refuses.
+ */
+void *weir_member_new(uint32_t key_length, uint32_t keys, double bytes)
+{
+	struct rte_member_parameters parameters;
+	static unsigned int number;
+	char name[32];
+
+	/* Its heap says with each packet that it has no free slot for a key, which would cost more than counting. */
+	rte_log_set_level_pattern("lib.member", RTE_LOG_CRIT);
+	snprintf(name, sizeof(name), "weir%u", number++);
+	memset(&parameters, 0, sizeof(parameters));
+	parameters.name = name;
+	parameters.type = RTE_MEMBER_TYPE_SKETCH;
+	parameters.key_len = key_length;
+	parameters.num_keys = keys;
+	parameters.top_k = keys;
+	parameters.sample_rate = 1;
+	/* A row has 4 / error counters of 8 bytes. */
+	parameters.error_rate = (float)(4.0 * 8 * WEIR_MEMBER_ROWS / bytes);
+	parameters.prim_hash_seed = 1;
+	parameters.sec_hash_seed = 2;
+	parameters.socket_id = (int)rte_socket_id();
+	return rte_member_create(&parameters);
+}
+
+void weir_member_add(void *sketch, const void *key)
+{
+	rte_member_add(sketch, key, 1);
+}
+
+/*
+ * Writes the keys that it remembers and their counts, of which there is room for as many as it was created
+ * for. Returns their number; a negative one if there are none.
+ */
+int weir_member_list(void *sketch, void **keys, uint64_t *counts)
+{
+	return rte_member_report_heavyhitter(sketch, keys, counts);
+}
+
+void weir_member_free(void *sketch)
+{
+	rte_member_free(sketch);
+}
