@@ -62,6 +62,8 @@ fn of_node(peer: &str, node: &Value) -> Finding {
                         peers, and the same `key`";
             (Level::Fault, says.to_string())
         }
+        // Nothing is sent there, so single paths are not probed, and have not failed.
+        _ if state.ends_with("no answer") => (Level::Fault, "it answers no more: is it down?".to_string()),
         (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
         (1, _) => {
             let says = "probes from 32 source ports took one path: the fabric has no other, or its routers \

@@ -63,14 +63,15 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
 
 fn source_ports(name: &str, range: &Value) -> Finding {
     let [low, high] = ["low", "high"].map(|end| range[end].as_u64().unwrap_or_default());
-    if low != 0 && high.saturating_sub(low) < 1 {
+    // The kernel takes a port from `low` on, below `high`; for `low` >= `high` its default range.
+    if high == low + 1 {
         let says = format!(
             "all its frames leave from port {low}, so without weir they take one path: create it with \
              `srcport 49152 65535`"
         );
         return Finding::new("source_ports", name, Level::Warning, says);
     }
-    let range = if low == 0 { "the kernel's default".to_string() } else { format!("{low} to {high}") };
+    let range = if low >= high { "the kernel's default".to_string() } else { format!("{low} to {high}") };
     Finding::new("source_ports", name, Level::Ok, format!("{range}: flows are spread, with or without weir"))
 }
 
