@@ -23,6 +23,9 @@ pub struct Options {
     /// Runs of each scheme in each cell. 0: only what --samples has.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=1000))]
     runs: u32,
+    /// The same of `doca_ar`, whose share of slow runs takes hundreds to tell. Default: as many as others.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1000))]
+    faithful_runs: Option<u32>,
     /// How large messages are: so that ten take 27 ms, or 5 MB, which take a hundred times as long; then
     /// there is an elephant that starts after them, too.
     #[arg(long, value_enum, default_value = "time")]
@@ -71,14 +74,18 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     found.ok_or_else(|| format!("it is not one of {names}"))
 }
 
+/// Rows are printed after so many rounds, too.
+const ROUNDS_PER_TABLE: usize = 5;
+
 /// What was found out beside the rows.
+#[derive(Default)]
 struct Beside {
     failover_ms: Option<(f64, f64)>,
     new_flows_ratio: Option<f64>,
     reload: Option<Reload>,
 }
 
-/// Measures, and prints the table.
+/// Measures, and prints the table; what was measured until then if it is interrupted, or fails.
 pub fn run(options: &Options) -> Result<()> {
     let plan = plan(options);
     let mut screen = Screen::new(options.json);
@@ -86,29 +93,47 @@ pub fn run(options: &Options) -> Result<()> {
         Some(file) => read_samples(file, plan.conditions())?,
         None => Vec::new(),
     };
-    let beside = measure(options, &plan, &mut screen, &mut samples)?;
-    let rows = Row::of(&plan.cells, &plan.arms, &samples, plan.seed);
-    screen.say(&Row::heading());
-    rows.iter().for_each(|row| screen.say(&row.text()));
+    let mut beside = Beside::default();
+    let measured = measure(options, &plan, &mut screen, &mut samples, &mut beside);
+    let rows = tell(&plan, &mut screen, &samples);
     let identities = Identity::of(&rows);
     identities.iter().for_each(|identity| screen.say(&identity.text()));
     if options.json {
         lab::screen::line(results(options, &rows, &identities, &beside))?;
     }
-    Ok(())
+    measured
+}
+
+/// Prints the rows of what was measured.
+fn tell(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
+    let rows = Row::of(&plan.cells, &plan.arms, samples, plan.seed);
+    screen.say(&Row::heading());
+    rows.iter().for_each(|row| screen.say(&row.text()));
+    rows
 }
 
 /// Does what the options ask for, as far as it needs the network.
-fn measure(options: &Options, plan: &Plan, screen: &mut Screen, samples: &mut Vec<Sample>) -> Result<Beside> {
-    let mut beside = Beside { failover_ms: None, new_flows_ratio: None, reload: None };
-    if options.runs + options.cuts + options.rounds + options.entries == 0 {
-        return Ok(beside);
+fn measure(
+    options: &Options,
+    plan: &Plan,
+    screen: &mut Screen,
+    samples: &mut Vec<Sample>,
+    beside: &mut Beside,
+) -> Result<()> {
+    let runs = options.runs + options.faithful_runs.unwrap_or_default();
+    if runs + options.cuts + options.rounds + options.entries == 0 {
+        return Ok(());
     }
     check_means()?;
     let interrupt = Interrupt::on_signals()?;
     let mut run = Run::begin(false)?;
     let mut bed = Bed::start(&mut run, plan, &interrupt)?;
+    let mut round = 1;
     bed.compare(&mut run, plan, &interrupt, &mut |number, taken| {
+        if number != round && round.is_multiple_of(ROUNDS_PER_TABLE) {
+            tell(plan, screen, samples);
+        }
+        round = number;
         let say = |sample: &Sample| screen.live(&[format!("  run {number}: {}", sample.text())]);
         taken.iter().for_each(say);
         keep(options.samples.as_deref(), &taken, plan)?;
@@ -134,8 +159,7 @@ fn measure(options: &Options, plan: &Plan, screen: &mut Screen, samples: &mut Ve
         screen.say(&reload.text());
         beside.reload = Some(reload);
     }
-    bed.stop(&mut run)?;
-    Ok(beside)
+    bed.stop(&mut run)
 }
 
 /// Writes samples down as soon as there are any: an interrupted comparison goes on where it was.
@@ -162,6 +186,7 @@ fn plan(options: &Options) -> Plan {
         rate_mbit: RATE_MBIT,
         elephant_percent: options.elephant,
         runs: options.runs as usize,
+        faithful_runs: options.faithful_runs.unwrap_or(options.runs) as usize,
         cells,
         arms: options.scheme.iter().flat_map(arm).collect(),
         seed: options.seed,

@@ -317,7 +317,7 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     bed.start_at("b");
     bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
-    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports");
+    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
 
     // Without a device below it, the kernel takes 1500.
     bed.ip("a", "link set dev vx mtu 1450");

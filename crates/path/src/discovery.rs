@@ -1,14 +1,32 @@
 //! Which source ports lead along which distinct paths, out of what probes of growing TTL showed.
 //!
 //! The signature of a port is the list of hops that answered. Ports with equal signatures take the same path,
-//! and one main and one spare port for each path is enough ([`distinct`]). Verified again, a port may have
-//! moved, for example because an ECMP group has another size now ([`changes`]).
+//! and one main and one spare port for each path is enough ([`distinct`]). The more paths there are, the more
+//! ports it takes to meet all of them ([`ports_needed`]). Verified again, a port may have moved, for example
+//! because an ECMP group has another size now ([`changes`]); [`follow`] brings a list of paths up to date.
 
 use crate::paths::{PATHS_MAX, Ports};
 use std::net::IpAddr;
 
-/// Ports that are tried for a node: they cover 4 paths with 99.96 %, 8 with 89 % (coupon collector).
+/// Ports that are tried for a node at least: they cover 4 paths with 99.96 % (coupon collector).
 pub const PORTS_TRIED: usize = 32;
+
+/// How likely it may be that a survey misses a path.
+const MISS: f64 = 0.001;
+
+/// How many ports must have been tried when so many paths have been met: if there were one more, and all were
+/// equally likely, each of them would have been met but with a probability of 0.1 %. This is the rule by which
+/// Paris traceroute's multipath detection stops (Veitch et al., Failure Control in Multipath Route Tracing,
+/// INFOCOM 2009). [`PATHS_MAX`] paths need no further ports, since no more of them are used.
+#[must_use]
+pub fn ports_needed(paths: usize) -> usize {
+    if paths == 0 || paths >= PATHS_MAX {
+        return PORTS_TRIED;
+    }
+    let more = (paths + 1) as f64;
+    let ports = (MISS / more).ln() / (1.0 - 1.0 / more).ln();
+    (ports.ceil() as usize).max(PORTS_TRIED)
+}
 
 /// The address that answered for each TTL, from 1; `None` where none did.
 pub type Hops = Vec<Option<IpAddr>>;
@@ -127,6 +145,64 @@ pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
     changes
 }
 
+/// Returns true if hops do not tell paths apart: none are known, or there is one list of them in which a router
+/// is silent, behind which there may be many paths.
+#[must_use]
+pub fn is_hidden(found: &[Found]) -> bool {
+    match found {
+        [one] => one.hops.iter().any(Option::is_none) || one.hops.is_empty(),
+        all => all.iter().all(|found| found.hops.is_empty()),
+    }
+}
+
+/// What became of a list of paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// The numbers of those with other ports than before; with `true` it is another path, which has taken the
+    /// number of one that is gone.
+    pub changed: Vec<(usize, bool)>,
+    /// So many were added at the end.
+    pub added: usize,
+    /// Some were taken out, so that numbers have changed.
+    pub is_renumbered: bool,
+}
+
+/// Brings the list of known paths up to date. A new path takes the number of one that is gone, otherwise it is
+/// added. A path that is gone is taken out if its port was seen to lead elsewhere. If its port was not seen,
+/// it may have failed for a while, and stays.
+pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed {
+    let mut followed = Followed::default();
+    let (mut gone, mut new) = (Vec::new(), Vec::new());
+    for change in changes(known, observations) {
+        match change {
+            Change::Ports { path, ports } => {
+                known[path].ports = ports;
+                followed.changed.push((path, false));
+            }
+            Change::Gone { path } => gone.push(path),
+            Change::New(found) => new.push(found),
+        }
+    }
+    let taken = gone.len().min(new.len());
+    for (path, found) in gone.drain(..taken).zip(new.drain(..taken)) {
+        known[path] = found;
+        followed.changed.push((path, true));
+    }
+    let is_seen = |port: u16| {
+        observations.iter().any(|one| one.port == port && one.hops.iter().any(Option::is_some))
+    };
+    for path in gone.into_iter().rev() {
+        if is_seen(known[path].ports.main) {
+            known.remove(path);
+            followed.is_renumbered = true;
+        }
+    }
+    new.truncate(PATHS_MAX.saturating_sub(known.len()));
+    followed.added = new.len();
+    known.extend(new);
+    followed
+}
+
 /// One of the ports that is not this one.
 fn other(ports: Ports, not: u16) -> Option<u16> {
     [Some(ports.main), ports.spare].into_iter().flatten().find(|port| *port != not)
@@ -174,6 +250,102 @@ mod tests {
             ]
         );
         assert_eq!(changes(&before, &[seen(2, 2), seen(4, 2)]), [Change::Gone { path: 0 }]);
+    }
+
+    /// A fabric of two tiers: leaf, some aggregation switches, cores behind each of them, leaf. Every switch
+    /// has a hash of its own.
+    struct Fabric {
+        seeds: [u64; 2],
+        aggregations: u64,
+        cores: u64,
+    }
+
+    impl Fabric {
+        fn hops(&self, port: u16) -> Hops {
+            let hash = |seed: u64, of: u64| Random::new(seed ^ u64::from(port) << 20).below(of) as u8;
+            let aggregation = hash(self.seeds[0], self.aggregations);
+            let core = hash(self.seeds[1].wrapping_add(aggregation.into()), self.cores);
+            vec![hop(200), hop(aggregation), hop(100 + aggregation * self.cores as u8 + core), hop(201)]
+        }
+
+        fn see(&self, ports: &[u16]) -> Vec<Observation> {
+            ports.iter().map(|&port| Observation { port, hops: self.hops(port) }).collect()
+        }
+
+        /// All paths that there are.
+        fn truth(&self) -> Vec<Hops> {
+            let mut all: Vec<Hops> = (1024..=u16::MAX).step_by(7).map(|port| self.hops(port)).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        }
+
+        /// Surveys it as the daemon does: known ports, then others, until there were enough.
+        fn survey(&self, known: &mut Vec<Found>, random: &mut Random) -> Followed {
+            let ports = known.iter().flat_map(|found| [Some(found.ports.main), found.ports.spare]);
+            let mut ports: Vec<u16> = ports.flatten().collect();
+            loop {
+                while ports.len() < ports_needed(distinct(&self.see(&ports)).len()) {
+                    let port = 49_152 + random.below(16_384) as u16;
+                    ports.extend(Some(port).filter(|port| !ports.contains(port)));
+                }
+                if ports.len() >= ports_needed(distinct(&self.see(&ports)).len()) {
+                    return follow(known, &self.see(&ports));
+                }
+            }
+        }
+
+        /// Whether exactly the paths that there are were found, and ports lead along theirs.
+        fn is_found(&self, known: &[Found]) -> bool {
+            let mut paths: Vec<Hops> = known.iter().map(|found| found.hops.clone()).collect();
+            paths.sort_unstable();
+            let leads = |found: &Found| {
+                let ports = [Some(found.ports.main), found.ports.spare];
+                ports.into_iter().flatten().all(|port| self.hops(port) == found.hops)
+            };
+            paths == self.truth() && known.iter().all(leads)
+        }
+    }
+
+    #[test]
+    fn exactly_the_true_paths_are_found_and_followed_when_groups_change_their_size() {
+        let shapes = [[2, 1], [3, 1], [4, 1], [5, 1], [3, 2], [7, 1], [2, 4], [9, 1], [5, 2], [11, 1]];
+        let shapes = shapes.into_iter().chain([[3, 4], [13, 1], [7, 2], [5, 3], [4, 4], [16, 1], [2, 1]]);
+        let (mut surveys, mut missed) = (0, 0);
+        for seed in 0..40 {
+            let mut random = Random::new(seed);
+            let mut known = Vec::new();
+            for [aggregations, cores] in shapes.clone() {
+                let fabric = Fabric { seeds: [random.bits(), random.bits()], aggregations, cores };
+                fabric.survey(&mut known, &mut random);
+                surveys += 1;
+                if !fabric.is_found(&known) {
+                    missed += 1;
+                    fabric.survey(&mut known, &mut random);
+                }
+                assert!(fabric.is_found(&known), "{aggregations} * {cores}: {known:?}");
+                let again = fabric.survey(&mut known, &mut random);
+                let is_spare = again.changed.iter().all(|(_, elsewhere)| !elsewhere);
+                assert!(is_spare && again.added == 0 && !again.is_renumbered, "{again:?}");
+            }
+        }
+        // 0.1 % of them may.
+        assert!(missed * 300 < surveys, "{missed} of {surveys}");
+    }
+
+    #[test]
+    fn all_of_several_new_paths_are_added_and_a_failed_one_stays() {
+        let mut known = distinct(&[seen(1, 1), seen(2, 1)]);
+        let all = [seen(1, 3), seen(2, 1), seen(3, 2), seen(4, 4)];
+        let followed = follow(&mut known, &all);
+        assert_eq!(followed, Followed { changed: vec![(0, false)], added: 3, is_renumbered: false });
+        let spines: Vec<_> = known.iter().map(|found| found.hops[1]).collect();
+        assert_eq!(spines, [hop(1), hop(3), hop(2), hop(4)]);
+        // No port of the second was seen: it may have failed. That of the third leads along the first now.
+        let followed = follow(&mut known, &[seen(2, 1), seen(3, 1), seen(4, 4)]);
+        assert_eq!(followed, Followed { changed: vec![(0, false)], added: 0, is_renumbered: true });
+        let spines: Vec<_> = known.iter().map(|found| found.hops[1]).collect();
+        assert_eq!(spines, [hop(1), hop(3), hop(4)]);
     }
 
     proptest! {

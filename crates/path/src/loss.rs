@@ -174,18 +174,26 @@ impl Loss {
         (before.0.saturating_add(current.0), before.1.saturating_add(current.1))
     }
 
-    /// Returns true if there were enough probes, and too many of them were lost.
+    /// The share of the judged probes that was lost, in 1/10,000; `None` if nothing is known.
     #[must_use]
-    pub fn is_grey(&self) -> bool {
+    pub fn share(&self) -> Option<u32> {
         let (probes, lost) = self.known();
-        probes >= JUDGED_OVER && u64::from(lost) * 100 > u64::from(probes) * u64::from(GREY_PERCENT)
+        (u64::from(lost) * 10_000).checked_div(u64::from(probes)).map(|share| share.min(10_000) as u32)
+    }
+
+    /// Returns true if there were enough probes, and too many of them were lost beyond `common`, the share that
+    /// no choice of a path avoids, in 1/10,000.
+    #[must_use]
+    pub fn is_grey(&self, common: u32) -> bool {
+        let limit = common + 100 * GREY_PERCENT;
+        self.known().0 >= JUDGED_OVER && self.share().is_some_and(|share| share > limit)
     }
 
     /// Returns true if there were enough probes, and less than half of what makes a path grey was lost.
     #[must_use]
-    pub fn is_clean(&self) -> bool {
-        let (probes, lost) = self.known();
-        probes >= JUDGED_OVER && u64::from(lost) * 200 <= u64::from(probes) * u64::from(GREY_PERCENT)
+    pub fn is_clean(&self, common: u32) -> bool {
+        let limit = common + 100 * GREY_PERCENT / 2;
+        self.known().0 >= JUDGED_OVER && self.share().is_some_and(|share| share <= limit)
     }
 }
 
@@ -245,21 +253,21 @@ mod tests {
     #[test]
     fn one_percent_is_judged_over_hundreds() {
         let lossy = |at| at % 50 != 49;
-        told(JUDGED_OVER + 1, lossy, |_| true, |at, loss| assert_eq!(loss.is_grey(), at == JUDGED_OVER));
+        told(JUDGED_OVER + 1, lossy, |_| true, |at, loss| assert_eq!(loss.is_grey(0), at == JUDGED_OVER));
         let lossy = |at: u32| at % 50 != 49 || at >= JUDGED_OVER;
-        assert!(told(4 * JUDGED_OVER, lossy, |_| true, |_, _| ()).is_clean());
+        assert!(told(4 * JUDGED_OVER, lossy, |_| true, |_, _| ()).is_clean(0));
     }
 
     #[test]
     fn what_is_lost_on_the_way_back_is_not_lost_on_the_path() {
-        let loss = told(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey()));
+        let loss = told(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey(0)));
         assert_eq!(
             (loss.judged().1, loss.misses(), loss.recent()),
             (1, 1, 0),
             "the last one is not known yet"
         );
-        assert!(loss.is_clean() && loss.risk() > 0);
-        assert!(told(1000, |at| at % 50 != 0, |at| at % 4 != 3, |_, _| ()).is_grey());
+        assert!(loss.is_clean(0) && loss.risk() > 0);
+        assert!(told(1000, |at| at % 50 != 0, |at| at % 4 != 3, |_, _| ()).is_grey(0));
     }
 
     #[test]
@@ -272,7 +280,7 @@ mod tests {
             arrived = if at == 500 { 2 } else { arrived + 2 };
             assert!(loss.answered(other, arrived) && loss.answered(one, arrived - 1));
         }
-        assert!(loss.is_clean(), "{:?}", loss.judged());
+        assert!(loss.is_clean(0), "{:?}", loss.judged());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! The caller tells what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`], [`Paths::sent`],
 //! [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds; it asks with
 //! [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have in common (a
-//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted. A path that loses
+//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and so is the loss. A path that loses
 //! packets costs what flows wait for then, so its queue, which cannot be longer than its buffer, does not
 //! make it look better than an idle path on which a burst has just left.
 
@@ -37,6 +37,10 @@ const SHRINK: (u32, u32) = (67, 100);
 
 /// What a path without congestion gains in a [`STEP_NS`]: full after 1.6 s, the slow ramp of a return.
 const GROWTH: u32 = FULL / 16;
+
+/// A grey path is in doubt for so long, ns: at 10 ms a probe, those over which loss is judged take 4 s at most.
+/// A path that is grey for good would otherwise be probed as much as one in use.
+const GREY_DOUBT_NS: u64 = 10_000_000_000;
 
 /// Time between two steps of a weight, ns: a tenth of what an operator notices, ten probes.
 pub const STEP_NS: u64 = 100_000_000;
@@ -75,7 +79,8 @@ pub enum State {
     Good,
     /// Its queue is long, or its packets are marked or lost: used less.
     Congested,
-    /// It loses more than 1 % of its probes: used only if no path without fault lives.
+    /// It loses more than 1 % of its probes beyond what every path does: used only if no path without fault
+    /// lives.
     Grey,
     /// It does not answer: used only if no other path lives.
     Failed,
@@ -240,6 +245,7 @@ impl Path {
         match self.state {
             State::Failed => self.loss.answers() > 0,
             State::Congested => true,
+            State::Grey if now.saturating_sub(self.changed_at) < GREY_DOUBT_NS => true,
             _ => self.is_suspect(now, settings),
         }
     }
@@ -330,6 +336,15 @@ impl Paths {
         path.ports = ports;
     }
 
+    /// Adds a path that discovery has found, with the next number. Returns false if there are [`PATHS_MAX`].
+    pub fn add(&mut self, now: u64, ports: Ports) -> bool {
+        let has_room = self.paths.len() < PATHS_MAX;
+        if has_room {
+            self.paths.push(Path::new(now, ports));
+        }
+        has_room
+    }
+
     pub(crate) fn change_raw_weight(&mut self, path: usize, by: i64) {
         let weight = &mut self.paths[path].weight;
         *weight = (i64::from(*weight) + by).max(0) as u32;
@@ -409,14 +424,16 @@ impl Paths {
     /// on their way.
     pub fn tick(&mut self, now: u64) {
         let before = now.saturating_sub(self.settings.lost_after_ns);
+        let lives = |path: &&Path| path.state != State::Failed;
+        let common = self.paths.iter().filter(lives).filter_map(|path| path.loss.share()).min().unwrap_or(0);
         for path in &mut self.paths {
             path.delay.tick(now);
             let is_missed = path.loss.give_up(before) > 0 && path.loss.misses() >= MISSES_MAX;
             if is_missed && path.state != State::Failed {
                 path.turn(now, State::Failed, Reason::Misses);
-            } else if path.loss.is_grey() && !path.has_fault() {
+            } else if path.loss.is_grey(common) && !path.has_fault() {
                 path.turn(now, State::Grey, Reason::Loss);
-            } else if path.state == State::Grey && path.loss.is_clean() {
+            } else if path.state == State::Grey && path.loss.is_clean(common) {
                 path.turn(now, State::Returning, Reason::Clean);
             }
         }

@@ -2,6 +2,7 @@
 //! takes probes from many ports, which the daemon sends all the time, so the daemon is asked.
 
 use super::{Finding, Level};
+use ::path::scheme::Scheme;
 use apps::path::Fabric;
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
@@ -34,6 +35,9 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     if let Some(obstacle) = shown["obstacle"].as_str() {
         return vec![Finding::new("fabric", &fabric.name, Level::Fault, obstacle)];
     }
+    if fabric.scheme != Scheme::Adaptive {
+        return vec![without_survey(fabric)];
+    }
     let empty = Vec::new();
     let nodes = shown["nodes"].as_array().unwrap_or(&empty);
     let node = |peer: &Ipv4Addr| nodes.iter().find(|node| node["address"] == peer.to_string());
@@ -45,6 +49,17 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
         }
     };
     fabric.peers.iter().map(one).collect()
+}
+
+/// Other schemes take ports as they come, and do not ask where they lead.
+fn without_survey(fabric: &Fabric) -> Finding {
+    let says = format!(
+        "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it is \
+         with `scheme: {}`",
+        fabric.scheme,
+        Scheme::Adaptive
+    );
+    Finding::new("fabric", &fabric.name, Level::Warning, says)
 }
 
 fn of_node(peer: &str, node: &Value) -> Finding {

@@ -1,7 +1,8 @@
 //! The host: kernel, privileges, clock, interfaces, and how it hashes flows.
 
+use super::tunnel::told;
 use super::{Finding, Level};
-use crate::config::{Plan, PortKind};
+use crate::config::{Plan, PortConfig, PortKind};
 use rustix::thread::{CapabilitySet, capabilities};
 use std::fs;
 use std::path::Path;
@@ -24,10 +25,17 @@ const SLOW_CLOCKS: [&str; 4] = ["hpet", "acpi_pm", "jiffies", "refined-jiffies"]
 pub fn findings(plan: Option<&Plan>, has_paths: bool) -> Vec<Finding> {
     let mut found = vec![kernel(has_paths), types(), privileges(), clock()];
     found.extend(interfaces(plan));
-    let is_router = number("net/ipv4/ip_forward") == Some(1);
-    found.extend(hash_policy("net/ipv4/fib_multipath_hash_policy", is_router));
-    let is_router = number("net/ipv6/conf/all/forwarding") == Some(1);
-    found.extend(hash_policy("net/ipv6/fib_multipath_hash_policy", is_router));
+    for (family, forwards) in [("ipv4", "net/ipv4/ip_forward"), ("ipv6", "net/ipv6/conf/all/forwarding")] {
+        let read = |name: &str| number(&format!("net/{family}/{name}"));
+        let Some(policy) = read("fib_multipath_hash_policy") else { continue };
+        let role = match number(forwards) {
+            Some(1) => Role::Router,
+            _ if has_equal_routes(family) => Role::HostWithEqualRoutes,
+            _ => Role::Host,
+        };
+        let fields = read("fib_multipath_hash_fields").unwrap_or_default();
+        found.push(hash_policy(family, (policy, fields), role));
+    }
     found.extend(rehash());
     found
 }
@@ -115,23 +123,79 @@ fn interfaces(plan: Option<&Plan>) -> Vec<Finding> {
             None => Finding::new("xdp", &report.name, Level::Ok, format!("modes: {}", modes.join(", "))),
         }
     };
-    all.iter().filter(|report| report.name != "lo" && used(&report.name)).map(one).collect()
+    let there = all.iter().filter(|report| report.name != "lo" && used(&report.name)).map(one);
+    let names: Vec<&str> = all.iter().map(|report| report.name.as_str()).collect();
+    there.chain(plan.into_iter().flat_map(|plan| missing(plan, &names))).collect()
 }
 
-/// By policy 0 a router chooses among equal routes by addresses alone.
-fn hash_policy(path: &str, is_router: bool) -> Option<Finding> {
-    let (policy, name) = (number(path)?, path.replace('/', "."));
-    Some(match policy {
-        0 if is_router => {
-            let says = format!(
-                "this host forwards, and by policy 0 all tunnels between two nodes take one of its equal \
-                 routes: `sysctl -w {name}=1`"
-            );
-            Finding::new("hash_policy", name, Level::Warning, says)
+/// Interfaces that ports name and that are not there.
+fn missing(plan: &Plan, there: &[&str]) -> Vec<Finding> {
+    let missing = |port: &PortConfig| match &port.kind {
+        PortKind::Xdp(xdp) if !there.contains(&xdp.interface.as_str()) => {
+            let says = format!("there is no such interface, which the port `{}` names", port.name);
+            Some(Finding::new("xdp", &xdp.interface, Level::Fault, says))
         }
-        0 => Finding::new("hash_policy", name, Level::Ok, "0, which is not used: this host does not forward"),
-        _ => Finding::new("hash_policy", name, Level::Ok, format!("{policy}: ports are part of the hash")),
-    })
+        _ => None,
+    };
+    plan.ports.iter().filter_map(missing).collect()
+}
+
+/// What a host chooses routes for: by its policy, and before weir gives frames their port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// For frames of others, too.
+    Router,
+    /// For its own frames.
+    HostWithEqualRoutes,
+    /// There is nothing to choose from.
+    Host,
+}
+
+fn has_equal_routes(family: &str) -> bool {
+    let family = if family == "ipv4" { "-4" } else { "-6" };
+    let has_several = |route: &serde_json::Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
+    told(&[family, "route", "show"]).is_ok_and(|routes| routes.iter().any(has_several))
+}
+
+/// The source port among the fields of policy 3 (`fib_multipath_hash_fields`, ip-sysctl of the kernel).
+const SOURCE_PORT: u64 = 0x10;
+
+/// Whether tunnels between two nodes are spread over equal routes: by their source port, or not at all.
+fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Finding {
+    let name = format!("net.{family}.fib_multipath_hash_policy");
+    let found = |level, says: String| Finding::new("hash_policy", &name, level, says);
+    let hashed = match policy {
+        1 => return found(Level::Ok, "1: ports are part of the hash".to_string()),
+        3 if fields & SOURCE_PORT != 0 => {
+            return found(Level::Ok, format!("3: the source port is part of the hash (fields {fields:#06x})"));
+        }
+        0 => "addresses alone",
+        // The kernel looks into tunnels that it can tell without a port, such as GRE, and not into VXLAN.
+        2 => "addresses alone, the inner ones of a tunnel such as GRE, and the outer ones of VXLAN",
+        3 => "fields without the source port",
+        _ => "what this version of weir does not know",
+    };
+    let whose = match role {
+        Role::Router => "this host forwards",
+        Role::HostWithEqualRoutes => "this host has equal routes",
+        Role::Host => {
+            let says = format!(
+                "{policy}: {hashed} are hashed, which changes nothing here, for this host does not forward and \
+                 has no equal routes"
+            );
+            return found(Level::Ok, says);
+        }
+    };
+    let mend = if policy == 3 {
+        format!("`sysctl -w net.{family}.fib_multipath_hash_fields={}`", fields | SOURCE_PORT)
+    } else {
+        format!("`sysctl -w {name}=1`")
+    };
+    let says = format!(
+        "{whose}, and policy {policy} hashes {hashed}, so all tunnels between two nodes take one of its equal \
+         routes: {mend}"
+    );
+    found(Level::Warning, says)
 }
 
 /// A flow that gets another port after a timeout tells the path app of the timeout.
@@ -152,4 +216,27 @@ fn rehash() -> Option<Finding> {
             "a timeout shows as another port, which the path app uses",
         ),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_policies_that_hash_the_source_port_spread_tunnels() {
+        use Role::{Host, HostWithEqualRoutes, Router};
+        for (policy, fields, role, level, words) in [
+            (0, 7, Router, Level::Warning, "this host forwards, and policy 0 hashes addresses alone"),
+            (0, 7, HostWithEqualRoutes, Level::Warning, "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`"),
+            (0, 7, Host, Level::Ok, "does not forward and has no equal routes"),
+            (1, 7, Router, Level::Ok, "ports are part"),
+            (2, 7, Router, Level::Warning, "the outer ones of VXLAN"),
+            (3, 7, Router, Level::Warning, "`sysctl -w net.ipv4.fib_multipath_hash_fields=23`"),
+            (3, 0x37, Router, Level::Ok, "the source port is part"),
+            (4, 0, Router, Level::Warning, "does not know"),
+        ] {
+            let found = hash_policy("ipv4", (policy, fields), role);
+            assert!(found.level == level && found.says.contains(words), "{found}");
+        }
+    }
 }

@@ -6,8 +6,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
-/// What VXLAN over IPv4 adds to an inner Ethernet frame's payload: Ethernet 14, IPv4 20, UDP 8, VXLAN 8.
-const OVERHEAD: u64 = 50;
+/// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
+/// over IPv6, whose header is 20 bytes longer.
+const OVERHEADS: [u64; 2] = [50, 70];
 
 /// Looks at all VXLAN interfaces, and at what path apps need.
 pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
@@ -25,7 +26,7 @@ pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
 }
 
 /// What `ip -j` says.
-fn told(words: &[&str]) -> Result<Vec<Value>, String> {
+pub(super) fn told(words: &[&str]) -> Result<Vec<Value>, String> {
     let output = Command::new("ip").arg("-j").args(words).output();
     let output =
         output.map_err(|error| format!("`ip` of iproute2 cannot be run, so tunnels are unknown: {error}"))?;
@@ -48,10 +49,11 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
         return found;
     };
     let own = device["mtu"].as_u64().unwrap_or_default();
-    let fits = least.saturating_sub(OVERHEAD);
+    let overhead = overhead(data);
+    let fits = least.saturating_sub(overhead);
     found.push(if own > fits {
         let says = format!(
-            "its MTU of {own} and {OVERHEAD} bytes of tunnel do not fit `{below}`, whose MTU is {least}: \
+            "its MTU of {own} and {overhead} bytes of tunnel do not fit `{below}`, whose MTU is {least}: \
              `ip link set {name} mtu {fits}`, or raise that of `{below}` and of the fabric"
         );
         Finding::new("mtu", name, Level::Fault, says)
@@ -59,6 +61,13 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
         Finding::new("mtu", name, Level::Ok, format!("{own}, which fits the {least} of `{below}`"))
     });
     found
+}
+
+/// What the tunnel of a VXLAN interface adds, by the family of its addresses; without any it may be used over
+/// IPv4.
+fn overhead(data: &Value) -> u64 {
+    let is_over_ipv6 = ["local6", "remote6", "group6"].iter().any(|key| data.get(key).is_some());
+    OVERHEADS[usize::from(is_over_ipv6)]
 }
 
 fn source_ports(name: &str, range: &Value) -> Finding {
@@ -115,5 +124,19 @@ fn route(fabric: &Fabric, peer: &str) -> Finding {
             Finding::new("route", peer, Level::Fault, says)
         }
         Err(why) => Finding::new("route", peer, Level::Fault, format!("there is no route: {why}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_tunnel_over_ipv6_takes_20_bytes_more() {
+        assert_eq!(overhead(&json!({ "id": 42, "remote": "10.0.2.1", "local": "10.0.1.1" })), 50);
+        assert_eq!(overhead(&json!({ "id": 42, "remote6": "fd00::2", "local6": "fd00::1" })), 70);
+        assert_eq!(overhead(&json!({ "id": 42, "group6": "ff05::100" })), 70);
+        assert_eq!(overhead(&json!({ "external": true })), 50);
     }
 }

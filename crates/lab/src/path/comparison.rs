@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
 use super::messages::Messages;
-use super::node::{Arm, Nodes};
+use super::node::{Arm, Nodes, Scheme};
 use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
@@ -41,6 +41,8 @@ pub struct Plan {
     pub elephant_percent: u32,
     /// Runs of each arm in each cell.
     pub runs: usize,
+    /// The same of DOCA-AR's arms, whose rare slow runs take many runs to count.
+    pub faithful_runs: usize,
     /// What is measured.
     pub cells: Vec<Cell>,
     /// How ports are chosen, at least one; the first is what others are compared with.
@@ -50,6 +52,23 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// How many rounds it takes.
+    fn rounds(&self) -> usize {
+        let has = |faithful| self.arms.iter().any(|arm| (arm.scheme == Scheme::DocaAr) == faithful);
+        let of = |faithful, runs| if has(faithful) { runs } else { 0 };
+        of(false, self.runs).max(of(true, self.faithful_runs))
+    }
+
+    /// The arms that take part in a round, from 1. Those with fewer runs are spread over all rounds.
+    fn arms_of(&self, round: usize) -> Vec<Arm> {
+        let rounds = self.rounds();
+        let takes_part = |arm: &&Arm| {
+            let runs = if arm.scheme == Scheme::DocaAr { self.faithful_runs } else { self.runs };
+            round * runs / rounds > (round - 1) * runs / rounds
+        };
+        self.arms.iter().filter(takes_part).copied().collect()
+    }
+
     /// What samples must have in common.
     #[must_use]
     pub fn conditions(&self) -> [u32; 2] {
@@ -103,7 +122,7 @@ impl Bed {
         Ok(Bed { topology, elephant, messages, nodes })
     }
 
-    /// Compares. Gives `take` the samples of every turn of an arm, with the number of the run.
+    /// Compares. Gives `take` the samples of every turn of an arm, with the number of the round.
     pub fn compare(
         &mut self,
         run: &mut Run,
@@ -112,8 +131,8 @@ impl Bed {
         take: &mut dyn FnMut(usize, Vec<Sample>) -> Result<()>,
     ) -> Result<()> {
         let mut random = Random::new(plan.seed);
-        for number in 1..=plan.runs {
-            let mut arms = plan.arms.clone();
+        for number in 1..=plan.rounds() {
+            let mut arms = plan.arms_of(number);
             shuffle(&mut random, &mut arms);
             for arm in arms {
                 self.nodes.choose_by(&self.topology, arm, interrupt)?;
@@ -215,5 +234,31 @@ impl Bed {
     /// Stops the daemons, which must end with success.
     pub fn stop(self, run: &mut Run) -> Result<()> {
         self.nodes.stop(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arms_with_fewer_runs_are_spread_over_all_rounds() {
+        let arms = [Scheme::Ecmp, Scheme::DocaAr].map(|scheme| Arm { scheme, rehash: false });
+        let mut plan = Plan {
+            rate_mbit: 1,
+            elephant_percent: 1,
+            runs: 3,
+            faithful_runs: 9,
+            cells: Vec::new(),
+            arms: arms.to_vec(),
+            seed: 1,
+        };
+        let of = |plan: &Plan| (1..=plan.rounds()).map(|round| plan.arms_of(round).len()).collect::<Vec<_>>();
+        assert_eq!(of(&plan), [1, 1, 2, 1, 1, 2, 1, 1, 2]);
+        plan.faithful_runs = 0;
+        assert_eq!(of(&plan), [1; 3]);
+        plan.arms.truncate(1);
+        plan.faithful_runs = 9;
+        assert_eq!(of(&plan), [1; 3], "nobody runs nine times");
     }
 }

@@ -76,6 +76,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         rate_mbit: RATE_MBIT,
         elephant_percent: ELEPHANT_PERCENT,
         runs: options.runs as usize,
+        faithful_runs: options.runs as usize,
         cells: vec![cell(ElephantStarts::Never), cell(ElephantStarts::Before)],
         arms: vec![arm(Scheme::Ecmp, false), arm(Scheme::Ecmp, true), arm(Scheme::DocaAr, false), Arm::OURS],
         seed: 1,

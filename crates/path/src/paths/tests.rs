@@ -78,6 +78,40 @@ fn a_path_that_loses_two_percent_is_grey() {
 }
 
 #[test]
+fn what_all_paths_lose_makes_none_grey_and_one_that_is_grey_recovers_where_nothing_is_sent() {
+    let mut paths = paths(3);
+    let mut now = all_answer(&mut paths, 0, 250, &[0; 3]);
+    // The node is away for two probes of each path, now and then; then only the second path loses some.
+    let mut lose = |paths: &mut Paths, which: &[usize], probes: u32| {
+        for number in 0..probes {
+            for path in 0..3 {
+                if number % 20 < 2 && which.contains(&path) {
+                    paths.probe_sent(now, path);
+                } else {
+                    answer(paths, now, path, 0);
+                }
+            }
+            now += 10 * MS;
+            paths.tick(now);
+        }
+    };
+    lose(&mut paths, &[0, 1, 2], 600);
+    assert!(paths.all().iter().all(|path| path.state() != State::Grey && path.judged().1 > 10));
+    lose(&mut paths, &[1], 600);
+    assert_eq!(paths.all()[1].state(), State::Grey);
+    // From now on only paths in doubt are probed, as on a host that sends nothing.
+    let grey_at = now;
+    while paths.all()[1].state() == State::Grey {
+        assert!(now < grey_at + 5000 * MS, "it takes some seconds");
+        for path in paths.doubtful(now) {
+            answer(&mut paths, now, path, 0);
+        }
+        now += 10 * MS;
+        paths.tick(now);
+    }
+}
+
+#[test]
 fn a_broken_way_back_condemns_no_path() {
     let mut paths = paths(2);
     let mut states = Vec::new();

@@ -2,7 +2,7 @@
 
 use super::survey::{Survey, Surveyed};
 use ::apps::path::Fabric;
-use ::path::discovery::{Change, Found, changes, distinct};
+use ::path::discovery::{Found, distinct, follow, is_hidden};
 use ::path::paths::{Offer, PATHS_MAX, Path, Paths, Ports, REHASHES_MAX, State};
 use ::path::probing::Use;
 use ::path::random::Random;
@@ -113,7 +113,7 @@ impl Node {
         };
         settings.lost_after_ns = settings.lost_after_ns.max(2 * round_trip_ns);
         let mut now = distinct(&found.seen);
-        let hidden = now.is_empty() || found.seen.iter().all(|one| one.hops.is_empty());
+        let hidden = is_hidden(&now);
         if hidden {
             // As far as anybody can tell, each port is a path.
             let some = found.seen.iter().take(PATHS_MAX);
@@ -124,7 +124,7 @@ impl Node {
         if !knew {
             self.begin(now_ns, now, settings);
         } else if !hidden {
-            self.change(now_ns, changes(&self.found, &found.seen), settings);
+            self.follow(now_ns, found, settings);
         }
         match (hidden, self.found.len()) {
             (true, count) if knew => format!("{count} paths; routers do not answer now"),
@@ -146,33 +146,21 @@ impl Node {
         self.round_ns = now_ns;
     }
 
-    fn change(&mut self, now_ns: u64, changes: Vec<Change>, settings: Settings) {
-        let mut gone: Vec<usize> = Vec::new();
-        let mut new: Vec<Found> = Vec::new();
-        let Some(paths) = &mut self.paths else { return };
-        for change in changes {
-            match change {
-                Change::Ports { path, ports } => {
-                    self.found[path].ports = ports;
-                    paths.set_ports(now_ns, path, ports, false);
-                }
-                Change::Gone { path } => gone.push(path),
-                Change::New(found) => new.push(found),
-            }
+    fn follow(&mut self, now_ns: u64, surveyed: &Surveyed, settings: Settings) {
+        let followed = follow(&mut self.found, &surveyed.seen);
+        let Some(paths) = self.paths.as_mut().filter(|_| !followed.is_renumbered) else {
+            // Flows keep numbers, and so go by other paths once.
+            let found = std::mem::take(&mut self.found);
+            self.begin(now_ns, found, settings);
+            return;
+        };
+        for (path, elsewhere) in followed.changed {
+            paths.set_ports(now_ns, path, self.found[path].ports, elsewhere);
         }
-        // A path that is there for one that is gone takes its number.
-        while let (Some(path), Some(found)) = (gone.last().copied(), new.pop()) {
-            gone.pop();
-            paths.set_ports(now_ns, path, found.ports, true);
-            self.found[path] = found;
+        for found in &self.found[paths.all().len()..] {
+            paths.add(now_ns, found.ports);
         }
-        // One that is gone keeps its number, by which flows and counters refer to it, and its port, which
-        // leads along another path now.
-        if !new.is_empty() {
-            let mut all = std::mem::take(&mut self.found);
-            all.extend(new);
-            self.begin(now_ns, all, settings);
-        }
+        self.states.extend(paths.all()[self.states.len()..].iter().map(Path::state));
     }
 
     /// A path has failed or is grey: routers may choose other ports now.

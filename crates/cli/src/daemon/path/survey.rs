@@ -3,9 +3,11 @@
 //!
 //! First it is found out from every port whether the node answers, and how many routers are between. Then
 //! probes of growing TTL are sent. Routers limit how many they answer, so probes are paced, and missing
-//! answers are asked for again after growing pauses.
+//! answers are asked for again after growing pauses. Where many paths were met, there may be more, and further
+//! ports are tried.
 
-use ::path::discovery::{Observation, PORTS_TRIED};
+use ::path::discovery::{Observation, PORTS_TRIED, distinct, ports_needed};
+use ::path::paths::PATHS_MAX;
 use ::path::random::Random;
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,6 +52,8 @@ pub struct Surveyed {
 pub struct Survey {
     run: u8,
     ports: Vec<u16>,
+    /// Ports that are tried if there are many paths.
+    further: VecDeque<u16>,
     /// How many routers a probe of each port has passed.
     routers: Vec<Option<u8>>,
     hops: Vec<Vec<Option<IpAddr>>>,
@@ -66,19 +70,21 @@ impl Survey {
         let [first, last] = sources;
         let mut ports = known.to_vec();
         let width = u64::from(last - first) + 1;
-        while ports.len() < PORTS_TRIED.max(known.len()) && (ports.len() as u64) < width {
+        while ports.len() < ports_needed(PATHS_MAX - 1) && (ports.len() as u64) < width {
             let port = first + random.below(width) as u16;
             if !ports.contains(&port) {
                 ports.push(port);
             }
         }
-        let count = ports.len();
+        let count = ports.len().min(PORTS_TRIED.max(known.len()));
+        let further = ports.drain(count..).collect();
         Survey {
             run: run.max(1),
             todo: (0..count).map(|at| (at, TTL_WHOLE)).collect(),
             routers: vec![None; count],
             hops: vec![Vec::new(); count],
             ports,
+            further,
             pass: 0,
             next_ns: now_ns,
             round_trip_ns: None,
@@ -127,26 +133,46 @@ impl Survey {
         if !self.todo.is_empty() || now_ns < self.next_ns {
             return None;
         }
-        // All ports have as many routers as the farthest: then their lists can be compared.
-        let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
-        self.hops.iter_mut().for_each(|hops| hops.resize(usize::from(most), None));
         if self.pass == 0 && self.routers.iter().all(Option::is_none) {
             return Some(Surveyed { seen: Vec::new(), round_trip_ns: None });
         }
         self.pass += 1;
         if self.pass < PATIENCE_NS.len() {
-            // By TTL, so that a router is not asked by all at once. From a port without an answer the node
-            // may be out of reach, or this host was too busy to take it in time.
-            for at in 0..self.ports.len() {
-                if self.routers[at].is_none() {
-                    self.todo.push_back((at, TTL_WHOLE));
-                }
-                for ttl in (1..=most).filter(|ttl| self.hops[at][usize::from(*ttl) - 1].is_none()) {
-                    self.todo.push_back((at, ttl));
-                }
-            }
+            self.ask_for_the_missing();
         }
-        if self.todo.is_empty() { Some(self.result()) } else { None }
+        if self.todo.is_empty() && !self.extend() {
+            return Some(self.result());
+        }
+        None
+    }
+
+    /// By TTL, so that a router is not asked by all at once. From a port without an answer the node may be out
+    /// of reach, or this host was too busy to take it in time.
+    fn ask_for_the_missing(&mut self) {
+        let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
+        for (at, routers) in self.routers.iter().enumerate() {
+            let routers = routers.unwrap_or(most);
+            self.hops[at].resize(usize::from(routers), None);
+            if self.routers[at].is_none() {
+                self.todo.push_back((at, TTL_WHOLE));
+            }
+            let silent = |ttl: &u8| self.hops[at][usize::from(*ttl) - 1].is_none();
+            self.todo.extend((1..=routers).filter(silent).map(|ttl| (at, ttl)));
+        }
+    }
+
+    /// Has further ports tried if so many paths were met that there may be more.
+    fn extend(&mut self) -> bool {
+        let needed = ports_needed(distinct(&self.result().seen).len());
+        let more = needed.saturating_sub(self.ports.len()).min(self.further.len());
+        for port in self.further.drain(..more) {
+            self.todo.push_back((self.ports.len(), TTL_WHOLE));
+            self.ports.push(port);
+            self.routers.push(None);
+            self.hops.push(Vec::new());
+        }
+        self.pass = 0;
+        more > 0
     }
 
     fn result(&self) -> Surveyed {
@@ -160,7 +186,6 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::path::discovery::distinct;
 
     /// Runs a survey on a fabric of two tiers with so many spines between; `answers` tells which routers do.
     fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
@@ -169,7 +194,7 @@ mod tests {
         let mut now = 0;
         loop {
             while let Some(Wish { port, ttl, id }) = survey.wish(now) {
-                let spine = ((u32::from(port) * 40_503) >> 7) as u16 % spines;
+                let spine = Random::new(port.into()).below(spines.into());
                 match ttl {
                     1 if answers(1, port) => survey.expired(port, id, [10, 0, 0, 1].into()),
                     2 if answers(2, port) => survey.expired(port, id, [10, 9, spine as u8, 2].into()),
@@ -187,11 +212,11 @@ mod tests {
 
     #[test]
     fn the_paths_of_a_fabric_are_found() {
-        for spines in [1, 2, 4, 8] {
+        for spines in 1..=16 {
             let (found, took_ns) = surveyed(spines, |_, _| true);
             let paths = distinct(&found.seen);
             assert_eq!(paths.len(), usize::from(spines), "{spines} spines");
-            assert!(took_ns < 1_000_000_000, "{took_ns}");
+            assert!(took_ns < 1_500_000_000, "{took_ns}");
             assert!(found.round_trip_ns.is_some_and(|time| time >= 1000 + 49_152));
         }
     }

@@ -1,13 +1,13 @@
 //! The programs at the uplink, which may come and go.
 
-use super::wire::source_to;
+use super::wire::{local_addresses, source_to};
 use ::apps::path::Fabric;
 use ::path::paths::NOISE;
 use ::path::scheme::{DOCA_IDLE_NS, Scheme};
 use ::path::settings::Settings;
 use ::path::wire::{Secret, VNI};
 use anyhow::{Context, Result};
-use bpf::{PathSettings, Steer, TcPath};
+use bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -103,9 +103,14 @@ impl Uplink {
         }
         let is_whole = self.sources.iter().all(Option::is_some);
         self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
-        let mut locals: Vec<Ipv4Addr> = self.sources.iter().flatten().copied().collect();
-        locals.sort_unstable();
-        locals.dedup();
+        // A peer may use another address of ours than the one that our route to it picks.
+        let own = local_addresses().map_err(|error| format!("our own addresses cannot be read: {error}"))?;
+        let mut locals: Vec<Ipv4Addr> = Vec::new();
+        for address in self.sources.iter().flatten().copied().chain(own) {
+            if locals.len() < PEERS_MAX && !locals.contains(&address) {
+                locals.push(address);
+            }
+        }
         let written = self.programs.set_locals(&locals);
         written.map_err(|error| format!("our own addresses cannot be written: {error}"))
     }

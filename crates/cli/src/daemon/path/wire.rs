@@ -1,5 +1,6 @@
 //! The sockets of probes: one that sends whole IPv4 packets, one that receives ICMP.
 
+use port::netlink;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -97,6 +98,21 @@ fn expired(packet: &[u8]) -> Option<Expired> {
     })
 }
 
+/// Returns all IPv4 addresses of this host (RTM_GETADDR, rtnetlink(7)).
+pub fn local_addresses() -> io::Result<Vec<Ipv4Addr>> {
+    const RTM_GETADDR: u16 = 22;
+    const AF_INET: u8 = 2;
+    let answers = netlink::dump(None, RTM_GETADDR, &[AF_INET, 0, 0, 0, 0, 0, 0, 0])?;
+    Ok(answers.iter().filter_map(|(_, body)| local_address(body)).collect())
+}
+
+/// Reads the address in a message of type RTM_NEWADDR: a header of 8 bytes, and attributes.
+fn local_address(body: &[u8]) -> Option<Ipv4Addr> {
+    const IFA_LOCAL: u16 = 2;
+    let (_, value) = netlink::attributes(body.get(8..)?).find(|(kind, _)| *kind == IFA_LOCAL)?;
+    value.first_chunk::<4>().map(|octets| Ipv4Addr::from(*octets))
+}
+
 /// Returns the source address of the route to a node.
 pub fn source_to(address: Ipv4Addr, port: u16) -> io::Result<Ipv4Addr> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -123,6 +139,14 @@ mod tests {
     fn a_router_names_itself_and_the_probe() {
         let [router, to] = [[10, 9, 1, 2], [10, 0, 2, 1]].map(Ipv4Addr::from);
         assert_eq!(expired(&message()), Some(Expired { router, to, port: 50_001, id: 0x0207 }));
+    }
+
+    #[test]
+    fn all_addresses_of_the_host_are_its_own() {
+        assert!(local_addresses().unwrap().contains(&Ipv4Addr::LOCALHOST));
+        let body = [2, 24, 0, 0, 1, 0, 0, 0, 8, 0, 1, 0, 10, 0, 0, 9, 8, 0, 2, 0, 10, 0, 0, 1];
+        assert_eq!(local_address(&body), Some([10, 0, 0, 1].into()));
+        assert!((0..body.len() - 1).all(|length| local_address(&body[..length]).is_none()));
     }
 
     #[test]
