@@ -188,9 +188,8 @@ pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed 
         known[path] = found;
         followed.changed.push((path, true));
     }
-    let is_seen = |port: u16| {
-        observations.iter().any(|one| one.port == port && one.hops.iter().any(Option::is_some))
-    };
+    let is_seen =
+        |port: u16| observations.iter().any(|one| one.port == port && one.hops.iter().any(Option::is_some));
     for path in gone.into_iter().rev() {
         if is_seen(known[path].ports.main) {
             known.remove(path);

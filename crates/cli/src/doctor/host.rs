@@ -153,7 +153,8 @@ enum Role {
 
 fn has_equal_routes(family: &str) -> bool {
     let family = if family == "ipv4" { "-4" } else { "-6" };
-    let has_several = |route: &serde_json::Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
+    let has_several =
+        |route: &serde_json::Value| route["nexthops"].as_array().is_some_and(|all| all.len() > 1);
     told(&[family, "route", "show"]).is_ok_and(|routes| routes.iter().any(has_several))
 }
 
@@ -167,7 +168,10 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
     let hashed = match policy {
         1 => return found(Level::Ok, "1: ports are part of the hash".to_string()),
         3 if fields & SOURCE_PORT != 0 => {
-            return found(Level::Ok, format!("3: the source port is part of the hash (fields {fields:#06x})"));
+            return found(
+                Level::Ok,
+                format!("3: the source port is part of the hash (fields {fields:#06x})"),
+            );
         }
         0 => "addresses alone",
         // The kernel looks into tunnels that it can tell without a port, such as GRE, and not into VXLAN.

@@ -1,5 +1,4 @@
-//! The `path` app on real tunnels: two hosts with VXLAN, two routers, four links between them, all in network
-//! namespaces. Needs root; skipped without, except in CI.
+//! Two hosts with VXLAN, two routers, and four links between them, all in network namespaces.
 
 use rustix::process::geteuid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -13,18 +12,18 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const HOSTS: [&str; 2] = ["a", "b"];
-const LINKS: usize = 4;
+pub const LINKS: usize = 4;
 
 /// The namespaces, daemons and files of a test; nothing is left of them, however it ends.
-struct Bed {
+pub struct Bed {
     prefix: String,
     folder: PathBuf,
-    daemons: Vec<Child>,
+    pub daemons: Vec<Child>,
 }
 
 impl Bed {
     /// Builds it, with this letter in its names; `None` without root.
-    fn build(letter: char) -> Option<Bed> {
+    pub fn build(letter: char) -> Option<Bed> {
         assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
         if !geteuid().is_root() {
             eprintln!("skipped: needs root");
@@ -43,14 +42,14 @@ impl Bed {
         format!("{}-{role}", self.prefix)
     }
 
-    fn ip(&self, role: &str, lines: &str) {
+    pub fn ip(&self, role: &str, lines: &str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
             assert!(status.unwrap().success(), "ip -n {role} {line}");
         }
     }
 
-    fn set(&self, role: &str, values: &[&str]) {
+    pub fn set(&self, role: &str, values: &[&str]) {
         let sysctl = ["netns", "exec", &self.name(role), "sysctl", "-qw"].map(str::to_string);
         let status = Command::new("ip").args(sysctl).args(values).status();
         assert!(status.unwrap().success(), "{role}: {values:?}");
@@ -102,7 +101,7 @@ impl Bed {
     }
 
     /// Starts the daemons of both hosts.
-    fn start(&mut self) {
+    pub fn start(&mut self) {
         HOSTS.into_iter().for_each(|host| self.start_at(host));
     }
 
@@ -112,7 +111,7 @@ impl Bed {
 
     /// Writes the configuration of a host. At 10 Mbit/s a pause is 40 ms long, so a stream with a packet each
     /// millisecond has none, and stays where it is.
-    fn configure(&self, host: &str) {
+    pub fn configure(&self, host: &str) {
         let peer = if host == "a" { 2 } else { 1 };
         let app = format!(
             "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
@@ -123,7 +122,7 @@ impl Bed {
         std::fs::write(self.file(host), app).unwrap();
     }
 
-    fn start_at(&mut self, host: &str) {
+    pub fn start_at(&mut self, host: &str) {
         self.configure(host);
         let mut command = self.weir_at(host);
         command.arg("run").arg(self.file(host));
@@ -137,7 +136,7 @@ impl Bed {
     }
 
     /// What the doctor says of a check of host a: level and sentence.
-    fn doctor(&self, check: &str) -> (String, String) {
+    pub fn doctor(&self, check: &str) -> (String, String) {
         let output = self.weir_at("a").arg("doctor").arg(self.file("a")).arg("--json").output().unwrap();
         let told: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
         let checks = told["checks"].as_array().expect("checks");
@@ -151,14 +150,14 @@ impl Bed {
         (one["level"].as_str().unwrap().to_string(), one["says"].as_str().unwrap().to_string())
     }
 
-    fn wait_for_doctor(&self, check: &str, level: &str, words: &str) {
+    pub fn wait_for_doctor(&self, check: &str, level: &str, words: &str) {
         self.wait_for(&format!("{check}: {level} {words}"), |bed| {
             let (is, says) = bed.doctor(check);
             (is == level && says.contains(words)).then_some(())
         });
     }
 
-    fn ask(&self, words: &[&str]) -> Option<Value> {
+    pub fn ask(&self, words: &[&str]) -> Option<Value> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let output =
             command.args(words).arg("--json").arg("--socket").arg(self.socket("a")).output().unwrap();
@@ -166,14 +165,14 @@ impl Bed {
     }
 
     /// The paths of host a to host b, when all are good.
-    fn paths(&self) -> Option<Vec<Value>> {
+    pub fn paths(&self) -> Option<Vec<Value>> {
         let shown = self.ask(&["show", "path"])?;
         let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
         let good = paths.iter().all(|path| path["state"] == "good");
         (good && !paths.is_empty()).then_some(paths)
     }
 
-    fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Bed) -> Option<T>) -> T {
+    pub fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Bed) -> Option<T>) -> T {
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             if let Some(found) = look(self) {
@@ -185,7 +184,7 @@ impl Bed {
     }
 
     /// Does something in a namespace.
-    fn inside<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
+    pub fn inside<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(Path::new("/run/netns").join(self.name(role))).unwrap();
         let enter = || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
@@ -195,7 +194,7 @@ impl Bed {
     }
 
     /// Frames that a router has sent by each link.
-    fn sent_by_link(&self) -> [u64; LINKS] {
+    pub fn sent_by_link(&self) -> [u64; LINKS] {
         self.inside("r1", || {
             let counts = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             std::array::from_fn(|link| {
@@ -207,7 +206,7 @@ impl Bed {
     }
 
     /// The link that a flow to this port takes, by its path's last hop.
-    fn link_of(&self, dport: u16) -> Option<usize> {
+    pub fn link_of(&self, dport: u16) -> Option<usize> {
         let flows = self.ask(&["path", "conntrack", "fabric"])?;
         let flow = flows["flows"].as_array()?.iter().find(|flow| flow["dport"] == dport)?.clone();
         let shown = self.ask(&["show", "path"])?;
@@ -230,14 +229,14 @@ impl Drop for Bed {
 }
 
 /// A flow of numbered packets through the tunnel.
-struct Stream {
+pub struct Stream {
     from: UdpSocket,
     to: UdpSocket,
     next: u32,
 }
 
 impl Stream {
-    fn open(bed: &Bed, port: u16) -> Stream {
+    pub fn open(bed: &Bed, port: u16) -> Stream {
         let bind = |role, address| bed.inside(role, || UdpSocket::bind((address, port)).unwrap());
         let (from, to) = (bind("a", "192.168.0.1"), bind("b", "192.168.0.2"));
         from.connect(("192.168.0.2", port)).unwrap();
@@ -246,7 +245,7 @@ impl Stream {
     }
 
     /// Sends a packet each millisecond; returns how many did not arrive.
-    fn lost_of(&mut self, packets: u32) -> usize {
+    pub fn lost_of(&mut self, packets: u32) -> usize {
         let begin = Instant::now();
         let first = self.next;
         let mut seen = BTreeSet::new();
@@ -268,67 +267,4 @@ impl Stream {
         self.next += packets;
         packets as usize - seen.len()
     }
-}
-
-#[test]
-fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything() {
-    let Some(mut bed) = Bed::build('p') else { return };
-    bed.start();
-    let paths = bed.wait_for("four good paths", Bed::paths);
-    let hops: BTreeSet<String> = paths.iter().map(|path| path["hops"].to_string()).collect();
-    let all = (0..LINKS).map(|link| format!(r#"["10.0.1.254","10.9.{link}.2"]"#)).collect();
-    assert_eq!((paths.len(), hops), (LINKS, all));
-
-    let mut stream = Stream::open(&bed, 7001);
-    // The first packets wait for ARP.
-    stream.lost_of(50);
-    // A test that is kept from sending makes a pause, after which the flow may move: then once more.
-    let link = bed.wait_for("500 packets by one link", |bed| {
-        let before = bed.sent_by_link();
-        let lost = stream.lost_of(500);
-        let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
-        let sent = bed.sent_by_link()[link] - before[link];
-        (lost == 0 && sent >= 500).then_some(link)
-    });
-
-    // The link still has carrier, and nothing arrives.
-    bed.ip("r1", &format!("neigh replace 10.9.{link}.2 lladdr 02:de:ad:00:00:01 dev p{link}"));
-    let lost = stream.lost_of(1000);
-    eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
-    // A kernel that rehashes would need a timeout of 200 ms at least, and only TCP has one.
-    assert!(lost < 200, "{lost} packets were lost");
-    assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
-
-    let attached = |bed: &Bed| bed.inside("a", || bpf::programs_at("up0").unwrap());
-    assert_eq!(attached(&bed), 2);
-    // SIGKILL: it cannot clean up.
-    bed.daemons[0].kill().unwrap();
-    bed.wait_for("nothing is left at the uplink", |bed| (attached(bed) == 0).then_some(()));
-}
-
-#[test]
-fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
-    let Some(mut bed) = Bed::build('d') else { return };
-    bed.configure("a");
-    bed.wait_for_doctor("fabric", "warning", "weir does not answer here");
-    bed.start_at("a");
-    bed.wait_for_doctor("fabric", "fault", "it does not answer probes: run weir there");
-    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=0"]));
-    bed.start_at("b");
-    bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
-    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
-    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
-
-    // Without a device below it, the kernel takes 1500.
-    bed.ip("a", "link set dev vx mtu 1450");
-    for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
-        bed.wait_for_doctor(check, "ok", "");
-    }
-    bed.ip("a", "link set dev vx mtu 1500");
-    bed.wait_for_doctor("mtu", "fault", "`ip link set vx mtu 1450`");
-    bed.set("a", &["net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=0", "net.core.txrehash=0"]);
-    bed.wait_for_doctor("hash_policy", "warning", "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`");
-    bed.wait_for_doctor("rehash", "warning", "net.core.txrehash=1");
-    bed.ip("a", "route replace 10.0.2.1/32 dev lo");
-    bed.wait_for_doctor("route", "fault", "its route is by `lo`");
 }

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/*
+ * Failures of a link, for tests and labs: at its tc egress, VXLAN frames in IPv4 are lost at a rate, or because
+ * their source port is of a class (a router with a broken entry in its table loses some flows only), or get the
+ * CE mark when a virtual queue is long. Everything else passes untouched.
+ */
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define SPREAD 0x9e3779b1U /* odd, so that neighbouring ports are of different classes */
+#define NS_PER_S 1000000000ULL
+
+struct impairment {
+	__u32 port; /* the destination port of what is impaired, in host order */
+	__u32 lost; /* of 2^32 frames */
+	__u32 classes; /* of source ports; 0: none is lost for its class */
+	__u32 class_lost;
+	__u32 rate; /* of the virtual queue, bytes/s; 0: there is none */
+	__u32 threshold; /* bytes in it from which frames are marked */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct impairment);
+} impairment_map SEC(".maps");
+
+struct virtual_queue {
+	__u64 bytes;
+	__u64 since_ns;
+};
+
+/* One is enough: tests do not need it exact when two processors send at once. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct virtual_queue);
+} queue_map SEC(".maps");
+
+/* In the order of `Impaired`. */
+enum count { SEEN, LOST, LOST_BY_CLASS, MARKED, COUNTS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTS);
+	__type(key, __u32);
+	__type(value, __u64);
+} counts SEC(".maps");
+
+static __always_inline void count(enum count what)
+{
+	__u32 key = what;
+	__u64 *value = bpf_map_lookup_elem(&counts, &key);
+
+	if (value)
+		*value += 1;
+}
+
+/* Puts a frame into the virtual queue; returns whether that is long. It holds twice the threshold at most. */
+static __always_inline int is_long(const struct impairment *impairment, __u32 length)
+{
+	__u32 zero = 0;
+	struct virtual_queue *queue = bpf_map_lookup_elem(&queue_map, &zero);
+	__u64 now = bpf_ktime_get_ns(), time, drained;
+
+	if (!queue || !impairment->rate)
+		return 0;
+	time = now > queue->since_ns ? now - queue->since_ns : 0;
+	drained = time < 4 * NS_PER_S ? time * impairment->rate / NS_PER_S : queue->bytes;
+	queue->bytes = (queue->bytes > drained ? queue->bytes - drained : 0) + length;
+	if (queue->bytes > 2ULL * impairment->threshold + length)
+		queue->bytes = 2ULL * impairment->threshold + length;
+	queue->since_ns = now;
+	return queue->bytes > impairment->threshold;
+}
+
+SEC("classifier")
+int impair(struct __sk_buff *skb)
+{
+	__u32 zero = 0;
+	struct impairment *impairment = bpf_map_lookup_elem(&impairment_map, &zero);
+	struct iphdr ip;
+	struct udphdr udp;
+
+	if (!impairment || skb->protocol != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &ip, sizeof(ip)) || ip.ihl != 5 ||
+	    ip.protocol != IPPROTO_UDP ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + sizeof(ip), &udp, sizeof(udp)) ||
+	    udp.dest != bpf_htons(impairment->port))
+		return TC_ACT_UNSPEC;
+	count(SEEN);
+	if (impairment->classes &&
+	    (bpf_ntohs(udp.source) * SPREAD >> 16) % impairment->classes == impairment->class_lost) {
+		count(LOST_BY_CLASS);
+		return TC_ACT_SHOT;
+	}
+	if (bpf_get_prandom_u32() < impairment->lost) {
+		count(LOST);
+		return TC_ACT_SHOT;
+	}
+	if (is_long(impairment, skb->wire_len ?: skb->len) && bpf_skb_ecn_set_ce(skb))
+		count(MARKED);
+	return TC_ACT_UNSPEC;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

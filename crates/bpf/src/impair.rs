@@ -1,0 +1,119 @@
+//! Failures of a link, for tests and labs: not every kernel has netem, and netem knows no classes of source
+//! ports.
+
+use aya::maps::{Array, MapData, MapError, PerCpuArray};
+use aya::programs::links::FdLink;
+use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
+use aya::{Ebpf, EbpfError};
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
+
+/// What happens to the VXLAN frames of a link. Default: nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Impairment {
+    /// The share of frames that are lost, 0 to 1.
+    pub lost: f64,
+    /// Frames whose source port is of this class are lost: of so many classes, above 0, that one.
+    pub class_lost: Option<(u32, u32)>,
+    /// A virtual queue: its rate in bytes/s, above 0, and its length in bytes from which frames that are capable
+    /// of ECN get the CE mark.
+    pub queue: Option<(u32, u32)>,
+}
+
+/// What has happened to the VXLAN frames of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Impaired {
+    /// Frames.
+    pub seen: u64,
+    /// Those of them that were lost by chance.
+    pub lost: u64,
+    /// Those that were lost for their port's class.
+    pub lost_by_class: u64,
+    /// Those that were marked.
+    pub marked: u64,
+}
+
+/// The class of a source port, of so many, above 0.
+#[must_use]
+pub fn class_of(port: u16, classes: u32) -> u32 {
+    (u32::from(port).wrapping_mul(0x9e37_79b1) >> 16) % classes
+}
+
+/// The program that impairs a link.
+pub struct TcImpair {
+    ebpf: Ebpf,
+    link: Option<FdLink>,
+}
+
+impl TcImpair {
+    /// Loads the program for frames to this UDP port. It impairs nothing yet.
+    ///
+    /// # Errors
+    /// Returns the kernel's error, usually a missing privilege.
+    pub fn load(port: u16) -> Result<TcImpair, EbpfError> {
+        let mut impair = TcImpair { ebpf: Ebpf::load(OBJECT)?, link: None };
+        impair.program().load()?;
+        impair.write([u32::from(port), 0, 0, 0, 0, 0])?;
+        Ok(impair)
+    }
+
+    /// Attaches it to what leaves by an interface in this thread's network namespace, until it is dropped.
+    ///
+    /// # Errors
+    /// Returns the kernel's error; it needs Linux 6.6.
+    pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
+        let program = self.program();
+        let id = program.attach(interface, TcAttachType::Egress)?;
+        let link = program.take_link(id)?;
+        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        Ok(())
+    }
+
+    /// Changes what happens to frames.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set(&mut self, impairment: &Impairment) -> Result<(), MapError> {
+        let [port, ..] = self.settings().get(&0, 0)?;
+        let (classes, class) = impairment.class_lost.unwrap_or((0, 0));
+        let (rate, threshold) = impairment.queue.unwrap_or((0, 0));
+        let lost = (impairment.lost.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
+        self.write([port, lost, classes, class, rate, threshold])
+    }
+
+    /// What has happened so far.
+    #[must_use]
+    pub fn counts(&self) -> Impaired {
+        let map = self.ebpf.map("counts").expect("impair.bpf.c defines it");
+        let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
+        let [seen, lost, lost_by_class, marked] =
+            [0, 1, 2, 3].map(|at| map.get(&at, 0).map(|cpus| cpus.iter().sum()).unwrap_or_default());
+        Impaired { seen, lost, lost_by_class, marked }
+    }
+
+    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`): its verdict, and the frame as it is then.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn test(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
+        let mut out = vec![0; frame.len()];
+        let options =
+            TestRunOptions { data_in: Some(frame), data_out: Some(&mut out), ..TestRunOptions::new() };
+        let result = self.program().test_run(options)?;
+        Ok((result.return_value as i32, out))
+    }
+
+    fn write(&mut self, words: [u32; 6]) -> Result<(), MapError> {
+        self.settings().set(0, words, 0)
+    }
+
+    fn settings(&mut self) -> Array<&mut MapData, [u32; 6]> {
+        let map = self.ebpf.map_mut("impairment_map").expect("impair.bpf.c defines it");
+        Array::try_from(map).expect("its value is laid out as here")
+    }
+
+    fn program(&mut self) -> &mut SchedClassifier {
+        let program = self.ebpf.program_mut("impair").expect("impair.bpf.c defines it");
+        program.try_into().expect("it is a classifier")
+    }
+}

@@ -1,0 +1,71 @@
+//! The `path` app on real tunnels: two hosts with VXLAN, two routers, four links between them, all in network
+//! namespaces. Needs root; skipped without, except in CI.
+
+mod bed;
+mod impaired;
+
+use bed::{Bed, LINKS, Stream};
+use std::collections::BTreeSet;
+
+#[test]
+fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything() {
+    let Some(mut bed) = Bed::build('p') else { return };
+    bed.start();
+    let paths = bed.wait_for("four good paths", Bed::paths);
+    let hops: BTreeSet<String> = paths.iter().map(|path| path["hops"].to_string()).collect();
+    let all = (0..LINKS).map(|link| format!(r#"["10.0.1.254","10.9.{link}.2"]"#)).collect();
+    assert_eq!((paths.len(), hops), (LINKS, all));
+
+    let mut stream = Stream::open(&bed, 7001);
+    // The first packets wait for ARP.
+    stream.lost_of(50);
+    // A test that is kept from sending makes a pause, after which the flow may move: then once more.
+    let link = bed.wait_for("500 packets by one link", |bed| {
+        let before = bed.sent_by_link();
+        let lost = stream.lost_of(500);
+        let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));
+        let sent = bed.sent_by_link()[link] - before[link];
+        (lost == 0 && sent >= 500).then_some(link)
+    });
+
+    // The link still has carrier, and nothing arrives.
+    bed.ip("r1", &format!("neigh replace 10.9.{link}.2 lladdr 02:de:ad:00:00:01 dev p{link}"));
+    let lost = stream.lost_of(1000);
+    eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
+    // A kernel that rehashes would need a timeout of 200 ms at least, and only TCP has one.
+    assert!(lost < 200, "{lost} packets were lost");
+    assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
+
+    let attached = |bed: &Bed| bed.inside("a", || bpf::programs_at("up0").unwrap());
+    assert_eq!(attached(&bed), 2);
+    // SIGKILL: it cannot clean up.
+    bed.daemons[0].kill().unwrap();
+    bed.wait_for("nothing is left at the uplink", |bed| (attached(bed) == 0).then_some(()));
+}
+
+#[test]
+fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
+    let Some(mut bed) = Bed::build('d') else { return };
+    bed.configure("a");
+    bed.wait_for_doctor("fabric", "warning", "weir does not answer here");
+    bed.start_at("a");
+    bed.wait_for_doctor("fabric", "fault", "it does not answer probes: run weir there");
+    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=0"]));
+    bed.start_at("b");
+    bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
+    ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=1"]));
+    bed.wait_for_doctor("fabric", "ok", "the fabric hashes source ports: 4 paths");
+
+    // Without a device below it, the kernel takes 1500.
+    bed.ip("a", "link set dev vx mtu 1450");
+    for check in ["mtu", "source_ports", "uplink", "route", "kernel", "hash_policy"] {
+        bed.wait_for_doctor(check, "ok", "");
+    }
+    bed.ip("a", "link set dev vx mtu 1500");
+    bed.wait_for_doctor("mtu", "fault", "`ip link set vx mtu 1450`");
+    bed.set("a", &["net.ipv4.ip_forward=1", "net.ipv4.fib_multipath_hash_policy=0", "net.core.txrehash=0"]);
+    bed.wait_for_doctor("hash_policy", "warning", "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`");
+    bed.wait_for_doctor("rehash", "warning", "net.core.txrehash=1");
+    bed.ip("a", "route replace 10.0.2.1/32 dev lo");
+    bed.wait_for_doctor("route", "fault", "its route is by `lo`");
+}
