@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Failures of a link, for tests and labs: at its tc egress, VXLAN frames in IPv4 are lost at a rate, or because
- * their source port is of a class (a router with a broken entry in its table loses some flows only), or get the
- * CE mark when a virtual queue is long. Everything else passes untouched.
+ * Failures of a link, for tests and labs: at its tc egress, VXLAN frames in IPv4 are lost at a rate, or
+ * because their source port is of a class (a router with a broken entry in its table loses some flows only),
+ * or get the CE mark when a virtual queue is long. Everything else passes untouched.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>

@@ -15,8 +15,8 @@ pub struct Impairment {
     pub lost: f64,
     /// Frames whose source port is of this class are lost: of so many classes, above 0, that one.
     pub class_lost: Option<(u32, u32)>,
-    /// A virtual queue: its rate in bytes/s, above 0, and its length in bytes from which frames that are capable
-    /// of ECN get the CE mark.
+    /// A virtual queue: its rate in bytes/s, above 0, and its length in bytes from which frames that are
+    /// capable of ECN get the CE mark.
     pub queue: Option<(u32, u32)>,
 }
 

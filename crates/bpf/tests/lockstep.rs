@@ -165,6 +165,36 @@ impl Pair {
 }
 
 #[test]
+fn flowlets_and_frames_get_the_same_random_ports_in_both() {
+    for (scheme, steer) in [(Scheme::LetFlow, Steer::LetFlow), (Scheme::Spray, Steer::Spray)] {
+        let Some(mut pair) = Pair::new(1, 9) else { return };
+        pair.programs.set(&PathSettings { steer, ..rules(&settings()) }).unwrap();
+        pair.programs.set_peer(PEER, &peer(&pair.paths)).unwrap();
+        let (mut story, mut moves) = (Random::new(7), 0);
+        for _ in 0..FRAMES {
+            let (number, length) = (story.below(FLOWS), 90 + story.below(1400) as usize);
+            pair.now += story.below(4000);
+            let (flow, _) = pair.flows.entry(number).or_insert_with(|| (Flow::new(scheme, number), 0));
+            let before = flow.moves();
+            let route = flow.place(pair.now, length as u64, &mut pair.paths, &mut pair.random);
+            pair.programs.set_script(pair.now, None).unwrap();
+            let (_, sent) = pair.programs.test_egress(&frame(number, 50_500, length)).unwrap();
+            let port = u16::from_be_bytes([sent[34], sent[35]]);
+            assert_eq!(Route::Port(port), route, "{scheme}: flow {number} at {}", pair.now);
+            moves += flow.moves() - before;
+        }
+        let counted: u32 = pair.programs.flows().unwrap().read(1024).iter().map(|flow| flow.1.moves).sum();
+        match scheme {
+            Scheme::LetFlow => {
+                assert!(counted == moves && (100..FRAMES).contains(&moves), "{counted} {moves}")
+            }
+            _ => assert_eq!(counted, 0, "nothing is kept of a flow"),
+        }
+        assert_eq!(pair.programs.counters().steered, u64::from(FRAMES));
+    }
+}
+
+#[test]
 fn every_frame_takes_the_same_path_in_both() {
     let mut kinds = [0; 4];
     for (count, seed) in [(1, 1), (2, 2), (4, 3), (7, 4), (16, 5)] {

@@ -15,9 +15,9 @@ pub const PORTS_TRIED: usize = 32;
 const MISS: f64 = 0.001;
 
 /// How many ports must have been tried when so many paths have been met: if there were one more, and all were
-/// equally likely, each of them would have been met but with a probability of 0.1 %. This is the rule by which
-/// Paris traceroute's multipath detection stops (Veitch et al., Failure Control in Multipath Route Tracing,
-/// INFOCOM 2009). [`PATHS_MAX`] paths need no further ports, since no more of them are used.
+/// equally likely, each of them would have been met but with a probability of 0.1 %. This is the rule by
+/// which Paris traceroute's multipath detection stops (Veitch et al., Failure Control in Multipath Route
+/// Tracing, INFOCOM 2009). [`PATHS_MAX`] paths need no further ports, since no more of them are used.
 #[must_use]
 pub fn ports_needed(paths: usize) -> usize {
     if paths == 0 || paths >= PATHS_MAX {
@@ -145,8 +145,8 @@ pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
     changes
 }
 
-/// Returns true if hops do not tell paths apart: none are known, or there is one list of them in which a router
-/// is silent, behind which there may be many paths.
+/// Returns true if hops do not tell paths apart: none are known, or there is one list of them in which a
+/// router is silent, behind which there may be many paths.
 #[must_use]
 pub fn is_hidden(found: &[Found]) -> bool {
     match found {
@@ -167,9 +167,9 @@ pub struct Followed {
     pub is_renumbered: bool,
 }
 
-/// Brings the list of known paths up to date. A new path takes the number of one that is gone, otherwise it is
-/// added. A path that is gone is taken out if its port was seen to lead elsewhere. If its port was not seen,
-/// it may have failed for a while, and stays.
+/// Brings the list of known paths up to date. A new path takes the number of one that is gone, otherwise it
+/// is added. A path that is gone is taken out if its port was seen to lead elsewhere. If its port was not
+/// seen, it may have failed for a while, and stays.
 pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed {
     let mut followed = Followed::default();
     let (mut gone, mut new) = (Vec::new(), Vec::new());

@@ -15,6 +15,7 @@
 //! they have their paths in common, but not the ports that lead there.
 
 pub mod buckets;
+pub mod covariation;
 pub mod delay;
 pub mod discovery;
 pub mod flow;

@@ -181,8 +181,8 @@ impl Loss {
         (u64::from(lost) * 10_000).checked_div(u64::from(probes)).map(|share| share.min(10_000) as u32)
     }
 
-    /// Returns true if there were enough probes, and too many of them were lost beyond `common`, the share that
-    /// no choice of a path avoids, in 1/10,000.
+    /// Returns true if there were enough probes, and too many of them were lost beyond `common`, the share
+    /// that no choice of a path avoids, in 1/10,000.
     #[must_use]
     pub fn is_grey(&self, common: u32) -> bool {
         let limit = common + 100 * GREY_PERCENT;

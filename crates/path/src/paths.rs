@@ -3,9 +3,9 @@
 //! The caller tells what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`], [`Paths::sent`],
 //! [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds; it asks with
 //! [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have in common (a
-//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and so is the loss. A path that loses
-//! packets costs what flows wait for then, so its queue, which cannot be longer than its buffer, does not
-//! make it look better than an idle path on which a burst has just left.
+//! drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and so is the
+//! loss. A path that loses packets costs what flows wait for then, so its queue, which cannot be longer than
+//! its buffer, does not make it look better than an idle path on which a burst has just left.
 
 use crate::delay::Delay;
 use crate::loss::Loss;
@@ -38,8 +38,8 @@ const SHRINK: (u32, u32) = (67, 100);
 /// What a path without congestion gains in a [`STEP_NS`]: full after 1.6 s, the slow ramp of a return.
 const GROWTH: u32 = FULL / 16;
 
-/// A grey path is in doubt for so long, ns: at 10 ms a probe, those over which loss is judged take 4 s at most.
-/// A path that is grey for good would otherwise be probed as much as one in use.
+/// A grey path is in doubt for so long, ns: at 10 ms a probe, those over which loss is judged take 4 s at
+/// most. A path that is grey for good would otherwise be probed as much as one in use.
 const GREY_DOUBT_NS: u64 = 10_000_000_000;
 
 /// Time between two steps of a weight, ns: a tenth of what an operator notices, ten probes.

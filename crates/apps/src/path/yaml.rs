@@ -53,8 +53,15 @@ const PROBE_KEYS: &[Key] = config::keys! {
     "discover": Shape::Time, "how often paths are discovered anew" or "15s" only "uplink";
     "answers": Shape::Number(1, 1_000_000), "probes of a peer that are answered, per second" or "5000";
 };
-pub(super) const SCHEMES: [(&str, Scheme); 3] =
-    [("ecmp", Scheme::Ecmp), ("doca_ar", Scheme::DocaAr), ("adaptive", Scheme::Adaptive)];
+const SCHEMES: [(&str, Scheme); 5] = [
+    ("ecmp", Scheme::Ecmp),
+    ("doca_ar", Scheme::DocaAr),
+    ("adaptive", Scheme::Adaptive),
+    ("letflow", Scheme::LetFlow),
+    ("spray", Scheme::Spray),
+];
+/// Those of a port.
+pub(super) const PORT_SCHEMES: [(&str, Scheme); 3] = [SCHEMES[0], SCHEMES[1], SCHEMES[2]];
 pub(super) const HEADERS: [(&str, KeySource); 2] = [("inner", KeySource::Inner), ("outer", KeySource::Outer)];
 
 /// The path apps of a configuration.

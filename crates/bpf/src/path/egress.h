@@ -87,9 +87,16 @@ static __always_inline __u64 halved(const struct settings *settings, const struc
 	return left - left * (time % life) / (2 * life);
 }
 
+/* The number of a path, below PATHS_MAX: where the compiler knows it to be, the kernel may not. */
+static __always_inline __u32 bounded(__u32 path)
+{
+	asm volatile("" : "+r"(path));
+	return path & (PATHS_MAX - 1);
+}
+
 static __always_inline int is_usable(const struct peer *peer, __u32 path)
 {
-	return path < PATHS_MAX && peer->weight[path & (PATHS_MAX - 1)];
+	return path < PATHS_MAX && peer->weight[bounded(path)];
 }
 
 /*
@@ -183,7 +190,7 @@ static __always_inline struct path_counters *counters_of(const struct peer *peer
 	__u32 key = peer->index;
 	struct traffic *sums = bpf_map_lookup_elem(&traffic, &key);
 
-	return sums ? &sums->paths[path & (PATHS_MAX - 1)] : 0;
+	return sums ? &sums->paths[bounded(path)] : 0;
 }
 
 /* Counts a frame on a path. */
@@ -192,7 +199,7 @@ static __always_inline void pass_by(struct __sk_buff *skb, const struct settings
 {
 	__u32 length = skb->wire_len ?: skb->len;
 	struct path_counters *sum = counters_of(peer, path);
-	struct load *load = &activity->loads[path & (PATHS_MAX - 1)];
+	struct load *load = &activity->loads[bounded(path)];
 
 	if (sum) {
 		sum->packets += skb->gso_segs ?: 1;
@@ -343,9 +350,63 @@ static __always_inline void adapt(struct __sk_buff *skb, const struct outer *out
 		count(UNSTEERED);
 		return;
 	}
-	set_port(skb, outer, peer->port[path & (PATHS_MAX - 1)]);
+	set_port(skb, outer, peer->port[bounded(path)]);
 	pass_by(skb, settings, peer, activity, path, now);
 	count(STEERED);
+}
+
+/* A port that leads anywhere; crate path makes it of a random number in the same way. */
+static __always_inline __u32 random_port(const struct settings *settings)
+{
+	return settings->source_first + (__u16)random_word() % (settings->source_count ?: 1);
+}
+
+/* Sends a frame from a port that is of no known path: all such are counted as the first. */
+static __always_inline void leave_by(struct __sk_buff *skb, const struct outer *outer,
+				     const struct peer *peer, __u32 port)
+{
+	struct path_counters *sum = counters_of(peer, 0);
+
+	set_port(skb, outer, port);
+	if (sum) {
+		sum->packets += skb->gso_segs ?: 1;
+		sum->bytes += skb->wire_len ?: skb->len;
+	}
+	count(STEERED);
+}
+
+/* LetFlow (NSDI'17): a random port for each flowlet. */
+static __always_inline void let_flow(struct __sk_buff *skb, const struct outer *outer,
+				     const struct peer *peer, const struct settings *settings)
+{
+	__u64 now = clock_ns();
+	struct flow_key key = {};
+	struct flow *flow, new = {
+		.last_ns = now, .packets = skb->gso_segs ?: 1, .bytes = skb->wire_len ?: skb->len,
+		.kernel_port = bpf_ntohs(outer->udp.source),
+	};
+
+	if (!read_flow(skb, outer, &key)) {
+		count(UNSTEERED);
+		return;
+	}
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow || since(now, flow->last_ns) >= settings->gap_us * 1000ULL) {
+		new.port = random_port(settings);
+		if (flow) {
+			flow->moves += new.port != flow->port;
+			flow->port = new.port;
+		}
+	}
+	if (flow) {
+		new.port = flow->port;
+		flow->last_ns = now;
+		flow->packets += skb->gso_segs ?: 1;
+		flow->bytes += skb->wire_len ?: skb->len;
+	} else {
+		bpf_map_update_elem(&flows, &key, &new, BPF_ANY);
+	}
+	leave_by(skb, outer, peer, new.port);
 }
 
 /* Gives user space the first frame of a flow. One that is to be segmented it could not send. */
@@ -381,7 +442,6 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	__u32 kernel_port = bpf_ntohs(outer->udp.source);
 	__u64 now = bpf_ktime_get_ns();
 	struct flow_key key = { .peer = outer->ip.daddr, .protocol = IPPROTO_UDP };
-	struct path_counters *sum;
 	struct flow *flow;
 
 	key.source[0] = outer->ip.saddr;
@@ -393,13 +453,7 @@ static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer,
 	flow->last_ns = now;
 	flow->packets += skb->gso_segs ?: 1;
 	flow->bytes += skb->wire_len ?: skb->len;
-	set_port(skb, outer, flow->port);
-	sum = counters_of(peer, 0);
-	if (sum) {
-		sum->packets += skb->gso_segs ?: 1;
-		sum->bytes += skb->wire_len ?: skb->len;
-	}
-	count(STEERED);
+	leave_by(skb, outer, peer, flow->port);
 	return TC_ACT_UNSPEC;
 }
 
@@ -443,6 +497,10 @@ int path_egress(struct __sk_buff *skb)
 		return pin(skb, &outer, peer, settings);
 	if (settings->scheme == SCHEME_ADAPTIVE)
 		adapt(skb, &outer, peer, settings);
+	else if (settings->scheme == SCHEME_LETFLOW)
+		let_flow(skb, &outer, peer, settings);
+	else if (settings->scheme == SCHEME_SPRAY)
+		leave_by(skb, &outer, peer, random_port(settings));
 	else
 		count(UNSTEERED);
 	return TC_ACT_UNSPEC;

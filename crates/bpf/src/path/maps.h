@@ -16,6 +16,8 @@
 #define SCHEME_ECMP 0
 #define SCHEME_DOCA_AR 1
 #define SCHEME_ADAPTIVE 2
+#define SCHEME_LETFLOW 3
+#define SCHEME_SPRAY 4
 
 #define PROBE_MAGIC 0x77707232 /* "wpr2" */
 #define REQUEST 1
@@ -39,7 +41,7 @@ struct settings {
 	__u32 scheme;
 	__u32 vxlan_port; /* in host order, as all ports in maps */
 	__u32 probe_vni;
-	__u32 source_first; /* answers are sent from these ports while no path is known */
+	__u32 source_first; /* ports that lead anywhere: for answers while no path is known, for some schemes */
 	__u32 source_count; /* not 0 */
 	__u32 answers_ns; /* between two answers to a peer, in the long run */
 	__u32 answers_burst_ns;
@@ -104,7 +106,7 @@ struct flow {
 	__u64 bytes;
 	__u32 path;
 	__u32 kernel_port; /* which the kernel chose */
-	__u32 port; /* DOCA-AR: the pinned one */
+	__u32 port; /* DOCA-AR: the pinned one; LetFlow: that of the flowlet */
 	__u32 moves;
 };
 

@@ -24,6 +24,10 @@ pub enum Steer {
     DocaAr,
     /// Each inner flow goes by a path of its peer.
     Adaptive,
+    /// Each flowlet of an inner flow leaves from a random port of [`PathSettings::sources`].
+    LetFlow,
+    /// Each frame does.
+    Spray,
 }
 
 /// What both programs go by. It has no `Debug`, because it has a secret.
@@ -33,7 +37,8 @@ pub struct PathSettings {
     pub steer: Steer,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
-    /// The first and the last source port of answers while no path is known; not reversed.
+    /// The first and the last source port of frames that take any path, such as answers while none is known;
+    /// not reversed.
     pub sources: [u16; 2],
     /// Answers to a peer, per second; not 0.
     pub answers: u32,

@@ -54,8 +54,8 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
 /// Other schemes take ports as they come, and do not ask where they lead.
 fn without_survey(fabric: &Fabric) -> Finding {
     let says = format!(
-        "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it is \
-         with `scheme: {}`",
+        "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it \
+         is with `scheme: {}`",
         fabric.scheme,
         Scheme::Adaptive
     );

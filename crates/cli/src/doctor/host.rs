@@ -184,8 +184,8 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
         Role::HostWithEqualRoutes => "this host has equal routes",
         Role::Host => {
             let says = format!(
-                "{policy}: {hashed} are hashed, which changes nothing here, for this host does not forward and \
-                 has no equal routes"
+                "{policy}: {hashed} are hashed, which changes nothing here, for this host does not forward \
+                 and has no equal routes"
             );
             return found(Level::Ok, says);
         }
@@ -196,8 +196,8 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
         format!("`sysctl -w {name}=1`")
     };
     let says = format!(
-        "{whose}, and policy {policy} hashes {hashed}, so all tunnels between two nodes take one of its equal \
-         routes: {mend}"
+        "{whose}, and policy {policy} hashes {hashed}, so all tunnels between two nodes take one of its \
+         equal routes: {mend}"
     );
     found(Level::Warning, says)
 }

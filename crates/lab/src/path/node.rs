@@ -28,11 +28,16 @@ pub enum Scheme {
     DocaAr,
     /// By what probes in the background say, and anew for a flowlet: weir's own.
     Adaptive,
+    /// A random port for each flowlet (LetFlow).
+    LetFlow,
+    /// A random port for each frame.
+    Spray,
 }
 
 impl Scheme {
     /// All schemes.
-    pub const ALL: [Scheme; 3] = [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive];
+    pub const ALL: [Scheme; 5] =
+        [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive, Scheme::LetFlow, Scheme::Spray];
 
     /// Its name in results and in a configuration.
     #[must_use]
@@ -41,6 +46,8 @@ impl Scheme {
             Scheme::Ecmp => "ecmp",
             Scheme::DocaAr => "doca_ar",
             Scheme::Adaptive => "adaptive",
+            Scheme::LetFlow => "letflow",
+            Scheme::Spray => "spray",
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
     let local = local.and_then(|node| parsed::<Ipv4Addr>(node, "an IPv4 address", report));
     let own = own_mac(&section, port.as_ref(), report);
     let peers = peers(&section, report);
-    let scheme = section.choice("scheme", &yaml::SCHEMES, report);
+    let scheme = section.choice("scheme", &yaml::PORT_SCHEMES, report);
     let key = section.choice("headers", &yaml::HEADERS, report);
     let ports = ports(&section, report);
     let (settings, answers) = settings(&section, report);

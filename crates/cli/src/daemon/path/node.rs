@@ -2,8 +2,9 @@
 
 use super::survey::{Survey, Surveyed};
 use ::apps::path::Fabric;
+use ::path::covariation::groups;
 use ::path::discovery::{Found, distinct, follow, is_hidden};
-use ::path::paths::{Offer, PATHS_MAX, Path, Paths, Ports, REHASHES_MAX, State};
+use ::path::paths::{NOISE, Offer, PATHS_MAX, Path, Paths, Ports, REHASHES_MAX, State};
 use ::path::probing::Use;
 use ::path::random::Random;
 use ::path::settings::Settings;
@@ -78,8 +79,8 @@ impl Node {
         if self.survey.is_some() || now_ns < self.survey_ns {
             return;
         }
-        let ports = self.found.iter().flat_map(|found| [Some(found.ports.main), found.ports.spare]);
-        let known: Vec<u16> = ports.flatten().collect();
+        let spares = self.found.iter().filter_map(|found| found.ports.spare);
+        let known: Vec<u16> = self.found.iter().map(|found| found.ports.main).chain(spares).collect();
         self.surveys = self.surveys.wrapping_add(1);
         self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
     }
@@ -115,25 +116,54 @@ impl Node {
         let mut now = distinct(&found.seen);
         let hidden = is_hidden(&now);
         if hidden {
-            // As far as anybody can tell, each port is a path.
-            let some = found.seen.iter().take(PATHS_MAX);
-            let alone = |port| Found { ports: Ports { main: port, spare: None }, hops: Vec::new() };
-            now = some.map(|one| alone(one.port)).collect();
+            now = self.by_delays(found, settings);
         }
         let knew = self.paths.is_some();
         if !knew {
             self.begin(now_ns, now, settings);
         } else if !hidden {
             self.follow(now_ns, found, settings);
+        } else if now.len() < self.found.len() && self.is_by_delays() {
+            self.begin(now_ns, now, settings);
         }
         match (hidden, self.found.len()) {
-            (true, count) if knew => format!("{count} paths; routers do not answer now"),
-            (true, count) => format!("routers do not say who they are: {count} ports are taken for paths"),
+            (true, count) if self.is_by_delays() => {
+                format!("routers do not say who they are: {count} ports are taken for paths")
+            }
+            (true, count) => format!("{count} paths; routers do not answer now"),
             (false, 1) => {
                 "one path: the fabric has no other, or does not hash the UDP source port".to_string()
             }
             (false, count) => format!("{count} paths"),
         }
+    }
+
+    /// Returns true if no hops are known: ports are told apart by their delays, or not at all.
+    fn is_by_delays(&self) -> bool {
+        self.found.iter().all(|found| found.hops.is_empty())
+    }
+
+    /// The paths as far as delays tell: ports that move together are one, every other port is a path of its
+    /// own. What was once put together stays so, since queues are not always there to tell.
+    fn by_delays(&self, found: &Surveyed, settings: Settings) -> Vec<Found> {
+        let groups = groups(&found.delays, settings.congested_ns / NOISE);
+        let ports =
+            groups.iter().map(|group| group.iter().map(|at| found.seen[*at].port).collect::<Vec<_>>());
+        let alone = |main, spare| Found { ports: Ports { main, spare }, hops: Vec::new() };
+        if self.found.is_empty() {
+            return ports.map(|ports| alone(ports[0], ports.get(1).copied())).collect();
+        }
+        let mut known = self.found.clone();
+        for ports in ports {
+            let is_known = |port: &u16| known.iter().any(|known| known.ports.main == *port);
+            let same: Vec<u16> = ports.into_iter().filter(is_known).collect();
+            let [first, others @ ..] = &same[..] else { continue };
+            known.retain(|known| !others.contains(&known.ports.main));
+            for path in known.iter_mut().filter(|known| known.ports.main == *first) {
+                path.ports.spare = path.ports.spare.or(others.first().copied());
+            }
+        }
+        known
     }
 
     fn begin(&mut self, now_ns: u64, found: Vec<Found>, settings: Settings) {

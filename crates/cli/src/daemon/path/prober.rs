@@ -172,15 +172,15 @@ impl Prober {
         while let Some(answer) = running.uplink.programs.answer() {
             let Some(sent) = self.claim(&mut running.sent, &running.nodes, &answer) else { continue };
             let round_trip_ns = answer.received_ns.saturating_sub(answer.sent_ns);
+            let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
             let node = &mut running.nodes[sent.node];
             match sent.asked {
                 Asked::Survey => {
                     if let Some(survey) = &mut node.survey {
-                        survey.arrived(answer.port, answer.ttl, round_trip_ns);
+                        survey.arrived(answer.port, answer.ttl, sent.at_ns, (round_trip_ns, delay_ns));
                     }
                 }
                 Asked::Path { path, sequence } => {
-                    let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
                     let seen = Answer { delay_ns, marked: answer.marked, arrived: answer.arrived };
                     if let Some(paths) = &mut node.paths
                         && paths.probe_answered(now_ns(), path, sequence, seen)

@@ -3,10 +3,14 @@
 //!
 //! First it is found out from every port whether the node answers, and how many routers are between. Then
 //! probes of growing TTL are sent. Routers limit how many they answer, so probes are paced, and missing
-//! answers are asked for again after growing pauses. Where many paths were met, there may be more, and further
-//! ports are tried.
+//! answers are asked for again after growing pauses. Where many paths were met, there may be more, and
+//! further ports are tried.
+//!
+//! Where routers are silent, some ports are probed at the same time again and again, so that their delays can
+//! be compared.
 
-use ::path::discovery::{Observation, PORTS_TRIED, distinct, ports_needed};
+use ::path::covariation::ROUNDS;
+use ::path::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
 use ::path::paths::PATHS_MAX;
 use ::path::random::Random;
 use std::collections::VecDeque;
@@ -23,6 +27,9 @@ const LATE_NS: u64 = 4_000_000;
 
 /// How long answers are waited for after each pass, in nanoseconds.
 const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_000];
+
+/// Time between two rounds of probes whose delays are compared, in nanoseconds: all rounds take a second.
+const ROUND_NS: u64 = 16_000_000;
 
 /// More routers than that are no fabric.
 const ROUTERS_MAX: u8 = 12;
@@ -45,6 +52,9 @@ pub struct Surveyed {
     pub seen: Vec<Observation>,
     /// The shortest time from a probe to its answer, in nanoseconds; `None` if there was no answer.
     pub round_trip_ns: Option<u64>,
+    /// If routers are silent, the delays of the first ports of `seen`: `[port][round]`, in nanoseconds, off
+    /// by what clocks differ.
+    pub delays: Vec<Vec<Option<i64>>>,
 }
 
 /// A survey that goes on.
@@ -61,6 +71,16 @@ pub struct Survey {
     pass: usize,
     next_ns: u64,
     round_trip_ns: Option<u64>,
+    compared: Option<Compared>,
+}
+
+/// Ports whose delays are compared.
+#[derive(Debug)]
+struct Compared {
+    /// Their places among all ports.
+    ports: Vec<usize>,
+    begin_ns: u64,
+    delays: Vec<Vec<Option<i64>>>,
 }
 
 impl Survey {
@@ -88,6 +108,7 @@ impl Survey {
             pass: 0,
             next_ns: now_ns,
             round_trip_ns: None,
+            compared: None,
         }
     }
 
@@ -97,6 +118,13 @@ impl Survey {
             return None;
         }
         let (at, ttl) = self.todo.pop_front()?;
+        if let Some(compared) = &self.compared {
+            let sent = ROUNDS * compared.ports.len() - self.todo.len();
+            // All ports of a round at once.
+            let rounds = (sent / compared.ports.len()) as u64;
+            self.next_ns = compared.begin_ns + rounds * ROUND_NS;
+            return Some(Wish { port: self.ports[at], ttl, id: 0 });
+        }
         // What a late turn has missed is made up for, a little.
         self.next_ns = if self.todo.is_empty() {
             now_ns + self.patience_ns()
@@ -110,9 +138,17 @@ impl Survey {
         PATIENCE_NS[self.pass.min(PATIENCE_NS.len() - 1)]
     }
 
-    /// The node has answered a probe, which arrived with this TTL.
-    pub fn arrived(&mut self, port: u16, ttl: u8, round_trip_ns: u64) {
+    /// The node has answered a probe, which was sent at `sent_ns` and arrived with this TTL; `delay_ns` was
+    /// its delay, off by what clocks differ.
+    pub fn arrived(&mut self, port: u16, ttl: u8, sent_ns: u64, (round_trip_ns, delay_ns): (u64, i64)) {
         let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
+        if let Some(compared) = &mut self.compared {
+            let round = sent_ns.checked_sub(compared.begin_ns).map(|time| (time / ROUND_NS) as usize);
+            let of_port = compared.ports.iter().position(|one| *one == at);
+            let slot = of_port.zip(round).and_then(|(port, round)| compared.delays[port].get_mut(round));
+            slot.into_iter().for_each(|slot| *slot = Some(delay_ns));
+            return;
+        }
         self.routers[at] = Some(TTL_WHOLE.saturating_sub(ttl).min(ROUTERS_MAX));
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
@@ -134,20 +170,39 @@ impl Survey {
             return None;
         }
         if self.pass == 0 && self.routers.iter().all(Option::is_none) {
-            return Some(Surveyed { seen: Vec::new(), round_trip_ns: None });
+            return Some(Surveyed { seen: Vec::new(), round_trip_ns: None, delays: Vec::new() });
+        }
+        if self.compared.is_some() {
+            return Some(self.result());
         }
         self.pass += 1;
         if self.pass < PATIENCE_NS.len() {
             self.ask_for_the_missing();
         }
-        if self.todo.is_empty() && !self.extend() {
+        if self.todo.is_empty() && !self.extend() && !self.compare(now_ns) {
             return Some(self.result());
         }
         None
     }
 
-    /// By TTL, so that a router is not asked by all at once. From a port without an answer the node may be out
-    /// of reach, or this host was too busy to take it in time.
+    /// Has delays of some ports compared if routers are silent.
+    fn compare(&mut self, now_ns: u64) -> bool {
+        if !is_hidden(&distinct(&self.result().seen)) {
+            return false;
+        }
+        let reached = (0..self.ports.len()).filter(|at| self.routers[*at].is_some());
+        let ports: Vec<usize> = reached.take(PATHS_MAX).collect();
+        for _ in 0..ROUNDS {
+            self.todo.extend(ports.iter().map(|at| (*at, TTL_WHOLE)));
+        }
+        let delays = vec![vec![None; ROUNDS]; ports.len()];
+        self.compared = Some(Compared { ports, begin_ns: now_ns, delays });
+        self.next_ns = now_ns;
+        !self.todo.is_empty()
+    }
+
+    /// By TTL, so that a router is not asked by all at once. From a port without an answer the node may be
+    /// out of reach, or this host was too busy to take it in time.
     fn ask_for_the_missing(&mut self) {
         let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
         for (at, routers) in self.routers.iter().enumerate() {
@@ -179,13 +234,19 @@ impl Survey {
         let all = self.ports.iter().zip(&self.hops).zip(&self.routers);
         let reached = all.filter(|(_, routers)| routers.is_some());
         let seen = reached.map(|((&port, hops), _)| Observation { port, hops: hops.clone() }).collect();
-        Surveyed { seen, round_trip_ns: self.round_trip_ns }
+        let delays = self.compared.as_ref().map(|compared| compared.delays.clone()).unwrap_or_default();
+        Surveyed { seen, round_trip_ns: self.round_trip_ns, delays }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first of four paths has a queue that comes and goes.
+    fn delay(port: u16, now: u64) -> i64 {
+        if port.is_multiple_of(4) { Random::new(now / 1_000_000).below(1_000_000) as i64 } else { 0 }
+    }
 
     /// Runs a survey on a fabric of two tiers with so many spines between; `answers` tells which routers do.
     fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
@@ -198,7 +259,7 @@ mod tests {
                 match ttl {
                     1 if answers(1, port) => survey.expired(port, id, [10, 0, 0, 1].into()),
                     2 if answers(2, port) => survey.expired(port, id, [10, 9, spine as u8, 2].into()),
-                    TTL_WHOLE => survey.arrived(port, 62, 1000 + u64::from(port)),
+                    TTL_WHOLE => survey.arrived(port, 62, now, (1000 + u64::from(port), delay(port, now))),
                     _ => {}
                 }
             }
@@ -229,7 +290,7 @@ mod tests {
             while let Some(Wish { port, ttl, .. }) = survey.wish(now) {
                 lost += 1;
                 if ttl == TTL_WHOLE && lost % 4 == 0 {
-                    survey.arrived(port, 62, 1000);
+                    survey.arrived(port, 62, now, (1000, 500));
                 }
             }
             if let Some(found) = survey.turn(now) {
@@ -251,6 +312,22 @@ mod tests {
         assert_eq!(distinct(&found.seen).len(), 4);
         let (found, _) = surveyed(4, |_, _| false);
         assert!(found.seen.iter().all(|one| one.hops == [None, None]) && found.seen.len() == 32);
+    }
+
+    #[test]
+    fn where_routers_are_silent_delays_tell_ports_of_one_path() {
+        for answers in [|_, _| false, |ttl, _| ttl == 1] {
+            let (found, took_ns) = surveyed(4, answers);
+            assert!(took_ns < 6_000_000_000, "{took_ns}");
+            let groups = ::path::covariation::groups(&found.delays, 1000);
+            let busy = |group: &Vec<usize>| found.seen[group[0]].port.is_multiple_of(4);
+            let on_busy = found.seen[..PATHS_MAX].iter().filter(|one| one.port.is_multiple_of(4)).count();
+            assert!(
+                groups.iter().all(|group| group.len() == if busy(group) { on_busy } else { 1 }),
+                "{groups:?}"
+            );
+        }
+        assert!(surveyed(4, |_, _| true).0.delays.is_empty(), "hops are enough");
     }
 
     #[test]

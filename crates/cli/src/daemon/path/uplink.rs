@@ -137,7 +137,10 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
         steer: match fabric.scheme {
             Scheme::DocaAr => Steer::DocaAr,
             Scheme::Adaptive => Steer::Adaptive,
-            _ => Steer::Ecmp,
+            Scheme::LetFlow => Steer::LetFlow,
+            Scheme::Spray => Steer::Spray,
+            // The latter two are in the simulator only, and no configuration has them.
+            Scheme::Ecmp | Scheme::Clove | Scheme::PlbLike => Steer::Ecmp,
         },
         vxlan_port: fabric.vxlan_port,
         sources: fabric.sources,

@@ -41,6 +41,24 @@ fn what_weir_encapsulates_keeps_its_port_as_well() {
 }
 
 #[test]
+fn both_forms_take_the_same_port_for_the_same_path() {
+    let mut rig = adaptive();
+    rig.links[2].is_cut = true;
+    rig.run_with(64, 2 * SEC);
+    // By these the form at an uplink places frames of the kernel's VXLAN, as a test of crate bpf shows.
+    let offers = rig.app.nodes[0].paths.offers();
+    assert_eq!(offers.iter().map(|offer| offer.port).collect::<Vec<_>>(), PORTS);
+    let mut used = BTreeSet::new();
+    for flow in 0..64 {
+        let port = rig.send(flow);
+        let path = offers.iter().position(|offer| offer.port == port).expect("a port of a path");
+        assert!(offers[path].weight > 0, "the other form would not take path {path}");
+        used.insert(path);
+    }
+    assert_eq!(used, [0, 1, 3].into());
+}
+
+#[test]
 fn frames_to_strangers_pass_as_they_are() {
     let mut rig = adaptive();
     rig.frame(INPUT, &data(Ipv4Addr::new(10, 0, 0, 77), 1, 61_234));
