@@ -12,7 +12,8 @@
  * So the program goes through the masks, and looks the frame's bits under each up in one hash map of values.
  * A mask with a single value needs no look-up.
  *
- * Promises: nothing is dropped here; every frame is counted once. Fields missing from a malformed header are
+ * Promises: nothing is dropped here, except while another process takes over (`without_socket`); every frame
+ * is counted once. Fields missing from a malformed header are
  * zero. Cost: about 40 instructions to parse; for each mask that does not match, some 10 instructions if it
  * has one value, and otherwise a look-up of 48 bytes, however many values there are.
  */
@@ -104,6 +105,7 @@ struct counters {
 	__u64 passed;
 	__u64 not_ours;
 	__u64 redirect_failed;
+	__u64 held_back;
 };
 
 struct {
@@ -112,6 +114,17 @@ struct {
 	__type(key, __u32);
 	__type(value, struct counters);
 } counters SEC(".maps");
+
+/*
+ * What becomes of a frame that is taken while its queue has no socket: XDP_PASS, or XDP_DROP while another
+ * process takes the interface over.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} without_socket SEC(".maps");
 
 /*
  * The reading position in the frame. An offset rather than a pointer, because it stays valid across a helper
@@ -327,9 +340,10 @@ int xdp_take(struct xdp_md *context)
 	__u32 *half = bpf_map_lookup_elem(&active, &zero);
 	struct settings *chosen = half ? bpf_map_lookup_elem(&settings, half) : 0;
 	struct counters *count = bpf_map_lookup_elem(&counters, &queue);
+	__u32 *otherwise = bpf_map_lookup_elem(&without_socket, &zero);
 	int verdict;
 
-	if (!chosen || !count)
+	if (!chosen || !count || !otherwise)
 		return XDP_PASS;
 	read_frame(&cursor, chosen, summary.words);
 	if (!is_taken(chosen, &summary)) {
@@ -339,9 +353,11 @@ int xdp_take(struct xdp_md *context)
 			count->passed++;
 		return XDP_PASS;
 	}
-	verdict = bpf_redirect_map(&sockets, queue, XDP_PASS);
+	verdict = bpf_redirect_map(&sockets, queue, *otherwise == XDP_DROP ? XDP_DROP : XDP_PASS);
 	if (verdict == XDP_REDIRECT)
 		count->taken++;
+	else if (verdict == XDP_DROP)
+		count->held_back++;
 	else
 		count->redirect_failed++; /* no socket on this queue */
 	return verdict;

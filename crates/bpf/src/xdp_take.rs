@@ -1,18 +1,19 @@
 //! Loads and attaches the XDP program in front of an interface's AF_XDP sockets.
 //!
 //! The program is attached through a bpf_link that this object owns. However the process ends, the kernel
-//! detaches the program and the interface is as before. The older attachment by netlink would survive kill
-//! -9, so it is refused.
+//! detaches the program and the interface is as before; the older attachment by netlink would survive kill
+//! -9. Another process that gets the link's descriptor puts its own program in the place of this one.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray, XskMap};
-use aya::programs::links::FdLink;
-use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp, XdpMode};
+use aya::programs::{ProgramError, TestRun, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use std::collections::HashSet;
 
+use crate::link;
 use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, WORDS, Words, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
@@ -53,7 +54,17 @@ pub struct Counters {
     pub not_ours: u64,
     /// A rule matched, but no socket was bound to the queue; left to the kernel.
     pub redirect_failed: u64,
+    /// The same, but dropped, because another process was taking over ([`XdpTake::hold_back`]).
+    pub held_back: u64,
 }
+
+/// Flags of the attachment, as in linux/if_link.h.
+const FLAG_GENERIC: u32 = 1 << 1;
+const FLAG_NATIVE: u32 = 1 << 2;
+
+/// Verdicts, as in linux/bpf.h.
+const XDP_DROP: u32 = 1;
+const XDP_PASS: u32 = 2;
 
 /// The program and its maps.
 pub struct XdpTake {
@@ -62,8 +73,8 @@ pub struct XdpTake {
     half: u32,
     /// The keys that the map of values has for each copy of the settings.
     keys: [HashSet<Key>; 2],
-    /// Dropping the link detaches the program.
-    link: Option<FdLink>,
+    /// Dropping the link detaches the program, unless another process has it, too.
+    link: Option<OwnedFd>,
 }
 
 impl XdpTake {
@@ -147,19 +158,45 @@ impl XdpTake {
     ///
     /// # Errors
     /// Returns the kernel's error: `EBUSY` if a program is attached already, `EOPNOTSUPP` without native XDP,
-    /// `ERANGE` if the MTU is too large for it. A kernel without XDP links (before 5.9) is refused as
-    /// `NotAttached`.
-    pub fn attach(&mut self, interface: u32, mode: AttachMode) -> Result<(), ProgramError> {
-        let mode = match mode {
-            AttachMode::Native => XdpMode::Driver,
-            AttachMode::Generic => XdpMode::Skb,
+    /// `ERANGE` if the MTU is too large for it, `EINVAL` without XDP links (before Linux 5.9).
+    pub fn attach(&mut self, interface: u32, mode: AttachMode) -> io::Result<()> {
+        let flags = match mode {
+            AttachMode::Native => FLAG_NATIVE,
+            AttachMode::Generic => FLAG_GENERIC,
         };
-        let program = program(&mut self.ebpf)?;
-        let id = program.attach_to_if_index(interface, mode)?;
-        let link = program.take_link(id)?;
-        // Without links aya falls back to netlink; dropping that attachment here undoes it.
-        self.link = Some(FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?);
+        self.link = Some(link::create(self.program()?.as_fd(), interface, flags)?);
         Ok(())
+    }
+
+    /// Takes the place of another process's program, whose link this is: each frame meets one of the two.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `ENOLINK` if the interface is gone.
+    pub fn attach_by(&mut self, link: OwnedFd) -> io::Result<()> {
+        link::update(link.as_fd(), self.program()?.as_fd())?;
+        self.link = Some(link);
+        Ok(())
+    }
+
+    /// Returns the link, for another process to take the program's place.
+    #[must_use]
+    pub fn link(&self) -> Option<BorrowedFd<'_>> {
+        self.link.as_ref().map(AsFd::as_fd)
+    }
+
+    /// From now on, frames that are taken while their queue has no socket are dropped and counted as
+    /// `held_back` (`true`), or left to the kernel (`false`, as at first). The kernel answers frames of
+    /// connections that it does not know with a reset, so none may get there while a successor takes over.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn hold_back(&mut self, held: bool) -> Result<(), MapError> {
+        self.array::<u32>("without_socket").set(0, if held { XDP_DROP } else { XDP_PASS }, 0)
+    }
+
+    fn program(&self) -> io::Result<BorrowedFd<'_>> {
+        let program = self.ebpf.program("xdp_take").expect("xdp_take.bpf.c defines it");
+        program.fd().map(AsFd::as_fd).map_err(io::Error::other)
     }
 
     /// Sends the frames taken from a receive queue to a socket. The kernel removes the socket when it is
@@ -182,13 +219,14 @@ impl XdpTake {
     #[must_use]
     pub fn counters(&self, queue: u32) -> Counters {
         let map = self.ebpf.map("counters").expect("xdp_take.bpf.c defines it");
-        let map = PerCpuArray::<&MapData, [u64; 4]>::try_from(map).expect("four counters");
+        let map = PerCpuArray::<&MapData, [u64; 5]>::try_from(map).expect("five counters");
         let mut sum = Counters::default();
         for cpu in map.get(&queue, 0).iter().flat_map(|values| values.iter()) {
             sum.taken += cpu[0];
             sum.passed += cpu[1];
             sum.not_ours += cpu[2];
             sum.redirect_failed += cpu[3];
+            sum.held_back += cpu[4];
         }
         sum
     }

@@ -6,6 +6,7 @@ use bpf::{Counters, Fragments, MaskedSource, Ports, Prefix, Take, TakeError, Tak
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ALSO_OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
+const XDP_DROP: u32 = 1;
 const XDP_PASS: u32 = 2;
 
 /// Loads the program. Without root, prints so and returns `None`; in CI that is a failure.
@@ -32,7 +33,7 @@ fn verdict(program: &mut XdpTake, frame: &[u8]) -> Verdict {
     let before = program.counters(0);
     assert_eq!(program.test_run(frame).unwrap(), XDP_PASS);
     let after = program.counters(0);
-    let Counters { taken, passed, not_ours, redirect_failed } = before;
+    let Counters { taken, passed, not_ours, redirect_failed, .. } = before;
     let steps = [after.taken - taken, after.passed - passed, after.not_ours - not_ours];
     match (steps, after.redirect_failed - redirect_failed) {
         ([0, 0, 0], 1) => Verdict::Taken,
@@ -449,4 +450,17 @@ fn a_refused_rule_changes_nothing() {
     assert_eq!(verdict(&mut program, &frame), Verdict::Taken);
     program.set_take([OWN; 2], &Take::default()).unwrap();
     assert_eq!(verdict(&mut program, &frame), Verdict::Passed);
+}
+
+#[test]
+fn while_a_successor_is_awaited_what_is_taken_is_dropped_and_the_rest_passes() {
+    let Some(mut program) = load() else { return };
+    program.set_take([OWN; 2], &Take { rules: vec![service(1, 53)], ..Take::default() }).unwrap();
+    program.hold_back(true).unwrap();
+    assert_eq!(program.test_run(&packet_for(1, 53, false)).unwrap(), XDP_DROP);
+    assert_eq!(program.test_run(&packet_for(1, 54, false)).unwrap(), XDP_PASS);
+    let after = program.counters(0);
+    assert_eq!((after.held_back, after.passed, after.redirect_failed), (1, 1, 0));
+    program.hold_back(false).unwrap();
+    assert_eq!(verdict(&mut program, &packet_for(1, 53, false)), Verdict::Taken);
 }

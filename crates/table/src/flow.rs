@@ -13,12 +13,14 @@
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
 mod hand_on;
+mod resume;
 
 use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::state::{FlowState, Seen};
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
 use packet::{Bits, FlowKey};
+pub use resume::Resumed;
 
 /// The largest index in a [`Decision`]: 30 bits, beside two bits for its kind.
 pub const DECISION_MAX: u32 = (1 << 30) - 1;

@@ -39,7 +39,7 @@ pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, MaglevTarget, NO_TARGET, fill_maglev, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, Row};
-pub use flow::{Counted, Decision, Flow, FlowTable};
+pub use flow::{Counted, Decision, Flow, FlowTable, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use lpm::{Lpm, LpmError, Width};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};

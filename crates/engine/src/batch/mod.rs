@@ -24,6 +24,7 @@ pub(crate) mod rows;
 pub(crate) mod steps;
 mod succession;
 mod swap;
+mod takeover;
 mod tees;
 mod tunnel;
 mod walk;
@@ -48,6 +49,7 @@ use std::sync::Arc;
 use succession::{Staging, Succession};
 use swap::GroupNames;
 pub use swap::SwapReport;
+pub use takeover::{DecidedFor, FlowPage, FlowStock, TakenOver};
 pub use tees::Tees;
 pub(crate) use walk::Walk;
 

@@ -2,7 +2,7 @@
 
 use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
-use crate::batch::{Engine, SwapReport};
+use crate::batch::{Engine, FlowPage, SwapReport};
 use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::nat::Binding;
 use crate::program::{Entry, GroupId, PipeId, PortId};
@@ -64,6 +64,9 @@ pub enum Command {
     Flows(PipeId, usize, SyncSender<(Vec<FlowSnapshot>, usize)>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
+    /// Write records of a pipe's flows, for another process: of those in so many rows from this one on that
+    /// were decided or gave counts since a time in milliseconds, or of all.
+    FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
     /// Predict what the engine would do with a frame, without counting it.
     Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
     /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
@@ -196,6 +199,9 @@ impl Worker {
             Command::Rejuvenate(keys) => self.engine.rejuvenate(&keys),
             Command::Flows(pipe, limit, asker) => tell(&asker, self.engine.flows(pipe, limit)),
             Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
+            Command::FlowRecords(pipe, rows, since, asker) => {
+                tell(&asker, self.engine.flow_records(pipe, rows, since));
+            }
             Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),
             Command::Quiesce(asker) => {
                 self.quiet = true;

@@ -10,7 +10,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
@@ -91,6 +91,19 @@ pub struct XdpInterface {
     lines: Lines,
     /// Why it cannot be used although it is there.
     refused: Option<String>,
+    /// The program that will take the place of another process's.
+    prepared: Option<XdpTake>,
+}
+
+/// What a process gives to the one that takes an interface over.
+#[derive(Debug)]
+pub struct Handover {
+    /// The interface's index.
+    pub index: u32,
+    /// Whether the program runs in the driver.
+    pub native: bool,
+    /// The link between program and interface.
+    pub link: OwnedFd,
 }
 
 impl XdpInterface {
@@ -105,7 +118,69 @@ impl XdpInterface {
         let link = find(&config.interface)?;
         let attached = Some(Arc::new(Attached::new(&config, &link)?));
         let membership = join(&config.frames, &link)?;
-        Ok(XdpInterface { config, link, attached, membership, lines: Lines::default(), refused: None })
+        Ok(XdpInterface {
+            config,
+            link,
+            attached,
+            membership,
+            lines: Lines::default(),
+            refused: None,
+            prepared: None,
+        })
+    }
+
+    /// Prepares to take an interface over from another process: the program is loaded, and attached by
+    /// [`XdpInterface::take_over`]. Until then its ports receive nothing.
+    ///
+    /// # Errors
+    /// Returns an [`XdpError`], which says what to do.
+    pub fn prepare(config: XdpConfig) -> Result<XdpInterface, XdpError> {
+        let link = find(&config.interface)?;
+        let mut program = Attached::load(&config, &link)?;
+        program.hold_back(true).map_err(|error| XdpError::System {
+            doing: "preparing the XDP program",
+            interface: link.name.clone(),
+            reason: map_io(error),
+        })?;
+        let prepared = Some(program);
+        let (lines, attached, membership) = (Lines::default(), None, None);
+        Ok(XdpInterface { config, link, attached, membership, lines, refused: None, prepared })
+    }
+
+    /// Takes the place of the other process's program, opens a socket for each port, and only then takes
+    /// frames. Those that arrive meanwhile are dropped, and counted as `held_back`.
+    ///
+    /// # Errors
+    /// The interface is gone, or another process still has its queues.
+    pub fn take_over(&mut self, from: Handover) -> Result<(), XdpError> {
+        let Some(mut program) = self.prepared.take() else { return Ok(()) };
+        let system = |doing, reason| XdpError::System { doing, interface: self.link.name.clone(), reason };
+        program.attach_by(from.link).map_err(|reason| system("taking the XDP program's place", reason))?;
+        let attached = Arc::new(Attached::of(&self.config, &self.link, program, from.native));
+        self.membership = join(&self.config.frames, &self.link)?;
+        self.lines().iter().try_for_each(|line| line.attach(&attached))?;
+        let held = attached.program().hold_back(false);
+        held.map_err(|error| system("taking frames", map_io(error)))?;
+        self.attached = Some(attached);
+        Ok(())
+    }
+
+    /// Returns what another process needs to take the interface over. From now on, frames that are taken
+    /// while a queue has no socket are dropped. `None` while the interface is gone.
+    #[must_use]
+    pub fn hand_over(&self) -> Option<Handover> {
+        let attached = self.attached.as_ref()?;
+        let mut program = attached.program();
+        // Where that fails, the kernel gets the frames between two sockets.
+        let _ = program.hold_back(true);
+        let link = program.link()?.try_clone_to_owned().ok()?;
+        Some(Handover { index: attached.index, native: attached.native, link })
+    }
+
+    /// Whether it waits for another process to hand the interface over.
+    #[must_use]
+    pub fn is_prepared(&self) -> bool {
+        self.prepared.is_some()
     }
 
     /// Opens a port on a queue. Ports on the same pool pass frames by descriptor, without a copy.
@@ -127,6 +202,7 @@ impl XdpInterface {
             interface: self.link.name.clone(),
             frame_max: frame_max(&self.link),
             attached: self.attached.clone(),
+            prepared: self.prepared.as_ref().map(|program| (program.queues(), self.config.rings)),
             lines: Arc::clone(&self.lines),
         }
     }
@@ -160,6 +236,9 @@ impl XdpInterface {
     /// Follows what has happened to the interface, and returns it. Opening sockets takes milliseconds.
     pub fn follow(&mut self, links: &Links) -> Vec<InterfaceNews> {
         let mut news = Vec::new();
+        if self.is_prepared() {
+            return news;
+        }
         if let Some(attached) = &self.attached {
             match links.attached(attached.index) {
                 Some(link) => self.update(link.clone(), &mut news),
@@ -305,6 +384,8 @@ pub struct Queues {
     interface: String,
     frame_max: usize,
     attached: Option<Arc<Attached>>,
+    /// Queues and rings of an interface that another process will hand over.
+    prepared: Option<(u32, Rings)>,
     lines: Lines,
 }
 
@@ -312,7 +393,9 @@ impl Queues {
     /// Returns the number of receive queues that are in use now.
     #[must_use]
     pub fn count(&self) -> u32 {
-        self.attached.as_ref().map_or(0, |attached| attached.queues())
+        let prepared = |(all, _)| queues_in_use(&self.interface).map_or(all, |in_use: u32| in_use.min(all));
+        let later = || self.prepared.map_or(0, prepared);
+        self.attached.as_ref().map_or_else(later, |attached| attached.queues())
     }
 
     /// Opens a port on a queue, see [`XdpInterface::open_queue`].
@@ -323,10 +406,16 @@ impl Queues {
     /// # Panics
     /// Panics if the pool is not a region pool in `pools`.
     pub fn open(&self, queue: u32, pools: &mut Pools, pool: PoolId) -> Result<XdpPort, XdpError> {
-        let attached = self.attached.as_ref().ok_or_else(|| XdpError::NoInterface(self.interface.clone()))?;
-        let place = (queue, self.frame_max);
-        let (port, line) =
-            XdpPort::open(self.port.clone(), Arc::clone(attached), place, pools.region_mut(pool))?;
+        let (name, place) = (self.port.clone(), (queue, self.frame_max));
+        let pool = pools.region_mut(pool);
+        let (port, line) = match (&self.attached, self.prepared) {
+            (Some(attached), _) => XdpPort::open(name, Arc::clone(attached), place, pool)?,
+            (None, Some((_, rings))) => {
+                rings.check()?;
+                XdpPort::waiting(name, place, pool)
+            }
+            (None, None) => return Err(XdpError::NoInterface(self.interface.clone())),
+        };
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         lines.retain(|line| !line.is_closed());
         lines.push(line);
@@ -398,10 +487,7 @@ pub(super) struct Attached {
 
 impl Attached {
     fn new(config: &XdpConfig, link: &Link) -> Result<Attached, XdpError> {
-        // As many as there may ever be: `ethtool -L` changes how many are in use.
-        let queues = link.rx_queues.max(queues_in_use(&link.name).unwrap_or_default());
-        let mut program = XdpTake::load(queues).map_err(load_error)?;
-        program.set_take([link.mac, config.frames.own(link)], &config.frames.take)?;
+        let mut program = Attached::load(config, link)?;
         let native = match config.mode {
             Some(Mode::GenericCopy) => attach_generic(&mut program, link)?,
             Some(_) => attach(&mut program, link, AttachMode::Native)?,
@@ -412,8 +498,20 @@ impl Attached {
                 other => other?,
             },
         };
+        Ok(Attached::of(config, link, program, native))
+    }
+
+    fn load(config: &XdpConfig, link: &Link) -> Result<XdpTake, XdpError> {
+        // As many as there may ever be: `ethtool -L` changes how many are in use.
+        let queues = link.rx_queues.max(queues_in_use(&link.name).unwrap_or_default());
+        let mut program = XdpTake::load(queues).map_err(load_error)?;
+        program.set_take([link.mac, config.frames.own(link)], &config.frames.take)?;
+        Ok(program)
+    }
+
+    fn of(config: &XdpConfig, link: &Link, program: XdpTake, native: bool) -> Attached {
         let (name, index, program) = (link.name.clone(), link.index, Mutex::new(program));
-        Ok(Attached { name, index, native, mode: config.mode, rings: config.rings, program })
+        Attached { name, index, native, mode: config.mode, rings: config.rings, program }
     }
 
     pub(super) fn name(&self) -> &str {
@@ -499,8 +597,7 @@ fn find(name: &str) -> Result<Link, XdpError> {
 /// Attaches the program. Returns true if it runs natively.
 fn attach(program: &mut XdpTake, link: &Link, mode: AttachMode) -> Result<bool, XdpError> {
     let interface = link.name.clone();
-    let Err(error) = program.attach(link.index, mode) else { return Ok(mode == AttachMode::Native) };
-    let reason = program_io(error);
+    let Err(reason) = program.attach(link.index, mode) else { return Ok(mode == AttachMode::Native) };
     Err(match reason.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::PERM | Errno::ACCESS) => XdpError::NoPrivilege("attaching an XDP program"),
         Some(Errno::BUSY | Errno::EXIST) => XdpError::AlreadyAttached(interface),

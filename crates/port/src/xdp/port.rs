@@ -123,21 +123,9 @@ impl XdpPort {
         (queue, frame_max): (u32, usize),
         pool: &mut RegionPool,
     ) -> Result<(XdpPort, Arc<Line>), XdpError> {
-        let area = Area::of(pool);
-        let bound = Bound::open(interface, queue, area)?;
-        let line = Arc::new(Line::new(queue, area, frame_max));
-        let mut port = XdpPort {
-            name,
-            bound: Some(Box::new(bound)),
-            line: Arc::clone(&line),
-            umem: Umem::new(pool),
-            joining: Joining::new(),
-            counted: PortStatistics::default(),
-            extra: Extra::default(),
-            former: Vec::new(),
-            former_lost: 0,
-            leaving: None,
-        };
+        let bound = Bound::open(interface, queue, Area::of(pool))?;
+        let (mut port, line) = XdpPort::waiting(name, (queue, frame_max), pool);
+        port.bound = Some(Box::new(bound));
         port.refill(pool);
         let announced = port.bound.as_ref().map_or(Ok(()), |bound| bound.announce(queue));
         match announced {
@@ -147,6 +135,28 @@ impl XdpPort {
                 Err(error)
             }
         }
+    }
+
+    /// Makes a port on a queue without a socket, as if its interface were gone: the daemon opens one later.
+    pub(super) fn waiting(
+        name: String,
+        (queue, frame_max): (u32, usize),
+        pool: &mut RegionPool,
+    ) -> (XdpPort, Arc<Line>) {
+        let line = Arc::new(Line::new(queue, Area::of(pool), frame_max));
+        let port = XdpPort {
+            name,
+            bound: None,
+            line: Arc::clone(&line),
+            umem: Umem::new(pool),
+            joining: Joining::new(),
+            counted: PortStatistics::default(),
+            extra: Extra::default(),
+            former: Vec::new(),
+            former_lost: 0,
+            leaving: None,
+        };
+        (port, line)
     }
 
     /// Returns the mode it runs in; `None` while its interface is gone.
@@ -331,6 +341,7 @@ impl Bound {
             ("xdp_passed", program.passed),
             ("xdp_not_ours", program.not_ours),
             ("xdp_redirect_failed", program.redirect_failed),
+            ("xdp_held_back", program.held_back),
         ];
         if let Some(kernel) = self.socket.statistics() {
             all.extend([

@@ -31,7 +31,12 @@ pub const RINGS: Rings = Rings { fill: 512, receive: 512, transmit: 512 };
 
 /// Attaches with small rings.
 pub fn attach(name: &str, take: &Take, mode: Option<Mode>) -> Result<XdpInterface, XdpError> {
-    XdpInterface::attach(XdpConfig { mode, rings: RINGS, ..XdpConfig::new(name, take.clone()) })
+    XdpInterface::attach(XdpConfig { mode, ..config(name, take) })
+}
+
+/// Returns a configuration with small rings.
+pub fn config(name: &str, take: &Take) -> XdpConfig {
+    XdpConfig { rings: RINGS, ..XdpConfig::new(name, take.clone()) }
 }
 
 pub const PATIENCE: Duration = Duration::from_secs(3);
@@ -230,6 +235,7 @@ impl End {
         let mut batch = Batch::new();
         self.port.receive(&mut self.pools, &mut batch);
         assert_eq!(batch.len(), 0);
+        self.port.flush(&mut self.pools);
     }
 
     pub fn check(&mut self) {

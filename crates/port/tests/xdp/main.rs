@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bpf::{Take, TakeRule};
-use lab::{End, Lab, PATIENCE, RINGS, SOMEBODY, W0, attach, extra, inside, pools, run, service, udp};
+use lab::{End, Lab, PATIENCE, RINGS, SOMEBODY, W0, attach, config, extra, inside, pools, run, service, udp};
 use packet::{Batch, Bits, Port};
-use port::xdp::{Mode, XdpError, XdpPort, interfaces, obstacles};
+use port::xdp::{Mode, XdpError, XdpInterface, XdpPort, interfaces, obstacles};
 
 #[test]
 fn what_is_taken_arrives_and_the_rest_stays_with_the_kernel() {
@@ -148,6 +148,38 @@ fn a_queue_without_port_leaves_its_frames_to_the_kernel() {
     assert!(!lab.connects());
     near.close();
     assert!(lab.connects_soon());
+}
+
+#[test]
+fn another_process_takes_an_interface_over_and_the_kernel_gets_no_frame_meanwhile() {
+    let Some(lab) = Lab::new(1, 1) else { return };
+    let take = service(5000);
+    let old = lab.attach("w0", &take);
+    let mut near = lab.near_end(&old, 0);
+    let mut far = lab.far_end("f0", 0);
+    let mut new = lab.weir(|| XdpInterface::prepare(config("w0", &take))).unwrap();
+    let mut heir = lab.near_end(&new, 0);
+    far.send(&[udp(W0, 5000, 1)]);
+    assert_eq!(near.receive(1), [udp(W0, 5000, 1)], "to be prepared changes nothing");
+    let handover = old.hand_over().unwrap();
+    near.close();
+    far.send(&[udp(W0, 5000, 2)]);
+    let end = Instant::now() + PATIENCE;
+    while old.counters(0).held_back == 0 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!((old.counters(0).held_back, old.counters(0).redirect_failed), (1, 0));
+    lab.weir(|| new.take_over(handover)).unwrap();
+    drop(old);
+    heir.receives_nothing();
+    far.send(&[udp(W0, 5000, 3)]);
+    assert_eq!(heir.receive(1), [udp(W0, 5000, 3)]);
+    assert_eq!(heir.port.xdp_mode(), Some(Mode::NativeCopy));
+    heir.close();
+    far.close();
+    drop(new);
+    lab.attach("w0", &take);
+    assert!(lab.connects_soon(), "nothing is left of either");
 }
 
 #[test]

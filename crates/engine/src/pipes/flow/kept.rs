@@ -131,6 +131,11 @@ impl FlowValues {
         plan.keep(own, place, |value| learnt(fields, value));
     }
 
+    /// Returns how many bytes a flow keeps.
+    pub fn stride(&self) -> usize {
+        self.stride
+    }
+
     /// Copies what a flow keeps to another table's row.
     pub fn copy_from(&mut self, to: u32, old: &FlowValues, from: u32) {
         let place = |at: u32| at as usize * self.stride..(at as usize + 1) * self.stride;

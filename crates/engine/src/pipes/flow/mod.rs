@@ -10,12 +10,14 @@ mod nat;
 mod period;
 mod swap;
 mod table;
+mod takeover;
 mod timeouts;
 
 pub use check::{all_there, check, fit};
 pub use decided::Renumbering;
 pub use migrate::Migrants;
 pub use table::Flows;
+pub use takeover::Record;
 pub use timeouts::Timeouts;
 
 use super::{PipeKind, Type};

@@ -1,0 +1,46 @@
+//! The kernel's links between an XDP program and an interface, as file descriptors that another process can
+//! take over. aya makes such links but neither shows nor accepts their descriptors.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Commands of bpf(2), as in linux/bpf.h.
+const LINK_CREATE: i32 = 28;
+const LINK_UPDATE: i32 = 29;
+
+/// The attach type `BPF_XDP`.
+const XDP: u32 = 37;
+
+/// The beginning of `union bpf_attr` for both commands: four words, the rest of which the kernel takes for 0.
+type Attributes = [u32; 4];
+
+/// Attaches a program to the interface with this index; `flags` are those of `IFLA_XDP_FLAGS`.
+///
+/// # Errors
+/// Returns the kernel's error: `EBUSY` if a program is attached already, `EINVAL` before Linux 5.9.
+pub fn create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    let number = bpf(LINK_CREATE, &[raw(program), interface, XDP, flags])?;
+    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
+/// Replaces the program of a link: each frame meets the old one or the new one.
+///
+/// # Errors
+/// Returns the kernel's error: `ENOLINK` if the interface is gone.
+pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(LINK_UPDATE, &[raw(link), raw(program), 0, 0]).map(drop)
+}
+
+fn raw(fd: BorrowedFd<'_>) -> u32 {
+    fd.as_raw_fd().cast_unsigned()
+}
+
+fn bpf(command: i32, attributes: &Attributes) -> io::Result<i32> {
+    // SAFETY: the kernel reads as many bytes as it is told, all of which belong to `attributes`, and writes
+    // none for these two commands.
+    let result = unsafe {
+        libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of::<Attributes>() as u32)
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}

@@ -1,0 +1,215 @@
+//! What another process takes over of an engine's flows, by names, because its program has other numbers.
+
+use super::Engine;
+use super::compile::CompiledPipe;
+use crate::change::EntryKey;
+use crate::nat::NatPool;
+use crate::operation::Operation;
+use crate::owner::{OwnedBy, Steering, worker};
+use crate::pipes::flow::Record;
+use crate::pipes::table::NO_ROW;
+use crate::program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
+use std::collections::HashMap;
+
+/// What a flow was decided for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum DecidedFor {
+    /// The pipe's `default` entry.
+    Default,
+    /// The entry of this target of this group.
+    Target {
+        /// The group's name.
+        group: String,
+        /// The target's name.
+        target: String,
+    },
+}
+
+/// Some flows of a pipe, from one worker.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowPage {
+    /// What they were decided for; the records have positions in this list.
+    pub entries: Vec<DecidedFor>,
+    /// The records, one behind the other.
+    pub records: Vec<u8>,
+    /// Bytes of a record.
+    pub length: usize,
+    /// The row at which the next page begins; `None` after the last.
+    pub next: Option<u32>,
+}
+
+/// What the flows of a pipe are like. Another process takes over flows if its pipe is like that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowStock {
+    /// The pipe's name.
+    pub pipe: String,
+    /// What its flows keep, as text; empty if nothing.
+    pub keeps: String,
+    /// Whether they take addresses and ports of a NAT pool.
+    pub has_pool: bool,
+}
+
+/// What became of another process's flows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TakenOver {
+    /// Flows that go on.
+    pub flows: usize,
+    /// Flows that ended: their entry is gone, or there is no room for them.
+    pub ended: usize,
+    /// Records that cannot be read.
+    pub unreadable: usize,
+}
+
+impl TakenOver {
+    /// Adds the flows of another page.
+    pub fn add(&mut self, other: TakenOver) {
+        self.flows += other.flows;
+        self.ended += other.ended;
+        self.unreadable += other.unreadable;
+    }
+}
+
+impl Engine {
+    /// Returns the FLOW pipes, and what their flows are like.
+    #[must_use]
+    pub fn flow_stocks(&self) -> Vec<(PipeId, FlowStock)> {
+        let stock = |(at, pipe): (usize, &CompiledPipe)| {
+            let flows = pipe.table.flows()?;
+            let keeps = if flows.kept_bytes() == 0 { String::new() } else { kept(pipe) };
+            let has_pool = pipe.shape.nat.is_some();
+            Some((PipeId(at as u16), FlowStock { pipe: pipe.shape.name.clone(), keeps, has_pool }))
+        };
+        self.pipes.iter().enumerate().filter_map(stock).collect()
+    }
+
+    /// Returns records of a pipe's flows: of those in so many rows, from this one on, that were decided or
+    /// gave counts since a time in milliseconds, or of all. Flows of entries of their own are not among them.
+    #[must_use]
+    pub fn flow_records(&self, pipe: PipeId, rows: (u32, u32), since_ms: Option<u32>) -> FlowPage {
+        let Some(pipe) = self.pipes.get(pipe.index()) else { return FlowPage::default() };
+        let Some(flows) = pipe.table.flows() else { return FlowPage::default() };
+        let mut page = FlowPage { length: flows.record_length(), ..FlowPage::default() };
+        let mut known: HashMap<u32, Option<u32>> = HashMap::new();
+        let FlowPage { entries, records, .. } = &mut page;
+        let entry = |row| {
+            *known.entry(row).or_insert_with(|| {
+                let decided = decided_for(&self.program, pipe, row)?;
+                entries.push(decided);
+                Some(entries.len() as u32 - 1)
+            })
+        };
+        page.next = flows.write_records(rows, since_ms, entry, records);
+        page
+    }
+
+    /// Lets flows of another process go on in the engines of so many workers, each in that of its worker. The
+    /// pipe must be [like](FlowStock) theirs. Flows that are there already stay as they are.
+    pub fn resume_flows(engines: &mut [Box<Engine>], pipe: PipeId, page: &FlowPage) -> TakenOver {
+        let mut done = TakenOver::default();
+        let workers = engines.len();
+        let Some(first) = engines.first() else { return done };
+        let Some((by, steering)) = first.pipes.get(pipe.index()).map(|one| (one.shape.owner, first.steering))
+        else {
+            return done;
+        };
+        let nat = first.pipes[pipe.index()].shape.nat;
+        let pool = nat.and_then(|id| first.program.nat_pools.get(id.index())).cloned();
+        let rows: Vec<Vec<Option<u32>>> =
+            engines.iter().map(|engine| rows_of(engine, pipe, &page.entries)).collect();
+        for bytes in page.records.chunks(page.length.max(1)) {
+            let Some(record) = Record::read(bytes).filter(|_| bytes.len() == page.length) else {
+                done.unreadable += 1;
+                continue;
+            };
+            let owner = owner_of(&record, pool.as_ref(), by, (&steering, workers));
+            let row = record.entry.map(|entry| rows[owner].get(entry as usize).copied().flatten());
+            let flows = engines[owner].pipes[pipe.index()].table.flows_mut();
+            let goes_on = flows
+                .filter(|flows| flows.record_length() == page.length)
+                .is_some_and(|flows| flows.resume(&record, row.flatten()));
+            done.flows += usize::from(goes_on);
+            done.ended += usize::from(!goes_on);
+        }
+        done
+    }
+
+    /// All flows of another process have come.
+    pub fn end_takeover(&mut self) {
+        self.each_flows(|flows| flows.all_taken_in());
+    }
+}
+
+fn owner_of(
+    record: &Record<'_>,
+    pool: Option<&NatPool>,
+    by: OwnedBy,
+    (steering, workers): (&Steering, usize),
+) -> usize {
+    match pool {
+        Some(pool) => NatPool::worker(pool.slice(&record.key), workers),
+        None => worker(by, &record.key, steering, workers),
+    }
+}
+
+/// Returns what flows that lead to a row were decided for; `None` if it is not an entry that others know.
+fn decided_for(program: &Program, pipe: &CompiledPipe, row: u32) -> Option<DecidedFor> {
+    let key = pipe.slab.key(row).filter(|_| row != NO_ROW)?;
+    let named = |group: GroupId, target: u16| {
+        let group = program.groups.get(group.index())?;
+        let target = group.targets.get(usize::from(target))?.name.clone();
+        Some(DecidedFor::Target { group: group.name.clone(), target })
+    };
+    match *key.matches.first()? {
+        EntryMatch::Default => Some(DecidedFor::Default),
+        EntryMatch::Member { group, target } => named(group, target),
+        EntryMatch::Target(target) => named(only_group(pipe)?, target),
+        _ => None,
+    }
+}
+
+/// Returns the group that a pipe picks from, unless metadata chooses it.
+fn only_group(pipe: &CompiledPipe) -> Option<GroupId> {
+    pipe.shape.kind.group().and_then(GroupChoice::one)
+}
+
+/// Returns the row of each entry in an engine's pipe; `None` for those that it has not.
+fn rows_of(engine: &Engine, pipe: PipeId, entries: &[DecidedFor]) -> Vec<Option<u32>> {
+    let compiled = &engine.pipes[pipe.index()];
+    let groups: HashMap<&str, GroupId> = (0..)
+        .zip(&engine.program.groups)
+        .map(|(at, group)| (group.name.as_str(), GroupId(at)))
+        .collect();
+    // Positions of targets, made once for each group that is named.
+    let mut targets: HashMap<GroupId, HashMap<&str, u16>> = HashMap::new();
+    let mut row = |decided: &DecidedFor| {
+        let matched = match decided {
+            DecidedFor::Default => EntryMatch::Default,
+            DecidedFor::Target { group, target } => {
+                let group = *groups.get(group.as_str())?;
+                let all = || {
+                    let all = &engine.program.groups[group.index()].targets;
+                    (0..).zip(all.iter()).map(|(at, target)| (target.name.as_str(), at)).collect()
+                };
+                let target = *targets.entry(group).or_insert_with(all).get(target.as_str())?;
+                match only_group(compiled) {
+                    Some(only) if only == group => EntryMatch::Target(target),
+                    Some(_) => return None,
+                    None => EntryMatch::Member { group, target },
+                }
+            }
+        };
+        compiled.table.find(&EntryKey { matches: vec![matched], priority: 0 })
+    };
+    entries.iter().map(&mut row).collect()
+}
+
+/// Returns what the flows of a pipe keep, as text that is equal where they keep the same: its actions without
+/// their constants.
+fn kept(pipe: &CompiledPipe) -> String {
+    let operations = |operations: &[Operation]| -> Vec<Operation> {
+        operations.iter().map(Operation::without_constants).collect()
+    };
+    let templates = pipe.shape.templates.iter();
+    let all: Vec<_> = templates.map(|one| (&one.name, operations(&one.operations))).collect();
+    format!("{all:?}")
+}

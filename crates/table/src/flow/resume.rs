@@ -1,0 +1,56 @@
+//! A flow that another process had in its table goes on in this one.
+
+use super::{Decision, Flow, FlowTable};
+use crate::state::FlowState;
+use crate::InsertError;
+use packet::FlowKey;
+
+/// What is taken over of a flow besides its key: no counts, because the other process has given them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resumed {
+    /// When its first packet or its last delta was, in milliseconds of this table's clock.
+    pub first: u32,
+    /// When its last packet was counted, likewise.
+    pub last: u32,
+    /// What has been seen of it.
+    pub state: FlowState,
+}
+
+impl FlowTable {
+    /// Enters a flow that began elsewhere. Returns its row.
+    ///
+    /// # Errors
+    /// The table is full, or has the flow already.
+    pub fn resume(
+        &mut self,
+        hash: u64,
+        key: &FlowKey,
+        decision: Decision,
+        from: Resumed,
+    ) -> Result<u32, InsertError> {
+        let packed = decision.pack().ok_or(InsertError::Full)?;
+        let mut flow = Flow::new(*key, packed, from.last);
+        (flow.first, flow.state) = (from.first, from.state);
+        // Its first packet was another process's, which has told of it.
+        (flow.told, flow.gave) = (true, true);
+        self.adopt(hash, &flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_goes_on_with_its_age_and_its_state_and_counts_from_0() {
+        let mut table = FlowTable::with_capacity(1);
+        let from = Resumed { first: 10, last: 70, state: FlowState::TcpEstablished };
+        let key = FlowKey([1; 5]);
+        let row = table.resume(7, &key, Decision::Pinned(3), from).unwrap();
+        let flow = table.flow(row).unwrap();
+        assert_eq!((flow.decision(), flow.packets(), flow.bytes()), (Decision::Pinned(3), 0, 0));
+        assert_eq!((flow.first(), flow.last(), flow.state()), (10, 70, FlowState::TcpEstablished));
+        assert!(table.resume(7, &key, Decision::Pinned(3), from).is_err());
+        assert!(table.resume(8, &FlowKey([2; 5]), Decision::Pinned(3), from).is_err());
+    }
+}
