@@ -218,6 +218,18 @@ pub trait App: Any + Send {
         let _ = predecessor;
     }
 
+    /// Returns what the same app must know in another process that takes over from this one, by names; `None`
+    /// if nothing.
+    fn state(&self) -> Option<Value> {
+        None
+    }
+
+    /// Goes on from what the same app has told in another process, which may be of another version: what it
+    /// does not understand, it ignores. Called once, after [`App::bind`] and before the first event.
+    fn resume(&mut self, state: &Value) {
+        let _ = state;
+    }
+
     /// Looks up the numbers of what it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 

@@ -5,6 +5,7 @@
 use crate::app::{Action, App, Event};
 use engine::program::{AppId, Program};
 use engine::worker::{BucketReport, Inject, Injected};
+use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 #[cfg(test)]
@@ -68,6 +69,23 @@ impl RunningApps {
         let owner = |name: &String| running.apps.iter().position(|one| one.app.punts().contains(name));
         running.owners = program.apps.iter().map(owner).collect();
         running
+    }
+
+    /// Returns what the apps want to tell their successors in another process, by kind and name.
+    #[must_use]
+    pub fn states(&self) -> Value {
+        let one = |one: &Running| Some(json!([one.app.kind(), one.app.name(), one.app.state()?]));
+        self.apps.iter().filter_map(one).collect()
+    }
+
+    /// Tells apps what their predecessors in another process have told, before their first event.
+    pub fn resume(&mut self, states: &Value) {
+        for state in states.as_array().into_iter().flatten() {
+            let same = |one: &&mut Running| state[0] == one.app.kind() && state[1] == one.app.name();
+            if let Some(one) = self.apps.iter_mut().find(same) {
+                one.app.resume(&state[2]);
+            }
+        }
     }
 
     /// Tells all apps the time of day, in seconds since 1970.

@@ -41,6 +41,18 @@ impl Aggregation {
         wanted
     }
 
+    /// Returns what partners have said, by members' numbers ([`Lacp::heard`]).
+    pub fn heard(&self) -> Vec<(u16, Vec<u8>)> {
+        self.lacp.as_ref().map(Lacp::heard).unwrap_or_default()
+    }
+
+    /// Lets a member go on from what its partner has said to a former process.
+    pub fn resume(&mut self, id: u16, bytes: &[u8]) {
+        if let Some(lacp) = &mut self.lacp {
+            lacp.resume(id, bytes);
+        }
+    }
+
     /// The status of LACP, for the operator.
     pub fn status(&self) -> Option<Status> {
         self.lacp.as_ref().map(Lacp::status)

@@ -18,7 +18,7 @@ use super::traffic::{Context, Traffic};
 use crate::app::{Action, App, Event, RequestId};
 use engine::change::Change;
 use engine::program::{PortId, Program};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::any::Any;
 
 /// How long frames are still accepted from a member that was taken out: its partner is told within a second.
@@ -367,6 +367,23 @@ impl App for BondApp {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<BondApp>() {
             self.take_over(*old);
+        }
+    }
+
+    /// What the partners of its members have said last. The successor assigns its buckets anew.
+    fn state(&self) -> Option<Value> {
+        let named = |(id, bytes): (u16, Vec<u8>)| (self.members.name(id).to_string(), json!(bytes));
+        let heard: serde_json::Map<_, _> = self.aggregation.heard().into_iter().map(named).collect();
+        (!heard.is_empty()).then(|| json!({ "heard": heard }))
+    }
+
+    fn resume(&mut self, state: &Value) {
+        for (name, bytes) in state["heard"].as_object().into_iter().flatten() {
+            let bytes = bytes.as_array().into_iter().flatten();
+            let bytes: Option<Vec<u8>> = bytes.map(|byte| u8::try_from(byte.as_u64()?).ok()).collect();
+            if let (Some(id), Some(bytes)) = (self.members.id(name), bytes) {
+                self.aggregation.resume(id, &bytes);
+            }
         }
     }
 

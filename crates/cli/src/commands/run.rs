@@ -21,6 +21,10 @@ pub struct Arguments {
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
+    /// Take over from the weir that runs now on the same control socket: its flows, weights and entries of the
+    /// run time go on, and its interfaces change hands.
+    #[arg(long)]
+    takeover: bool,
     /// How much to say on standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: Level,
@@ -57,6 +61,6 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     let _log = Log::start(arguments.log)?;
     let plan = load()?;
-    daemon::run(arguments.file.clone(), plan, Arc::new(load))?;
+    daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

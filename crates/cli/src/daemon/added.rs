@@ -54,7 +54,7 @@ impl Added {
         }
         added.interfaces = plan.ports.iter().map(|_| None).collect();
         for &at in &new {
-            added.interfaces[at] = open::attach_one(plan, at)?;
+            added.interfaces[at] = open::attach_one(plan, at, false)?;
         }
         let workers = plan.workers.count();
         for worker in 0..workers.min(present) {

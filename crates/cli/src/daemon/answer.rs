@@ -109,7 +109,14 @@ impl Later {
 impl Daemon {
     /// Answers a request, or says what will.
     pub fn answer(&mut self, request: &Value) -> Result<Reply> {
+        if let Some(giving) = self.giving.as_ref().filter(|_| request["command"] != "stop") {
+            giving.refuse()?;
+        }
         let later = match text(request, "command")? {
+            "hand_over" => {
+                self.begin_to_give(text(request, "socket")?)?;
+                return Ok(Reply::Now(json!({ "handing_over": true })));
+            }
             "inject" => self.inject(request)?,
             "app" => Later::App(self.request(text(request, "app")?, &request["request"])?),
             "reload" => {

@@ -2,6 +2,7 @@
 //! for nothing except a worker that is asked for a change or a report; an app that has nothing to do costs
 //! nothing.
 
+pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::{AppSocket, Received};
 use super::links::{Links, News};
 use super::{Daemon, RING};
@@ -97,12 +98,19 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
 }
 
 impl Daemon {
-    /// Starts the apps of the first plan; workers have been given the other ends of the rings.
-    pub(super) fn begin_apps(&mut self, rings: Vec<Ring>, sockets: Vec<AppSocket>) -> Result<()> {
+    /// Starts the apps of the first plan; workers have been given the other ends of the rings. `states` are
+    /// those of a former daemon's apps, if this one took over.
+    pub(super) fn begin_apps(
+        &mut self,
+        rings: Vec<Ring>,
+        sockets: Vec<AppSocket>,
+        states: &Value,
+    ) -> Result<()> {
         (self.host.rings, self.host.sockets) = (rings, sockets);
         self.host.running =
             RunningApps::new(self.plan.apps.running(), RunningApps::default(), &self.plan.program)
                 .on(unix_s());
+        self.host.running.resume(states);
         self.start_apps()
     }
 

@@ -1,20 +1,35 @@
 //! The workers' clock: CLOCK_MONOTONIC, counted from the daemon's start, so that times fit where they are
-//! stored in milliseconds.
+//! stored in milliseconds. A daemon that takes over goes on with the other's clock.
 
-use std::time::Instant;
+use rustix::time::{ClockId, clock_gettime};
 
 /// Time since the daemon's start.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock(Instant);
+pub struct Clock(u64);
 
 impl Clock {
     /// Creates a clock that starts now.
     pub fn start() -> Clock {
-        Clock(Instant::now())
+        Clock(monotonic_ns())
+    }
+
+    /// Returns the clock that started then, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn since(origin_ns: u64) -> Clock {
+        Clock(origin_ns)
+    }
+
+    /// Returns when it started, in nanoseconds of CLOCK_MONOTONIC.
+    pub fn origin_ns(self) -> u64 {
+        self.0
     }
 
     /// Returns the nanoseconds since the start.
     pub fn now_ns(&self) -> u64 {
-        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        monotonic_ns().saturating_sub(self.0)
     }
+}
+
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -176,7 +176,12 @@ impl Fleet {
 
     /// Makes a change on all workers, or on none, and waits for it.
     pub fn change(&mut self, change: &Change, clock: Clock) -> Ended {
-        let ticket = self.begin(Changes::of(change.clone()), clock);
+        self.change_all(Changes::of(change.clone()), clock)
+    }
+
+    /// Makes changes on all workers, or none of them, and waits for that.
+    pub fn change_all(&mut self, changes: Changes, clock: Clock) -> Ended {
+        let ticket = self.begin(changes, clock);
         let until = Instant::now() + PATIENCE;
         loop {
             self.mind_changes(false, clock);

@@ -4,12 +4,13 @@
 //! interface's MAC address is rebuilt with the new one.
 
 use super::added::Added;
+use super::takeover::Taking;
 use super::{Daemon, open};
 use crate::config::{self, Macs, Plan, PortKind};
 use anyhow::{Context, Result};
 use engine::program::PortId;
 use port::XdpInterface;
-use port::xdp::{InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
+use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
 use rustix::fd::{AsFd, BorrowedFd};
 use tracing::{error, info, warn};
 
@@ -28,16 +29,31 @@ pub struct Interfaces {
 }
 
 impl Interfaces {
-    /// Attaches weir's program to the interfaces of all XDP ports.
-    pub fn attach(plan: &Plan) -> Result<Interfaces> {
+    /// Attaches weir's program to the interfaces of all XDP ports, or prepares that for those that another
+    /// daemon will hand over.
+    pub fn attach(plan: &Plan, taking: Option<&Taking>) -> Result<Interfaces> {
         // Before the first interface is looked up, so that nothing is missed.
         let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
         let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
-        let of_ports = open::attach(plan)?;
+        let of_ports = open::attach(plan, |port| taking.is_some_and(|taking| taking.has(port)))?;
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
             interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));
         }
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
+    }
+
+    /// Takes an interface over that another daemon hands over. Returns false if no port has it.
+    pub fn take_over(&mut self, from: Handover) -> Result<bool> {
+        let ours = |one: &&mut XdpInterface| one.is_prepared() && one.index() == from.index;
+        let Some(interface) = self.of_ports.iter_mut().flatten().find(ours) else { return Ok(false) };
+        interface.take_over(from)?;
+        Ok(true)
+    }
+
+    /// Returns how many frames were dropped so far because another daemon takes over.
+    pub fn held_back(&self) -> u64 {
+        let of = |one: &XdpInterface| (0..one.queues().count()).map(|at| one.counters(at).held_back).sum::<u64>();
+        self.of_ports.iter().flatten().map(of).sum()
     }
 
     /// Returns the queues of each interface, for whoever opens them.

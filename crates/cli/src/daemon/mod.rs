@@ -38,6 +38,7 @@ mod signals;
 mod socket;
 mod stopwatch;
 mod systemd;
+mod takeover;
 #[cfg(test)]
 mod tests;
 
@@ -72,6 +73,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::time::{Duration, Instant};
 use systemd::Systemd;
+use takeover::{Giving, Taking};
 use tracing::info;
 
 /// Frames that may wait for an app: two batches, and room for a pause of the receiver.
@@ -111,13 +113,24 @@ pub struct Daemon {
     disposal: Disposal,
     generation: u64,
     vocabulary: load::Published,
+    /// Another daemon that takes over from this one.
+    giving: Option<Giving>,
 }
 
-/// Runs until told to stop. `load` reads the configuration again for a reload.
-pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
-    let mut control = Control::bind(&plan.socket, plan.metrics)?;
+/// Runs until told to stop. `load` reads the configuration again for a reload. With `takeover`, it goes on
+/// with the flows, interfaces and apps of the daemon that runs now on the same socket.
+pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> {
     let signals = Signals::take()?;
-    let mut daemon = Daemon::start(file, plan, load)?;
+    let (mut daemon, mut control) = if takeover {
+        Daemon::succeed(file, plan, load)?
+    } else {
+        let control = Control::bind(&plan.socket, plan.metrics)?;
+        // While the daemon still has the privileges to create sockets anywhere.
+        let sockets = apps::sockets(&plan, &[])?;
+        let (mut daemon, rings) = Daemon::start(file, plan, load, None)?;
+        daemon.begin(rings, sockets, &serde_json::Value::Null)?;
+        (daemon, control)
+    };
     control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.vocabulary.clone())?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
@@ -139,6 +152,10 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
         if !control.serve(&mut daemon) {
             break;
         }
+        if let Some(gift) = daemon.take_gift() {
+            // The successor tells systemd.
+            return daemon.give(gift, move || drop(control));
+        }
     }
     daemon.systemd.stopping();
     let (ledger, balanced, flows) = daemon.stop()?;
@@ -150,9 +167,15 @@ pub fn run(file: PathBuf, plan: Plan, load: Load) -> Result<()> {
 }
 
 impl Daemon {
-    fn start(file: PathBuf, plan: Plan, load: Load) -> Result<Daemon> {
-        let (hash, clock) = (TableHash::random(), Clock::start());
-        let interfaces = Interfaces::attach(&plan)?;
+    /// Starts the workers. `taking` is the daemon whose interfaces will be handed over.
+    fn start(
+        file: PathBuf,
+        plan: Plan,
+        load: Load,
+        taking: Option<&Taking>,
+    ) -> Result<(Daemon, Vec<apps::Ring>)> {
+        let (hash, clock) = (TableHash::random(), taking.map_or_else(Clock::start, Taking::clock));
+        let interfaces = Interfaces::attach(&plan, taking)?;
         let dpdk_links = plan.ports.iter().map(|_| None).collect();
         let owners = Owners::new(&plan.program, hash.into(), plan.workers.count());
         let tables = GroupTables::new(&plan.program);
@@ -181,20 +204,43 @@ impl Daemon {
             disposal: channel().0,
             generation: 1,
             vocabulary: load::Published::default(),
+            giving: None,
         };
-        // While the daemon still has the privileges to create sockets anywhere.
-        let sockets = apps::sockets(&daemon.plan, &[])?;
         let measurements = daemon.plan.apps.measurements();
         let workers = daemon.plan.workers.count();
         daemon.collector.follow(daemon.generation, &daemon.plan.program, workers, measurements)?;
         let rings = daemon.start_workers()?;
-        // Their threads begin with the privileges that are left.
-        daemon.watched.follow(daemon.plan.apps.paths())?;
-        daemon.kept.follow(daemon.plan.apps.overlays())?;
         daemon.plan = Arc::new(reload::without_entries(Arc::unwrap_or_clone(daemon.plan)));
         daemon.vocabulary.set(daemon.generation, &daemon.plan);
-        daemon.begin_apps(rings, sockets.into_iter().flatten().collect())?;
-        Ok(daemon)
+        Ok((daemon, rings))
+    }
+
+    /// Starts everything that may run only once at a time. `states` are those of a former daemon's apps.
+    fn begin(
+        &mut self,
+        rings: Vec<apps::Ring>,
+        sockets: Vec<Option<apps::Socket>>,
+        states: &serde_json::Value,
+    ) -> Result<()> {
+        // Their threads begin with the privileges that are left.
+        self.watched.follow(self.plan.apps.paths())?;
+        self.kept.follow(self.plan.apps.overlays())?;
+        self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)
+    }
+
+    /// Takes over from the daemon that runs on the same socket.
+    fn succeed(file: PathBuf, mut plan: Plan, load: Load) -> Result<(Daemon, Control)> {
+        let mut taking = Taking::begin(&plan.socket)?;
+        let weights = taking.set_weights(&mut plan);
+        let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&taking))?;
+        daemon.weights = weights;
+        taking.add_entries(&mut daemon)?;
+        taking.take_flows(&daemon.fleet)?;
+        let states = taking.finish(&mut daemon)?;
+        let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics)?;
+        let sockets = apps::sockets(&daemon.plan, &[])?;
+        daemon.begin(rings, sockets, &states)?;
+        Ok((daemon, control))
     }
 
     /// Starts the workers, and returns our ends of their rings for the apps.

@@ -23,12 +23,15 @@ const CHUNKS_SPARE: u32 = 1024;
 const TRACE_BYTES: u64 = 1 << 30;
 
 /// Attaches weir's program to the interfaces of all XDP ports. Returns them by the ports' positions.
-pub fn attach(plan: &Plan) -> Result<Vec<Option<XdpInterface>>> {
-    (0..plan.ports.len()).map(|at| attach_one(plan, at)).collect()
+///
+/// Those for which `later` holds are only prepared: another daemon will hand them over.
+pub fn attach(plan: &Plan, later: impl Fn(&PortConfig) -> bool) -> Result<Vec<Option<XdpInterface>>> {
+    (0..plan.ports.len()).map(|at| attach_one(plan, at, later(&plan.ports[at]))).collect()
 }
 
 /// Attaches weir's program to the interface of a port, if it has one.
-pub fn attach_one(plan: &Plan, at: usize) -> Result<Option<XdpInterface>> {
+/// With `later`, that is only prepared.
+pub fn attach_one(plan: &Plan, at: usize, later: bool) -> Result<Option<XdpInterface>> {
     let port = &plan.ports[at];
     let PortKind::Xdp(xdp) = &port.kind else { return Ok(None) };
     let config = XdpConfig {
@@ -38,7 +41,8 @@ pub fn attach_one(plan: &Plan, at: usize) -> Result<Option<XdpInterface>> {
         mode: mode(xdp.mode),
         rings: Rings::default(),
     };
-    Ok(Some(XdpInterface::attach(config).with_context(|| format!("port `{}`", port.name))?))
+    let interface = if later { XdpInterface::prepare(config) } else { XdpInterface::attach(config) };
+    Ok(Some(interface.with_context(|| format!("port `{}`", port.name))?))
 }
 
 /// Changes the rules of the interfaces to those of `plan`, of whose ports `order` tells the present position.

@@ -10,6 +10,7 @@ use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
 use super::load::{Load, Published};
 use super::observer::Board;
+use super::takeover::Giving;
 use anyhow::{Context, Result};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -100,7 +101,10 @@ impl Control {
             _ if answer.is_closed() => {}
             // Observers answer these.
             Question::Metrics | Question::Health => {}
-            Question::Changes(read) => self.wait(Later::Load(Load::new(read)), answer, daemon),
+            Question::Changes(read) => match daemon.giving.as_ref().map_or(Ok(()), Giving::refuse) {
+                Ok(()) => self.wait(Later::Load(Load::new(read)), answer, daemon),
+                Err(error) => tell(answer, Err(error)),
+            },
             Question::Command(request) => match daemon.answer(&request) {
                 Ok(Reply::Later(later)) => self.wait(later, answer, daemon),
                 Ok(Reply::Now(now)) => {

@@ -146,7 +146,8 @@ impl Bench {
         let loaded = config::read("t", &text);
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         let mut control = Control::bind(&folder.join("weir.sock"), None).unwrap();
-        let daemon = Daemon::start("t".into(), plan, load(folder.clone())).unwrap();
+        let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
+        daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
         let Daemon { doorbell, board, vocabulary, .. } = &daemon;
         control.start(doorbell.clone(), board.clone(), vocabulary.clone()).unwrap();
         let mut bench = Bench { daemon, control, folder, notes: Arc::default() };

@@ -24,6 +24,7 @@ mod replay;
 mod running;
 mod soak;
 mod systemd;
+mod takeover;
 mod top;
 mod watch;
 mod wire;

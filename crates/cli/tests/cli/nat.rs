@@ -10,8 +10,8 @@ const CONFIG: &str = include_str!("../../../../configs/source-nat.yaml");
 
 /// A host behind weir (in the third namespace, 10.0.0.2), and one outside (the far one, 10.0.1.2). Both
 /// interfaces of weir have two queues, and which of them an answer arrives in says nothing of its worker.
-fn wire() -> Option<Wire> {
-    let wire = Wire::new("nat", 0)?;
+pub fn wire(name: &str) -> Option<Wire> {
+    let wire = Wire::new(name, 0)?;
     (0..2).for_each(|pair| wire.add_wide(pair, pair as u8, 2));
     let Wire { far, third, .. } = &wire;
     for line in [
@@ -29,16 +29,21 @@ fn wire() -> Option<Wire> {
     Some(wire)
 }
 
-#[test]
-fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
-    let Some(wire) = wire() else { return };
+/// The configuration there, for two workers.
+pub fn config() -> String {
     let config = CONFIG
         .replace("xdp: eth1", "xdp: w0")
         .replace("xdp: eth0", "xdp: w1")
         .replace("eth.src: 02:00:00:00:00:01", "eth.src: 02:00:00:00:01:01")
         .replace("eth.dst: 02:00:00:00:00:fe", "eth.dst: 02:00:00:00:11:00");
+    format!("workers: 2\n{config}")
+}
+
+#[test]
+fn a_host_behind_weir_talks_to_the_world_by_an_address_of_the_pool() {
+    let Some(wire) = wire("nat") else { return };
     let folder = Folder::new();
-    folder.write("weir.yaml", format!("workers: 2\n{config}"));
+    folder.write("weir.yaml", config());
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     // The server outside: the metrics of another daemon, which wants to read a request and sends pages.
     let folder = Folder::new();

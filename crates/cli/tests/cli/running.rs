@@ -64,6 +64,26 @@ impl Daemon {
         daemon
     }
 
+    /// Lets another daemon take over from this one, inside a network namespace, and waits until it runs.
+    /// Returns how the old one ended.
+    pub fn succeed_in_namespace(&mut self, netns: &str) -> ExitStatus {
+        let log = File::create(self.folder.file("successor")).expect("a file in the test's folder");
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", netns, env!("CARGO_BIN_EXE_weir"), "run", "weir.yaml", "--takeover"]);
+        ip.args(["--socket", "weir.sock"]).current_dir(self.folder.path());
+        ip.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut successor = ip.spawn().expect("weir runs");
+        self.wait_for("a successor", |daemon| {
+            let said = std::fs::read_to_string(daemon.folder.file("successor")).unwrap_or_default();
+            let ended = successor.try_wait().unwrap();
+            assert!(ended.is_none(), "{ended:?}: {said}; {}", daemon.log());
+            said.contains("ask it over")
+        });
+        let status = self.end();
+        self.child = successor;
+        status
+    }
+
     pub fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&mut Daemon) -> bool) {
         let start = Instant::now();
         while !is_so(self) {

@@ -5,7 +5,7 @@ use super::compile::CompiledPipe;
 use crate::change::EntryKey;
 use crate::nat::NatPool;
 use crate::operation::Operation;
-use crate::owner::{OwnedBy, Steering, worker};
+use crate::owner::worker;
 use crate::pipes::flow::Record;
 use crate::pipes::table::NO_ROW;
 use crate::program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
@@ -102,31 +102,41 @@ impl Engine {
         page
     }
 
-    /// Lets flows of another process go on in the engines of so many workers, each in that of its worker. The
-    /// pipe must be [like](FlowStock) theirs. Flows that are there already stay as they are.
-    pub fn resume_flows(engines: &mut [Box<Engine>], pipe: PipeId, page: &FlowPage) -> TakenOver {
+    /// Lets flows of another process go on: those that belong to this one (`here`) of so many workers. The pipe
+    /// must be [like](FlowStock) theirs. Flows that are there already stay as they are.
+    pub fn resume_flows(
+        &mut self,
+        pipe: PipeId,
+        page: &FlowPage,
+        (here, workers): (usize, usize),
+    ) -> TakenOver {
         let mut done = TakenOver::default();
-        let workers = engines.len();
-        let Some(first) = engines.first() else { return done };
-        let Some((by, steering)) = first.pipes.get(pipe.index()).map(|one| (one.shape.owner, first.steering))
+        if pipe.index() >= self.pipes.len() {
+            return done;
+        }
+        let rows = rows_of(self, pipe, &page.entries);
+        let Engine { pipes, program, steering, .. } = self;
+        let compiled = &mut pipes[pipe.index()];
+        let (by, nat) = (compiled.shape.owner, compiled.shape.nat);
+        let pool = nat.and_then(|id| program.nat_pools.get(id.index()));
+        let Some(flows) = compiled.table.flows_mut().filter(|flows| flows.record_length() == page.length)
         else {
             return done;
         };
-        let nat = first.pipes[pipe.index()].shape.nat;
-        let pool = nat.and_then(|id| first.program.nat_pools.get(id.index())).cloned();
-        let rows: Vec<Vec<Option<u32>>> =
-            engines.iter().map(|engine| rows_of(engine, pipe, &page.entries)).collect();
-        for bytes in page.records.chunks(page.length.max(1)) {
+        for bytes in page.records.chunks(page.length) {
             let Some(record) = Record::read(bytes).filter(|_| bytes.len() == page.length) else {
                 done.unreadable += 1;
                 continue;
             };
-            let owner = owner_of(&record, pool.as_ref(), by, (&steering, workers));
-            let row = record.entry.map(|entry| rows[owner].get(entry as usize).copied().flatten());
-            let flows = engines[owner].pipes[pipe.index()].table.flows_mut();
-            let goes_on = flows
-                .filter(|flows| flows.record_length() == page.length)
-                .is_some_and(|flows| flows.resume(&record, row.flatten()));
+            let owner = match pool {
+                Some(pool) => NatPool::worker(pool.slice(&record.key), workers),
+                None => worker(by, &record.key, steering, workers),
+            };
+            if owner != here {
+                continue;
+            }
+            let row = record.entry.and_then(|entry| rows.get(entry as usize).copied().flatten());
+            let goes_on = flows.resume(&record, row);
             done.flows += usize::from(goes_on);
             done.ended += usize::from(!goes_on);
         }
@@ -136,18 +146,6 @@ impl Engine {
     /// All flows of another process have come.
     pub fn end_takeover(&mut self) {
         self.each_flows(|flows| flows.all_taken_in());
-    }
-}
-
-fn owner_of(
-    record: &Record<'_>,
-    pool: Option<&NatPool>,
-    by: OwnedBy,
-    (steering, workers): (&Steering, usize),
-) -> usize {
-    match pool {
-        Some(pool) => NatPool::worker(pool.slice(&record.key), workers),
-        None => worker(by, &record.key, steering, workers),
     }
 }
 

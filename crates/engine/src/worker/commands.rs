@@ -2,17 +2,18 @@
 
 use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
-use crate::batch::{Engine, FlowPage, SwapReport};
+use crate::batch::{Engine, FlowPage, FlowStock, SwapReport, TakenOver};
 use crate::change::{Change, ChangeError, Changes, EntryKey};
 use crate::nat::Binding;
 use crate::program::{Entry, GroupId, PipeId, PortId};
 use crate::ring::CarrierSender;
 use crate::snapshot::{BucketReport, Count, FlowSnapshot, Page, Seen};
 use crate::verdict::{Copied, Verdict};
-use packet::{Batch, DropReason, FlowKey, Pool, Port};
+use packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
+use std::time::Duration;
 
 /// The largest number of commands executed between two breaths, so that a flood of them cannot delay frames.
 const COMMANDS_PER_BREATH: usize = 16;
@@ -67,6 +68,10 @@ pub enum Command {
     /// Write records of a pipe's flows, for another process: of those in so many rows from this one on that
     /// were decided or gave counts since a time in milliseconds, or of all.
     FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
+    /// Report what the flows of each pipe are like.
+    FlowStocks(SyncSender<Vec<(PipeId, FlowStock)>>),
+    /// Let these flows of another process go on, as far as they belong to this worker. `None`: all have come.
+    ResumeFlows(Option<(PipeId, Arc<FlowPage>)>, SyncSender<TakenOver>),
     /// Predict what the engine would do with a frame, without counting it.
     Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
     /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
@@ -74,6 +79,19 @@ pub enum Command {
     Quiesce(SyncSender<()>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
+}
+
+/// How often it is looked whether the frames of a port that is being closed have been sent.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Lets a port leave as far as it can without another thread.
+fn leave_at_once(port: &mut dyn Port, pools: &mut Pools) -> Leave {
+    loop {
+        match port.leave(pools) {
+            Leave::Later => std::thread::sleep(LOOK),
+            other => return other,
+        }
+    }
 }
 
 /// The answer to a swap.
@@ -202,6 +220,15 @@ impl Worker {
             Command::FlowRecords(pipe, rows, since, asker) => {
                 tell(&asker, self.engine.flow_records(pipe, rows, since));
             }
+            Command::FlowStocks(asker) => tell(&asker, self.engine.flow_stocks()),
+            Command::ResumeFlows(Some((pipe, page)), asker) => {
+                let place = (self.hand_over.own(), self.hand_over.workers());
+                tell(&asker, self.engine.resume_flows(pipe, &page, place));
+            }
+            Command::ResumeFlows(None, asker) => {
+                self.engine.end_takeover();
+                tell(&asker, TakenOver::default());
+            }
             Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),
             Command::Quiesce(asker) => {
                 self.quiet = true;
@@ -233,8 +260,23 @@ impl Worker {
         self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
         self.close_leaving();
-        for port in &mut self.outbox.ports {
-            stopped += port.close(&mut self.outbox.pools);
+        let (ports, pools) = (&mut self.outbox.ports, &mut self.outbox.pools);
+        // The kernel takes milliseconds to close a socket, and closes several in the time of one.
+        let mut closing = Vec::new();
+        std::thread::scope(|scope| {
+            for port in ports.iter_mut() {
+                match leave_at_once(port.as_mut(), pools) {
+                    Leave::Give(socket) => {
+                        scope.spawn(move || drop(socket));
+                        closing.push(port);
+                    }
+                    Leave::Closed(dropped) => stopped += dropped,
+                    Leave::Later => {}
+                }
+            }
+        });
+        for port in closing {
+            stopped += port.close(pools);
         }
         self.outbox.ledger.dropped[DropReason::Stopped as usize] += stopped;
         self.end_flows();

@@ -95,6 +95,11 @@ pub fn parcels_per_ring(workers: usize) -> usize {
 }
 
 impl HandOver {
+    /// Returns the number of this worker.
+    pub fn own(&self) -> usize {
+        self.own
+    }
+
     /// Creates rings between all pairs of workers; none if there is only one worker.
     #[must_use]
     pub fn between(workers: usize) -> Vec<HandOver> {

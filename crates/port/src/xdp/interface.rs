@@ -177,6 +177,12 @@ impl XdpInterface {
         Some(Handover { index: attached.index, native: attached.native, link })
     }
 
+    /// Returns its index in this network namespace, present or last.
+    #[must_use]
+    pub fn index(&self) -> u32 {
+        self.link.index
+    }
+
     /// Whether it waits for another process to hand the interface over.
     #[must_use]
     pub fn is_prepared(&self) -> bool {

@@ -1,7 +1,7 @@
 //! The LACP of a bond: its members, and the order in which their state machines run.
 
 use super::config::{Config, Settings};
-use super::lacpdu::{Pdu, parse};
+use super::lacpdu::{LacpPdu, Pdu, parse};
 use super::member::{Link, Member};
 use super::notice::Notice;
 use super::refusal::Refusal;
@@ -108,15 +108,18 @@ pub enum Negotiation {
 #[derive(Clone, Debug)]
 pub struct Lacp {
     config: Config,
-    members: BTreeMap<u16, Member>,
+    pub(super) members: BTreeMap<u16, Member>,
     active: Option<Lag>,
     negotiation: Negotiation,
+    /// What partners have said to a former process, until the links are up.
+    pub(super) remembered: BTreeMap<u16, LacpPdu>,
 }
 
 impl Lacp {
     /// Creates the LACP of a bond without members. `config` must have no [`Config::problem`].
     pub fn new(config: Config) -> Lacp {
-        Lacp { config, members: BTreeMap::new(), active: None, negotiation: Negotiation::default() }
+        let (members, remembered) = (BTreeMap::new(), BTreeMap::new());
+        Lacp { config, members, active: None, negotiation: Negotiation::default(), remembered }
     }
 
     /// Processes `event` at `now_ns` and adds the resulting actions to `actions`. Time must not go back.
@@ -130,6 +133,9 @@ impl Lacp {
             Event::Hold { member, held } => self.member(member, |member| member.held = held),
             Event::Link { member, up, speed_bps } => {
                 self.member(member, |member| member.set_link(now_ns, Link { up, speed_bps }));
+                if up {
+                    self.remember(now_ns, member);
+                }
             }
         }
         self.settle(now_ns);

@@ -33,6 +33,8 @@ pub(super) struct Member {
     /// Has a partner, but another than the bond's.
     pub outside: bool,
     pub mux: Mux,
+    /// Goes on from another process: what it would wait for has happened there.
+    pub resumes: bool,
     /// When the partner is taken to know that we are in sync; `None` once it has said so.
     pub known_ns: Option<u64>,
     pub transmit: Transmit,
@@ -58,6 +60,7 @@ impl Member {
             selected: false,
             outside: false,
             mux: Mux::default(),
+            resumes: false,
             known_ns: None,
             transmit: Transmit::default(),
             actor_churn: Churn::default(),

@@ -28,6 +28,7 @@ mod notice;
 mod periodic;
 mod receive;
 mod refusal;
+mod resume;
 mod selection;
 mod status;
 #[cfg(test)]

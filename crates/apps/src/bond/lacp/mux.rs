@@ -50,7 +50,9 @@ impl Member {
     pub(super) fn run_mux(&mut self, now_ns: u64, enough: bool, others_send: bool) -> bool {
         let ready = enough && self.is_in_sync();
         let next = match self.mux {
-            Mux::Detached if self.selected => Mux::Waiting(now_ns.saturating_add(WAIT_NS)),
+            Mux::Detached if self.selected => {
+                Mux::Waiting(now_ns.saturating_add(if self.resumes { 0 } else { WAIT_NS }))
+            }
             Mux::Waiting(_) | Mux::Attached if !self.selected => Mux::Detached,
             Mux::Waiting(until) if now_ns >= until => Mux::Attached,
             Mux::Attached if ready => Mux::Collecting,
@@ -63,8 +65,9 @@ impl Member {
         };
         let changed = next != self.mux;
         if changed && next == Mux::Attached {
-            self.known_ns = Some(now_ns.saturating_add(KNOWN_NS));
+            self.known_ns = (!self.resumes).then_some(now_ns.saturating_add(KNOWN_NS));
         }
+        self.resumes &= next != Mux::Distributing;
         self.mux = next;
         changed
     }

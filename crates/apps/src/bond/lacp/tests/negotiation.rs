@@ -289,6 +289,40 @@ fn either_end_restarts() {
 }
 
 #[test]
+fn an_end_that_another_process_takes_over_works_at_once_and_its_partner_notices_nothing() {
+    for end in [0, 1] {
+        let mut net = negotiated(config(1), config(2), 3);
+        net.run(10 * SEC);
+        let changes = net.ends[1 - end].changes.len();
+        net.succeed(end, config(end as u8 + 1), 100 * MS);
+        assert!(net.all_work(), "at once");
+        net.run(10 * SEC);
+        assert!(net.all_work());
+        assert_eq!(net.ends[1 - end].changes.len(), changes);
+        assert_eq!(net.ends[end].negotiation, Negotiation::Negotiated);
+    }
+}
+
+#[test]
+fn what_was_heard_by_another_process_counts_only_for_the_same_port_and_only_once() {
+    let mut net = negotiated(config(1), config(2), 2);
+    net.run(10 * SEC);
+    // Another key: the partner does not know it yet.
+    net.succeed(0, Config { key: 7, ..config(1) }, 0);
+    assert!(!net.works(0, 1));
+    net.run(10 * SEC);
+    assert!(net.all_work());
+    // The partner has gone meanwhile: it is given up as any other.
+    (0..2).for_each(|link| net.cut(link, true));
+    net.succeed(0, Config { key: 7, ..config(1) }, 0);
+    net.run(7 * SEC);
+    assert!(!net.works(0, 1) && !net.works(0, 2));
+    for nonsense in [&[][..], &[1, 0x80], &[0; 124]] {
+        net.ends[0].lacp.resume(1, nonsense);
+    }
+}
+
+#[test]
 fn a_partner_that_returns_with_another_system_id_is_taken() {
     let mut net = negotiated(config(1), config(2), 2);
     net.restart(1, config(3));

@@ -131,6 +131,17 @@ impl Net {
         }
     }
 
+    /// Another process takes over from an end, after a pause.
+    pub fn succeed(&mut self, end: usize, config: Config, pause_ns: u64) {
+        let heard = self.ends[end].lacp.heard();
+        self.now += pause_ns;
+        let before = std::mem::replace(&mut self.ends[end], End::new(config));
+        heard.iter().for_each(|(member, pdu)| self.ends[end].lacp.resume(*member, pdu));
+        for settings in before.settings.into_values() {
+            self.add(end, settings);
+        }
+    }
+
     pub fn reconfigure(&mut self, end: usize, change: impl FnOnce(&mut Config)) {
         change(&mut self.ends[end].config);
         let config = self.ends[end].config.clone();

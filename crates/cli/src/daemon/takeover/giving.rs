@@ -1,0 +1,178 @@
+//! The old daemon's side: it tells its successor what it knows while frames go on, and gives it its interfaces
+//! when that is ready.
+
+use super::super::fleet::Workers;
+use super::super::{Daemon, Doorbell};
+use super::wire::Wire;
+use super::{PROTOCOL, ROWS, ROWS_AT_REST};
+use crate::config::{PortConfig, PortKind};
+use anyhow::{Context, Result, bail};
+use engine::batch::{DecidedFor, FlowPage, FlowStock};
+use engine::program::{GroupId, PipeId, PortId};
+use engine::worker::Command;
+use port::xdp::Handover;
+use serde_json::{Value, json};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use tracing::{info, warn};
+
+/// A successor that is being told what there is.
+pub struct Giving(Receiver<Result<Gift>>);
+
+/// A successor that is ready for the rest.
+pub struct Gift {
+    wire: Wire,
+    stocks: Vec<(PipeId, FlowStock)>,
+    /// When the first page was written, in milliseconds of the workers' clock.
+    since_ms: u32,
+}
+
+impl Giving {
+    /// Refuses what a client wants to change, because the successor would not know of it.
+    pub fn refuse(&self) -> Result<()> {
+        bail!("another weir is taking over: try again")
+    }
+}
+
+impl Daemon {
+    /// Begins to hand over to the daemon that listens on `path`.
+    pub(in super::super) fn begin_to_give(&mut self, path: &str) -> Result<()> {
+        if self.giving.is_some() {
+            bail!("another weir is taking over already");
+        }
+        if self.plan.ports.iter().any(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
+            bail!("`dpdk` ports cannot be taken over: stop this weir, and start the other");
+        }
+        if let Some(port) = self.plan.ports.iter().find(|port| !matches!(port.kind, PortKind::Xdp(_))) {
+            bail!("only `xdp` ports can be taken over, and `{}` is none", port.name);
+        }
+        let hello = json!({
+            "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
+            "clock_ns": self.clock.origin_ns(), "ports": self.interface_names(), "weights": self.weights_by_name(),
+        });
+        let (workers, path) = (self.fleet.questioner(), PathBuf::from(path));
+        let since_ms = (self.clock.now_ns() / 1_000_000) as u32;
+        let (sender, gift) = channel();
+        let doorbell: Doorbell = self.doorbell.clone();
+        let tell = move || {
+            let told = tell(&path, &hello, &workers, since_ms);
+            let _ = sender.send(told);
+            doorbell.ring();
+        };
+        std::thread::Builder::new().name("weir-takeover".into()).spawn(tell)?;
+        self.giving = Some(Giving(gift));
+        info!("another weir takes over");
+        Ok(())
+    }
+
+    /// Returns the successor once it is ready. If it has given up, everything stays as it is.
+    pub(in super::super) fn take_gift(&mut self) -> Option<Gift> {
+        let gift = match self.giving.as_ref()?.0.try_recv() {
+            Ok(gift) => gift,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err(anyhow::anyhow!("its thread has ended")),
+        };
+        self.giving = None;
+        gift.inspect_err(|error| warn!("the other weir does not take over: {error:#}")).ok()
+    }
+
+    /// Returns the interfaces by the names of their ports.
+    fn interface_names(&self) -> Value {
+        let name = |port: &PortConfig| match &port.kind {
+            PortKind::Xdp(xdp) => Some((port.name.clone(), Value::from(xdp.interface.clone()))),
+            _ => None,
+        };
+        self.plan.ports.iter().filter_map(name).collect::<serde_json::Map<_, _>>().into()
+    }
+
+    /// Returns weights that were set at run time: group, target, weight.
+    fn weights_by_name(&self) -> Value {
+        let groups = &self.plan.program.groups;
+        let name = |((group, target), weight): (&(GroupId, u16), &u32)| {
+            let group = groups.get(group.index())?;
+            Some(json!([group.name, group.targets.get(usize::from(*target))?.name, weight]))
+        };
+        self.weights.iter().filter_map(name).collect()
+    }
+
+    /// Stops carrying frames, gives the successor what has changed since, and the interfaces. `last` runs when
+    /// all sockets of this daemon are closed, before the successor is told.
+    pub(in super::super) fn give(mut self, gift: Gift, last: impl FnOnce()) -> Result<()> {
+        let Gift { mut wire, stocks, since_ms } = gift;
+        let handed = |(port, at): (&PortConfig, u16)| {
+            Some((port.name.clone(), self.interfaces.of(PortId(at))?.hand_over()?))
+        };
+        let handed: Vec<(String, Handover)> = self.plan.ports.iter().zip(0..).filter_map(handed).collect();
+        let interfaces = std::mem::take(&mut self.interfaces);
+        let workers = self.fleet.questioner();
+        workers.ask_all(|_, answer| Command::Quiesce(answer))?;
+        for (pipe, stock) in &stocks {
+            let since = (!stock.has_pool).then_some(since_ms);
+            send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
+        }
+        let apps = self.host.running.states();
+        let (ledger, balanced, flows) = self.stop()?;
+        last();
+        let of = |(port, one): &(String, Handover)| json!([port, one.index, one.native]);
+        let list: Vec<Value> = handed.iter().map(of).collect();
+        let links: Vec<_> = handed.iter().map(|(_, one)| one.link.as_fd()).collect();
+        wire.send(&json!({ "say": "end", "interfaces": list, "apps": apps }), &[], &links)?;
+        let done = wire.receive().context("the other weir has not taken over");
+        flows.into_iter().for_each(|words| info!("{words}"));
+        info!("{}", super::super::farewell(&ledger, balanced));
+        if !done?.is("done") {
+            bail!("the other weir has not taken over");
+        }
+        info!("another weir has taken over; {} frames were dropped meanwhile", interfaces.held_back());
+        Ok(())
+    }
+}
+
+/// Tells the successor what there is, and waits until it is ready for the rest.
+fn tell(path: &std::path::Path, hello: &Value, workers: &Workers, since_ms: u32) -> Result<Gift> {
+    let stream = UnixStream::connect(path).context("it does not listen")?;
+    let mut wire = Wire::new(stream)?;
+    wire.send(hello, &[], &[])?;
+    let stocks = workers.ask_all(|_, answer| Command::FlowStocks(answer))?;
+    let stocks = stocks.into_iter().next().unwrap_or_default();
+    for (pipe, stock) in stocks.iter().filter(|(_, stock)| !stock.has_pool) {
+        send_flows(&mut wire, workers, (*pipe, stock), (None, ROWS))?;
+    }
+    wire.send(&json!({ "say": "ready" }), &[], &[])?;
+    let answer = wire.receive()?;
+    if !answer.is("go") {
+        bail!("{}", answer.head["say"].as_str().unwrap_or("it says what this weir does not understand"));
+    }
+    Ok(Gift { wire, stocks, since_ms })
+}
+
+/// Sends a pipe's flows, page by page.
+fn send_flows(
+    wire: &mut Wire,
+    workers: &Workers,
+    (pipe, stock): (PipeId, &FlowStock),
+    (since_ms, rows): (Option<u32>, u32),
+) -> Result<()> {
+    let mut from = Some(0);
+    while let Some(row) = from {
+        let pages = workers.ask_all(|_, answer| Command::FlowRecords(pipe, (row, rows), since_ms, answer))?;
+        from = pages.iter().filter_map(|page| page.next).min();
+        for page in pages.iter().filter(|page| !page.records.is_empty()) {
+            wire.send(&head(stock, page), &page.records, &[])?;
+        }
+    }
+    Ok(())
+}
+
+fn head(stock: &FlowStock, page: &FlowPage) -> Value {
+    let entry = |decided: &DecidedFor| match decided {
+        DecidedFor::Default => Value::Null,
+        DecidedFor::Target { group, target } => json!([group, target]),
+    };
+    json!({
+        "say": "flows", "pipe": stock.pipe, "keeps": stock.keeps, "length": page.length,
+        "entries": page.entries.iter().map(entry).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,33 @@
+//! Another weir takes over from a running one: `weir run --takeover`.
+//!
+//! The successor reads and compiles its configuration, opens everything but sockets, and then asks the running
+//! daemon, over its control socket, to hand over. They talk over a unix socket of the successor's:
+//!
+//! | who | says | and then |
+//! |---|---|---|
+//! | old | its clock, ports, weights | changes of clients are refused; frames go on |
+//! | old | the flows that there are, by pages | |
+//! | old | `ready` | |
+//! | new | `go` | the old daemon's workers stop; what is taken from now on is dropped and counted |
+//! | old | flows since the first page, states of apps | |
+//! | old | `end`, with the links of its XDP programs | the old daemon's sockets are closed |
+//! | new | `done` | its programs are in the old ones' place; the old daemon ends |
+//!
+//! Until `go`, whatever goes wrong leaves the old daemon as it was. Each message is a JSON object and bytes.
+//! Both sides run as the same user, and the sockets admit only that one.
+
+mod giving;
+mod taking;
+mod wire;
+
+pub use giving::Giving;
+pub use taking::Taking;
+
+/// The number of the protocol. A successor that speaks another one is refused.
+const PROTOCOL: u64 = 1;
+
+/// Rows of a flow table that a worker writes or reads between two breaths.
+const ROWS: u32 = 2048;
+
+/// The same once it carries no frames any more.
+const ROWS_AT_REST: u32 = 1 << 18;

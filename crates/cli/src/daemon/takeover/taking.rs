@@ -1,0 +1,225 @@
+//! The successor's side.
+
+use super::super::Daemon;
+use super::super::clock::Clock;
+use super::super::fleet::Workers;
+use super::super::reload::Weights;
+use super::wire::{Message, PATIENCE, Wire};
+use super::{PROTOCOL, ROWS};
+use crate::config::{Plan, PortConfig, PortKind};
+use anyhow::{Context, Result, anyhow, bail};
+use engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
+use engine::change::Changes;
+use engine::program::PipeId;
+use engine::worker::Command;
+use port::xdp::Handover;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tracing::{info, warn};
+
+/// A running daemon that is about to be succeeded.
+pub struct Taking {
+    wire: Wire,
+    socket: PathBuf,
+    hello: Value,
+    flows: HashMap<String, TakenOver>,
+}
+
+impl Taking {
+    /// Asks the daemon that listens on `socket` to hand over to this process.
+    ///
+    /// # Errors
+    /// There is none, or it refuses.
+    pub fn begin(socket: &Path) -> Result<Taking> {
+        let path = socket.with_extension(format!("{}.successor", std::process::id()));
+        let listener = UnixListener::bind(&path)
+            .with_context(|| format!("cannot listen on {} to be handed over to", path.display()))?;
+        let removed = Removed(&path);
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
+        let request = json!({ "command": "hand_over", "socket": path });
+        control::ask(socket, &request).context("the running weir does not hand over")?;
+        let mut comes = [PollFd::new(&listener, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        if poll(&mut comes, Some(&patience))? == 0 {
+            bail!("the running weir has not called back on {}", path.display());
+        }
+        let (stream, _) = listener.accept()?;
+        drop(removed);
+        let mut wire = Wire::new(stream)?;
+        let hello = wire.receive()?;
+        if !hello.is("hello") || hello.head["protocol"] != PROTOCOL {
+            bail!(
+                "the running weir is of version {}, which hands over in another way: stop it, and start this one",
+                hello.head["version"].as_str().unwrap_or("unknown")
+            );
+        }
+        Ok(Taking { wire, socket: socket.into(), hello: hello.head, flows: HashMap::new() })
+    }
+
+    /// Returns the old daemon's clock, so that times of flows mean the same.
+    pub fn clock(&self) -> Clock {
+        Clock::since(self.hello["clock_ns"].as_u64().unwrap_or_default())
+    }
+
+    /// Returns true if the old daemon has the interface of this port.
+    pub fn has(&self, port: &PortConfig) -> bool {
+        let PortKind::Xdp(xdp) = &port.kind else { return false };
+        let ports = self.hello["ports"].as_object();
+        ports.is_some_and(|ports| ports.values().any(|one| *one == xdp.interface))
+    }
+
+    /// Sets the weights that were set at run time, of targets that are still there.
+    /// Returns them.
+    pub fn set_weights(&self, plan: &mut Plan) -> Weights {
+        let mut weights = Weights::default();
+        for one in self.hello["weights"].as_array().into_iter().flatten() {
+            let (Some(group), Some(target), Some(weight)) = (one[0].as_str(), one[1].as_str(), one[2].as_u64())
+            else {
+                continue;
+            };
+            let Some(id) = plan.program.group_named(group) else { continue };
+            let targets = &mut plan.program.groups[id.index()].targets;
+            let Some(at) = targets.iter().position(|one| one.name == target) else { continue };
+            Arc::make_mut(targets)[at].weight = weight as u32;
+            weights.insert((id, at as u16), weight as u32);
+        }
+        weights
+    }
+
+    /// Adds the entries that were added at run time, as far as the present program can have them.
+    pub fn add_entries(&self, daemon: &mut Daemon) -> Result<()> {
+        let plan = daemon.plan.clone();
+        let mut reader = crate::config::RunTime::new(&plan.program, &plan.attachments);
+        let (mut changes, mut refused) = (Vec::new(), Vec::new());
+        for pipe in &plan.program.pipes {
+            let mut from = Some(0);
+            while let Some(place) = from {
+                let request = json!({ "command": "entries", "pipe": pipe.name, "from": place });
+                // The old program may not have the pipe.
+                let Ok(page) = control::ask(&self.socket, &request) else { break };
+                for line in page["entries"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                    match reader.line(line) {
+                        Some(Ok(change)) => changes.push(change),
+                        Some(Err(report)) => refused.push(report.to_string()),
+                        None => {}
+                    }
+                }
+                from = page["next"].as_u64();
+            }
+        }
+        let count = changes.len();
+        if count > 0 {
+            let changes = Changes::new(changes).map_err(|why| anyhow!("{why}"))?;
+            let made = daemon.fleet.change_all(changes, daemon.clock);
+            made?.context("entries of the run time")?;
+            info!("{count} entries that were added at run time are taken over");
+        }
+        if let Some(first) = refused.first() {
+            warn!("{} entries of the run time do not fit this program, such as: {first}", refused.len());
+        }
+        Ok(())
+    }
+
+    /// Takes the flows over that there are, until the old daemon is ready to stop.
+    pub fn take_flows(&mut self, workers: &Workers) -> Result<()> {
+        self.take_until("ready", workers).map(drop)
+    }
+
+    /// Lets the old daemon stop, and takes what is left of it. Returns the states of its apps.
+    pub fn finish(mut self, daemon: &mut Daemon) -> Result<Value> {
+        self.wire.send(&json!({ "say": "go" }), &[], &[])?;
+        let workers = daemon.fleet.questioner();
+        let end = self.take_until("end", &workers)?;
+        workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
+        let Message { head, descriptors, .. } = end;
+        let mut taken: Vec<String> = Vec::new();
+        for (one, link) in head["interfaces"].as_array().into_iter().flatten().zip(descriptors) {
+            let (Some(name), Some(index), Some(native)) = (one[0].as_str(), one[1].as_u64(), one[2].as_bool())
+            else {
+                bail!("the old weir's interfaces are not understood");
+            };
+            let from = Handover { index: index as u32, native, link };
+            if daemon.interfaces.take_over(from)? {
+                taken.push(name.to_string());
+            }
+        }
+        // A worker that sleeps finds its sockets now.
+        workers.ask_all(|_, answer| Command::Report(answer))?;
+        self.wire.send(&json!({ "say": "done" }), &[], &[])?;
+        for (pipe, flows) in &self.flows {
+            let TakenOver { flows, ended, unreadable } = flows;
+            info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
+        }
+        info!("took over {} ports: {}", taken.len(), taken.join(", "));
+        Ok(head["apps"].clone())
+    }
+
+    /// Takes flows over until the message with this word.
+    fn take_until(&mut self, word: &str, workers: &Workers) -> Result<Message> {
+        let stocks = workers.ask_all(|_, answer| Command::FlowStocks(answer))?;
+        let stocks = stocks.into_iter().next().unwrap_or_default();
+        loop {
+            let message = self.wire.receive()?;
+            if message.is(word) {
+                return Ok(message);
+            }
+            if !message.is("flows") {
+                bail!("the old weir says `{}`, which is not understood", message.head["say"]);
+            }
+            self.take_page(message, &stocks, workers)?;
+        }
+    }
+
+    fn take_page(
+        &mut self,
+        message: Message,
+        stocks: &[(PipeId, FlowStock)],
+        workers: &Workers,
+    ) -> Result<()> {
+        let Message { head, bytes, .. } = message;
+        let (name, keeps) = (head["pipe"].as_str().unwrap_or_default(), head["keeps"].as_str());
+        let like = |(_, stock): &&(PipeId, FlowStock)| stock.pipe == name && Some(&*stock.keeps) == keeps;
+        let sums = self.flows.entry(name.to_string()).or_default();
+        let length = head["length"].as_u64().unwrap_or_default().max(1) as usize;
+        let Some((pipe, _)) = stocks.iter().find(like) else {
+            sums.ended += bytes.len() / length;
+            return Ok(());
+        };
+        let entries = head["entries"].as_array().into_iter().flatten().map(decided_for).collect();
+        for records in bytes.chunks(length * ROWS as usize) {
+            let page = FlowPage { entries: Vec::clone(&entries), records: records.into(), length, next: None };
+            let page = Arc::new(page);
+            let all = workers
+                .ask_all(|_, answer| Command::ResumeFlows(Some((*pipe, Arc::clone(&page))), answer))?;
+            let mut sum = TakenOver::default();
+            for one in all {
+                sum.unreadable = one.unreadable;
+                sum.flows += one.flows;
+                sum.ended += one.ended;
+            }
+            sums.add(sum);
+        }
+        Ok(())
+    }
+}
+
+fn decided_for(entry: &Value) -> DecidedFor {
+    match (entry[0].as_str(), entry[1].as_str()) {
+        (Some(group), Some(target)) => DecidedFor::Target { group: group.into(), target: target.into() },
+        _ => DecidedFor::Default,
+    }
+}
+
+/// Removes a file when it is dropped.
+struct Removed<'a>(&'a Path);
+
+impl Drop for Removed<'_> {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Messages between two daemons: a JSON object, bytes, and file descriptors.
+
+use anyhow::{Context, Result, bail};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+    recvmsg, sendmsg,
+};
+use serde_json::Value;
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// The longest JSON text and the most bytes of a message.
+const HEAD_MAX: usize = 64 << 20;
+const BYTES_MAX: usize = 64 << 20;
+
+/// Most file descriptors of a message: the kernel's limit.
+pub const DESCRIPTORS_MAX: usize = 253;
+
+/// How long the other side may take for a message.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A connection to the other daemon.
+pub struct Wire(UnixStream);
+
+/// A message.
+pub struct Message {
+    /// What it says.
+    pub head: Value,
+    /// Bytes of any kind, such as records of flows.
+    pub bytes: Vec<u8>,
+    /// Open files.
+    pub descriptors: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// Whether it is the one with this word.
+    pub fn is(&self, word: &str) -> bool {
+        self.head["say"] == word
+    }
+}
+
+impl Wire {
+    /// Uses a connection.
+    ///
+    /// # Errors
+    /// The socket refuses time limits.
+    pub fn new(stream: UnixStream) -> Result<Wire> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Wire(stream))
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// The other side is gone or does not read, or there are more than [`DESCRIPTORS_MAX`] descriptors.
+    pub fn send(&mut self, head: &Value, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<()> {
+        let head = head.to_string();
+        let lengths = [head.len() as u32, bytes.len() as u32].map(u32::to_le_bytes).concat();
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
+            bail!("more than {DESCRIPTORS_MAX} interfaces cannot be handed over");
+        }
+        let sent = sendmsg(&self.0, &[IoSlice::new(&lengths)], &mut ancillary, SendFlags::NOSIGNAL);
+        let sent = sent.context("the other daemon does not listen")?;
+        self.0
+            .write_all(&lengths[sent..])
+            .and_then(|()| self.0.write_all(head.as_bytes()))
+            .and_then(|()| self.0.write_all(bytes))
+            .context("the other daemon does not listen")
+    }
+
+    /// Receives a message.
+    ///
+    /// # Errors
+    /// The other side is gone, says nothing for too long, or says what is no message.
+    pub fn receive(&mut self) -> Result<Message> {
+        let told = "the other daemon has ended or does not answer";
+        let mut space = vec![MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut lengths = [0; 8];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = recvmsg(&self.0, &mut [IoSliceMut::new(&mut lengths)], &mut ancillary, flags);
+        let got = got.context(told)?.bytes;
+        if got == 0 {
+            bail!("the other daemon has ended");
+        }
+        let mut descriptors = Vec::new();
+        for message in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                descriptors.extend(files);
+            }
+        }
+        self.0.read_exact(&mut lengths[got..]).context(told)?;
+        let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte])) as usize;
+        let (head, bytes) = (length(0), length(4));
+        if head > HEAD_MAX || bytes > BYTES_MAX {
+            bail!("the other daemon says what this one does not understand");
+        }
+        let mut text = vec![0; head];
+        self.0.read_exact(&mut text).context(told)?;
+        let head = serde_json::from_slice(&text).context("the other daemon's message is no JSON")?;
+        let mut all = vec![0; bytes];
+        self.0.read_exact(&mut all).context(told)?;
+        Ok(Message { head, bytes: all, descriptors })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::os::fd::AsFd;
+
+    fn pair() -> (Wire, Wire) {
+        let (one, other) = UnixStream::pair().unwrap();
+        (Wire::new(one).unwrap(), Wire::new(other).unwrap())
+    }
+
+    #[test]
+    fn messages_arrive_with_their_bytes_and_descriptors() {
+        let (mut one, mut other) = pair();
+        let mut file = tempfile();
+        file.write_all(b"seen by both").unwrap();
+        one.send(&json!({ "say": "end" }), b"abc", &[file.as_fd(), file.as_fd()]).unwrap();
+        one.send(&json!({ "say": "done" }), &[], &[]).unwrap();
+        let first = other.receive().unwrap();
+        assert!(first.is("end") && first.bytes == b"abc" && first.descriptors.len() == 2);
+        let second = other.receive().unwrap();
+        assert!(second.is("done") && second.bytes.is_empty() && second.descriptors.is_empty());
+    }
+
+    #[test]
+    fn what_is_no_message_is_an_error_and_needs_no_memory() {
+        let (one, mut other) = pair();
+        let mut raw = one.0;
+        raw.write_all(&[0xff; 8]).unwrap();
+        assert!(other.receive().is_err());
+        let (one, mut other) = pair();
+        let mut raw = one.0;
+        raw.write_all(&[2, 0, 0, 0, 0, 0, 0, 0, b'{', b'{']).unwrap();
+        assert!(other.receive().is_err());
+        drop(raw);
+        assert!(other.receive().is_err(), "it has ended");
+    }
+
+    fn tempfile() -> std::fs::File {
+        rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+    }
+}

@@ -1,0 +1,92 @@
+//! A daemon takes over from another: connections through it go on, and nothing is left of either.
+
+use super::folder::Folder;
+use super::nat;
+use super::running::Daemon;
+use super::wire::sh;
+use super::weir;
+use serde_json::json;
+use std::process::{Command, Stdio};
+
+/// Opens a connection, waits for a file, and then asks for a page.
+const CLIENT: &str = "exec 3<>/dev/tcp/10.0.1.2/9105 && touch open && until [ -e go ]; do sleep 0.02; done && \
+    printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
+
+#[test]
+fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {
+    let Some(wire) = nat::wire("over") else { return };
+    let folder = Folder::new();
+    folder.write("weir.yaml", nat::config());
+    let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let far = Folder::new();
+    far.write("weir.yaml", "ports: { p0: { mem: ~ } }\nmetrics: 10.0.1.2:9105\n");
+    let _server = Daemon::start_in_namespace(far, &wire.far);
+    let mut client = Command::new("ip");
+    client.args(["netns", "exec", &wire.third, "timeout", "60", "bash", "-c", CLIENT]);
+    client.current_dir(daemon.folder.path()).stdin(Stdio::null()).stdout(Stdio::piped());
+    let client = client.spawn().expect("bash runs"); // `timeout` ends it if this test fails.
+    daemon.wait_for("a connection", |daemon| daemon.folder.file("open").exists());
+    let bindings = |daemon: &Daemon| {
+        let flows = daemon.show("flows");
+        let flows = flows.as_array().into_iter().flatten();
+        let bound = flows.filter(|flow| flow["nat"].is_string());
+        let mut all: Vec<String> = bound.map(|flow| format!("{} {}", flow["flow"], flow["nat"])).collect();
+        all.sort();
+        all
+    };
+    let before = bindings(&daemon);
+    assert_eq!(before.len(), 2, "{before:?}");
+    let mac = "{ match: { flow: \"tcp 10.0.0.7:1 > 10.0.1.2:80\" }, action: back, forward: inside }";
+    daemon.weir(&["entry", "add", "nat", mac]).good();
+    let ended = daemon.succeed_in_namespace(&wire.weir);
+    assert!(ended.success(), "{}", daemon.log());
+    assert!(daemon.log().contains("none lost") && daemon.log().contains("accounted for"), "{}", daemon.log());
+    assert_eq!(bindings(&daemon), before);
+    assert_eq!(daemon.show("nat_pools")[0]["used"], json!(1));
+    let listed = daemon.weir(&["entry", "list", "nat"]).good().out;
+    assert!(listed.contains("10.0.0.7"), "{listed}");
+    daemon.folder.write("go", "");
+    let page = client.wait_with_output().expect("bash ends");
+    let page = String::from_utf8_lossy(&page.stdout).into_owned();
+    assert!(page.contains("# EOF"), "the connection did not survive: {page}");
+    // The third daemon of the line.
+    assert!(daemon.succeed_in_namespace(&wire.weir).success());
+    assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
+    drop(daemon);
+    let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
+    assert!(!left.contains("xdp"), "{left}");
+}
+
+#[test]
+fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
+    let Some(wire) = nat::wire("oops") else { return };
+    let folder = Folder::new();
+    folder.write("weir.yaml", nat::config());
+    let daemon = Daemon::start_in_namespace(folder, &wire.weir);
+    let path = daemon.folder.path();
+    let run = |file: &str, more: &str| {
+        let exe = env!("CARGO_BIN_EXE_weir");
+        let line = format!("cd {} && {exe} run {file} --takeover {more} 2>&1", path.display());
+        let output = Command::new("ip").args(["netns", "exec", &wire.weir, "sh", "-c", &line]).output();
+        let output = output.expect("weir runs");
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    // Nobody is there to take over from.
+    let (code, said) = run("weir.yaml", "--socket nobody.sock");
+    assert!(code == Some(1) && said.contains("does not hand over"), "{said}");
+    // An interface that is not there.
+    daemon.folder.write("other.yaml", nat::config().replace("xdp: w0", "xdp: w9"));
+    let (code, said) = run("other.yaml", "--socket weir.sock");
+    assert!(code == Some(1) && said.contains("w9"), "{said}");
+    let mut daemon = daemon;
+    daemon.wait_for("the old daemon to go on", |daemon| daemon.log().contains("does not take over"));
+    assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
+    assert!(daemon.succeed_in_namespace(&wire.weir).success(), "the next one can");
+}
+
+#[test]
+fn ports_that_are_no_interfaces_are_not_handed_over() {
+    let daemon = Daemon::start("ports: { p0: { mem: ~ } }\n");
+    let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--takeover", "--socket", "weir.sock"]);
+    assert!(said.code == Some(1) && said.err.contains("`p0` is none"), "{}", said.err);
+}
