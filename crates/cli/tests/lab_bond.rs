@@ -28,6 +28,7 @@ const PHASES: [&str; 18] = [
     "the partner restarts",
     "the partner has another key",
     "weir restarts",
+    "another weir takes over",
 ];
 
 #[test]

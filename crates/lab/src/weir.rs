@@ -116,6 +116,30 @@ impl Weir {
         control::reload(&self.socket, |_| {}).map(drop)
     }
 
+    /// Lets another daemon with the same configuration take over from it. Fails unless it ends with success.
+    pub fn succeed(
+        &mut self,
+        run: &mut Run,
+        name: &'static str,
+        command: impl FnOnce(&str) -> Command,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let mut command = command(&program()?);
+        command.arg("run").arg(&self.configuration).arg("--socket").arg(&self.socket).arg("--takeover");
+        let process = run.start(name, command.stdout(Stdio::null()))?;
+        let old = std::mem::replace(&mut self.process, process);
+        let before = std::mem::replace(&mut self.name, name);
+        let mut status = None;
+        interrupt.wait(START, || {
+            status = run.child(old).try_wait()?;
+            Ok(status.is_some())
+        })?;
+        if !status.is_some_and(|status| status.success()) {
+            bail!("{before} was not succeeded: {}; {}", run.last_words(before), run.last_words(name));
+        }
+        self.wait_until_it_answers(START, run, interrupt)
+    }
+
     /// Stops it by SIGTERM. Fails unless it ends with success.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         let status = run.stop(self.process)?;

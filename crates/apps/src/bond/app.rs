@@ -20,6 +20,7 @@ use engine::change::Change;
 use engine::program::{PortId, Program};
 use serde_json::{Value, json};
 use std::any::Any;
+use std::collections::BTreeSet;
 
 /// How long frames are still accepted from a member that was taken out: its partner is told within a second.
 const LINGER_NS: u64 = 1_100_000_000;
@@ -40,6 +41,16 @@ pub struct BondApp {
     /// Requests that wait for bucket counters to be read.
     pub(super) asked: Vec<(RequestId, Question)>,
     pub(super) begun: bool,
+    /// What another process has told that this one takes over from.
+    resumed: Option<Resumed>,
+}
+
+/// Members of another process's bond.
+struct Resumed {
+    /// Those that were in use.
+    enabled: BTreeSet<u16>,
+    /// Those that the operator had disabled.
+    disabled: BTreeSet<u16>,
 }
 
 impl BondApp {
@@ -56,6 +67,7 @@ impl BondApp {
             traffic: Traffic::new(&bond, &members),
             asked: Vec::new(),
             begun: false,
+            resumed: None,
             members,
             bond,
         }
@@ -95,6 +107,10 @@ impl BondApp {
             self.tell_lacp(now_ns, lacp::Event::Add { member: id, settings }, actions);
             let link = links::Link { member: id, carrier: false, speed_bps: None, admission };
             self.tell_links(now_ns, links::Event::Add(link), actions);
+        }
+        if let Some(Resumed { enabled, disabled }) = self.resumed.take() {
+            enabled.into_iter().for_each(|id| self.links.waive(id));
+            disabled.into_iter().for_each(|id| self.disable(now_ns, id, actions));
         }
     }
 
@@ -370,14 +386,23 @@ impl App for BondApp {
         }
     }
 
-    /// What the partners of its members have said last. The successor assigns its buckets anew.
+    /// Which members are enabled, and what their partners have said last. The successor assigns its buckets
+    /// anew.
     fn state(&self) -> Option<Value> {
         let named = |(id, bytes): (u16, Vec<u8>)| (self.members.name(id).to_string(), json!(bytes));
         let heard: serde_json::Map<_, _> = self.aggregation.heard().into_iter().map(named).collect();
-        (!heard.is_empty()).then(|| json!({ "heard": heard }))
+        let enabled: Vec<&str> = self.links.enabled().map(|id| self.members.name(id)).collect();
+        let disabled: Vec<&str> = self.members.disabled.iter().map(|id| self.members.name(*id)).collect();
+        Some(json!({ "heard": heard, "enabled": enabled, "disabled": disabled }))
     }
 
     fn resume(&mut self, state: &Value) {
+        let ids = |list: &Value| -> BTreeSet<u16> {
+            let names = list.as_array().into_iter().flatten().filter_map(Value::as_str);
+            names.filter_map(|name| self.members.id(name)).collect()
+        };
+        let (enabled, disabled) = (ids(&state["enabled"]), ids(&state["disabled"]));
+        self.resumed = Some(Resumed { enabled, disabled });
         for (name, bytes) in state["heard"].as_object().into_iter().flatten() {
             let bytes = bytes.as_array().into_iter().flatten();
             let bytes: Option<Vec<u8>> = bytes.map(|byte| u8::try_from(byte.as_u64()?).ok()).collect();

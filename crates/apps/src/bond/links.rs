@@ -204,6 +204,8 @@ struct Member {
     allowed: bool,
     enabled: bool,
     due_ns: Option<u64>,
+    /// It was enabled in another process, so it is enabled without the updelay the first time.
+    waived: bool,
     probes: Option<Probes>,
 }
 
@@ -249,7 +251,8 @@ impl Probes {
 impl Member {
     fn new(link: Link) -> Member {
         let Link { carrier, speed_bps, admission, .. } = link;
-        Member { carrier, speed_bps, admission, allowed: true, enabled: false, due_ns: None, probes: None }
+        let (enabled, due_ns, waived, probes) = (false, None, false, None);
+        Member { carrier, speed_bps, admission, allowed: true, enabled, due_ns, waived, probes }
     }
 
     fn against(&self, need: Need) -> Option<Reason> {
@@ -294,6 +297,13 @@ impl Links {
     /// The enabled members, by number.
     pub fn enabled(&self) -> impl Iterator<Item = u16> + '_ {
         self.members.iter().filter(|entry| entry.1.enabled).map(|entry| *entry.0)
+    }
+
+    /// A member is enabled without the updelay the first time that it is usable.
+    pub fn waive(&mut self, member: u16) {
+        if let Some(member) = self.members.get_mut(&member) {
+            member.waived = true;
+        }
     }
 
     /// The state of a member.
@@ -512,13 +522,17 @@ impl Member {
         if usable == self.enabled {
             self.due_ns = None;
         } else if self.due_ns.is_none() {
-            let delay_ms = if usable { policy.updelay_ms } else { policy.downdelay_ms };
+            let delay_ms = match usable {
+                true if self.waived => 0,
+                true => policy.updelay_ms,
+                false => policy.downdelay_ms,
+            };
             self.due_ns = Some(now_ns.saturating_add(u64::from(delay_ms) * NS_PER_MS));
         }
     }
 
     fn flip(&mut self, number: u16, need: Need) -> Option<Output> {
-        self.due_ns = None;
+        (self.due_ns, self.waived) = (None, false);
         self.enabled = !self.enabled;
         match self.against(need) {
             None => Some(Output::Enabled(number)),

@@ -146,10 +146,7 @@ impl BondApp {
                 Ok(format!("bucket {bucket} goes to {name} when it is idle, within {wait_ms} ms"))
             }
             Command::Disable(_) => {
-                self.members.disabled.insert(id);
-                self.tell_links(now_ns, links::Event::Operator(id, false), actions);
-                // The partner is told once nothing goes out by the member any more.
-                self.aggregation.hold(id, now_ns + self.leaves_in_ns());
+                self.disable(now_ns, id, actions);
                 Ok(format!("{name} is left: its buckets move when they are idle, within {wait_ms} ms"))
             }
             Command::Enable(_) => {
@@ -168,5 +165,13 @@ impl BondApp {
                 Ok(format!("{name} is active"))
             }
         }
+    }
+
+    /// Takes a member out of use until it is enabled again.
+    pub(super) fn disable(&mut self, now_ns: u64, id: u16, actions: &mut Vec<Action>) {
+        self.members.disabled.insert(id);
+        self.tell_links(now_ns, links::Event::Operator(id, false), actions);
+        // The partner is told once nothing goes out by the member any more.
+        self.aggregation.hold(id, now_ns + self.leaves_in_ns());
     }
 }

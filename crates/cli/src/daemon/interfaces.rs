@@ -7,7 +7,7 @@ use super::added::Added;
 use super::takeover::Taking;
 use super::{Daemon, open};
 use crate::config::{self, Macs, Plan, PortKind};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use engine::program::PortId;
 use port::XdpInterface;
 use port::xdp::{Handover, InterfaceNews, InterfaceState, LinkMonitor, Queues, Remnant, obstacles};
@@ -42,12 +42,24 @@ impl Interfaces {
         Ok(Interfaces { of_ports, monitor, ..Interfaces::default() })
     }
 
-    /// Takes an interface over that another daemon hands over. Returns false if no port has it.
-    pub fn take_over(&mut self, from: Handover) -> Result<bool> {
-        let ours = |one: &&mut XdpInterface| one.is_prepared() && one.index() == from.index;
-        let Some(interface) = self.of_ports.iter_mut().flatten().find(ours) else { return Ok(false) };
-        interface.take_over(from)?;
-        Ok(true)
+    /// Takes over the interfaces that another daemon hands over, all at the same time, because the kernel takes
+    /// milliseconds for each. Returns how many there are; those that no port has are left.
+    pub fn take_over(&mut self, mut all: Vec<Handover>) -> Result<usize> {
+        let prepared = self.of_ports.iter_mut().flatten().filter(|one| one.is_prepared());
+        std::thread::scope(|scope| {
+            let mut taking = Vec::new();
+            for interface in prepared {
+                if let Some(at) = all.iter().position(|from| from.index == interface.index()) {
+                    let from = all.swap_remove(at);
+                    taking.push(scope.spawn(move || interface.take_over(from)));
+                }
+            }
+            let count = taking.len();
+            for one in taking {
+                one.join().map_err(|_| anyhow!("a thread has panicked"))??;
+            }
+            Ok(count)
+        })
     }
 
     /// Returns how many frames were dropped so far because another daemon takes over.

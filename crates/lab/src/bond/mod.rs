@@ -41,6 +41,8 @@ const FAILOVER_MS: f64 = 10.0;
 /// The longest time until LACP silence is detected, in milliseconds: LACPDUs come every second, three of them
 /// are missed (802.1AX 6.4.4), and the lab polls every 20 ms.
 const SILENCE_MS: f64 = 3000.0 + 100.0;
+/// How long traffic may rest while another weir takes over, in milliseconds.
+const TAKEOVER_MS: f64 = 50.0;
 const NEEDED: [&str; 8] =
     ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
@@ -107,6 +109,7 @@ fn perform(
     lab.restart_partner()?;
     lab.change_key()?;
     lab.restart_weir()?;
+    lab.take_over()?;
     let Lab { node, run, phases, .. } = lab;
     if !options.keep {
         node.stop(run)?;
@@ -264,6 +267,14 @@ impl Lab<'_> {
         self.during("weir restarts", Promise::Back, |lab, stream| {
             lab.node.stop(lab.run)?;
             lab.node = Node::start(lab.run, &lab.topology, LINKS, lab.interrupt)?;
+            lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
+        })
+    }
+
+    /// The links' partner notices nothing, and what is lost is what came while sockets changed hands.
+    fn take_over(&mut self) -> Result<()> {
+        self.during("another weir takes over", Promise::Elsewhere { within_ms: TAKEOVER_MS }, |lab, stream| {
+            lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
         })
     }

@@ -21,6 +21,11 @@ impl Node {
         Weir::start(run, "weir", command, &configuration(members, "active", "fast"), interrupt).map(Node)
     }
 
+    /// Lets another weir take over from it.
+    pub fn succeed(&mut self, run: &mut Run, topology: &Topology, interrupt: &Interrupt) -> Result<()> {
+        self.0.succeed(run, "successor", |program| topology.weir.preferred(program), interrupt)
+    }
+
     /// Changes the number of members.
     pub fn set_members(&self, members: usize) -> Result<()> {
         self.0.reload(&configuration(members, "active", "fast"))

@@ -10,7 +10,7 @@ use crate::config::{Plan, PortConfig, PortKind};
 use anyhow::{Context, Result, anyhow, bail};
 use engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
 use engine::change::Changes;
-use engine::program::PipeId;
+use engine::program::{Pipe, PipeId};
 use engine::worker::Command;
 use port::xdp::Handover;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -96,7 +96,10 @@ impl Taking {
         let plan = daemon.plan.clone();
         let mut reader = crate::config::RunTime::new(&plan.program, &plan.attachments);
         let (mut changes, mut refused) = (Vec::new(), Vec::new());
-        for pipe in &plan.program.pipes {
+        // Apps add their own entries again.
+        let apps: Vec<String> = plan.apps.running().iter().map(|app| format!("{}/", app.name())).collect();
+        let of_nobody = |pipe: &&Pipe| !apps.iter().any(|app| pipe.name.starts_with(app.as_str()));
+        for pipe in plan.program.pipes.iter().filter(of_nobody) {
             let mut from = Some(0);
             while let Some(place) = from {
                 let request = json!({ "command": "entries", "pipe": pipe.name, "from": place });
@@ -137,17 +140,14 @@ impl Taking {
         let end = self.take_until("end", &workers)?;
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
         let Message { head, descriptors, .. } = end;
-        let mut taken: Vec<String> = Vec::new();
+        let mut all = Vec::new();
         for (one, link) in head["interfaces"].as_array().into_iter().flatten().zip(descriptors) {
-            let (Some(name), Some(index), Some(native)) = (one[0].as_str(), one[1].as_u64(), one[2].as_bool())
-            else {
+            let (Some(index), Some(native)) = (one[1].as_u64(), one[2].as_bool()) else {
                 bail!("the old weir's interfaces are not understood");
             };
-            let from = Handover { index: index as u32, native, link };
-            if daemon.interfaces.take_over(from)? {
-                taken.push(name.to_string());
-            }
+            all.push(Handover { index: index as u32, native, link });
         }
+        let taken = daemon.interfaces.take_over(all)?;
         // A worker that sleeps finds its sockets now.
         workers.ask_all(|_, answer| Command::Report(answer))?;
         self.wire.send(&json!({ "say": "done" }), &[], &[])?;
@@ -155,7 +155,7 @@ impl Taking {
             let TakenOver { flows, ended, unreadable } = flows;
             info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
         }
-        info!("took over {} ports: {}", taken.len(), taken.join(", "));
+        info!("{taken} interfaces are taken over");
         Ok(head["apps"].clone())
     }
 
